@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from abag.adapt.train import adapt_encoders as adapt_encoders
-    from abag.embed.pipeline.run import embed_table as embed_table
+    from abag.embed.embed import embed_table as embed_table
     from abag.embed.sequences.chains import Kind
     from abag.embed.store.encoder_folder import EncoderFolder
     from abag.embed.store.export import export_vectors as export_vectors
@@ -79,7 +79,7 @@ __all__ = [
     "sweep",
 ]
 
-_FIT, _EMBED = "abag.head.model.config:FitConfig", "abag.embed.pipeline.options:EmbedOptions"
+_FIT, _EMBED = "abag.head.model.config:FitConfig", "abag.embed.options:EmbedOptions"
 _SCORES = "abag.head.report.report:describe_briefly"
 _FUNCTIONS = {
     "adapt_encoders": {
@@ -92,9 +92,9 @@ _FUNCTIONS = {
         "classes": ["abag.head.estimators.dataset:DatasetOptions"],
     },
     "embed_table": {
-        "place": "abag.embed.pipeline.run:embed_table",
+        "place": "abag.embed.embed:embed_table",
         "classes": [_EMBED],
-        "shown_by": "abag.embed.pipeline.run:describe_embedding",
+        "shown_by": "abag.embed.embed:describe_embedding",
     },
     "export_vectors": {
         "place": "abag.embed.store.export:export_vectors",
@@ -154,7 +154,7 @@ _FUNCTIONS = {
 _OTHERS = {
     "AdaptConfig": "abag.adapt.config",
     "DatasetOptions": "abag.head.estimators.dataset",
-    "EmbedOptions": "abag.embed.pipeline.options",
+    "EmbedOptions": "abag.embed.options",
     "EvaluateOptions": "abag.head.runs.options",
     "ExportOptions": "abag.embed.store.options",
     "FitConfig": "abag.head.model.config",
@@ -225,7 +225,7 @@ def encode_like_store(
     AbagError
         If an encoder is not found, or is another one by now.
     """
-    from abag.embed.pipeline.run import embed_like_folders
+    from abag.embed.embed import embed_like_folders
 
     embed_like_folders(table, store, folders)
 
@@ -250,7 +250,7 @@ def load_predictor(path: Path | str) -> Predictor:
     AbagError
         If a file is missing, damaged or of another version, or the hub cannot be reached.
     """
-    from abag.embed.pipeline.run import embed_with_same_encoders
+    from abag.embed.embed import embed_with_same_encoders
     from abag.head.prediction.bundle import load_predictor as load
     from abag.head.sharing.fetch import predictor_folder
 

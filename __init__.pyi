@@ -10,8 +10,8 @@ if TYPE_CHECKING:  # type checkers resolve import cycles by leaving such imports
     from abag.adapt.config import AdaptConfig as AdaptConfig
     from abag.adapt.folder import AdaptSummary
     from abag.core.cache import cache_dir as cache_dir
-    from abag.embed.pipeline.options import EmbedOptions as EmbedOptions
-    from abag.embed.pipeline.run import EmbedSummary
+    from abag.embed.embed import EmbedSummary
+    from abag.embed.options import EmbedOptions as EmbedOptions
     from abag.embed.sequences.chains import Kind
     from abag.embed.sequences.tables import TableLike
     from abag.embed.store.encoder_folder import EncoderFolder

@@ -84,7 +84,7 @@ def _print(result: T, as_json: bool, describe: Callable[[T], str]) -> None:
     click.echo(text)
 
 
-@_command("core.options:EncoderOptions", "embed.pipeline.options:EmbedOptions")
+@_command("core.options:EncoderOptions", "embed.options:EmbedOptions")
 @_TABLE
 @_STORE
 @click.option(
@@ -108,8 +108,8 @@ def embed(table: Path, store: Path, as_json: bool, prepare_fit: bool, **options:
     Example:
       abag embed pairs.csv --store store
     """
-    from abag.embed.pipeline.ranks import rank_here
-    from abag.embed.pipeline.run import describe_embedding, embed_meanwhile, embed_table
+    from abag.embed.embed import describe_embedding, embed_meanwhile, embed_table
+    from abag.embed.ranks import rank_here
 
     if prepare_fit and options.get("kind", "both") == "both":
         from abag.head.prepare import preparing
@@ -432,7 +432,7 @@ def demo(folder: Path, force: bool) -> None:
     Example:
       abag demo
     """
-    from abag.embed.pipeline.run import describe_embedding, embed_table
+    from abag.embed.embed import describe_embedding, embed_table
     from abag.head.data.demo import planted_ceiling, write_demo_table
     from abag.head.fit import fit as fit_head
     from abag.head.report.report import describe_fit

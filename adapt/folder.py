@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from abag.adapt.pairs import PairAssignment
-    from abag.embed.encoders.loading import Identity
+    from abag.embed.encoders.identity import Identity
     from abag.embed.sequences.chains import Kind
     from abag.head.data.labels import LabelledPairs
 

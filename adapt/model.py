@@ -16,7 +16,7 @@ from abag.core.device import default_batch_tokens, to_device
 from abag.embed.encoders.loading import load_encoder
 from abag.embed.encoders.lora import LoraEncoder, fit_lora
 from abag.embed.packing.batches import longest_first, pack_spans, pool_tokens
-from abag.embed.pipeline.stream import encode_stream
+from abag.embed.stream import encode_stream
 from abag.head.data.vectors import Standardizer
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from abag.adapt.config import AdaptConfig
     from abag.core.device import DevicePlan
-    from abag.embed.encoders.loading import Identity
+    from abag.embed.encoders.identity import Identity
     from abag.embed.sequences.chains import Chains, Kind
     from abag.head.data.labels import LabelledPairs
 
@@ -104,8 +104,8 @@ class AdaptedEncoder(nn.Module):
 
     def forward(self, index_U: NDArray[np.int64]) -> Tensor:
         """Encode sequences; parameters and result as for `FrozenVectors.forward`."""
-        spans = [(k, p) for k, i in enumerate(index_U) for p in self._layout.spans(self._chains[i])]
-        batch = pack_spans(spans)
+        spans = self._layout.numbered_spans(self._chains[i] for i in index_U)
+        batch = pack_spans(list(spans))
         device = self._plan.device
         mean_weights_T1 = to_device(np.ascontiguousarray(batch.weights[:, :1]), device)
         bounds = to_device(batch.bounds.astype(np.int64), device)

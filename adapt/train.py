@@ -32,7 +32,7 @@ from abag.core.files import (
 )
 from abag.core.messages import reporting, say
 from abag.core.options import BadOption
-from abag.embed.encoders.loading import identify
+from abag.embed.encoders.identity import identify
 from abag.embed.encoders.lora import fit_lora, import_peft
 from abag.embed.sequences.chains import KINDS
 from abag.embed.sequences.pairs import read_pairs
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from abag.adapt.pairs import PairAssignment
-    from abag.embed.encoders.loading import Identity
+    from abag.embed.encoders.identity import Identity
     from abag.embed.sequences.chains import Kind
     from abag.head.data.labels import LabelledPairs
 

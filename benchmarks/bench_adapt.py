@@ -24,10 +24,9 @@ import transformers
 from bench_encoders import config_of, draw_chains, synchronize
 
 from abag.core.device import plan_device
-from abag.embed.encoders.loading import count_flops, identify
+from abag.embed.encoders.identity import identify, save_random_checkpoint
 from abag.embed.encoders.lora import LoraEncoder, fit_lora
 from abag.embed.encoders.options import Lora
-from abag.embed.encoders.random_weights import save_random_checkpoint
 from abag.embed.packing.batches import pack_spans, pool_tokens
 
 CARDS = {"T4 16": 14.5, "24": 22, "40": 38, "80": 78}  # GiB that are left for us
@@ -121,9 +120,7 @@ def main(argv=None):
             trainable = 0
             for size in sizes:
                 batches = make_batches(identity, size, steps, rng)
-                work = np.mean(
-                    [count_flops(identity.checkpoint, np.diff(b.offsets)) for b in batches]
-                )
+                work = np.mean([identity.shape.count_flops(np.diff(b.offsets)) for b in batches])
                 for saving in (False, True):
                     found, trainable = measure(identity, plan, batches, saving=saving)
                     cells = [name, str(size), "yes" if saving else "no"]

@@ -31,7 +31,7 @@ import pandas as pd
 import torch
 
 from abag.adapt.train import adapt_encoders
-from abag.embed.pipeline.run import embed_table
+from abag.embed.embed import embed_table
 from abag.embed.sequences.pairs import read_pairs
 from abag.head.data.demo import demo_table
 from abag.head.data.labels import label_pairs

@@ -23,11 +23,11 @@ import torch
 from bench_encoders import config_of, draw_chains, synchronize
 
 from abag.core.device import default_batch_tokens, plan_device
-from abag.embed.encoders.loading import identify, load_encoder
-from abag.embed.encoders.random_weights import save_random_checkpoint
+from abag.embed import encode as encode_module
+from abag.embed.embed import embed_table
+from abag.embed.encoders.identity import identify, save_random_checkpoint
+from abag.embed.encoders.loading import build_encoder, load_encoder
 from abag.embed.packing.batches import fill_batches, longest_first
-from abag.embed.pipeline import task as task_module
-from abag.embed.pipeline.run import embed_table
 
 
 def pair_table(antibodies, antigens):
@@ -86,12 +86,12 @@ def main(argv=None):
 
         def timed(*a, **k):
             start = time.perf_counter()
-            encoder = load_encoder(*a, **k)
+            encoder = build_encoder(*a, **k)
             synchronize(plan.device)
             load_s.append(time.perf_counter() - start)
             return encoder
 
-        task_module.load_encoder = timed
+        encode_module.build_encoder = timed
         start = time.perf_counter()
         done = embed_table(
             work / "pairs.csv", work / "store", names["antibody"], names["antigen"], progress=True

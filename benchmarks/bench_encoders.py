@@ -29,8 +29,8 @@ import torch.nn.functional as F
 
 from abag.core.device import DevicePlan, plan_device
 from abag.core.messages import first_line
-from abag.embed.encoders.loading import count_flops, identify, load_encoder
-from abag.embed.encoders.random_weights import save_random_checkpoint
+from abag.embed.encoders.identity import identify, save_random_checkpoint
+from abag.embed.encoders.loading import load_encoder
 from abag.embed.families.registry import ALIASES, FAMILIES, SHAPES, family_of
 from abag.embed.packing.batches import fill_batches, pool_tokens
 
@@ -115,7 +115,7 @@ class Bench:
         return f"{self.name}: {'; '.join(parts) or 'abag was not measured'}"
 
     def count_flops(self, lengths):
-        return count_flops(self.identity.checkpoint, lengths)
+        return self.identity.shape.count_flops(lengths)
 
     def batches(self, budget, count=None):
         return list(fill_batches(self.spans[:count], budget))
@@ -155,14 +155,9 @@ class Bench:
         return row["share of peak"]
 
     def reference_model(self, dtype):
-        from abag.embed.encoders.reference import (
-            cast_parameters,
-            load_transformers_model,
-            quiet_transformers,
-        )
+        from abag.embed.encoders.loading import cast_parameters, load_transformers_model
 
-        with quiet_transformers():
-            model = load_transformers_model(self.identity.checkpoint)
+        model = load_transformers_model(self.identity.checkpoint)
         precision = "fp32" if dtype is torch.float32 else "bf16"
         return cast_parameters(
             model.eval().requires_grad_(False), DevicePlan(self.device, precision, "")

@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from abag.embed.pipeline.run import embed_table
+from abag.embed.embed import embed_table
 from abag.embed.sequences.chains import keys_array
 from abag.embed.sequences.domains import find_domains
 from abag.embed.sequences.options import TableOptions

@@ -26,7 +26,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from abag.embed.pipeline.run import embed_table
+from abag.embed.embed import embed_table
 from abag.head.data.demo import demo_table
 from abag.head.fit import fit
 

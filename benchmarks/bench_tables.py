@@ -63,18 +63,18 @@ def peak_mib():
 
 def walk(table, store, gib):
     """Embed with the encoders left out; print what that took."""
-    from abag.embed.pipeline.kind_job import KindJob
-    from abag.embed.pipeline.run import embed_table
+    from abag.embed import encode as encode_module
+    from abag.embed.embed import embed_table
 
     imported_mib = peak_mib()
     resource.setrlimit(resource.RLIMIT_AS, (int(gib * 2**30),) * 2)
     walked = []
 
-    def encode(self, *_):
-        walked.append(sum(len(part.chains) for part in self.own_parts()))
+    def encode(job, _rank):
+        walked.append(sum(len(part.chains) for part in job.own_parts()))
         return 0.0
 
-    KindJob.encode = encode
+    encode_module.encode_share = encode
     start = time.perf_counter()
     summary = embed_table(table, store, "composition", "composition", device="cpu")
     seconds = time.perf_counter() - start

@@ -35,14 +35,14 @@ from shutil import which
 
 STAGES = {
     "embed": {
-        "read table": "abag.embed.pipeline.run:_read",
-        "identify encoders": "abag.embed.pipeline.run:identify_for",
-        "distinct sequences": "abag.embed.pipeline.kind_job:KindJob.__init__",
-        "start the device": "abag.embed.pipeline.run:_announce",
-        "check the checkpoints": "abag.embed.pipeline.kind_job:KindJob.check_loadable",
-        "look up": "abag.embed.pipeline.kind_job:KindJob.look_up",
-        "load encoders": "abag.embed.pipeline.task:EncodeTask.load_encoder",
-        "encode and commit": "abag.embed.pipeline.kind_job:KindJob.encode",
+        "read table": "abag.embed.embed:_read",
+        "identify encoders": "abag.embed.embed:identify_for",
+        "distinct sequences": "abag.embed.job:KindJob.survey",
+        "start the device": "abag.embed.embed:_announce",
+        "check the checkpoints": "abag.embed.embed:_check_encoders",
+        "look up": "abag.embed.job:KindJob.look_up",
+        "load encoders": "abag.embed.encode:build_encoder",
+        "encode and commit": "abag.embed.encode:encode_share",
     },
     "fit": {
         "read table and vectors": "abag.head.fit:read_inputs",
@@ -217,7 +217,7 @@ def make_inputs(folder, args):
 
     antibody_encoder, antigen_encoder = args.encoders
     if args.random_weights:
-        from abag.embed.encoders.random_weights import save_random_checkpoint
+        from abag.embed.encoders.identity import save_random_checkpoint
         from abag.embed.families.registry import SHAPES
 
         antibody_encoder, antigen_encoder = (

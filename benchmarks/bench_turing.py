@@ -37,8 +37,8 @@ from safetensors.numpy import load_file, save_file
 
 from abag.core.device import DevicePlan
 from abag.embed.doctor.probes import measure_speed
+from abag.embed.encoders.identity import save_random_checkpoint
 from abag.embed.encoders.loading import load_encoder
-from abag.embed.encoders.random_weights import save_random_checkpoint
 from abag.embed.families.registry import FAMILIES
 from abag.embed.kernels.ops import HalfOps
 from abag.embed.packing.batches import fill_batches

@@ -20,8 +20,8 @@ import numpy as np
 import pandas as pd
 import torch
 
-from abag.embed.encoders.checkpoint_lookup import find_checkpoint
-from abag.embed.pipeline.run import embed_table
+from abag.embed.embed import embed_table
+from abag.embed.encoders.identity import find_checkpoint
 from abag.embed.sequences.chains import keys_array
 from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.pairs import read_pairs

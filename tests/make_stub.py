@@ -47,7 +47,7 @@ TYPES = {
     "EncoderFolder": "abag.embed.store.encoder_folder",
     "Kind": "abag.embed.sequences.chains",
     "AdaptSummary": "abag.adapt.folder",
-    "EmbedSummary": "abag.embed.pipeline.run",
+    "EmbedSummary": "abag.embed.embed",
     "ExportSummary": "abag.embed.store.export",
     "TableLike": "abag.embed.sequences.tables",
     "Plan": "abag.head.plan",

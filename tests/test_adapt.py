@@ -25,9 +25,9 @@ from abag.adapt.train import AdapterTraining, adapt_encoders
 from abag.cli import main
 from abag.core.device import plan_device
 from abag.core.options import BadOption
-from abag.embed.encoders.loading import identify
+from abag.embed.embed import OtherEncoder
+from abag.embed.encoders.identity import identify
 from abag.embed.encoders.lora import LoraUnavailable
-from abag.embed.pipeline.run import OtherEncoder
 from abag.embed.sequences.pairs import read_pairs
 from abag.head.data.labels import label_pairs
 from abag.head.model.config import RunMismatch

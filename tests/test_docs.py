@@ -19,9 +19,9 @@ from abag.adapt.config import AdaptConfig
 from abag.cli import main
 from abag.core.options import schema
 from abag.embed.doctor import probes
-from abag.embed.encoders import checkpoint_lookup
+from abag.embed.encoders import identity
 from abag.embed.families.registry import ALIASES, FAMILIES
-from abag.embed.pipeline.options import EmbedOptions
+from abag.embed.options import EmbedOptions
 from abag.head.data.demo import demo_table
 from abag.head.model.config import PRESETS, FitConfig
 from abag.head.runs import summary as outcome
@@ -150,9 +150,9 @@ def workplace(tmp_path, monkeypatch):
     def from_hub(name, source, **_):
         asked.append(name)
         kind = "tiny-esm2" if "esm" in source.name.lower() else "tiny-igt5"
-        return checkpoint_lookup.find_checkpoint(kind).folder
+        return identity.find_checkpoint(kind).folder
 
-    monkeypatch.setattr(checkpoint_lookup, "_hub_folder", from_hub)
+    monkeypatch.setattr(identity, "_hub_folder", from_hub)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / ".cache"))  # of the speeds of such models
     # what takes longest, and has its own tests

@@ -14,7 +14,8 @@ from layer_states import LayerStates
 from safetensors.torch import save_file
 
 from abag.core.device import plan_device
-from abag.embed.encoders.loading import identify, load_encoder
+from abag.embed.encoders.identity import identify
+from abag.embed.encoders.loading import load_encoder
 from abag.embed.families import ablang2 as family_module
 from abag.embed.packing.batches import pack_spans
 from abag.embed.packing.tokens import TokenizerMismatch

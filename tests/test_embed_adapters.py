@@ -9,13 +9,12 @@ import torch
 import abag
 from abag.cli import main
 from abag.core.device import plan_device
-from abag.embed.encoders.loading import identify, load_encoder
+from abag.embed.embed import embed_table
+from abag.embed.encoders.identity import TINY_CONFIG, identify, save_random_checkpoint
+from abag.embed.encoders.loading import load_encoder, load_transformers_model, run_padded
 from abag.embed.encoders.lora import BadLora, Lora, LoraEncoder, fit_lora
-from abag.embed.encoders.random_weights import TINY_CONFIG, save_random_checkpoint
-from abag.embed.encoders.reference import load_transformers_model, run_padded
 from abag.embed.families.registry import FAMILIES
 from abag.embed.packing.batches import pack_spans, pool_tokens
-from abag.embed.pipeline.run import embed_table
 from abag.embed.store.maintenance import merge
 from abag.embed.store.maintenance import pack as pack_store
 from abag.embed.store.store_files import CONFIG_FILE, WEIGHTS_FILE, AdapterDamaged

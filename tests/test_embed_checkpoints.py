@@ -15,9 +15,13 @@ from safetensors.torch import load_file, save_file
 
 from abag.core.device import plan_device
 from abag.core.names import UnsafeFile
-from abag.embed.encoders.checkpoint_lookup import find_checkpoint
-from abag.embed.encoders.loading import identify, load_encoder
-from abag.embed.encoders.random_weights import TINY_CONFIG, save_random_checkpoint
+from abag.embed.encoders.identity import (
+    TINY_CONFIG,
+    find_checkpoint,
+    identify,
+    save_random_checkpoint,
+)
+from abag.embed.encoders.loading import load_encoder
 from abag.embed.families.registry import FAMILIES, family_of
 from abag.embed.packing.batches import pack_spans
 from abag.embed.weights import tensors as digest

@@ -5,7 +5,8 @@ import torch
 
 from abag.core.device import DevicePlan, DeviceUnavailable, default_batch_tokens, plan_device
 from abag.core.messages import reporting
-from abag.embed.encoders.loading import identify, load_encoder
+from abag.embed.encoders.identity import identify
+from abag.embed.encoders.loading import load_encoder
 from abag.embed.kernels import attention, triton_kernels
 from abag.embed.kernels.attention import AttentionUnavailable, choose_attention, load_kernels
 from abag.embed.kernels.ops import HalfOps, PlainOps

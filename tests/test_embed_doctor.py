@@ -30,8 +30,7 @@ from abag.embed.doctor.checks import (
     check_weights,
     find_local_checkpoint,
 )
-from abag.embed.encoders.checkpoint_lookup import find_checkpoint
-from abag.embed.encoders.random_weights import save_random_checkpoint
+from abag.embed.encoders.identity import find_checkpoint, save_random_checkpoint
 from abag.embed.families.registry import FAMILIES, SHAPES
 from abag.embed.kernels import attention
 from abag.embed.kernels.grouped_sdpa import grouped_sdpa

@@ -12,9 +12,13 @@ from safetensors.numpy import load_file, save_file
 from transformers import AutoTokenizer, EsmModel, T5EncoderModel
 
 from abag.core.device import plan_device
-from abag.embed.encoders.checkpoint_lookup import find_checkpoint
-from abag.embed.encoders.loading import identify, load_encoder
-from abag.embed.encoders.random_weights import TINY_CONFIG, save_random_checkpoint
+from abag.embed.encoders.identity import (
+    TINY_CONFIG,
+    find_checkpoint,
+    identify,
+    save_random_checkpoint,
+)
+from abag.embed.encoders.loading import load_encoder
 from abag.embed.families.registry import FAMILIES
 from abag.embed.packing.batches import pack_spans, pool_tokens
 from abag.embed.weights.checkpoints import BadCheckpoint, EncoderNotFound

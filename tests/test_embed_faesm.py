@@ -8,9 +8,10 @@ import pytest
 
 from abag.core.device import plan_device
 from abag.core.options import BadOption
-from abag.embed.encoders.loading import WrongBackend, identify, load_encoder
+from abag.embed.embed import embed_table
+from abag.embed.encoders.identity import WrongBackend, identify
+from abag.embed.encoders.loading import load_encoder
 from abag.embed.families.faesm import FaesmUnavailable, import_faesm
-from abag.embed.pipeline.run import embed_table
 from abag.embed.store.store import open_store
 
 TABLE = pd.DataFrame({"heavy": ["EVQL"], "light": ["DIQM"], "antigen": ["MKTAYIAK"]})

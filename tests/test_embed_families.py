@@ -15,8 +15,8 @@ from layer_states import LayerStates
 import abag
 from abag.core.device import plan_device
 from abag.core.messages import reporting
-from abag.embed.encoders.loading import identify, load_encoder
-from abag.embed.encoders.random_weights import save_random_checkpoint
+from abag.embed.encoders.identity import identify, save_random_checkpoint
+from abag.embed.encoders.loading import load_encoder
 from abag.embed.families.family import Family
 from abag.embed.families.registry import ALIASES, FAMILIES, SHAPES, Alias, family_of
 from abag.embed.packing.batches import pack_spans, pool_tokens

@@ -7,8 +7,8 @@ import pytest
 from safetensors.numpy import save
 
 from abag.core.device import plan_device
-from abag.embed.encoders.checkpoint_lookup import find_checkpoint
-from abag.embed.encoders.loading import identify, load_encoder
+from abag.embed.encoders.identity import find_checkpoint, identify
+from abag.embed.encoders.loading import load_encoder
 from abag.embed.weights.adapters import (
     ADAPTER_FORMAT,
     PEFT_PREFIX,
@@ -16,7 +16,6 @@ from abag.embed.weights.adapters import (
     AdapterNotFound,
     adapter_digest,
     read_adapter_files,
-    with_adapter,
 )
 from abag.embed.weights.checkpoints import AdapterMismatch
 from abag.embed.weights.tensors import weights_digest
@@ -50,7 +49,7 @@ def write(folder, config=CONFIG, weights=None):
 
 def test_an_adapter_is_read_with_its_scale(tmp_path):
     write(tmp_path / "a")
-    adapter = with_adapter(find_checkpoint(ENCODER), tmp_path / "a", "antigen").adapter
+    adapter = identify(ENCODER, "antigen", adapter=tmp_path / "a").checkpoint.adapter
     assert adapter.scale == 2.0
     assert list(adapter.factors) == [MODULE]
 
@@ -70,14 +69,14 @@ def test_a_record_without_what_a_reader_needs_is_refused(tmp_path, change):
     change(record)
     (tmp_path / "a" / "adapter.json").write_text(json.dumps(record))
     with pytest.raises(AdapterDamaged, match=r"adapter\.json: .*Copy the whole folder again"):
-        with_adapter(find_checkpoint(ENCODER), tmp_path / "a", "antigen")
+        identify(ENCODER, "antigen", adapter=tmp_path / "a")
 
 
 def test_a_record_that_is_nested_too_deeply_is_no_adapter(tmp_path):
     write(tmp_path / "a")
     (tmp_path / "a" / "adapter.json").write_text("[" * 100_000)
     with pytest.raises(AdapterNotFound, match="no finished adapter"):
-        with_adapter(find_checkpoint(ENCODER), tmp_path / "a", "antigen")
+        identify(ENCODER, "antigen", adapter=tmp_path / "a")
 
 
 @pytest.mark.parametrize(
@@ -91,7 +90,7 @@ def test_a_record_that_is_nested_too_deeply_is_no_adapter(tmp_path):
 def test_files_that_are_signed_and_invalid_are_refused(tmp_path, config, weights):
     write(tmp_path / "a", config, weights)
     with pytest.raises(AdapterDamaged, match="its files cannot be read"):
-        with_adapter(find_checkpoint(ENCODER), tmp_path / "a", "antigen")
+        identify(ENCODER, "antigen", adapter=tmp_path / "a")
 
 
 @pytest.mark.parametrize(

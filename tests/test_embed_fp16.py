@@ -7,8 +7,8 @@ from safetensors.numpy import load_file, save_file
 from transformers import T5EncoderModel
 
 from abag.core.device import DevicePlan, plan_device
-from abag.embed.encoders.loading import identify, load_encoder
-from abag.embed.encoders.random_weights import save_random_checkpoint
+from abag.embed.encoders.identity import identify, save_random_checkpoint
+from abag.embed.encoders.loading import load_encoder
 from abag.embed.families import packed_t5
 from abag.embed.families.registry import FAMILIES
 from abag.embed.kernels.ops import HalfOps, PlainOps

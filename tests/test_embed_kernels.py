@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from abag.core.device import DevicePlan
-from abag.embed.encoders.loading import identify, load_encoder
-from abag.embed.encoders.random_weights import save_random_checkpoint
+from abag.embed.encoders.identity import identify, save_random_checkpoint
+from abag.embed.encoders.loading import load_encoder
 from abag.embed.families.registry import FAMILIES
 from abag.embed.kernels import triton_kernels as kernels
 from abag.embed.kernels.attention import Attention, query_tiles

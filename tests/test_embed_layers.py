@@ -7,13 +7,17 @@ from transformers import AutoTokenizer, EsmModel, T5EncoderModel
 
 import abag
 from abag.core.device import plan_device
-from abag.embed.encoders.checkpoint_lookup import find_checkpoint
-from abag.embed.encoders.loading import WrongBackend, identify, load_encoder
-from abag.embed.encoders.random_weights import save_random_checkpoint
+from abag.embed.embed import embed_table
+from abag.embed.encoders.identity import (
+    WrongBackend,
+    find_checkpoint,
+    identify,
+    save_random_checkpoint,
+)
+from abag.embed.encoders.loading import load_encoder
 from abag.embed.families.registry import FAMILIES
+from abag.embed.job import AbsentLayer, PoolingsMismatch
 from abag.embed.packing.batches import LayerPooling, pack_spans
-from abag.embed.pipeline.run import embed_table
-from abag.embed.pipeline.task import AbsentLayer, PoolingsMismatch
 from abag.embed.shards.shard_index import UnknownPooling
 from abag.embed.store.maintenance import merge
 from abag.embed.store.store import StoreMismatch

@@ -16,7 +16,8 @@ import sys, threading, time
 from pathlib import Path
 import torch
 from abag.core.device import DevicePlan
-from abag.embed.encoders.loading import identify, load_encoder
+from abag.embed.encoders.identity import identify
+from abag.embed.encoders.loading import load_encoder
 
 def anonymous():
     return int(Path("/proc/self/status").read_text().split("RssAnon:")[1].split()[0]) * 1024

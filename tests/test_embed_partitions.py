@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 import abag
 from abag import AbagError
 from abag.cli import main
-from abag.embed.pipeline import run as run_module
-from abag.embed.pipeline.run import embed_table
+from abag.embed import embed as run_module
+from abag.embed.embed import embed_table
 from abag.embed.sequences import partitions as partitions_module
 from abag.embed.sequences.chains import keys_array
 from abag.embed.sequences.formats import BadTable

@@ -14,10 +14,10 @@ import pytest
 
 import abag
 from abag import AbagError
-from abag.embed.pipeline.options import EmbedOptions
-from abag.embed.pipeline.ray_cluster import RayUnavailable, WorkerTask, _units
-from abag.embed.pipeline.run import embed_table
-from abag.embed.pipeline.task import identify_for
+from abag.embed.embed import embed_table
+from abag.embed.job import identify_for
+from abag.embed.options import EmbedOptions
+from abag.embed.ray_cluster import RayUnavailable, WorkerTask, _units
 from abag.embed.sequences.chains import keys_array
 from abag.embed.sequences.partitions import SequencePart
 from abag.embed.store.store import StoreMismatch

@@ -18,11 +18,13 @@ from safetensors.numpy import load_file, save_file
 
 import abag
 from abag.cli import main
-from abag.embed.encoders.checkpoint_lookup import find_checkpoint
-from abag.embed.pipeline import task as task_module
-from abag.embed.pipeline.encode import DeviceFull, NonFiniteVector
-from abag.embed.pipeline.run import embed_table
-from abag.embed.pipeline.task import MixedPrecision
+from abag.embed import encode as encode_module
+from abag.embed.embed import embed_table
+from abag.embed.encode import DeviceFull, NonFiniteVector
+from abag.embed.encoders import loading
+from abag.embed.encoders.identity import find_checkpoint
+from abag.embed.job import MixedPrecision
+from abag.embed.packing.tokens import TokenizerMismatch
 from abag.embed.sequences.chains import antibody, antigen
 from abag.embed.sequences.pairs import read_pairs
 from abag.head.data.demo import demo_table
@@ -63,7 +65,7 @@ def test_torch_is_not_imported_where_nothing_is_missing(table, tmp_path):
     table.to_csv(tmp_path / "pairs.csv", index=False)
     embed_table(table, tmp_path / "store", **TINY)
     code = (
-        "import sys; from abag.embed.pipeline.run import embed_table\n"
+        "import sys; from abag.embed.embed import embed_table\n"
         f"found = embed_table('pairs.csv', 'store', **{TINY})\n"
         "assert found['antibodies']['reused'] and not found['antibodies']['encoded']\n"
         "assert not {'torch', 'transformers', 'scipy'} & sys.modules.keys()"
@@ -72,7 +74,7 @@ def test_torch_is_not_imported_where_nothing_is_missing(table, tmp_path):
 
 
 def test_a_table_is_refused_before_an_encoder_is_loaded(table, tmp_path, monkeypatch):
-    monkeypatch.setattr(task_module, "load_encoder", lambda *_: pytest.fail("was loaded"))
+    monkeypatch.setattr(encode_module, "build_encoder", lambda *_: pytest.fail("was loaded"))
     table.loc[29, "antigen"] = "MK*"
     with pytest.raises(abag.AbagError, match="row 30"):
         embed_table(table, tmp_path / "store", **TINY)
@@ -310,6 +312,24 @@ def test_an_antigen_encoder_that_cannot_be_loaded_is_refused_before_antibodies_a
     assert re.search(match, line), line
 
 
+def test_a_wrong_tokenizer_is_refused_before_the_store_is_made(table, tmp_path):
+    folder = tmp_path / "esm"
+    shutil.copytree(find_checkpoint("tiny-esm2").folder, folder)
+    reorder_the_tokens(folder)
+    with pytest.raises(TokenizerMismatch):
+        embed_table(table, tmp_path / "store", antigen_encoder=str(folder), kind="antigen")
+    assert not (tmp_path / "store").exists()
+
+
+def test_each_tokenizer_is_checked_once(table, tmp_path, monkeypatch):
+    checked, check = [], loading.check_tokenizer
+    monkeypatch.setattr(
+        loading, "check_tokenizer", lambda c, layout: (checked.append(c.name), check(c, layout))
+    )
+    embed_table(table, tmp_path / "store", "tiny-igt5", "tiny-esm2")
+    assert checked == ["tiny-igt5", "tiny-esm2"]
+
+
 @pytest.mark.parametrize(
     ("value", "match"),
     [
@@ -329,7 +349,7 @@ def test_what_cannot_be_stored_stops_the_run_and_names_the_sequence(
             out[batch.offsets[2] : batch.offsets[3]] = value
             return out
 
-    monkeypatch.setattr(task_module, "load_encoder", lambda *_a, **_k: Broken())
+    monkeypatch.setattr(encode_module, "build_encoder", lambda *_a, **_k: Broken())
     with pytest.raises(NonFiniteVector, match=f"row [0-9]+: antibody .*{match}"):
         embed_table(table, tmp_path / "store", batch_tokens=1024, **TINY)
 
@@ -338,11 +358,11 @@ def test_what_cannot_be_stored_stops_the_run_and_names_the_sequence(
 
 CHILD = """
 import sys, time, torch
-from abag.embed.pipeline import task
+from abag.embed import encode
 from abag.embed.store.encoder_folder import EncoderFolder
 
 torch.set_num_threads(1)
-real = task.load_encoder
+real = encode.build_encoder
 
 def slow(*args, **kwargs):
     encoder = real(*args, **kwargs)
@@ -352,7 +372,7 @@ def slow(*args, **kwargs):
     call.width = encoder.width
     return call
 
-task.load_encoder = slow
+encode.build_encoder = slow
 from abag import cache_dir
 from abag.cli import main
 main(sys.argv[1:])
@@ -443,7 +463,7 @@ def test_a_list_of_skipped_rows_replaces_no_other_file(table, tmp_path):
 
 
 def test_running_out_of_memory_halves_the_batch_and_goes_on(table, tmp_path, monkeypatch, capsys):
-    real, sizes = task_module.load_encoder, []
+    real, sizes = encode_module.build_encoder, []
 
     def small(*args, **kwargs):
         encoder = real(*args, **kwargs)
@@ -456,7 +476,7 @@ def test_running_out_of_memory_halves_the_batch_and_goes_on(table, tmp_path, mon
 
         return call
 
-    monkeypatch.setattr(task_module, "load_encoder", small)
+    monkeypatch.setattr(encode_module, "build_encoder", small)
     embed_table(table, tmp_path / "store", **TINY)
     assert max(sizes) > 700
     said = capsys.readouterr().err
@@ -480,7 +500,7 @@ def test_running_out_of_memory_halves_the_batch_and_goes_on(table, tmp_path, mon
 def test_all_other_sequences_are_encoded_where_one_does_not_fit(
     table, tmp_path, monkeypatch, error, options
 ):
-    real = task_module.load_encoder
+    real = encode_module.build_encoder
 
     def small(*args, **kwargs):
         encoder = real(*args, **kwargs)
@@ -492,7 +512,7 @@ def test_all_other_sequences_are_encoded_where_one_does_not_fit(
 
         return call
 
-    monkeypatch.setattr(task_module, "load_encoder", small)
+    monkeypatch.setattr(encode_module, "build_encoder", small)
     frame = table.copy()
     frame.loc[3, "heavy"] = "QVQ" * 20_000
     with pytest.raises(DeviceFull, match=r"row 4: antibody QVQ.* even alone; the other") as caught:
@@ -510,7 +530,7 @@ def test_a_device_too_small_for_any_sequence_is_found_soon(table, tmp_path, monk
         tried.append(batch)
         raise torch.OutOfMemoryError
 
-    monkeypatch.setattr(task_module, "load_encoder", lambda *_a, **_k: full)
+    monkeypatch.setattr(encode_module, "build_encoder", lambda *_a, **_k: full)
     with pytest.raises(DeviceFull, match=r"2\d\d tokens and 9 more: .*stopped there"):
         embed_table(table, tmp_path / "store", **TINY)
     assert len(tried) < 50

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 import abag
 from abag.core.device import DeviceUnavailable
-from abag.embed.pipeline import kind_job
-from abag.embed.pipeline.kind_job import Incomplete
-from abag.embed.pipeline.ranks import Rank, WrongRank, count_devices, owners, rank_here
-from abag.embed.pipeline.run import embed_table
+from abag.embed import job as job_module
+from abag.embed.embed import embed_table
+from abag.embed.job import Incomplete
+from abag.embed.ranks import Rank, WrongRank, count_devices, owners, rank_here
 from abag.embed.store import maintenance
 from abag.head.data.demo import demo_table
 
@@ -160,16 +160,16 @@ def test_what_another_job_of_ranks_stored_is_reused(tmp_path, monkeypatch):
 
 
 def test_the_first_rank_gives_up_with_one_line_when_nobody_encodes_the_rest(tmp_path, monkeypatch):
-    monkeypatch.setattr(kind_job, "PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr(job_module, "PATIENCE_SECONDS", 0.0)
     with pytest.raises(Incomplete, match=r"antibodies are not stored, and none was added"):
         as_rank(monkeypatch, 0, demo_table().head(60), tmp_path / "store", commit_seconds=0.05)
 
 
 SLOW = """
 import time
-from abag.embed.pipeline import task
+from abag.embed import encode
 
-real = task.load_encoder
+real = encode.build_encoder
 
 def slow(*args, **kwargs):
     encoder = real(*args, **kwargs)
@@ -178,7 +178,7 @@ def slow(*args, **kwargs):
         return encoder(batch)
     return call
 
-task.load_encoder = slow
+encode.build_encoder = slow
 
 if __name__ == "__main__":
     from abag.cli import main
@@ -270,8 +270,8 @@ def test_a_refusal_of_a_rank_is_one_line_and_nothing_is_tried_again(tmp_path):
     demo_table().head(9).to_csv(table, index=False)
     broken = "import torch\n" + (
         "class Nan:\n    def __call__(self, batch):\n        return torch.full((len(batch.ids), 4),"
-        " float('nan'))\nfrom abag.embed.pipeline import task\n"
-        "task.load_encoder = lambda *a, **k: Nan()\n"
+        " float('nan'))\nfrom abag.embed import encode\n"
+        "encode.build_encoder = lambda *a, **k: Nan()\n"
         "if __name__ == '__main__':\n    from abag.cli import main\n    main()\n"
     )
     (tmp_path / "nan.py").write_text(broken)

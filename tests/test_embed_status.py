@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from abag.core.files import host_name
-from abag.embed.pipeline.run import embed_table
+from abag.embed.embed import embed_table
 from abag.embed.store.status import describe, info
 from abag.embed.store.store import open_store
 from abag.head.data.demo import demo_table

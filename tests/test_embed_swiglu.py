@@ -10,9 +10,8 @@ from safetensors.torch import load_file, save_file
 from transformers import LlamaConfig, LlamaModel
 
 from abag.core.device import plan_device
-from abag.embed.encoders.checkpoint_lookup import find_checkpoint
-from abag.embed.encoders.loading import identify, load_encoder
-from abag.embed.encoders.random_weights import save_random_checkpoint
+from abag.embed.encoders.identity import find_checkpoint, identify, save_random_checkpoint
+from abag.embed.encoders.loading import load_encoder
 from abag.embed.families.registry import FAMILIES
 from abag.embed.packing.batches import pack_spans
 from abag.embed.weights.checkpoints import BadCheckpoint, EncoderNotFound

@@ -17,10 +17,8 @@ from ablang2.models.ablang2.tokenizers import ABtokenizer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from abag.embed.encoders.checkpoint_lookup import find_checkpoint
-from abag.embed.encoders.loading import identify
-from abag.embed.encoders.random_weights import save_random_checkpoint
-from abag.embed.encoders.reference import check_tokenizer, load_tokenizer
+from abag.embed.encoders.identity import find_checkpoint, identify, save_random_checkpoint
+from abag.embed.encoders.loading import check_tokenizer, load_tokenizer
 from abag.embed.families.registry import FAMILIES
 from abag.embed.packing.tokens import Layout, SequenceTooLong, TokenizerMismatch
 from abag.embed.sequences.chains import RESIDUES
@@ -460,7 +458,8 @@ def test_checking_a_checkpoint_does_not_import_transformers(tmp_path):
     folders = [str(random_checkpoint(tmp_path / name, name).folder) for name in WITH_FILES]
     code = f"""
 import sys
-from abag.embed.encoders.loading import check_loadable, identify
+from abag.embed.encoders.identity import identify
+from abag.embed.encoders.loading import check_loadable
 for name in {folders}:
     check_loadable(identify(name, "antigen"))
 print("transformers" in sys.modules)

@@ -22,7 +22,7 @@ from trastuzumab import HEAVY as TRASTUZUMAB
 
 import abag
 from abag.core.messages import counted
-from abag.embed.pipeline.run import OtherEncoder
+from abag.embed.embed import OtherEncoder
 from abag.embed.sequences.chains import MISSING_TEXT, UnknownResidue
 from abag.embed.sequences.formats import BadTable
 from abag.embed.sequences.table_writer import TableWriter

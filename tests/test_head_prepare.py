@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from abag import cache_dir
 from abag.cli import main
-from abag.embed.pipeline.kind_job import KindJob
+from abag.embed import encode as encode_module
 from abag.embed.sequences import numbering
 from abag.embed.sequences.chains import RESIDUES
 from abag.head import prepare
@@ -36,7 +36,7 @@ def table(tmp_path, monkeypatch):
 @pytest.fixture
 def on_any_device(monkeypatch):
     monkeypatch.setattr(prepare, "count_cores", lambda: prepare.FEWEST_CORES)
-    meanwhile, encode = prepare.preparing, KindJob.encode
+    meanwhile, encode = prepare.preparing, encode_module.encode_share
     monkeypatch.setattr(
         prepare, "preparing", lambda *given: lambda _, rows: meanwhile(*given)("cuda", rows)
     )
@@ -46,7 +46,7 @@ def on_any_device(monkeypatch):
             time.sleep(0.05)
         return encode(job, *given)
 
-    monkeypatch.setattr(KindJob, "encode", encode_slowly)
+    monkeypatch.setattr(encode_module, "encode_share", encode_slowly)
 
 
 def run(*arguments):

@@ -20,8 +20,8 @@ from abag.cli import main
 from abag.core.command_line import OptionsCommand
 from abag.core.options import BadOption, EncoderOptions, Options, option, schema
 from abag.embed.doctor.doctor import DoctorOptions
-from abag.embed.pipeline.options import EmbedOptions
-from abag.embed.pipeline.run import embed_table
+from abag.embed.embed import embed_table
+from abag.embed.options import EmbedOptions
 from abag.embed.store.options import ExportOptions
 from abag.head.design.options import ScanOptions
 from abag.head.model.config import FitConfig

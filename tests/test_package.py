@@ -220,7 +220,8 @@ LAYERS = """
     core
     embed.sequences embed.shards embed.store embed.packing embed.kernels embed.weights
     embed.families embed.encoders
-    embed.pipeline embed.doctor
+    embed.options embed.ranks embed.job embed.stream embed.encode embed.ray_cluster embed.embed
+    embed.doctor
     head.clustering head.data head.splits head.evaluation head.model
     head.closed_form head.training head.prediction
     head.report head.runs

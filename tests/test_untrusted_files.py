@@ -18,8 +18,7 @@ from hypothesis import strategies as st
 from abag.cli import main
 from abag.core.messages import reporting
 from abag.core.names import UnsafeFile, read_inside
-from abag.embed.encoders.checkpoint_lookup import find_checkpoint
-from abag.embed.encoders.random_weights import TINY_CONFIG, save_random_checkpoint
+from abag.embed.encoders.identity import TINY_CONFIG, find_checkpoint, save_random_checkpoint
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.shards import hdf5_layout as hdf5
 from abag.embed.shards import shard

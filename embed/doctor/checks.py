@@ -25,8 +25,7 @@ from abag.core.files import Files, partial_path, remove_quietly
 from abag.core.messages import first_line, size_text
 from abag.embed.doctor.doctor import cuda_of_torch, installed, versions
 from abag.embed.doctor.probes import measure_parity, measure_speed, reduced_checkpoint
-from abag.embed.encoders.checkpoint_lookup import find_checkpoint
-from abag.embed.encoders.loading import layer_count
+from abag.embed.encoders.identity import find_checkpoint
 from abag.embed.families.registry import FAMILIES, SHAPES, HubSource, guess_family, hub_source
 from abag.embed.kernels.attention import choose_attention, kernel_problems
 from abag.embed.sequences.chains import Kind
@@ -337,7 +336,7 @@ def check_speed(
     if not isinstance(found, EncoderCheckpoint):
         text = f"not measured: the shape of {name} is known when its weights are on disk"
         return Check(title, "note", text)
-    if not layer_count(found):
+    if not FAMILIES[found.family].shape(found.config).layers:
         return Check(title, "ok", f"{name} counts residues: nothing to measure")
     try:
         rate = measure_speed(found, kind, plan)

@@ -17,15 +17,14 @@ import torch
 from numpy.typing import NDArray
 
 from abag.core.device import DevicePlan, default_batch_tokens, synchronize
-from abag.embed.encoders.checkpoint_lookup import find_checkpoint
-from abag.embed.encoders.loading import Identity, layer_count, load_encoder
-from abag.embed.encoders.random_weights import save_random_checkpoint
+from abag.embed.encoders.identity import Identity, find_checkpoint, save_random_checkpoint
+from abag.embed.encoders.loading import load_encoder
 from abag.embed.families.family import Encoder
 from abag.embed.families.registry import FAMILIES, guess_family
 from abag.embed.packing.batches import PackedBatch, fill_batches
 from abag.embed.packing.tokens import Layout
-from abag.embed.pipeline.stream import encode_stream
 from abag.embed.sequences.chains import STANDARD_RESIDUES, Chains, Kind
+from abag.embed.stream import encode_stream
 from abag.embed.weights.checkpoints import EncoderCheckpoint
 
 LAYERS = 2
@@ -143,7 +142,8 @@ def measure_speed(checkpoint: EncoderCheckpoint, kind: Kind, plan: DevicePlan) -
     BadCheckpoint, TokenizerMismatch, AttentionUnavailable
         See `abag.embed.encoders.loading.load_encoder`.
     """
-    family, layers = FAMILIES[checkpoint.family], layer_count(checkpoint)
+    family = FAMILIES[checkpoint.family]
+    layers = family.shape(checkpoint.config).layers
     with tempfile.TemporaryDirectory(prefix="abag-doctor-") as folder:
         if family.tiny_config and layers > LAYERS:
             key = "num_layers" if "num_layers" in checkpoint.config else "num_hidden_layers"
@@ -154,7 +154,7 @@ def measure_speed(checkpoint: EncoderCheckpoint, kind: Kind, plan: DevicePlan) -
         encoder = load_encoder(Identity(checkpoint, layout, "", {}), plan)
     budget = min(default_batch_tokens(plan), MOST_TOKENS)
     rate = _tokens_per_s(encoder, _batches(layout, budget), plan)
-    return rate * layer_count(checkpoint) / layers
+    return rate * family.shape(checkpoint.config).layers / layers
 
 
 def _tokens_per_s(encoder: Encoder, batches: list[PackedBatch], plan: DevicePlan) -> float:

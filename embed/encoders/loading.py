@@ -1,167 +1,30 @@
-"""Encoders by name: the fingerprint that identifies their vectors, and how they are loaded."""
+"""Identified encoders to modules on a device, with the reference for every faster path.
+
+The reference runs transformers' own modules over padded batches.
+"""
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
+import torch
+from torch import Tensor
 
-from abag import AbagError
-from abag.embed.encoders.checkpoint_lookup import find_checkpoint
-from abag.embed.families.family import Backend, Encoder, Family
+from abag.core.device import DevicePlan
+from abag.core.messages import first_line
+from abag.embed.encoders.identity import Identity, check_backend
+from abag.embed.families.family import Backend, Encoder
 from abag.embed.families.registry import FAMILIES
-from abag.embed.packing.tokens import TOKENS_VERSION, Layout, LongPolicy
-from abag.embed.sequences.chains import RESIDUES, Kind
-from abag.embed.weights.adapters import with_adapter
-from abag.embed.weights.checkpoints import EncoderCheckpoint
-from abag.embed.weights.tensors import weights_digest
+from abag.embed.packing.batches import PackedBatch, pad_batch
+from abag.embed.packing.tokens import Layout, TokenizerMismatch
+from abag.embed.sequences.chains import RESIDUES, Chains
+from abag.embed.weights.checkpoints import BadCheckpoint, EncoderCheckpoint
 
 if TYPE_CHECKING:
-    from abag.core.device import DevicePlan
-
-POOLING_VERSION = 1
-"""Part of the fingerprint; changes if the meaning of a pooled vector changes."""
-
-
-class WrongBackend(AbagError):
-    """A backend that cannot run the requested encoder."""
-
-
-@dataclass(frozen=True, slots=True)
-class Identity:
-    """An encoder that is chosen but not loaded: enough to find its vectors in a store.
-
-    `fingerprint` has 32 hexadecimal digits and covers `meaning`: all that decides what a vector is.
-    """
-
-    checkpoint: EncoderCheckpoint
-    layout: Layout
-    fingerprint: str
-    meaning: dict[str, object]
-
-    @property
-    def family(self) -> Family:
-        """The encoder's family."""
-        return FAMILIES[self.checkpoint.family]
-
-    def info(self) -> dict[str, object]:
-        """Return the content of the store's encoder.json."""
-        return {
-            "name": self.checkpoint.name,
-            "fingerprint": self.fingerprint,
-            "origin": self.checkpoint.origin,
-            "random_weights": self.checkpoint.random,
-            **self.meaning,
-        }
-
-
-def identify(
-    name: str, kind: Kind, long: LongPolicy = "window", adapter: Path | str | None = None
-) -> Identity:
-    """Find an encoder's checkpoint and compute its fingerprint, without loading weights.
-
-    `name` is an alias, a hub name or a folder. `long` says what happens to chains longer than the
-    encoder accepts. `adapter` is the folder of an adapter to merge, or a store's copy of one.
-
-    Raises
-    ------
-    EncoderNotFound, BadCheckpoint
-        See `find_checkpoint`.
-    AdapterNotFound, AdapterMismatch, AdapterDamaged
-        See `with_adapter`.
-    """
-    checkpoint = find_checkpoint(name)
-    if adapter is not None:
-        checkpoint = with_adapter(checkpoint, Path(adapter), kind)
-    family = FAMILIES[checkpoint.family]
-    layout = Layout(kind, family.vocabulary_of(checkpoint), long)
-    # "error" accepts only sequences that fit into one window
-    policy = "truncate" if long == "truncate" else "window"
-    meaning: dict[str, object] = {
-        "weights": weights_digest(checkpoint),
-        "family": checkpoint.family,
-        "tokens": TOKENS_VERSION,
-        "pooling": POOLING_VERSION,
-        "long": f"{policy}-{layout.limit}" if layout.limit else "whole",
-        "adapter": checkpoint.adapter.digest if checkpoint.adapter else None,
-    }
-    if settings := family.settings(checkpoint.config):
-        meaning["config"] = settings
-    if layout.vocabulary is not family.vocabulary:
-        meaning["ids"] = layout.spans((RESIDUES,))[0].ids.tolist()
-    canonical = json.dumps(meaning, sort_keys=True).encode()
-    fingerprint = hashlib.blake2b(canonical, digest_size=16).hexdigest()
-    return Identity(checkpoint, layout, fingerprint, meaning)
-
-
-def count_flops(checkpoint: EncoderCheckpoint, lengths: Sequence[int] | NDArray[np.int32]) -> float:
-    """Count floating-point operations of matrix products and attention.
-
-    `lengths`, shape (N,), holds the tokens of each span."""
-    shape = FAMILIES[checkpoint.family].shape(checkpoint.config)
-    tokens_N = np.asarray(lengths, dtype=np.float64)
-    feed_forward = shape.feed_forward_products * shape.feed_forward_width
-    weights = shape.layers * shape.width * (4 * shape.attention_width + feed_forward)
-    attention = 4 * shape.layers * shape.attention_width
-    return float(2 * weights * tokens_N.sum() + attention * np.square(tokens_N).sum())
-
-
-def layer_count(checkpoint: EncoderCheckpoint) -> int:
-    """Return the number of layers of an encoder; 0 if it has none."""
-    return int(FAMILIES[checkpoint.family].shape(checkpoint.config).layers)
-
-
-def check_backend(identity: Identity, backend: Backend, *, layers: bool = False) -> None:
-    """Check that a backend can run an encoder, and pool its inner layers if `layers` is true.
-
-    Raises
-    ------
-    WrongBackend
-        Unknown backend, or FAESM for another encoder than ESM-2 or for inner layers.
-    FaesmUnavailable
-    """
-    if backend not in get_args(Backend):
-        msg = f"backend {backend!r}: unknown; give one of {', '.join(get_args(Backend))}"
-        raise WrongBackend(msg)
-    if backend != "faesm":
-        return
-    if layers:
-        msg = "backend faesm with --layers: FAESM returns the last layer only; give packed"
-        raise WrongBackend(msg)
-    if "faesm" not in identity.family.backends:
-        msg = (
-            f"backend faesm with encoder {identity.checkpoint.name}: its family is "
-            f"{identity.family.name}, and FAESM runs only ESM-2; give packed or reference"
-        )
-        raise WrongBackend(msg)
-    from abag.embed.families.faesm import import_faesm
-
-    import_faesm()
-
-
-def check_loadable(identity: Identity) -> None:
-    """Check that a packed encoder can be loaded, without reading its weights.
-
-    On torch's meta device a tensor is only a name and a shape; the first call takes 2 to 7 s,
-    because torch imports its compiler for arithmetic there.
-
-    Raises
-    ------
-    BadCheckpoint, TokenizerMismatch, AdapterMismatch
-    """
-    if "packed" not in identity.family.backends:
-        return
-    import torch
-
-    from abag.core.device import DevicePlan
-
-    load_encoder(identity, DevicePlan(torch.device("meta"), "fp32", "check of the weights"))
+    from abag.embed.packing.batches import LayerPooling
 
 
 def load_encoder(
@@ -181,12 +44,198 @@ def load_encoder(
         weights.
     """
     check_backend(identity, backend)
-    checkpoint, family = identity.checkpoint, identity.family
-    backend_used = family.effective_backend(backend)
-    if checkpoint.folder is not None:
-        from abag.embed.encoders.reference import ReferenceEncoder, check_tokenizer
+    check_tokenizer(identity.checkpoint, identity.layout)
+    return build_encoder(identity, plan, identity.family.effective_backend(backend), attention)
 
-        check_tokenizer(checkpoint, identity.layout)
-        if backend_used == "reference":
-            return ReferenceEncoder(checkpoint, plan)
-    return family.build(backend_used, checkpoint, plan, attention)
+
+def build_encoder(identity: Identity, plan: DevicePlan, backend: str, attention: str) -> Encoder:
+    """As `load_encoder`, with a backend of the family, and a tokenizer that has been checked."""
+    if backend == "reference":
+        return ReferenceEncoder(identity.checkpoint, plan)
+    return identity.family.build(backend, identity.checkpoint, plan, attention)
+
+
+def check_loadable(identity: Identity) -> None:
+    """Check that a packed encoder can be built, without reading its weights.
+
+    On torch's meta device a tensor is only a name and a shape; the first call takes 2 to 7 s,
+    because torch imports its compiler for arithmetic there.
+
+    Raises
+    ------
+    BadCheckpoint, AdapterMismatch
+    """
+    if "packed" in identity.family.backends:
+        plan = DevicePlan(torch.device("meta"), "fp32", "check of the weights")
+        build_encoder(identity, plan, "packed", "auto")
+
+
+class ReferenceEncoder:
+    """A transformers module as an `Encoder`.
+
+    Raises
+    ------
+    BadCheckpoint, AdapterMismatch
+        See `load_transformers_model`.
+    """
+
+    def __init__(self, checkpoint: EncoderCheckpoint, plan: DevicePlan) -> None:
+        family = FAMILIES[checkpoint.family]
+        model = load_transformers_model(checkpoint)
+        self.width = family.shape(checkpoint.config).width
+        keep = family.fp32_weights if plan.dtype is torch.float16 else ()
+        self._model = cast_parameters(model.eval().requires_grad_(False), plan, keep)
+        self._pad_id = family.vocabulary.pad
+        self._device = plan.device
+
+    @torch.inference_mode()
+    def __call__(self, batch: PackedBatch, layer_pooling: LayerPooling | None = None) -> Tensor:
+        """Encode a batch: see `Encoder`."""
+        inner = {"output_hidden_states": layer_pooling is not None}
+        out, is_token_NL = run_padded(self._model, batch, self._pad_id, self._device, **inner)
+        if layer_pooling is not None:
+            for layer, hidden_NLD in enumerate(out.hidden_states):
+                layer_pooling.add(layer, hidden_NLD[is_token_NL])
+        hidden_TD: Tensor = out.last_hidden_state[is_token_NL]
+        return hidden_TD
+
+
+def run_padded(
+    model: torch.nn.Module, batch: PackedBatch, pad_id: int, device: torch.device, **options: bool
+) -> tuple[Any, Tensor]:
+    """Run a transformers module on a padded copy of a batch.
+
+    Returns
+    -------
+    out : object
+        The module's output, with ``last_hidden_state`` of shape (N, L, D).
+    is_token_NL : Tensor, shape=(N, L), dtype=bool
+        False is padding.
+    """
+    ids_NL, is_token_NL = pad_batch(batch, pad_id, device)
+    return model(input_ids=ids_NL, attention_mask=is_token_NL.long(), **options), is_token_NL
+
+
+def cast_parameters(
+    model: torch.nn.Module, plan: DevicePlan, keep: tuple[str, ...] = ()
+) -> torch.nn.Module:
+    """Move a model to the plan's device and its parameters to the plan's type.
+
+    Parameters whose names have an end in `keep` keep their type. So do buffers: rotary frequencies
+    in bf16 give wrong angles at far positions.
+    """
+    for name, parameter in model.named_parameters():
+        if not name.endswith(keep):
+            parameter.data = parameter.data.to(plan.dtype)
+    return model.to(plan.device)
+
+
+def check_tokenizer(checkpoint: EncoderCheckpoint, layout: Layout) -> None:
+    """Check that a checkpoint's own tokenizer, if any, returns abag's ids of every residue letter.
+
+    Raises
+    ------
+    TokenizerMismatch
+        With the first position that differs.
+    BadCheckpoint
+        No readable tokenizer.
+    """
+    if checkpoint.folder is None:
+        return
+    family, tokenizer = FAMILIES[checkpoint.family], None
+    probes = [(RESIDUES, ""), ("EVQLXW", "DIQMTX")]
+    for probe in probes:
+        chains: Chains = probe if layout.kind == "antibody" else probe[:1]
+        spans = layout.spans(chains)
+        ours = spans[0].ids.tolist()
+        if len(spans) > 1:  # the second chain has a span of its own
+            chains = (probe[0], "")
+        text = family.text(chains, layout.kind)
+        if ours == family.ids_by_files(checkpoint, text):
+            continue
+        with quiet_transformers():
+            tokenizer = tokenizer or load_tokenizer(checkpoint)
+            with _readable(checkpoint):
+                theirs: list[int] = list(tokenizer(text)["input_ids"])
+        if ours != theirs:
+            shorter = min(len(ours), len(theirs))
+            at = next((i for i in range(shorter) if ours[i] != theirs[i]), shorter)
+            msg = (
+                f"{checkpoint.origin}: its tokenizer disagrees with abag's vocabulary at position "
+                f"{at} of {'|'.join(probe)}: {theirs[at : at + 1]}, expected {ours[at : at + 1]} "
+                f"({len(theirs)} tokens, expected {len(ours)}). "
+                "Use a checkpoint of the family that config.json names, with all files of its "
+                "tokenizer."
+            )
+            raise TokenizerMismatch(msg)
+
+
+def load_tokenizer(checkpoint: EncoderCheckpoint) -> Any:  # noqa: ANN401 - untyped
+    """Load a checkpoint's tokenizer.
+
+    Raises
+    ------
+    BadCheckpoint
+    """
+    with _readable(checkpoint):
+        return FAMILIES[checkpoint.family].load_tokenizer(checkpoint)
+
+
+@contextmanager
+def _readable(checkpoint: EncoderCheckpoint) -> Iterator[None]:
+    """Turn what a tokenizer of damaged files raises into one line."""
+    try:
+        yield
+    except ImportError:  # of a package that this kind of tokenizer needs
+        raise
+    except Exception as error:  # tokenizers raises nothing narrower
+        msg = (
+            f"{checkpoint.folder}: no readable tokenizer ({first_line(error)}); "
+            "copy the tokenizer's files into the folder"
+        )
+        raise BadCheckpoint(msg) from error
+
+
+def load_transformers_model(checkpoint: EncoderCheckpoint) -> torch.nn.Module:
+    """Load a checkpoint as transformers' own module, in fp32, with its adapter merged.
+
+    Raises
+    ------
+    BadCheckpoint
+        Weights that are missing, or that the module does not have.
+    AdapterMismatch
+        An adapter with changes that match no weight.
+    """
+    with quiet_transformers():
+        model, unmatched = FAMILIES[checkpoint.family].load_transformers_model(checkpoint)
+    if unmatched:
+        msg = (
+            f"{checkpoint.folder}: {len(unmatched)} encoder weights are missing, or not part of a "
+            f"{checkpoint.family} encoder as config.json describes it "
+            f"({', '.join(sorted(unmatched)[:3])}); the download may be incomplete"
+        )
+        raise BadCheckpoint(msg)
+    if (adapter := checkpoint.adapter) is not None:
+        for name, parameter in model.named_parameters():
+            parameter.data = adapter.merge(name, parameter.data)
+        adapter.check_all_merged(name for name, _ in model.named_parameters())
+    return model
+
+
+@contextmanager
+def quiet_transformers() -> Iterator[None]:
+    """Silence transformers' warnings about unused task heads; abag checks the weights itself."""
+    import transformers
+
+    log: Any = transformers.utils.logging
+    bars = log.is_progress_bar_enabled()
+    logger = logging.getLogger("transformers")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    log.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+        if bars:
+            log.enable_progress_bar()

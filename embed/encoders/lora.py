@@ -19,14 +19,12 @@ import torch
 from torch.utils.checkpoint import checkpoint as recompute
 
 from abag import AbagError
-from abag.embed.encoders.loading import layer_count
-from abag.embed.encoders.options import Lora
-from abag.embed.encoders.reference import (
+from abag.embed.encoders.loading import (
     cast_parameters,
     load_transformers_model,
-    quiet_transformers,
     run_padded,
 )
+from abag.embed.encoders.options import Lora
 from abag.embed.families.registry import FAMILIES
 from abag.embed.weights.adapters import PEFT_PREFIX
 from abag.embed.weights.checkpoints import EncoderCheckpoint
@@ -55,7 +53,7 @@ def fit_lora(lora: Lora, checkpoint: EncoderCheckpoint) -> Lora:
         If no target or no layer is left, or the encoder has no weights to adapt.
     """
     family, name = FAMILIES[checkpoint.family], checkpoint.name
-    known, last = family.lora_projections, layer_count(checkpoint)
+    known, last = family.lora_projections, family.shape(checkpoint.config).layers
     if not known:
         msg = f"encoder {name}: has no weights to adapt. Leave its side out: --sides."
         raise BadLora(msg)
@@ -113,8 +111,7 @@ class LoraEncoder(torch.nn.Module):
     ) -> None:
         super().__init__()
         peft, family = import_peft(), FAMILIES[checkpoint.family]
-        with quiet_transformers():
-            model = load_transformers_model(checkpoint)
+        model = load_transformers_model(checkpoint)
         self._config = peft.LoraConfig(
             r=lora.rank, lora_alpha=lora.alpha, lora_dropout=lora.dropout,
             target_modules=list(lora.targets),

@@ -5,7 +5,7 @@ A family description imports torch and transformers only when an encoder is buil
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
@@ -28,7 +28,19 @@ if TYPE_CHECKING:
 Backend = Literal["packed", "reference", "faesm"]
 Config: TypeAlias = Mapping[str, Any]
 Weights: TypeAlias = dict[str, NDArray[np.float32]]
-DrawNormal: TypeAlias = Callable[[Sequence[int], float], NDArray[np.float32]]
+
+
+class DrawNormal:
+    """Draws arrays of a normal distribution, given their shape and its scale."""
+
+    def __init__(self, rng: np.random.Generator) -> None:
+        self._rng = rng
+
+    def __call__(self, shape: Sequence[int], scale: float) -> NDArray[np.float32]:
+        """Draw one array."""
+        drawn = self._rng.standard_normal(tuple(shape), dtype=np.float32)
+        drawn *= np.float32(scale)
+        return drawn
 
 
 class Encoder(Protocol):
@@ -87,6 +99,16 @@ class EncoderShape(NamedTuple):
     def head_width(self) -> int:
         """Dimensions of the queries of a head."""
         return self.attention_width // self.heads
+
+    def count_flops(self, lengths: Sequence[int] | NDArray[np.int32]) -> float:
+        """Count floating-point operations of matrix products and attention.
+
+        `lengths`, shape (N,), holds the tokens of each span."""
+        tokens_N = np.asarray(lengths, dtype=np.float64)
+        feed_forward = self.feed_forward_products * self.feed_forward_width
+        weights = self.layers * self.width * (4 * self.attention_width + feed_forward)
+        attention = 4 * self.layers * self.attention_width
+        return float(2 * weights * tokens_N.sum() + attention * np.square(tokens_N).sum())
 
 
 @dataclass(frozen=True, kw_only=True)

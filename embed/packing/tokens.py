@@ -8,7 +8,7 @@ token and pooling, and no later step needs to know about windows.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -176,6 +176,12 @@ class Layout:
             for i, chain in present
             for span in self._window_spans(i, chain, encoded, len(present))
         ]
+
+    def numbered_spans(self, sequences: Iterable[Chains]) -> Iterator[tuple[int, TokenSpan]]:
+        """Yield the spans of sequences, each with the position of its sequence."""
+        for position, chains in enumerate(sequences):
+            for span in self.spans(chains):
+                yield position, span
 
     def _encoded_residues(self, residues: int) -> int:
         """Return how many residues of a chain are encoded: fewer if it is truncated."""

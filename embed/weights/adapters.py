@@ -18,7 +18,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict, cast, get_type_hints
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,7 +40,6 @@ from abag.embed.weights.checkpoints import (
     AdapterMismatch,
     EncoderCheckpoint,
 )
-from abag.embed.weights.tensors import weights_digest
 
 if TYPE_CHECKING:
     from abag.embed.sequences.chains import Kind
@@ -49,6 +48,8 @@ if TYPE_CHECKING:
 ADAPTER_FORMAT = {"format": "abag-adapter", "version": 1}
 PEFT_PREFIX = "base_model.model."
 """Prefix of every name in peft's files."""
+_SIDE_KEYS = ("encoder", "weights", "digest")
+"""What a reader needs of one encoder in adapter.json."""
 _INVALID = (LookupError, TypeError, ValueError, ArithmeticError, RecursionError, SafetensorError)
 """What content of the wrong kind raises where it is read."""
 
@@ -57,8 +58,12 @@ class AdapterNotFound(AbagError):
     """A folder without a finished adapter, or without one for this kind of sequence."""
 
 
-def with_adapter(checkpoint: EncoderCheckpoint, folder: Path, kind: Kind) -> EncoderCheckpoint:
+def with_adapter(
+    checkpoint: EncoderCheckpoint, weights: str, folder: Path, kind: Kind
+) -> EncoderCheckpoint:
     """Return a checkpoint that merges the adapter in a folder when its weights are loaded.
+
+    `weights` is the digest of the checkpoint's weights.
 
     Raises
     ------
@@ -78,11 +83,10 @@ def with_adapter(checkpoint: EncoderCheckpoint, folder: Path, kind: Kind) -> Enc
         )
         raise AdapterNotFound(msg)
     trained = kinds[kind]
-    weights, found = trained["weights"], weights_digest(checkpoint)
-    if weights != found:
+    if trained["weights"] != weights:
         msg = (
-            f"{folder}: trained on {trained['encoder']} with weights {weights}; "
-            f"{checkpoint.name} has weights {found or 'none'}. "
+            f"{folder}: trained on {trained['encoder']} with weights {trained['weights']}; "
+            f"{checkpoint.name} has weights {weights or 'none'}. "
             f"Give --{kind}-encoder {trained['encoder']}, or an adapter of {checkpoint.name}."
         )
         raise AdapterMismatch(msg)
@@ -130,39 +134,24 @@ def adapter_digest(weights: str, files: Mapping[str, bytes]) -> str:
     return running.hexdigest()
 
 
-def copy_adapter(checkpoint: EncoderCheckpoint, folder: EncoderFolder) -> None:
-    """Copy an encoder's adapter, if it has one, into its folder of a store.
+def copy_adapter(adapter: Adapter, folder: EncoderFolder) -> None:
+    """Copy an encoder's adapter into its folder of a store.
 
     Raises
     ------
     AdapterDamaged
     """
-    if checkpoint.adapter is None:
-        return
-    source = checkpoint.adapter.folder
-    files = read_adapter_files(source, folder.kind)
-    files[ADAPTER_FILE] = read_inside(source, ADAPTER_FILE)  # written last: the copy is complete
+    files = read_adapter_files(adapter.folder, folder.kind)
+    files[ADAPTER_FILE] = read_inside(
+        adapter.folder, ADAPTER_FILE
+    )  # written last: the copy is complete
     write_adapter_files(
         folder.path, {f"{ADAPTER_FOLDER}/{name}": data for name, data in files.items()}
     )
 
 
-class _Side(TypedDict):
-    """What a reader needs of one encoder in adapter.json."""
-
-    encoder: str
-    weights: str
-    digest: str
-
-
-class _Record(TypedDict):
-    """What a reader needs of adapter.json, beside `ADAPTER_FORMAT`."""
-
-    name: str
-    sides: dict[str, _Side]
-
-
-def _read_record(folder: Path) -> _Record:
+def _read_record(folder: Path) -> dict[str, Any]:
+    """Read the name, and the digests by kind, in adapter.json."""
     path = folder / ADAPTER_FILE
     try:
         record = json.loads(read_inside(folder, ADAPTER_FILE))
@@ -178,18 +167,13 @@ def _read_record(folder: Path) -> _Record:
             "use the version of abag that wrote it."
         )
         raise AdapterNotFound(msg)
-    sides = record.get("sides")
-    known = isinstance(record.get("name"), str) and isinstance(sides, dict)
-    if not (known and sides and all(map(_is_side, sides.values()))):
+    sides: Any = record.get("sides")
+    known = isinstance(sides, dict) and all(isinstance(side, dict) for side in sides.values())
+    texts = [side.get(key) for side in sides.values() for key in _SIDE_KEYS] if known else []
+    if not texts or not all(isinstance(text, str) for text in [record.get("name"), *texts]):
         msg = f"{path}: lacks the name or the digests of an adapter. Copy the whole folder again."
         raise AdapterDamaged(msg)
-    return cast("_Record", record)
-
-
-def _is_side(side: object) -> bool:
-    return isinstance(side, dict) and all(
-        isinstance(side.get(n), str) for n in get_type_hints(_Side)
-    )
+    return record
 
 
 def _scale(content: bytes) -> float:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from functools import partial
 from pickle import UnpicklingError  # the error of torch.load(weights_only=True)
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 from zipfile import is_zipfile
 
 from blake3 import blake3
@@ -48,7 +48,7 @@ class EncoderTensors:
         self._checkpoint = checkpoint
         self._files = ExitStack()
 
-    def __enter__(self) -> EncoderTensors:
+    def __enter__(self) -> Self:
         readers: dict[str, Callable[[], torch.Tensor]] = {}
         for path in self._checkpoint.weights:
             try:
@@ -76,7 +76,7 @@ class EncoderTensors:
             raise _other_than_tensors(path)
         return {name: partial(tensors.get, name) for name in tensors}
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._files.close()
 
 
@@ -97,7 +97,7 @@ def _other_than_tensors(path: Path) -> BadCheckpoint:
     )
 
 
-class EncoderWeights:
+class EncoderWeights(EncoderTensors):
     """Reads an encoder's tensors by name, straight to the device, with its adapter merged.
 
     A context manager that accounts for every tensor: one that was not read is an error at exit,
@@ -112,22 +112,18 @@ class EncoderWeights:
     """
 
     def __init__(self, checkpoint: EncoderCheckpoint, plan: DevicePlan) -> None:
+        super().__init__(checkpoint)
         self.config: Mapping[str, Any] = checkpoint.config
-        self._checkpoint, self._plan = checkpoint, plan
-        self._tensors = EncoderTensors(checkpoint)
+        self._plan = plan
         self._done: set[str] = set()
 
-    def __enter__(self) -> EncoderWeights:
-        self._tensors.__enter__()
-        return self
-
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self._tensors.__exit__()
+        super().__exit__(kind)
         if kind is not None:
             return
         if self._checkpoint.adapter is not None:
             self._checkpoint.adapter.check_all_merged(self._done)
-        if unread := sorted(self._tensors.read.keys() - self._done):
+        if unread := sorted(self.read.keys() - self._done):
             msg = (
                 f"{self._checkpoint.folder}: {len(unread)} weights are not part of a "
                 f"{self._checkpoint.family} encoder as config.json describes it "
@@ -143,11 +139,11 @@ class EncoderWeights:
         BadCheckpoint
             A tensor that is missing or has another shape.
         """
-        if name not in self._tensors.read:
+        if name not in self.read:
             folder = self._checkpoint.folder
             msg = f"{folder}: weight {name} is missing; the download may be incomplete"
             raise BadCheckpoint(msg)
-        tensor = self._tensors.read[name]()
+        tensor = self.read[name]()
         self._done.add(name)
         if tuple(tensor.shape) != shape:
             msg = (

@@ -162,7 +162,7 @@ def main(folder, levels=18, *names):
     import pyarrow.parquet  # noqa: F401 - imported once, before the forks
     import torch
 
-    import abag.embed.pipeline.run
+    import abag.embed.embed
     import abag.head.fit_run
     import abag.head.prediction.predict  # noqa: F401
 

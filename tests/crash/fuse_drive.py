@@ -162,7 +162,7 @@ class Mounted:
 
 
 def main(folder, kills=20, *chosen):
-    import abag.embed.pipeline.run  # noqa: F401 - imported once, before the forks
+    import abag.embed.embed  # noqa: F401 - imported once, before the forks
     from abag.head.data.demo import demo_table
 
     shutil.rmtree(folder, ignore_errors=True)

@@ -36,7 +36,7 @@ def start(arguments, log, rank, job):
 
 
 def main(folder, kills=100):
-    import abag.embed.pipeline.run  # noqa: F401 - imported once, before the forks
+    import abag.embed.embed  # noqa: F401 - imported once, before the forks
     from abag.head.data.demo import demo_table
 
     shutil.rmtree(folder, ignore_errors=True)

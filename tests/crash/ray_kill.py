@@ -131,7 +131,7 @@ def killed(arguments, log, rng, counts):
 def main(folder, kills=30, seed=1):
     import ray  # noqa: F401 - imported once, before the forks
 
-    import abag.embed.pipeline.run  # noqa: F401
+    import abag.embed.embed  # noqa: F401
 
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)

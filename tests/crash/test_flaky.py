@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from abag.embed.pipeline.run import embed_table
+from abag.embed.embed import embed_table
 from abag.embed.shards import filesystem
 from abag.embed.shards.filesystem import StoreUnreachable
 from abag.embed.store import maintenance

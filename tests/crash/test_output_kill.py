@@ -90,7 +90,7 @@ def main(folder, kills, seed):
     from forks import in_child, kill_anywhere
 
     import abag.cli
-    import abag.embed.pipeline.run
+    import abag.embed.embed
     import abag.embed.store.export
     import abag.head.design.rank
     import abag.head.fit_run

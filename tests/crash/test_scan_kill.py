@@ -64,7 +64,7 @@ def main(folder, kills, seed):
     from forks import in_child, kill_anywhere
 
     import abag
-    import abag.embed.pipeline.run
+    import abag.embed.embed
     import abag.head.design.scan
     import abag.head.fit_run
     from abag.embed.sequences.table_writer import TableWriter

@@ -6,8 +6,7 @@ import pytest
 from fake_hub import Problem
 from transformers import EsmModel
 
-from abag.embed.encoders.checkpoint_lookup import find_checkpoint
-from abag.embed.encoders.random_weights import TINY_CONFIG, save_random_checkpoint
+from abag.embed.encoders.identity import TINY_CONFIG, find_checkpoint, save_random_checkpoint
 from abag.embed.weights.checkpoints import BadCheckpoint, EncoderNotFound
 
 

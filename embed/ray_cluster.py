@@ -22,10 +22,11 @@ import numpy as np
 
 from abag import AbagError
 from abag.core.messages import bar, note
+from abag.embed.encode import EncodeProgress, encode_parts
+from abag.embed.encoders.loading import load_encoder
+from abag.embed.job import KindJob, identify_for
+from abag.embed.options import EmbedOptions
 from abag.embed.packing.batches import longest_first
-from abag.embed.pipeline.encode import EncodeProgress, encode_parts
-from abag.embed.pipeline.options import EmbedOptions
-from abag.embed.pipeline.task import EncodeTask, create_folder, identify_for, plan_for
 from abag.embed.sequences.chains import Kind
 from abag.embed.sequences.partitions import SequencePart
 from abag.embed.store.store import StoreMismatch, open_store
@@ -64,7 +65,7 @@ class WorkerTask:
     store: Path
     options: EmbedOptions
 
-    def on_this_machine(self, device: str) -> EncodeTask:
+    def on_this_machine(self, device: str) -> KindJob:
         """Find the encoder and the store here; other weights raise `StoreMismatch`."""
         identity = identify_for(self.name, self.kind, self.options)
         if identity.fingerprint != self.fingerprint:
@@ -72,8 +73,9 @@ class WorkerTask:
             msg = f"encoder {self.name} on {platform.node()}: {found}. Put the same checkpoint on "
             msg += "every machine."
             raise StoreMismatch(msg)
-        folder = create_folder(open_store(self.store), identity, self.options)
-        return EncodeTask(identity, folder, plan_for(identity, device, self.options), self.options)
+        job = KindJob(identity, device, self.options)
+        job.create_folder(open_store(self.store))
+        return job
 
 
 @contextmanager
@@ -112,10 +114,10 @@ def cluster(address: str) -> Iterator[str]:
                 ray.shutdown()
 
 
-def encode_on(
-    resource: str, task: WorkerTask, parts: Iterator[SequencePart], *, sequences: int, tokens: int
-) -> None:
-    """Encode and commit missing sequences on the cluster, with one `resource` per actor.
+def encode_on(resource: str, job: KindJob, name: str, store: Path) -> None:
+    """Encode and commit a job's sequences on the cluster, with one `resource` per actor.
+
+    `name` is the encoder's, as the user gave it.
 
     Raises
     ------
@@ -130,14 +132,15 @@ def encode_on(
     gpus, cpus = (1, 0) if resource == "GPU" else (0, 1)
     remote: Any = ray.remote(max_restarts=-1, max_task_retries=TRIES, num_gpus=gpus, num_cpus=cpus)
     worker = remote(_Worker)
-    layout = identify_for(task.name, task.kind, task.options).layout
+    given = str(Path(name).resolve()) if Path(name).is_dir() else name
+    task = WorkerTask(given, job.kind, job.identity.fingerprint, store, job.options)
     slots = _slots(resource)
-    spread = tokens // max(1, UNITS_PER_SLOT * slots)
-    units = _units(parts, layout, min(max(1, spread), UNIT_TOKENS[resource]))
+    most = min(max(1, job.tokens // max(1, UNITS_PER_SLOT * slots)), UNIT_TOKENS[resource])
+    units = _units(job.own_parts(), job.identity.layout, most)
     busy: dict[Any, Any] = {}  # one unit per actor: the next is cut when one is committed
     idle: list[Any] = []
     notes: set[str] = set()
-    drawn = bar(total=sequences, unit="seq", desc=task.kind)
+    drawn = bar(total=job.missing, unit="seq", desc=job.kind)
     try:
         while True:
             slots = _slots(resource)  # nodes come and go
@@ -164,7 +167,7 @@ def encode_on(
         raise
     except RayActorError as error:
         msg = (
-            f"a unit of {task.kind} sequences: its actor died {TRIES + 1} times "
+            f"a unit of {job.kind} sequences: its actor died {TRIES + 1} times "
             f"({' '.join(str(error).split())[:200]}); everything committed is safe. Fix the cause "
             "and run the same command again."
         )
@@ -205,24 +208,26 @@ class _Worker:
     """An actor with one device and one encoder, which is loaded for the first unit and kept."""
 
     def __init__(self, task: WorkerTask, resource: str) -> None:
-        self._worker_task, self._resource = task, resource
-        self._task: EncodeTask | None = None
-        self._encoder: Encoder | None = None
-        self._note = ""
+        self._task, self._device = task, "cuda" if resource == "GPU" else "cpu"
+        self._loaded: tuple[KindJob, Encoder, str] | None = None
 
     def encode(self, unit: SequencePart) -> tuple[int, str]:
         """Encode and commit a unit; return its number of sequences, and a note for the user."""
         import ray
 
-        if self._task is None or self._encoder is None:
-            device = "cuda" if self._resource == "GPU" else "cpu"
-            self._task = self._worker_task.on_this_machine(device)
-            self._note = self._task.check_precision()
-            self._encoder = self._task.load_encoder()
+        self._loaded = self._loaded or self._load()
+        job, encoder, note_of_precision = self._loaded
         left = unit
         if ray.get_runtime_context().was_current_actor_reconstructed:
             # the lost actor may have committed a part of this unit
-            left = unit.take(np.flatnonzero(self._task.folder.missing(unit.keys)))
-        progress = EncodeProgress(self._task, len(left.chains), shown=False)
-        encode_parts(self._task, self._encoder, [left], progress)
-        return len(unit.chains), self._note
+            left = unit.take(np.flatnonzero(job.folder.missing(unit.keys)))
+        progress = EncodeProgress(job, len(left.chains), shown=False)
+        encode_parts(job, encoder, [left], progress)
+        return len(unit.chains), note_of_precision
+
+    def _load(self) -> tuple[KindJob, Encoder, str]:
+        job = self._task.on_this_machine(self._device)
+        changed, backend = job.change_of_precision(), job.options.backend(job.kind)
+        attention = job.options.attention
+        encoder = load_encoder(job.identity, job.plan, backend=backend, attention=attention)
+        return job, encoder, changed

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,19 +19,11 @@ from numpy.typing import NDArray
 from abag.core.device import DevicePlan, current_device, to_device
 from abag.embed.families.family import Encoder, PoolingEncoder
 from abag.embed.packing.batches import LayerPooling, PackedBatch, fill_batches, pool_tokens
-from abag.embed.packing.tokens import Layout, TokenSpan
+from abag.embed.packing.tokens import Layout
 from abag.embed.sequences.chains import Chains
 
 AHEAD = 4
 """Batches tokenised in advance."""
-
-
-class BadVector(NamedTuple):
-    """A vector that must not be stored."""
-
-    position: int
-    problem: str
-    """``not finite``; or ``overflow`` or ``underflow`` of the stored type, and sound in fp32."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,14 +38,15 @@ class Encoded:
         Tokens in each span of the batch.
     stored_SPD : ndarray, shape=(S, P, D)
         S sequences, P poolings, D values; float16 or float32.
-    bad : BadVector or None
-        The first vector with a value that is not finite, or of which only zeros are left.
+    bad : tuple of int and str, or None
+        Position of the first vector that must not be stored, and the problem: ``not finite``, or
+        ``overflow`` or ``underflow`` (to zeros) of the stored type, where it is sound in fp32.
     """
 
     positions: NDArray[np.int64]
     lengths: NDArray[np.int32]
     stored_SPD: NDArray[np.float16 | np.float32]
-    bad: BadVector | None
+    bad: tuple[int, str] | None
 
 
 def encode_stream(
@@ -85,7 +78,7 @@ def encode_stream(
     """
     carry: torch.Tensor | None = None
     pending: _Pending | None = None
-    for batch in _prefetch(fill_batches(_spans(layout, chains), budget)):
+    for batch in _prefetch(fill_batches(layout.numbered_spans(chains), budget)):
         with current_device(plan.device):  # not around the yield: the caller keeps its own
             pooled_SPD = _pooled(encoder, batch, plan, carry, layers)
             carry = pooled_SPD[-1].clone() if batch.continues else None
@@ -95,13 +88,6 @@ def encode_stream(
         pending = latest
     if pending is not None:
         yield pending.fetch()
-
-
-def _spans(layout: Layout, chains: Iterable[Chains]) -> Iterator[tuple[int, TokenSpan]]:
-    """Tokenise lazily, sequence by sequence."""
-    for position, sequence in enumerate(chains):
-        for span in layout.spans(sequence):
-            yield position, span
 
 
 @torch.inference_mode()
@@ -157,7 +143,7 @@ class _Pending:
             at, problem = at_S[0], "underflow"
             if infinite_S[at]:
                 problem = "overflow" if self._finite_S[at] else "not finite"
-            bad = BadVector(int(self._positions[at]), problem)
+            bad = int(self._positions[at]), problem
         return Encoded(self._positions, self._lengths, stored_SPD, bad)
 
 

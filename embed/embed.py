@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any, NotRequired, TypeAlias, TypedDict, cast
 from abag import AbagError
 from abag.core.messages import bar, detail, note, reporting, say
 from abag.core.options import EncoderOptions
+from abag.embed.encoders.identity import Identity
 from abag.embed.families.registry import known_alias
-from abag.embed.pipeline.kind_job import KindJob, KindSummary
-from abag.embed.pipeline.options import EmbedOptions
-from abag.embed.pipeline.ranks import Rank, WrongRank, count_devices, launch, rank_here
-from abag.embed.pipeline.task import check_layers, identify_for
+from abag.embed.job import KindJob, check_layers, identify_for
+from abag.embed.options import EmbedOptions
+from abag.embed.ranks import Rank, WrongRank, count_devices, launch, rank_here
 from abag.embed.sequences.chains import KINDS, Kind
 from abag.embed.sequences.changes import count_changes, describe_counts
 from abag.embed.sequences.pairs import TableTotals, read_pair_chunks
@@ -30,9 +30,8 @@ from abag.embed.sequences.partitions import Partitions
 from abag.embed.sequences.tables import TableLike
 from abag.embed.shards.filesystem import is_local, mount_of
 from abag.embed.store.spool import publish_spools
-from abag.embed.store.store import open_store
+from abag.embed.store.store import Store, open_store
 from abag.embed.store.store_files import ADAPTER_FOLDER
-from abag.embed.weights.checkpoints import EncoderCheckpoint
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -45,6 +44,18 @@ Meanwhile: TypeAlias = Callable[[str, int], AbstractContextManager[object]]
 
 class OtherEncoder(AbagError):
     """The encoder found under a name is not the expected one."""
+
+
+class KindSummary(TypedDict):
+    """What happened to the antibodies, or to the antigens."""
+
+    unique: int
+    reused: int
+    encoded: int
+    tokens: int
+    seconds: float
+    encoder: str
+    fingerprint: str
 
 
 class EmbedSummary(TypedDict):
@@ -187,15 +198,14 @@ def _embed(
     first = not rank.number and not started_by_us
     encoders = dict(zip(KINDS, names, strict=True))
     with reporting(bars=options.progress, silent=not options.progress), ExitStack() as files:
+        ranks, device = _choose_devices(options, rank)
         partitions = [files.enter_context(Partitions(kind)) for kind in options.kinds]
-        ranks = _count_ranks(options, rank)
-        device = rank.device(options.device)
-        if (options.device, options.precision) != ("auto", "auto"):
-            from abag.core.device import plan_device
-
-            plan_device(device, options.precision)  # refuses what this machine does not have
         reading = _read(table, options, partitions)
-        jobs = _check(partitions, encoders, device, options, expected or {})
+        identities = [_identify(encoders[p.kind], p.kind, options, expected) for p in partitions]
+        check_layers(identities, options.layers or ())
+        jobs = [KindJob(identity, device, options) for identity in identities]
+        for job, part in zip(jobs, partitions, strict=True):
+            job.survey(part)
         opened = open_store(store, create=True)
         if first:
             publish_spools(opened.path)
@@ -205,30 +215,36 @@ def _embed(
             _announce(reading, jobs, device)
             if options.skipped is not None:
                 reading.skipped.write(Path(options.skipped))
-        for job in jobs:
-            job.check_precision()
-        if not started_by_us:
-            # The first encoder is loaded at once; the next may be hours away.
-            for job in [job for job in jobs if job.missing][1:]:
-                job.check_loadable()
-        noted = reading if first else None
-        if not any(job.missing for job in jobs):
+        to_do, noted = [job for job in jobs if job.missing], reading if first else None
+        _check_encoders(to_do, started_by_us=started_by_us)
+        if not to_do:
             seconds = [0.0] * len(jobs)
         elif options.ray is not None:
-            seconds = _on_ray(jobs, noted, encoders, Path(store).resolve(), options)
+            seconds = _on_ray(jobs, opened, noted, encoders)
+        elif ranks > 1:
+            _begin(jobs, opened, noted)
+            alone = replace(options, devices=None)
+            seconds = _seconds_of(launch(ranks, _as_rank, table, store, names, alone), jobs)
         else:
-            for job in jobs:
-                job.begin(noted)
-            if ranks > 1:
-                alone = replace(options, devices=None)
-                seconds = _seconds_of(launch(ranks, _as_rank, table, store, names, alone), jobs)
-            else:
-                seconds = _encode_here(jobs, rank, reading.rows, meanwhile)
-                if first and rank.world > 1:
-                    seconds = [s + j.wait_for_others() for s, j in zip(seconds, jobs, strict=True)]
-        parts = {j.plural: j.summary(s, rank) for j, s in zip(jobs, seconds, strict=True)}
-    totals = {"rows": reading.rows, "skipped_rows": len(reading.skipped)}
-    return cast("EmbedSummary", parts | totals)
+            _begin(jobs, opened, noted)
+            seconds = _encode_here(jobs, rank, reading.rows, meanwhile)
+            if first and rank.world > 1:
+                seconds = [s + j.wait_for_others() for s, j in zip(seconds, jobs, strict=True)]
+    return _summary(reading, jobs, seconds, rank)
+
+
+def _choose_devices(options: EmbedOptions, rank: Rank) -> tuple[int, str]:
+    """Return how many ranks to start here, 1 being this process, and this process's device."""
+    if rank.world > 1 and (options.devices is not None or options.ray is not None):
+        msg = f"--devices or --ray: a launcher started this process as {rank}. Leave them out."
+        raise WrongRank(msg)
+    ranks = 1 if options.devices is None else count_devices(options.devices, options.device)
+    device = rank.device(options.device)
+    if (options.device, options.precision) != ("auto", "auto"):
+        from abag.core.device import plan_device
+
+        plan_device(device, options.precision)  # refuses what this machine does not have
+    return ranks, device
 
 
 def _read(table: TableLike, options: EmbedOptions, partitions: Sequence[Partitions]) -> TableTotals:
@@ -243,42 +259,68 @@ def _read(table: TableLike, options: EmbedOptions, partitions: Sequence[Partitio
     return reading
 
 
-def _check(
-    partitions: Sequence[Partitions],
-    encoders: Mapping[Kind, str],
-    device: str,
-    options: EmbedOptions,
-    expected: Mapping[Kind, str],
-) -> list[KindJob]:
-    """Refuse encoders, sequences and options that do not go together."""
-    identities = [identify_for(encoders[part.kind], part.kind, options) for part in partitions]
-    for part, identity in zip(partitions, identities, strict=True):
-        kind, found = part.kind, identity.fingerprint
-        if found != (wanted := expected.get(kind, found)):
-            msg = (
-                f"{kind} encoder {encoders[kind]}: its fingerprint is {found}; expected {wanted}, "
-                f"that of the encoder used in training. Give that checkpoint as --{kind}-encoder, "
-                "or a --store that holds its vectors."
-            )
-            raise OtherEncoder(msg)
-    jobs = [
-        KindJob(part, identity, device, options)
-        for part, identity in zip(partitions, identities, strict=True)
-    ]
+def _identify(
+    name: str, kind: Kind, options: EmbedOptions, expected: Mapping[Kind, str] | None
+) -> Identity:
+    """Find an encoder; raise `OtherEncoder` if its fingerprint is not the expected one."""
+    identity = identify_for(name, kind, options)
+    wanted = (expected or {}).get(kind, identity.fingerprint)
+    if identity.fingerprint != wanted:
+        msg = (
+            f"{kind} encoder {name}: its fingerprint is {identity.fingerprint}; expected {wanted}, "
+            f"that of the encoder used in training. Give that checkpoint as --{kind}-encoder, "
+            "or a --store that holds its vectors."
+        )
+        raise OtherEncoder(msg)
+    return identity
+
+
+def _check_encoders(jobs: Sequence[KindJob], *, started_by_us: bool) -> None:
+    """Refuse encoders that would fail when they are loaded, which may be hours from now."""
     for job in jobs:
-        job.check()
-    check_layers(identities, options.layers)
-    return jobs
+        if job.options.ray is None and (text := job.change_of_precision()):
+            say(f"note: {text}")
+    if not jobs or started_by_us:  # by a process that has checked them
+        return
+    from abag.embed.encoders.loading import check_loadable, check_tokenizer
+
+    for place, job in enumerate(jobs):
+        check_tokenizer(job.identity.checkpoint, job.identity.layout)
+        if place and job.options.backend(job.kind) == "packed":  # the first is loaded at once
+            check_loadable(job.identity)
+
+
+def _begin(jobs: Sequence[KindJob], store: Store, reading: TableTotals | None) -> None:
+    """Create the folders; with `reading`, record what this run will do for `store info`."""
+    for job in jobs:
+        job.create_folder(store)
+        if reading is not None and job.missing:
+            job.folder.notes.start_run(
+                {
+                    "table": reading.source, "rows": reading.rows, "sequences": job.unique,
+                    "to_encode": job.missing, "residues": job.residues,
+                    "residues_to_encode": job.residues_missing,
+                    "residues_of_rows": reading.residues[job.kind],
+                }
+            )  # fmt: skip
 
 
 def _encode_here(
     jobs: Sequence[KindJob], rank: Rank, rows: int, meanwhile: Meanwhile
 ) -> list[float]:
     """Encode the share of this process; return the seconds of each kind."""
+    from abag.embed.encode import encode_share
+
     devices = {job.plan.device.type for job in jobs if job.missing}
     device = "cuda" if "cuda" in devices else "cpu"
     with meanwhile(device, rows) if rank.world == 1 else nullcontext():
-        return [job.encode(rank) for job in jobs]
+        return [encode_share(job, rank) for job in jobs]
+
+
+def _as_rank(
+    table: TableLike, store: Path | str, names: tuple[str, str], options: EmbedOptions
+) -> EmbedSummary:
+    return _embed(table, store, names, options, rank_here())
 
 
 def _seconds_of(shares: Sequence[EmbedSummary], jobs: Sequence[KindJob]) -> list[float]:
@@ -289,44 +331,43 @@ def _seconds_of(shares: Sequence[EmbedSummary], jobs: Sequence[KindJob]) -> list
     return [max(parts[job.plural]["seconds"] for parts in of_ranks) for job in jobs]
 
 
-def _count_ranks(options: EmbedOptions, rank: Rank) -> int:
-    """Return how many ranks to start here; 1 is this process."""
-    if rank.world > 1 and (options.devices is not None or options.ray is not None):
-        msg = f"--devices or --ray: a launcher started this process as {rank}. Leave them out."
-        raise WrongRank(msg)
-    return 1 if options.devices is None else count_devices(options.devices, options.device)
-
-
-def _as_rank(
-    table: TableLike, store: Path | str, names: tuple[str, str], options: EmbedOptions
-) -> EmbedSummary:
-    return _embed(table, store, names, options, rank_here())
-
-
 def _on_ray(
     jobs: Sequence[KindJob],
+    store: Store,
     reading: TableTotals | None,
     encoders: Mapping[Kind, str],
-    store: Path,
-    options: EmbedOptions,
 ) -> list[float]:
-    """Encode on a Ray cluster; return the seconds of both kinds."""
-    from abag.embed.pipeline.ray_cluster import WorkerTask, cluster, encode_on
+    """Encode on a Ray cluster; return the seconds of each kind."""
+    from abag.embed.ray_cluster import cluster, encode_on
 
-    seconds = []
+    seconds, options = [], jobs[0].options
     with cluster(options.ray or "") as resource:
-        for job in jobs:
-            job.begin(reading)
+        _begin(jobs, store, reading)
         resource = "CPU" if options.device == "cpu" else resource
         for job in jobs:
-            start_s, name = time.perf_counter(), encoders[job.kind]
-            given = str(Path(name).resolve()) if Path(name).is_dir() else name
-            task = WorkerTask(given, job.kind, job.identity.fingerprint, store, options)
+            start_s = time.perf_counter()
             job.folder.notes.start_encoding()
-            encode_on(resource, task, job.own_parts(), sequences=job.missing, tokens=job.tokens)
+            encode_on(resource, job, encoders[job.kind], store.path.resolve())
             job.check_complete()
             seconds.append(time.perf_counter() - start_s)
     return seconds
+
+
+def _summary(
+    reading: TableTotals, jobs: Sequence[KindJob], seconds: Sequence[float], rank: Rank
+) -> EmbedSummary:
+    """Summarise the whole job; ranks other than the first report their own share."""
+    kinds: dict[str, KindSummary] = {
+        job.plural: {
+            "unique": job.unique, "reused": job.unique - job.missing,
+            "encoded": job.own if rank.number else job.missing, "tokens": job.tokens,
+            "seconds": round(spent_s, 3), "encoder": job.identity.checkpoint.name,
+            "fingerprint": job.identity.fingerprint,
+        }
+        for job, spent_s in zip(jobs, seconds, strict=True)
+    }  # fmt: skip
+    totals = {"rows": reading.rows, "skipped_rows": len(reading.skipped)}
+    return cast("EmbedSummary", kinds | totals)
 
 
 def _announce(reading: TableTotals, jobs: Sequence[KindJob], device: str) -> None:
@@ -344,10 +385,7 @@ def _announce(reading: TableTotals, jobs: Sequence[KindJob], device: str) -> Non
         )
     for job in jobs:
         _announce_kind(job)
-    _announce_licences(job.identity.checkpoint for job in jobs)
-
-
-def _announce_licences(checkpoints: Iterable[EncoderCheckpoint]) -> None:
+    checkpoints = [job.identity.checkpoint for job in jobs]
     for name, origin in dict.fromkeys((c.name, c.origin) for c in checkpoints):
         alias = known_alias(name, origin)
         if alias is not None and not alias.commercial:

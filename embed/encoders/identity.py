@@ -1,21 +1,30 @@
-"""Encoder names to checkpoints: folders with config.json, weights and tokenizer files."""
+"""Encoder names to checkpoints, and to the fingerprints that identify their vectors.
+
+A checkpoint is a folder with config.json, weights and tokenizer files. torch is not imported.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
+import numpy as np
+
+from abag import AbagError
 from abag.core.cache import cache_dir
 from abag.core.files import write_bytes
 from abag.core.messages import first_line
 from abag.core.options import user_path
-from abag.embed.encoders.random_weights import TINY_CONFIG, random_checkpoint_files
-from abag.embed.families.family import Family
+from abag.embed.families.family import Backend, Config, DrawNormal, EncoderShape, Family
 from abag.embed.families.registry import ALIASES, FAMILIES, HubSource, family_of, hub_source
+from abag.embed.packing.tokens import TOKENS_VERSION, Layout, LongPolicy
+from abag.embed.sequences.chains import RESIDUES, Kind
+from abag.embed.weights.adapters import with_adapter
 from abag.embed.weights.checkpoints import (
     WHOLE_FILES,
     BadCheckpoint,
@@ -24,13 +33,124 @@ from abag.embed.weights.checkpoints import (
     shard_names,
     weight_files,
 )
+from abag.embed.weights.tensors import weights_digest
 
+POOLING_VERSION = 1
+"""Part of the fingerprint; changes if the meaning of a pooled vector changes."""
+TINY_CONFIG: dict[str, Config] = {
+    name: FAMILIES[alias.family].tiny_config for name, alias in ALIASES.items() if alias.random
+}
 MOST_NEAR = 8
 """More names than these would hide the one that is meant."""
 _SMALL_FILES = ["*.json", "*.model", "vocab.txt"]
 _IN_WORDS = {int: "a whole number", float: "a number", str: "text"}
 _MOST = 1 << 31
 """Of a number in config.json; what is computed from a larger one could overflow."""
+
+
+class WrongBackend(AbagError):
+    """A backend that cannot run the requested encoder."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """An encoder that is chosen but not loaded: enough to find its vectors in a store.
+
+    `fingerprint` has 32 hexadecimal digits and covers `meaning`: all that decides what a vector is.
+    """
+
+    checkpoint: EncoderCheckpoint
+    layout: Layout
+    fingerprint: str
+    meaning: dict[str, object]
+
+    @property
+    def family(self) -> Family:
+        """The encoder's family."""
+        return FAMILIES[self.checkpoint.family]
+
+    @property
+    def shape(self) -> EncoderShape:
+        """Sizes of the encoder."""
+        return self.family.shape(self.checkpoint.config)
+
+    def info(self) -> dict[str, object]:
+        """Return the content of the store's encoder.json."""
+        return {
+            "name": self.checkpoint.name,
+            "fingerprint": self.fingerprint,
+            "origin": self.checkpoint.origin,
+            "random_weights": self.checkpoint.random,
+            **self.meaning,
+        }
+
+
+def identify(
+    name: str, kind: Kind, long: LongPolicy = "window", adapter: Path | str | None = None
+) -> Identity:
+    """Find an encoder's checkpoint and compute its fingerprint, without loading weights.
+
+    `name` is an alias, a hub name or a folder. `long` says what happens to chains longer than the
+    encoder accepts. `adapter` is the folder of an adapter to merge, or a store's copy of one.
+
+    Raises
+    ------
+    EncoderNotFound, BadCheckpoint
+        See `find_checkpoint`.
+    AdapterNotFound, AdapterMismatch, AdapterDamaged
+        See `with_adapter`.
+    """
+    checkpoint = find_checkpoint(name)
+    weights = weights_digest(checkpoint)
+    if adapter is not None:
+        checkpoint = with_adapter(checkpoint, weights, Path(adapter), kind)
+    family = FAMILIES[checkpoint.family]
+    layout = Layout(kind, family.vocabulary_of(checkpoint), long)
+    # "error" accepts only sequences that fit into one window
+    policy = "truncate" if long == "truncate" else "window"
+    meaning: dict[str, object] = {
+        "weights": weights,
+        "family": checkpoint.family,
+        "tokens": TOKENS_VERSION,
+        "pooling": POOLING_VERSION,
+        "long": f"{policy}-{layout.limit}" if layout.limit else "whole",
+        "adapter": checkpoint.adapter.digest if checkpoint.adapter else None,
+    }
+    if settings := family.settings(checkpoint.config):
+        meaning["config"] = settings
+    if layout.vocabulary is not family.vocabulary:
+        meaning["ids"] = layout.spans((RESIDUES,))[0].ids.tolist()
+    canonical = json.dumps(meaning, sort_keys=True).encode()
+    fingerprint = hashlib.blake2b(canonical, digest_size=16).hexdigest()
+    return Identity(checkpoint, layout, fingerprint, meaning)
+
+
+def check_backend(identity: Identity, backend: Backend, *, layers: bool = False) -> None:
+    """Check that a backend can run an encoder, and pool its inner layers if `layers` is true.
+
+    Raises
+    ------
+    WrongBackend
+        Unknown backend, or FAESM for another encoder than ESM-2 or for inner layers.
+    FaesmUnavailable
+    """
+    if backend not in get_args(Backend):
+        msg = f"backend {backend!r}: unknown; give one of {', '.join(get_args(Backend))}"
+        raise WrongBackend(msg)
+    if backend != "faesm":
+        return
+    if layers:
+        msg = "backend faesm with --layers: FAESM returns the last layer only; give packed"
+        raise WrongBackend(msg)
+    if "faesm" not in identity.family.backends:
+        msg = (
+            f"backend faesm with encoder {identity.checkpoint.name}: its family is "
+            f"{identity.family.name}, and FAESM runs only ESM-2; give packed or reference"
+        )
+        raise WrongBackend(msg)
+    from abag.embed.families.faesm import import_faesm
+
+    import_faesm()
 
 
 def find_checkpoint(name: str, *, download: bool = True) -> EncoderCheckpoint:
@@ -238,7 +358,7 @@ def _fetch(source: HubSource, *, local: bool) -> Path:
 
 def _tiny_folder(name: str) -> Path:
     """Return the cached folder of a tiny checkpoint, written on first use."""
-    files = random_checkpoint_files(TINY_CONFIG[name], seed=0)
+    files = _random_checkpoint_files(TINY_CONFIG[name], seed=0)
     version = hashlib.blake2b(digest_size=6)
     for file_name, data in sorted(files.items()):
         version.update(file_name.encode() + b"\0" + data)
@@ -249,3 +369,28 @@ def _tiny_folder(name: str) -> Path:
         if not path.is_file() or path.read_bytes() != data:
             write_bytes(path, data)
     return folder
+
+
+def save_random_checkpoint(folder: Path, config: Config, seed: int) -> Path:
+    """Write a checkpoint of seeded random weights to a folder; returns the folder.
+
+    For demos, tests, parity checks and benchmarks: the real architecture and tokenizer files, no
+    biology. Equal seeds give equal bytes.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in _random_checkpoint_files(config, seed).items():
+        (folder / name).write_bytes(content)
+    return folder
+
+
+def _random_checkpoint_files(config: Config, seed: int) -> dict[str, bytes]:
+    from safetensors.numpy import save
+
+    family = family_of(config)
+    assert family is not None
+    weights = family.random_weights(config, DrawNormal(np.random.default_rng(seed)))
+    return {
+        "config.json": json.dumps(dict(config), indent=1).encode(),
+        "model.safetensors": save(weights, metadata={"format": "pt"}),
+        **family.tokenizer_files(),
+    }

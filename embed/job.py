@@ -1,0 +1,309 @@
+"""One kind of sequences to encode: its encoder, its folder in the store, and what is missing there.
+
+torch is imported as soon as a sequence has to be encoded.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from abag import AbagError
+from abag.embed.encoders.identity import Identity, check_backend, identify
+from abag.embed.options import EmbedOptions
+from abag.embed.packing.batches import BatchTooLarge
+from abag.embed.packing.tokens import SequenceTooLong
+from abag.embed.ranks import Rank
+from abag.embed.sequences.chains import PLURAL, Chains, Kind
+from abag.embed.sequences.partitions import Partitions, SequencePart
+from abag.embed.store.encoder_folder import EncoderFolder
+from abag.embed.store.store import Store
+from abag.embed.weights.adapters import copy_adapter
+
+if TYPE_CHECKING:
+    from abag.core.device import DevicePlan
+
+MAX_LAYERS = 14
+"""With four poolings each they fill the 64 datasets of a shard."""
+POLL_SECONDS = 0.5
+"""Shortest time between two looks at the store for what other ranks have added."""
+PATIENCE_SECONDS = 600.0
+"""Time without a new vector, on top of several commits, after which other ranks are given up."""
+
+
+class AbsentLayer(AbagError):
+    """A layer that no encoder has."""
+
+
+class PoolingsMismatch(AbagError):
+    """The store holds the poolings of other layers."""
+
+
+class MixedPrecision(AbagError):
+    """The store was begun in another precision, and mixing was forbidden."""
+
+
+class Incomplete(AbagError):
+    """The job ended, or stands still, with sequences that no process encoded."""
+
+
+class KindJob:
+    """The sequences of one kind, the encoder that encodes them, and where their vectors go.
+
+    In the order of the steps: `survey`, `look_up`, `create_folder`; then it can be encoded. What
+    encodes sequences from elsewhere (a Ray worker) needs `create_folder` only.
+
+    Attributes
+    ----------
+    folder : EncoderFolder
+        The encoder's folder in the store, which may not exist yet.
+    unique, missing, long : int
+        Sequences of the table; those that the store lacked before this job; those with a chain that
+        is longer than the encoder takes at once.
+    own : int
+        Missing sequences that this process encodes.
+    tokens : int
+        Tokens in the missing sequences.
+    forms, replaced
+        As in `SequencePart`, of all sequences.
+    residues, residues_missing : int
+        Residues in all sequences, and in the missing ones.
+    """
+
+    folder: EncoderFolder
+
+    def __init__(self, identity: Identity, device: str, options: EmbedOptions) -> None:
+        self.identity, self.options, self._device = identity, options, device
+        self.kind: Kind = identity.layout.kind
+        self.plural = PLURAL[self.kind]
+        self.unique = self.missing = self.long = self.own = self.tokens = self.replaced = 0
+        self.residues = self.residues_missing = 0
+        self.forms: Counter[str] = Counter()
+        self._own_bits: list[NDArray[np.uint8]] = []  # one bit per sequence, for each part
+
+    @cached_property
+    def plan(self) -> DevicePlan:
+        """Device and precision; an encoder without weights always runs on the CPU."""
+        from abag.core.device import plan_device
+
+        if self.identity.checkpoint.folder is None:
+            return plan_device("cpu", "fp32")
+        return plan_device(self._device, self.options.precision)
+
+    @property
+    def backend(self) -> str:
+        """The implementation that encodes."""
+        return self.identity.family.effective_backend(self.options.backend(self.kind))
+
+    @property
+    def poolings(self) -> tuple[str, ...]:
+        """Names of all stored poolings, in the order in which the encoder returns them."""
+        last = self.identity.layout.poolings
+        return (*last, *(f"{name}@{n}" for n in self.folder.layers for name in last))
+
+    def survey(self, partitions: Partitions) -> None:
+        """Count the sequences, and refuse what cannot be encoded with these options.
+
+        Raises
+        ------
+        WrongBackend, FaesmUnavailable, AttentionUnavailable
+            The backend or the attention kernel cannot run this encoder here.
+        SequenceTooLong, BatchTooLarge
+        """
+        layout, options = self.identity.layout, self.options
+        self._partitions = partitions
+        longest_chain = longest_span = 0
+        for part in partitions.parts():
+            self.unique += len(part.chains)
+            self.residues += _count_residues(part.chains)
+            self.forms.update(part.forms)
+            self.replaced += part.replaced
+            self.long += sum(map(layout.is_long, part.chains))
+            longest_chain = max(longest_chain, *(len(c) for chains in part.chains for c in chains))
+            if options.batch_tokens is not None:
+                spans = (max(layout.span_lengths(chains)) for chains in part.chains)
+                longest_span = max(longest_span, *spans)
+        self._check_backend()
+        if self.long and options.long_antigens == "error":
+            msg = (
+                f"{self.long} {self.kind} sequences have a chain of more than {layout.limit} "
+                f"residues (longest {longest_chain}), the most that "
+                f"{self.identity.checkpoint.name} takes at once; "
+                "give --long-antigens window or truncate"
+            )
+            raise SequenceTooLong(msg)
+        if options.batch_tokens is not None and longest_span > options.batch_tokens:
+            msg = (
+                f"--batch-tokens {options.batch_tokens}: the longest {self.kind} has "
+                f"{longest_span} tokens; give {longest_span} or more"
+            )
+            raise BatchTooLarge(msg)
+
+    def _check_backend(self) -> None:
+        options = self.options
+        check_backend(self.identity, options.backend(self.kind), layers=bool(options.layers))
+        chosen = options.attention != "auto" and options.ray is None  # auto finds one everywhere
+        if chosen and self.backend == "packed":
+            from abag.embed.kernels.attention import choose_attention
+
+            choose_attention(
+                self.plan,
+                biased=self.identity.family.biased_attention,
+                head_width=self.identity.shape.head_width,
+                requested=options.attention,
+            )
+
+    def look_up(self, store: Store, rank: Rank) -> None:
+        """Find what the store lacks, and which part of it this rank encodes; write nothing."""
+        self.folder = self._open_folder(store)
+        for part in self._partitions.parts():
+            # verified byte for byte, so that a run replaces what a disk has damaged
+            missing = self.folder.missing(part.keys, verify=True)
+            own = missing
+            if rank.world > 1:
+                own = missing & rank.owns(part.keys, self._tokens(part.chains))
+                missing = missing | self._stored_by(rank, part.keys)
+            absent = [part.chains[i] for i in np.flatnonzero(missing)]
+            self.missing += len(absent)
+            self.residues_missing += _count_residues(absent)
+            self.tokens += int(self._tokens(absent).sum())
+            self.own += int(own.sum())
+            self._own_bits.append(np.packbits(own))
+
+    def create_folder(self, store: Store) -> None:
+        """Create the encoder's folder in the store, if it does not exist."""
+        self.folder = self._open_folder(store, create=True)
+        if self.identity.checkpoint.adapter is not None:
+            copy_adapter(self.identity.checkpoint.adapter, self.folder)
+
+    def _open_folder(self, store: Store, *, create: bool = False) -> EncoderFolder:
+        """Return the encoder's folder, with the layers that it was begun with, or those asked for.
+
+        Raises
+        ------
+        PoolingsMismatch
+            If it was begun with other layers than those asked for.
+        """
+        identity, given = self.identity, self.options.layers
+        asked = tuple(n for n in sorted(set(given or ())) if n <= identity.shape.layers)
+        new = identity.info() | ({"layers": list(asked)} if asked else {})
+        same = (f for f in store.folders(self.kind) if f.fingerprint == identity.fingerprint)
+        begun = next(same, None)
+        folder = (store.create_folder if create else store.find_folder)(
+            self.kind, new if begun is None else begun.info
+        )
+        if given is not None and asked != folder.layers:
+            held = ",".join(map(str, folder.layers))
+            msg = (
+                f"{folder.path}: begun with {f'--layers {held}' if held else 'the last layer only'}"
+                f", but --layers {','.join(map(str, asked))} was "
+                "given; all sequences of a store have the same poolings. Leave out --layers to "
+                "continue, or give a new --store."
+            )
+            raise PoolingsMismatch(msg)
+        return folder
+
+    def _stored_by(self, rank: Rank, keys: NDArray[np.uint8]) -> NDArray[np.bool_]:
+        """Select what faster ranks of this job have stored already, shape (N,), dtype bool."""
+        job = rank.job_digest
+        block, _ = self.folder.find(keys)
+        of_job = [job != "" and one.attrs.get("job") == job for one in self.folder.blocks()]
+        return np.array([*of_job, False])[block]  # -1, not stored, is the last
+
+    def _tokens(self, sequences: Sequence[Chains]) -> NDArray[np.int64]:
+        """Count the tokens of each sequence, shape (N,)."""
+        layout = self.identity.layout
+        sums = (sum(layout.span_lengths(chains)) for chains in sequences)
+        return np.fromiter(sums, np.int64, len(sequences))
+
+    def own_parts(self) -> Iterator[SequencePart]:
+        """Yield the missing sequences that this process has to encode."""
+        for part, bits in zip(self._partitions.parts(), self._own_bits, strict=True):
+            at = np.flatnonzero(np.unpackbits(bits, count=len(part.chains)))
+            if len(at):
+                yield part.take(at)
+
+    def change_of_precision(self) -> str:
+        """Describe a change of precision since the store was begun; empty if there is none.
+
+        Raises
+        ------
+        MixedPrecision
+            If ``strict_precision`` forbids the change.
+        """
+        earlier = {str(block.attrs.get("precision")) for block in self.folder.blocks()}
+        earlier -= {self.plan.precision}
+        if not earlier:
+            return ""
+        name, before = self.folder.path.name, ", ".join(sorted(earlier))
+        text = f"{name}: begun in {before}, continued in {self.plan.precision}"
+        if self.options.strict_precision:
+            msg = f"{text}; give --precision {min(earlier)}, or leave out --strict-precision"
+            raise MixedPrecision(msg)
+        return text
+
+    def wait_for_others(self) -> float:
+        """Wait until the store holds what other ranks encode; return the seconds waited.
+
+        Raises `Incomplete` if nothing new arrives for a long time.
+        """
+        start_s = changed_s = time.monotonic()
+        patience_s = PATIENCE_SECONDS + 10 * self.options.commit_seconds
+        for part in self._partitions.parts():
+            before = -1
+            while left := int(self.folder.missing(part.keys).sum()):
+                now_s = time.monotonic()
+                changed_s = changed_s if left == before else now_s
+                if now_s - changed_s > patience_s:
+                    raise self._incomplete(left, f"and none was added for {patience_s:,.0f} s")
+                before = left
+                time.sleep(max(POLL_SECONDS, time.monotonic() - now_s))
+        return time.monotonic() - start_s
+
+    def check_complete(self) -> None:
+        """Raise `Incomplete` unless the store now holds every sequence."""
+        left = sum(int(self.folder.missing(p.keys).sum()) for p in self._partitions.parts())
+        if left:
+            raise self._incomplete(left, "although every process ended normally")
+
+    def _incomplete(self, left: int, why: str) -> Incomplete:
+        return Incomplete(
+            f"{self.folder.path}: {left:,} {self.plural} are not stored, {why}; expected all of "
+            "them. Has the table changed, or a rank stopped? Run the same command again."
+        )
+
+
+def identify_for(name: str, kind: Kind, options: EmbedOptions) -> Identity:
+    """Find an encoder and compute its fingerprint under these options."""
+    if kind == "antigen":
+        return identify(name, kind, options.long_antigens, options.antigen_adapter)
+    return identify(name, kind, adapter=options.antibody_adapter)
+
+
+def check_layers(identities: Sequence[Identity], layers: Sequence[int]) -> None:
+    """Check that each layer exists in at least one encoder, and that all fit into a shard.
+
+    Raises
+    ------
+    AbsentLayer
+    """
+    bad = [n for n in layers if not 1 <= n <= max(i.shape.layers for i in identities)]
+    if bad or len(layers) > MAX_LAYERS:
+        depths = {i.checkpoint.name: i.shape.layers for i in identities}
+        have = " and ".join(f"{name} has {n}" for name, n in depths.items())
+        msg = (
+            f"--layers {','.join(map(str, layers))}: {have} layers; expected at most "
+            f"{MAX_LAYERS} layer numbers, counted from 1, each present in one of the encoders. "
+            f"Leave out {bad[0] if bad else 'some'}."
+        )
+        raise AbsentLayer(msg)
+
+
+def _count_residues(sequences: Sequence[Chains]) -> int:
+    return sum(sum(map(len, chains)) for chains in sequences)
