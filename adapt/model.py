@@ -114,7 +114,7 @@ class AdaptedEncoder(nn.Module):
 
     def lengths(self) -> NDArray[np.int64]:
         """Count the tokens of each unique sequence, shape (N,), int64."""
-        return np.array([sum(self._layout.span_lengths(c)) for c in self._chains], dtype=np.int64)
+        return self._layout.count_tokens(self._chains)
 
 
 class AdaptationModel(nn.Module):

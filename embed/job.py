@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import cached_property
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -125,7 +126,7 @@ class KindJob:
             self.forms.update(part.forms)
             self.replaced += part.replaced
             self.long += sum(map(layout.is_long, part.chains))
-            longest_chain = max(longest_chain, *(len(c) for chains in part.chains for c in chains))
+            longest_chain = max(longest_chain, *map(len, chain.from_iterable(part.chains)))
             if options.batch_tokens is not None:
                 spans = (max(layout.span_lengths(chains)) for chains in part.chains)
                 longest_span = max(longest_span, *spans)
@@ -161,18 +162,18 @@ class KindJob:
 
     def look_up(self, store: Store, rank: Rank) -> None:
         """Find what the store lacks, and which part of it this rank encodes; write nothing."""
-        self.folder = self._open_folder(store)
+        self.folder, layout = self._open_folder(store), self.identity.layout
         for part in self._partitions.parts():
             # verified byte for byte, so that a run replaces what a disk has damaged
             missing = self.folder.missing(part.keys, verify=True)
             own = missing
             if rank.world > 1:
-                own = missing & rank.owns(part.keys, self._tokens(part.chains))
+                own = missing & rank.owns(part.keys, layout.count_tokens(part.chains))
                 missing = missing | self._stored_by(rank, part.keys)
             absent = [part.chains[i] for i in np.flatnonzero(missing)]
             self.missing += len(absent)
             self.residues_missing += _count_residues(absent)
-            self.tokens += int(self._tokens(absent).sum())
+            self.tokens += int(layout.count_tokens(absent).sum())
             self.own += int(own.sum())
             self._own_bits.append(np.packbits(own))
 
@@ -215,12 +216,6 @@ class KindJob:
         block, _ = self.folder.find(keys)
         of_job = [job != "" and one.attrs.get("job") == job for one in self.folder.blocks()]
         return np.array([*of_job, False])[block]  # -1, not stored, is the last
-
-    def _tokens(self, sequences: Sequence[Chains]) -> NDArray[np.int64]:
-        """Count the tokens of each sequence, shape (N,)."""
-        layout = self.identity.layout
-        sums = (sum(layout.span_lengths(chains)) for chains in sequences)
-        return np.fromiter(sums, np.int64, len(sequences))
 
     def own_parts(self) -> Iterator[SequencePart]:
         """Yield the missing sequences that this process has to encode."""
@@ -306,4 +301,4 @@ def check_layers(identities: Sequence[Identity], layers: Sequence[int]) -> None:
 
 
 def _count_residues(sequences: Sequence[Chains]) -> int:
-    return sum(sum(map(len, chains)) for chains in sequences)
+    return sum(map(len, chain.from_iterable(sequences)))

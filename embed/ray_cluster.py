@@ -197,9 +197,9 @@ def _slots(resource: str) -> int:
 def _units(parts: Iterator[SequencePart], layout: Layout, most: int) -> Iterator[SequencePart]:
     """Cut parts into units of about `most` tokens, longest sequences first."""
     for part in parts:
-        tokens = [sum(layout.span_lengths(chains)) for chains in part.chains]
+        tokens = layout.count_tokens(part.chains)
         order = longest_first(tokens)
-        unit = (np.cumsum(np.array(tokens)[order]) - 1) // most
+        unit = (np.cumsum(tokens[order]) - 1) // most
         for at in np.split(order, np.flatnonzero(np.diff(unit)) + 1):
             yield part.take(at)
 

@@ -5,15 +5,12 @@ import sys
 
 import numpy as np
 import pytest
-from safetensors.numpy import load, save
 from trastuzumab import HEAVY, LIGHT
 
-from abag.core import cache
 from abag.embed.sequences import numbering
 from abag.embed.sequences.domains import number_domain
 from abag.embed.sequences.numbering import (
     CHAINS,
-    Numbered,
     number_antibodies,
     number_chains,
 )
@@ -104,48 +101,11 @@ def test_another_version_of_immunum_numbers_again(antibodies, tmp_path, monkeypa
     assert len(set(tmp_path.iterdir())) == 2 * len(files)
 
 
-def damaged(path):
-    """Contents of an entry of the cache that must not be used."""
-    content = path.read_bytes()[16:]
-    arrays = load(content)
-
-    def forged(**changes):
-        changed = save(arrays | changes)
-        return cache._digest(path, changed) + changed
-
-    yield path.read_bytes()[:-1]
-    yield path.read_bytes()[:16]
-    yield path.read_bytes()[16:]
-    less = save({name: value for name, value in arrays.items() if name != "start"})
-    yield cache._digest(path, less) + less
-
-    def text(value):
-        return np.frombuffer(value.encode(), np.uint8)
-
-    n = len(arrays["start"])
-    yield b""
-    yield forged(start=arrays["start"] + 1000)
-    yield forged(start=arrays["start"] - 1000)
-    yield forged(start=arrays["start"][:-1])
-    yield forged(layout=arrays["layout"] + 10**6)
-    yield forged(layout=np.full(n, -2, np.int32))
-    for layouts in ("[]", "7", '{"1": 2}', '[["1", "1"]]', '[["x"]]', "[[1]]", "[" * 10**5, '[""]'):
-        yield forged(layouts=text(layouts), layout=np.zeros(n, np.int32))
-    yield forged(start=np.zeros(n, np.float32))
-
-
-def test_damaged_and_forged_caches_are_numbered_again(antibodies, tmp_path):
+def test_a_damaged_cache_is_numbered_again(antibodies, tmp_path):
     first = number_antibodies(antibodies[:9], tmp_path)
     for path in tmp_path.iterdir():
         whole = path.read_bytes()
-        for content in damaged(path):
+        for content in (b"", whole[:-1], whole[:16], whole[16:]):
             path.write_bytes(content)
             assert same(first, number_antibodies(antibodies[:9], tmp_path))
             assert path.read_bytes() == whole
-
-
-def test_a_numbering_that_does_not_fit_its_chains_is_refused():
-    layout, start = np.zeros(1, np.int32), np.zeros(1, np.int32)
-    Numbered(["AC"], [("1", "2")], layout, start)
-    with pytest.raises(ValueError, match="does not fit"):
-        Numbered(["A"], [("1", "2")], layout, start)

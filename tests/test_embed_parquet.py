@@ -4,23 +4,12 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from abag.embed.sequences import parquet_files
 from abag.embed.sequences.tables import read_table, read_table_chunks
 
 
 def write_dictionary(path, texts, rows):
     heavy = pa.array([texts[row % len(texts)] for row in range(rows)])
     pq.write_table(pa.table({"heavy": heavy}), path, store_schema=False)
-
-
-def test_long_rows_of_a_small_parquet_file_come_in_smaller_chunks(tmp_path, monkeypatch):
-    monkeypatch.setattr(parquet_files, "_CHUNK_BYTES", 1 << 20)
-    monkeypatch.setattr(parquet_files, "_BATCH_ROWS", 10)
-    texts = ["A" * 50_000, "V"]
-    write_dictionary(tmp_path / "a.parquet", texts, 205)
-    chunks = [c.frame for c in read_table_chunks(tmp_path / "a.parquet", rows=100)]
-    assert max(map(len, chunks)) < 100
-    assert [*pd.concat(chunks)["heavy"]] == [texts[i % 2] for i in range(205)]
 
 
 def test_equal_texts_of_a_parquet_file_are_held_once(tmp_path):

@@ -11,7 +11,7 @@ import abag
 from abag.core.options import BadOption
 from abag.embed.sequences.formats import BadTable
 from abag.embed.sequences.options import TableOptions
-from abag.embed.sequences.pairs import read_one_kind, read_pairs
+from abag.embed.sequences.pairs import read_pairs
 from abag.embed.sequences.table_writer import TableWriter
 from abag.embed.sequences.tables import read_table
 
@@ -46,11 +46,11 @@ def test_fasta_records_with_a_role_in_their_names_are_joined_to_rows(tmp_path):
 
 def test_fasta_records_without_roles_are_antibodies_or_a_named_role(tmp_path):
     path = written(tmp_path / "x.fa", f">one\n{HEAVY}|{LIGHT}\n>two\n{HEAVY}|\n")
-    antibodies = read_one_kind(path, "antibody", TableOptions()).antibodies
+    antibodies = read_pairs(path, TableOptions(), kinds=("antibody",)).antibodies
     assert antibodies.chains == [(HEAVY, LIGHT), (HEAVY, "")]
     options = TableOptions(columns={"antigen": "sequence"})
     path = written(tmp_path / "y.fa", ">one\nMKTAY\n>two\nMKV\n")
-    assert read_one_kind(path, "antigen", options).antigens.chains == [("MKTAY",), ("MKV",)]
+    assert read_pairs(path, options, kinds=("antigen",)).antigens.chains == [("MKTAY",), ("MKV",)]
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_airr_rows_of_a_cell_become_one_antibody_with_the_columns_of_the_cell(tm
 
 def test_airr_rows_without_a_cell_are_antibodies_of_their_own(tmp_path):
     AIRR.drop(columns="cell_id").to_csv(tmp_path / "x.tsv", sep="\t", index=False)
-    chains = read_one_kind(tmp_path / "x.tsv", "antibody", TableOptions()).antibodies.chains
+    chains = read_pairs(tmp_path / "x.tsv", TableOptions(), kinds=("antibody",)).antibodies.chains
     assert chains == [("EVQLVES", ""), ("", "DIQMTQ"), ("QVQLVES", "")]
 
 
@@ -96,7 +96,9 @@ def test_airr_names_that_occur_twice_and_missing_cells_join_no_chains(tmp_path, 
     )
     table = pd.concat([table, AIRR.iloc[[1]].assign(cell_id="cell9", note="2")])
     table.to_csv(tmp_path / "x.tsv", sep="\t", index=False)
-    read = read_one_kind(tmp_path / "x.tsv", "antibody", TableOptions(), as_written=as_written)
+    read = read_pairs(
+        tmp_path / "x.tsv", TableOptions(), kinds=("antibody",), as_written=as_written
+    )
     rows = [read.antibodies.chains[i] for i in read.antibodies.of_row]
     assert rows == [("EVQLVES", ""), ("", "DIQMTQ"), ("QVQLVES", ""), ("", "DIQMTQ")]
     assert read.frame["id"].tolist() == ["cell9", "x", "x", "cell9"]

@@ -19,7 +19,6 @@ from abag.embed.sequences.chains import (
     antibody,
     antigen,
     keys_array,
-    sequence_key,
 )
 from abag.embed.sequences.columns import AmbiguousColumn, MissingColumn
 from abag.embed.sequences.domains import UnsureDomains
@@ -45,6 +44,10 @@ def refusal(frame, **options):
 
 
 # --- keys -------------------------------------------------------------------------------------
+
+
+def sequence_key(kind, chains):
+    return keys_array(kind, [chains]).tobytes()
 
 
 def test_a_key_is_sixteen_bytes_of_blake2b_over_kind_and_chains():

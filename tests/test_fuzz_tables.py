@@ -22,7 +22,7 @@ import pytest
 from abag import AbagError
 from abag.embed.sequences.formats import FORMATS
 from abag.embed.sequences.options import TableOptions
-from abag.embed.sequences.pairs import read_one_kind, read_pair_chunks, read_pairs
+from abag.embed.sequences.pairs import read_pair_chunks, read_pairs
 from abag.embed.sequences.tables import read_table, read_table_chunks
 from abag.head.data.labels import label_pairs
 
@@ -142,7 +142,7 @@ def read_somehow(rng, path):
     ways = [
         lambda: label_pairs(read_pairs(path, options)),
         lambda: [*read_pair_chunks(path, options, as_written=True, only_sequences=True)],
-        lambda: read_one_kind(path, kind, options),
+        lambda: read_pairs(path, options, kinds=(kind,)),
         lambda: check_row_counts(path),
     ]
     try:

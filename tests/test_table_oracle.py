@@ -20,7 +20,7 @@ from oracle_commands import Commands
 
 from abag import AbagError
 from abag.embed.sequences.options import TableOptions
-from abag.embed.sequences.pairs import read_one_kind, read_pair_chunks, read_pairs
+from abag.embed.sequences.pairs import read_pair_chunks, read_pairs
 from abag.head.data.label_options import LabelOptions
 from abag.head.data.labels import label_pairs
 
@@ -45,8 +45,8 @@ def check_sequences(path, options, truth):
             lambda: read_pair_chunks(path, options, only_sequences=True),
             lambda: read_pair_chunks(path, options, as_written=True),
         ],
-        ("antibody",): [lambda: [read_one_kind(path, "antibody", options, as_written=True)]],
-        ("antigen",): [lambda: [read_one_kind(path, "antigen", options)]],
+        ("antibody",): [lambda: [read_pairs(path, options, kinds=("antibody",), as_written=True)]],
+        ("antigen",): [lambda: [read_pairs(path, options, kinds=("antigen",))]],
     }.items():
         want = None
         if truth:

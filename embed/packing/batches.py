@@ -24,7 +24,7 @@ class BatchTooLarge(AbagError):
     """A single span exceeds the token budget."""
 
 
-def longest_first(lengths: Sequence[int]) -> NDArray[np.int64]:
+def longest_first(lengths: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the stable order by descending length, shape (N,): memory peaks in the first batch."""
     return np.argsort(-np.asarray(lengths, dtype=np.int64), kind="stable")
 

@@ -134,8 +134,9 @@ class Layout:
 
     def is_long(self, chains: Chains) -> bool:
         """Whether the policy for long chains changes how this sequence is encoded."""
-        residues = sum(map(len, chains)) if self._pairs else max(map(len, chains))
-        return self.limit is not None and residues > self.limit
+        if (limit := self.limit) is None:
+            return False
+        return (sum(map(len, chains)) if self._pairs else max(map(len, chains))) > limit
 
     def span_lengths(self, chains: Chains) -> list[int]:
         """Return the number of tokens in each span of one sequence; see `spans`.
@@ -155,6 +156,13 @@ class Layout:
             if chain
             for start, stop in self._windows(len(chain))
         ]
+
+    def count_tokens(self, sequences: Sequence[Chains]) -> NDArray[np.int64]:
+        """Count the tokens of each of N sequences, shape (N,), once per lengths of chains."""
+        lengths = [tuple(map(len, chains)) for chains in sequences]
+        examples = dict(zip(lengths, sequences, strict=True))
+        tokens = {key: sum(self.span_lengths(chains)) for key, chains in examples.items()}
+        return np.array([tokens[key] for key in lengths], np.int64)
 
     def spans(self, chains: Chains) -> list[TokenSpan]:
         """Return token ids and pooling weights of one sequence.

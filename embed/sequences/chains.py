@@ -79,18 +79,15 @@ def are_nucleotides(text: str) -> bool:
     )
 
 
-def sequence_key(kind: Kind, chains: Chains) -> bytes:
-    """Compute the key of normalized chains: 16 bytes of blake2b.
+def keys_array(kind: Kind, sequences: Sequence[Chains]) -> NDArray[np.uint8]:
+    """Compute the keys of N normalized sequences, 16 bytes of blake2b each: shape (N, 16), uint8.
 
     The text is ``kind \\0 chain \\0 chain ...``; an empty chain keeps its place. The kind is part
     of it because different encoders may read the same chain.
     """
-    return hashlib.blake2b("\0".join((kind, *chains)).encode(), digest_size=KEY_BYTES).digest()
-
-
-def keys_array(kind: Kind, sequences: Sequence[Chains]) -> NDArray[np.uint8]:
-    """Stack the keys of N sequences: shape (N, 16), dtype uint8."""
-    keys = b"".join(sequence_key(kind, chains) for chains in sequences)
+    blake2b = hashlib.blake2b
+    texts = ["\0".join((kind, *chains)).encode() for chains in sequences]
+    keys = b"".join([blake2b(text, digest_size=KEY_BYTES).digest() for text in texts])
     return np.frombuffer(bytearray(keys), np.uint8).reshape(-1, KEY_BYTES)
 
 
@@ -148,10 +145,14 @@ def antigen(text: object) -> Chains:
 
 
 def are_residues(texts: Sequence[object]) -> bool:
-    """Tell whether each text is one chain that needs no change; one search instead of many."""
-    if set(map(type, texts)) != {str} or not all(texts):
+    """Tell whether each text is one valid chain that needs no change, most with one search."""
+    if set(map(type, texts)) != {str} or not all(texts) or not NO_SEQUENCE.isdisjoint(texts):
         return False
-    return _CLEAN.fullmatch("".join(cast("Sequence[str]", texts))) is not None
+    chains = cast("Sequence[str]", texts)
+    # nearly every protein has an L, which is no nucleotide
+    return _CLEAN.fullmatch("".join(chains)) is not None and not any(
+        are_nucleotides(chain) for chain in chains if "L" not in chain
+    )
 
 
 def parse_chain(text: str) -> ParsedSequence:

@@ -14,6 +14,7 @@ import shutil
 import tempfile
 import zipfile
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
@@ -26,7 +27,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from abag import AbagError
-from abag.embed.sequences.parquet_files import read_parquet
 from abag.embed.sequences.sequence_files import (
     AIRR_MARKS,
     airr_text_columns,
@@ -300,11 +300,8 @@ def _read_separated(file: IO[Any], separator: str, options: ReadOptions) -> Iter
     header_names = _header_names(file, separator)
     if options.as_written:
         read |= {"dtype": str, "keep_default_na": False}
-        repeated = header_names[header_names.duplicated()]
-        if len(repeated):
-            msg = f"two columns are called {repeated.iloc[0]!r}; expected distinct names"
-            raise ValueError(msg)
         names = [*header_names]
+        _refuse_repeated(names)
     else:
         file.seek(0)
         names = [*pd.read_csv(file, nrows=0, **read).columns]
@@ -317,6 +314,12 @@ def _read_separated(file: IO[Any], separator: str, options: ReadOptions) -> Iter
     rows: Any = pd.read_csv(file, chunksize=options.rows, nrows=options.limit, **read)
     for frame in [rows] if options.rows is None else rows:
         yield [*frame.columns], frame.fillna("") if options.as_written else frame
+
+
+def _refuse_repeated(names: Sequence[str]) -> None:
+    if repeated := [name for name, count in Counter(names).items() if count > 1]:
+        msg = f"two columns are called {repeated[0]!r}; expected distinct names"
+        raise ValueError(msg)
 
 
 def _header_names(file: IO[Any], separator: str) -> pd.Series[str]:
@@ -391,10 +394,37 @@ def _text_format(separator: str) -> TableFormat:
 
 
 def _read_parquet(file: IO[bytes], options: ReadOptions) -> Iterator[Chunk]:
-    pick = options.sequence_columns if options.only_sequences else None
-    yield from read_parquet(
-        file, rows=options.rows, limit=options.limit, as_written=options.as_written, pick=pick
-    )
+    # By default every byte read is kept until the file is closed.
+    parquet = pq.ParquetFile(file, pre_buffer=False, buffer_size=1 << 16)
+    names = parquet.schema_arrow.names
+    _refuse_repeated(names)
+    wanted = (options.sequence_columns(names) or None) if options.only_sequences else None
+    # without any sequence column, everything is read and the caller names the missing role
+    if wanted and _all_may_lack_cells(parquet.metadata, wanted):
+        wanted = None  # only all of its cells tell whether a row is empty
+    rows = min(filter(None, (options.rows, options.limit, parquet.metadata.num_rows)), default=1)
+    for batch in parquet.iter_batches(rows, columns=wanted):
+        batch.validate(full=True)  # text that is not UTF-8
+        table = batch.replace_schema_metadata()  # what pandas noted may be wrong
+        types = pd.ArrowDtype if options.as_written else None
+        yield names, table.to_pandas(types_mapper=types)
+
+
+def _all_may_lack_cells(file: pq.FileMetaData, columns: Sequence[str]) -> bool:
+    """Tell whether each of these columns may lack a cell, by the statistics in the file."""
+    lacking = set()
+    for group in map(file.row_group, range(file.num_row_groups)):
+        for column in map(group.column, range(group.num_columns)):
+            if column.path_in_schema in columns and not _is_filled(column.statistics):
+                lacking.add(column.path_in_schema)
+    return lacking.issuperset(columns)
+
+
+def _is_filled(counts: pq.Statistics | None) -> bool:
+    """Tell whether every cell is sure to have content: blanks come before letters."""
+    if counts is None or not (counts.has_null_count and counts.has_min_max) or counts.null_count:
+        return False
+    return not isinstance(counts.min, str) or bool(counts.min.strip())
 
 
 @contextmanager

@@ -12,7 +12,6 @@ import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import version
 from subprocess import run
@@ -20,13 +19,11 @@ from typing import TYPE_CHECKING, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors import SafetensorError
-from safetensors.numpy import load, save
 
 from abag.core.cache import keep, kept
 from abag.core.cores import count_cores
 from abag.core.messages import bar
-from abag.embed.sequences.domains import POSITION, locate_positions
+from abag.embed.sequences.domains import locate_positions
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,27 +32,19 @@ if TYPE_CHECKING:
 
 ChainName = Literal["heavy", "light"]
 CHAINS: tuple[ChainName, ChainName] = ("heavy", "light")
-NUMBERING_VERSION = 1
-"""Raise when `domains.number_domain` changes, so that what is cached is not used."""
+NUMBERING_VERSION = 2
+"""Raise when `domains.number_domain` or the format changes, so that what is cached is not used."""
 WORTH_PROCESSES = 8000
 """From this many chains on, starting processes takes less time than it saves."""
 NO_DOMAIN = -1
 """Layout of a chain that cannot be numbered."""
-_CONTENT = ("layouts", "layout", "start")
-"""Arrays of a kept numbering."""
 
 Layout = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Numbered:
-    """The IMGT positions of N distinct chains of one type.
-
-    Raises
-    ------
-    ValueError
-        If it cannot be a numbering of these chains.
-    """
+    """The IMGT positions of N distinct chains of one type."""
 
     chains: Sequence[str]
     layouts: Sequence[Layout]
@@ -64,22 +53,6 @@ class Numbered:
     """Layout of each chain, (N,), or `NO_DOMAIN`."""
     start: NDArray[np.int32]
     """Where the domain of each chain starts, (N,), from 0."""
-
-    def __post_init__(self) -> None:
-        lengths = np.array([*map(len, self.layouts), 0])
-        whole = np.array([len(chain) for chain in self.chains], np.int64)
-        is_valid = (
-            self.layout.dtype == self.start.dtype == np.int32
-            and self.layout.shape == self.start.shape == whole.shape
-            and all(map(_is_layout, self.layouts))
-            and NO_DOMAIN <= self.layout.min(initial=0)
-            and self.layout.max(initial=NO_DOMAIN) < len(self.layouts)
-            and self.start.min(initial=0) >= 0
-            and (self.start + lengths[self.layout] <= whole).all()
-        )
-        if not is_valid:
-            msg = "the numbering does not fit the chains"
-            raise ValueError(msg)
 
     def by_layout(self) -> Iterator[tuple[Layout, NDArray[np.intp], NDArray[np.uint8]]]:
         """Yield each layout with its R chains, (R,), and their residues as ASCII codes, (R, L)."""
@@ -91,11 +64,6 @@ class Numbered:
             domains = [self.chains[row][at : at + len(layout)] for row, at in starts]
             codes = np.frombuffer("".join(domains).encode("ascii"), np.uint8)
             yield layout, rows, codes.reshape(len(rows), len(layout))
-
-
-def _is_layout(layout: Layout) -> bool:
-    valid = all(isinstance(one, str) and POSITION.fullmatch(one) for one in layout)
-    return valid and len(set(layout)) == len(layout) > 0
 
 
 def number_chains(chains: Iterable[str], name: ChainName) -> Numbered:
@@ -161,35 +129,17 @@ def number_antibodies(
     for at, name in enumerate(CHAINS):
         chains = sorted({antibody[at] for antibody in antibodies} - {""})
         program = f"{NUMBERING_VERSION} immunum {version('immunum')} {name}"
-        entry = program.encode() + b"\0" + _joined(chains)
-        numbered = _unpacked(kept(cache, entry), chains)
-        if numbered is None:
-            numbered = number_chains(chains, name)
-            keep(cache, entry, _packed(numbered))
-        result[name] = numbered
+        entry = program.encode() + b"\0" + "\n".join(chains).encode("ascii")
+        content = kept(cache, entry)
+        if content is None:
+            result[name] = found = number_chains(chains, name)
+            answer = [found.layouts, found.layout.tolist(), found.start.tolist()]
+            keep(cache, entry, json.dumps(answer).encode())
+        else:
+            layouts, layout, start = json.loads(content)
+            arrays = np.array(layout, np.int32), np.array(start, np.int32)
+            result[name] = Numbered(chains, [*map(tuple, layouts)], *arrays)
     return result
-
-
-def _packed(numbered: Numbered) -> bytes:
-    layouts = np.frombuffer(json.dumps(numbered.layouts).encode(), np.uint8)
-    content = (layouts, numbered.layout, numbered.start)
-    arrays = dict(zip(_CONTENT, content, strict=True))
-    return save({name: np.ascontiguousarray(array) for name, array in arrays.items()})
-
-
-def _unpacked(content: bytes | None, chains: Sequence[str]) -> Numbered | None:
-    """Return a kept numbering; None if there is none, or not one of these chains."""
-    with suppress(SafetensorError, ValueError, TypeError, KeyError, RecursionError):
-        arrays = load(content) if content else {}
-        layouts, layout, start = (arrays[name] for name in _CONTENT)
-        found = json.loads(layouts.tobytes())
-        if isinstance(found, list) and all(isinstance(one, list) for one in found):
-            return Numbered(chains, [tuple(one) for one in found], layout, start)
-    return None
-
-
-def _joined(chains: Sequence[str]) -> bytes:
-    return "\n".join(chains).encode("ascii")
 
 
 if __name__ == "__main__":

@@ -94,7 +94,7 @@ class UniqueSequences:
 
     def count_residues(self) -> int:
         """Count the residues of all rows, with repeated sequences."""
-        lengths = np.array([sum(map(len, chains)) for chains in self.chains], np.int64)
+        lengths = np.array([*map(len, map("".join, self.chains))], np.int64)
         return int(lengths[self.of_row].sum())
 
 
@@ -183,9 +183,13 @@ class TableTotals:
 
 
 def read_pairs(
-    table: TableLike, options: TableOptions = _DEFAULTS, *, as_written: bool = False
+    table: TableLike,
+    options: TableOptions = _DEFAULTS,
+    *,
+    kinds: Sequence[Kind] = KINDS,
+    as_written: bool = False,
 ) -> SequenceTable:
-    """Read a table of antibody-antigen pairs and check every sequence in it.
+    """Read a table of antibody-antigen pairs, or of one of the `kinds`, and check every sequence.
 
     Rows in which every cell is empty are left out and reported, whatever ``bad_rows`` is.
 
@@ -205,19 +209,10 @@ def read_pairs(
         and antigens.
     """
     whole = read_table(table, columns=options.columns, limit=options.limit, as_written=as_written)
-    return _refuse_no_rows(_check_rows(whole, KINDS, options))
-
-
-def read_one_kind(
-    table: TableLike, kind: Kind, options: TableOptions, *, as_written: bool = False
-) -> SequenceTable:
-    """Read the antibodies or the antigens of a table, which may lack the other kind.
-
-    `as_written` is that of :func:`~abag.embed.sequences.tables.read_table`; errors are those of
-    :func:`read_pairs`.
-    """
-    whole = read_table(table, columns=options.columns, limit=options.limit, as_written=as_written)
-    return _refuse_no_rows(_check_rows(whole, (kind,), options))
+    pairs = _check_rows(whole, kinds, options)
+    if not len(pairs.frame):
+        raise _no_rows(pairs.source, pairs.skipped, pairs.first_error)
+    return pairs
 
 
 def read_pair_chunks(
@@ -253,12 +248,6 @@ def read_pair_chunks(
         yield pairs
     if not rows:
         raise _no_rows(pairs.source, skipped, first_error)
-
-
-def _refuse_no_rows(table: SequenceTable) -> SequenceTable:
-    if not len(table.frame):
-        raise _no_rows(table.source, table.skipped, table.first_error)
-    return table
 
 
 def _no_rows(source: str, skipped: SkippedRows, first: AbagError | None) -> AbagError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from operator import add
 from typing import NamedTuple
 
@@ -15,13 +16,11 @@ from numpy.typing import NDArray
 from abag.core.messages import bar
 from abag.embed.sequences.chains import (
     BAD_SEQUENCE,
-    NO_SEQUENCE,
     Chains,
     EmptySequence,
     Kind,
     ParsedSequence,
     antigen,
-    are_nucleotides,
     are_residues,
     parse_antibody,
     parse_antigen,
@@ -158,7 +157,7 @@ def parse_antigens(table: Table, given: str | None) -> ParsedColumn:
             )
             raise MissingColumn(msg)
         column = _parse_column(table, "antigen", parse_antigen)
-        return _marking(column, "short antigen", _has_short)
+        return _marked(column, "short antigen", _with_short_chain(column.chains))
     return ParsedColumn.constant(len(table.frame), antigen(given))
 
 
@@ -179,8 +178,8 @@ def _parse_column(table: Table, role: str, parse: Callable[[str], ParsedSequence
     todo = range(len(texts)) if parse is parse_antibody else _changed_or_bad(texts)
     for i in bar(iterable=todo, desc=f"reading {name}", unit=" texts", delay=2):
         found = _parse_text(texts[i], parse, name)
-        if isinstance(found, BadCell):
-            bad[i] = found
+        if isinstance(found, BadCell):  # of any type
+            chains[i], bad[i] = ("",), found
         else:
             chains[i], replaced[i], forms[i] = found
     return ParsedColumn(codes.astype(np.int64) + 1, chains, replaced, forms, bad)
@@ -193,11 +192,7 @@ def _changed_or_bad(texts: Sequence[object]) -> list[int]:
         part = texts[start : start + _TOGETHER]
         if not are_residues(part):
             found += range(start, start + len(part))
-    return found + [
-        i
-        for i, text in enumerate(texts)
-        if isinstance(text, str) and (text in NO_SEQUENCE or are_nucleotides(text))
-    ]
+    return found
 
 
 def _parse_text(
@@ -249,19 +244,23 @@ def arrange_chains(column: ParsedColumn, table: Table, options: TableOptions) ->
         refuse_misplaced(_having("misplaced", forms)[checked], table.source)
     arranged = column._replace(chains=chains, forms=forms, bad=bad)
     if table.has("heavy"):
-        arranged = _marking(arranged, "no heavy", lambda chains: not chains[0])
-    return _marking(arranged, "short antibody", _has_short)
+        light_alone = [i for i, (heavy, _) in enumerate(chains) if not heavy]
+        arranged = _marked(arranged, "no heavy", light_alone)
+    return _marked(arranged, "short antibody", _with_short_chain(chains))
 
 
-def _has_short(chains: Chains) -> bool:
-    return min(map(len, filter(None, chains))) < SHORT
+def _with_short_chain(sequences: Sequence[Chains]) -> list[int]:
+    """Find the sequences with a chain that is shorter than `SHORT`, but not empty."""
+    lengths = np.fromiter(map(len, chain(*sequences)), np.int64)
+    owners = np.repeat(np.arange(len(sequences)), [*map(len, sequences)])
+    return [*dict.fromkeys(owners[(lengths > 0) & (lengths < SHORT)].tolist())]
 
 
-def _marking(column: ParsedColumn, word: str, applies: Callable[[Chains], bool]) -> ParsedColumn:
-    """Add a word to the forms of the valid sequences to which it applies."""
+def _marked(column: ParsedColumn, word: str, at: Sequence[int]) -> ParsedColumn:
+    """Add a word to the forms of these sequences, less the bad ones."""
     forms = [*column.forms]
-    for i, chains in enumerate(column.chains):
-        if i not in column.bad and applies(chains):
+    for i in at:
+        if i not in column.bad:
             forms[i] += f"+{word}"
     return column._replace(forms=forms)
 

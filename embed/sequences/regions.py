@@ -152,7 +152,7 @@ def _having(motif: re.Pattern[str], chains: Sequence[str]) -> NDArray[np.bool_]:
     found_N = np.zeros(len(chains), np.bool_)
     for start in range(0, len(chains), _JOINED_CHAINS):
         part = chains[start : start + _JOINED_CHAINS]
-        ends = np.cumsum([len(chain) + 1 for chain in part])
+        ends = np.cumsum([*map(len, part)]) + np.arange(1, len(part) + 1)
         at = [match.start() for match in motif.finditer("\n".join(part))]
         found_N[start + np.searchsorted(ends, at, side="right")] = True
     return found_N

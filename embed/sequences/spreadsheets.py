@@ -101,8 +101,6 @@ def _read_cells(file: IO[bytes], *, formulas: bool) -> dict[str, Cells]:
 
 
 def _coordinate(row: int, column: int) -> str:
-    letters = ""
-    while column:
-        column, letter = divmod(column - 1, 26)
-        letters = chr(ord("A") + letter) + letters
-    return f"{letters}{row}"
+    from openpyxl.utils import get_column_letter
+
+    return f"{get_column_letter(column)}{row}"

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from abag.core.arrays import KEY_BYTES, hex_keys, sort_keys
 from abag.core.files import refusal_to_write, replacing
 from abag.core.messages import bar, first_line, reporting
-from abag.embed.sequences.chains import Kind
-from abag.embed.sequences.pairs import SequenceTable, read_one_kind, read_pairs
+from abag.embed.sequences.chains import KINDS, Kind
+from abag.embed.sequences.pairs import SequenceTable, read_pairs
 from abag.embed.store.encoder_folder import EncoderFolder
 from abag.embed.store.export_formats import EXPORT_FORMATS, CannotExport, Exported
 from abag.embed.store.options import ExportOptions
@@ -168,12 +168,10 @@ def _read_table(store: Store, to: Path, options: ExportOptions) -> SequenceTable
     """Read the table, if one is given; cells for a text file stay as they are written."""
     if options.table is None:
         return None
-    as_text, kinds = to.suffix == ".csv", _stored_kinds(store)
-    kind = options.kind or (kinds[0] if len(kinds) == 1 else "pair")
-    if kind == "pair":
-        table = read_pairs(options.table, options, as_written=as_text)
-    else:
-        table = read_one_kind(options.table, kind, options, as_written=as_text)
+    as_text, stored = to.suffix == ".csv", _stored_kinds(store)
+    kind = options.kind or (stored[0] if len(stored) == 1 else "pair")
+    kinds: tuple[Kind, ...] = KINDS if kind == "pair" else (kind,)
+    table = read_pairs(options.table, options, kinds=kinds, as_written=as_text)
     table.report_notes()
     return table
 

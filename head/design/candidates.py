@@ -20,7 +20,7 @@ from abag.core.arrays import Bools, Floats, Ints, KeyIndex
 from abag.core.messages import say
 from abag.embed.sequences.changes import SkippedRows, describe_counts
 from abag.embed.sequences.options import TableOptions
-from abag.embed.sequences.pairs import read_one_kind, read_pair_chunks, read_pairs
+from abag.embed.sequences.pairs import read_pair_chunks, read_pairs
 from abag.embed.sequences.tables import TableLike, read_table_chunks
 from abag.head.data.label_units import USUAL_PKD, outside, read_numbers
 from abag.head.data.labels import label_pairs
@@ -250,7 +250,8 @@ def read_pool(table: TableLike, options: TableOptions, candidates: Candidates, r
     same = np.array_equal(frame.index, wanted)
     if same:
         frame = frame.reset_index(drop=True)
-        again = read_one_kind(frame, "antibody", replace(options, limit=None), as_written=True)
+        whole = replace(options, limit=None)
+        again = read_pairs(frame, whole, kinds=("antibody",), as_written=True)
         unique = again.antibodies
         keys = candidates.antibody_keys[candidates.antibody[at]]
         mean = read_numbers(frame[again.column("prediction")])

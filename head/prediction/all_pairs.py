@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from abag.core.messages import say
 from abag.embed.sequences.chains import KINDS
 from abag.embed.sequences.options import TableOptions
-from abag.embed.sequences.pairs import read_one_kind
+from abag.embed.sequences.pairs import read_pairs
 from abag.embed.sequences.table_writer import TableWriter
 from abag.embed.sequences.tables import CHUNK_ROWS, TableLike
 from abag.head.closed_form.pair_model import PairVectors
@@ -101,7 +101,7 @@ def _read_kind(
 ) -> tuple[SequenceTable, CollectedSequences]:
     """Read one kind of a table, and find the sequences that the store lacks."""
     columns = {role: name for role, name in options.columns.items() if role in KIND_ROLES[kind]}
-    read = read_one_kind(table, kind, replace(options, columns=columns), as_written=True)
+    read = read_pairs(table, replace(options, columns=columns), kinds=(kind,), as_written=True)
     read.report_notes()
     collected, unique = CollectedSequences(kind), read.sequences[kind]
     store = existing_store(scorer.store_path)
