@@ -19,7 +19,7 @@ import shutil
 import socket
 import stat
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -33,9 +33,6 @@ STALE_SECONDS = 86_400
 # FUSE and CIFS file systems may not be able to sync a folder
 _CANNOT_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EBADF, errno.EACCES)
 _OWNED_PARTIAL = re.compile(r".*\.(?P<host>[A-Za-z0-9_-]+)\.(?P<pid>\d{1,9})\.partial")
-
-Chunk = tuple[int, bytes | bytearray | memoryview]
-"""An offset in a file and the bytes that belong there."""
 
 
 class FolderBusy(AbagError):
@@ -66,12 +63,10 @@ def why_unreadable(folder: Path, error: Exception) -> str:
 class Files:
     """The file system calls of an atomic write; tests substitute failing ones."""
 
-    def write(self, path: Path, chunks: Iterable[Chunk]) -> None:
+    def write(self, path: Path, content: bytes) -> None:
         """Write a new file and sync it; a link at this path is not followed."""
         with path.open("xb") as file:
-            for offset, data in chunks:
-                file.seek(offset)
-                file.write(data)
+            file.write(content)
             file.flush()
             os.fsync(file.fileno())
 
@@ -126,35 +121,21 @@ def replacing(path: Path) -> Iterator[Path]:
         _sync(partial)
 
 
-def write_chunks(
-    path: Path,
-    chunks: Iterable[Chunk],
-    *,
-    check: Callable[[Path], object] | None = None,
-    files: Files | None = None,
-) -> None:
-    """Write a file from parts in any order, atomically.
-
-    `check` is called with the partial file before it is renamed; it raises if the file must not be
-    committed.
+def write_bytes(path: Path, content: bytes, *, files: Files | None = None) -> None:
+    """Write a file atomically; its bytes are read back before the rename.
 
     Raises
     ------
     OSError
-        If the file system fails. Calling again with the same bytes is safe, even if the file was
-        already renamed.
+        If the file system fails, or returns other bytes than were written. Calling again is safe,
+        even if the file was already renamed.
     """
     files = files or Files()
     partial = partial_path(path)
     with _renaming(partial, path, files):
-        files.write(partial, chunks)
-        if check is not None:
-            check(partial)
-
-
-def write_bytes(path: Path, content: bytes, *, files: Files | None = None) -> None:
-    """Write a small file atomically; parameters and errors as for :func:`write_chunks`."""
-    write_chunks(path, [(0, content)], files=files)
+        files.write(partial, content)
+        if partial.read_bytes() != content:
+            raise OSError(errno.EIO, "The bytes read differ from those written", str(partial))
 
 
 def write_text(path: Path, text: str) -> None:
@@ -166,7 +147,7 @@ def write_text(path: Path, text: str) -> None:
 def write_json(
     path: Path, value: object, *, sort_keys: bool = False, files: Files | None = None
 ) -> None:
-    """Write a value as indented JSON, atomically; see :func:`write_chunks`."""
+    """Write a value as indented JSON, atomically; see :func:`write_bytes`."""
     write_bytes(path, json_bytes(value, sort_keys=sort_keys), files=files)
 
 
@@ -193,13 +174,6 @@ def read_json(path: Path) -> dict[str, Any]:
         return value
     msg = f"{path}: is damaged; expected a JSON object. Restore it, or start in another folder."
     raise FileDamaged(msg)
-
-
-def read_chunks(path: Path) -> Iterator[Chunk]:
-    """Yield a file's bytes in parts, for :func:`write_chunks`."""
-    with path.open("rb") as file:
-        while data := file.read(8 << 20):
-            yield file.tell() - len(data), data
 
 
 def remove_quietly(path: Path, files: Files | None = None) -> None:
@@ -292,12 +266,12 @@ def sweep_partials(folder: Path, files: Files | None = None) -> None:
 
     Folders inside are included; `folder` has to be one that abag made.
     """
-    _sweep(folder, "**/*.partial", files or Files())
+    _sweep(folder, "**/*.partial", files)
 
 
 def sweep_partials_of(path: Path) -> None:
     """Delete what dead processes left of a file, in a folder that may hold anything."""
-    _sweep(path.parent, f"{glob.escape(path.stem[:_STEM])}.*.partial", Files(), owned=True)
+    _sweep(path.parent, f"{glob.escape(path.stem[:_STEM])}.*.partial")
 
 
 @contextmanager
@@ -307,9 +281,7 @@ def scratch_folder(parent: Path) -> Iterator[Path]:
     It is in `parent`, so that a file can be renamed from it into place (:func:`adopt`). Those that
     dead processes left there are removed.
     """
-    for path in parent.glob(f"{_SCRATCH}.*.partial"):
-        if _is_stale(path) and path.is_dir():
-            shutil.rmtree(path, ignore_errors=True)
+    _sweep(parent, f"{_SCRATCH}.*.partial")
     folder = partial_path(parent / _SCRATCH)
     folder.mkdir()
     try:
@@ -326,18 +298,25 @@ def adopt(source: Path, path: Path) -> None:
     files.sync_folder(path.parent)
 
 
-def _sweep(folder: Path, pattern: str, files: Files, *, owned: bool = False) -> None:
+def _sweep(folder: Path, pattern: str, files: Files | None = None) -> None:
     with suppress(OSError):  # the folder is as usable as before
         for path in folder.glob(pattern):
-            if _is_stale(path) and (not owned or partial_owner(path)):
-                files.remove(path)
+            if not _is_stale(path):
+                continue
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                (files or Files()).remove(path)
 
 
 def _is_stale(path: Path) -> bool:
-    if time.time() - path.lstat().st_mtime > STALE_SECONDS:
-        return True
-    host, pid = partial_owner(path) or ("", 0)
-    return host == host_name() and not is_process_alive(pid)
+    """Whether the process that wrote a partial file is gone; False for files that are not ours."""
+    owner = partial_owner(path)
+    if owner is None:
+        return False
+    host, pid = owner
+    is_old = time.time() - path.lstat().st_mtime > STALE_SECONDS
+    return is_old or (host == host_name() and not is_process_alive(pid))
 
 
 def host_name() -> str:

@@ -28,7 +28,6 @@ from abag.embed.sequences.changes import count_changes, describe_counts
 from abag.embed.sequences.pairs import TableTotals, read_pair_chunks
 from abag.embed.sequences.partitions import Partitions
 from abag.embed.sequences.tables import TableLike
-from abag.embed.shards.filesystem import is_local, mount_of
 from abag.embed.store.spool import publish_spools
 from abag.embed.store.store import Store, open_store
 from abag.embed.store.store_files import ADAPTER_FOLDER
@@ -378,11 +377,6 @@ def _announce(reading: TableTotals, jobs: Sequence[KindJob], device: str) -> Non
     counts["line_breaks"] = reading.line_breaks
     for line in reading.ignored + describe_counts(counts, reading.skipped, reading.light_only):
         say(f"  {line}")
-    if not is_local(store := jobs[0].folder.path.parent):
-        say(
-            f"  {store} is on {mount_of(store).kind}, not on a local disk: each shard is written "
-            "and checked locally first, then copied"
-        )
     for job in jobs:
         _announce_kind(job)
     checkpoints = [job.identity.checkpoint for job in jobs]

@@ -14,7 +14,7 @@ from abag.core.files import (
     partial_owner,
     partial_path,
     replacing,
-    write_chunks,
+    write_bytes,
     write_json,
     write_text,
 )
@@ -39,15 +39,16 @@ def test_a_block_that_raises_leaves_the_old_file_and_no_partial(tmp_path):
     assert names(tmp_path) == ["a.txt"]
 
 
-def test_a_file_that_fails_its_check_is_not_committed(tmp_path):
-    def refuse(path):
-        assert path.read_bytes() == b"..ab"
-        msg = "wrong bytes"
-        raise ValueError(msg)
+def test_a_file_whose_bytes_are_read_back_wrong_is_not_committed(tmp_path):
+    class Garbles(Files):
+        def write(self, path, content):
+            super().write(path, bytes(len(content)))
 
-    with pytest.raises(ValueError, match="wrong bytes"):
-        write_chunks(tmp_path / "a.h5", [(2, b"ab"), (0, b"..")], check=refuse)
-    assert names(tmp_path) == []
+    write_bytes(tmp_path / "a.h5", b"old")
+    with pytest.raises(OSError, match=r"bytes read differ .*/a\.h5'$"):
+        write_bytes(tmp_path / "a.h5", b"new", files=Garbles())
+    assert (tmp_path / "a.h5").read_bytes() == b"old"
+    assert names(tmp_path) == ["a.h5"]
 
 
 @pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o002, 0o664), (0o077, 0o600)])
@@ -78,8 +79,8 @@ def test_a_folder_that_cannot_be_synced_does_not_fail_the_write(tmp_path, monkey
 
 def test_a_failing_disk_leaves_the_old_file(tmp_path):
     class Full(Files):
-        def write(self, path, chunks):
-            super().write(path, [(0, b"half")])
+        def write(self, path, content):
+            super().write(path, b"half")
             raise OSError(28, "No space left on device")
 
     write_json(tmp_path / "a.json", 1)

@@ -34,8 +34,8 @@ from abag.embed.encoders.identity import find_checkpoint, save_random_checkpoint
 from abag.embed.families.registry import FAMILIES, SHAPES
 from abag.embed.kernels import attention
 from abag.embed.kernels.grouped_sdpa import grouped_sdpa
-from abag.embed.shards import filesystem as mounts
-from abag.embed.shards.filesystem import StoreUnreachable
+from abag.embed.store import filesystem as mounts
+from abag.embed.store.filesystem import StoreUnreachable
 from abag.embed.store.store import open_store
 
 TINY = ["--antibody-encoder", "tiny-igt5", "--antigen-encoder", "tiny-esm2", "--device", "cpu"]
@@ -144,8 +144,8 @@ class Fails(Files):
 
 
 class Garbles(Files):
-    def write(self, path, parts):
-        super().write(path, [(at, bytes(len(data))) for at, data in parts])
+    def write(self, path, content):
+        super().write(path, bytes(len(content)))
 
 
 @pytest.mark.parametrize(
@@ -207,20 +207,16 @@ def test_a_drive_that_is_not_mounted_fails(tmp_path, monkeypatch):
     assert "no Drive is mounted" in check.text
 
 
-def test_a_remote_store_and_its_spooled_sequences_are_reported(tmp_path, monkeypatch):
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    table = tmp_path / "mountinfo"
-    table.write_text(f"1 0 8:1 / / rw - ext4 a rw\n2 1 0:9 / {tmp_path}/s rw - fuse.drive d rw\n")
-    monkeypatch.setattr(mounts, "MOUNT_TABLE", table)
+def test_sequences_in_a_local_spool_are_reported(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     folder = open_store(tmp_path / "s", create=True).create_folder("antibody", INFO)
     out = folder.writer(attrs={}, files=Fails("replace", errno.EPERM), retry_seconds=0.0)
     out.add(np.zeros((3, 16), np.uint8), np.ones(3), {"mean": np.ones((3, 4), np.float16)})
     with pytest.raises(StoreUnreachable):
         out.close()
-    check = {c.name: c for c in check_store(tmp_path / "s")}["store: kind"]
+    check = {c.name: c for c in check_store(tmp_path / "s")}["store: spool"]
     assert check.state == "note"
-    assert check.values["kind"] == "fuse.drive"
-    assert "3 sequences of an earlier run are spooled" in check.text
+    assert "3 sequences of an earlier run are in a local spool" in check.text
 
 
 # ---- device --------------------------------------------------------------------------------

@@ -29,14 +29,14 @@ from abag.core.files import STALE_SECONDS, Files, host_name
 from abag.core.messages import reporting
 from abag.core.names import UnsafeFile
 from abag.embed.sequences.chains import EmptySequence, keys_array
-from abag.embed.shards import filesystem
 from abag.embed.shards import hdf5_layout as hdf5
-from abag.embed.shards.filesystem import StoreUnreachable
 from abag.embed.shards.regular_files import DamagedShard
-from abag.embed.shards.shard import read_table_of_contents
+from abag.embed.shards.shard import as_image, read_table_of_contents
 from abag.embed.shards.shard_index import MissingVectors, UnknownPooling
-from abag.embed.store import maintenance, status, writer
+from abag.embed.store import filesystem, maintenance, status, writer
 from abag.embed.store.encoder_folder import ReadOnlyStore
+from abag.embed.store.filesystem import StoreUnreachable
+from abag.embed.store.spool import publish_spools
 from abag.embed.store.store import (
     AmbiguousEncoder,
     NoSuchEncoder,
@@ -281,14 +281,13 @@ class FlakyFiles(Files):
         if self.fails(self.calls):
             raise OSError(self.code, os.strerror(self.code))
 
-    def write(self, path, parts):
-        super().write(path, self.each(parts))
+    def write(self, path, content):
         self.step()
-
-    def each(self, parts):
-        for part in parts:
-            self.step()
-            yield part
+        super().write(path, content[: len(content) // 2])
+        self.step()
+        with path.open("ab") as file:
+            file.write(content[len(content) // 2 :])
+        self.step()
 
     def replace(self, source, target):
         self.step()
@@ -441,12 +440,10 @@ CODES = [errno.EIO, errno.ENOTCONN, errno.ENOSPC, errno.ESTALE, errno.EROFS]
 
 @pytest.fixture
 def local(tmp_path, monkeypatch):
-    """Where shards wait; retries come at once."""
-    spool = tmp_path / "local"
-    spool.mkdir()
-    monkeypatch.setattr("tempfile.tempdir", str(spool))
+    """Where spools are; retries come at once."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "local"))
     monkeypatch.setattr(filesystem, "FIRST_PAUSE_SECONDS", 0.001)
-    return spool
+    return tmp_path / "local" / "abag" / "spool"
 
 
 def operations(folder):
@@ -456,26 +453,24 @@ def operations(folder):
 
 
 @pytest.mark.parametrize("code", CODES, ids=errno.errorcode.get)
-@pytest.mark.parametrize("spool_first", [False, True], ids=["direct", "spooled"])
-def test_one_failure_at_any_operation_of_a_commit_is_recovered(folder, local, code, spool_first):
+def test_one_failure_at_any_operation_of_a_commit_is_recovered(folder, local, code):
     for n in range(1, operations(folder) + 1):
         keys, vectors = keys_of(9, seed=100 + n), vectors_of(9, seed=n)
         files = FlakyFiles(lambda call, n=n: call == n, code)
-        assert add(folder, keys, vectors, files=files, spool_first=spool_first).committed == 9
+        assert add(folder, keys, vectors, files=files).committed == 9
         assert np.array_equal(reopened(folder).read(keys), vectors.astype(np.float32))
     assert not list(folder.path.glob("*.partial"))
-    assert not list(local.iterdir())
+    assert not list(local.glob("*/*"))
 
 
 @pytest.mark.parametrize("code", CODES, ids=errno.errorcode.get)
-def test_uncommitted_shards_are_spooled_and_published_by_one_command(folder, local, code):
+def test_uncommitted_shards_are_spooled_and_published_by_the_next_run(folder, local, code):
     for n in range(1, operations(folder) + 1):
         keys, vectors = keys_of(45, seed=200 + n), vectors_of(45, seed=n)
         files = FlakyFiles(lambda call, n=n: call >= n, code)
-        with pytest.raises(StoreUnreachable, match=r"abag store merge \S+ --out") as caught:
+        with pytest.raises(StoreUnreachable, match=rf"45 are kept in {local}\S+\. ") as caught:
             add(folder, keys, vectors, files=files, retry_seconds=0.0, commit_rows=20)
-        command = re.search(r"abag store merge (\S+) --out (\S+)", str(caught.value))
-        maintenance.merge([command[1]], command[2])
+        assert publish_spools(folder.path.parent) == 45
         assert np.array_equal(reopened(folder).read(keys), vectors.astype(np.float32))
         assert "\n" not in str(caught.value)
 
@@ -488,14 +483,14 @@ def test_a_store_that_recovers_receives_everything(folder, local):
         for at in range(0, 100, 10):
             part = slice(at, at + 10)
             out.add(keys_of(100)[part], np.ones(10), {"mean": vectors_of(100)[part]})
-        wait_until(lambda: len(list(local.glob("abag-waiting-*/*/*.h5"))) == 10)
+        wait_until(lambda: len(list(local.glob("*/*/*.h5"))) == 10)
         assert out.committed == 0
         down.clear()
     assert out.committed == 100
     assert np.array_equal(reopened(folder).read(keys_of(100)), vectors_of(100).astype(np.float32))
     assert "cannot be written to" in messages[0]
-    assert messages[-1] == f"{folder.path}: is writable again."
-    assert not list(local.iterdir())
+    assert messages[1:] == [f"{folder.path}: is writable again."]
+    assert not list(local.glob("*/*"))
 
 
 def test_an_error_of_the_run_takes_precedence_and_notes_the_spooled_shards(folder, local):
@@ -508,17 +503,31 @@ def test_an_error_of_the_run_takes_precedence_and_notes_the_spooled_shards(folde
 
     with pytest.raises(ValueError, match="encoder") as caught:
         failing()
-    assert "abag store merge" in caught.value.__notes__[0]
+    assert "3 are kept in " in caught.value.__notes__[0]
 
 
-def test_sequences_that_cannot_be_spooled_either_are_counted(folder, tmp_path, monkeypatch):
-    monkeypatch.setattr("abag.embed.store.publisher.commit_shard", refuse)
-    with pytest.raises(StoreUnreachable, match="9 sequences could not be kept"):
-        add(folder, keys_of(9), vectors_of(9), retry_seconds=0.0)
+@pytest.mark.parametrize("rows", [20, 5])
+def test_sequences_that_cannot_be_spooled_either_are_counted(folder, monkeypatch, rows):
+    def refuse(*_, **__):
+        raise OSError(errno.ENOSPC, "full")
+
+    monkeypatch.setattr("abag.embed.store.spool.write_bytes", refuse)
+    with pytest.raises(StoreUnreachable, match=r"nor can the local spool .* 9 sequences could not"):
+        add(folder, keys_of(9), vectors_of(9), files=FlakyFiles(lambda _: True), commit_rows=rows)
 
 
-def refuse(*_, **__):
-    raise OSError(errno.ENOSPC, "full")
+def test_a_file_system_that_hangs_does_not_hang_the_command(folder, local, monkeypatch):
+    monkeypatch.setattr(writer, "HANG_SECONDS", 0.05)
+    gate = threading.Event()
+
+    class Hangs(Files):
+        def replace(self, source, target):
+            gate.wait(60)
+            super().replace(source, target)
+
+    with pytest.raises(StoreUnreachable, match=r"does not respond.* 9 sequences could not be kept"):
+        add(folder, keys_of(9), vectors_of(9), files=Hangs())
+    gate.set()
 
 
 def test_an_unreadable_store_does_not_count_as_empty(filled, monkeypatch):
@@ -526,6 +535,7 @@ def test_an_unreadable_store_does_not_count_as_empty(filled, monkeypatch):
         raise OSError(errno.ENOTCONN, "Transport endpoint is not connected")
 
     monkeypatch.setattr("os.scandir", unreachable)
+    monkeypatch.setattr(filesystem, "RETRY_SECONDS", 0.01)
     with pytest.raises(StoreUnreachable, match="cannot be accessed"):
         filled.missing(keys_of(50))
 
@@ -660,7 +670,8 @@ def forged(path, change, n=4):
     toc = json.loads(bytes(parts.pop()[1]).split(b"\n", 1)[1])
     change(toc, toc["blocks"][0]["arrays"])
     front = hdf5._front(json.dumps(toc, separators=(",", ":")).encode())
-    Files().write(path, [*parts, (0, front)])
+    path.unlink(missing_ok=True)
+    Files().write(path, as_image([*parts, (0, front)]))
 
 
 FORGERIES = {

@@ -228,7 +228,7 @@ OTHER_TOOLS = set(
     # hf download
     "--revision "
     # tests/crash/kills.py, tests/many.py and the old notebooks
-    "--jobs --kills --resume --seconds --spool-first --steps --writers".split()
+    "--flaky --jobs --kills --resume --seconds --steps --writers".split()
 )
 
 

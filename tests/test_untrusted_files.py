@@ -25,7 +25,6 @@ from abag.embed.shards import shard
 from abag.embed.shards.regular_files import DamagedShard
 from abag.embed.shards.shard import read_table_of_contents
 from abag.embed.shards.shard_index import MissingVectors, UnknownPooling
-from abag.embed.store import spool as spools
 from abag.embed.store import writer
 from abag.embed.store.maintenance import merge, pack, verify
 from abag.embed.store.status import info
@@ -179,24 +178,6 @@ def test_an_index_of_weights_names_only_files_of_its_folder(tmp_path, name):
         find_checkpoint(str(folder))
     index.write_text(json.dumps({"weight_map": {"a": "model-1.safetensors"}}))
     assert find_checkpoint(str(folder)).weights
-
-
-@pytest.mark.parametrize("content", [b"", b"{}", b'{"kind": "antibody"}'])
-def test_a_spool_with_a_foreign_folder_is_left_in_place(tmp_path, monkeypatch, table, content):
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
-    (tmp_path / "tmp").mkdir()
-    made = make_store(tmp_path / "store", table)
-    sound = made.folders()[0].path.name
-    spool = tmp_path / "tmp" / f"{spools._prefix(tmp_path / 'store')}1"
-    shutil.copytree(tmp_path / "store", spool)
-    (spool / "odd").mkdir()
-    (spool / "odd" / "encoder.json").write_bytes(content)
-    (spool / sound / "encoder.json").write_bytes(content)
-    before = everything_in(tmp_path / "store")
-    shutil.rmtree(tmp_path / "store" / made.folders()[1].path.name)
-    assert spools.publish_spools(tmp_path / "store") > 0  # the other folder
-    assert everything_in(tmp_path / "store") == before
-    assert (spool / sound / "encoder.json").exists()
 
 
 def test_a_file_that_is_larger_than_the_memory_is_one_line(tmp_path, packed, table):

@@ -29,7 +29,7 @@ from abag.embed.encoders.identity import find_checkpoint
 from abag.embed.families.registry import FAMILIES, SHAPES, HubSource, guess_family, hub_source
 from abag.embed.kernels.attention import choose_attention, kernel_problems
 from abag.embed.sequences.chains import Kind
-from abag.embed.shards.filesystem import is_local, is_unmounted_drive, mount_of
+from abag.embed.store.filesystem import is_unmounted_drive
 from abag.embed.store.spool import spooled_rows
 from abag.embed.store.store import open_store
 from abag.embed.weights.checkpoints import EncoderCheckpoint, EncoderNotFound
@@ -385,7 +385,7 @@ def check_store(store: Path, files: Files | None = None) -> Iterator[Check]:
     yield Check("store", "ok", f"{store}: {content}", {"path": str(store)})
     yield _check_writing(folder, files)
     yield _check_space(folder)
-    yield _check_file_system(store)
+    yield _check_spool(store)
 
 
 def _describe_content(store: Path) -> str:
@@ -404,7 +404,7 @@ def _check_writing(folder: Path, files: Files) -> Check:
     path = folder / f".abag-doctor-{os.getpid()}.probe"
     partial, data = partial_path(path), os.urandom(1 << 16)
     steps: dict[str, Callable[[], object]] = {
-        "write and sync": lambda: files.write(partial, [(0, data)]),
+        "write and sync": lambda: files.write(partial, data),
         "rename": lambda: files.replace(partial, path),
         "sync the folder": lambda: files.sync_folder(folder),
         "read back": lambda: _expect_same(path.read_bytes(), data),
@@ -445,14 +445,12 @@ def _check_space(folder: Path) -> Check:
     return Check("store: space", "ok" if enough else "FAIL", text, {"free_bytes": free})
 
 
-def _check_file_system(store: Path) -> Check:
-    mount, spooled = mount_of(store), spooled_rows(store)
-    values = {"mount": mount.point, "kind": mount.kind, "waiting": spooled}
-    text = f"{mount.kind} at {mount.point}, "
-    text += "local" if is_local(store) else "remote: each shard is written locally first"
-    if spooled:
-        text += (
-            f"; {spooled:,} sequences of an earlier run are spooled on this machine, and the next "
-            "abag embed into this store commits them"
+def _check_spool(store: Path) -> Check:
+    waiting = spooled_rows(store)
+    text = "empty"
+    if waiting:
+        text = (
+            f"{waiting:,} sequences of an earlier run are in a local spool on this machine; the "
+            "next abag embed into this store commits them"
         )
-    return Check("store: kind", "note" if spooled else "ok", text, values)
+    return Check("store: spool", "note" if waiting else "ok", text, {"waiting": waiting})

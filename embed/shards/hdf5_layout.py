@@ -23,7 +23,6 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from abag.core.files import Chunk
 from abag.embed.shards.regular_files import DIGEST_BYTES, as_bytes, digest_of
 from abag.embed.shards.shard import (
     FORMAT,
@@ -31,6 +30,7 @@ from abag.embed.shards.shard import (
     VERSION,
     ArrayEntry,
     Attrs,
+    Chunk,
     VectorBlock,
     check_block,
     gaps_between,

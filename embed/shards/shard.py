@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from abag.core.files import Chunk, Files, write_chunks
+from abag.core.files import Files, write_bytes
 from abag.embed.shards.regular_files import (
     CHUNK_BYTES,
     DIGEST_BYTES,
@@ -50,6 +50,8 @@ _CHECKSUMS = re.compile(r"[0-9a-f]{8} [0-9a-f]{32}")
 _EXPONENTS = {"<f2": ("<u2", 0x7C00), "<f4": ("<u4", 0x7F800000)}
 
 Attrs = Mapping[str, str | int | float]
+Chunk = tuple[int, bytes | bytearray | memoryview]
+"""An offset in a file and the bytes that belong there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,15 +296,17 @@ def check_file(path: Path) -> None:
 
 
 def commit_shard(path: Path, chunks: Iterable[Chunk], files: Files) -> None:
-    """Write a shard or a packed store atomically; every byte is checked before the rename.
+    """Write a shard or a packed store; errors as for :func:`abag.core.files.write_bytes`."""
+    write_bytes(path, as_image(chunks), files=files)
 
-    Raises
-    ------
-    OSError, DamagedShard
-        If the file system fails, or returns other bytes than were written. Calling again with
-        the same bytes is safe, even if the file was already renamed.
-    """
-    write_chunks(path, chunks, check=check_file, files=files)
+
+def as_image(chunks: Iterable[Chunk]) -> bytes:
+    """Return the content of a file."""
+    image = bytearray()
+    for offset, data in chunks:
+        image.extend(bytes(max(0, offset + len(data) - len(image))))
+        image[offset : offset + len(data)] = data
+    return bytes(image)
 
 
 def _parse(path: Path, start: int, text: bytes) -> TableOfContents:

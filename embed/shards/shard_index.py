@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from abag import AbagError
 from abag.core.arrays import KeyIndex
 from abag.core.messages import say
-from abag.embed.shards.filesystem import access
 from abag.embed.shards.regular_files import DamagedShard
 from abag.embed.shards.shard import VectorBlock, read_table_of_contents
+from abag.embed.store.filesystem import access
 
 READERS = min(8, os.cpu_count() or 1)
 

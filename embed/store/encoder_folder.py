@@ -14,10 +14,9 @@ from numpy.typing import NDArray
 from abag import AbagError
 from abag.core.files import Files
 from abag.embed.sequences.chains import Kind
-from abag.embed.shards.filesystem import StoreUnreachable, access
 from abag.embed.shards.shard import Attrs, VectorBlock
 from abag.embed.shards.shard_index import ShardIndex, UnknownPooling, gather_rows, unknown_pooling
-from abag.embed.store.publisher import ShardPublisher
+from abag.embed.store.filesystem import StoreUnreachable, access
 from abag.embed.store.run_notes import RunNotes
 from abag.embed.store.store_files import (
     ADAPTER_FOLDER,
@@ -232,7 +231,7 @@ class EncoderFolder:
         commit_rows : int
             Sequences per shard; as many are committed early.
         **options
-            As for :class:`abag.embed.store.publisher.ShardPublisher`.
+            ``retry_seconds``: how long to retry a failing store in the end; ``files``.
 
         Raises
         ------
@@ -251,5 +250,11 @@ class EncoderFolder:
             msg = f"attributes {sorted(taken)} are set by the store"
             raise ValueError(msg)
         options = {"files": self._files, **options}
-        publisher = ShardPublisher(self.path, self.info, attrs={**attrs, **own}, **options)
-        return ShardWriter(publisher, commit_seconds=commit_seconds, commit_rows=commit_rows)
+        return ShardWriter(
+            self.path,
+            self.info,
+            attrs={**attrs, **own},
+            commit_seconds=commit_seconds,
+            commit_rows=commit_rows,
+            **options,
+        )

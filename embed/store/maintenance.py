@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from abag import AbagError
 from abag.core.arrays import KEY_BYTES, sort_keys
-from abag.core.files import Files, read_chunks, sweep_partials_of
+from abag.core.files import Files, sweep_partials_of
 from abag.embed.shards.hdf5_layout import BlockSource, shard_chunks
 from abag.embed.shards.regular_files import DamagedShard
 from abag.embed.shards.shard import (
@@ -157,7 +157,7 @@ def _copy_block(
     if path.exists() and is_same_shard(path, block):
         return "present"
     if is_shard:
-        commit_shard(path, read_chunks(block.path), files)
+        commit_shard(path, [(0, block.path.read_bytes())], files)
     else:
         shapes = {name: (array.dtype, array.shape) for name, array in block.arrays.items()}
         source = BlockSource("/", block.attrs, shapes, block.load)

@@ -16,11 +16,11 @@ from typing import TypedDict
 from abag.core.files import adopt, make_folder, scratch_folder
 from abag.core.hub import HubFile, Repository, check_room, open_repository, parse_address
 from abag.core.messages import bar, say
-from abag.embed.shards.filesystem import access
 from abag.embed.shards.regular_files import DamagedShard
 from abag.embed.shards.shard import check_file, read_table_of_contents
 from abag.embed.shards.shard_index import refuse_foreign
 from abag.embed.store.encoder_folder import EncoderFolder
+from abag.embed.store.filesystem import access
 from abag.embed.store.hub_listing import StoreListing
 from abag.embed.store.maintenance import is_same_shard, refuse_other_poolings
 from abag.embed.store.store import NotAStore, Store, open_store

@@ -1,35 +1,28 @@
-"""Spools: local stores for shards that their own store does not accept at the moment.
+"""Spools: local folders of finished shards that their store does not accept at the moment.
 
-The name of a spool says which store it belongs to. Its writer holds a lock on it while it lives.
-The next ``abag embed`` into that store finds the spools of dead writers, and moves their shards
-into the store.
+A writer has a spool of its own in the cache folder, and holds a lock on it while it lives. The next
+``abag embed`` into that store finds the spools of dead writers, and moves their shards into the
+store.
 """
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
+import secrets
 import shutil
-import tempfile
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 
-from abag.core.files import Files, read_chunks
+from abag import cache_dir
+from abag.core.files import Files, FolderBusy, make_folder, only_writer, remove_quietly, write_bytes
 from abag.core.messages import say
-from abag.embed.shards.filesystem import StoreUnreachable, retry_if_remote
-from abag.embed.shards.regular_files import DamagedShard
-from abag.embed.shards.shard import check_file, commit_shard, read_table_of_contents
-from abag.embed.store.store_files import (
-    ENCODER_FILE,
-    STORE_FILE,
-    create_encoder_folder,
-    create_store,
-    read_encoder_info,
-)
-
-_LOCK = ".lock"
+from abag.embed.store.filesystem import StoreUnreachable, access
+from abag.embed.store.shard import shard_name
+from abag.embed.store.store_files import ENCODER_FILE, create_encoder_folder
 
 
 class Spool:
@@ -46,39 +39,47 @@ class Spool:
     def __init__(self, folder: Path, info: Mapping[str, object]) -> None:
         self.path: Path | None = None
         self._folder, self._info = folder, info
-        self._lock = -1
+        self._shards: deque[Path] = deque()
+        self._lock = ExitStack()
 
-    def folder(self) -> Path:
-        """Return the encoder's folder in the spool; create it if it is new."""
+    @property
+    def rows(self) -> int:
+        """Sequences in the spool."""
+        return sum(map(_rows, tuple(self._shards)))
+
+    def keep(self, name: str, image: bytes, rows: int) -> None:
+        """Keep a shard of some rows on the local disk."""
         if self.path is None:
-            spool = Path(tempfile.mkdtemp(prefix=_prefix(self._folder.parent)))
-            self._lock = _lock(spool)
+            spool = _spools_of(self._folder.parent) / f"{self._folder.name}.{secrets.token_hex(8)}"
+            self._lock.enter_context(only_writer(spool))
             self.path = spool
-        path = self.path / self._folder.name
-        if not path.exists():
-            create_encoder_folder(path, self._info, Files())
-            create_store(self.path, Files())  # last: without its mark, nobody lists the spool
-        return path
+            create_encoder_folder(spool, self._info, Files())
+        shard = self.path / f"{rows}-{name}"
+        write_bytes(shard, image)
+        self._shards.append(shard)
 
-    def close(self, *, empty: bool) -> None:
+    def publish(self, files: Files) -> Iterator[int]:
+        """Move the shards into the store in the order in which they were kept; yield their rows."""
+        while self._shards:
+            rows = _publish_shard(self._shards[0], self._folder, files)
+            self._shards.popleft()
+            yield rows
+
+    def close(self) -> None:
         """Remove the spool, or leave its shards to the next run into the store."""
-        if self.path is not None:
-            if empty:
-                shutil.rmtree(self.path, ignore_errors=True)
-            os.close(self._lock)
+        if self.path is not None and not self._shards:
+            shutil.rmtree(self.path, ignore_errors=True)
+        self._lock.close()
 
 
 def list_spools(store: Path) -> list[Path]:
-    """List this user's spools for a store, whether or not their writers live."""
-    paths = Path(tempfile.gettempdir()).glob(_prefix(store) + "*")
-    # links and folders of other users are ignored: anybody may have written their vectors
-    return sorted(path for path in paths if _is_own_folder(path) and (path / STORE_FILE).exists())
+    """List the spools for a store on this machine, whether or not their writers live."""
+    return sorted(file.parent for file in _spools_of(store).glob(f"*/{ENCODER_FILE}"))
 
 
 def spooled_rows(store: Path) -> int:
     """Count the sequences in the spools for a store on this machine."""
-    shards = (shard for spool in list_spools(store) for shard in spool.glob("*/*.h5"))
-    return sum(map(_rows, shards))
+    return sum(_rows(shard) for spool in list_spools(store) for shard in spool.glob("*.h5"))
 
 
 def publish_spools(store: Path, files: Files | None = None) -> int:
@@ -91,83 +92,53 @@ def publish_spools(store: Path, files: Files | None = None) -> int:
     """
     published = 0
     for spool in list_spools(store):
-        try:
-            lock = _lock(spool)
-        except OSError:  # its writer lives, or another process was quicker
-            continue
-        try:
+        # its writer lives, or another process publishes it or has just done so
+        with suppress(FolderBusy, FileNotFoundError), only_writer(spool):
             published += _publish(spool, store, files or Files())
-        except (OSError, DamagedShard) as error:
-            msg = (
-                f"{store}: cannot be written to ({error}); expected a writable store. The "
-                f"uncommitted shards stay in {spool}; run the same command again when the store "
-                "is available."
-            )
-            raise StoreUnreachable(msg) from error
-        finally:
-            os.close(lock)
     return published
 
 
 def _publish(spool: Path, store: Path, files: Files) -> int:
-    rows, whole = 0, True
-    for folder in sorted(path.parent for path in spool.glob(f"*/{ENCODER_FILE}")):
-        try:
-            info = read_encoder_info(folder)
-        except DamagedShard as error:
-            say(f"{error} Its shards are left in {spool}; their sequences will be encoded again.")
-            whole = False
-            continue
-        target = store / folder.name
-        retry_if_remote(partial(_create_if_new, target, info, files), store)
-        for shard in sorted(folder.glob("*.h5")):
-            rows += _publish_shard(shard, target / shard.name, files)
-    if whole:
-        shutil.rmtree(spool, ignore_errors=True)
-    say(f"{store}: added {rows} sequences of an earlier run from {spool}.")
+    folder, rows = store / spool.name.rpartition(".")[0], 0
+    try:
+        for shard in sorted(spool.glob("*.h5")):
+            access(folder, partial(_create_if_new, folder, spool, files))
+            rows += access(folder, partial(_publish_shard, shard, folder, files))
+    except StoreUnreachable as error:
+        msg = (
+            f"{store}: cannot be written to ({error.__cause__}); expected a writable store. The "
+            f"uncommitted shards stay in {spool}; run the same command again when the store is "
+            "available."
+        )
+        raise StoreUnreachable(msg) from error
+    shutil.rmtree(spool, ignore_errors=True)
+    if rows:
+        say(f"{store}: added {rows} sequences of an earlier run from {spool}.")
     return rows
 
 
-def _create_if_new(target: Path, info: Mapping[str, object], files: Files) -> None:
-    if not target.parent.exists():
-        create_store(target.parent, files)
-    if not (target / ENCODER_FILE).exists():
-        create_encoder_folder(target, info, files)
+def _create_if_new(folder: Path, spool: Path, files: Files) -> None:
+    if not (folder / ENCODER_FILE).exists():
+        make_folder(folder, files)
+        write_bytes(folder / ENCODER_FILE, (spool / ENCODER_FILE).read_bytes(), files=files)
 
 
-def _publish_shard(shard: Path, target: Path, files: Files) -> int:
-    """Copy a shard into the store and return its rows; leave a damaged one out."""
-    try:
-        check_file(shard)
-    except DamagedShard as error:
-        say(f"{error} It is left out; its sequences will be encoded again.")
+def _publish_shard(shard: Path, folder: Path, files: Files) -> int:
+    """Move a shard into an encoder's folder and return its rows; leave a damaged one out."""
+    name, image = shard.name.partition("-")[2], shard.read_bytes()
+    if shard_name(image) != name:
+        say(f"{shard}: is damaged. It is left out; its sequences will be encoded again.")
         return 0
-    retry_if_remote(lambda: commit_shard(target, read_chunks(shard), files), target)
+    write_bytes(folder / name, image, files=files)
+    remove_quietly(shard)
     return _rows(shard)
 
 
 def _rows(shard: Path) -> int:
-    try:
-        return read_table_of_contents(shard).blocks[0].rows
-    except (OSError, DamagedShard):  # moved into the store since it was listed, or damaged
-        return 0
+    """Return the number of rows, with which the name of a spooled shard begins."""
+    return int(shard.name.partition("-")[0])
 
 
-def _prefix(store: Path) -> str:
-    name = hashlib.blake2b(os.fsencode(store.resolve()), digest_size=6).hexdigest()
-    return f"abag-waiting-{name}-"
-
-
-def _is_own_folder(path: Path) -> bool:
-    return not path.is_symlink() and path.is_dir() and path.stat().st_uid == os.getuid()
-
-
-def _lock(spool: Path) -> int:
-    """Lock a spool until the descriptor is closed; BlockingIOError if its writer lives."""
-    lock = os.open(spool / _LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(lock)
-        raise
-    return lock
+def _spools_of(store: Path) -> Path:
+    digest = hashlib.blake2b(os.fsencode(store.resolve()), digest_size=8).hexdigest()
+    return cache_dir() / "spool" / digest

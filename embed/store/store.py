@@ -33,10 +33,10 @@ from abag.embed.sequences.chains import (
 )
 from abag.embed.sequences.pairs import SequenceTable
 from abag.embed.sequences.tables import TableLike
-from abag.embed.shards.filesystem import COLAB_DRIVE, StoreUnreachable, access, is_unmounted_drive
 from abag.embed.shards.regular_files import DamagedShard
 from abag.embed.shards.shard import MAX_PACKED_CONTENTS_BYTES, read_table_of_contents
 from abag.embed.store.encoder_folder import EncoderFolder, ReadOnlyStore
+from abag.embed.store.filesystem import COLAB_DRIVE, StoreUnreachable, access, is_unmounted_drive
 from abag.embed.store.store_files import (
     ADAPTER_PATHS,
     FOLDER_NAME,

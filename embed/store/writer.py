@@ -1,33 +1,37 @@
 """Write vectors to a store on a background thread, while the encoder continues.
 
-The thread collects added vectors into shards and commits them. If the store's file system fails,
-finished shards are kept on the local disk until it recovers. A writer that has to give up stops
-the run with its own error.
+The thread collects added vectors into shards and commits them. A shard that the store does not
+accept goes into a spool on the local disk, and is tried again at each commit and in the end. A
+writer that has to give up stops the run with its own error.
 """
 
 from __future__ import annotations
 
-import math
 import threading
 import time
 from collections import deque
 from collections.abc import Mapping
 from contextvars import copy_context
+from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from abag import AbagError
+from abag.core.files import Files, sweep_partials, write_bytes
 from abag.core.messages import say
-from abag.embed.shards.filesystem import LONGEST_PAUSE_SECONDS
-from abag.embed.shards.regular_files import DamagedShard
-from abag.embed.shards.shard import is_finite
-from abag.embed.store.publisher import NamedArrays, ShardPublisher
+from abag.embed.store.filesystem import RETRY_SECONDS, StoreUnreachable, access
+from abag.embed.store.shard import Attrs, is_finite, shard_image, shard_name
+from abag.embed.store.spool import Spool
 
 COMMIT_ROWS = 4096
 QUEUED_COMMITS = 4  # shards' worth of added vectors before add() blocks
 HURRY_SECONDS = 4.0  # time for the last commits after a signal or an error
+HANG_SECONDS = 300.0  # without any progress, after which close() gives up
+
+NamedArrays = dict[str, NDArray[Any]]
+"""The arrays of some sequences, each with one row per sequence."""
 
 
 class NotFinite(AbagError):
@@ -39,28 +43,40 @@ class ShardWriter:
 
     Made by `EncoderFolder.writer`; a context manager. Leaving the block, also by an exception or
     a signal, commits everything that was added.
+
+    Attributes
+    ----------
+    committed : int
+        Sequences in the store, of those added.
     """
 
     def __init__(
-        self, publisher: ShardPublisher, *, commit_seconds: float, commit_rows: int
+        self,
+        folder: Path,
+        info: Mapping[str, object],
+        *,
+        attrs: Attrs,
+        commit_seconds: float,
+        commit_rows: int,
+        retry_seconds: float = RETRY_SECONDS,
+        files: Files | None = None,
     ) -> None:
-        self._publisher = publisher
+        self.committed = 0
+        self._folder, self._attrs, self._files = folder, dict(attrs), files or Files()
         self._commit_seconds, self._commit_rows = commit_seconds, commit_rows
+        self._retry_seconds = retry_seconds
         self._added: deque[tuple[float, NamedArrays]] = deque()
-        self._added_rows = 0
+        self._added_rows = self._received = 0
+        self._spool = Spool(folder, info)
         self._closing = False
         self._error: BaseException | None = None
         self._changed = threading.Condition()
+        sweep_partials(folder, self._files)
         # the thread's messages go where this thread's go
         self._thread = threading.Thread(
             target=copy_context().run, args=(self._run,), name="abag-writer", daemon=True
         )
         self._thread.start()
-
-    @property
-    def committed(self) -> int:
-        """Sequences in the store."""
-        return self._publisher.committed
 
     # --- called by the encoder ---
 
@@ -105,6 +121,7 @@ class ShardWriter:
                 raise RuntimeError(msg)
             self._added.append((time.monotonic(), arrays))
             self._added_rows += len(keys)
+            self._received += len(keys)
             self._changed.notify_all()
 
     def __enter__(self) -> Self:
@@ -132,69 +149,98 @@ class ShardWriter:
         with self._changed:
             self._closing = True
             if patience is not None:
-                self._publisher.hurry(patience)
+                self._retry_seconds = min(patience, self._retry_seconds)
             self._changed.notify_all()
-        self._thread.join(None if patience is None else patience + 0.5)
-        if self._thread.is_alive():  # the file system hangs in a call that cannot be interrupted
-            problem = "does not respond"
-            raise self._publisher.unreachable(problem, unfinished_rows=self._added_rows)
+        while self._thread.is_alive():
+            before = self.committed, self._spool.rows
+            self._thread.join(HANG_SECONDS if patience is None else patience + 0.5)
+            stands_still = patience is not None or before == (self.committed, self._spool.rows)
+            if self._thread.is_alive() and stands_still:  # in a call that cannot be interrupted
+                problem = "does not respond"
+                raise self._unreachable(problem)
         self._raise_error()
 
     def _raise_error(self) -> None:
         if self._error is not None:
             raise self._error
 
+    def _unreachable(self, problem: str) -> StoreUnreachable:
+        """Return the error that says where uncommitted sequences are, and what to do."""
+        msg = f"{self._folder}: {problem}; expected a writable store."
+        spooled = self._spool.rows
+        if spooled:
+            msg += (
+                f" Of this run, {self.committed} sequences are committed and {spooled} are kept in "
+                f"{self._spool.path}. When the store is available, run the same command again on "
+                "this machine."
+            )
+        if lost := self._received - self.committed - spooled:
+            msg += f" {lost} sequences could not be kept and have to be encoded again."
+        return StoreUnreachable(msg)
+
     # --- the thread ---
 
     def _run(self) -> None:
         try:
-            self._commit_all()
+            while (arrays := self._take()) is not None:
+                self._commit(arrays)
+            self._empty_spool()
         except BaseException as error:  # noqa: BLE001 -- raised by add() or close()
             self._error = error
         finally:
-            self._publisher.close()
+            self._spool.close()
             with self._changed:
                 self._changed.notify_all()
 
-    def _commit_all(self) -> None:
+    def _commit(self, arrays: NamedArrays) -> None:
+        """Commit a shard, after those in the spool; put it there if that fails."""
+        rows, image = len(arrays["key"]), shard_image(arrays, self._attrs)
+        name = shard_name(image)
         try:
-            while not self._is_done():
-                arrays = self._take()
-                if arrays is not None:
-                    self._publisher.append(arrays)
-                self._publisher.publish()
-        except (OSError, DamagedShard) as error:  # the store failed for too long
-            with self._changed:
-                while self._added:
-                    self._publisher.append(self._cut())
-            self._publisher.spool()
-            problem = f"cannot be written to ({error})"
-            raise self._publisher.unreachable(problem, unfinished_rows=0) from error
+            self._publish_spool()
+            write_bytes(self._folder / name, image, files=self._files)
+            self.committed += rows
+        except OSError as error:
+            is_first = not self._spool.rows
+            try:
+                self._spool.keep(name, image, rows)
+            except OSError as local:
+                problem = f"cannot be written to ({error}), nor can the local spool ({local})"
+                raise self._unreachable(problem) from error
+            if is_first:
+                say(
+                    f"{self._folder}: cannot be written to ({error}); trying again at each commit. "
+                    f"Until then, finished shards are kept in {self._spool.path}."
+                )
 
-    def _is_done(self) -> bool:
-        return self._closing and not self._added and self._publisher.is_empty
+    def _publish_spool(self) -> None:
+        if self._spool.rows:
+            for rows in self._spool.publish(self._files):
+                self.committed += rows
+            say(f"{self._folder}: is writable again.")
+
+    def _empty_spool(self) -> None:
+        try:
+            access(self._folder, self._publish_spool, seconds=self._retry_seconds)
+        except StoreUnreachable as error:
+            problem = f"cannot be written to ({error.__cause__})"
+            raise self._unreachable(problem) from error
+        if self.committed < self._received:
+            problem = "a shard in the local spool was damaged"
+            raise self._unreachable(problem)
 
     def _take(self) -> NamedArrays | None:
-        """Wait until a shard or a retry is due; return the shard's arrays, or None."""
+        """Wait until a shard is due and return its arrays; None after the last."""
         with self._changed:
-            while not self._is_done():
-                now, commit_at = time.monotonic(), self._commit_at()
-                if now >= commit_at:
-                    return self._cut()
-                retry_at = math.inf if self._publisher.is_empty else self._publisher.retry_at
-                if now >= retry_at:
+            while True:
+                wait_s = 3600.0
+                if self._added:
+                    wait_s = self._added[0][0] + self._commit_seconds - time.monotonic()
+                    if self._closing or self._added_rows >= self._commit_rows or wait_s <= 0:
+                        return self._cut()
+                elif self._closing:
                     return None
-                wake_at = min(commit_at, retry_at, now + LONGEST_PAUSE_SECONDS)
-                self._changed.wait(wake_at - now)
-            return None
-
-    def _commit_at(self) -> float:
-        """Return when the added vectors have to become a shard."""
-        if not self._added or self._publisher.is_full:
-            return math.inf
-        if self._closing or self._added_rows >= self._commit_rows:
-            return 0.0
-        return self._added[0][0] + self._commit_seconds
+                self._changed.wait(min(wait_s, 3600.0))
 
     def _cut(self) -> NamedArrays:
         """Take the rows of one shard from what was added."""

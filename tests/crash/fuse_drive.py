@@ -212,16 +212,16 @@ def main(folder, kills=20, *chosen):
         print(name, result[name], f"{seconds:.1f} s", file=sys.stderr)
     if not chosen or "disconnected" in chosen:
         result["disconnected"] = disconnected(folder, embed, whole, log, kills, whole_s)
-    left = list((folder / "local").glob("abag-waiting-*/*/*.h5"))
+    left = list(folder.glob("cache/abag/spool/*/*/*.h5"))
     result["shards left in a spool"] = len(left)
     print(json.dumps(result))
 
 
 def disconnected(folder, embed, whole, log, times, whole_s):
     """Kill the drive during a run, mount it again, and run the same command."""
-    from abag.embed.shards import filesystem
+    from abag.embed.store import filesystem
 
-    filesystem.RETRY_SECONDS = 5  # instead of five minutes, for which a read is tried again
+    filesystem.RETRY_SECONDS = 5  # instead of a minute, for which a read is tried again
     counts, rng = Counter(), random.Random(3)
     for number in range(times):
         drive = Mounted(folder)

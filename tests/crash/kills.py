@@ -10,6 +10,7 @@ reports to its parent what the writer calls committed, and is killed at a random
 from __future__ import annotations
 
 import argparse
+import errno
 import json
 import os
 import random
@@ -27,6 +28,7 @@ import numpy as np
 
 from abag.core.files import Files
 from abag.core.messages import reporting
+from abag.embed.store import filesystem
 from abag.embed.store.spool import publish_spools
 from abag.embed.store.store import open_store
 
@@ -40,24 +42,22 @@ VECTORS = np.random.default_rng(1).standard_normal((SEQUENCES, WIDTH)).astype(np
 
 
 class KillingFiles(Files):
-    """Kills its own process at the n-th file operation."""
+    """Kills its own process at the n-th file operation; `flaky` lets some of them fail."""
 
-    def __init__(self, last: int) -> None:
-        self.left = last
+    def __init__(self, last: int, rng: random.Random | None = None) -> None:
+        self.left, self.flaky = last, rng
 
     def step(self):
         self.left -= 1
         if not self.left:
             os.kill(os.getpid(), signal.SIGKILL)
+        if self.flaky is not None and self.flaky.random() < 0.1:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    def write(self, path, parts):
-        super().write(path, self.counted(parts))
+    def write(self, path, content):
         self.step()
-
-    def counted(self, parts):
-        for part in parts:
-            self.step()
-            yield part
+        super().write(path, content)
+        self.step()
 
     def replace(self, source, target):
         self.step()
@@ -69,18 +69,17 @@ class KillingFiles(Files):
         self.step()
 
 
-def child(root: Path, seed: int, report: int, files: Files, spool_first: bool) -> None:
+def child(root: Path, seed: int, report: int, files: Files) -> None:
     """Add what is missing; write (row, committed?) pairs to `report`."""
     rng = random.Random(seed)
-    tempfile.tempdir = str(root.parent)  # deleted with the store
-    open_store(root, create=True, files=files)
+    os.environ["XDG_CACHE_HOME"] = str(root.parent / "cache")  # deleted with the store
+    filesystem.FIRST_PAUSE_SECONDS = 0.0001
     publish_spools(root, files)
     folder = open_store(root, create=True, files=files).create_folder("antibody", INFO)
     rows = np.flatnonzero(folder.missing(KEYS, verify=True))
     rows = rows[np.random.default_rng(seed).permutation(len(rows))]
     reported = 0
-    options = {"commit_rows": COMMIT_ROWS, "commit_seconds": 0.01, "spool_first": spool_first}
-    with folder.writer(attrs={}, **options) as writer:
+    with folder.writer(attrs={}, commit_rows=COMMIT_ROWS, commit_seconds=0.01) as writer:
         for at in range(0, len(rows), BATCH):
             part = rows[at : at + BATCH]
             lengths = np.full(len(part), 100)
@@ -97,7 +96,7 @@ def report_rows(report: int, rows, reported: int, committed: int) -> int:
     return committed
 
 
-def spawn(root: Path, seed: int, files: Files, spool_first: bool) -> tuple[int, int]:
+def spawn(root: Path, seed: int, files: Files) -> tuple[int, int]:
     """Fork a child; return its process id and the pipe that it writes to."""
     receive, send = os.pipe()
     pid = os.fork()
@@ -107,7 +106,7 @@ def spawn(root: Path, seed: int, files: Files, spool_first: bool) -> tuple[int, 
     code = 1
     try:
         os.close(receive)
-        child(root, seed, send, files, spool_first)
+        child(root, seed, send, files)
         code = 0
     except BaseException:  # noqa: BLE001 -- printed; the parent stops
         traceback.print_exc()
@@ -145,7 +144,7 @@ def check(root: Path, acknowledged: set[int], counts: Counter) -> set[int]:
     return set(present.tolist())
 
 
-def run(kills: int, writers: int, seed: int, *, steps: bool, spool_first: bool) -> dict[str, int]:
+def run(kills: int, writers: int, seed: int, *, steps: bool, flaky: bool) -> dict[str, int]:
     """Kill writers of one store after the other until there were enough kills."""
     rng = random.Random(seed)
     counts = Counter(dict.fromkeys(("kills", "stores", "lost", "unreadable", "wrong"), 0))
@@ -156,8 +155,8 @@ def run(kills: int, writers: int, seed: int, *, steps: bool, spool_first: bool) 
             while len(present) < SEQUENCES:
                 step = step + 1 if steps else 0
                 children = [
-                    spawn(root, rng.randrange(1 << 30), files, spool_first)
-                    for files in (KillingFiles(step) if steps else Files() for _ in range(writers))
+                    spawn(root, rng.randrange(1 << 30), KillingFiles(step, rng if flaky else None))
+                    for _ in range(writers)
                 ]
                 for pid, receive in children:
                     if not steps:
@@ -178,7 +177,7 @@ def run(kills: int, writers: int, seed: int, *, steps: bool, spool_first: bool) 
                 counts["encoded_again"] += len(added & before) if writers == 1 else 0
             counts["acknowledged"] += len(acknowledged)
             counts["stores"] += 1
-            counts["shards_spooled"] += len(list(root.parent.glob("abag-waiting-*/*/*.h5")))
+            counts["shards_spooled"] += len(list(root.parent.glob("cache/abag/spool/*/*/*.h5")))
             counts["partials_left"] += len(list(root.glob("*/*.partial")))
     return dict(counts)
 
@@ -189,12 +188,12 @@ def main() -> None:
     parser.add_argument("--writers", type=int, default=1)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--steps", action="store_true", help="kill at each file operation")
-    parser.add_argument("--spool-first", action="store_true", help="write to the local disk first")
+    parser.add_argument("--flaky", action="store_true", help="let some operations fail")
     options = parser.parse_args()
     with reporting(silent=True):
         counts = run(
             options.kills, options.writers, options.seed,
-            steps=options.steps, spool_first=options.spool_first,
+            steps=options.steps, flaky=options.flaky,
         )  # fmt: skip
     json.dump(counts, sys.stdout)
 

@@ -39,7 +39,7 @@ def test_kills_at_each_file_operation_of_a_commit_lose_no_acknowledged_row():
 
 @pytest.mark.parametrize("how", [[], ["--steps"]], ids=["any time", "steps"])
 def test_kills_of_writers_with_a_local_spool_lose_no_acknowledged_row(how):
-    assert_nothing_lost(killed("--kills", "12", "--spool-first", *how), 12)
+    assert_nothing_lost(killed("--kills", "12", "--flaky", *how), 12)
 
 
 def test_kills_among_eight_writers_lose_no_acknowledged_row():
@@ -63,4 +63,4 @@ def test_a_thousand_kills_at_file_operations_lose_no_acknowledged_row():
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("how", [["--steps"], ["--writers", "2"]], ids=["steps", "two writers"])
 def test_a_thousand_kills_with_a_local_spool_lose_no_acknowledged_row(how):
-    assert_nothing_lost(killed("--kills", "1000", "--spool-first", "--seed", "5", *how), 1000)
+    assert_nothing_lost(killed("--kills", "1000", "--flaky", "--seed", "5", *how), 1000)

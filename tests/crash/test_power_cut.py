@@ -197,7 +197,7 @@ VECTORS = np.random.default_rng(1).standard_normal((12, 8)).astype(np.float16)
 
 def add(store, rows):
     folder = open_store(store, create=True).create_folder("antibody", INFO)
-    with folder.writer(attrs={}, spool_first=False) as out:
+    with folder.writer(attrs={}) as out:
         out.add(KEYS[rows], np.ones(len(KEYS[rows])), {"mean": VECTORS[rows]})
 
 
