@@ -553,7 +553,7 @@ def store_push(store: Path, address: str, private: bool, as_json: bool) -> None:
     Example:
       abag store push store hf://datasets/user/name
     """
-    from abag.embed.store.push import push
+    from abag.embed.store.sync import push
 
     with reporting(bars=True):
         _print(push(store, address, private=private), as_json, outline)
@@ -573,7 +573,7 @@ def store_pull(address: str, store: Path, as_json: bool) -> None:
     Example:
       abag store pull hf://datasets/user/name --store store
     """
-    from abag.embed.store.pull import pull
+    from abag.embed.store.sync import pull
 
     with reporting(bars=True):
         _print(pull(address, store), as_json, outline)

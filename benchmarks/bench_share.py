@@ -95,9 +95,8 @@ def main():
 def measure(at):
     from abag.core.messages import reporting
     from abag.embed.store.maintenance import verify
-    from abag.embed.store.pull import pull
-    from abag.embed.store.push import push
     from abag.embed.store.store import open_store
+    from abag.embed.store.sync import pull, push
 
     store, new = at / "store", at / "new"
     size = sum(path.stat().st_size for path in store.rglob("*.h5"))

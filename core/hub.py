@@ -1,13 +1,12 @@
 """Repositories on the model hub: the one module that knows huggingface_hub.
 
-Logging in is left to huggingface_hub (``hf auth login``, ``HF_TOKEN``). What a repository lists is
-checked before it is used, and a downloaded file is compared with its digest in the listing.
+Logging in is left to huggingface_hub (``hf auth login``, ``HF_TOKEN``). Callers choose what they
+download by names that their format allows, and check it: a shard by its name, which is a digest,
+the files of a predictor by its manifest.
 """
 
 from __future__ import annotations
 
-import hashlib
-import io
 import logging
 import re
 import shutil
@@ -16,11 +15,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Literal
+from typing import TYPE_CHECKING, Literal
 
 from abag import AbagError
 from abag.core.messages import first_line
-from abag.core.names import UnsafeFile
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
@@ -33,13 +31,10 @@ _ADDRESS = re.compile(
     rf"hf:/{{1,2}}(?P<datasets>datasets/)?(?P<name>{_PART}/{_PART})(@(?P<revision>{_PART}(/{_PART})*))?",
     re.ASCII,
 )
-_PATH = re.compile(r"[\w@+-][\w@.+-]*(/[\w@+-][\w@.+-]*)*", re.ASCII)
-"""Paths that are downloaded: no part of one begins with a dot."""
-_DIGESTS = {"sha256": re.compile(r"[0-9a-f]{64}"), "git": re.compile(r"[0-9a-f]{40}")}
 
 
 class HubError(AbagError):
-    """The hub cannot be reached, refuses, or its files are not those that it lists."""
+    """The hub cannot be reached, refuses, or lists what a hub does not."""
 
 
 class HubUnreachable(HubError):
@@ -95,38 +90,12 @@ def parse_address(text: Path | str, kind: RepositoryKind) -> HubAddress:
     return HubAddress(kind, match["name"], match["revision"])
 
 
-@dataclass(frozen=True, slots=True)
-class HubFile:
-    """A file as a repository lists it."""
-
-    path: str
-    size: int
-    digest: str
-    """``sha256`` of a large file, ``git`` object id of a small one."""
-    algorithm: Literal["sha256", "git"]
-
-    def matches(self, path: Path) -> bool:
-        """Whether a file on the disk has the listed size and digest."""
-        if path.stat().st_size != self.size:
-            return False
-        with path.open("rb") as file:
-            return self._is_digest_of(file)
-
-    def holds(self, content: bytes) -> bool:
-        """Whether bytes have the listed size and digest."""
-        return len(content) == self.size and self._is_digest_of(io.BytesIO(content))
-
-    def _is_digest_of(self, file: BinaryIO) -> bool:
-        is_large = self.algorithm == "sha256"
-        start = hashlib.sha256() if is_large else hashlib.sha1(f"blob {self.size}\0".encode())
-        return hashlib.file_digest(file, lambda: start).hexdigest() == self.digest  # type: ignore[arg-type]
-
-
 class Repository:
     """One repository on the hub; made by :func:`open_repository`. All methods raise HubError."""
 
     def __init__(self, address: HubAddress, api: HfApi) -> None:
         self.address, self._api = address, api
+        self._repo = {"repo_id": address.name, "repo_type": address.kind}
 
     @property
     def page(self) -> str:
@@ -137,73 +106,42 @@ class Repository:
     def head(self) -> str:
         """Return the commit that the revision stands for."""
         with self._asking():
-            found = self._api.repo_info(
-                self.address.name, repo_type=self.address.kind, revision=self.address.revision
-            )
+            found = self._api.repo_info(**self._repo, revision=self.address.revision)
         if found.sha is None or not COMMIT.fullmatch(found.sha):
-            what = f"the commit id {found.sha!r}"
-            raise self._invalid(what)
+            msg = f"{self.address}: lists the commit {found.sha!r}; expected an id. Try again."
+            raise HubError(msg)
         return found.sha
 
-    def files(self, commit: str) -> dict[str, HubFile]:
-        """List the files of a commit, by path."""
+    def files(self, commit: str) -> dict[str, int]:
+        """List the files of a commit: bytes by path, neither of which is to be trusted."""
         from huggingface_hub.hf_api import RepoFile
 
         with self._asking():
-            entries = list(
-                self._api.list_repo_tree(
-                    self.address.name, recursive=True, revision=commit, repo_type=self.address.kind
-                )
-            )
-        found = (self._listed(one) for one in entries if isinstance(one, RepoFile))
-        return {file.path: file for file in found}
+            entries = self._api.list_repo_tree(**self._repo, recursive=True, revision=commit)
+            return {str(one.path): int(one.size) for one in entries if isinstance(one, RepoFile)}
 
-    def _listed(self, entry: object) -> HubFile:
-        """Check one entry of a listing."""
-        path, size = getattr(entry, "path", None), getattr(entry, "size", None)
-        large = getattr(entry, "lfs", None)
-        algorithm: Literal["sha256", "git"] = "git" if large is None else "sha256"
-        digest = getattr(entry, "blob_id", None) if large is None else large.sha256
-        sized = type(size) is int and size >= 0
-        if isinstance(path, str) and sized and _DIGESTS[algorithm].fullmatch(str(digest)):
-            return HubFile(path, size, str(digest), algorithm)  # type: ignore[arg-type]
-        what = f"{path!r} of {size!r} bytes with digest {digest!r}"
-        raise self._invalid(what)
-
-    def _invalid(self, what: str) -> HubError:
-        return HubError(f"{self.address}: the hub lists {what}; expected a valid entry. Try again.")
-
-    def fetch(self, file: HubFile, commit: str, folder: Path) -> Path:
-        """Download a file into a folder and compare it with the listing.
-
-        Raises
-        ------
-        UnsafeFile
-            If its path leads out of the folder.
-        """
-        if not _PATH.fullmatch(file.path):
+    def check_room(self, files: Mapping[str, int], folder: Path) -> None:
+        """Raise HubError if files, with their bytes, do not fit on the disk of a folder."""
+        needed, free = sum(files.values()), shutil.disk_usage(folder).free
+        if needed > free:
             msg = (
-                f"{self.address}: lists the file {file.path!r}; expected a plain path. Nothing was "
-                "written; get it from a source that you trust."
-            )
-            raise UnsafeFile(msg)
-        with self._asking():
-            path = Path(
-                self._api.hf_hub_download(
-                    self.address.name,
-                    file.path,
-                    repo_type=self.address.kind,
-                    revision=commit,
-                    local_dir=folder,
-                )
-            )
-        if path.is_symlink() or not file.matches(path):
-            msg = (
-                f"{self.address}: {file.path} differs from its {file.algorithm} digest on the hub. "
-                "Try again; if it happens again, do not use the repository."
+                f"{self.address}: lists {needed:,} bytes to download; {folder} has {free:,} free. "
+                "Nothing was written; make room, or choose another disk."
             )
             raise HubError(msg)
-        return path
+
+    def download(self, files: Mapping[str, int], commit: str, folder: Path) -> None:
+        """Download files by path, all checked by the caller, into a folder that does not exist."""
+        from huggingface_hub import snapshot_download
+
+        if not files:  # no pattern at all would match every file
+            return
+        self.check_room(files, folder.parent)
+        with self._asking():
+            snapshot_download(
+                **self._repo, revision=commit, allow_patterns=[*files], local_dir=folder
+            )
+        shutil.rmtree(folder / ".cache", ignore_errors=True)  # notes of huggingface_hub
 
     def create(self, *, private: bool) -> None:
         """Create the repository and the branch, unless they exist."""
@@ -212,23 +150,17 @@ class Repository:
             msg = f"{address}: is a commit; expected a branch to add to. Leave out the commit."
             raise HubError(msg)
         with self._asking():
-            self._api.create_repo(
-                address.name, repo_type=address.kind, private=private or None, exist_ok=True
-            )
-            is_private = self._api.repo_info(address.name, repo_type=address.kind).private
-            if address.revision not in (None, "main") and not (private and not is_private):
-                self._api.create_branch(
-                    address.name,
-                    branch=str(address.revision),
-                    repo_type=address.kind,
-                    exist_ok=True,
-                )
+            self._api.create_repo(**self._repo, private=private or None, exist_ok=True)
+            is_private = self._api.repo_info(**self._repo).private
         if private and not is_private:
             msg = (
                 f"{address}: is public, and --private was given; expected a private repository. "
                 "Nothing was sent; give another name, or make it private on its page."
             )
             raise HubError(msg)
+        if address.revision not in (None, "main"):
+            with self._asking():
+                self._api.create_branch(**self._repo, branch=str(address.revision), exist_ok=True)
 
     def commit(
         self,
@@ -238,7 +170,9 @@ class Repository:
         message: str,
         remove: Iterable[str] = (),
     ) -> str:
-        """Add files in one commit, and return its id.
+        """Add files in one commit, and return its id; the parent's, if they are there already.
+
+        `upload_folder` makes several commits, of which only the first is checked for its parent.
 
         Raises
         ------
@@ -254,10 +188,9 @@ class Repository:
                 for name, content in contents.items()
             ]
             done = self._api.create_commit(
-                self.address.name,
-                [*adds, *(CommitOperationDelete(name) for name in remove)],
+                **self._repo,
+                operations=[*adds, *(CommitOperationDelete(name) for name in remove)],
                 commit_message=message,
-                repo_type=self.address.kind,
                 revision=self.address.revision,
                 parent_commit=parent,
             )
@@ -268,68 +201,51 @@ class Repository:
         """Turn the errors of huggingface_hub into one line."""
         from huggingface_hub import errors
 
-        network: tuple[type[Exception], ...] = (OSError,)
-        network += errors.HfHubHTTPError.__bases__  # of httpx or requests, by version
+        network = errors.HfHubHTTPError.__bases__  # of httpx or requests, by version
+        no_hub = (KeyError, TypeError, AttributeError)  # what is not the JSON of a hub
         try:
             yield
-        except errors.GatedRepoError as error:
-            msg = (
-                f"{self.address}: its owner has to grant access to it. Ask for access on its page, "
-                "then log in: hf auth login."
-            )
-            raise HubError(msg) from error
-        except errors.RepositoryNotFoundError as error:
-            msg = (
-                f"{self.address}: does not exist on the hub, or you may not see it; expected a "
-                f"{self.address.kind}. Check the name, or log in: hf auth login."
-            )
-            raise HubError(msg) from error
-        except errors.RevisionNotFoundError as error:
-            msg = (
-                f"{self.address}: has no such revision; expected a branch, a tag or a whole commit "
-                "id. Check what follows the @."
-            )
-            raise HubError(msg) from error
-        except errors.HfHubHTTPError as error:
-            raise self._refused(error, error.response.status_code) from error
-        except RuntimeError as error:  # huggingface_hub wraps what an upload raises
-            if error.__cause__ is None:
+        except (OSError, ValueError, RuntimeError, *no_hub, *network) as error:
+            cause: BaseException = error
+            if isinstance(error, RuntimeError | errors.LocalEntryNotFoundError):
+                cause = error.__cause__ or error  # of a failed upload, or download of many files
+            of_this_disk = isinstance(cause, OSError) and cause.errno is not None
+            if of_this_disk and not isinstance(cause, ConnectionError):
+                raise cause from None
+            if isinstance(cause, RuntimeError):
                 raise
-            with self._asking():
-                raise error.__cause__ from None
-        except ValueError as error:
-            msg = (
-                f"{self.address}: the hub refuses this ({first_line(error)}). Change what it names."
-            )
-            raise HubError(msg) from error
-        except (KeyError, TypeError, AttributeError) as error:  # not the JSON of a hub
-            msg = (
-                f"{self.address}: the hub's answer cannot be read ({error!r}); expected that of a "
-                "hub. Check HF_ENDPOINT, or try again later."
-            )
-            raise HubError(msg) from error
-        except network as error:
-            if getattr(error, "errno", None) and not isinstance(error, ConnectionError):
-                raise  # of this machine's disk
-            msg = (
-                f"{self.address}: the hub cannot be reached ({first_line(error)}); expected a "
-                "network connection. Try again later."
-            )
-            raise HubUnreachable(msg) from error
+            kind, text = self._explain(cause, first_line(cause))
+            msg = f"{self.address}: {text}"
+            raise kind(msg) from error
 
-    def _refused(self, error: Exception, status: int) -> HubError:
+    def _explain(self, error: BaseException, why: str) -> tuple[type[HubError], str]:
+        from huggingface_hub import errors
+
+        if isinstance(error, errors.GatedRepoError):
+            access = "Ask for access on its page, then log in: hf auth login."
+            return HubError, f"its owner has to grant access to it. {access}"
+        if isinstance(error, errors.RepositoryNotFoundError):
+            missing = "does not exist on the hub, or you may not see it"
+            check = "Check the name, or log in: hf auth login."
+            return HubError, f"{missing}; expected a {self.address.kind}. {check}"
+        if isinstance(error, errors.RevisionNotFoundError):
+            expected = "expected a branch, a tag or a whole commit id"
+            return HubError, f"has no such revision; {expected}. Check what follows the @."
+        status = getattr(getattr(error, "response", None), "status_code", None)
         if status in (401, 403):
-            return HubError(
-                f"{self.address}: access is denied ({first_line(error)}); expected a login with "
-                "enough rights. Log in: hf auth login."
-            )
+            expected = "expected a login with enough rights. Log in: hf auth login."
+            return HubError, f"access is denied ({why}); {expected}"
         if status in (409, 412):
-            return HubChanged(
-                f"{self.address}: somebody else is changing it ({first_line(error)}). Try again."
-            )
-        return HubUnreachable(
-            f"{self.address}: the hub answers with an error ({first_line(error)}). Try again later."
-        )
+            return HubChanged, f"somebody else is changing it ({why}). Try again."
+        if status is not None:
+            return HubUnreachable, f"the hub answers with an error ({why}). Try again later."
+        if isinstance(error, ValueError):
+            return HubError, f"the hub refuses this ({why}). Change what it names."
+        if isinstance(error, KeyError | TypeError | AttributeError):
+            unreadable = f"the hub's answer cannot be read ({error!r}); expected that of a hub"
+            return HubError, f"{unreadable}. Check HF_ENDPOINT, or try again later."
+        expected = "expected a network connection. Try again later."
+        return HubUnreachable, f"the hub cannot be reached ({why}); {expected}"
 
 
 @contextmanager
@@ -343,8 +259,8 @@ def open_repository(address: HubAddress) -> Iterator[Repository]:
     )
 
     log = logging.getLogger("huggingface_hub")
-    level, bars = log.level, not are_progress_bars_disabled()
-    bars = bars and constants.HF_HUB_DISABLE_PROGRESS_BARS is None  # else the user has chosen
+    level, chosen = log.level, constants.HF_HUB_DISABLE_PROGRESS_BARS is not None
+    bars = not chosen and not are_progress_bars_disabled()
     log.setLevel(logging.ERROR)
     if bars:
         disable_progress_bars()
@@ -354,17 +270,3 @@ def open_repository(address: HubAddress) -> Iterator[Repository]:
         log.setLevel(level)
         if bars:
             enable_progress_bars()
-
-
-def check_room(folder: Path, files: Iterable[HubFile], where: HubAddress) -> None:
-    """Raise HubError if files that are to be downloaded do not fit on the disk of a folder."""
-    needed = sum(file.size for file in files)
-    while not folder.exists():
-        folder = folder.parent
-    free = shutil.disk_usage(folder).free
-    if needed > free:
-        msg = (
-            f"{where}: lists {needed:,} bytes to download; {folder} has {free:,} free. Nothing was "
-            "written; make room, or choose another disk."
-        )
-        raise HubError(msg)

@@ -11,22 +11,18 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from contextlib import suppress
-from functools import partial
 from hashlib import sha256
 from pathlib import Path
-from typing import NamedTuple, TypedDict
+from typing import TypedDict
 from urllib.parse import quote
 
 from abag.core.cache import cache_dir
-from abag.core.files import adopt, json_bytes, make_folder, scratch_folder, write_text
+from abag.core.files import json_bytes, make_folder, scratch_folder, write_text
 from abag.core.hub import (
     COMMIT,
     HubAddress,
-    HubError,
-    HubFile,
     HubUnreachable,
     Repository,
-    check_room,
     is_hub_address,
     open_repository,
     parse_address,
@@ -49,7 +45,6 @@ READ = (RECORD, WEIGHTS, *ADAPTER_FILES)
 """Names of the files that a predictor is read from."""
 NAMES = frozenset((MANIFEST, CARD, LICENCE, *READ))
 FORMAT = {"format": "abag-predictor", "version": 1}
-MOST_JSON_BYTES = 64 << 20
 
 
 class FileRecord(TypedDict):
@@ -176,11 +171,7 @@ def _download(address: HubAddress, place: Path) -> str:
         if address.commit is None:
             say(f"{address}: commit {commit}; for exactly this predictor, add @{commit}.")
         if not (place / commit).is_dir():
-            make_folder(place)
-            with scratch_folder(place) as scratch:
-                whole = _Snapshot(hub, commit, hub.files(commit), scratch / "arrived").save(scratch)
-                with suppress(OSError):  # another process may be faster
-                    whole.rename(place / commit)
+            _save(hub, commit, place)
     write_text(note, commit)
     return commit
 
@@ -193,40 +184,18 @@ def _read_commit(note: Path) -> str | None:
     return commit if COMMIT.fullmatch(commit) else None
 
 
-class _Snapshot(NamedTuple):
-    """The predictor in one commit of a repository."""
-
-    hub: Repository
-    commit: str
-    listed: dict[str, HubFile]
-    arrived: Path
-
-    def save(self, scratch: Path) -> Path:
-        """Download the files that the manifest lists, and check them; return their folder."""
-        where = self.hub.address.at(self.commit)
-        if MANIFEST not in self.listed or RECORD not in self.listed:
-            msg = f"{where}: holds no predictor; expected a repository written by abag share."
-            raise PredictorDamaged(msg)
-        self._refuse_large(MANIFEST, RECORD)
-        fetch = partial(self.hub.fetch, commit=self.commit, folder=self.arrived)
-        fetch(self.listed[MANIFEST])
-        names = [*read_manifest(self.arrived), MANIFEST]
-        if missing := [name for name in names if name not in self.listed]:
-            msg = f"{where}: lacks {missing[0]}, which its {MANIFEST} lists. Share it again."
-            raise PredictorDamaged(msg)
-        check_room(scratch, [self.listed[name] for name in names], self.hub.address)
-        whole = scratch / "whole"
-        for name in names:
-            make_folder((whole / name).parent)
-            adopt(fetch(self.listed[name]), whole / name)
-        check_manifest(whole)
-        return whole
-
-    def _refuse_large(self, *names: str) -> None:
-        for name in names:
-            if self.listed[name].size > MOST_JSON_BYTES:
-                msg = (
-                    f"{self.hub.address}: {name} has {self.listed[name].size:,} bytes; expected at "
-                    f"most {MOST_JSON_BYTES:,}. Do not use the repository."
-                )
-                raise HubError(msg)
+def _save(hub: Repository, commit: str, place: Path) -> None:
+    """Download the predictor of a commit; its folder gets its name once it is checked."""
+    listed = hub.files(commit)
+    if MANIFEST not in listed or RECORD not in listed:
+        where = hub.address.at(commit)
+        msg = f"{where}: holds no predictor; expected a repository written by abag share."
+        raise PredictorDamaged(msg)
+    make_folder(place)
+    with scratch_folder(place) as scratch:
+        arrived = scratch / "arrived"
+        files = {name: listed[name] for name in (MANIFEST, *READ) if name in listed}
+        hub.download(files, commit, arrived)
+        check_manifest(arrived)
+        with suppress(OSError):  # another process may be faster
+            arrived.rename(place / commit)

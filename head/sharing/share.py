@@ -51,7 +51,7 @@ class ShareSummary(TypedDict):
     files: dict[str, int]
     """Bytes by name."""
     sent: list[str]
-    """Files that were not there."""
+    """Files that were not there; on the hub all of them, if one was new or differed."""
 
 
 def share(run: Path | str, to: Path | str, **options: Any) -> ShareSummary:  # noqa: ANN401
@@ -282,22 +282,18 @@ def _write(files: Mapping[str, bytes], folder: Path, held: str) -> ShareSummary:
 def _send(
     files: Mapping[str, bytes], address: HubAddress, held: str, *, private: bool
 ) -> ShareSummary:
-    """Send what a repository lacks, in one commit that also removes what no longer belongs."""
+    """Send what is new of the files, in one commit that also removes what no longer belongs."""
     with open_repository(address) as hub:
         hub.create(private=private)
-        commit = hub.head()
-        listed = hub.files(commit)
-        new = {n: c for n, c in files.items() if n not in listed or not listed[n].holds(c)}
-        stale = sorted(NAMES & listed.keys() - files.keys())
-        if new:
-            replaced = ", which replaces what is there," * any(name in listed for name in new)
-            _announce(address, new, f"sending{replaced}", held)
-        if stale:
+        before = hub.head()
+        listed = hub.files(before)
+        replaced = ", and replacing what differs" * (RECORD in listed)
+        _announce(address, files, f"sending what is new{replaced}, of", held)
+        if stale := sorted(NAMES & listed.keys() - files.keys()):
             say(f"{address}: removing {', '.join(stale)}, which this predictor does not have")
-        if new or stale:
-            message = "Share a predictor with abag"
-            commit = hub.commit(new, parent=commit, message=message, remove=stale)
-        return _summary(address.at(commit), hub.page, files, new)
+        message = "Share a predictor with abag"
+        commit = hub.commit(files, parent=before, message=message, remove=stale)
+        return _summary(address.at(commit), hub.page, files, files if commit != before else {})
 
 
 def _summary(

@@ -187,7 +187,7 @@ class _Handler(BaseHTTPRequestHandler):
         size = stored.stat().st_size if instead is None else len(instead)
         self.send_response(200)
         self.send_header("X-Repo-Commit", commit)
-        self.send_header("ETag", f'"{entry.get("lfs") or entry["oid"]}"')
+        self.send_header("ETag", f'"{_oid(entry)}"')
         self.send_header("Content-Length", str(size))
         self.end_headers()
         if self.command == "HEAD":
@@ -240,7 +240,7 @@ class _Handler(BaseHTTPRequestHandler):
                 "path": one["path"],
                 "uploadMode": "lfs" if one["path"].endswith(LARGE) else "regular",
                 "shouldIgnore": False,
-                "oid": tree.get(one["path"], {}).get("oid"),
+                "oid": _oid(tree.get(one["path"], {})),
             }
             for one in files
         ]
@@ -291,6 +291,10 @@ class _Handler(BaseHTTPRequestHandler):
             sha = self.hub.commit(repository, branch, entries)
         url = f"{page.replace('/models/', '/')}/commit/{sha}"
         return self.answer({"success": True, "commitOid": sha, "commitUrl": url})
+
+
+def _oid(entry):
+    return entry.get("lfs") or entry.get("oid")
 
 
 def _as_listed(path, entry):
