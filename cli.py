@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import platform
 import sys
 from collections.abc import Callable
-from dataclasses import asdict
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from abag import __version__
 from abag.core.command_line import (
     CommandGroup,
     GroupedOption,
@@ -38,10 +40,12 @@ def _print_versions(ctx: click.Context, _param: click.Parameter, asked: bool) ->
     """Print one version per line, without importing any of the packages."""
     if not asked or ctx.resilient_parsing:
         return
-    from abag.embed.doctor.doctor import versions
-
-    for name, version in versions().items():
-        click.echo(f"{name} {version}")
+    click.echo(f"abag {__version__}\nPython {platform.python_version()}")
+    for name in ("torch", "transformers", "h5py", "numpy", "pandas", "safetensors"):
+        try:
+            click.echo(f"{name} {version(name)}")
+        except PackageNotFoundError:
+            click.echo(f"{name} not installed")
     ctx.exit()
 
 
@@ -396,28 +400,30 @@ def runs(folders: tuple[Path, ...], as_json: bool) -> None:
     _print(compare_runs(folders), as_json, lambda found: "\n".join(describe_runs(found)))
 
 
-@_command("embed.doctor.doctor:DoctorOptions")
+@_command("core.options:DeviceOptions", "core.options:EncoderOptions")
+@click.option("--store", cls=GroupedOption, group="Data", type=_PATH,
+              help="Store to check; it need not exist.")  # fmt: skip
 @_JSON
 def doctor(as_json: bool, **options: Any) -> None:  # noqa: ANN401
     """Check this machine, the weights and the store's disk.
 
-    Exits with 1 if a check fails. Nothing is downloaded and no files are left behind, except the
-    speeds that --bench measures. Takes about a minute.
+    Exits with 1 if a check fails. Nothing is downloaded and no files are left behind. Takes about a
+    minute.
 
     \b
     Example:
       abag doctor --store store
     """
-    from abag.embed.doctor.checks import examine
+    from abag.embed.doctor import examine
 
     checks = []
     for check in examine(**options):
         checks.append(check)
         if not as_json:
-            label = f"{check.state:<5} {check.name + ':':19} "
+            label = f"{check.state} {check.name + ':':17} "
             click.echo(beside(label, check.text, sys.stdout))
     failed = sum(check.state == "FAIL" for check in checks)
-    report = {"ok": not failed, "checks": [asdict(check) for check in checks]}
+    report = {"ok": not failed, "checks": [check._asdict() for check in checks]}
     _print(report, as_json, lambda _: f"{len(checks)} checks, {failed} failed")
     sys.exit(1 if failed else 0)
 

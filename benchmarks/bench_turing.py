@@ -36,7 +36,6 @@ from bench_encoders import (
 from safetensors.numpy import load_file, save_file
 
 from abag.core.device import DevicePlan
-from abag.embed.doctor.probes import measure_speed
 from abag.embed.encoders.identity import save_random_checkpoint
 from abag.embed.encoders.loading import load_encoder
 from abag.embed.families.registry import FAMILIES
@@ -127,9 +126,6 @@ def bench_speed(bench, args):
             title = f"abag fp16, grouped SDPA, no Triton, {budget}"
             bench.time(title, encoder, bench.batches(budget), repeat)
         del encoder
-    rate = measure_speed(bench.identity.checkpoint, bench.kind, DevicePlan(device, "fp16", ""))
-    notes.append(f"abag doctor --bench, in fp16: {rate:.0f} tokens/s from two layers")
-    print(notes[-1], flush=True)
     if device.type == "cuda":
         for precision in ("fp16", "bf16"):
             with freed(device):

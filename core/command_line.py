@@ -205,7 +205,7 @@ HELP_ALL = GroupedOption(
 )  # fmt: skip
 HEADINGS = (
     "Data", "Choice", "Encoders", "Adapter", "Split", "Search", "Scan", "Head", "Training",
-    "Hardware", "Checks", "Output",
+    "Hardware", "Output",
 )  # fmt: skip
 """Headings of options in help, in their order."""
 

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from abag import AbagError
 from abag.core.messages import first_line
@@ -95,7 +95,7 @@ class Repository:
 
     def __init__(self, address: HubAddress, api: HfApi) -> None:
         self.address, self._api = address, api
-        self._repo = {"repo_id": address.name, "repo_type": address.kind}
+        self._repo: dict[str, Any] = {"repo_id": address.name, "repo_type": address.kind}
 
     @property
     def page(self) -> str:
@@ -201,7 +201,8 @@ class Repository:
         """Turn the errors of huggingface_hub into one line."""
         from huggingface_hub import errors
 
-        network = errors.HfHubHTTPError.__bases__  # of httpx or requests, by version
+        # of httpx or requests, by version
+        network: tuple[Any, ...] = errors.HfHubHTTPError.__bases__
         no_hub = (KeyError, TypeError, AttributeError)  # what is not the JSON of a hub
         try:
             yield

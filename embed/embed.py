@@ -28,6 +28,7 @@ from abag.embed.sequences.changes import count_changes, describe_counts
 from abag.embed.sequences.pairs import TableTotals, read_pair_chunks
 from abag.embed.sequences.partitions import Partitions
 from abag.embed.sequences.tables import TableLike
+from abag.embed.store import status
 from abag.embed.store.spool import publish_spools
 from abag.embed.store.store import Store, open_store
 from abag.embed.store.store_files import ADAPTER_FOLDER
@@ -294,13 +295,14 @@ def _begin(jobs: Sequence[KindJob], store: Store, reading: TableTotals | None) -
     for job in jobs:
         job.create_folder(store)
         if reading is not None and job.missing:
-            job.folder.notes.start_run(
+            status.start_run(
+                job.folder.path,
                 {
                     "table": reading.source, "rows": reading.rows, "sequences": job.unique,
                     "to_encode": job.missing, "residues": job.residues,
                     "residues_to_encode": job.residues_missing,
                     "residues_of_rows": reading.residues[job.kind],
-                }
+                },
             )  # fmt: skip
 
 
@@ -345,7 +347,7 @@ def _on_ray(
         resource = "CPU" if options.device == "cpu" else resource
         for job in jobs:
             start_s = time.perf_counter()
-            job.folder.notes.start_encoding()
+            status.start_encoding(job.folder.path)
             encode_on(resource, job, encoders[job.kind], store.path.resolve())
             job.check_complete()
             seconds.append(time.perf_counter() - start_s)

@@ -19,6 +19,7 @@ from abag.embed.job import KindJob
 from abag.embed.packing.batches import longest_first
 from abag.embed.ranks import Rank
 from abag.embed.sequences.partitions import SequencePart
+from abag.embed.store import status
 from abag.embed.store.writer import ShardWriter
 from abag.embed.stream import Encoded, encode_stream
 
@@ -83,10 +84,11 @@ def encode_share(job: KindJob, rank: Rank) -> float:
     encoder = build_encoder(job.identity, job.plan, job.backend, job.options.attention)
     load_s = time.perf_counter() - start_s
     if not rank.number:
-        job.folder.notes.start_encoding()
+        status.start_encoding(job.folder.path)
     with EncodeProgress(job, job.own, shown=not rank.number) as progress:
         encode_parts(job, encoder, job.own_parts(), progress, rank.job_digest)
-    job.folder.notes.note_speed(progress.residues, progress.seconds, str(job.plan.device))
+    device = str(job.plan.device)
+    status.note_speed(job.folder.path, progress.residues, progress.seconds, device)
     name = f"{rank}: " if rank.world > 1 else ""
     detail(
         f"{name}{progress.sequences:,} {job.plural}, {progress.tokens:,} tokens; loaded in "

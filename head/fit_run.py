@@ -28,6 +28,7 @@ from abag.core.files import FolderBusy, only_writer
 from abag.core.messages import detail, part_of_stage, say, stage
 from abag.core.options import BadOption
 from abag.embed.sequences.numbering import number_antibodies
+from abag.embed.store.status import residues_per_s
 from abag.head.closed_form.pair_model import (
     DoesNotApply,
     PairVectors,
@@ -286,11 +287,11 @@ def _encoding_seconds(inputs: RunInputs) -> float | None:
     """Estimate the time to encode both sequences of every pair; None if no speed is stored."""
     seconds = 0.0
     for kind, vectors in inputs.vectors.items():
-        residues_per_s = vectors.folder.notes.residues_per_s()
-        if residues_per_s is None:
+        speed = residues_per_s(vectors.folder.path)
+        if speed is None:
             return None
         lengths = vectors.folder.read_array(inputs.pairs.keys(kind), "length", np.int32)
-        seconds += float(lengths.sum()) / residues_per_s
+        seconds += float(lengths.sum()) / speed
     return seconds
 
 

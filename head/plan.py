@@ -2,7 +2,7 @@
 
 Nothing is encoded or written. Speeds were measured on one H200 (benchmarks/results). All other
 times are scaled by the speed of matrix products and marked as estimates, except those from the
-speed at which a store was written, or from ``abag doctor --bench``.
+speed at which a store was written.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from abag import AbagError
-from abag.core.cache import recorded_speed
 from abag.core.cores import count_cores
 from abag.core.messages import align
 from abag.embed.families.registry import ALIASES, FAMILIES, Alias
@@ -26,6 +25,7 @@ from abag.embed.sequences.chains import KINDS
 from abag.embed.sequences.columns import MissingColumn
 from abag.embed.sequences.pairs import SequenceTable, UniqueSequences, read_pairs
 from abag.embed.sequences.tables import TableLike
+from abag.embed.store.status import residues_per_s
 from abag.embed.store.store import open_store
 from abag.head.closed_form.pair_model import DoesNotApply
 from abag.head.closed_form.registry import describe_left_out, stacked_models
@@ -201,7 +201,7 @@ def plan(
     work = work._replace(cores=count_cores())
     name, here = _on_this_machine(work)
     seen = None if chosen.store is None else _at_store_speed(chosen.store, work, here)
-    machines[name] = seen or _at_bench_speed(work, here) or here
+    machines[name] = seen or here
     return {
         "table": read.source, "rows": len(read.frame), "antibodies": antibodies,
         "antigens": antigens, "found": read.counts, "notes": read.notes, "labels": labels,
@@ -344,36 +344,19 @@ def _on_this_machine(work: _Work) -> tuple[str, MachinePlan]:
 
 def _at_store_speed(store: Path | str, work: _Work, here: MachinePlan) -> MachinePlan | None:
     """Estimate from the speed at which a store was last written; None if it is not known."""
+    from abag.core.device import plan_device
+
     opened, embed_s = open_store(store), 0.0
     for kind, encoder, tokens in zip(KINDS, work.encoders, work.tokens, strict=True):
         try:
-            rate = opened.folder(kind, encoder).notes.residues_per_s()
+            rate = residues_per_s(opened.folder(kind, encoder).path)
         except AbagError:  # the store has no vectors of this encoder
             rate = None
         if rate is None:
             return None
         embed_s += tokens / rate
-    return _measured_here(work, here, embed_s, "from the store's measured tokens/s")
-
-
-def _at_bench_speed(work: _Work, here: MachinePlan) -> MachinePlan | None:
-    """Estimate from the speeds that ``abag doctor --bench`` measured; None if one is missing."""
-    from abag.core.device import device_name, plan_device
-
-    device = device_name(plan_device().device)
-    found = [recorded_speed(device, name) for name in work.encoders]
-    speeds = [speed for speed in found if speed is not None]
-    if len(speeds) < len(found):
-        return None
-    embed_s = sum(n / speed.tokens_per_s for n, speed in zip(work.tokens, speeds, strict=True))
-    days = " and ".join(sorted({speed.day for speed in speeds}))
-    return _measured_here(work, here, embed_s, f"from abag doctor --bench, {days}")
-
-
-def _measured_here(work: _Work, here: MachinePlan, embed_s: float, basis: str) -> MachinePlan:
-    from abag.core.device import plan_device
-
     on_gpu, memory_gib = plan_device().device.type == "cuda", here.get("memory_gib")
+    basis = "from the store's measured tokens/s"
     return work.estimate(embed_s, memory_gib, basis, on_gpu=on_gpu, measured=True)
 
 

@@ -85,7 +85,7 @@ OPTIONS = {
     "column floor json label limit price-per-hour replicates store verbose",
     "demo": "force",
     "share": "json license private to",
-    "doctor": "antibody-encoder antigen-encoder bench device json store",
+    "doctor": "antibody-encoder antigen-encoder device json store",
     "store info": "json",
     "store verify": "json",
     "store merge": "json out",
@@ -280,9 +280,7 @@ def test_devices_that_are_no_number_are_a_usage_error(pairs):
 def test_version_names_what_decides_results_and_speed():
     lines = dict(line.split(" ", 1) for line in run("--version").stdout.splitlines())
     assert lines["abag"] == abag.__version__
-    assert re.fullmatch(r"[\d.]+\S* \((CPU only|CUDA [\d.]+)\)", lines["torch"])
     assert lines["torch"].startswith(torch.__version__.split("+")[0])
-    assert (torch.version.cuda or "CPU only") in lines["torch"]
     assert {"Python", "transformers", "h5py"} <= set(lines)
 
 

@@ -18,7 +18,6 @@ from click.testing import CliRunner
 from abag.adapt.config import AdaptConfig
 from abag.cli import main
 from abag.core.options import schema
-from abag.embed.doctor import probes
 from abag.embed.encoders import identity
 from abag.embed.families.registry import ALIASES, FAMILIES
 from abag.embed.options import EmbedOptions
@@ -154,9 +153,8 @@ def workplace(tmp_path, monkeypatch):
 
     monkeypatch.setattr(identity, "_hub_folder", from_hub)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / ".cache"))  # of the speeds of such models
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / ".cache"))
     # what takes longest, and has its own tests
-    monkeypatch.setattr(probes, "SECONDS", 0.1)
     monkeypatch.setitem(PRESETS, "small", replace(PRESETS["small"], epochs=5))
     monkeypatch.setattr(outcome, "write_report", lambda path, *_: path.write_text("drawn"))
     halves = [demo_table(seed).head(45) for seed in (0, 1)]  # enough antigens for a split

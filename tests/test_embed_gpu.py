@@ -154,16 +154,18 @@ def test_the_second_gpu_gives_the_vectors_of_the_first(family, tmp_path):
 
 
 def test_the_doctor_passes_on_this_gpu():
-    from abag.embed.doctor.checks import examine
+    from abag.embed.doctor import examine
 
     checks = list(examine(antibody_encoder="tiny-igt5", antigen_encoder="tiny-esm2"))
-    assert [check.text for check in checks if check.state == "FAIL"] == []
-    assert next(check for check in checks if check.name == "device").values["device"] == "cuda"
+    output = "\n".join(map(str, checks))
+    assert [check for check in checks if check.state == "FAIL"] == [], output
+    assert torch.cuda.get_device_name() in output, output
 
 
 @pytest.mark.parametrize(("kind", "name"), [("antibody", "igt5"), ("antigen", "esm2-650m")])
 def test_heads_as_wide_as_the_real_ones_agree_with_the_reference(kind, name, tmp_path):
-    from abag.embed.doctor import probes
+    from abag.embed.doctor import measure_parity, reduced_checkpoint
 
-    checkpoint = probes.reduced_checkpoint(name, tmp_path / "reduced")
-    assert probes.measure_parity(checkpoint, kind, plan_device("cuda")).holds
+    checkpoint = reduced_checkpoint(name, tmp_path / "reduced")
+    distance, limit = measure_parity(checkpoint, kind, plan_device("cuda"))
+    assert distance <= limit

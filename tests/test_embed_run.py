@@ -27,6 +27,7 @@ from abag.embed.job import MixedPrecision
 from abag.embed.packing.tokens import TokenizerMismatch
 from abag.embed.sequences.chains import antibody, antigen
 from abag.embed.sequences.pairs import read_pairs
+from abag.embed.store.status import residues_per_s
 from abag.head.data.demo import demo_table
 
 TINY = {"antibody_encoder": "tiny-igt5", "antigen_encoder": "tiny-esm2"}
@@ -557,5 +558,5 @@ def test_stage_two_says_what_re_encoding_every_epoch_would_have_taken(tmp_path):
     options = {"split": "random", "epochs": 2, "report": False, "say": said.append}
     abag.fit(table, tmp_path / "store", tmp_path / "run", **options)
     folder = abag.open_store(tmp_path / "store").folder("antibody")
-    assert folder.notes.residues_per_s() > 0
+    assert residues_per_s(folder.path) > 0
     assert any("re-encoding every pair in all 2 epochs would have taken" in line for line in said)

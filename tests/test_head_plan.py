@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import json
 import re
-from datetime import date
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from abag.core.cache import record_speed, recorded_speed
-from abag.core.device import device_name, plan_device
 from abag.embed.families.registry import guess_family
 from abag.embed.packing.tokens import Layout
 from abag.embed.sequences.pairs import read_pairs
+from abag.embed.store.status import note_speed
 from abag.embed.store.store import open_store
 from abag.head.closed_form.registry import describe_left_out
 from abag.head.data.labels import label_pairs
@@ -24,12 +22,6 @@ from abag.head.model.config import FitConfig
 from abag.head.plan import GPUS, describe_plan, format_duration, plan
 
 RESIDUES = list("ACDEFGHIKLMNPQRSTVWY")
-
-
-@pytest.fixture(autouse=True)
-def _no_measured_speeds(tmp_path, monkeypatch):
-    """Hide what `abag doctor --bench` measured on this machine."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
 def table(rows=60, antigen_length=200, **columns):
@@ -96,7 +88,7 @@ def test_times_come_from_the_speed_of_a_store_written_here(tmp_path):
     store = open_store(tmp_path / "store", create=True)
     for kind, name, rate in (("antibody", "igt5", 100), ("antigen", "esm2-650m", 50)):
         folder = store.create_folder(kind, {"name": name, "fingerprint": "ab" * 16})
-        folder.notes.note_speed(10 * rate, 10.0, "cpu")
+        note_speed(folder.path, 10 * rate, 10.0, "cpu")
     found = plan(table(), store=tmp_path / "store")
     (here,) = (m for name, m in found["machines"].items() if name.startswith("this machine"))
     tokens = [found[side]["tokens"] for side in ("antibodies", "antigens")]
@@ -105,32 +97,6 @@ def test_times_come_from_the_speed_of_a_store_written_here(tmp_path):
     other = plan(table(), store=tmp_path / "store", antibody_encoder="antiberty")
     (here,) = (m for name, m in other["machines"].items() if name.startswith("this machine"))
     assert not here["measured"]  # this store has not met antiberty
-
-
-def test_times_come_from_the_speeds_that_doctor_measured_here(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    device = device_name(plan_device().device)
-    record_speed(device, "igt5", 100.0)
-    record_speed("another GPU", "esm2-650m", 50.0)
-    *_, line = describe_plan(plan(table()), verbose=True)
-    assert "estimate from the speed of matrix products" in line  # one of two is not enough
-    record_speed(device, "esm2-650m", 50.0)
-    found = plan(table())
-    (here,) = (m for name, m in found["machines"].items() if name.startswith("this machine"))
-    tokens = [found[side]["tokens"] for side in ("antibodies", "antigens")]
-    assert here["embed_s"] == pytest.approx(tokens[0] / 100 + tokens[1] / 50)
-    assert here["measured"]
-    assert f"from abag doctor --bench, {date.today()}; others" in describe_plan(found)[-1]
-
-
-def test_a_damaged_record_of_a_speed_is_ignored(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    record_speed("GPU", "igt5", 100.0)
-    assert recorded_speed("GPU", "igt5").tokens_per_s == 100
-    (path,) = (tmp_path / "abag" / "speeds").iterdir()
-    for text in ("", "[]", '{"tokens_per_s": "fast", "day": ""}', '{"tokens_per_s": 0, "day": ""}'):
-        path.write_text(text)
-        assert recorded_speed("GPU", "igt5") is None
 
 
 def test_a_gpu_without_bf16_is_estimated_from_its_own_path():

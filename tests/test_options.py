@@ -18,8 +18,7 @@ from click.testing import CliRunner
 from abag.adapt.config import AdaptConfig
 from abag.cli import main
 from abag.core.command_line import OptionsCommand
-from abag.core.options import BadOption, EncoderOptions, Options, option, schema
-from abag.embed.doctor.doctor import DoctorOptions
+from abag.core.options import BadOption, DeviceOptions, EncoderOptions, Options, option, schema
 from abag.embed.embed import embed_table
 from abag.embed.options import EmbedOptions
 from abag.embed.store.options import ExportOptions
@@ -38,7 +37,7 @@ from make_stub import stub
 ROOT = Path(__file__).parent.parent
 CLASSES = {
     "adapt": [AdaptConfig],
-    "doctor": [DoctorOptions],
+    "doctor": [DeviceOptions, EncoderOptions],
     "embed": [EmbedOptions, EncoderOptions],
     "evaluate": [EvaluateOptions],
     "fit": [FitConfig],

@@ -17,7 +17,6 @@ from abag.embed.sequences.chains import Kind
 from abag.embed.shards.shard import Attrs, VectorBlock
 from abag.embed.shards.shard_index import ShardIndex, UnknownPooling, gather_rows, unknown_pooling
 from abag.embed.store.filesystem import StoreUnreachable, access
-from abag.embed.store.run_notes import RunNotes
 from abag.embed.store.store_files import (
     ADAPTER_FOLDER,
     read_adapter_files,
@@ -68,8 +67,6 @@ class EncoderFolder:
         self._files = files or Files()
         identity = {"kind": self.kind, "fingerprint": self.fingerprint}
         self._shards = ShardIndex(path, identity, packed)
-        self.notes = RunNotes(path, self._files)
-        """What the latest run noted beside the vectors."""
 
     @property
     def embed_options(self) -> str:

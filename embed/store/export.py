@@ -1,4 +1,4 @@
-"""``store export``: vectors as a file that other programs read.
+"""``store export``: vectors as a file that NumPy, pandas, pyarrow or AnnData read.
 
 The vectors stream from the store to the file; keys, lengths and the table's columns are in memory.
 N rows, D numbers per row.
@@ -6,28 +6,40 @@ N rows, D numbers per row.
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Callable, Iterator
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import IO, Any, TypedDict
 
+import h5py
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from abag import AbagError
 from abag.core.arrays import KEY_BYTES, hex_keys, sort_keys
 from abag.core.files import refusal_to_write, replacing
-from abag.core.messages import bar, first_line, reporting
+from abag.core.messages import bar, detail, first_line, reporting
 from abag.embed.sequences.chains import KINDS, Kind
 from abag.embed.sequences.pairs import SequenceTable, read_pairs
 from abag.embed.store.encoder_folder import EncoderFolder
-from abag.embed.store.export_formats import EXPORT_FORMATS, CannotExport, Exported
 from abag.embed.store.options import ExportOptions
 from abag.embed.store.store import Store, folder_with, open_store
 
+ROW_GROUP = 8_192
+"""Rows of a row group of Parquet."""
 PART_BYTES = 128 << 20
 """Vectors in memory at a time; each part of a table reads every shard that it needs once."""
+
+
+class CannotExport(AbagError):
+    """The vectors or the table's columns cannot be written to the chosen file."""
 
 
 class ExportSummary(TypedDict):
@@ -65,19 +77,55 @@ class _Side:
     keys: NDArray[np.uint8]
     """Shape (N, 16)."""
 
-    @property
-    def is_double(self) -> bool:
-        """Whether any shard holds float32."""
-        return any(block.arrays[self.pooling].dtype == "<f4" for block in self.folder.blocks())
-
-    @property
-    def width(self) -> int:
-        """Numbers per vector."""
-        return self.folder.blocks()[0].widths[self.pooling]
-
     def names(self) -> list[str]:
-        """Return the names of the numbers, such as ``antigen_mean_0``."""
-        return vector_names(self.folder.kind, self.pooling, self.width)
+        """Return the names of the numbers; raise an error for an unknown pooling."""
+        width = self.folder.read(self.keys[:1], self.pooling).shape[1]
+        return vector_names(self.folder.kind, self.pooling, width)
+
+    def is_half(self) -> bool:
+        """Whether all vectors of the folder are stored as float16."""
+        try:
+            self.folder.read_array(self.keys[:1], self.pooling, np.float16)
+        except AbagError:
+            return False
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class _Exported:
+    """What a file is to hold."""
+
+    frame: pd.DataFrame
+    """N rows: the table's columns, if any, then keys and lengths."""
+    names: list[str]
+    """Names of the D numbers."""
+    dtype: np.dtype[Any]
+    sides: list[_Side]
+
+    @property
+    def about(self) -> dict[str, dict[str, str]]:
+        """Encoder, fingerprint and pooling by kind."""
+        return {
+            side.folder.kind: {
+                "encoder": side.folder.name,
+                "fingerprint": side.folder.fingerprint,
+                "pooling": side.pooling,
+            }
+            for side in self.sides
+        }
+
+    def parts(self) -> Iterator[tuple[int, NDArray[Any]]]:
+        """Read the vectors in the order of the rows, (n, D) at a time, each after its first row."""
+        rows, step = len(self.frame), PART_BYTES // (len(self.names) * self.dtype.itemsize)
+        with bar(total=rows, desc="exporting", unit=" rows") as shown:
+            for at in range(0, rows, max(1, step)):
+                keys = (side.keys[at : at + max(1, step)] for side in self.sides)
+                vectors = [
+                    side.folder.read_array(some, side.pooling, self.dtype.type)
+                    for side, some in zip(self.sides, keys, strict=True)
+                ]
+                yield at, np.concatenate(vectors, axis=1)
+                shown.update(len(vectors[0]))
 
 
 def vector_names(kind: Kind, pooling: str, width: int) -> list[str]:
@@ -98,7 +146,7 @@ def export_vectors(
     Parameters
     ----------
     store : Store or path
-        Folder, or a file made by ``abag store pack``.
+        Folder.
     to : path
         Its suffix decides on the format: ``.npz``, ``.parquet``, ``.h5ad`` or ``.csv``. Written
         whole or not at all.
@@ -133,7 +181,7 @@ def export_vectors(
         exported = _exported(sides, table, chosen)
         try:
             with replacing(to) as partial:
-                EXPORT_FORMATS[to.suffix](partial, exported)
+                FORMATS[to.suffix](partial, exported)
         except OSError as error:
             why = first_line(error)  # HDF5 adds its own
             msg = f"{to}: cannot be written ({why}); expected a writable path. Give another --to."
@@ -143,7 +191,7 @@ def export_vectors(
         rows=len(exported.frame),
         width=len(exported.names),
         dtype=str(exported.dtype),
-        kind=_kind_of(sides),
+        kind="pair" if len(sides) > 1 else sides[0].folder.kind,
         encoders={side.folder.kind: side.folder.path.name for side in sides},
         poolings={side.folder.kind: side.pooling for side in sides},
         skipped_rows=len(table.skipped) if table else 0,
@@ -154,10 +202,10 @@ def export_vectors(
 
 def _check_target(to: Path, table: object, *, force: bool) -> None:
     """Refuse a file that cannot be written, or is the table, before anything is read."""
-    if to.suffix not in EXPORT_FORMATS:
+    if to.suffix not in FORMATS:
         msg = (
             f"{to}: not a supported format; expected a name that ends in "
-            f"{', '.join(EXPORT_FORMATS)}. Give another --to."
+            f"{', '.join(FORMATS)}. Give another --to."
         )
         raise CannotExport(msg)
     if why := refusal_to_write(to, [table], force=force, option="--to"):
@@ -211,29 +259,19 @@ def _stored_side(store: Store, options: ExportOptions) -> _Side:
     return _Side(folder, chosen["pooling"], keys[np.sort(order[~repeated])])
 
 
-def _exported(sides: list[_Side], table: SequenceTable | None, options: ExportOptions) -> Exported:
+def _exported(sides: list[_Side], table: SequenceTable | None, options: ExportOptions) -> _Exported:
     """Put together what is written; the vectors are read as the writer asks for them."""
     frame = pd.DataFrame(index=pd.RangeIndex(len(sides[0].keys)))
     for side in sides:
-        kind, folder = side.folder.kind, side.folder
+        kind = side.folder.kind
         frame[f"{kind}_key"] = pd.Series(hex_keys(side.keys), dtype=object)
-        frame[f"{kind}_length"] = folder.read_array(side.keys, "length", np.int32)
-        folder.read(side.keys[:1], side.pooling)  # refuses an unknown pooling
+        frame[f"{kind}_length"] = side.folder.read_array(side.keys, "length", np.int32)
     names = [name for side in sides for name in side.names()]
     if table is not None:
         _refuse_same_names(table, [*frame.columns, *names, "vector"])
         frame = pd.concat([table.frame.set_axis(frame.index), frame], axis=1)
-    double = options.dtype == "float32" or any(side.is_double for side in sides)
-    about: dict[str, dict[str, str]] = {
-        side.folder.kind: {
-            "encoder": side.folder.name,
-            "fingerprint": side.folder.fingerprint,
-            "pooling": side.pooling,
-        }
-        for side in sides
-    }
-    dtype = np.dtype(np.float32 if double else np.float16)
-    return Exported(frame, names, dtype, about, lambda: _read_parts(sides, len(names), dtype))
+    half = options.dtype == "stored" and all(side.is_half() for side in sides)
+    return _Exported(frame, names, np.dtype(np.float16 if half else np.float32), sides)
 
 
 def _refuse_same_names(table: SequenceTable, ours: list[str]) -> None:
@@ -245,19 +283,140 @@ def _refuse_same_names(table: SequenceTable, ours: list[str]) -> None:
         raise CannotExport(msg)
 
 
-def _read_parts(sides: list[_Side], width: int, dtype: np.dtype[Any]) -> Iterator[NDArray[Any]]:
-    """Read the vectors of all rows in order, (n, D) at a time."""
-    step = max(1, PART_BYTES // (width * dtype.itemsize))
-    rows = len(sides[0].keys)
-    with bar(total=rows, desc="exporting", unit=" rows") as shown:
-        for at in range(0, rows, step):
-            parts = [
-                side.folder.read_array(side.keys[at : at + step], side.pooling, dtype.type)
-                for side in sides
-            ]
-            yield parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
-            shown.update(len(parts[0]))
+# --- formats: the file that a writer fills becomes visible when it is whole -----------------------
 
 
-def _kind_of(sides: list[_Side]) -> str:
-    return sides[0].folder.kind if len(sides) == 1 else "pair"
+def _write_npz(path: Path, exported: _Exported) -> None:
+    """Write arrays that ``numpy.load`` reads without pickle; vectors are not compressed."""
+    shape = len(exported.frame), len(exported.names)
+    frame = _without_separators(exported.frame, "npz")
+    header = {"descr": exported.dtype.str, "fortran_order": False, "shape": shape}
+    with zipfile.ZipFile(path, "w") as file:
+        with _entry(file, "vectors", zipfile.ZIP_STORED) as out:
+            np.lib.format.write_array_header_2_0(out, header)
+            for _, part in exported.parts():
+                out.write(np.ascontiguousarray(part).data)
+        columns = {str(name): _plain(frame[name]) for name in frame}
+        for name, column in columns.items():
+            is_text = column.dtype == object
+            values = column.fillna("").to_numpy().astype(str) if is_text else column.to_numpy()
+            with _entry(file, name, zipfile.ZIP_DEFLATED) as out:
+                np.lib.format.write_array(out, values, allow_pickle=False)
+        with _entry(file, "about", zipfile.ZIP_DEFLATED) as out:
+            np.lib.format.write_array(out, np.array(json.dumps(exported.about)))
+
+
+def _entry(file: zipfile.ZipFile, name: str, compression: int) -> IO[bytes]:
+    entry = zipfile.ZipInfo(f"{name}.npy")  # dated 1980: the same content gives the same bytes
+    entry.compress_type = compression
+    return file.open(entry, "w", force_zip64=True)
+
+
+def _write_h5ad(path: Path, exported: _Exported) -> None:
+    """Write an AnnData file: vectors in X, the rows in obs, the names of the numbers in var."""
+    try:
+        from anndata import AnnData
+    except ModuleNotFoundError as error:
+        msg = (
+            "--to FILE.h5ad needs the package anndata, which is not installed; expected it. "
+            "Run: pip install 'abag[h5ad]'"
+        )
+        raise CannotExport(msg) from error
+    frame = _without_separators(exported.frame, "h5ad")
+    obs = pd.DataFrame(index=pd.Index([*map(str, frame.index)], dtype=object))
+    for name in frame:
+        column = _plain(frame[name]).set_axis(obs.index)
+        if column.dtype == object:  # AnnData cannot write the strings of pandas 3
+            categories = pd.Index(column.dropna().unique(), dtype=object)
+            column = column.astype(pd.CategoricalDtype(categories))
+        obs[str(name)] = column
+    var = pd.DataFrame(index=pd.Index(exported.names, dtype=object))
+    try:
+        AnnData(obs=obs, var=var, uns={"abag": exported.about}).write_h5ad(path)
+    except (TypeError, ValueError) as error:  # such as a text that contains NUL
+        reason = " ".join(str(error).split())
+        msg = f"the table's columns cannot be written as h5ad ({reason}). Use .parquet."
+        raise CannotExport(msg) from error
+    with h5py.File(path, "a") as file:  # AnnData would need all vectors in memory
+        if "X" in file:
+            del file["X"]
+        x_ND = file.create_dataset("X", (len(obs), len(var)), exported.dtype)
+        x_ND.attrs.update({"encoding-type": "array", "encoding-version": "0.2.0"})
+        for at, part in exported.parts():
+            x_ND[at : at + len(part)] = part
+
+
+def _write_parquet(path: Path, exported: _Exported) -> None:
+    """Write the vectors as one column of lists of D numbers."""
+    arrow, width = _arrow_table(exported.frame), len(exported.names)
+    vector = pa.field("vector", pa.list_(pa.from_numpy_dtype(exported.dtype), width))
+    schema = arrow.schema.append(vector).with_metadata({"abag": json.dumps(exported.about)})
+    with pq.ParquetWriter(path, schema, use_dictionary=arrow.column_names) as writer:
+        for at, part in exported.parts():
+            vectors = pa.FixedSizeListArray.from_arrays(part.reshape(-1), width)
+            rows = arrow.slice(at, len(part)).columns
+            writer.write_table(pa.table([*rows, vectors], schema=schema), row_group_size=ROW_GROUP)
+
+
+def _write_csv(path: Path, exported: _Exported) -> None:
+    """Write one column per number; the text of a float16 is that of the equal float32."""
+    arrow = _arrow_table(exported.frame)
+    for number, field in enumerate(arrow.schema):
+        if pa.types.is_nested(field.type):
+            texts = [str(value) for value in arrow.column(number).to_pylist()]
+            arrow = arrow.set_column(number, field.name, pa.array(texts))
+    schema = pa.schema([*arrow.schema, *(pa.field(name, pa.float32()) for name in exported.names)])
+    with pyarrow.csv.CSVWriter(path, schema) as writer:
+        for at, part in exported.parts():
+            numbers = map(pa.array, np.ascontiguousarray(part.T, np.float32))
+            rows = arrow.slice(at, len(part)).columns
+            writer.write_table(pa.table([*rows, *numbers], schema=schema))
+
+
+FORMATS: Mapping[str, Callable[[Path, _Exported], None]] = {
+    ".npz": _write_npz,
+    ".parquet": _write_parquet,
+    ".h5ad": _write_h5ad,
+    ".csv": _write_csv,
+}
+"""Writers by the suffix of the file's name."""
+
+
+def _arrow_table(frame: pd.DataFrame) -> pa.Table:
+    """Convert columns to Arrow; those of mixed types become text."""
+    columns: dict[str, pa.Array] = {}
+    for name in frame:
+        try:
+            columns[str(name)] = pa.array(frame[name], from_pandas=True)
+        except (pa.ArrowException, TypeError):
+            columns[str(name)] = pa.array(_plain(frame[name].astype(object)), from_pandas=True)
+    return pa.table(columns)
+
+
+def _plain(column: pd.Series[Any]) -> pd.Series[Any]:
+    """Return a column of numbers, truth values or times of NumPy, or of str and missing values."""
+    kind = pd.api.types
+    if isinstance(column.dtype, np.dtype) and column.dtype.kind in "biufM":
+        return column
+    is_missing_truth = kind.is_bool_dtype(column.dtype) and column.hasnans
+    if kind.is_numeric_dtype(column.dtype) and not is_missing_truth:
+        return column.astype(float if column.hasnans else column.to_numpy().dtype)
+    texts = column.astype(object)
+    return texts.where(texts.isna(), texts.map(str)).where(texts.notna(), None)
+
+
+def _without_separators(frame: pd.DataFrame, suffix: str) -> pd.DataFrame:
+    """Replace what separates folders in the names of columns, and report it."""
+    separators = str.maketrans("/\\\0", "___")
+    names = {name: str(name).translate(separators) for name in frame}
+    for old, new in names.items():
+        if str(old) != new:
+            detail(f"column {old!r} is written as {new!r}: names in {suffix} files cannot hold /")
+    own = [*names.values(), "vectors", "about"]
+    if repeated := sorted({name for name in own if own.count(name) > 1}):
+        msg = (
+            f"the table has several columns called {repeated[0]!r}, or the export adds one; "
+            "expected distinct names. Rename them in the table."
+        )
+        raise CannotExport(msg)
+    return frame.set_axis(list(names.values()), axis=1)

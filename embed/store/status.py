@@ -1,27 +1,123 @@
-"""What a store holds, and how far a run that adds to it is; reads only, from any process."""
+"""What a store holds, and how far a run that adds to it is: ``store info``.
+
+A run leaves two notes beside the vectors: what it has to encode, and how fast it was. They only
+inform: one that cannot be written or read, or makes no sense, counts as absent.
+"""
 
 from __future__ import annotations
 
+import os
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import TypedDict
+from typing import Any, NamedTuple, TypedDict, cast
 
 import numpy as np
 
+from abag import AbagError
 from abag.core.arrays import KEY_BYTES, distinct_keys
-from abag.core.files import host_name, is_process_alive, partial_owner
+from abag.core.files import host_name, is_process_alive, partial_owner, write_json
 from abag.core.messages import size_text
 from abag.embed.shards.shard import VectorBlock
 from abag.embed.store.encoder_folder import EncoderFolder
-from abag.embed.store.run_notes import RunRecord
 from abag.embed.store.spool import spooled_rows
 from abag.embed.store.store import Store
+from abag.embed.store.store_files import read_json
 
+RUN_FILE = "run.json"
+SPEED_FILE = "speed.json"
+LARGEST = 1e15
+"""Numbers from here on are no counts, times or process ids."""
 RECENT_SECONDS = 600.0
 EPOCHS = 50  # of the notebooks that encoded both sequences of every pair in every epoch
 _OWN_ATTRS = frozenset(("kind", "encoder", "fingerprint", "rows"))
+
+
+# --- notes of a run ------------------------------------------------------------------------------
+
+
+class RunPlan(TypedDict):
+    """What a run of ``abag embed`` has to do for one encoder."""
+
+    table: str
+    rows: int
+    sequences: int
+    """Unique sequences in the table."""
+    to_encode: int
+    """Those that the store did not hold."""
+    residues: int
+    """Of the unique sequences."""
+    residues_to_encode: int
+    residues_of_rows: int
+    """Of all rows: what encoding each row would take."""
+
+
+class RunRecord(RunPlan):
+    """Content of run.json; times are seconds since 1970."""
+
+    started: float
+    encoding_since: float
+    """When encoding began: after reading the table and loading the encoder."""
+    host: str
+    pid: int
+
+
+def start_run(folder: Path, plan: RunPlan) -> None:
+    """Note that this process starts a run that adds to an encoder's folder."""
+    now = round(time.time(), 3)
+    process = {"started": now, "encoding_since": now, "host": host_name(), "pid": os.getpid()}
+    _write(folder / RUN_FILE, {**plan, **process})
+
+
+def start_encoding(folder: Path) -> None:
+    """Note that the latest run begins to encode."""
+    if (record := latest_run(folder)) is not None:
+        _write(folder / RUN_FILE, {**record, "encoding_since": round(time.time(), 3)})
+
+
+def latest_run(folder: Path) -> RunRecord | None:
+    """Return the record of the latest run, if there is one that makes sense."""
+    record = _read(folder / RUN_FILE)
+    for name in RunRecord.__required_keys__:
+        value = record.get(name)
+        is_valid = isinstance(value, int | float) and 0 < value < LARGEST
+        if not (isinstance(value, str) if name in ("table", "host") else is_valid):
+            return None
+    return cast("RunRecord", record)
+
+
+def note_speed(folder: Path, residues: int, seconds: float, device: str) -> None:
+    """Note how fast the latest run encoded."""
+    speed = {"residues": residues, "seconds": round(seconds, 3), "device": device}
+    _write(folder / SPEED_FILE, speed)
+
+
+def residues_per_s(folder: Path) -> float | None:
+    """Return the speed of the latest run that encoded, if there was one."""
+    speed = _read(folder / SPEED_FILE)
+    try:
+        per_s = float(speed["residues"]) / float(speed["seconds"])
+    except (ValueError, KeyError, TypeError, ArithmeticError):
+        return None
+    return per_s if 0 < per_s < LARGEST else None
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        value = read_json(path)
+    except (OSError, AbagError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _write(path: Path, value: object) -> None:
+    with suppress(OSError):
+        write_json(path, value)
+
+
+# --- content and progress ------------------------------------------------------------------------
 
 
 class StoreProgress(TypedDict):
@@ -105,37 +201,41 @@ def info(store: Store) -> StoreInfo:
     )
 
 
+class _Commit(NamedTuple):
+    """A shard, and when it was committed."""
+
+    at: float
+    block: VectorBlock
+
+
 def _encoder_info(folder: EncoderFolder) -> EncoderInfo:
-    blocks, keys = folder.blocks(), folder.keys()
-    now = time.time()
-    written = {path: path.stat().st_mtime for path in {block.path for block in blocks}}
-    ages = [now - at for at in written.values()]
+    commits = [_Commit(block.path.stat().st_mtime, block) for block in folder.blocks()]
+    blocks, now = [commit.block for commit in commits], time.time()
+    keys = np.concatenate([np.empty((0, KEY_BYTES), np.uint8), *folder.keys()])
+    ages = [round(now - commit.at, 1) for commit in commits]
+    owners = filter(None, (partial_owner(path) for path in folder.path.glob("*.partial")))
     return EncoderInfo(
         folder=folder.path.name,
         kind=folder.kind,
         encoder=folder.name,
         fingerprint=folder.fingerprint,
-        rows=_rows(blocks),
-        unique=len(distinct_keys(np.concatenate([np.empty((0, KEY_BYTES), np.uint8), *keys]))[0]),
+        rows=sum(block.rows for block in blocks),
+        unique=len(distinct_keys(keys)[0]),
         shards=len(blocks),
-        bytes=sum(a.nbytes for block in blocks for a in block.arrays.values()),
+        bytes=sum(array.nbytes for block in blocks for array in block.arrays.values()),
         poolings=blocks[0].widths if blocks else {},
         values=_rows_by(blocks, [block.number_format for block in blocks]),
         attrs={
             name: _rows_by(blocks, [block.attrs.get(name) for block in blocks])
-            for name in sorted({name for b in blocks for name in b.attrs} - _OWN_ATTRS)
+            for name in sorted({name for block in blocks for name in block.attrs} - _OWN_ATTRS)
         },
-        newest_seconds_ago=round(min(ages), 1) if ages else None,
-        oldest_seconds_ago=round(max(ages), 1) if ages else None,
-        rows_in_last_10_minutes=_rows(b for b in blocks if now - written[b.path] < RECENT_SECONDS),
-        writing=_writers(folder.path),
-        progress=_progress(folder, blocks, written, now),
+        newest_seconds_ago=min(ages, default=None),
+        oldest_seconds_ago=max(ages, default=None),
+        rows_in_last_10_minutes=_rows(c for c in commits if now - c.at < RECENT_SECONDS),
+        writing=sorted({f"{host}:{pid}" for host, pid in owners}),
+        progress=_progress(folder.path, commits, now),
         damaged=[what for _, what in folder.damaged],
     )
-
-
-def _rows(blocks: Iterable[VectorBlock]) -> int:
-    return sum(block.rows for block in blocks)
 
 
 def _rows_by(blocks: Sequence[VectorBlock], values: Sequence[object]) -> dict[str, int]:
@@ -146,27 +246,23 @@ def _rows_by(blocks: Sequence[VectorBlock], values: Sequence[object]) -> dict[st
     return dict(rows)
 
 
-def _writers(folder: Path) -> list[str]:
-    """List the processes that are writing a shard, as host:pid."""
-    owners = (partial_owner(path) for path in folder.glob("*.partial"))
-    return sorted({f"{host}:{pid}" for host, pid in filter(None, owners)})
-
-
-def _progress(
-    folder: EncoderFolder, blocks: Sequence[VectorBlock], written: Mapping[Path, float], now: float
-) -> StoreProgress | None:
+def _progress(folder: Path, commits: Sequence[_Commit], now: float) -> StoreProgress | None:
     """Compare what the latest run has to do with what was committed since it started."""
-    run = folder.notes.latest_run()
+    run = latest_run(folder)
     if run is None:
         return None
     started = run["started"]
-    since = [b for b in blocks if written[b.path] >= started - 1]  # clocks of servers are coarse
+    since = sorted((c for c in commits if c.at >= started - 1), key=lambda c: c.at)  # coarse clocks
+    newest = since[-1].at if since else started
     encoded = min(run["to_encode"], _rows(since))
-    newest = max((written[b.path] for b in since), default=started)
-    recent, seconds = _recent(since, written, run.get("encoding_since", started))
+    # with several commits, the time before the first does not count: it includes the start
+    begin = max(run["encoding_since"], newest - RECENT_SECONDS)
+    recent = [commit for commit in since if commit.at >= begin]
+    if len(recent) > 1:
+        begin, recent = recent[0].at, recent[1:]
+    seconds = newest - begin
     speed = _residues(recent) / seconds if seconds > 0 else None
-    state = _state(run, encoded, now - newest)
-    left = None
+    state, left = _state(run, encoded, now - newest), None
     if speed and state == "running":
         residues_left = run["residues_to_encode"] - _residues(since)
         left = round(max(0.0, residues_left / speed - (now - newest)), 1)
@@ -187,24 +283,12 @@ def _progress(
     )
 
 
-def _recent(
-    since: Sequence[VectorBlock], written: Mapping[Path, float], started: float
-) -> tuple[list[VectorBlock], float]:
-    """Return what was committed lately, and in how many seconds.
-
-    With two commits or more, the time runs from the first to the last, and the first commit does
-    not count; otherwise, from the start of encoding.
-    """
-    newest = max((written[b.path] for b in since), default=started)
-    window = max(started, newest - RECENT_SECONDS)
-    recent = sorted((b for b in since if written[b.path] >= window), key=lambda b: written[b.path])
-    if len(recent) > 1:
-        return recent[1:], newest - written[recent[0].path]
-    return recent, newest - window
+def _rows(commits: Iterable[_Commit]) -> int:
+    return sum(commit.block.rows for commit in commits)
 
 
-def _residues(blocks: Iterable[VectorBlock]) -> int:
-    return sum(int(block.load("length").sum(dtype=np.int64)) for block in blocks)
+def _residues(commits: Iterable[_Commit]) -> int:
+    return sum(int(commit.block.load("length").sum(dtype=np.int64)) for commit in commits)
 
 
 def _state(run: RunRecord, encoded: int, silent_seconds: float) -> str:

@@ -111,7 +111,11 @@ def push(store: Path | str, address: str, *, private: bool = False) -> PushSumma
         msg = f"{source.path}: holds no vectors; expected some to send. Run abag embed first."
         raise NotAStore(msg)
     # the records come first: what arrived of an interrupted push is a store
-    contents = {"README.md": _readme(to), **dict(_public_records(folders)), **shards}
+    contents: dict[str, Path | bytes] = {
+        "README.md": _readme(to),
+        **dict(_public_records(folders)),
+        **shards,
+    }
     with open_repository(to) as hub:
         hub.create(private=private)
         commit, sent = _send(hub, folders, contents)
@@ -122,7 +126,11 @@ def push(store: Path | str, address: str, *, private: bool = False) -> PushSumma
             pushed=len(sent_shards),
             present=len(shards) - len(sent_shards),
             bytes=sum(map(_bytes_of, sent_shards)),
-            damaged=[what for one in (*folders.values(), source) for _, what in one.damaged],
+            damaged=[
+                what
+                for found in (*(folder.damaged for folder in folders.values()), source.damaged)
+                for _, what in found
+            ],
         )
 
 

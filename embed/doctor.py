@@ -1,0 +1,363 @@
+"""Checks that find now what would fail later: the machine, the encoders and the disks.
+
+They try things out: a graph is compiled, a file is renamed, sequences are encoded twice.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from importlib.metadata import PackageNotFoundError, requires, version
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from abag import AbagError, __version__
+from abag.core.cache import cache_dir, keeping_kernels
+from abag.core.device import DevicePlan, default_batch_tokens, plan_device
+from abag.core.files import remove_quietly, write_bytes
+from abag.core.messages import first_line, size_text
+from abag.embed.encoders.identity import Identity, find_checkpoint, save_random_checkpoint
+from abag.embed.encoders.loading import load_encoder
+from abag.embed.families.family import Backend
+from abag.embed.families.registry import FAMILIES, HubSource, guess_family, hub_source
+from abag.embed.kernels.attention import kernel_problems, triton_problem
+from abag.embed.packing.tokens import Layout
+from abag.embed.sequences.chains import STANDARD_RESIDUES, Chains, Kind
+from abag.embed.store.filesystem import is_unmounted_drive
+from abag.embed.store.spool import spooled_rows
+from abag.embed.store.store import open_store
+from abag.embed.stream import encode_stream
+from abag.embed.weights.checkpoints import EncoderCheckpoint, EncoderNotFound
+
+State = Literal["PASS", "WARN", "FAIL"]
+Result = tuple[State, str]
+PACKAGES = ("torch", "transformers", "h5py", "numpy", "pandas", "safetensors")
+NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")
+MIN_FREE_BYTES = 256 << 20
+"""With less free disk space a check fails."""
+LIMITS = {"fp32": 1e-4, "fp16": 1e-2, "bf16": 3e-2}
+"""Relative distances: half precision moves a pooled vector by up to 1 %, a mutation by 3-5 %."""
+
+
+class Check(NamedTuple):
+    """The result of one check."""
+
+    name: str
+    state: State
+    """FAIL: a command would fail later."""
+    text: str
+    """What was found, and what to do if something is wrong."""
+
+
+def examine(
+    *,
+    store: Path | None = None,
+    antibody_encoder: str = "igt5",
+    antigen_encoder: str = "esm2-650m",
+    device: str = "auto",
+) -> Iterator[Check]:
+    """Check everything that embedding and fitting will need; yields each result as it is found.
+
+    Nothing is downloaded: if weights are not on disk, their size is looked up on the hub.
+    """
+    names: dict[Kind, str] = {"antibody": antibody_encoder, "antigen": antigen_encoder}
+    checks: dict[str, Callable[[], Result]] = {
+        "versions": check_versions,
+        "temporary files": lambda: check_folder(Path(tempfile.gettempdir()), "set TMPDIR"),
+        "cache": lambda: check_folder(cache_dir(), "set XDG_CACHE_HOME"),
+    }
+    if store is not None:
+        checks["store"] = partial(check_store, store)
+    for kind, name in names.items():
+        checks[f"{kind} weights"] = partial(check_weights, name)
+    yield from _results(checks)
+    try:
+        plan = plan_device(device)
+    except AbagError as error:
+        yield Check("device", "FAIL", str(error))
+        return
+    checks = {
+        "device": partial(check_device, plan, requested=device),
+        "compiler": partial(check_compiler, plan),
+    }
+    for kind, name in names.items():
+        checks[f"{kind} encoder"] = partial(check_encoder, plan, kind, name)
+    yield from _results(checks)
+
+
+def _results(checks: Mapping[str, Callable[[], Result]]) -> Iterator[Check]:
+    for name, check in checks.items():
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # torch's compiler and others warn of themselves
+                state, text = check()
+        except Exception as error:  # noqa: BLE001 - every failure would also stop a run
+            state, text = "FAIL", first_line(error)
+        yield Check(name, state, text)
+
+
+# --- software ------------------------------------------------------------------------------------
+
+
+def check_versions() -> Result:
+    """Compare the installed packages with abag's requirements."""
+    from packaging.requirements import Requirement
+
+    found = ", ".join(f"{name} {_installed(name) or 'not installed'}" for name in PACKAGES)
+    text = f"abag {__version__}, Python {platform.python_version()}, {found}"
+    text += f"; torch is built for {f'CUDA {torch.version.cuda}' if torch.version.cuda else 'CPUs'}"
+    try:
+        requirements = [Requirement(line) for line in requires("abag") or []]
+    except PackageNotFoundError:
+        return "WARN", f"{text}; abag is not installed: its requirements are not known"
+    unmet = [
+        f"{r.name} {_installed(r.name) or 'missing'} (expected {r.specifier})"
+        for r in requirements
+        if (r.marker is None or r.marker.evaluate({"extra": ""}))
+        and not r.specifier.contains(_installed(r.name) or "0", prereleases=True)
+    ]
+    if unmet:
+        fix = "install abag again: pip install -c constraints.txt -e ."
+        return "FAIL", f"{', '.join(unmet)}; {fix}"
+    return "PASS", text
+
+
+def _installed(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def check_compiler(plan: DevicePlan) -> Result:
+    """Compile a small graph on the device, as `abag fit` does on a GPU."""
+    x = torch.arange(8.0, device=plan.device)
+    # a constant that no earlier graph had: a cached graph would hide a missing compiler
+    start_s = constant = time.time()
+
+    def graph(x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(x - 3) * constant + x.sin()
+
+    try:
+        with keeping_kernels():
+            correct = torch.allclose(torch.compile(graph, dynamic=False)(x), graph(x))
+        problem = "" if correct else "wrong numbers"
+    except Exception as error:  # noqa: BLE001 - every failure means the same here
+        problem = first_line(error)
+    if not problem:
+        return "PASS", f"torch.compile works; a small graph took {time.time() - start_s:.1f} s"
+    text = f"torch.compile does not work ({problem})"
+    if plan.device.type == "cpu":
+        return "WARN", f"{text}; abag fit does not need it on a CPU"
+    return "FAIL", (
+        f"{text}, and abag fit would fail; install a C compiler (apt-get install gcc), or run "
+        "abag fit --no-compile, which is slower"
+    )
+
+
+# --- disks ---------------------------------------------------------------------------------------
+
+
+def check_store(store: Path) -> Result:
+    """Check a store, existing or not, and the file system that holds it."""
+    if is_unmounted_drive(store):
+        return "FAIL", f"{store}: no Drive is mounted there, so files would be lost; mount it"
+    content = "new; abag embed creates it"
+    if store.is_file() or (store.exists() and any(store.iterdir())):
+        folders = open_store(store).folders()
+        names = ", ".join(f"{folder.path.name} ({folder.rows:,})" for folder in folders)
+        content = f"holds {names or 'no vectors yet'}"
+    folder = next(path for path in (store, *store.absolute().parents) if path.exists())
+    state, text = check_folder(folder, "change --store")
+    text = f"{store}: {content}; {text}"
+    if spooled := spooled_rows(store):
+        text += f"; {spooled:,} sequences wait in a local spool: run abag embed again to add them"
+        return "WARN" if state == "PASS" else state, text
+    return state, text
+
+
+def check_folder(folder: Path, fix: str) -> Result:
+    """Write a file as a commit does, read it back, and look at the free space."""
+    # hidden: if doctor is killed, the file left behind is not mistaken for part of a store
+    path, data = folder / f".abag-doctor-{os.getpid()}.probe", os.urandom(1 << 16)
+    try:
+        write_bytes(path, data)
+        problem = "" if path.read_bytes() == data else "the bytes read are not those written"
+        path.unlink()
+    except OSError as error:
+        remove_quietly(path)
+        problem = str(error)
+    if problem:
+        text = f"{folder}: a file cannot be written, renamed, read and deleted ({problem})"
+        return "FAIL", f"{text}; {fix} to another folder"
+    free = shutil.disk_usage(folder).free
+    text = f"{folder} is writable, {free / 1e9:,.1f} GB free"
+    if free < MIN_FREE_BYTES:
+        return "FAIL", f"{text}; free some space, or {fix} to a folder on another disk"
+    return "PASS", text
+
+
+# --- encoders ------------------------------------------------------------------------------------
+
+
+def check_weights(name: str) -> Result:
+    """Check that an encoder's weights are on disk, or can be downloaded."""
+    source = hub_source(name)
+    try:
+        found = find_checkpoint(name, download=False)
+    except EncoderNotFound:
+        if "/" not in source.name or source.name.startswith("/"):
+            raise
+        return _check_download(f"{name}: {source}", source)
+    if found.folder is None:
+        return "PASS", f"{name}: no weights are needed"
+    size = size_text(sum(path.stat().st_size for path in found.weights))
+    random = "; random: its vectors carry no biology" if found.random else ""
+    return "PASS", f"{name}: {size} in {found.folder}{random}"
+
+
+def _check_download(encoder: str, source: HubSource) -> Result:
+    from huggingface_hub.constants import HF_HUB_CACHE
+
+    try:
+        size = _hub_bytes(source)
+    except Exception as error:  # noqa: BLE001 - any failure means: not available
+        return "FAIL", (
+            f"{encoder} is not on disk, and the hub cannot be reached ({first_line(error)}); run "
+            f"`{source.download_command}` on a machine with network access, or give a checkpoint "
+            "folder"
+        )
+    cache = Path(HF_HUB_CACHE)
+    free = shutil.disk_usage(next(p for p in (cache, *cache.parents) if p.is_dir())).free
+    text = f"{encoder} is not on disk; up to {size_text(size)} will be downloaded to {cache}"
+    if free < size + MIN_FREE_BYTES:
+        text += f", where {size_text(free)} are free: free some space, or set HF_HOME"
+        return "FAIL", f"{text} to a folder on a larger disk"
+    return "WARN", f"{text} on first use"
+
+
+def _hub_bytes(source: HubSource) -> int:
+    """Ask the hub for the size of the weight files, at most: not all may be needed."""
+    from huggingface_hub import HfApi
+
+    model = HfApi().model_info(
+        source.name, revision=source.revision, files_metadata=True, timeout=10
+    )
+    sizes = {file.rfilename: file.size or 0 for file in model.siblings or []}
+    suffixes = (".safetensors", ".bin")
+    return max(sum(n for name, n in sizes.items() if name.endswith(one)) for one in suffixes)
+
+
+def check_device(plan: DevicePlan, *, requested: str) -> Result:
+    """Report the device that will be used, its precision and its memory."""
+    if plan.device.type == "cuda":
+        free, total = torch.cuda.mem_get_info(plan.device)
+        return "PASS", (
+            f"{plan.reason}; {plan.precision}; {free / 2**30:.1f} of {total / 2**30:.1f} GiB free; "
+            f"batches of {default_batch_tokens(plan):,} tokens"
+        )
+    text = f"CPU, {os.cpu_count() or 1} cores; {plan.precision}"
+    if requested == "auto" and NVIDIA_DRIVER.exists():
+        return "FAIL", (
+            f"{text}; this machine has an NVIDIA GPU that torch {torch.__version__} cannot use: "
+            "install a build of torch for CUDA that matches the driver"
+        )
+    return "WARN", f"{text}; no GPU, so large encoders take about a second per sequence or more"
+
+
+def check_encoder(plan: DevicePlan, kind: Kind, name: str) -> Result:
+    """Compare an encoder as it will run with the fp32 reference, on the same device."""
+    with tempfile.TemporaryDirectory(prefix="abag-doctor-") as folder:
+        weights = name
+        try:
+            found = find_checkpoint(name, download=False)
+        except AbagError:  # reported by `check_weights`
+            found = reduced_checkpoint(name, Path(folder) / "reduced")
+            weights = f"random weights of {name}'s architecture"
+        if found.folder is None:
+            return "PASS", f"{name} counts residues: nothing to compare"
+        try:
+            distance, limit = measure_parity(found, kind, plan)
+        except torch.OutOfMemoryError:
+            return "WARN", f"not checked: {name} in fp32 does not fit into the free memory"
+    state, attention = _describe_attention(plan, found)
+    text = (
+        f"{weights}, {plan.precision}: {distance:.1e} from the fp32 reference (limit {limit:g}); "
+        f"{attention}"
+    )
+    if distance <= limit:  # false for NaN
+        return state, text
+    fix = "run abag embed with --attention sdpa --precision fp32"
+    return "FAIL", f"{text}; the vectors would be wrong: {fix}"
+
+
+def _describe_attention(plan: DevicePlan, checkpoint: EncoderCheckpoint) -> Result:
+    """Name the attention kernel that an encoder uses, and why not the others."""
+    family = FAMILIES[checkpoint.family]
+    if plan.device.type == "cpu" or "packed" not in family.backends:
+        return "PASS", "attention of torch"
+    width = family.shape(checkpoint.config).head_width
+    problems = kernel_problems(plan, biased=family.biased_attention, head_width=width)
+    if not problems["triton"] and (problem := triton_problem(plan.device)):
+        return "WARN", (
+            f"attention sdpa and slower steps, because Triton does not work ({problem}): install a "
+            "C compiler (apt-get install gcc)"
+        )
+    kernel = next(name for name, problem in problems.items() if not problem)
+    others = "".join(f"; {name}: {problem}" for name, problem in problems.items() if problem)
+    return "PASS", f"attention {kernel}{others}"
+
+
+def measure_parity(
+    checkpoint: EncoderCheckpoint, kind: Kind, plan: DevicePlan
+) -> tuple[float, float]:
+    """Compare an encoder as it will run with the reference in fp32.
+
+    Returns the largest relative distance of a pooled vector, over all probes and poolings, and the
+    largest valid one in this precision.
+
+    Raises
+    ------
+    BadCheckpoint, TokenizerMismatch, AttentionUnavailable
+        See `abag.embed.encoders.loading.load_encoder`.
+    """
+    layout = Layout(kind, FAMILIES[checkpoint.family].vocabulary_of(checkpoint))
+    identity = Identity(checkpoint, layout, "", {})
+    probes = _probes(kind, large=plan.device.type == "cuda")
+    budget = sum(sum(layout.span_lengths(probe)) for probe in probes)  # all in one batch
+
+    def encode(plan: DevicePlan, backend: Backend) -> NDArray[np.float32]:
+        encoder = load_encoder(identity, plan, backend=backend)
+        batches = encode_stream(encoder, layout, probes, plan, budget, torch.float32)
+        return np.concatenate([batch.stored_SPD for batch in batches]).astype(np.float32)
+
+    exact = encode(DevicePlan(plan.device, "fp32", ""), "reference")
+    if plan.device.type == "cuda":
+        torch.cuda.empty_cache()
+    distances = np.linalg.norm(encode(plan, "packed") - exact, axis=-1)
+    distance = (distances / np.linalg.norm(exact, axis=-1)).max()  # NaN if any value is
+    return float(distance), LIMITS[plan.precision]
+
+
+def reduced_checkpoint(name: str, folder: Path) -> EncoderCheckpoint:
+    """Write random weights of an encoder's architecture with few layers to a folder."""
+    config = guess_family(name).reduced_config
+    return find_checkpoint(str(save_random_checkpoint(folder, config, seed=0)))
+
+
+def _probes(kind: Kind, *, large: bool) -> list[Chains]:
+    """Return random sequences of several lengths."""
+    rng = np.random.default_rng(0)
+    lengths = (120, 30, 90, 250) + ((400, 700, 1022) if large and kind == "antigen" else ())
+    drawn = ["".join(rng.choice(list(STANDARD_RESIDUES), length)) for length in lengths]
+    return [(chain, chain[::-1]) if kind == "antibody" else (chain,) for chain in drawn]

@@ -1,1 +1,0 @@
-"""Checks of the machine, the encoders and the disks, before a long run."""
