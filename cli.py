@@ -514,7 +514,7 @@ def store_verify(store: Path, as_json: bool) -> None:
 @click.option("--out", type=_PATH, required=True, help="Store to add to; created if missing.")
 @_JSON
 def store_merge(sources: tuple[Path, ...], out: Path, as_json: bool) -> None:
-    """Add the shards of several stores to one. Duplicates and conflicts are reported.
+    """Add the shards of several stores to one. Each is checked; duplicates are counted.
 
     \b
     Example:
@@ -523,23 +523,6 @@ def store_merge(sources: tuple[Path, ...], out: Path, as_json: bool) -> None:
     from abag.embed.store.maintenance import merge
 
     _print(merge(sources, out), as_json, outline)
-
-
-@store_group.command("pack")
-@_STORE_ARGUMENT
-@click.option("--out", type=_PATH, required=True, help="File to write, with suffix .h5.")
-@_JSON
-def store_pack(store: Path, out: Path, as_json: bool) -> None:
-    """Write a store into one file. Every command that reads a store accepts it.
-
-    \b
-    Example:
-      abag store pack store --out store.h5
-    """
-    from abag.embed.store.maintenance import pack
-    from abag.embed.store.store import open_store
-
-    _print(pack(open_store(store), out), as_json, outline)
 
 
 @store_group.command("push")

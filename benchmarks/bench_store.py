@@ -1,9 +1,9 @@
-"""Measure the cost of the store: finding keys, reading vectors, committing them.
+"""Measure the cost of the store: finding keys, reading vectors, committing and checking them.
 
-    python benchmarks/bench_store.py --out benchmarks/results/store_HARDWARE_DATE
+    python benchmarks/bench_store.py --folder /tmp
 
-Each result is compared with plain reading or writing of the same bytes in the same run. Writes OUT.json
-and OUT.png, and prints a table.
+Uses the public interface only, so that it also measures other checkouts: put one on PYTHONPATH, as
+a folder that holds it under the name abag. Prints JSON; each time is the shortest of several.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ import json
 import os
 import platform
 import resource
-import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 
+import h5py
 import numpy as np
 
-from abag.embed.shards.shard import check_file
-from abag.embed.store.encoder_folder import EncoderFolder
+import abag
+from abag.embed.store.maintenance import verify
 from abag.embed.store.store import open_store
 
 INFO = {"name": "bench", "fingerprint": "be" * 16}
-ROWS = 4096
+BATCH = 4000
 
 
 def timed(work) -> float:
@@ -36,7 +36,7 @@ def timed(work) -> float:
 
 
 def best(work, times: int) -> float:
-    return min(timed(work) for _ in range(times))
+    return round(min(timed(work) for _ in range(times)), 4)
 
 
 def keys_of(start: int, stop: int) -> np.ndarray:
@@ -46,150 +46,94 @@ def keys_of(start: int, stop: int) -> np.ndarray:
     return words.view(np.uint8).reshape(-1, 16)
 
 
-def fill(folder: EncoderFolder, stop: int, width: int) -> None:
-    """Add rows until there are `stop`."""
-    vectors = np.random.default_rng(0).standard_normal((ROWS, width)).astype(np.float16)
-    with folder.writer(attrs={"precision": "none"}) as out:
-        for at in range(folder.rows, stop, ROWS):
-            keys = keys_of(at, min(at + ROWS, stop))
+def make_store(path: Path, rows: int, width: int):
+    """Commit rows in shards of BATCH."""
+    folder = open_store(path, create=True).create_folder("antibody", INFO)
+    vectors = np.random.default_rng(0).standard_normal((BATCH, width)).astype(np.float16)
+    with folder.writer(attrs={"precision": "none"}, commit_rows=BATCH) as out:
+        for at in range(0, rows, BATCH):
+            keys = keys_of(at, min(at + BATCH, rows))
             out.add(keys, np.full(len(keys), 100), {"mean": vectors[: len(keys)]})
 
 
-def reopened(folder: EncoderFolder) -> EncoderFolder:
-    return open_store(folder.path.parent).folder("antibody")
+def folder_of(path: Path):
+    """Open a store afresh: nothing is indexed yet."""
+    return open_store(path).folder("antibody")
 
 
-def bench_keys(root: Path, sizes: list[int]) -> list[dict]:
-    """Time which of n keys, half of them absent, are missing among n stored ones."""
-    folder = open_store(root, create=True).create_folder("antibody", INFO)
-    figures = []
-    for n in sizes:
-        fill(folder, n, 2)
-        asked = np.random.default_rng(1).permutation(keys_of(n // 2, n // 2 + n))
-        fresh = reopened(folder)
-        open_s = timed(lambda fresh=fresh: fresh.rows)
-        find_s = timed(lambda fresh=fresh, asked=asked: fresh.missing(asked))
-        assert fresh.missing(asked).sum() == n // 2
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-        figures.append(
-            {
-                "keys": n,
-                "shards": len(fresh.blocks()),
-                "open_s": open_s,
-                "find_s": find_s,
-                "missing_s": open_s + find_s,
-                "process_peak_gib": peak,
-            }
-        )
-    return figures
-
-
-def plain_read(folder: EncoderFolder) -> None:
-    """Read the vectors' bytes, file after file, into one array."""
-    arrays = [(block.path, block.arrays["mean"]) for block in folder.blocks()]
-    out, at = np.empty(sum(a.nbytes for _, a in arrays), np.uint8), 0
-    for path, array in arrays:
-        with path.open("rb", buffering=0) as file:
-            file.seek(array.offset)
-            at += file.readinto(out[at : at + array.nbytes])
-
-
-def evict(folder: EncoderFolder) -> None:
+def evict(path: Path) -> None:
     """Drop the shards from the page cache, so that the next read is from the disk."""
-    for block in folder.blocks():
-        with block.path.open("rb") as file:
+    for shard in path.glob("*/*.h5"):
+        with shard.open("rb") as file:
             os.fsync(file.fileno())
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
-def bench_read(root: Path, n: int, width: int, times: int) -> dict:
-    """Time reading n vectors into one array against a plain read of the same bytes."""
-    folder = open_store(root, create=True).create_folder("antibody", INFO)
-    fill(folder, n, width)
-    fresh, keys = reopened(folder), keys_of(0, n)
-    # file names are random, so shards hold arbitrary rows
-    shuffled = np.random.default_rng(1).permutation(keys)
-    figures = dict.fromkeys(("plain", "float16", "float32", "shuffled_float16"), 1e9)
-    for _ in range(times):  # interleaved: other load on the machine affects all of them
-        for name, work in (
-            ("plain", lambda: plain_read(fresh)),
-            ("float16", lambda: fresh.read_array(keys, "mean", np.float16)),
-            ("float32", lambda: fresh.read(keys)),
-            ("shuffled_float16", lambda: fresh.read_array(shuffled, "mean", np.float16)),
-        ):
-            figures[name] = min(figures[name], timed(work))
-            evict(fresh)
-            cold = f"cold_{name}"
-            figures[cold] = min(figures.get(cold, 1e9), timed(work))
-    gib = n * width * 2 / 2**30
-    return {"vectors": n, "width": width, "gib": gib} | {f"{k}_s": v for k, v in figures.items()}
+def bench_vectors(path: Path, rows: int, width: int, times: int) -> dict[str, object]:
+    """Time reading all vectors, some of them in random order, and checking every byte."""
+    write_s = timed(lambda: make_store(path, rows, width))
+    rng = np.random.default_rng(1)
+    keys, few = keys_of(0, rows), rng.choice(rows, min(rows, 20_000), replace=False)
+    shuffled, one = rng.permutation(keys), keys[:1]
+    folder = folder_of(path)
+    folder.read(one)
+
+    def cold() -> None:
+        evict(path)
+        cold_s.append(timed(lambda: folder.read(keys)))
+
+    cold_s: list[float] = []
+    for _ in range(times):
+        cold()
+    return {
+        "rows": rows,
+        "width": width,
+        "shards": len(list(path.glob("*/*.h5"))),
+        "bytes": sum(shard.stat().st_size for shard in path.glob("*/*.h5")),
+        "write_s": round(write_s, 3),
+        "read_float16_s": best(lambda: folder.read_array(keys, "mean", np.float16), times),
+        "read_float32_s": best(lambda: folder.read(keys), times),
+        "read_float32_cold_s": round(min(cold_s), 4),
+        "read_shuffled_float32_s": best(lambda: folder.read(shuffled), times),
+        "read_20000_random_rows_s": best(lambda: folder.read(keys[few]), times),
+        "read_one_row_s": best(lambda: folder.read(one), 20 * times),
+        "verify_s": best(lambda: verify(open_store(path)), times),
+        "missing_verify_s": best(lambda: folder_of(path).missing(keys, verify=True), times),
+    }
 
 
-def bench_write(root: Path, n: int, width: int) -> dict:
-    """Time committing n vectors against writing and syncing as many bytes."""
-    folder = open_store(root, create=True).create_folder("antibody", INFO)
-    store_s = timed(lambda: fill(folder, n, width))
-    paths = [block.path for block in folder.blocks()]
-    data = [path.read_bytes() for path in paths]
-
-    def plain():
-        for i, part in enumerate(data):
-            with (root / f"plain{i}").open("wb") as file:
-                file.write(part)
-                file.flush()
-                os.fsync(file.fileno())
-
-    plain_s = timed(plain)
-    verify_s = timed(lambda: [check_file(path) for path in paths])
-    size = sum(map(len, data)) / 2**30
-    return {"gib": size, "store_s": store_s, "plain_s": plain_s, "verify_one_thread_s": verify_s}
-
-
-def draw(figures: list[dict], path: Path) -> None:
-    import matplotlib as mpl
-
-    mpl.use("agg")
-    from matplotlib import pyplot as plt
-
-    figure, axes = plt.subplots(figsize=(6, 4), layout="constrained")
-    keys = [f["keys"] for f in figures]
-    for name, label in (
-        ("missing_s", "open the store and find as many keys"),
-        ("open_s", "of which open and index"),
-    ):
-        axes.loglog(keys, [f[name] for f in figures], "o-", label=label)
-    axes.axhline(3, color="0.6", lw=1, ls="--")
-    axes.text(keys[0], 3.2, "3 s", color="0.4")
-    axes.set(xlabel="stored keys", ylabel="seconds")
-    axes.legend(frameon=False)
-    figure.savefig(path, dpi=150)
+def bench_keys(path: Path, rows: int, times: int) -> dict[str, object]:
+    """Time opening a store, and which of as many keys, half of them absent, it lacks."""
+    make_store(path, rows, 2)
+    asked = np.random.default_rng(1).permutation(keys_of(rows // 2, rows // 2 + rows))
+    assert folder_of(path).missing(asked).sum() == rows // 2
+    return {
+        "rows": rows,
+        "shards": len(list(path.glob("*/*.h5"))),
+        "keys_s": best(lambda: folder_of(path).keys(), times),
+        "missing_s": best(lambda: folder_of(path).missing(asked), times),
+    }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--quick", action="store_true", help="small sizes: does it still run?")
+    parser.add_argument("--times", type=int, default=5)
     parser.add_argument("--folder", type=Path, help="where to create the temporary stores")
     options = parser.parse_args()
-    sizes = [1000, 5000] if options.quick else [10_000, 100_000, 1_000_000, 3_000_000, 10_000_000]
-    n, width, times = (5000, 16, 1) if options.quick else (200_000, 1024, 5)
+    vectors, keys = ((5000, 16), 5000) if options.quick else ((114_688, 1024), 1_000_000)
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
-        root = Path(folder)
         report = {
+            "checkout": str(Path(abag.__file__).parent),
             "machine": f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores",
             "python": sys.version.split()[0],
             "numpy": np.__version__,
-            "commit": subprocess.run(
-                ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
-            ).stdout.strip(),
-            "load": os.getloadavg()[0],
-            "read": bench_read(root / "read", n, width, times),
-            "write": bench_write(root / "write", n // 4, width),
-            "keys": bench_keys(root / "keys", sizes),
+            "h5py": f"{h5py.__version__}, HDF5 {h5py.version.hdf5_version}",
+            "load": round(os.getloadavg()[0], 1),
+            "vectors": bench_vectors(Path(folder) / "vectors", *vectors, options.times),
+            "keys": bench_keys(Path(folder) / "keys", keys, options.times),
         }
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.with_suffix(".json").write_text(json.dumps(report, indent=1) + "\n")
-    draw(report["keys"], options.out.with_suffix(".png"))
+    report["peak_gib"] = round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20, 2)
     json.dump(report, sys.stdout, indent=1)
 
 

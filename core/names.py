@@ -1,7 +1,7 @@
 """Names that are read from files, and files that are copied: nothing leads out of its folder.
 
-Stores, packed stores, checkpoints and adapters are shared, so another person may have chosen every
-name in them. A name is checked where it is read, against those that its format allows.
+Stores, checkpoints and adapters are shared, so another person may have chosen every name in them.
+A name is checked where it is read, against those that its format allows.
 """
 
 from __future__ import annotations

@@ -413,7 +413,7 @@ def _announce_kind(job: KindJob) -> None:
     if layers := job.folder.layers:
         say(f"    poolings of layers {', '.join(map(str, layers))} are stored too")
     chosen = job.options.store_dtype
-    if others := {block.number_format for block in job.folder.blocks()} - {chosen}:
+    if others := {block.number_format for block in job.folder.shards()} - {chosen}:
         kept = f"    stored {job.plural} keep their {others.pop()} vectors"
         say(f"{kept}; those encoded now are stored as {chosen}" if job.missing else kept)
     if checkpoint.random:

@@ -214,7 +214,7 @@ class KindJob:
         """Select what faster ranks of this job have stored already, shape (N,), dtype bool."""
         job = rank.job_digest
         block, _ = self.folder.find(keys)
-        of_job = [job != "" and one.attrs.get("job") == job for one in self.folder.blocks()]
+        of_job = [job != "" and one.attrs.get("job") == job for one in self.folder.shards()]
         return np.array([*of_job, False])[block]  # -1, not stored, is the last
 
     def own_parts(self) -> Iterator[SequencePart]:
@@ -232,7 +232,7 @@ class KindJob:
         MixedPrecision
             If ``strict_precision`` forbids the change.
         """
-        earlier = {str(block.attrs.get("precision")) for block in self.folder.blocks()}
+        earlier = {str(block.attrs.get("precision")) for block in self.folder.shards()}
         earlier -= {self.plan.precision}
         if not earlier:
             return ""

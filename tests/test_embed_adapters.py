@@ -16,7 +16,6 @@ from abag.embed.encoders.lora import BadLora, Lora, LoraEncoder, fit_lora
 from abag.embed.families.registry import FAMILIES
 from abag.embed.packing.batches import pack_spans, pool_tokens
 from abag.embed.store.maintenance import merge
-from abag.embed.store.maintenance import pack as pack_store
 from abag.embed.store.store_files import CONFIG_FILE, WEIGHTS_FILE, AdapterDamaged
 from abag.embed.weights.adapters import (
     ADAPTER_FORMAT,
@@ -190,21 +189,19 @@ def test_embedding_continues_from_the_stores_copy_of_the_adapter(tmp_path):
     assert again["antibodies"]["reused"] == first["antibodies"]["unique"]
 
 
-def test_packed_and_merged_stores_keep_the_adapter_of_their_vectors(tmp_path):
+def test_a_merged_store_keeps_the_adapter_of_their_vectors(tmp_path):
     table, store = demo_table().head(6), tmp_path / "store"
     encoders = {"antibody_encoder": "tiny-igt5", "antigen_encoder": "composition"}
     save_adapter(tmp_path / "one", "tiny-igt5", "antibody")
     embed_table(table, store, antibody_adapter=tmp_path / "one", **encoders)
-    pack_store(abag.open_store(store), tmp_path / "packed.h5")
-    merge([tmp_path / "packed.h5"], tmp_path / "merged")
-    stores = [abag.open_store(p) for p in (store, tmp_path / "packed.h5", tmp_path / "merged")]
-    extras = [s.folder("antibody").adapter_files() for s in stores]
-    assert extras[0] == extras[1] == extras[2]
-    assert set(extras[0]) == {
+    merge([store], tmp_path / "merged")
+    stores = [abag.open_store(p) for p in (store, tmp_path / "merged")]
+    ours, theirs = (s.folder("antibody").adapter_files() for s in stores)
+    assert ours == theirs
+    assert set(ours) == {
         "adapter/adapter.json", "adapter/splits.parquet",
         "adapter/antibody/adapter_config.json", "adapter/antibody/adapter_model.safetensors",
     }  # fmt: skip
-    assert "extras" not in stores[2].folder("antibody").info
 
 
 def test_an_adapter_of_other_weights_is_an_error_with_both_digests_and_writes_nothing(tmp_path):

@@ -158,9 +158,9 @@ def test_many_small_parts_give_the_same_file(store, table, tmp_path, suffix, mon
 
 def test_one_row_of_a_sequence_that_is_stored_twice(store, tmp_path, table):
     twice = tmp_path / "twice"
-    for part in (table.head(20), table.head(20)):
-        one = tmp_path / f"one{len(list(tmp_path.iterdir()))}"
-        abag.embed_table(part, one, **ENCODERS)
+    for dtype in ("float16", "float32"):
+        one = tmp_path / dtype
+        abag.embed_table(table.head(20), one, store_dtype=dtype, **ENCODERS)
         CliRunner().invoke(main, ["store", "merge", str(one), "--out", str(twice)])
     folder = open_store(twice).folder("antibody")
     keys = np.concatenate(folder.keys())

@@ -87,7 +87,7 @@ def test_each_kind_has_its_own_backend_and_its_shards_say_which(tmp_path):
     embed_table(TABLE, tmp_path / "store", antibody_backend="reference", **TINY)
     store = open_store(tmp_path / "store")
     found = {
-        kind: [block.attrs["backend"] for block in store.folder(kind).blocks()]
+        kind: [block.attrs["backend"] for block in store.folder(kind).shards()]
         for kind in ("antibody", "antigen")
     }
     assert found == {"antibody": ["reference"], "antigen": ["packed"]}

@@ -18,7 +18,7 @@ from abag.embed.encoders.loading import load_encoder
 from abag.embed.families.registry import FAMILIES
 from abag.embed.job import AbsentLayer, PoolingsMismatch
 from abag.embed.packing.batches import LayerPooling, pack_spans
-from abag.embed.shards.shard_index import UnknownPooling
+from abag.embed.store.encoder_folder import UnknownPooling
 from abag.embed.store.maintenance import merge
 from abag.embed.store.store import StoreMismatch
 from abag.head.data.demo import demo_table

@@ -345,15 +345,15 @@ def test_a_table_in_many_parts_gives_the_vectors_of_a_table_in_one(tmp_path, mon
 
 @pytest.mark.usefixtures("small_parts")
 def test_each_shard_is_checked_once_for_any_number_of_parts(tmp_path, monkeypatch):
-    from abag.embed.shards.shard import VectorBlock
+    from abag.embed.store import encoder_folder
 
     embed_table(
         demo_table().head(80), tmp_path / "store", *PLAIN, batch_tokens=2000, commit_seconds=0
     )
     checked = []
-    real = VectorBlock.check
+    real = encoder_folder.check_shard
     monkeypatch.setattr(
-        VectorBlock, "check", lambda self: (checked.append(self.path), real(self))[1]
+        encoder_folder, "check_shard", lambda path: (checked.append(path), real(path))[1]
     )
     embed_table(demo_table().head(80), tmp_path / "store", *PLAIN)
     assert len(checked) == len(set(checked)) == len(list((tmp_path / "store").rglob("*.h5")))

@@ -1,101 +1,332 @@
-"""Shards: how often their bytes are read, and in which order damage is reported."""
+"""Shards: plain HDF5 files whose every changed bit is noticed, and whose every trick is refused."""
 
 from __future__ import annotations
 
 import errno
+import io
 import os
-from dataclasses import replace
+import random
+import shutil
 
+import h5py
 import numpy as np
 import pytest
 
-from abag.core.files import Files
-from abag.embed.shards.hdf5_layout import BlockSource, shard_chunks
-from abag.embed.shards.regular_files import DamagedShard, digest_of
-from abag.embed.shards.shard import check_file, commit_shard, read_table_of_contents
+from abag.embed.store.shard import (
+    CHUNK_BYTES,
+    DamagedShard,
+    check_shard,
+    open_shard,
+    shard_image,
+    shard_name,
+)
 
-ROWS, WIDTH = 5000, 64  # half a chunk more than one
+ROWS, WIDTH = 3000, 64
+ATTRS = {"kind": "antibody", "fingerprint": "ab" * 16, "precision": "fp32", "threads": 2}
+
+
+def arrays_of(rows, width, dtype="<f4"):
+    rng = np.random.default_rng(0)
+    keys = rng.integers(0, 256, (rows, 16), dtype=np.uint8)
+    return {
+        "key": keys[np.lexsort(keys.T[::-1])],
+        "length": np.arange(rows, dtype="<i4"),
+        "mean": rng.standard_normal((rows, width)).astype(dtype),
+        "has_light": np.ones(rows, np.uint8),
+    }
+
+
+def write(folder, arrays, attrs=ATTRS):
+    image = shard_image(arrays, attrs)
+    path = folder / shard_name(image)
+    write_bytes(path, image)
+    return path
+
+
+def renamed(path):
+    """Give a changed file the name of its bytes, as whoever forges one would."""
+    return path.rename(path.with_name(shard_name(path.read_bytes())))
 
 
 @pytest.fixture
-def shard(tmp_path):
-    path, rng = tmp_path / "a.h5", np.random.default_rng(0)
-    arrays = {
-        "key": rng.integers(0, 256, (ROWS, 16), dtype=np.uint8),
-        "length": np.arange(ROWS, dtype="<i4"),
-        "mean": rng.standard_normal((ROWS, WIDTH)).astype("<f4"),
-    }
-    commit_shard(path, shard_chunks([BlockSource.of({}, arrays)]), Files())
-    return path, arrays
+def arrays():
+    return arrays_of(ROWS, WIDTH)
 
 
-def block_of(path):
-    (block,) = read_table_of_contents(path).blocks
-    return block
-
-
-def test_checking_a_shard_reads_each_byte_once(shard, monkeypatch):
-    path, _ = shard
-    read, real = [], os.preadv
-    monkeypatch.setattr(os, "preadv", lambda *a: read.append(real(*a)) or read[-1])
-    check_file(path)
-    assert path.stat().st_size <= sum(read) < 1.01 * path.stat().st_size + 4096
+@pytest.fixture
+def path(tmp_path, arrays):
+    return write(tmp_path, arrays)
 
 
 @pytest.mark.parametrize("dtype", ["<f4", "<f8"])
-def test_an_array_of_several_chunks_is_read_into_the_given_one(shard, dtype):
-    path, arrays = shard
+def test_an_array_of_several_chunks_is_read_into_the_given_one(path, arrays, dtype):
     out = np.full((ROWS + 2, WIDTH), 7, dtype)
-    block_of(path).load("mean", out[1:-1])
+    open_shard(path)[0].load("mean", out=out[1:-1])
     assert np.array_equal(out[1:-1], arrays["mean"])
     assert (out[[0, -1]] == 7).all()
 
 
-def test_a_shard_that_shrinks_after_it_was_opened_is_named(shard):
-    path, _ = shard
-    block = block_of(path)
-    os.truncate(path, block.arrays["mean"].offset + 10)
-    with pytest.raises(DamagedShard, match=rf"^{path}: it ends early\.$"):
-        block.load("mean")
+def test_some_rows_are_read_in_any_order(path, arrays):
+    (shard, _), rows = open_shard(path), np.array([2999, 5, 5, 1700])
+    assert np.array_equal(shard.load_rows("mean", rows), arrays["mean"][rows])
+    assert np.array_equal(shard.load_rows("length", rows[:1]), [2999])
 
 
-@pytest.mark.parametrize("kind", [OSError, RuntimeError])
-def test_a_full_temporary_folder_is_one_line_with_its_name(tmp_path, monkeypatch, kind):
-    def full(*_, **__):
-        msg = "Unable to create (write failed: time = now\n, errno = 28, error message = 'No"
-        raise kind(msg)
+def test_the_same_rows_in_another_order_are_the_same_file(arrays):
+    order = np.random.default_rng(1).permutation(ROWS)
+    shuffled = {name: array[order] for name, array in arrays.items()}
+    assert shard_image(shuffled, ATTRS) == shard_image(arrays, ATTRS)
+    assert shard_image(arrays, {**ATTRS, "precision": "bf16"}) != shard_image(arrays, ATTRS)
 
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    monkeypatch.setattr("h5py.File", full)
-    with pytest.raises(OSError, match="No space left on device") as caught:
-        list(shard_chunks([BlockSource.of({}, {"key": np.zeros((1, 16), np.uint8)})]))
-    assert caught.value.errno == errno.ENOSPC
-    assert caught.value.filename.startswith(f"{tmp_path}/abag-skeleton-")
+
+def test_attributes_and_types_are_read_as_they_were_written(path, arrays):
+    shard, _ = open_shard(path)
+    assert shard.attrs == ATTRS
+    assert list(shard.arrays) == list(arrays)
+    assert (shard.rows, shard.widths, shard.number_format) == (ROWS, {"mean": WIDTH}, "float32")
+
+
+def test_a_row_wider_than_a_chunk_is_stored(tmp_path):
+    arrays = arrays_of(3, CHUNK_BYTES)
+    path = write(tmp_path, arrays)
+    check_shard(path)
+    assert np.array_equal(open_shard(path)[0].load("mean"), arrays["mean"])
+
+
+@pytest.mark.parametrize("kind", [OSError, KeyError, RuntimeError])
+def test_a_file_system_that_fails_is_not_damage(path, monkeypatch, kind):
+    text = "Unable to open object (file read failed: time = now\n, errno = {}, error message = 'x')"
+
+    def failing_with(code):
+        def fail(*_, **__):
+            raise kind(text.format(code))
+
+        return fail
+
+    for code in (errno.EIO, errno.ENOTCONN, errno.ENOENT):
+        monkeypatch.setattr("h5py.File", failing_with(code))
+        with pytest.raises(OSError, match=os.strerror(code)) as caught:
+            open_shard(path)
+        assert (caught.value.errno, caught.value.filename) == (code, str(path))
+    monkeypatch.setattr("h5py.File", failing_with(errno.EINVAL))  # as an offset in a damaged file
+    with pytest.raises(DamagedShard, match="HDF5 cannot read it"):
+        open_shard(path)
+
+
+def test_a_shard_that_is_replaced_after_it_was_opened_is_named(path, arrays):
+    shard, _ = open_shard(path)
+    path.write_bytes(shard_image({**arrays, "mean": arrays["mean"][:, :7]}, ATTRS))
+    with pytest.raises(DamagedShard, match=rf"^{path}: 'mean' has changed\.$"):
+        shard.load("mean")
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize("dtype", ["<f2", "<f4"])
+def test_a_vector_that_is_not_finite_is_damage(tmp_path, value, dtype):
+    arrays = arrays_of(ROWS, WIDTH, dtype)
+    arrays["mean"][2900, 3] = value
+    path = write(tmp_path, arrays)
+    for read in (check_shard, lambda path: open_shard(path)[0].load("mean")):
+        with pytest.raises(DamagedShard, match="'mean' contains infinity or NaN"):
+            read(path)
+
+
+# --- damage --------------------------------------------------------------------------------------
+
+
+def noticed(path, arrays):
+    """Read everything; return whether damage was noticed, and assert that nothing is wrong."""
+    try:
+        shard, _ = open_shard(path)
+        found = {name: shard.load(name) for name in shard.arrays}
+    except DamagedShard:
+        return True
+    assert shard.attrs == ATTRS
+    assert found.keys() == arrays.keys()
+    assert all(np.array_equal(found[name], arrays[name]) for name in arrays)
+    return False
+
+
+@pytest.mark.parametrize("flips", [400, pytest.param(10_000, marks=pytest.mark.slow)])
+def test_a_flipped_bit_is_an_error_or_changes_nothing_that_is_read(tmp_path, flips):
+    arrays = arrays_of(40, 9, "<f2")
+    path, rng = write(tmp_path, arrays), random.Random(4)
+    whole = path.read_bytes()
+    unnoticed = 0
+    for _ in range(flips):
+        at = rng.randrange(len(whole))
+        path.write_bytes(
+            whole[:at] + bytes([whole[at] ^ (1 << rng.randrange(8))]) + whole[at + 1 :]
+        )
+        unnoticed += not noticed(path, arrays)
+        with pytest.raises(DamagedShard):
+            check_shard(path)
+    assert unnoticed < flips  # gaps between HDF5's structures are never read
+
+
+@pytest.mark.parametrize("step", [61, pytest.param(1, marks=pytest.mark.slow)])
+def test_a_truncated_shard_is_an_error(tmp_path, step):
+    arrays = arrays_of(40, 9)
+    path = write(tmp_path, arrays)
+    whole = path.read_bytes()
+    for size in range(0, len(whole), step):
+        path.write_bytes(whole[:size])
+        with pytest.raises(DamagedShard):
+            open_shard(path)
+
+
+@pytest.mark.parametrize("name", ["key", "length", "mean", "has_light"])
+def test_a_chunk_that_was_never_written_is_noticed_though_its_checksum_is_zero(tmp_path, name):
+    arrays = arrays_of(ROWS, WIDTH)
+    path = write(tmp_path, arrays)
+    with h5py.File(path) as file:
+        chunk = file[name].id.get_chunk_info(file[name].id.get_num_chunks() - 1)
+    with path.open("r+b") as file:
+        file.seek(chunk.byte_offset)
+        file.write(bytes(chunk.size))
+    assert noticed(path, arrays)
+
+
+def test_vectors_of_zeros_are_stored(tmp_path):
+    arrays = arrays_of(5, 4) | {"light_mean": np.zeros((5, 4), "<f4")}
+    path = write(tmp_path, arrays)
+    check_shard(path)
+    assert not open_shard(path)[0].load("light_mean").any()
+
+
+# --- forged files --------------------------------------------------------------------------------
+
+
+def remake(file, name="mean", **options):
+    """Replace a dataset by one that is stored in another way."""
+    data = file[name][:]
+    del file[name]
+    options = {"data": data, "chunks": data.shape, "fletcher32": True, **options}
+    file.create_dataset(name, **{k: v for k, v in options.items() if v is not None})
+
+
+def link(file, target):
+    del file["mean"]
+    file["mean"] = target
+
+
+def virtual(file):
+    layout = h5py.VirtualLayout(file["mean"].shape, "<f4")
+    layout[:] = h5py.VirtualSource("secret.h5", "mean", file["mean"].shape)
+    del file["mean"]
+    file.create_virtual_dataset("mean", layout)
+
+
+def sparse(file, rows):
+    """Replace all datasets by ones of which no chunk exists."""
+    for name in list(file):
+        row, dtype = file[name].shape[1:], file[name].dtype
+        del file[name]
+        options = {"chunks": (1 << 10, *row), "maxshape": (None, *row), "fletcher32": True}
+        file.create_dataset(name, (rows, *row), dtype, **options)
+
+
+def attribute(name, value):
+    return lambda file: file.attrs.create(name, value)
+
+
+EXTERNAL = {"data": None, "shape": (40, 9), "dtype": "<f4", "chunks": None, "fletcher32": None}
+FORGERIES = {
+    "external link": lambda f: link(f, h5py.ExternalLink("secret.h5", "/mean")),
+    "soft link": lambda f: link(f, h5py.SoftLink("/length")),
+    "group": lambda f: link(f, h5py.SoftLink("/")) or f.create_group("cls"),
+    "the root": lambda f: f.__setitem__("cls", f["/"]),
+    "virtual": virtual,
+    "external storage": lambda f: remake(f, **EXTERNAL, external=[("secret.h5", 0, 1440)]),
+    "contiguous": lambda f: remake(f, chunks=None, fletcher32=None),
+    "no checksum": lambda f: remake(f, fletcher32=None),
+    "gzip": lambda f: remake(f, compression="gzip"),
+    "shuffled": lambda f: remake(f, shuffle=True),
+    "scaled": lambda f: remake(f, "length", scaleoffset=0, fletcher32=None),
+    "no rows": lambda f: sparse(f, 0),
+    "holes": lambda f: sparse(f, 1 << 12),
+    "a terabyte": lambda f: sparse(f, 1 << 33),
+    "huge chunk": lambda f: remake(
+        f, data=None, dtype="<f4", shape=(40, 9), maxshape=(None, 9), chunks=(1 << 23, 9)
+    ),
+    "objects": lambda f: remake(
+        f, data=["x"] * 40, chunks=(40,), dtype=h5py.string_dtype(), fletcher32=None
+    ),
+    "ragged": lambda f: remake(
+        f, data=None, shape=(40,), chunks=(40,), dtype=h5py.vlen_dtype("<f4"), fletcher32=None
+    ),
+    "references": lambda f: remake(f, data=None, shape=(40,), chunks=(40,), dtype=h5py.ref_dtype),
+    "float64": lambda f: remake(f, dtype="<f8"),
+    "big-endian": lambda f: remake(f, dtype=">f4"),
+    "complex": lambda f: remake(f, data=f["mean"][:].astype("<c8"), dtype="<c8"),
+    "record": lambda f: remake(f, data=np.zeros(40, "<f4,<f4"), chunks=(40,)),
+    "vectors of keys": lambda f: remake(f, "key", data=f["key"][:, :8], chunks=(40, 8)),
+    "other rows": lambda f: remake(f, data=f["mean"][:39], chunks=(39, 9)),
+    "scalar": lambda f: remake(f, data=1.0, chunks=None, fletcher32=None),
+    "no width": lambda f: remake(
+        f, data=np.zeros((40, 0), "<f4"), chunks=(40, 1), maxshape=(40, None)
+    ),
+    "no keys": lambda f: f.__delitem__("key"),
+    "no lengths": lambda f: f.__delitem__("length"),
+    "no vectors": lambda f: f.__delitem__("mean"),
+    "name": lambda f: f.move("mean", "Mean"),
+    "many arrays": lambda f: [f.__setitem__(f"m{i}", f["mean"]) for i in range(100)],
+    "many attributes": lambda f: [f.attrs.create(f"a{i}", 1) for i in range(100)],
+    "array attribute": attribute("kind", [1, 2]),
+    "empty attribute": attribute("kind", h5py.Empty("f")),
+    "reference attribute": lambda f: f.attrs.create("kind", f.ref, dtype=h5py.ref_dtype),
+    "record attribute": attribute("kind", np.zeros((), "<f4,<f4")),
+    "not text": attribute("kind", np.bytes_(b"\xff")),
+    "later version": attribute("format", np.bytes_(b"abag-shard 3")),
+    "earlier version": attribute("format", np.bytes_(b"abag-shard 1")),
+    "no version": lambda f: f.attrs.__delitem__("format"),
+    "number as version": attribute("format", 2),
+}
+
+
+@pytest.mark.parametrize("how", FORGERIES)
+def test_a_forged_shard_is_refused_before_an_array_is_read(tmp_path, how, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path, arrays_of(40, 9)).rename("secret.h5")
+    shutil.copy("secret.h5", "forged.h5")
+    with h5py.File("forged.h5", "r+") as file:
+        FORGERIES[how](file)
+    path = renamed(tmp_path / "forged.h5")
+    monkeypatch.setattr(h5py.Dataset, "read_direct", lambda *_: pytest.fail("it was read"))
+    with pytest.raises(DamagedShard, match=rf"^{path}: .*\.$") as caught:
+        check_shard(path)
     assert "\n" not in str(caught.value)
+    if how.endswith("version") and how.split()[0] in ("later", "earlier"):
+        assert "this abag reads 2" in str(caught.value)
 
 
-def test_damage_is_reported_as_digest_then_nan_then_crc(shard):
-    path, _ = shard
-    with path.open("r+b") as file:
-        file.seek(block_of(path).arrays["mean"].offset)
-        file.write(np.float32(np.nan).tobytes())
-    block = block_of(path)
-    entry = block.arrays["mean"]
-
-    def problem(**known):
-        arrays = {"mean": replace(entry, **known)}
-        with pytest.raises(DamagedShard) as caught:
-            replace(block, arrays=arrays).check_arrays()
-        return str(caught.value)
-
-    assert "match their digest" in problem()
-    digest = digest_in(path, entry)
-    assert "contains infinity or NaN" in problem(digest=digest)
-    with path.open("r+b") as file:
-        file.seek(entry.offset)
-        file.write(np.float32(1).tobytes())
-    assert "match their CRC-32" in problem(digest=digest_in(path, entry))
+@pytest.mark.parametrize("kind", ["link", "pipe", "folder", "sparse", "empty", "png", "hdf5"])
+def test_what_is_no_regular_file_of_this_format_is_refused(tmp_path, path, kind):
+    odd = tmp_path / f"{'0' * 32}.h5"
+    if kind == "link":
+        odd.symlink_to(path)
+    elif kind == "pipe":
+        os.mkfifo(odd)
+    elif kind == "folder":
+        odd.mkdir()
+    elif kind == "hdf5":
+        h5py.File(odd, "w").close()
+    else:
+        odd.write_bytes(b"\x89PNG" if kind == "png" else b"")
+    if kind == "sparse":
+        os.truncate(odd, 1 << 40)
+    for read in (open_shard, check_shard):
+        with pytest.raises(DamagedShard, match=str(odd)):
+            read(odd)
 
 
-def digest_in(path, entry):
-    return digest_of(path.read_bytes()[entry.offset : entry.end])
+def test_a_stranger_writes_a_shard_with_plain_h5py(tmp_path):
+    arrays, file = arrays_of(40, 9), io.BytesIO()
+    with h5py.File(file, "w") as shard:
+        shard.attrs.update({"format": "abag-shard 2", **ATTRS})
+        for name, values in arrays.items():
+            shard.create_dataset(name, data=values, fletcher32=True)
+    path = tmp_path / shard_name(file.getvalue())
+    path.write_bytes(file.getvalue())
+    check_shard(path)
+    assert not noticed(path, arrays)

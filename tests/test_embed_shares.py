@@ -19,7 +19,6 @@ from abag.embed import job as job_module
 from abag.embed.embed import embed_table
 from abag.embed.job import Incomplete
 from abag.embed.ranks import Rank, WrongRank, count_devices, owners, rank_here
-from abag.embed.store import maintenance
 from abag.head.data.demo import demo_table
 
 PLAIN = {"antibody_encoder": "composition", "antigen_encoder": "composition"}
@@ -153,10 +152,8 @@ def test_what_another_job_of_ranks_stored_is_reused(tmp_path, monkeypatch):
         assert first[plural]["encoded"] == first[plural]["unique"] == again[plural]["reused"]
         assert (first[plural]["reused"], again[plural]["encoded"]) == (0, 0)
         assert again[plural]["tokens"] == 0 < first[plural]["tokens"]
-    maintenance.pack(abag.open_store(store), tmp_path / "packed.h5")
-    for opened, named in ((store, True), (tmp_path / "packed.h5", False)):
-        blocks = abag.open_store(opened).folder("antigen").blocks()
-        assert all(("job" in block.attrs) is named for block in blocks)
+    shards = abag.open_store(store).folder("antigen").shards()
+    assert all("job" in shard.attrs for shard in shards)
 
 
 def test_the_first_rank_gives_up_with_one_line_when_nobody_encodes_the_rest(tmp_path, monkeypatch):

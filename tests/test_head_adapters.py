@@ -9,7 +9,6 @@ import pytest
 import abag
 from abag.core.arrays import hex_keys
 from abag.embed.sequences.pairs import read_pairs
-from abag.embed.store.maintenance import pack
 from abag.embed.store.store import open_store
 from abag.embed.store.store_files import write_adapter_files
 from abag.head.data.labels import label_pairs
@@ -90,14 +89,10 @@ def test_pairs_that_trained_the_adapter_are_excluded_and_counted(table, tmp_path
     assert any("vectors depend on their labels" in text for text in kept["warnings"])
 
 
-@pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("part", ["val", "test"])
-def test_a_held_out_pair_that_trained_the_adapter_is_refused(table, tmp_path, part, packed):
+def test_a_held_out_pair_that_trained_the_adapter_is_refused(table, tmp_path, part):
     trained = parts_of(table, split="random")[part].head(1)
     store = make_store(tmp_path / "store", table, trained)
-    if packed:
-        pack(open_store(store), tmp_path / "store.h5")
-        store = tmp_path / "store.h5"
     with pytest.raises(AdapterLeak, match=r"drawn: 1 of 15 validation and test pairs"):
         abag.fit(table, store, tmp_path / "run", split="random", **QUIET)
     assert not (tmp_path / "run").exists()

@@ -12,7 +12,7 @@ import abag
 from abag.core.arrays import hex_keys
 from abag.core.options import BadOption
 from abag.embed.sequences.pairs import read_pairs
-from abag.embed.shards.shard_index import MissingVectors
+from abag.embed.store.encoder_folder import MissingVectors
 from abag.embed.store.row_reader import StoreChanged
 from abag.embed.store.store import VectorsMissing, open_store
 from abag.head.data.demo import demo_table

@@ -218,7 +218,7 @@ def test_import_help_and_version_load_neither_torch_nor_pandas():
 
 LAYERS = """
     core
-    embed.sequences embed.shards embed.store embed.packing embed.kernels embed.weights
+    embed.sequences embed.store embed.packing embed.kernels embed.weights
     embed.families embed.encoders
     embed.options embed.ranks embed.job embed.stream embed.encode embed.ray_cluster embed.embed
     embed.doctor

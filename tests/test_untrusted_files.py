@@ -1,9 +1,7 @@
 """Names and links in shared files lead nowhere: each place that joins or copies one is attacked."""
 
-import base64
 import json
 import os
-import shutil
 import subprocess
 import sys
 from contextlib import suppress
@@ -16,19 +14,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from abag.cli import main
-from abag.core.messages import reporting
 from abag.core.names import UnsafeFile, read_inside
 from abag.embed.encoders.identity import TINY_CONFIG, find_checkpoint, save_random_checkpoint
 from abag.embed.sequences.pairs import read_pairs
-from abag.embed.shards import hdf5_layout as hdf5
-from abag.embed.shards import shard
-from abag.embed.shards.regular_files import DamagedShard
-from abag.embed.shards.shard import read_table_of_contents
-from abag.embed.shards.shard_index import MissingVectors, UnknownPooling
-from abag.embed.store import writer
-from abag.embed.store.maintenance import merge, pack, verify
+from abag.embed.store.encoder_folder import UnknownPooling
+from abag.embed.store.maintenance import merge
+from abag.embed.store.shard import DamagedShard
 from abag.embed.store.status import info
-from abag.embed.store.store import NotAStore, open_store
+from abag.embed.store.store import open_store
 from abag.embed.store.store_files import ADAPTER_PATHS, write_adapter_files
 from abag.embed.weights.adapters import read_adapter_files
 from abag.head.data.demo import demo_table
@@ -60,67 +53,9 @@ def make_store(path, table, **info):
     return store
 
 
-def resign(path, change):
-    """Change the table of contents of a shard or a packed store, and sign it again."""
-    old = read_table_of_contents(path, most_bytes=1 << 26)
-    _, text = path.read_bytes()[: old.start].split(b"\n", 1)
-    toc = json.loads(text)
-    change(toc)
-    front = hdf5._front(json.dumps(toc, separators=(",", ":")).encode())
-    room = min(a.offset for b in old.blocks for a in b.arrays.values())
-    assert len(front) < room
-    with path.open("r+b") as file:
-        file.write(front.ljust(old.start, b"\0") if len(front) < old.start else front)
-
-
 @pytest.fixture
 def table():
     return demo_table().head(60)
-
-
-@pytest.fixture
-def packed(tmp_path, table):
-    store = make_store(tmp_path / "in" / "store", table)
-    pack(store, tmp_path / "in" / "store.h5")
-    return tmp_path / "in" / "store.h5"
-
-
-def with_extras(packed, names):
-    extras = {name: base64.b64encode(b"pwned").decode() for name in names}
-
-    def change(toc):
-        for encoder in toc["about"]["encoders"].values():
-            encoder["extras"] = extras
-
-    evil = packed.with_name("evil.h5")
-    shutil.copy(packed, evil)
-    resign(evil, change)
-    return evil
-
-
-def test_fit_on_a_pack_with_a_name_that_leads_out_of_the_run_writes_nothing(
-    tmp_path, packed, table
-):
-    evil = with_extras(packed, ["adapter/../../../../pwned.txt"])
-    table.to_csv(tmp_path / "in" / "pairs.csv", index=False)
-    before = everything_in(tmp_path)
-    line = ["fit", str(tmp_path / "in" / "pairs.csv"), "--store", str(evil)]
-    done = CliRunner().invoke(main, [*line, "--run", str(tmp_path / "in" / "a" / "run"), *QUICK])
-    assert done.exit_code == 1
-    assert "'adapter/../../../../pwned.txt'" in done.stderr
-    assert done.stderr.count("\n") == 2  # what was read, and the error
-    assert everything_in(tmp_path) == before
-
-
-@FUZZ
-@given(name=NAMES)
-def test_a_pack_with_a_name_that_is_not_of_an_adapter_is_refused(tmp_path, packed, name):
-    evil = with_extras(packed, [*ADAPTER_PATHS[:2], name])
-    with pytest.raises(UnsafeFile, match="does not allow"):
-        open_store(evil)
-    with pytest.raises(UnsafeFile, match="does not allow"):
-        merge([evil], tmp_path / "merged")
-    assert not (tmp_path / "merged").exists()
 
 
 @FUZZ
@@ -129,31 +64,6 @@ def test_an_adapter_is_written_under_its_own_names_only(tmp_path, name):
     with pytest.raises(UnsafeFile):
         write_adapter_files(tmp_path / "folder", {name: b"pwned"})
     assert not list(tmp_path.iterdir())
-
-
-@FUZZ
-@given(name=NAMES)
-def test_a_pack_names_its_folders_as_the_format_says(packed, name):
-    evil = packed.with_name("evil.h5")
-    shutil.copy(packed, evil)
-
-    def change(toc):
-        infos = toc["about"]["encoders"]
-        infos[name] = infos.pop(next(iter(infos)))
-
-    resign(evil, change)
-    with pytest.raises(NotAStore):
-        open_store(evil)
-
-
-@FUZZ
-@given(name=NAMES, field=st.sampled_from(["digest", "crc32"]))
-def test_a_checksum_from_which_a_file_is_named_is_hexadecimal(packed, name, field):
-    evil = packed.with_name("evil.h5")
-    shutil.copy(packed, evil)
-    resign(evil, lambda toc: toc["blocks"][0]["arrays"]["key"].update({field: name}))
-    with pytest.raises(DamagedShard):
-        read_table_of_contents(evil, most_bytes=1 << 26)
 
 
 @FUZZ
@@ -180,10 +90,11 @@ def test_an_index_of_weights_names_only_files_of_its_folder(tmp_path, name):
     assert find_checkpoint(str(folder)).weights
 
 
-def test_a_file_that_is_larger_than_the_memory_is_one_line(tmp_path, packed, table):
+def test_a_file_that_is_larger_than_the_memory_is_one_line(tmp_path, table):
+    store = make_store(tmp_path / "store", table).path
     pairs, run = tmp_path / "pairs.csv", tmp_path / "run"
     table.to_csv(pairs, index=False)
-    fit = ["fit", str(pairs), "--store", str(packed), "--run", str(run), "--head", "ridge"]
+    fit = ["fit", str(pairs), "--store", str(store), "--run", str(run), "--head", "ridge"]
     assert CliRunner().invoke(main, [*fit, "--split", "random"]).exit_code == 0
     share = ["share", str(run), "--to", str(tmp_path / "shared")]
     assert CliRunner().invoke(main, share).exit_code == 0
@@ -193,7 +104,7 @@ def test_a_file_that_is_larger_than_the_memory_is_one_line(tmp_path, packed, tab
         "from abag.cli import main; main()"
     )
     line = [sys.executable, "-c", limited, "predict", pairs, "--run", tmp_path / "shared"]
-    line += ["--store", packed, "--out", tmp_path / "out.csv"]
+    line += ["--store", store, "--out", tmp_path / "out.csv"]
     done = subprocess.run(line, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1].startswith("Error: not enough memory (")
@@ -234,8 +145,7 @@ def test_a_link_or_pipe_in_an_adapter_is_never_followed(tmp_path, table, what, k
     with pytest.raises(UnsafeFile, match="expected a regular file"):
         store.folder("antibody").adapter_files()
     with pytest.raises(UnsafeFile, match="expected a regular file"):
-        pack(store, tmp_path / "store.h5")
-    assert not (tmp_path / "store.h5").exists()
+        merge([store.path], tmp_path / "merged")
     name = what.removeprefix("adapter/")
     if "antibody" in what or name == "splits.parquet":  # what embed --antibody-adapter reads
         with pytest.raises(UnsafeFile, match="expected a regular file"):
@@ -255,76 +165,7 @@ def test_the_folder_that_the_user_names_may_be_a_link(tmp_path):
         read_inside(tmp_path / "link", "adapter/missing")
 
 
-# --- forged shards ------------------------------------------------------------------------------
-
-ODD_VALUES = st.one_of(
-    st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=8),
-    st.sampled_from([[], {}, [[]], "(1,2", "|O", "<f2", 10**400, -1, "../x", "\x1b[2J"]),
-    st.lists(st.integers(-2, 1 << 40), max_size=3),
-)  # fmt: skip
-
-
-def places_in(value, path=()):
-    yield path
-    inner = value.items() if isinstance(value, dict) else enumerate(value)
-    for key, one in inner:
-        if isinstance(one, dict | list):
-            yield from places_in(one, (*path, key))
-        else:
-            yield (*path, key)
-
-
-@settings(FUZZ, max_examples=40)
-@given(data=st.data())
-def test_a_forged_shard_is_skipped_and_everything_else_goes_on(tmp_path_factory, table, data):
-    tmp_path = tmp_path_factory.mktemp("forged")
-    store = make_store(tmp_path / "store", table)
-    folder = store.folder("antibody")
-    (whole,) = folder.path.glob("*.h5")
-    shutil.copy(whole, folder.path / "00.h5")
-
-    def change(toc):
-        path = data.draw(st.sampled_from([p for p in places_in(toc) if p]))
-        value = data.draw(ODD_VALUES)
-        if value != value or value in (float("inf"), float("-inf")):
-            value = None
-        at = toc
-        for key in path[:-1]:
-            at = at[key]
-        at[path[-1]] = value
-
-    resign(folder.path / "00.h5", change)
-    fresh = open_store(tmp_path / "store")
-    keys = read_pairs(table).antibodies.keys
-    with reporting(silent=True):
-        assert not fresh.folder("antibody").missing(keys, verify=True).any()
-        assert np.isfinite(fresh.folder("antibody").read(keys)).all()
-        info(fresh)
-        verify(fresh)
-        pack(fresh, tmp_path / "packed.h5")
-        merge([tmp_path / "store"], tmp_path / "merged")
-    assert not open_store(tmp_path / "merged").folder("antibody").missing(keys).any()
-
-
-@pytest.mark.parametrize("value", [np.nan, np.inf])
-@pytest.mark.parametrize("dtype", [np.float16, np.float32])
-def test_a_vector_that_is_not_finite_is_damage(tmp_path, table, monkeypatch, value, dtype):
-    store = open_store(tmp_path / "store", create=True)
-    unique = read_pairs(table).antibodies
-    folder = store.create_folder("antibody", {"name": "x", "fingerprint": FINGERPRINT})
-    x_ND = np.ones((len(unique.keys), 4), dtype)
-    x_ND[3, 2] = value
-    monkeypatch.setattr(writer, "_refuse_not_finite", lambda _name, _values: None)
-    monkeypatch.setattr(shard, "is_finite", lambda _values: True)
-    with folder.writer(attrs={}) as out:
-        out.add(unique.keys, np.full(len(x_ND), 9, np.int32), {"mean": x_ND})
-    monkeypatch.undo()
-    fresh = open_store(tmp_path / "store")
-    ((_, problem),) = verify(fresh)
-    assert "'mean' contains infinity or NaN" in problem
-    fresh = open_store(tmp_path / "store").folder("antibody")
-    with pytest.raises(MissingVectors):  # damaged, so that embed encodes them again
-        fresh.read(unique.keys)
+# --- shards of others ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["key", "length", "has_light", "max"])
@@ -340,20 +181,6 @@ def test_only_poolings_are_read_as_vectors(tmp_path, table, name):
         UnknownPooling, match=rf"'{name}' is not stored; expected one of mean, cls\."
     ):
         folder.read(keys, name)
-
-
-def test_a_forged_shard_of_another_width_does_not_displace_the_sound_ones(tmp_path, table):
-    store = make_store(tmp_path / "store", table)
-    folder = store.folder("antibody").path
-    (whole,) = folder.glob("*.h5")
-    shutil.copy(whole, folder / "00.h5")  # the first in the order of names
-
-    def narrow(toc):
-        toc["blocks"][0]["arrays"]["mean"]["shape"][1] = 1
-
-    resign(folder / "00.h5", narrow)
-    keys = read_pairs(table).antibodies.keys
-    assert not open_store(tmp_path / "store").folder("antibody").missing(keys).any()
 
 
 class Bomb:

@@ -1,51 +1,80 @@
-"""The vectors of one encoder: many immutable shards, read by key and checked at each read."""
+"""The vectors of one encoder: many immutable shards, found by key, while others add to them."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from abag import AbagError
+from abag.core.arrays import KeyIndex
 from abag.core.files import Files
+from abag.core.messages import say
 from abag.embed.sequences.chains import Kind
-from abag.embed.shards.shard import Attrs, VectorBlock
-from abag.embed.shards.shard_index import ShardIndex, UnknownPooling, gather_rows, unknown_pooling
 from abag.embed.store.filesystem import StoreUnreachable, access
-from abag.embed.store.store_files import (
-    ADAPTER_FOLDER,
-    read_adapter_files,
-    unpack_adapter_files,
+from abag.embed.store.shard import (
+    SHARD_NAME,
+    Attrs,
+    DamagedShard,
+    Shard,
+    check_shard,
+    open_shard,
 )
+from abag.embed.store.store_files import ADAPTER_FOLDER, read_adapter_files
 from abag.embed.store.writer import COMMIT_ROWS, ShardWriter
 
 S = TypeVar("S", bound=np.generic)
+FileVersion = tuple[int, int]
+"""Size in bytes and time of the last change in nanoseconds."""
 
 
-class ReadOnlyStore(AbagError):
-    """A packed store cannot be added to."""
+class UnknownPooling(AbagError):
+    """A pooling is not stored, or not in the requested number format."""
+
+
+class MissingVectors(AbagError):
+    """Sequences have no vector in the store.
+
+    Attributes
+    ----------
+    rows : ndarray, shape=(n,), dtype=int64
+        Their rows among the requested keys.
+    """
+
+    def __init__(self, where: Path, requested: int, rows: NDArray[np.int64]) -> None:
+        self.count, self.rows = len(rows), rows
+        super().__init__(
+            f"{where}: {self.count} of {requested} sequences are not stored, the first is number "
+            f"{int(rows[0]) + 1}; expected all. Run abag embed on the table that contains them."
+        )
+
+
+class _OpenShard(NamedTuple):
+    shard: Shard
+    keys: NDArray[np.uint8]
+    version: FileVersion
 
 
 class EncoderFolder:
     """The vectors that one encoder computed for one kind of sequence.
 
     Other processes may add shards at any time; each call looks for new ones. A damaged shard is
-    reported, left in place and skipped; the next run encodes its sequences again. An object serves
-    one thread at a time. Methods that read raise StoreUnreachable if the file system fails.
+    reported once, left in place and skipped; the next run encodes its sequences again. An object
+    serves one thread at a time. Methods that read raise StoreUnreachable if the file system fails.
 
     Parameters
     ----------
     path : Path
-        The folder; in a packed store, the file's path followed by the folder's name.
     info : mapping
         Content of encoder.json.
-    packed : iterable of VectorBlock, optional
-        The blocks in a packed store.
+    is_new : bool
+        The folder does not exist, and counts as empty.
     files : Files, optional
 
     """
@@ -55,7 +84,7 @@ class EncoderFolder:
         path: Path,
         info: Mapping[str, Any],
         *,
-        packed: Iterable[VectorBlock] | None = None,
+        is_new: bool = False,
         files: Files | None = None,
     ) -> None:
         self.path = path
@@ -63,10 +92,12 @@ class EncoderFolder:
         self.kind: Kind = info["kind"]
         self.name: str = info["name"]
         self.fingerprint: str = info["fingerprint"]
-        self._is_packed = packed is not None
-        self._files = files or Files()
-        identity = {"kind": self.kind, "fingerprint": self.fingerprint}
-        self._shards = ShardIndex(path, identity, packed)
+        self._files, self._is_new = files or Files(), is_new
+        self._open: dict[str, _OpenShard] = {}
+        self._damaged: dict[str, tuple[FileVersion, str]] = {}
+        self._verified: set[str] = set()
+        self._order: list[str] = []
+        self._index = KeyIndex([])
 
     @property
     def embed_options(self) -> str:
@@ -79,12 +110,12 @@ class EncoderFolder:
     @property
     def rows(self) -> int:
         """Number of stored rows; a sequence that is stored twice counts twice."""
-        return sum(block.rows for block in self.blocks())
+        return sum(shard.rows for shard in self.shards())
 
     @property
     def damaged(self) -> list[tuple[Path, str]]:
         """Path of each damaged shard, and the reason."""
-        return self._shards.damaged
+        return [(self.path / name, self._damaged[name][1]) for name in sorted(self._damaged)]
 
     @property
     def layers(self) -> tuple[int, ...]:
@@ -94,17 +125,17 @@ class EncoderFolder:
     @property
     def poolings(self) -> tuple[str, ...]:
         """Names of the stored poolings; empty if nothing is stored."""
-        return next((tuple(block.widths) for block in self.blocks()), ())
+        return next((tuple(shard.widths) for shard in self.shards()), ())
 
-    def blocks(self) -> list[VectorBlock]:
-        """Return the sound blocks, in the order in which keys are looked up."""
-        self._shards.refresh()
-        return self._shards.blocks()
+    def shards(self) -> list[Shard]:
+        """Return the sound shards, in the order in which keys are looked up."""
+        self._refresh()
+        return [self._open[name].shard for name in self._order]
 
     def keys(self) -> list[NDArray[np.uint8]]:
-        """Return the keys of each of :meth:`blocks`, shape=(n, 16), dtype=uint8."""
-        self._shards.refresh()
-        return self._shards.keys()
+        """Return the keys of each of :meth:`shards`, shape=(n, 16), dtype=uint8."""
+        self._refresh()
+        return [self._open[name].keys for name in self._order]
 
     def missing(self, keys: NDArray[np.uint8], *, verify: bool = False) -> NDArray[np.bool_]:
         """Find out which sequences have no vector.
@@ -119,17 +150,19 @@ class EncoderFolder:
         -------
         ndarray, shape=(N,), dtype=bool
         """
-        self._shards.refresh()
-        block, _ = self._shards.verify(keys) if verify else self._shards.find(keys)
-        return block < 0
+        self._refresh()
+        shard, row = self.find(keys)
+        while verify and not self._for_each(shard, row, self._verify_once):
+            shard, row = self.find(keys)
+        return shard < 0
 
     def find(self, keys: NDArray[np.uint8]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return which of :meth:`blocks`, and which of its rows, holds each key; -1 if none does.
+        """Return which of :meth:`shards`, and which of its rows, holds each key; -1 if none does.
 
         Both have the shape (N,), for keys of the shape (N, 16). Other processes may add shards, so
-        call :meth:`blocks` next, and keep the result.
+        call :meth:`shards` next, and keep the result.
         """
-        return self._shards.find(keys)
+        return self._index.find(keys)
 
     def stored_order(self, keys: NDArray[np.uint8]) -> NDArray[np.int64]:
         """Return the order in which sequences are stored: reading in it opens each shard once.
@@ -143,12 +176,12 @@ class EncoderFolder:
         ndarray, shape=(N,), dtype=int64
             A permutation; missing sequences come first.
         """
-        self._shards.refresh()
-        block, row = self._shards.find(keys)
-        return np.lexsort((row, block))
+        self._refresh()
+        shard, row = self.find(keys)
+        return np.lexsort((row, shard))
 
     def read(self, keys: NDArray[np.uint8], pooling: str = "mean") -> NDArray[np.float32]:
-        """Read vectors and check their CRC-32.
+        """Read vectors and compare them with their checksums.
 
         Parameters
         ----------
@@ -163,11 +196,13 @@ class EncoderFolder:
         MissingVectors, UnknownPooling
         """
         if (names := self.poolings) and pooling not in names:  # key, length or a flag, or nothing
-            raise unknown_pooling(self.path, pooling, names)
-        return gather_rows(self._shards, keys, pooling, np.float32)
+            raise self._unknown(pooling, names)
+        return self.read_array(keys, pooling, np.float32)
 
     def read_array(self, keys: NDArray[np.uint8], name: str, dtype: type[S]) -> NDArray[S]:
         """Read a pooling, a flag such as ``has_light``, or ``length``, as another dtype.
+
+        A shard that proves damaged is skipped, and its rows are read from others that hold them.
 
         Parameters
         ----------
@@ -186,27 +221,32 @@ class EncoderFolder:
         UnknownPooling
             If the array is not stored, or is stored as float32 and float16 is requested.
         """
-        stored = {block.arrays[name].dtype for block in self.blocks() if name in block.arrays}
+        shards = self.shards()
+        stored = {shard.arrays[name].dtype for shard in shards if name in shard.arrays}
         if dtype is np.float16 and "<f4" in stored:
             msg = f"{self.path}: {name!r} is stored as float32, not float16. Use read()."
             raise UnknownPooling(msg)
-        return gather_rows(self._shards, keys, name, dtype)
+        while True:
+            shard, row = self.find(keys)
+            absent = np.flatnonzero(shard < 0)
+            if absent.size:
+                raise MissingVectors(self.path, len(keys), absent)
+            layout: dict[str, tuple[int, ...]] = shards[0].layout if shards else {name: (0,)}
+            if name not in layout:
+                raise self._unknown(name, layout)
+            out = np.empty((len(keys), *layout[name]), dtype)
+            if self._for_each(shard, row, partial(_read_into, out, name)):
+                return out
 
     def check(self) -> None:
         """Check every byte of every shard; :attr:`damaged` lists those that fail."""
-        self._shards.refresh()
-        self._shards.check()
+        self._refresh()
+        every_shard = np.arange(len(self._order))
+        self._verified.clear()
+        self._for_each(every_shard, np.zeros_like(every_shard), self._verify_once)
 
     def adapter_files(self) -> dict[str, bytes]:
-        """Read the adapter's files, by their path in the folder; empty without an adapter.
-
-        Raises
-        ------
-        DamagedShard
-            If a packed store's copy is invalid.
-        """
-        if self._is_packed:
-            return unpack_adapter_files(self.path, self.info.get("extras", {}))
+        """Read the adapter's files, by their path in the folder; empty without an adapter."""
         return access(self.path, partial(read_adapter_files, self.path))
 
     def writer(
@@ -232,26 +272,157 @@ class EncoderFolder:
 
         Raises
         ------
-        ReadOnlyStore
         ValueError
             If `attrs` contains an attribute that the store sets itself.
         """
-        if self._is_packed:
-            msg = f"{self.path}: is packed; expected a folder. Add to the store it was made from."
-            raise ReadOnlyStore(msg)
         if not os.access(self.path, os.W_OK):  # found out before anything is encoded
             msg = f"{self.path}: cannot be written to; expected a writable store. Change that."
             raise StoreUnreachable(msg)
         own = {"kind": self.kind, "encoder": self.name, "fingerprint": self.fingerprint}
-        if taken := {*own, "rows"} & set(attrs):
+        if taken := {*own, "format"} & set(attrs):
             msg = f"attributes {sorted(taken)} are set by the store"
             raise ValueError(msg)
         options = {"files": self._files, **options}
         return ShardWriter(
             self.path,
             self.info,
-            attrs={**attrs, **own},
+            attrs={**own, **attrs},
             commit_seconds=commit_seconds,
             commit_rows=commit_rows,
             **options,
         )
+
+    def _unknown(self, name: str, stored: Iterable[str]) -> UnknownPooling:
+        msg = f"{self.path}: {name!r} is not stored; expected one of {', '.join(stored)}."
+        if "@" in name:
+            layer = name.rpartition("@")[2]
+            msg += f" To store it, run abag embed --layers {layer} into a new store."
+        return UnknownPooling(msg)
+
+    # --- following what other processes add ---
+
+    def _refresh(self) -> None:
+        """Open shards that appeared or changed, and forget those that are gone."""
+        versions = access(self.path, self._versions)
+        gone = [n for n, one in self._open.items() if versions.get(n) != one.version]
+        self._open = {name: self._open[name] for name in self._open.keys() - gone}
+        self._verified.difference_update(gone)
+        self._damaged = {n: d for n, d in self._damaged.items() if versions.get(n) == d[0]}
+        new = sorted(versions.keys() - self._open.keys() - self._damaged.keys())
+        for name in new:
+            access(self.path, partial(self._add, name, versions[name]))
+        if gone or new:
+            self._rebuild()
+
+    def _versions(self) -> dict[str, FileVersion]:
+        versions: dict[str, FileVersion] = {}
+        if self._is_new:
+            return versions
+        with os.scandir(self.path) as entries:
+            for entry in entries:
+                if entry.name.endswith(".h5"):
+                    state = entry.stat(follow_symlinks=False)
+                    versions[entry.name] = (state.st_size, state.st_mtime_ns)
+        return versions
+
+    def _add(self, name: str, version: FileVersion) -> None:
+        """Open one shard and read its keys; remember it as damaged if that fails."""
+        try:
+            shard, keys = open_shard(self.path / name)
+            refuse_foreign(shard, self)
+            self._open[name] = _OpenShard(shard, keys, version)
+        except DamagedShard as error:
+            self._skip(name, version, error)
+        except FileNotFoundError:  # removed since the folder was listed
+            return
+
+    def _skip(self, name: str, version: FileVersion, error: DamagedShard) -> None:
+        self._open.pop(name, None)
+        self._damaged[name] = version, str(error)
+        say(f"{error} The shard is skipped and its sequences count as missing.")
+
+    def _rebuild(self) -> None:
+        """Index the keys, without the shards that have other poolings than most rows have."""
+        rows: Counter[str] = Counter()
+        for _, one in sorted(self._open.items()):
+            rows[str(one.shard.layout)] += one.shard.rows
+        for name, one in sorted(self._open.items()):
+            if (layout := str(one.shard.layout)) != (most := rows.most_common(1)[0][0]):
+                msg = f"{one.shard.path}: holds {layout}; most rows hold {most}."
+                self._skip(name, one.version, DamagedShard(msg))
+        self._order = sorted(self._open)
+        self._index = KeyIndex([self._open[name].keys for name in self._order])
+
+    # --- reading ---
+
+    def _verify_once(self, request: _RowRequest) -> None:
+        name = request.shard.path.name
+        if name not in self._verified:
+            check_shard(request.shard.path)
+            self._verified.add(name)
+
+    def _for_each(
+        self,
+        shard: NDArray[np.int64],
+        row: NDArray[np.int64],
+        work: Callable[[_RowRequest], None],
+    ) -> bool:
+        """Call a function for each shard that holds requested rows, as :meth:`find` returns them.
+
+        Returns False if a shard was found to be damaged; it is then skipped from now on.
+        """
+
+        def attempt(request: _RowRequest) -> DamagedShard | None:
+            try:
+                work(request)
+            except DamagedShard as error:
+                return error
+            except FileNotFoundError:
+                return DamagedShard(f"{request.shard.path}: was removed while it was read.")
+            return None
+
+        order = np.argsort(shard, kind="stable")
+        numbers, starts = np.unique(shard[order], return_index=True)
+        names, sound = self._order, True
+        for number, places in zip(numbers.tolist(), np.split(order, starts[1:]), strict=False):
+            if number < 0:
+                continue
+            one = self._open[names[number]]
+            request = _RowRequest(one.shard, row[places], places)
+            if damage := access(self.path, partial(attempt, request)):
+                self._skip(names[number], one.version, damage)
+                sound = False
+        if not sound:
+            self._rebuild()
+        return sound
+
+
+class _RowRequest(NamedTuple):
+    """Rows to read from one shard."""
+
+    shard: Shard
+    rows: NDArray[np.int64]
+    """(n,) rows of the shard."""
+    places: NDArray[np.int64]
+    """(n,) where they belong in the result."""
+
+
+def _read_into(out: NDArray[Any], name: str, request: _RowRequest) -> None:
+    """Read one shard's rows to their places in `out`."""
+    shard, rows, places = request
+    if (np.diff(rows) == 1).all() and (np.diff(places) == 1).all():  # without a temporary array
+        at = int(places[0])
+        shard.load(name, start=int(rows[0]), out=out[at : at + len(places)])
+    else:
+        out[places] = shard.load_rows(name, rows)
+
+
+def refuse_foreign(shard: Shard, folder: EncoderFolder) -> None:
+    """Raise DamagedShard if a shard is not one of this folder."""
+    if not SHARD_NAME.fullmatch(shard.path.name):
+        msg = f"{shard.path}: its name is not a digest; expected 32 hexadecimal digits and .h5."
+        raise DamagedShard(msg)
+    kind, fingerprint = shard.attrs.get("kind"), shard.attrs.get("fingerprint")
+    if (kind, fingerprint) != (folder.kind, folder.fingerprint):
+        msg = f"{shard.path}: made by {kind} encoder {fingerprint}; expected {folder.fingerprint}."
+        raise DamagedShard(msg)

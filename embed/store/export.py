@@ -146,7 +146,6 @@ def export_vectors(
     Parameters
     ----------
     store : Store or path
-        Folder.
     to : path
         Its suffix decides on the format: ``.npz``, ``.parquet``, ``.h5ad`` or ``.csv``. Written
         whole or not at all.

@@ -15,7 +15,7 @@ RETRY_SECONDS = 60.0
 REPORT_SECONDS = 5.0  # of failing, before the user is told that abag waits
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.1, 5.0
 COLAB_DRIVE = Path("/content/drive")
-_TRANSIENT = frozenset(
+TRANSIENT = frozenset(
     (errno.EIO, errno.ENOTCONN, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN, errno.EHOSTDOWN)
 )
 T = TypeVar("T")
@@ -52,7 +52,7 @@ def access(path: Path, act: Callable[[], T], *, seconds: float | None = None) ->
         except OSError as error:
             failing_since = failing_since or time.monotonic()
             failing_s = time.monotonic() - failing_since
-            if error.errno not in _TRANSIENT or failing_s >= seconds:
+            if error.errno not in TRANSIENT or failing_s >= seconds:
                 msg = f"{path}: cannot be accessed ({error}); expected a readable store. Try again."
                 raise StoreUnreachable(msg) from error
             if failing_s >= REPORT_SECONDS and not is_reported:

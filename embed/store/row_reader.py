@@ -12,14 +12,14 @@ import numpy as np
 
 from abag import AbagError
 from abag.core.arrays import distinct
-from abag.embed.shards.regular_files import DamagedShard
-from abag.embed.shards.shard_index import MissingVectors
+from abag.embed.store.encoder_folder import MissingVectors
+from abag.embed.store.shard import DamagedShard
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from abag.embed.shards.shard import VectorBlock
     from abag.embed.store.encoder_folder import EncoderFolder
+    from abag.embed.store.shard import Shard
 
 
 class StoreChanged(AbagError):
@@ -33,13 +33,13 @@ class RowReader:
     It holds no open file, so it can be pickled, and used in forked processes.
     """
 
-    blocks: list[VectorBlock]
+    shards: list[Shard]
     pooling: str
     width: int
-    block: NDArray[np.int64]
+    shard: NDArray[np.int64]
     """Shape (N,)."""
     row: NDArray[np.int64]
-    """Row in the block, shape (N,)."""
+    """Row in the shard, shape (N,)."""
 
     @classmethod
     def of(cls, folder: EncoderFolder, keys: NDArray[np.uint8], pooling: str) -> RowReader:
@@ -53,9 +53,9 @@ class RowReader:
         missing = folder.missing(keys, verify=True)
         if missing.any():
             raise MissingVectors(folder.path, len(keys), np.flatnonzero(missing))
-        block, row = folder.find(keys)
-        blocks = folder.blocks()
-        return cls(blocks, pooling, blocks[0].widths[pooling], block, row)
+        shard, row = folder.find(keys)
+        shards = folder.shards()
+        return cls(shards, pooling, shards[0].widths[pooling], shard, row)
 
     def __getitem__(self, at: NDArray[np.int64]) -> NDArray[np.float32]:
         """Read rows, shape (n, D); a sequence that is asked for twice is read once.
@@ -67,14 +67,14 @@ class RowReader:
         """
         wanted, inverse = np.unique(at, return_inverse=True)
         found = np.empty((len(wanted), self.width), np.float32)
-        for number in distinct(self.block[wanted]).tolist():
-            places = np.flatnonzero(self.block[wanted] == number)
-            block = self.blocks[number]
+        for number in distinct(self.shard[wanted]).tolist():
+            places = np.flatnonzero(self.shard[wanted] == number)
+            shard = self.shards[number]
             try:
-                found[places] = block.load_rows(self.pooling, self.row[wanted[places]])
+                found[places] = shard.load_rows(self.pooling, self.row[wanted[places]])
             except (FileNotFoundError, DamagedShard) as error:
                 msg = (
-                    f"{block.path}: cannot be read any more ({error}); expected the shard that was "
+                    f"{shard.path}: cannot be read any more ({error}); expected the shard that was "
                     "there when the dataset was made. Make the dataset again."
                 )
                 raise StoreChanged(msg) from error

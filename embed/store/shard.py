@@ -1,32 +1,395 @@
-"""Shards as bytes, named by their digest."""
+"""Shards: immutable HDF5 files of vectors, each named by the digest of its bytes.
+
+HDF5 keeps a checksum of every part of a shard and compares it at each read; comparing the whole
+file with its name finds every other change. A file may come from anybody: its links, types, sizes
+and filters are inspected before an array is read. docs/store-format.md is the specification.
+"""
 
 from __future__ import annotations
 
+import errno
 import hashlib
-from collections.abc import Mapping
+import math
+import os
+import re
+import stat
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from io import FileIO
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import h5py
+import numpy as np
 from numpy.typing import NDArray
 
-from abag.embed.shards.hdf5_layout import BlockSource, shard_chunks
-from abag.embed.shards.regular_files import DamagedShard as DamagedShard
-from abag.embed.shards.shard import Attrs as Attrs
-from abag.embed.shards.shard import as_image, check_file
-from abag.embed.shards.shard import is_finite as is_finite
+from abag import AbagError
+from abag.core.arrays import KEY_BYTES, sort_keys
+from abag.core.messages import first_line
+from abag.embed.store.filesystem import TRANSIENT
+
+VERSION = 2
+FORMAT = f"abag-shard {VERSION}"
+SHARD_NAME = re.compile(r"[0-9a-f]{32}\.h5")
+CHUNK_BYTES = 128 << 10  # reading a single row reads one chunk
+PART_BYTES = 1 << 20  # is checked and converted while it is in the CPU's cache
+MAX_ARRAYS = 64
+MAX_ARRAY_BYTES = 256 << 20  # 4,096 rows of 16,384 float32; bounds the memory of one read
+MAX_ATTR_BYTES = 1 << 16
+_digest = partial(hashlib.blake2b, digest_size=16)
+_FORMAT = re.compile(r"abag-shard (\d{1,9})")
+_ERRNO = re.compile(r"\berrno = (\d{1,4})\b")  # in HDF5's text for a system call that failed
+_ARRAY_NAME = re.compile(r"[a-z][a-z0-9_@]{0,63}")
+_EXPONENTS = {"<f2": ("<u2", 0x7C00), "<f4": ("<u4", 0x7F800000)}
+
+Attrs = Mapping[str, str | int | float]
+
+
+class DamagedShard(AbagError):
+    """A file that is not what a writer committed."""
+
+
+class ArrayType(NamedTuple):
+    """Dtype and shape of a stored array."""
+
+    dtype: str
+    shape: tuple[int, ...]
+
+    @property
+    def row_bytes(self) -> int:
+        """Size of one row."""
+        return np.dtype(self.dtype).itemsize * math.prod(self.shape[1:])
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the array."""
+        return self.shape[0] * self.row_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """Keys, lengths, vectors and flags of N sequences; made by :func:`open_shard`.
+
+    Attributes
+    ----------
+    attrs : mapping
+        How the vectors were made.
+    arrays : mapping of str to ArrayType
+        ``key`` (N, 16) uint8, ``length`` (N,) int32, one (N, D) float16 or float32 array per
+        pooling, and flags (N,) uint8.
+    """
+
+    path: Path
+    attrs: Attrs
+    arrays: Mapping[str, ArrayType]
+
+    @property
+    def rows(self) -> int:
+        """Number of sequences."""
+        return self.arrays["key"].shape[0]
+
+    @property
+    def widths(self) -> dict[str, int]:
+        """Vector width of each pooling."""
+        return {n: a.shape[1] for n, a in self.arrays.items() if len(a.shape) == 2 and n != "key"}
+
+    @property
+    def number_format(self) -> str:
+        """Type of the vectors: ``float16`` or ``float32``."""
+        return np.dtype(self.arrays[next(iter(self.widths))].dtype).name
+
+    @property
+    def layout(self) -> dict[str, tuple[int, ...]]:
+        """Shape of one row of each array; the same in all shards of an encoder."""
+        return {name: array.shape[1:] for name, array in self.arrays.items()}
+
+    def load(self, name: str, *, start: int = 0, out: NDArray[Any] | None = None) -> NDArray[Any]:
+        """Read the rows of one array from `start` on; HDF5 compares them with their checksums.
+
+        Parameters
+        ----------
+        out : ndarray, shape=(n, ...), optional
+            Where to put n rows, converted to its dtype. By default, a new array for all rows.
+
+        Returns
+        -------
+        ndarray, shape=(n, ...)
+
+        Raises
+        ------
+        DamagedShard
+            If the bytes are not those that were written, or a number is not finite.
+        """
+        dtype, shape = self.arrays[name]
+        if out is None:
+            out = np.empty((shape[0] - start, *shape[1:]), dtype)
+        with _opened(self.path) as file:
+            has_hole = self.fill(file, name, out, start)
+        if has_hole:
+            check_digest(self.path)
+        return out
+
+    def fill(self, file: h5py.File, name: str, out: NDArray[Any], start: int = 0) -> bool:
+        """Read rows from `start` on into `out`; return whether they may have a hole."""
+        dataset = _dataset(self.path, file, name)
+        if ArrayType(dataset.dtype.str, dataset.shape) != self.arrays[name]:
+            raise _damaged(self.path, f"{name!r} has changed")
+        dtype, shape = self.arrays[name]
+        step = max(1, PART_BYTES // self.arrays[name].row_bytes)
+        direct = out.dtype == dtype and out.flags.c_contiguous
+        scratch = np.empty((0 if direct else min(step, len(out)), *shape[1:]), dtype)
+        values, has_hole = h5py.Dataset(dataset), False
+        for at in range(0, len(out), step):
+            wanted = out[at : at + step]
+            part = wanted if direct else scratch[: len(wanted)]
+            values.read_direct(part, np.s_[start + at : start + at + len(part)])
+            if not is_finite(part):  # a writer refuses them, so that this is another's file
+                raise _damaged(self.path, f"{name!r} contains infinity or NaN")
+            has_hole = has_hole or _may_have_hole(part)
+            if not direct:
+                wanted[...] = part
+        return has_hole
+
+    def load_rows(self, name: str, rows: NDArray[np.int64]) -> NDArray[Any]:
+        """Read some rows of one array, shape (n,), in any order; errors as for :meth:`load`."""
+        first, last = int(rows.min()), int(rows.max())
+        dtype, shape = self.arrays[name]
+        between = np.empty((last - first + 1, *shape[1:]), dtype)
+        return self.load(name, start=first, out=between)[rows - first]
+
+
+# --- writing -------------------------------------------------------------------------------------
 
 
 def shard_image(arrays: Mapping[str, NDArray[Any]], attrs: Attrs) -> bytes:
-    """Lay out a shard."""
-    attrs = {**attrs, "rows": len(arrays["key"])}
-    return as_image(shard_chunks([BlockSource.of(attrs, arrays)]))
+    """Lay out a shard; the same rows in another order give the same bytes.
+
+    Parameters
+    ----------
+    arrays : mapping of str to ndarray
+        As :attr:`Shard.arrays`, each with one row per sequence.
+
+    Raises
+    ------
+    ValueError
+        If the format does not allow an array's name, dtype or shape.
+    """
+    _check_arrays({name: ArrayType(a.dtype.str, a.shape) for name, a in arrays.items()})
+    order, _ = sort_keys(arrays["key"])
+    # earlier versions of HDF5's format have no checksums of names, types and attributes
+    with h5py.File(
+        "shard", "w", driver="core", backing_store=False, libver=("v110",) * 2, track_order=True
+    ) as file:
+        for name, value in {"format": FORMAT, **attrs}.items():
+            file.attrs[name] = np.bytes_(value.encode()) if isinstance(value, str) else value
+        for name, array in arrays.items():
+            row_bytes = ArrayType(array.dtype.str, array.shape).row_bytes
+            rows = max(1, min(len(array), CHUNK_BYTES // row_bytes))
+            chunk = (rows, *array.shape[1:])
+            file.create_dataset(name, data=array[order], chunks=chunk, fletcher32=True)
+        file.flush()
+        image: bytes = file.id.get_file_image()
+    return image
 
 
 def shard_name(image: bytes) -> str:
     """Return the name of the file with these bytes."""
-    return f"{hashlib.blake2b(image, digest_size=16).hexdigest()}.h5"
+    return f"{_digest(image).hexdigest()}.h5"
+
+
+# --- reading -------------------------------------------------------------------------------------
+
+
+def open_shard(path: Path) -> tuple[Shard, NDArray[np.uint8]]:
+    """Inspect a shard, and read its keys, shape (N, 16).
+
+    Raises
+    ------
+    DamagedShard
+        If it is not a shard of this format, or leads out of the file.
+    """
+    with _opened(path) as file:
+        shard = _inspect(path, file)
+        keys = np.empty(shard.arrays["key"].shape, np.uint8)
+        has_hole = shard.fill(file, "key", keys)
+    if has_hole:
+        check_digest(path)
+    return shard, keys
 
 
 def check_shard(path: Path) -> None:
-    """Check every byte of a shard."""
-    check_file(path)
+    """Check every byte of a shard.
+
+    Raises
+    ------
+    DamagedShard
+    """
+    check_digest(path)
+    with _opened(path) as file:
+        shard = _inspect(path, file)
+        for name, width in shard.widths.items():  # another's file may be named right and hold NaN
+            dtype = shard.arrays[name].dtype
+            shard.fill(file, name, np.empty((shard.rows, width), dtype))
+
+
+def check_digest(path: Path, name: str | None = None) -> None:
+    """Compare the bytes of a shard with its name, or with another name.
+
+    Raises
+    ------
+    DamagedShard
+    """
+    with open_regular(path) as file:
+        digest = hashlib.file_digest(file, _digest).hexdigest()
+    if f"{digest}.h5" != (name or path.name):
+        raise _damaged(path, "its bytes do not match the digest in its name")
+
+
+def open_regular(path: Path) -> FileIO:
+    """Open a regular file without following links or blocking on pipes.
+
+    Raises
+    ------
+    DamagedShard
+        If the path is not a regular file.
+    """
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENXIO):
+            raise _damaged(path, "a link or a pipe; expected a regular file") from error
+        raise
+    state = os.fstat(fd)
+    if stat.S_ISREG(state.st_mode) and state.st_size <= MAX_ARRAYS * MAX_ARRAY_BYTES:
+        return os.fdopen(fd, "rb", buffering=0)
+    os.close(fd)
+    raise _damaged(path, "not a regular file, or larger than a shard can be")
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[h5py.File]:
+    """Open a shard with HDF5, whose errors mean that it is damaged."""
+    open_regular(path).close()
+    try:
+        with h5py.File(path, "r", locking=False) as file:
+            yield file
+    except (DamagedShard, MemoryError):
+        raise
+    except Exception as error:  # HDF5 raises any kind for bytes that it does not understand
+        match = _ERRNO.search(str(error))
+        code = int(match[1]) if match else 0
+        if code in (*TRANSIENT, errno.ENOENT):  # the file system has failed, not the file
+            raise OSError(code, os.strerror(code), str(path)) from error
+        raise _damaged(path, f"HDF5 cannot read it ({first_line(error)})") from error
+
+
+def _inspect(path: Path, file: h5py.File) -> Shard:
+    """Read what a shard holds, and refuse what the format does not allow."""
+    attrs = _read_attrs(path, file)
+    match = _FORMAT.fullmatch(str(attrs.pop("format", "")))
+    if match is None:
+        raise _damaged(path, "not an abag shard")
+    if int(match[1]) != VERSION:
+        raise _damaged(path, f"format version {match[1]}; this abag reads {VERSION}")
+    if file.id.get_num_objs() > MAX_ARRAYS:
+        raise _damaged(path, f"more than {MAX_ARRAYS} arrays")
+    datasets = {name.decode(): _dataset(path, file, name.decode()) for name in file.id}
+    arrays = {n: ArrayType(d.dtype.str, d.shape) for n, d in datasets.items()}
+    try:
+        _check_arrays(arrays)
+    except ValueError as error:
+        raise _damaged(path, str(error)) from error
+    for name, dataset in datasets.items():
+        # HDF5 makes up the chunks that a file lacks
+        if dataset.get_storage_size() < arrays[name].nbytes:
+            raise _damaged(path, f"{name!r} is not whole")
+    return Shard(path, attrs, arrays)
+
+
+def _dataset(path: Path, file: h5py.File, name: str) -> h5py.h5d.DatasetID:
+    """Open a dataset whose bytes are all in this file, under checksums."""
+    if file.id.links.get_info(name.encode()).type != h5py.h5l.TYPE_HARD:
+        raise _damaged(path, f"{name!r} is a link")
+    dataset = h5py.h5d.open(file.id, name.encode())
+    created = dataset.get_create_plist()
+    filters = [created.get_filter(i)[0] for i in range(created.get_nfilters())]
+    # before anything else is asked: a virtual dataset opens other files to tell its shape
+    if created.get_layout() != h5py.h5d.CHUNKED or filters != [h5py.h5z.FILTER_FLETCHER32]:
+        raise _damaged(path, f"{name!r} is not in chunks with the filter fletcher32 alone")
+    if math.prod(created.get_chunk()) * dataset.dtype.itemsize > MAX_ARRAY_BYTES:
+        raise _damaged(path, f"{name!r} has chunks of {created.get_chunk()}")
+    return dataset
+
+
+def _read_attrs(path: Path, file: h5py.File) -> dict[str, str | int | float]:
+    """Read the attributes of the root: numbers and strings."""
+    count = h5py.h5a.get_num_attrs(file.id)
+    if count > MAX_ARRAYS:
+        raise _damaged(path, f"{count} attributes; expected at most {MAX_ARRAYS}")
+    attrs: dict[str, str | int | float] = {}
+    for i in range(count):
+        stored, value = h5py.h5a.open(file.id, index=i), None
+        if stored.shape == () and stored.get_storage_size() <= MAX_ATTR_BYTES:
+            found = np.empty((), stored.dtype)
+            stored.read(found)
+            value = found.item()
+        if isinstance(value, bytes):
+            value = value.decode()
+        if not isinstance(value, str | int | float):
+            raise _damaged(path, f"attribute {stored.name!r} is not a number or a string")
+        attrs[stored.name.decode()] = value
+    return attrs
+
+
+def _check_arrays(arrays: Mapping[str, ArrayType]) -> None:
+    """Raise ValueError if the format does not allow these arrays in one shard."""
+    for name, array in arrays.items():
+        if not _ARRAY_NAME.fullmatch(name) or not array.shape or not _is_known(name, array):
+            msg = f"{name!r} is {array.dtype} of shape {array.shape}"
+            raise ValueError(msg)
+    is_vector = (len(a.shape) == 2 and name != "key" for name, a in arrays.items())
+    if not {"key", "length"} <= arrays.keys() or not any(is_vector) or len(arrays) > MAX_ARRAYS:
+        msg = f"arrays {list(arrays)[:MAX_ARRAYS]}"
+        raise ValueError(msg)
+    rows = arrays["key"].shape[0]
+    for name, array in arrays.items():
+        if rows < 1 or array.shape[0] != rows or array.nbytes > MAX_ARRAY_BYTES:
+            msg = f"{name!r} is {array.dtype} of shape {array.shape} in a shard of {rows} rows"
+            raise ValueError(msg)
+
+
+def _is_known(name: str, array: ArrayType) -> bool:
+    """Whether the format allows an array of this dtype and shape."""
+    row = array.shape[1:]
+    if name == "key":
+        return (array.dtype, row) == ("|u1", (KEY_BYTES,))
+    if name == "length":
+        return (array.dtype, row) == ("<i4", ())
+    if array.dtype == "|u1":  # a flag
+        return row == ()
+    return array.dtype in _EXPONENTS and len(row) == 1 and row[0] > 0
+
+
+def is_finite(values: NDArray[Any]) -> bool:
+    """Whether no value of an array is infinite or NaN; several times as fast as `numpy.isfinite`.
+
+    In IEEE 754, these are the values with all exponent bits set.
+    """
+    if values.dtype.str not in _EXPONENTS or not values.size:
+        return True
+    bits, exponent = _EXPONENTS[values.dtype.str]
+    return bool((values.view(bits) & exponent).max() < exponent)
+
+
+def _may_have_hole(part: NDArray[Any]) -> bool:
+    """Whether rows are zero: fletcher32 of zeros is zero, as in a page that was never written."""
+    if part.ndim == 1:
+        return not part.any()
+    rows = part[part[:, 0] == 0]
+    return not rows.any(axis=1).all()
+
+
+def _damaged(path: Path, reason: str) -> DamagedShard:
+    return DamagedShard(f"{path}: {reason}.")

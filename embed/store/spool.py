@@ -17,7 +17,7 @@ from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 
-from abag import cache_dir
+from abag.core.cache import cache_dir
 from abag.core.files import Files, FolderBusy, make_folder, only_writer, remove_quietly, write_bytes
 from abag.core.messages import say
 from abag.embed.store.filesystem import StoreUnreachable, access

@@ -20,8 +20,8 @@ from abag import AbagError
 from abag.core.arrays import KEY_BYTES, distinct_keys
 from abag.core.files import host_name, is_process_alive, partial_owner, write_json
 from abag.core.messages import size_text
-from abag.embed.shards.shard import VectorBlock
 from abag.embed.store.encoder_folder import EncoderFolder
+from abag.embed.store.shard import Shard
 from abag.embed.store.spool import spooled_rows
 from abag.embed.store.store import Store
 from abag.embed.store.store_files import read_json
@@ -32,7 +32,7 @@ LARGEST = 1e15
 """Numbers from here on are no counts, times or process ids."""
 RECENT_SECONDS = 600.0
 EPOCHS = 50  # of the notebooks that encoded both sequences of every pair in every epoch
-_OWN_ATTRS = frozenset(("kind", "encoder", "fingerprint", "rows"))
+_OWN_ATTRS = frozenset(("kind", "encoder", "fingerprint"))
 
 
 # --- notes of a run ------------------------------------------------------------------------------
@@ -205,12 +205,13 @@ class _Commit(NamedTuple):
     """A shard, and when it was committed."""
 
     at: float
-    block: VectorBlock
+    block: Shard
 
 
 def _encoder_info(folder: EncoderFolder) -> EncoderInfo:
-    commits = [_Commit(block.path.stat().st_mtime, block) for block in folder.blocks()]
-    blocks, now = [commit.block for commit in commits], time.time()
+    blocks = folder.shards()
+    commits = [_Commit(block.path.stat().st_mtime, block) for block in blocks]
+    now = time.time()
     keys = np.concatenate([np.empty((0, KEY_BYTES), np.uint8), *folder.keys()])
     ages = [round(now - commit.at, 1) for commit in commits]
     owners = filter(None, (partial_owner(path) for path in folder.path.glob("*.partial")))
@@ -238,7 +239,7 @@ def _encoder_info(folder: EncoderFolder) -> EncoderInfo:
     )
 
 
-def _rows_by(blocks: Sequence[VectorBlock], values: Sequence[object]) -> dict[str, int]:
+def _rows_by(blocks: Sequence[Shard], values: Sequence[object]) -> dict[str, int]:
     """Count rows per value; there is one value per block."""
     rows: Counter[str] = Counter()
     for block, value in zip(blocks, values, strict=True):

@@ -7,7 +7,7 @@ written atomically. docs/store-format.md is the specification.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ import abag
 from abag import AbagError
 from abag.core.files import Files
 from abag.core.messages import say
-from abag.core.names import UnsafeFile, check_names
+from abag.core.names import UnsafeFile
 from abag.core.options import user_path
 from abag.core.python_surface import as_html, shorten
 from abag.embed.sequences.chains import (
@@ -33,12 +33,10 @@ from abag.embed.sequences.chains import (
 )
 from abag.embed.sequences.pairs import SequenceTable
 from abag.embed.sequences.tables import TableLike
-from abag.embed.shards.regular_files import DamagedShard
-from abag.embed.shards.shard import MAX_PACKED_CONTENTS_BYTES, read_table_of_contents
-from abag.embed.store.encoder_folder import EncoderFolder, ReadOnlyStore
+from abag.embed.store.encoder_folder import EncoderFolder
 from abag.embed.store.filesystem import COLAB_DRIVE, StoreUnreachable, access, is_unmounted_drive
+from abag.embed.store.shard import DamagedShard
 from abag.embed.store.store_files import (
-    ADAPTER_PATHS,
     FOLDER_NAME,
     OTHER_VERSION,
     STORE_FILE,
@@ -78,19 +76,12 @@ class Store:
     Methods raise StoreUnreachable if the file system fails.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        *,
-        packed: Iterable[EncoderFolder] | None = None,
-        files: Files | None = None,
-    ) -> None:
+    def __init__(self, path: Path, *, files: Files | None = None) -> None:
         self.path = path
         self.damaged: list[tuple[Path, str]] = []
         """Path of each encoder folder that is skipped, and the reason."""
         self._files = files or Files()
-        self._is_packed = packed is not None
-        self._folders = {folder.path.name: folder for folder in packed or ()}
+        self._folders: dict[str, EncoderFolder] = {}
 
     def __repr__(self) -> str:
         stored = [
@@ -106,8 +97,7 @@ class Store:
     def folders(self, kind: Kind | None = None) -> list[EncoderFolder]:
         """List the folders of all encoders, or of those of one kind, sorted by name."""
         # other processes may have created folders
-        paths = () if self._is_packed else access(self.path, partial(_list_folder, self.path))
-        for path in paths:
+        for path in access(self.path, partial(_list_folder, self.path)):
             if path.name not in self._folders and FOLDER_NAME.fullmatch(path.name):
                 access(path, partial(self._open_folder, path))
         folders = [self._folders[name] for name in sorted(self._folders)]
@@ -162,8 +152,6 @@ class Store:
         ------
         StoreMismatch
             If the folder belongs to another encoder.
-        ReadOnlyStore
-            If the store is packed.
         DamagedShard
             If `info` is not valid.
         UnsafeFile
@@ -184,18 +172,15 @@ class Store:
 
         Raises
         ------
-        StoreMismatch, ReadOnlyStore, DamagedShard, UnsafeFile
+        StoreMismatch, DamagedShard, UnsafeFile
         """
         path, known = self._folder_of(kind, info)
         if access(path, path.exists):
             return self.create_folder(kind, info)
-        return EncoderFolder(path, known, packed=())
+        return EncoderFolder(path, known, is_new=True)
 
     def _folder_of(self, kind: Kind, info: Mapping[str, object]) -> tuple[Path, dict[str, Any]]:
         """Return the path of an encoder's folder, and the content of its encoder.json."""
-        if self._is_packed:
-            msg = f"{self.path}: is packed; expected a folder. Add to the store it was made from."
-            raise ReadOnlyStore(msg)
         info = {**info, "kind": kind}
         path = self.path / folder_name(info)
         if access(path, path.is_symlink):  # its vectors would be written, but never read
@@ -241,7 +226,7 @@ class Store:
 
 
 def open_store(path: Path | str, *, create: bool = False, files: Files | None = None) -> Store:
-    """Open a store: a folder, or a file made by ``abag store pack``.
+    """Open a store.
 
     Parameters
     ----------
@@ -261,8 +246,9 @@ def open_store(path: Path | str, *, create: bool = False, files: Files | None = 
 
 
 def _open(path: Path, files: Files, *, create: bool) -> Store:
-    if path.is_file():
-        return _open_packed(path)
+    if path.exists() and not path.is_dir():
+        msg = f"{path}: is a file; expected the folder of a store. If it is an archive, unpack it."
+        raise NotAStore(msg)
     found = _list_folder(path)  # first: another process may be creating the store
     if not _is_store(path):
         # on a network file system, the other files of a new store may not be visible yet
@@ -287,8 +273,6 @@ def _open(path: Path, files: Files, *, create: bool) -> Store:
 
 
 def _is_store(path: Path) -> bool:
-    if not path.is_dir():
-        return False
     try:
         mark = read_json(path / STORE_FILE)
     except (FileNotFoundError, DamagedShard):  # copied encoder folders are a store too
@@ -309,30 +293,8 @@ def _is_encoder_folder(path: Path) -> bool:
 def _list_folder(path: Path) -> list[Path]:
     """List a folder without hidden files and the store's own (partial) files."""
     mark = Path(STORE_FILE).stem
-    if path.exists() and not path.is_dir():
-        return [path]
     names = path.iterdir() if path.exists() else ()
     return sorted(entry for entry in names if not entry.name.startswith((".", mark)))
-
-
-def _open_packed(path: Path) -> Store:
-    try:
-        contents = read_table_of_contents(path, most_bytes=MAX_PACKED_CONTENTS_BYTES)
-        infos = contents.about["encoders"]
-        for name, info in infos.items():
-            check_names(path / name, info.get("extras", ()), ADAPTER_PATHS)
-        folders = [
-            EncoderFolder(
-                path / name,
-                check_encoder_info(path / name, info),
-                packed=[b for b in contents.blocks if b.group.startswith(f"/{name}/")],
-            )
-            for name, info in infos.items()
-        ]
-    except (DamagedShard, KeyError, TypeError, AttributeError) as error:
-        msg = f"{path}: is not a packed store ({error}). Give a store's folder or a packed store."
-        raise NotAStore(msg) from error
-    return Store(path, packed=folders)
 
 
 def name_encoders(folders: Sequence[EncoderFolder]) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import re
 from collections.abc import Mapping
@@ -14,7 +13,7 @@ from abag import AbagError
 from abag.core.files import Files, json_bytes, make_folder, write_bytes, write_json
 from abag.core.names import check_names, read_inside
 from abag.embed.sequences.chains import KINDS
-from abag.embed.shards.regular_files import DamagedShard, read_regular
+from abag.embed.store.shard import DamagedShard, open_regular
 
 STORE_FILE = "abag-store.json"
 ENCODER_FILE = "encoder.json"
@@ -29,7 +28,7 @@ ADAPTER_PATHS = (
     *(f"{ADAPTER_FOLDER}/{kind}/{n}" for kind in KINDS for n in (CONFIG_FILE, WEIGHTS_FILE)),
 )
 """The files of an adapter by their paths in an encoder's folder."""
-STORE_MARK = {"format": "abag-store", "version": 1}
+STORE_MARK = {"format": "abag-store", "version": 2}
 OTHER_VERSION = (
     f"this abag reads {STORE_MARK}. Embed again into a new store, or use the version of abag that "
     "wrote it."
@@ -120,7 +119,8 @@ def read_json(path: Path) -> object:
     DamagedShard
         If it is not a regular file, or not valid JSON.
     """
-    text = read_regular(path, MAX_JSON_BYTES)
+    with open_regular(path) as file:
+        text = file.read(MAX_JSON_BYTES)
     try:
         return cast("object", json.loads(text))
     except (ValueError, RecursionError) as error:
@@ -162,20 +162,6 @@ def read_adapter_files(folder: Path) -> dict[str, bytes]:
         with suppress(FileNotFoundError):
             contents[name] = read_inside(folder, name)
     return contents
-
-
-def unpack_adapter_files(folder: Path, packed: Mapping[str, str]) -> dict[str, bytes]:
-    """Decode an adapter's files from the JSON of a packed store.
-
-    Raises
-    ------
-    DamagedShard
-    """
-    try:
-        return {name: base64.b64decode(text) for name, text in dict(packed).items()}
-    except (TypeError, ValueError) as error:
-        msg = f"{folder}: its adapter cannot be read ({error})."
-        raise DamagedShard(msg) from error
 
 
 # --- what leaves this machine when a store or a predictor is shared, without its paths ------------

@@ -23,10 +23,10 @@ from abag.core.files import adopt, json_bytes, make_folder, scratch_folder
 from abag.core.hub import HubAddress, HubChanged, Repository, open_repository, parse_address
 from abag.core.messages import bar, say
 from abag.core.names import check_names
-from abag.embed.shards.regular_files import DamagedShard
 from abag.embed.store.encoder_folder import EncoderFolder
 from abag.embed.store.filesystem import access
 from abag.embed.store.maintenance import refuse_other_poolings
+from abag.embed.store.shard import DamagedShard
 from abag.embed.store.store import NotAStore, StoreMismatch, open_store
 from abag.embed.store.store_files import (
     ADAPTER_PATHS,
@@ -295,7 +295,7 @@ def _sound_shards(folders: Iterable[EncoderFolder]) -> dict[str, Path]:
     found: dict[str, Path] = {}
     for folder in folders:
         folder.check()
-        found |= {f"{folder.path.name}/{block.path.name}": block.path for block in folder.blocks()}
+        found |= {f"{folder.path.name}/{block.path.name}": block.path for block in folder.shards()}
     return found
 
 

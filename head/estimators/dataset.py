@@ -156,7 +156,7 @@ class PairDataset:
         return TorchPairs(sides, self.y[chosen], self.censored[chosen], lazy=lazy)
 
     def _bytes(self, kind: Kind) -> int:
-        width = self.folders[kind].blocks()[0].widths[self.options.vectors_of(kind)["pooling"]]
+        width = self.folders[kind].shards()[0].widths[self.options.vectors_of(kind)["pooling"]]
         return 4 * width * len(self.pairs.table.sequences[kind].keys)
 
     def __repr__(self) -> str:

@@ -35,7 +35,6 @@ def commands(inputs, disk):
         "predict": ["predict", table, "--run", run, "--out", disk / "scored.csv"],
         "predict-parquet": ["predict", table, "--run", run, "--out", disk / "scored.parquet"],
         "merge": ["store", "merge", store, inputs / "more", "--out", disk / "store"],
-        "pack": ["store", "pack", store, "--out", disk / "store.h5"],
         "sweep": ["sweep", table, "--store", store, "--sweep", disk / "sweep", "--trials", "2",
                   "--inner-folds", "2", "--epochs", "1", "--device", "cpu"],
         "demo": ["demo", disk / "demo"],
@@ -125,8 +124,6 @@ def trial(name, folder, free, where):
         found = content(disk)
         if name in ("embed", "merge") and not any(wrong):
             found["rows"] = in_child_value(lambda: rows(disk / "store"), folder)
-        if name == "pack" and not any(wrong):
-            found["rows"] = in_child_value(lambda: rows(disk / "store.h5"), folder)
         return code, [w for w in wrong if w], found, used(small), said
     finally:
         subprocess.run(["umount", str(disk)], check=True)

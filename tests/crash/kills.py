@@ -160,7 +160,7 @@ def run(kills: int, writers: int, seed: int, *, steps: bool, flaky: bool) -> dic
                 ]
                 for pid, receive in children:
                     if not steps:
-                        select.select([], [], [], rng.random() * 0.1 / writers)
+                        select.select([], [], [], rng.random() * 0.3 / writers)
                         os.kill(pid, signal.SIGKILL)
                     added, committed = drain(receive)
                     _, status = os.waitpid(pid, 0)

@@ -30,7 +30,6 @@ def commands(inputs, out):
         "vectors.npz": [*export, out / "vectors.npz"],
         "vectors.parquet": [*export, out / "vectors.parquet"],
         "merged": ["store", "merge", store, inputs / "more", "--out", out / "merged"],
-        "packed.h5": ["store", "pack", store, "--out", out / "packed.h5"],
     }  # fmt: skip
 
 
@@ -51,7 +50,7 @@ def content(path):
     from abag.embed.store.maintenance import verify
     from abag.embed.store.store import open_store
 
-    if path.name in ("merged", "packed.h5"):  # names of shards are random
+    if path.name == "merged":
         assert verify(open_store(path)) == []
         return vectors(path)
     if path.is_dir():
@@ -68,8 +67,7 @@ def compute(folder, out):
             whole, found = content(folder / "unbroken" / name), content(path)
             # a folder is filled file by file
             assert found == whole or (path.is_dir() and is_part(found, whole)), name
-        if not (name == "packed.h5" and path.exists()):  # which has no --force
-            call(arguments)
+        call(arguments)
 
 
 def is_part(found, whole):

@@ -116,5 +116,5 @@ def test_the_command_prints_one_json_object_and_its_shards_say_faesm(tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["antigens"]["encoded"] == 1
-    (block,) = open_store(tmp_path / "store").folder("antigen").blocks()
+    (block,) = open_store(tmp_path / "store").folder("antigen").shards()
     assert block.attrs["backend"] == "faesm"

@@ -395,7 +395,6 @@ def keys(folder):
         "store info": folder.json("store", "info", store),
         "store verify": folder.json("store", "verify", store),
         "store merge": folder.json("store", "merge", store, "--out", "merged"),
-        "store pack": folder.json("store", "pack", store, "--out", "packed.h5"),
         "store export": folder.json("store", "export", store, "--kind", "antigen", "--to", "x.npz"),
         "runs": folder.json("runs", run),
         "report": folder.json("report", run),

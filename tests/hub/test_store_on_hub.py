@@ -21,9 +21,9 @@ from abag.cli import main
 from abag.core.hub import HubError, HubUnreachable
 from abag.core.messages import reporting
 from abag.core.names import UnsafeFile
-from abag.embed.shards.regular_files import DamagedShard
 from abag.embed.store import sync
 from abag.embed.store.maintenance import verify
+from abag.embed.store.shard import DamagedShard, shard_name
 from abag.embed.store.store import NotAStore, StoreMismatch, open_store
 from abag.embed.store.store_files import PrivatePath
 from abag.embed.store.sync import pull, push
@@ -83,7 +83,7 @@ def test_huggingface_hub_and_h5py_read_what_was_pushed(pushed, tmp_path):
     assert len(paths) == 3
     with h5py.File(paths[0]) as shard:
         assert shard["mean"].shape == (20, 8)
-    assert len(open_store(folder).folder("antibody").blocks()) == 3
+    assert len(open_store(folder).folder("antibody").shards()) == 3
 
 
 def test_only_missing_shards_are_sent_and_downloaded(hub, pushed, tmp_path):
@@ -148,13 +148,16 @@ def test_a_pull_adds_to_a_store_that_holds_other_shards(pushed, tmp_path):
     assert verify(open_store(tmp_path / "mine")) == []
 
 
-def test_a_damaged_local_shard_is_replaced(pushed, tmp_path):
+def test_a_damaged_local_shard_and_one_under_anothers_name_are_replaced(pushed, tmp_path):
     pull(ADDRESS, tmp_path / "new")
-    damaged = next((tmp_path / "new").rglob("*.h5"))
+    damaged, other, *_ = sorted((tmp_path / "new").rglob("*.h5"))
     whole = damaged.read_bytes()
     damaged.write_bytes(whole[:-9] + b"damaged!!")
     assert pull(ADDRESS, tmp_path / "new")["pulled"] == 1
     assert damaged.read_bytes() == whole
+    shutil.copy(damaged, other)
+    assert pull(ADDRESS, tmp_path / "new")["pulled"] == 1
+    assert shards_of(tmp_path / "new") == shards_of(pushed)
 
 
 def test_damaged_shards_are_not_pushed(hub, store):
@@ -418,11 +421,12 @@ def test_a_damaged_or_foreign_shard_in_a_repository_is_refused(hub, pushed, tmp_
         "no shard": b"#!/bin/sh\n",
     }
     for case, forged in files.items():
-        commit = hub.put("dataset", NAME, {f"{FOLDER}/zz.h5": forged})
-        with pytest.raises(DamagedShard, match=r"zz\.h5 is damaged or of another encoder"):
+        name = shard_name(forged) if case == "foreign" else "zz.h5"
+        commit = hub.put("dataset", NAME, {f"{FOLDER}/{name}": forged})
+        with pytest.raises(DamagedShard, match=r"is damaged or of another encoder"):
             pull(f"{ADDRESS}@{commit}", tmp_path / f"new-{case}")
         assert verify(open_store(tmp_path / f"new-{case}")) == []
-        assert f"{FOLDER}/zz.h5" not in shards_of(tmp_path / f"new-{case}")
+        assert f"{FOLDER}/{name}" not in shards_of(tmp_path / f"new-{case}")
 
 
 @pytest.mark.parametrize(
