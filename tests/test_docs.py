@@ -309,7 +309,7 @@ SELF_EXPLANATORY = set(
     """.split()
 )
 """Error classes with messages that need no further explanation."""
-ASSEMBLED = {"DamagedShard", "MixedPrecision"}
+ASSEMBLED = {"HubChanged", "HubUnreachable", "MixedPrecision"}
 """Error classes with messages assembled elsewhere than where they are raised; the page has them."""
 
 

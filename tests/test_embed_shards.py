@@ -12,6 +12,7 @@ import h5py
 import numpy as np
 import pytest
 
+from abag.core.files import write_bytes
 from abag.embed.store.shard import (
     CHUNK_BYTES,
     DamagedShard,

@@ -154,7 +154,7 @@ def test_a_missing_home_uses_the_temporary_folder(monkeypatch, tmp_path):
     assert cache_dir().parent == tmp_path
 
 
-def test_a_missing_temporary_folder_is_one_line(pairs, tmp_path):
+def test_a_missing_temporary_folder_does_not_stop_embed(pairs, tmp_path):
     env = {**os.environ, "TMPDIR": str(tmp_path / "no")}
     code = (
         "import sys, tempfile\n"
@@ -163,9 +163,7 @@ def test_a_missing_temporary_folder_is_one_line(pairs, tmp_path):
     )
     line = [sys.executable, "-c", code, "embed", pairs, "--store", tmp_path / "s", *ENCODERS]
     done = subprocess.run(line, env=env, capture_output=True, text=True, check=False, timeout=120)
-    assert done.returncode == 1
-    assert "No usable temporary directory" in done.stderr
-    assert "Traceback" not in done.stderr
+    assert (done.returncode, "Traceback" in done.stderr) == (0, False)
 
 
 def test_control_characters_of_a_table_do_not_reach_the_terminal(tmp_path):
