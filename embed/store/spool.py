@@ -93,7 +93,7 @@ def publish_spools(store: Path, files: Files | None = None) -> int:
     published = 0
     for spool in list_spools(store):
         # its writer lives, or another process publishes it or has just done so
-        with suppress(FolderBusy, FileNotFoundError), only_writer(spool):
+        with suppress(FolderBusy, FileNotFoundError, FileExistsError), only_writer(spool):
             published += _publish(spool, store, files or Files())
     return published
 
