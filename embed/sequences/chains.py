@@ -10,7 +10,7 @@ import hashlib
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Literal, NamedTuple, cast
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -144,21 +144,8 @@ def antigen(text: object) -> Chains:
         return parse_antigen(sequence_text(text)).chains
 
 
-def are_residues(texts: Sequence[object]) -> bool:
-    """Tell whether each text is one valid chain that needs no change, most with one search."""
-    if set(map(type, texts)) != {str} or not all(texts) or not NO_SEQUENCE.isdisjoint(texts):
-        return False
-    chains = cast("Sequence[str]", texts)
-    # nearly every protein has an L, which is no nucleotide
-    return _CLEAN.fullmatch("".join(chains)) is not None and not any(
-        are_nucleotides(chain) for chain in chains if "L" not in chain
-    )
-
-
 def parse_chain(text: str) -> ParsedSequence:
     """Read a heavy or light chain, which may be empty."""
-    if _CLEAN.fullmatch(text):  # a second match costs as much as all the rest
-        return ParsedSequence((text,))
     return ParsedSequence((_normalized(text),), _count_replaced(text))
 
 
@@ -193,8 +180,6 @@ def parse_antigen(text: str) -> ParsedSequence:
     UnknownResidue, EmptySequence
         A character is not a valid residue, or a chain is empty.
     """
-    if text and _CLEAN.fullmatch(text):  # one chain, whose text is kept without a copy
-        return ParsedSequence((text,))
     chains = sorted(_normalized(part) for part in _SEPARATOR.split(text))
     if "" in chains:
         msg = f"{_shortened(text)} has an empty antigen chain; expected residues. Give the chain."
@@ -218,7 +203,7 @@ def _normalized(text: str) -> str:
 
 
 def _count_replaced(text: str) -> int:
-    return 0 if _CLEAN.fullmatch(text) else len(_BECOMES_X.findall(text))
+    return len(_BECOMES_X.findall(text))
 
 
 def _shortened(text: str) -> str:

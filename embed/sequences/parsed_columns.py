@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -11,17 +12,19 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from abag.core.messages import bar
 from abag.embed.sequences.chains import (
     BAD_SEQUENCE,
+    NO_SEQUENCE,
+    RESIDUES,
     Chains,
     EmptySequence,
     Kind,
     ParsedSequence,
     antigen,
-    are_residues,
     parse_antibody,
     parse_antigen,
     parse_chain,
@@ -36,6 +39,7 @@ from abag.embed.sequences.regions import (
     UNCLEAR,
     arrange,
     forms_as_given,
+    having,
     refuse_exchanged_antigens,
     refuse_misplaced,
 )
@@ -48,8 +52,8 @@ CHECKED_AT_MOST = 20
 """Antibodies, and antigens, by which a table with exchanged columns is recognized."""
 SHORT = 20
 """Residues below which a chain may be a name, such as VEGF, or the H of a PDB file."""
-_TOGETHER = 1024
-"""Texts that are checked with one search; each is parsed if one of them needs it."""
+_PROTEIN = re.compile(f"^[{RESIDUES}]*L[{RESIDUES}]*$")
+"""What `parse_chain` and `parse_antigen` leave as it is: no nucleotide has an L."""
 
 
 class ParsedColumn(NamedTuple):
@@ -186,13 +190,13 @@ def _parse_column(table: Table, role: str, parse: Callable[[str], ParsedSequence
 
 
 def _changed_or_bad(texts: Sequence[object]) -> list[int]:
-    """Find the texts that are not one chain as it is, and some of those that are."""
-    found = [0]  # the missing one
-    for start in range(1, len(texts), _TOGETHER):
-        part = texts[start : start + _TOGETHER]
-        if not are_residues(part):
-            found += range(start, start + len(part))
-    return found
+    """Find the texts that are not one chain as it is, and those few that are but have no L."""
+    plain = [
+        text if isinstance(text, str) and text.isascii() and text not in NO_SEQUENCE else ""
+        for text in texts
+    ]
+    proteins = having(_PROTEIN, pa.array(plain, pa.large_string()))
+    return np.flatnonzero(~proteins).tolist()
 
 
 def _parse_text(

@@ -9,6 +9,8 @@ import re
 from collections.abc import Sequence
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from abag import AbagError
@@ -22,10 +24,10 @@ from abag.embed.sequences.domains import (
 )
 from abag.embed.sequences.options import AntibodyRegion, ChainPlaces
 
-# framework 4: WGQGTLVTVSS, FGQGTKVEIK, FGGGTKLTVL
+# framework 4: WGQGTLVTVSS, FGQGTKVEIK, FGGGTKLTVL; Arrow, which reads these too, has no look-ahead
 _J_SEGMENT = {
     "heavy": re.compile("WG.G.{4}V[ST][SAP]"),
-    "light": re.compile("FG.G[TS].[LV].[IVL](?!S)"),
+    "light": re.compile("FG.G[TS].[LV].[IVL](?:[^S]|$)"),
 }
 _VARIABLE_DOMAIN = re.compile(
     "[^C]{18,23}C.{7,25}W.{45,85}C.{3,40}(?:WG.G.{4}V[ST][SAP]|FG.G[TS].[LV].[IVL][KLE])"
@@ -39,7 +41,6 @@ TYPED_FORMS = frozenset({"one chain", "no domain", "glued", "linker", "repeated"
 UNCLEAR = "unclear"
 """The form of an antibody whose chains were not numbered, although their motifs do not decide."""
 _CLEAR_TYPES: tuple[list[str], ...] = ([], ["heavy"], ["light"])
-_JOINED_CHAINS = 4096
 
 
 class ChainsMisplaced(AbagError):
@@ -139,23 +140,18 @@ def _form(heavy: int, light: int) -> str:
 
 def _find_motifs(chains: Sequence[str]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     """As `_clear_types` of N chains, in numbers, and which of them have a constant domain."""
-    lengths_N = np.fromiter(map(len, chains), np.int64, len(chains))
-    heavy_N, light_N = (_having(_J_SEGMENT[name], chains) for name in ("heavy", "light"))
-    constant_N = _having(_CONSTANT_DOMAIN, [chain[EARLIEST_CONSTANT:] for chain in chains])
+    array = pa.array(chains, pa.large_string())
+    lengths_N = np.asarray(pc.binary_length(array))
+    heavy_N, light_N = (having(_J_SEGMENT[name], array) for name in ("heavy", "light"))
+    constant_N = having(_CONSTANT_DOMAIN, pc.utf8_slice_codeunits(array, EARLIEST_CONSTANT))
     one_N = (lengths_N < 2 * WHOLE_DOMAIN) | constant_N
     types_N = np.where(one_N & (heavy_N ^ light_N), np.where(heavy_N, 1, 2), len(_CLEAR_TYPES))
     return np.where(lengths_N < WHOLE_DOMAIN, 0, types_N), constant_N
 
 
-def _having(motif: re.Pattern[str], chains: Sequence[str]) -> NDArray[np.bool_]:
-    """Tell which chains have a motif; one search in many chains is faster than many searches."""
-    found_N = np.zeros(len(chains), np.bool_)
-    for start in range(0, len(chains), _JOINED_CHAINS):
-        part = chains[start : start + _JOINED_CHAINS]
-        ends = np.cumsum([*map(len, part)]) + np.arange(1, len(part) + 1)
-        at = [match.start() for match in motif.finditer("\n".join(part))]
-        found_N[start + np.searchsorted(ends, at, side="right")] = True
-    return found_N
+def having(motif: re.Pattern[str], texts: pa.Array) -> NDArray[np.bool_]:
+    """Tell which texts have a motif, in half the time of a search per text."""
+    return np.asarray(pc.match_substring_regex(texts, motif.pattern))
 
 
 def refuse_misplaced(misplaced: NDArray[np.bool_], source: str) -> None:
