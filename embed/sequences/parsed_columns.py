@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from abag.core.messages import bar
 from abag.embed.sequences.chains import (
     BAD_SEQUENCE,
-    NO_SEQUENCE,
     RESIDUES,
     Chains,
     EmptySequence,
@@ -52,8 +51,9 @@ CHECKED_AT_MOST = 20
 """Antibodies, and antigens, by which a table with exchanged columns is recognized."""
 SHORT = 20
 """Residues below which a chain may be a name, such as VEGF, or the H of a PDB file."""
-_PROTEIN = re.compile(f"^[{RESIDUES}]*L[{RESIDUES}]*$")
-"""What `parse_chain` and `parse_antigen` leave as it is: no nucleotide has an L."""
+_PROTEIN = re.compile(f"^[{RESIDUES}]*L[{RESIDUES}]{{6}}[{RESIDUES}]*$")
+"""What `parse_chain` and `parse_antigen` leave as it is: nucleotides have no L, and words that are
+no sequence have fewer letters."""
 
 
 class ParsedColumn(NamedTuple):
@@ -190,11 +190,8 @@ def _parse_column(table: Table, role: str, parse: Callable[[str], ParsedSequence
 
 
 def _changed_or_bad(texts: Sequence[object]) -> list[int]:
-    """Find the texts that are not one chain as it is, and those few that are but have no L."""
-    plain = [
-        text if isinstance(text, str) and text.isascii() and text not in NO_SEQUENCE else ""
-        for text in texts
-    ]
+    """Find the texts that may not be one chain as it is."""
+    plain = [text if isinstance(text, str) and text.isascii() else "" for text in texts]
     proteins = having(_PROTEIN, pa.array(plain, pa.large_string()))
     return np.flatnonzero(~proteins).tolist()
 
