@@ -232,6 +232,7 @@ def test_chunks_give_the_sequences_counts_and_errors_of_the_whole_table(rows, ch
 
 ANTIBODIES = [HEAVY + LIGHT, LIGHT + "GGGGSGGGGS" + HEAVY, "QVQ|DIQ", "|DIQ", "QVQ", "A|C|D", "|"]
 CELLS = [None, "", " ", "QVQ", "qv q", "QVU", "QV*", "ND", "ACGT" * 10, "M|A"]
+CELLS += ["EVQLVESGGG", "LIGHT"]
 
 
 def plain(row):

@@ -309,7 +309,7 @@ def _read_separated(file: IO[Any], separator: str, options: ReadOptions) -> Iter
         read["dtype"] = dict.fromkeys(texts, object)  # as str, half the time goes into Arrow
     file.seek(0)
     if AIRR_MARKS.issubset(names):  # the chains of a cell may be far apart
-        yield from _in_chunks(join_chains(pd.read_csv(file, **read)), options)
+        yield from in_chunks(join_chains(pd.read_csv(file, **read)), options.rows)
         return
     rows: Any = pd.read_csv(file, chunksize=options.rows, nrows=options.limit, **read)
     for frame in [rows] if options.rows is None else rows:
@@ -343,9 +343,11 @@ def _header_names(file: IO[Any], separator: str) -> pd.Series[str]:
     return rows.iloc[0]
 
 
-def _in_chunks(whole: pd.DataFrame, options: ReadOptions) -> Iterator[Chunk]:
-    for start in range(0, len(whole), options.rows or max(1, len(whole))):
-        yield [*whole.columns], whole.iloc[start : start + (options.rows or len(whole))]
+def in_chunks(whole: pd.DataFrame, rows: int | None) -> Iterator[Chunk]:
+    """Cut a table that is in memory into chunks of rows; None: one chunk."""
+    rows = rows or max(1, len(whole))
+    for start in range(0, len(whole), rows):
+        yield [*whole.columns], whole.iloc[start : start + rows]
 
 
 def _read_fasta(file: IO[bytes], options: ReadOptions) -> Iterator[Chunk]:
@@ -354,7 +356,7 @@ def _read_fasta(file: IO[bytes], options: ReadOptions) -> Iterator[Chunk]:
         whole = read_fasta(lines)
     finally:
         lines.detach()  # the file is closed where it was opened
-    yield from _in_chunks(whole, options)
+    yield from in_chunks(whole, options.rows)
 
 
 def _read_excel(file: IO[bytes], options: ReadOptions) -> Iterator[Chunk]:
@@ -412,11 +414,9 @@ def _read_parquet(file: IO[bytes], options: ReadOptions) -> Iterator[Chunk]:
 
 def _all_may_lack_cells(file: pq.FileMetaData, columns: Sequence[str]) -> bool:
     """Tell whether each of these columns may lack a cell, by the statistics in the file."""
-    lacking = set()
-    for group in map(file.row_group, range(file.num_row_groups)):
-        for column in map(group.column, range(group.num_columns)):
-            if column.path_in_schema in columns and not _is_filled(column.statistics):
-                lacking.add(column.path_in_schema)
+    groups = map(file.row_group, range(file.num_row_groups))
+    chunks = (group.column(at) for group in groups for at in range(group.num_columns))
+    lacking = {chunk.path_in_schema for chunk in chunks if not _is_filled(chunk.statistics)}
     return lacking.issuperset(columns)
 
 

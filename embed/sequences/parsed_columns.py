@@ -36,10 +36,11 @@ from abag.embed.sequences.formats import BadTable
 from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.regions import (
     UNCLEAR,
+    ChainsMisplaced,
     arrange,
+    chain_types,
     forms_as_given,
     having,
-    refuse_exchanged_antigens,
     refuse_misplaced,
 )
 from abag.embed.sequences.tables import CHUNK_ROWS, Table
@@ -267,14 +268,29 @@ def _marked(column: ParsedColumn, word: str, at: Sequence[int]) -> ParsedColumn:
 
 
 def refuse_exchanged(parsed: Mapping[Kind, ParsedColumn], source: str) -> None:
-    """Refuse a table if its antigens look like antibodies, and its antibodies do not."""
-    samples = {}
+    """Refuse a table if most of its antigens are variable domains, and most antibodies are not.
+
+    Antigens may be antibodies, so that they alone decide nothing.
+    """
+    samples: dict[Kind, list[Chains]] = {}
     for kind, column in parsed.items():
         codes = np.unique(column.codes[:CHUNK_ROWS])
         codes = codes[~column.is_bad()[codes]]
         picked = np.linspace(0, len(codes) - 1, min(len(codes), CHECKED_AT_MOST)).astype(int)
         samples[kind] = [column.chains[i] for i in codes[picked].tolist()]
-    refuse_exchanged_antigens(samples["antibody"], samples["antigen"], source)
+    antibodies, antigens = samples["antibody"], samples["antigen"]
+    others = sum(not all(map(chain_types, filter(None, chains))) for chains in antibodies)
+    if 2 * others <= len(antibodies):  # as usual, by the motifs alone
+        return
+    domains = sum(any(map(chain_types, chains)) for chains in antigens)
+    if 2 * domains > len(antigens):
+        msg = (
+            f"{source}: {domains} of {len(antigens)} checked antigens are variable domains of "
+            f"antibodies, and {others} of {len(antibodies)} checked antibodies hold another chain; "
+            "expected antibodies and antigens. Exchange the columns with --column heavy=NAME and "
+            "antigen=NAME."
+        )
+        raise ChainsMisplaced(msg)
 
 
 def _having(word: str, forms: Sequence[str]) -> NDArray[np.bool_]:

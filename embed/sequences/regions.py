@@ -163,24 +163,3 @@ def refuse_misplaced(misplaced: NDArray[np.bool_], source: str) -> None:
             "Exchange the columns with --column heavy=NAME and light=NAME, or use --chains auto."
         )
         raise ChainsMisplaced(msg)
-
-
-def refuse_exchanged_antigens(
-    antibodies: Sequence[Chains], antigens: Sequence[Chains], source: str
-) -> None:
-    """Refuse a table if most of these antigens are variable domains, and most antibodies are not.
-
-    Antigens may be antibodies, so that they alone decide nothing.
-    """
-    others = sum(not all(map(chain_types, filter(None, chains))) for chains in antibodies)
-    if 2 * others <= len(antibodies):  # as usual, by the motifs alone
-        return
-    domains = sum(any(map(chain_types, chains)) for chains in antigens)
-    if 2 * domains > len(antigens):
-        msg = (
-            f"{source}: {domains} of {len(antigens)} checked antigens are variable domains of "
-            f"antibodies, and {others} of {len(antibodies)} checked antibodies hold another chain; "
-            "expected antibodies and antigens. Exchange the columns with --column heavy=NAME and "
-            "antigen=NAME."
-        )
-        raise ChainsMisplaced(msg)

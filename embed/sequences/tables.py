@@ -24,7 +24,7 @@ from abag.embed.sequences.columns import (
     quote_names,
     sequence_columns,
 )
-from abag.embed.sequences.formats import BadTable, Chunk, ReadOptions, read_file_chunks
+from abag.embed.sequences.formats import BadTable, ReadOptions, in_chunks, read_file_chunks
 
 TableLike: TypeAlias = Path | str | pd.DataFrame
 """A file, a folder of Parquet files, or a table in memory."""
@@ -174,7 +174,7 @@ def read_table_chunks(
     """
     given = columns or {}
     if isinstance(table, pd.DataFrame):
-        source, chunks = "table", _cut(table, rows)
+        source, chunks = "table", in_chunks(table, rows)
     else:
         source = Path(table).name or str(table)
         options = ReadOptions(
@@ -198,9 +198,3 @@ def read_table_chunks(
     if not start:
         msg = f"{source}: the table has no rows; expected at least one."
         raise BadTable(msg)
-
-
-def _cut(table: pd.DataFrame, rows: int | None) -> Iterator[Chunk]:
-    rows = rows or max(1, len(table))
-    for start in range(0, len(table), rows):
-        yield [*table.columns], table.iloc[start : start + rows]
