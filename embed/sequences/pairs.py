@@ -43,7 +43,6 @@ from abag.embed.sequences.parsed_columns import (
     ParsedColumn,
     arrange_chains,
     drop_unused_roles,
-    first_bad,
     parse_antibodies,
     parse_antigens,
     refuse_exchanged,
@@ -280,7 +279,8 @@ def _check_rows(whole: Table, kinds: Sequence[Kind], options: TableOptions) -> S
     for row in np.flatnonzero(empty).tolist():
         skipped.add(EMPTY_ROW, int(numbers[row]))
     for row in np.flatnonzero(bad).tolist():
-        kind, (text, error) = first_bad(parsed, row)
+        cells = ((kind, column.bad.get(column.codes[row])) for kind, column in parsed.items())
+        kind, (text, error) = next((kind, cell) for kind, cell in cells if cell)
         skipped.add(BadSequence(kind, _REASONS[type(error)], text, str(error)), int(numbers[row]))
         first_error = first_error or type(error)(f"row {numbers[row]}, {error}")
     if first_error is not None:

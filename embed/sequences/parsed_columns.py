@@ -295,8 +295,3 @@ def refuse_exchanged(parsed: Mapping[Kind, ParsedColumn], source: str) -> None:
 
 def _having(word: str, forms: Sequence[str]) -> NDArray[np.bool_]:
     return np.array([word in form for form in forms])
-
-
-def first_bad(columns: Mapping[Kind, ParsedColumn], row: int) -> tuple[Kind, BadCell]:
-    cells = ((kind, column.bad.get(int(column.codes[row]))) for kind, column in columns.items())
-    return next((kind, cell) for kind, cell in cells if cell is not None)
