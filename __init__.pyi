@@ -245,7 +245,7 @@ def fit(
     seed: int = 0,
     split_seed: int | None = None,
     preset: Literal['small', 'medium', 'large', 'seed'] = 'small',
-    head: Literal['mlp', 'lowrank', 'notebook', 'ridge', 'kernel', 'gp', 'one_hot_kernel', 'antibody_ridge', 'antigen_ridge', 'one_hot_ridge', 'stack', 'auto'] | None = None,
+    head: Literal['mlp', 'lowrank', 'notebook', 'ridge', 'kernel', 'gp', 'one_hot_kernel', 'antibody_ridge', 'antigen_ridge', 'one_hot_ridge', 'composition_ridge', 'stack'] | None = None,
     rank: int = 64,
     widths: tuple[int, ...] | None = None,
     dropout: float | None = None,

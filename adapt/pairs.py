@@ -10,7 +10,7 @@ import numpy as np
 
 from abag.core.arrays import Ints, distinct
 from abag.core.options import BadOption
-from abag.head.splits.splits import (
+from abag.head.regimes.splits import (
     TRAIN,
     VALIDATION,
     EmptyPart,

@@ -43,7 +43,7 @@ from abag.head.design.batches import (
 )
 from abag.head.design.rules import RULES, Aim, best_first, expect
 from abag.head.evaluation.baselines import inner_folds
-from abag.head.training.uncertainty import calibrate_unseen
+from abag.head.training.uncertainty import fit_sigma
 
 CORRELATIONS = (0.0, 0.25, 0.5, 0.75, 0.9)
 POOL = 4
@@ -112,8 +112,9 @@ class Library:
         if variance is None:
             return Model(mean, {})
         deviation = np.sqrt(fit.inner_variance)
-        fitted = calibrate_unseen(labels[rows] - fit.inner, deviation, rows, group, labels[rows])
-        return Model(mean, {"calibrated": fitted.of(variance), "model": np.sqrt(variance)})
+        spread, noise = fit_sigma(labels[rows] - fit.inner, deviation)
+        calibrated = np.sqrt(spread**2 * variance + noise**2)
+        return Model(mean, {"calibrated": calibrated, "model": np.sqrt(variance)})
 
     def choose(self, policy: Policy, model: Model, known: np.ndarray, batch: int) -> np.ndarray:
         """Choose a batch of pairs that are not known, best first."""

@@ -28,15 +28,17 @@ from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.sequences.regions import ChainsMisplaced
 from abag.embed.store.store import open_store
+from abag.head.closed_form.pair_model import PairVectors, TrainingRows
+from abag.head.closed_form.registry import CLOSED_FORM
 from abag.head.data.demo import demo_table
 from abag.head.data.labels import label_pairs
-from abag.head.evaluation.baselines import BASELINES, BaselineInputs
-from abag.head.evaluation.comparison import compare
+from abag.head.evaluation.baselines import inner_folds
 from abag.head.evaluation.metrics import average_folds, score
-from abag.head.evaluation.verdicts import verdict
-from abag.head.splits.split_methods import make_splits
-from abag.head.splits.split_options import SplitOptions
-from abag.head.splits.splits import TEST
+from abag.head.evaluation.regime_scores import TestedPairs, compare_models
+from abag.head.regimes.groups import PairGroups
+from abag.head.regimes.split_methods import measure_regimes
+from abag.head.regimes.split_options import SplitOptions
+from abag.head.regimes.splits import TEST, TRAIN
 
 CH1 = (
     "ASTKGPSVFPLAPSSKSTSGGTAALGCLVKDYFPEPVTVSWNSGALTSGVHTFPAVLQSSGLYSLSSVVTVPSSSLGTQTYICNVNHKPSNTKVDK"
@@ -69,8 +71,10 @@ def main() -> None:
     ]  # fmt: skip
     lines += ["", *restore(pairs.table.antibodies.chains)]
     for name in SPLITS:
-        splits = make_splits(pairs, SplitOptions(split=name, folds=5, repeats=args.repeats))
-        lines += ["", f"## Split {name}", "", *compare_variants(pairs, splits, variants, antigens)]
+        options = SplitOptions(split=name, folds=5, repeats=args.repeats)
+        (measured,) = measure_regimes(PairGroups(pairs, options, None))
+        found = compare_variants(pairs, measured, variants, antigens)
+        lines += ["", f"## Split {name}", "", *found]
     print("\n".join(lines))
     args.out.mkdir(parents=True, exist_ok=True)
     (args.out / "region.md").write_text("\n".join(lines) + "\n")
@@ -155,8 +159,9 @@ def describe_vectors(variants, seconds):
     ]  # fmt: skip
 
 
-def compare_variants(pairs, splits, variants, antigens):
+def compare_variants(pairs, measured, variants, antigens):
     """Lines: the scores of a ridge on each variant, and their differences from that on Fv."""
+    splits = measured.splits
     predicted = {name: [ridge(pairs, split, x, antigens) for split in splits]
                  for name, x in variants.items()}  # fmt: skip
     lines = ["| variant | " + " | ".join(METRICS) + " |", "|---" * (len(METRICS) + 1) + "|"]
@@ -170,13 +175,17 @@ def compare_variants(pairs, splits, variants, antigens):
         lines.append(f"| {name} | " + " | ".join(cells) + " |")
     lines.append("")
     for name in [*variants][1:]:
-        gain = compare(pairs, splits, predicted[name], predicted["Fv"], "rmse")
-        lines.append(f"- {verdict(name, 'Fv', 'rmse', gain)}")
+        tested = TestedPairs.of(pairs, measured)
+        own, other = (tested.take(predicted[one]) for one in (name, "Fv"))
+        lines.append(f"- {compare_models(measured.regime.words, name, 'Fv', tested, own, other)}")
     return lines
 
 
 def ridge(pairs, split, antibodies, antigens):
-    return BASELINES["ridge"](BaselineInputs(pairs, split, antibodies, antigens))
+    rows = split.rows(TRAIN)
+    vectors = PairVectors(antibodies, antigens, pairs.antibody, pairs.antigen)
+    training = TrainingRows(pairs, vectors, rows, inner_folds(split.group[rows]))
+    return CLOSED_FORM["ridge"](training).model.predict(vectors)
 
 
 if __name__ == "__main__":

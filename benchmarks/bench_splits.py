@@ -28,9 +28,9 @@ from abag.head.evaluation.baselines import BaselineInputs, predict_baselines
 from abag.head.evaluation.comparison import compare
 from abag.head.evaluation.metrics import average_folds, score
 from abag.head.evaluation.verdicts import verdict, warnings
-from abag.head.splits.split_methods import describe_splits, make_splits
-from abag.head.splits.split_options import SplitOptions
-from abag.head.splits.splits import TEST
+from abag.head.regimes.split_methods import describe_splits, make_splits
+from abag.head.regimes.split_options import SplitOptions
+from abag.head.regimes.splits import TEST
 
 COLUMNS = ("spearman_within_antigen", "spearman", "rmse", "r2", "concordance")
 SPLITS = ("random", "antigen", "antibody", "both")

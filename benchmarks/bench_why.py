@@ -32,9 +32,9 @@ from abag.head.evaluation import metrics
 from abag.head.evaluation.baselines import group_mean, inner_folds, standardised
 from abag.head.evaluation.ranking import spearman
 from abag.head.evaluation.ridge import FeatureBlock, ridge
-from abag.head.splits.split_methods import make_splits
-from abag.head.splits.split_options import SplitOptions
-from abag.head.splits.splits import TEST, TRAIN
+from abag.head.regimes.split_methods import make_splits
+from abag.head.regimes.split_options import SplitOptions
+from abag.head.regimes.splits import TEST, TRAIN
 
 FOLDS = 5
 FLOOR_SHARE = 0.366

@@ -87,7 +87,7 @@ def _fit(
         say(f"{run}: nothing to do, this run has finished")
         return finished
     stage("clusters", CLUSTERS_SHARE)
-    inputs, splits = split_inputs(inputs, config)
+    inputs, measured = split_inputs(inputs, config)
     from abag.head.fit_run import complete_run  # imports torch
 
-    return complete_run(run, inputs, splits, record, config, verbose=verbose, report=report)
+    return complete_run(run, inputs, measured, record, config, verbose=verbose, report=report)

@@ -15,10 +15,10 @@ from abag.embed.sequences.numbering import WORTH_PROCESSES
 from abag.head.closed_form.gaussian_process import INNER_PAIRS
 from abag.head.closed_form.kernels import SEARCH_PAIRS
 from abag.head.closed_form.registry import stacked_models
-from abag.head.evaluation.baselines import INNER_FOLDS, MAX_COMPARISONS
-from abag.head.model.config import STACK_NETWORKS, FitConfig, HeadName
-from abag.head.splits.groups import FEW_SEQUENCES
-from abag.head.splits.split_methods import FOLDS, REPEATS
+from abag.head.evaluation.baselines import MAX_COMPARISONS
+from abag.head.model.config import FitConfig, HeadName
+from abag.head.regimes.groups import FEW_SEQUENCES
+from abag.head.regimes.split_methods import FOLDS, REPEATS
 
 DEFAULT_FOLDS = FOLDS * REPEATS
 """Folds of ``--split auto`` where few clusters can be held out."""
@@ -165,11 +165,10 @@ def _network_seconds(size: FitSize, config: FitConfig, on_gpu: bool, folds: int)
     if config.network is None:
         return 0.0
     pairs = size.training_pairs
-    networks = STACK_NETWORKS if config.stacks and pairs <= INNER_PAIRS else 1
+    networks = config.members
     batch, accumulate = config.fitting_batch(pairs)
     filled = config.filled()
-    per_epoch = pairs - (pairs // INNER_FOLDS if networks > 1 else 0)
-    steps = math.ceil(per_epoch / (batch * accumulate)) * filled.epochs
+    steps = math.ceil(pairs / (batch * accumulate)) * filled.epochs
     layers = (sum(size.widths), *filled.widths, 1)
     weights = sum(inner * outer for inner, outer in pairwise(layers))
     step_s = CPU_STEP_S + weights * (CPU_WEIGHT_S + 6 * batch * accumulate / CPU_FLOPS)

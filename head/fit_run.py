@@ -10,6 +10,7 @@ scripts that a new process could not import. Results do not depend on the number
 
 from __future__ import annotations
 
+import shutil
 import time
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextvars import copy_context
@@ -20,14 +21,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from abag.core.arrays import Floats
-from abag.core.cache import cache_dir
 from abag.core.cores import SMALL_FOLD_PAIRS, count_cores, count_threads
 from abag.core.device import resolve_device
 from abag.core.files import FolderBusy, only_writer
-from abag.core.messages import detail, part_of_stage, say, stage
+from abag.core.messages import counted, detail, part_of_stage, say, stage
 from abag.core.options import BadOption
-from abag.embed.sequences.numbering import number_antibodies
 from abag.embed.store.status import residues_per_s
 from abag.head.closed_form.pair_model import (
     DoesNotApply,
@@ -43,19 +41,25 @@ from abag.head.evaluation.baselines import (
     predict_baselines,
 )
 from abag.head.prediction.bundle import save_predictor
-from abag.head.prediction.fitted import ClosedForms, FittedHead, fit_closed_forms, fit_head
-from abag.head.prediction.novelty import training_novelty, widening_of
-from abag.head.prediction.predictor import Member
+from abag.head.prediction.fitted import (
+    FittedParts,
+    WeighedRegime,
+    add_networks,
+    fit_closed_forms,
+    weigh,
+)
+from abag.head.regimes.regimes import all_pairs
+from abag.head.regimes.splits import TRAIN, Split, thinned
 from abag.head.report.results import CurvePoint, PairNames, RunResults
 from abag.head.runs.run_folder import (
     check_training,
     finished_summary,
     fold_paths,
+    split_inputs,
     stack_folder,
     start_run,
 )
-from abag.head.runs.summary import curve_point, join_logs, split_facts, write_results
-from abag.head.splits.splits import TRAIN, Split, thinned
+from abag.head.runs.summary import curve_point, join_logs, write_results
 from abag.head.training.checkpoint import has_checkpoint, load_newest
 from abag.head.training.stack import folds_per_stack, group_folds
 from abag.head.training.torch_settings import matrix_threads, return_freed_memory, torch_settings
@@ -67,28 +71,26 @@ from abag.head.training.train import (
     delayed_signals,
     train,
 )
-from abag.head.training.uncertainty import combine, describe_sigma
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     import torch
-    from numpy.typing import NDArray
 
-    from abag.embed.sequences.numbering import ChainName, Numbered
     from abag.head.data.labels import LabelledPairs
+    from abag.head.evaluation.regime_scores import RegimeScore
     from abag.head.model.config import FitConfig
-    from abag.head.prediction.novelty import Novelty
+    from abag.head.regimes.regimes import MeasuredRegime
     from abag.head.report.results import RunSummary
     from abag.head.runs.run_folder import FoldPaths, RunInputs
     from abag.head.training.train import TrainedHeads
 
-HEADS_SHARE, BASELINES_SHARE, REPORT_SHARE = 0.7, 0.1, 0.1
+FOLDS_SHARE, ALL_SHARE, REPORT_SHARE = 0.65, 0.15, 0.1
 """Shares of the time of a fit, for the time left that the progress bar shows."""
 LEARNING_CURVE_SHARES = (0.125, 0.25, 0.5)
 """Shares of the training groups that ``--learning-curve`` fits beside the whole."""
-NETWORKS_PART, CLOSED_FORMS_PART, BASELINES_PART = 0.7, 0.2, 0.1
+NETWORKS_PART, MODELS_PART = 0.7, 0.3
 """Parts of the time, for the progress bar."""
 WAIT_S = 0.05
 """Time after which the main thread looks for signals that another thread received: these do not
@@ -98,14 +100,14 @@ end its wait."""
 def complete_run(
     run: Path,
     inputs: RunInputs,
-    splits: list[Split],
+    measured: list[MeasuredRegime],
     record: Mapping[str, Any],
     config: FitConfig,
     *,
     verbose: bool,
     report: bool,
 ) -> RunSummary:
-    """Train the heads of all splits, compare them with baselines, and write the results.
+    """Fit the parts to every fold and to all pairs, weigh them, and write the results.
 
     Parameters
     ----------
@@ -118,74 +120,94 @@ def complete_run(
         If the device is invalid, before anything is written; or if training diverges.
     """
     device = _device_for(config)
+    splits = [split for one in measured for split in one.splits]
     with only_writer(run):
         if finished_summary(run, record) is not None:
             msg = f"{run}: another process has just finished this run. Run the command again."
             raise FolderBusy(msg)
         start_run(run, record, inputs.pairs, splits)
-        return _train_and_write(
-            run, inputs, splits, record, config, device, verbose=verbose, report=report
+        start_s = time.monotonic()
+        with torch_settings(device, config, inputs.store.path):
+            stage("folds", _folds_share(config))
+            folds = FoldFits(run, inputs, splits, config, device, verbose)
+            fitted = fit_folds(folds)
+            weighed = weigh_regimes(inputs.pairs, measured, fitted)
+            curve = _learning_curve(folds, measured)
+            stage("all pairs", ALL_SHARE)
+            parts = fit_all(folds, measured, fitted)
+        stage("scores and report", REPORT_SHARE)
+        save_predictor(run / "predictor", inputs, parts, weighed, config.antibody_region)
+        results = RunResults(
+            title=run.name,
+            facts=record,
+            source=inputs.pairs.table.source,
+            pairs=inputs.pairs,
+            names=PairNames.of(inputs.pairs),
+            regimes=measured,
+            predicted=[one for regime in weighed for one in regime.predicted],
+            sigma=[one for regime in weighed for one in regime.sigma],
+            baselines=[one.predicted for one in fitted],
+            log=join_logs(
+                [path.log for path in fold_paths(run, len(splits))], run / "metrics.jsonl"
+            ),
+            antibody_ND=inputs.vectors["antibody"].x_ND,
+            antigen_ND=inputs.vectors["antigen"].x_ND,
+            learning_curve=curve,
         )
+        summary = write_results(run, inputs.pairs, results, weighed, fitted, parts, report=report)
+        shutil.rmtree(run / "checkpoints", ignore_errors=True)  # what they resume has finished
+        _report_summary(run, summary, inputs, time.monotonic() - start_s)
+        return summary
 
 
-def _train_and_write(
-    run: Path,
-    inputs: RunInputs,
-    splits: list[Split],
-    record: Mapping[str, Any],
-    config: FitConfig,
-    device: torch.device,
-    *,
-    verbose: bool,
-    report: bool,
-) -> RunSummary:
-    antibody, antigen = inputs.vectors["antibody"], inputs.vectors["antigen"]
-    paths, start = fold_paths(run, len(splits)), time.monotonic()
-    names = [run.name if len(splits) == 1 else f"{run.name} fold {i}" for i in range(len(splits))]
+def fit_predictor(
+    inputs: RunInputs, config: FitConfig, folder: Path, predictor: Path
+) -> list[RegimeScore]:
+    """Fit and write a predictor without a run; return the scores of its regimes."""
+    inputs, measured = split_inputs(inputs, config)
+    splits = [split for one in measured for split in one.splits]
+    device = _device_for(config)
     with torch_settings(device, config, inputs.store.path):
-        folds = FoldFits(run, inputs, splits, paths, names, config, device, verbose)
-        stage("training", _heads_share(config) + BASELINES_SHARE)
-        fitted, baselines = fit_heads(folds)
-        curve = _learning_curve(folds)
-    pairs = inputs.pairs
-    numbered = number_antibodies(pairs.table.antibodies.chains, cache_dir() / "numbering")
-    novelty = training_novelty(pairs, splits, numbered)
-    widenings = _widenings(pairs, splits, novelty, numbered)
-    results = RunResults(
-        title=run.name,
-        facts=record,
-        source=pairs.table.source,
-        pairs=pairs,
-        names=PairNames.of(pairs),
-        split=split_facts(splits),
-        splits=splits,
-        predicted=[one.predicted for one in fitted],
-        sigma=[
-            one.sigma.of(one.variance) * widening
-            for one, widening in zip(fitted, widenings, strict=True)
-        ],
-        baselines=baselines,
-        log=join_logs([fold.log for fold in paths], run / "metrics.jsonl"),
-        antibody_ND=antibody.x_ND,
-        antigen_ND=antigen.x_ND,
-        learning_curve=curve,
+        folds = FoldFits(folder, inputs, splits, config, device, False)
+        fitted = fit_folds(folds)
+        weighed = weigh_regimes(inputs.pairs, measured, fitted)
+        parts = fit_all(folds, measured, fitted)
+    save_predictor(predictor, inputs, parts, weighed, config.antibody_region)
+    return [one.score for one in weighed]
+
+
+def weigh_regimes(
+    pairs: LabelledPairs, measured: Sequence[MeasuredRegime], fitted: Sequence[FittedParts]
+) -> list[WeighedRegime]:
+    """Weigh and calibrate every regime that was measured, by the folds that measure it."""
+    found, at = [], 0
+    for one in measured:
+        if one.splits:
+            found.append(weigh(pairs, one, fitted[at : at + len(one.splits)]))
+            at += len(one.splits)
+    return found
+
+
+def fit_all(
+    folds: FoldFits, measured: Sequence[MeasuredRegime], fitted: Sequence[FittedParts]
+) -> FittedParts:
+    """Fit the parts to all pairs; networks take as many epochs as the best of the folds did."""
+    epochs = [
+        -(-one.trained.progress.best_step[0] * one.trained.epochs // one.trained.progress.step)
+        for one in fitted
+        if one.trained is not None
+    ]
+    config = folds.config
+    if epochs:
+        config = replace(config, epochs=max(1, round(float(np.median(epochs)))))
+    own = folds._replace(
+        run=folds.run / "checkpoints" / "all-pairs",
+        splits=[all_pairs(measured)],
+        config=config,
+        verbose=False,
     )
-    stage("scores and report", REPORT_SHARE)
-    members = [Member(m.model, m.weight / len(fitted)) for one in fitted for m in one.members]
-    sigma = combine([one.sigma for one in fitted])
-    save_predictor(
-        run / "predictor",
-        pairs,
-        splits,
-        members,
-        inputs.vectors,
-        sigma,
-        config.antibody_region,
-        novelty,
-    )
-    summary = write_results(run, pairs, results, fitted, report=report)
-    _report_summary(run, summary, inputs, time.monotonic() - start)
-    return summary
+    (parts,) = fit_folds(own, with_baselines=False)
+    return parts
 
 
 def _device_for(config: FitConfig) -> torch.device:
@@ -199,18 +221,18 @@ def _device_for(config: FitConfig) -> torch.device:
     return device
 
 
-def _heads_share(config: FitConfig) -> float:
-    """Return the share of the time for the heads of all training groups."""
-    return HEADS_SHARE / (1 + sum(LEARNING_CURVE_SHARES) * config.learning_curve)
+def _folds_share(config: FitConfig) -> float:
+    """Return the share of the time for the folds of all training groups."""
+    return FOLDS_SHARE / (1 + sum(LEARNING_CURVE_SHARES) * config.learning_curve)
 
 
-def _learning_curve(folds: FoldFits) -> list[CurvePoint]:
-    """Fit the head to smaller shares of the training groups; test parts stay the same."""
+def _learning_curve(folds: FoldFits, measured: Sequence[MeasuredRegime]) -> list[CurvePoint]:
+    """Fit the first regime to smaller shares of the training groups; test parts stay the same."""
     points, config, pairs = [], folds.config, folds.inputs.pairs
+    first = next(one for one in measured if one.splits)
     for share in LEARNING_CURVE_SHARES if config.learning_curve else ():
         name = f"{share:.1%} of the training groups"
-        seed = config.effective_split_seed
-        smaller = [thinned(split, share, seed) for split in folds.splits]
+        smaller = [thinned(one, share, config.effective_split_seed) for one in first.splits]
         try:
             for split in smaller:
                 check_training(pairs, split, config)
@@ -220,65 +242,26 @@ def _learning_curve(folds: FoldFits) -> list[CurvePoint]:
         except DoesNotApply as error:
             say(f"learning curve: {name} left out: {error}")
             continue
-        run = folds.run / "learning_curve" / str(share)
-        stage(f"learning curve, {share}", share * _heads_share(config))
-        fitted, _ = fit_heads(
-            folds._replace(
-                run=run,
-                splits=smaller,
-                paths=fold_paths(run, len(smaller)),
-                names=[name] * len(smaller),
-                verbose=False,
-            ),
-            with_baselines=False,
-        )
-        point = curve_point(pairs, smaller, [one.predicted for one in fitted], share)
-        detail(f"learning curve: {name}, {point['training_pairs']} pairs")
-        points.append(point)
+        run = folds.run / "checkpoints" / f"share-{share}"
+        stage(f"learning curve, {share}", share * _folds_share(config))
+        own = folds._replace(run=run, splits=smaller, verbose=False)
+        regime = weigh(pairs, replace(first, splits=tuple(smaller)), fit_folds(own))
+        points.append(curve_point(smaller, regime.score, share))
+        detail(f"learning curve: {name}, {points[-1]['training_pairs']} pairs")
     return points
-
-
-def fit_split(inputs: RunInputs, split: Split, config: FitConfig, folder: Path) -> FittedHead:
-    """Train and fit the head of one split; checkpoints and logs are left in `folder`."""
-    device = resolve_device(config.device)
-    fold = FoldFits(folder, inputs, [split], fold_paths(folder, 1), ["fit"], config, device, False)
-    with torch_settings(device, config, inputs.store.path):
-        (fitted,), _ = fit_heads(fold, with_baselines=False)
-    return fitted
-
-
-def _widenings(
-    pairs: LabelledPairs,
-    splits: Sequence[Split],
-    of_all: Novelty,
-    numbered: Mapping[ChainName, Numbered],
-) -> list[NDArray[np.float64]]:
-    """Return by what factor sigma grows for each pair, (P,), as in a predictor of each fold."""
-    found = []
-    for split in splits:
-        own = of_all if len(splits) == 1 else training_novelty(pairs, [split], numbered)
-        growth_N = widening_of(pairs.table.antibodies.chains, own, numbered)
-        found.append(growth_N[pairs.antibody])
-    return found
 
 
 def _report_summary(run: Path, summary: RunSummary, inputs: RunInputs, seconds: float) -> None:
     for text in summary["warnings"]:
         say(text)
-    for text in (*summary["verdicts"], describe_sigma(summary["sigma"])):
-        detail(text)
     epochs = summary["epochs"]
     if not epochs:  # a head in closed form
         detail(f"{run}: fitted in {seconds:.1f} s")
         return
-    size = sum(path.stat().st_size for path in (run / "checkpoints").rglob("*") if path.is_file())
-    detail(
-        f"{run}: {summary['steps']} steps in {seconds:.1f} s; "
-        f"the checkpoints take {size / 2**20:.1f} MiB"
-    )
+    detail(f"{run}: {summary['steps']} steps in {seconds:.1f} s")
     if (encoding_s := _encoding_seconds(inputs)) is not None:
         detail(
-            f"re-encoding every pair in all {epochs} epochs would have taken "
+            f"re-encoding every pair in {counted(epochs, 'epoch')} would have taken "
             f"{epochs * encoding_s / 3600:,.1f} h at the speed of the latest abag embed"
         )
 
@@ -296,62 +279,52 @@ def _encoding_seconds(inputs: RunInputs) -> float | None:
 
 
 class FoldFits(NamedTuple):
-    """What the heads of all folds are fitted to, and where they are kept."""
+    """What the parts of all folds are fitted to, and where they are kept."""
 
     run: Path
     inputs: RunInputs
     splits: Sequence[Split]
-    paths: Sequence[FoldPaths]
-    names: Sequence[str]
-    """Used in messages."""
     config: FitConfig
     device: torch.device
     verbose: bool
 
+    @property
+    def paths(self) -> list[FoldPaths]:
+        """Where the training of each fold writes."""
+        return fold_paths(self.run, len(self.splits))
 
-def fit_heads(
-    folds: FoldFits, *, with_baselines: bool = True
-) -> tuple[list[FittedHead], list[Mapping[str, Floats]]]:
-    """Fit the head of every split; also predict all pairs by the baselines of every split."""
+    @property
+    def names(self) -> list[str]:
+        """Names of the folds in messages."""
+        return [f"{split.name.replace('_', ' ')} {split.fold}" for split in self.splits]
+
+
+def fit_folds(folds: FoldFits, *, with_baselines: bool = True) -> list[FittedParts]:
+    """Fit the parts of every split, and the baselines that they are compared with."""
     config, names, count = folds.config, folds.names, len(folds.splits)
-    pairs = folds.inputs.pairs
     training = [_training_rows(folds, split) for split in folds.splits]
     n_training = max(len(one.rows) for one in training)
     trained: dict[int, TrainedHeads] = {}
-    closed: dict[int, ClosedForms] = {}
-    baselines: dict[int, Mapping[str, Floats]] = {}
-
+    fitted: dict[int, FittedParts] = {}
     inputs = _baseline_inputs(folds, training) if with_baselines else []
 
     def fit_and_predict(i: int) -> None:
         with matrix_threads(n_training):
-            closed[i] = fit_closed_forms(training[i], config, names[i])
-            if with_baselines:  # some are models of the head, too
-                known = closed[i].predicted
-                baselines[i] = predict_baselines(replace(inputs[i], known=known))
+            parts = fit_closed_forms(training[i], config, names[i], compared=with_baselines)
+            if with_baselines:
+                parts.predicted |= predict_baselines(inputs[i])
+            fitted[i] = parts
         return_freed_memory()
 
-    share = (CLOSED_FORMS_PART + BASELINES_PART * with_baselines) / count
-    models = [Task(partial(fit_and_predict, i), share) for i in range(count)]
+    models = [Task(partial(fit_and_predict, i), MODELS_PART / count) for i in range(count)]
     tasks = [*_network_tasks(folds, training, trained), *models]
     # A GPU is used by the thread that made it the current one.
     on_cpu = folds.device.type == "cpu"
     threads = count_threads(len(tasks), n_training, count_cores()) if on_cpu else 1
     run_tasks(tasks, threads)
-    fitted = [
-        fit_head(pairs, one, split, config, closed[i], trained.get(i), names[i])
-        for i, (one, split) in enumerate(zip(training, folds.splits, strict=True))
-    ]
-    return fitted, _of_every_fold([baselines[i] for i in sorted(baselines)])
-
-
-def _of_every_fold(baselines: list[Mapping[str, Floats]]) -> list[Mapping[str, Floats]]:
-    """Leave out the baselines that do not apply to each fold: they have no mean over folds."""
-    everywhere = set.intersection(*map(set, baselines)) if baselines else set()
-    for name in dict.fromkeys(name for one in baselines for name in one):
-        if name not in everywhere:
-            say(f"baseline {name}: left out, because it does not apply to all folds")
-    return [{name: one[name] for name in one if name in everywhere} for one in baselines]
+    for i, heads in trained.items():
+        add_networks(fitted[i], heads, config)
+    return [fitted[i] for i in range(count)]
 
 
 def _network_tasks(
@@ -407,8 +380,8 @@ def _training_rows(folds: FoldFits, split: Split) -> TrainingRows:
     pairs = folds.inputs.pairs
     antibody_ND, antigen_ME = (vectors.x_ND for vectors in folds.inputs.vectors.values())
     rows = split.rows(TRAIN)
-    chains = pairs.table.antibodies.chains
-    vectors = PairVectors(antibody_ND, antigen_ME, pairs.antibody, pairs.antigen, chains)
+    chains = pairs.table.antibodies.chains, pairs.table.antigens.chains
+    vectors = PairVectors(antibody_ND, antigen_ME, pairs.antibody, pairs.antigen, *chains)
     inner = inner_folds(split.group[rows])
     use_gpu = folds.device.type == "cuda" and len(rows) > SMALL_FOLD_PAIRS
     device = folds.device if use_gpu else None

@@ -35,7 +35,7 @@ def without_scores():
     """Return a function that keeps the counts, names and columns of a printed text."""
 
     def lines(text):
-        found = re.sub(r"-?\d+\.\d+", "#", text).splitlines()
+        found = re.sub(r"-?\d+\.\d+|\d+%", "#", text).splitlines()
         return [" ".join(line.split()) for line in found if re.search(r"[#\d/]", line)]
 
     return lines

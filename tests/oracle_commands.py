@@ -160,7 +160,7 @@ class Commands:
         assert found["table"]["pairs"] == len(labelled)
         predictor = abag.load_predictor(run)
         error = self.scores(predictor, labelled, work / "store") - [row[2] for row in labelled]
-        rmse = found["metrics"]["table"]["rmse"]
+        rmse = found["table"]["metrics"]["rmse"]
         np.testing.assert_allclose(rmse, np.sqrt(np.mean(error**2)), rtol=1e-4)
         counts = Counter({"fit and evaluate, done": 1})
         self.fitted += 1

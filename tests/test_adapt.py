@@ -31,9 +31,9 @@ from abag.embed.encoders.lora import LoraUnavailable
 from abag.embed.sequences.pairs import read_pairs
 from abag.head.data.labels import label_pairs
 from abag.head.model.config import RunMismatch
-from abag.head.splits.split_methods import make_splits
-from abag.head.splits.split_options import SplitOptions
-from abag.head.splits.splits import TRAIN, EmptyPart, split_frame
+from abag.head.regimes.split_methods import make_splits
+from abag.head.regimes.split_options import SplitOptions
+from abag.head.regimes.splits import TRAIN, EmptyPart, split_frame
 from abag.head.training.checkpoint import load
 from abag.head.training.step import steps_per_epoch
 
@@ -323,7 +323,17 @@ def test_a_head_can_be_trained_on_vectors_of_an_adapted_encoder(tmp_path):
     run("embed", pairs, "--store", store, *encoders)
     quick = {"epochs": 1, "report": False, "say": lambda _text: None}
     abag.fit(pairs, store, tmp_path / "frozen", split="random", **quick)
-    adapt = ["adapt", pairs, "--split-from", tmp_path / "frozen", "--out", adapter, *encoders]
+    adapt = [
+        "adapt",
+        pairs,
+        "--split-from",
+        tmp_path / "frozen",
+        "--fold",
+        0,
+        "--out",
+        adapter,
+        *encoders,
+    ]
     adapt += ["--sides", "antibody", "--epochs", 1, "--rank", 2]
     made = json.loads(run(*adapt, "--json").stdout)
     again = run(*adapt)
@@ -345,7 +355,7 @@ def test_a_head_can_be_trained_on_vectors_of_an_adapted_encoder(tmp_path):
         pairs, store, tmp_path / "own", antibody_encoder="tiny-igt5-first", split=f"file={own}",
         **(quick | {"say": said.append}),
     )  # fmt: skip
-    assert fitted["split"]["rows"]["train"] == made["pairs"]["head"]
+    assert fitted["regimes"][0]["split"]["rows"]["train"] == made["pairs"]["head"]
     assert any(f"{made['pairs']['adapter']} training pairs trained" in text for text in said)
     run(*other, "--allow-adapter-leak")
     assert "the scores measure memorisation" in (tmp_path / "other" / "report.html").read_text()

@@ -12,7 +12,7 @@ from abag import cache_dir
 from abag.core import cache
 from abag.core.cache import keep, kept
 from abag.core.messages import reporting
-from abag.head.splits.groups import ClusterMethod, cached_clusters
+from abag.head.regimes.groups import ClusterMethod, cached_clusters
 
 CONTENT = b"what was computed"
 

@@ -148,4 +148,4 @@ def test_a_head_trains_on_a_layers_pooling(table, tmp_path):
     summary = abag.fit(
         table, tmp_path / "store", tmp_path / "run", epochs=1, report=False, **options
     )
-    assert summary["metrics"]["test"]["n"] > 0
+    assert summary["regimes"][0]["n"] > 0

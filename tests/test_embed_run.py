@@ -560,4 +560,4 @@ def test_stage_two_says_what_re_encoding_every_epoch_would_have_taken(tmp_path):
     abag.fit(table, tmp_path / "store", tmp_path / "run", **options)
     folder = abag.open_store(tmp_path / "store").folder("antibody")
     assert residues_per_s(folder.path) > 0
-    assert any("re-encoding every pair in all 2 epochs would have taken" in line for line in said)
+    assert any("re-encoding every pair in " in line and "would have taken" in line for line in said)

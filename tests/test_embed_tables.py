@@ -243,7 +243,7 @@ def test_embed_fit_plan_and_predict_see_the_same_rows_of_a_folder(tmp_path):
     assert embedded["rows"] == 60
     assert abag.plan(pairs, antibody_encoder="composition")["rows"] == 60
     fitted = abag.fit(pairs, store, run, split="random", epochs=1, report=False, device="cpu")
-    assert fitted["split"] is not None
+    assert fitted["data"]["pairs"] == 60
     assert len(read_pairs(pairs).frame) == 60
     abag.predict(pairs, run, out, store=store)
     assert pd.read_csv(out)["heavy"].tolist() == table["heavy"].tolist()

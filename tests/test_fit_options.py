@@ -8,7 +8,6 @@ import random
 import shutil
 import tempfile
 from collections import Counter
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,6 @@ from abag.core.messages import reporting
 from abag.core.options import schema
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.store import open_store
-from abag.head import fit_run
 from abag.head.data.demo import demo_table
 from abag.head.evaluation.baselines import BASELINES
 from abag.head.model.config import PRESETS, FitConfig, is_used
@@ -61,7 +59,7 @@ NUMBERS = {
     "threads": [1],
     "device": ["cpu"],
     "cluster_tool": ["auto", "builtin"],
-    "head": [None, "stack", "kernel", "gp", "ridge", "auto", "lowrank", "notebook"],
+    "head": [None, "stack", "kernel", "gp", "ridge", "antibody_ridge", "lowrank", "notebook"],
     "antibody_pooling": ["mean"] * 9 + ["cls"],
     "compile": ["auto", "off"],
     "compile_cache": ["user"],
@@ -303,32 +301,15 @@ def test_a_baseline_that_does_not_apply_to_all_folds_is_left_out(tmp_path, monke
         return inputs.pairs.pkd * 0 if inputs.split.fold == 1 else None
 
     monkeypatch.setitem(BASELINES, "sometimes", in_second_fold)
-    frame, lines = demo_table().head(40), []
-    abag.embed_table(frame, tmp_path / "store", **COMPOSITION)
-    summary = abag.fit(
-        frame, tmp_path / "store", tmp_path / "run", say=lines.append, head="ridge", folds=2,
-        split="random", report=False,
-    )  # fmt: skip
-    assert "sometimes" not in summary["baselines"]
-    assert "ridge" in summary["baselines"]
-    assert any("baseline sometimes: left out" in line for line in lines)
-
-
-def test_a_model_of_a_stack_that_some_folds_lack_has_no_share_there(tmp_path, monkeypatch):
-    real = fit_run.fit_head
-
-    def lacking(pairs, one, split, *others):
-        found = real(pairs, one, split, *others)
-        return replace(found, shares={"ridge": 0.5, "mean": 0.5}) if split.fold else found
-
-    monkeypatch.setattr(fit_run, "fit_head", lacking)
     frame = demo_table().head(40)
     abag.embed_table(frame, tmp_path / "store", **COMPOSITION)
     summary = abag.fit(
         frame, tmp_path / "store", tmp_path / "run", say=lambda _: None, head="ridge", folds=2,
         split="random", report=False,
     )  # fmt: skip
-    assert summary["shares"] == {"ridge": 0.75, "mean": 0.25}
+    (regime,) = summary["regimes"]
+    assert "sometimes" not in regime["metrics"]
+    assert "ridge" in regime["metrics"]
 
 
 if __name__ == "__main__":

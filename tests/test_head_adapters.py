@@ -12,10 +12,10 @@ from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.store import open_store
 from abag.embed.store.store_files import write_adapter_files
 from abag.head.data.labels import label_pairs
-from abag.head.splits.adapter_leaks import AdapterLeak, NoHeadRows
-from abag.head.splits.split_methods import make_splits
-from abag.head.splits.split_options import SplitOptions
-from abag.head.splits.splits import split_frame
+from abag.head.regimes.adapter_leaks import AdapterLeak, NoHeadRows
+from abag.head.regimes.split_methods import make_splits
+from abag.head.regimes.split_options import SplitOptions
+from abag.head.regimes.splits import split_frame
 
 RNG = np.random.default_rng(5)
 QUIET = {"report": False, "epochs": 1, "say": lambda _text: None, "device": "cpu"}
@@ -28,6 +28,7 @@ def residues(length):
 @pytest.fixture
 def table():
     """Forty antibodies against ten families of two antigens, one residue apart."""
+    RNG.bit_generator.state = np.random.default_rng(0).bit_generator.state
     families = [residues(70) for _ in range(10)]
     antigens = [g for family in families for g in (family, "M" + family[1:])]
     rows = [(residues(60), antigens[i % 20]) for i in range(80)]
@@ -73,31 +74,39 @@ def parts_of(table, **options):
     }
 
 
+def written_split(table, path, **options):
+    """Write the split of `parts_of`; return the option that names it."""
+    pairs = label_pairs(read_pairs(table))
+    split_frame(pairs, make_splits(pairs, SplitOptions(**options))).to_parquet(path, index=False)
+    return f"file={path}"
+
+
 def test_pairs_that_trained_the_adapter_are_excluded_and_counted(table, tmp_path):
     parts = parts_of(table, split="antigen")
     store = make_store(tmp_path / "store", table, parts["train"].head(25), parts["val"])
-    said = []
+    said, given = [], written_split(table, tmp_path / "split.parquet", split="antigen")
     summary = abag.fit(
-        table, store, tmp_path / "run", split="antigen", **(QUIET | {"say": said.append})
+        table, store, tmp_path / "run", split=given, **(QUIET | {"say": said.append})
     )
-    assert summary["split"]["rows"]["train"] == len(parts["train"]) - 25
+    assert summary["regimes"][0]["split"]["rows"]["train"] == len(parts["train"]) - 25
     assert any("25 training pairs trained the adapter of drawn and are excluded" in t for t in said)
     written = pd.read_parquet(tmp_path / "run" / "splits.parquet")
     assert (written["split"] == "unused").sum() == 25
-    kept = abag.fit(table, store, tmp_path / "kept", split="antigen", adapter_rows="train", **QUIET)
-    assert kept["split"]["rows"]["train"] == len(parts["train"])
+    kept = abag.fit(table, store, tmp_path / "kept", split=given, adapter_rows="train", **QUIET)
+    assert kept["regimes"][0]["split"]["rows"]["train"] == len(parts["train"])
     assert any("vectors depend on their labels" in text for text in kept["warnings"])
 
 
 @pytest.mark.parametrize("part", ["val", "test"])
 def test_a_held_out_pair_that_trained_the_adapter_is_refused(table, tmp_path, part):
     trained = parts_of(table, split="random")[part].head(1)
+    given = written_split(table, tmp_path / "split.parquet", split="random")
     store = make_store(tmp_path / "store", table, trained)
     with pytest.raises(AdapterLeak, match=r"drawn: 1 of 15 validation and test pairs"):
-        abag.fit(table, store, tmp_path / "run", split="random", **QUIET)
+        abag.fit(table, store, tmp_path / "run", split=given, **QUIET)
     assert not (tmp_path / "run").exists()
     allowed = abag.fit(
-        table, store, tmp_path / "run", split="random", allow_adapter_leak=True, **QUIET
+        table, store, tmp_path / "run", split=given, allow_adapter_leak=True, **QUIET
     )
     assert any("the scores measure memorisation" in text for text in allowed["warnings"])
 
@@ -125,18 +134,20 @@ def test_near_duplicate_antibodies_count_if_both_sequences_are_held_out(table, t
 
 def test_validation_pairs_of_the_adapter_may_validate_but_not_test_the_head(table, tmp_path):
     parts = parts_of(table, split="random")
+    given = written_split(table, tmp_path / "split.parquet", split="random")
     for name, validated in (("val", parts["val"]), ("test", parts["test"].head(2))):
         make_store(tmp_path / name, table, parts["train"].head(9), validated)
-    abag.fit(table, tmp_path / "val", tmp_path / "run", split="random", **QUIET)
+    abag.fit(table, tmp_path / "val", tmp_path / "run", split=given, **QUIET)
     with pytest.raises(AdapterLeak, match="2 of 15"):
-        abag.fit(table, tmp_path / "test", tmp_path / "other", split="random", **QUIET)
+        abag.fit(table, tmp_path / "test", tmp_path / "other", split=given, **QUIET)
 
 
 def test_an_adapter_trained_on_every_training_pair_is_refused(table, tmp_path):
     parts = parts_of(table, split="random")
+    given = written_split(table, tmp_path / "split.parquet", split="random")
     store = make_store(tmp_path / "store", table, parts["train"])
     with pytest.raises(NoHeadRows, match=r'head-share above 0.*adapter_rows="train"'):
-        abag.fit(table, store, tmp_path / "run", split="random", **QUIET)
+        abag.fit(table, store, tmp_path / "run", split=given, **QUIET)
     assert not (tmp_path / "run").exists()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
@@ -13,29 +14,30 @@ import torch
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from abag.embed.sequences.pairs import read_pairs
+from abag.head.closed_form.composition import count_residues
+from abag.head.closed_form.pair_model import DoesNotApply, PairVectors, TrainingRows
+from abag.head.closed_form.registry import CLOSED_FORM, COMPARED
 from abag.head.data.label_options import LabelOptions
 from abag.head.data.labels import label_pairs
 from abag.head.data.one_hot import OneHot
-from abag.head.evaluation import baselines, comparison
+from abag.head.evaluation import baselines
 from abag.head.evaluation import baselines as baselines_module
 from abag.head.evaluation import ridge as module
 from abag.head.evaluation.baselines import (
     BASELINES,
     BaselineInputs,
     columns_for_ridge,
-    count_residues,
     group_mean,
     predict_baselines,
     standardised,
 )
-from abag.head.evaluation.comparison import compare
 from abag.head.evaluation.metrics import score
 from abag.head.evaluation.ridge import FeatureBlock, fit_ridges, ridge, ridges
-from abag.head.evaluation.verdicts import explained, strongest, verdict, warnings
-from abag.head.splits.groups import with_clusters
-from abag.head.splits.split_methods import make_splits
-from abag.head.splits.split_options import SplitOptions
-from abag.head.splits.splits import TEST, TRAIN, VALIDATION, Split
+from abag.head.evaluation.verdicts import explained, warnings
+from abag.head.regimes.groups import with_clusters
+from abag.head.regimes.split_methods import make_splits
+from abag.head.regimes.split_options import SplitOptions
+from abag.head.regimes.splits import TEST, TRAIN, VALIDATION, Split
 
 RESIDUES = list("ACDEFGHIKLMNPQRSTVWY")
 
@@ -51,11 +53,6 @@ def random_split(antibody, antigen, seed):
     part[order[:second]] = VALIDATION
     part[order[:first]] = TRAIN
     return Split(name="random", part=part[group], group=group)
-
-
-@pytest.fixture(autouse=True)
-def _few_draws(monkeypatch):
-    monkeypatch.setattr(comparison, "DRAWS", 100)
 
 
 def plain_ridge(x_PD, y, penalty):
@@ -90,6 +87,21 @@ def planted(seed=0, antibodies=60, antigens=12, rows=300, antigen_effect=1.0, no
     antibody_ND = np.array([antibody_of[heavy] for heavy, _ in table.antibodies.chains], np.float32)
     antigen_ND = np.array([antigen_of[chain] for (chain,) in table.antigens.chains], np.float32)
     return pairs, antibody_ND, antigen_ND
+
+
+def predict_compared(inputs):
+    """Predict by the baselines and by the parts that every fit is compared with."""
+    pairs = inputs.pairs
+    antibodies, antigens = pairs.table.antibodies.chains, pairs.table.antigens.chains
+    vectors = PairVectors(
+        inputs.antibody_ND, inputs.antigen_ND, pairs.antibody, pairs.antigen, antibodies, antigens
+    )
+    training = TrainingRows(pairs, vectors, inputs.fit_rows, inputs.fold)
+    found = predict_baselines(inputs)
+    for name in COMPARED:
+        with suppress(DoesNotApply):
+            found[name] = CLOSED_FORM[name](training).model.predict(vectors)
+    return found
 
 
 @pytest.mark.parametrize("width", [5, 80])
@@ -158,7 +170,7 @@ def test_a_small_ridge_uses_one_thread_and_a_large_one_all(limit, threads, monke
     monkeypatch.setattr(module, "PARALLEL_COLUMNS", limit)
     pairs, *vectors = planted()
     with threadpool_limits(2, user_api="blas"):
-        predict_baselines(
+        predict_compared(
             BaselineInputs(pairs, random_split(pairs.antibody, pairs.antigen, 0), *vectors)
         )
     assert seen == threads
@@ -168,10 +180,10 @@ def test_ridge_recovers_a_planted_rule_and_predicts_the_mean_on_noise():
     pairs, antibody_ND, antigen_ND = planted()
     split = random_split(pairs.antibody, pairs.antigen, 0)
     rows = split.rows(TEST)
-    good = predict_baselines(BaselineInputs(pairs, split, antibody_ND, antigen_ND))["ridge"]
+    good = predict_compared(BaselineInputs(pairs, split, antibody_ND, antigen_ND))["ridge"]
     assert score(pairs.pkd[rows], good[rows], pairs.antigen[rows])["rmse"] < 0.3
     shuffled = replace(pairs, pkd=np.random.default_rng(1).permutation(pairs.pkd))
-    blind = predict_baselines(BaselineInputs(shuffled, split, antibody_ND, antigen_ND))
+    blind = predict_compared(BaselineInputs(shuffled, split, antibody_ND, antigen_ND))
     assert blind["ridge"].std() < 0.3 * pairs.pkd.std()
 
 
@@ -180,11 +192,11 @@ def test_baselines_use_only_exact_training_labels():
     split = random_split(pairs.antibody, pairs.antigen, 0)
     censored = np.where(np.arange(len(pairs)) % 5 == 0, -1, 0).astype(np.int8)
     hidden = (split.part != TRAIN) | (censored != 0)
-    first = predict_baselines(
+    first = predict_compared(
         BaselineInputs(replace(pairs, censored=censored), split, antibody_ND, antigen_ND)
     )
     other = replace(pairs, censored=censored, pkd=np.where(hidden, 99.0, pairs.pkd))
-    second = predict_baselines(BaselineInputs(other, split, antibody_ND, antigen_ND))
+    second = predict_compared(BaselineInputs(other, split, antibody_ND, antigen_ND))
     assert first.keys() == second.keys()
     for name in first:
         np.testing.assert_array_equal(first[name], second[name])
@@ -227,13 +239,11 @@ def test_a_new_antigen_among_known_ones_gets_the_training_mean():
 def test_constant_inputs_and_a_single_antigen_give_finite_predictions():
     pairs, antibody_ND, _ = planted(antigens=1, antigen_effect=0)
     split = random_split(pairs.antibody, pairs.antigen, 0)
-    found = predict_baselines(
-        BaselineInputs(pairs, split, antibody_ND, np.ones((1, 4), np.float32))
-    )
+    found = predict_compared(BaselineInputs(pairs, split, antibody_ND, np.ones((1, 4), np.float32)))
     rows = split.rows(TEST)
     assert all(np.isfinite(p[rows]).all() for p in found.values())
     assert found["antigen_ridge"] == pytest.approx(found["train_mean"])
-    constant = predict_baselines(
+    constant = predict_compared(
         BaselineInputs(pairs, split, np.ones_like(antibody_ND), np.ones((1, 4), np.float32))
     )
     assert constant["ridge"] == pytest.approx(constant["train_mean"])
@@ -246,7 +256,7 @@ def test_the_assay_mean_applies_to_tables_with_an_assay_column():
     split = random_split(named.antibody, named.antigen, 0)
     found = predict_baselines(BaselineInputs(named, split, antibody_ND, antigen_ND))["assay_mean"]
     assert len(np.unique(found.round(6))) == 2
-    assert any("assay alone explains" in line for line in warnings(named, make_splits(named)))
+    assert any("assay alone explains" in line for line in warnings(named, []))
 
 
 def test_variants_of_one_length_get_one_hot_and_mutation_baselines():
@@ -262,7 +272,7 @@ def test_variants_of_one_length_get_one_hot_and_mutation_baselines():
     pairs = label_pairs(read_pairs(frame), LabelOptions())
     split = random_split(pairs.antibody, pairs.antigen, 0)
     vectors = rng.normal(size=(len(pairs.table.antibodies.chains), 3)), np.zeros((1, 2))
-    found = predict_baselines(BaselineInputs(pairs, split, *vectors))
+    found = predict_compared(BaselineInputs(pairs, split, *vectors))
     rows = np.flatnonzero(
         [
             split.part[i] == TEST and len(h) == 60
@@ -273,7 +283,7 @@ def test_variants_of_one_length_get_one_hot_and_mutation_baselines():
     assert counted["spearman"] > 0.95
     hot = score(pairs.pkd[rows], found["one_hot_ridge"][rows], pairs.antigen[rows])
     assert hot["spearman"] > 0.8
-    assert "one_hot_ridge" not in predict_baselines(
+    assert "one_hot_ridge" not in predict_compared(
         BaselineInputs(*antibodies_of_different_lengths())
     )
 
@@ -323,14 +333,13 @@ def test_parent_distance_counts_a_new_family_like_the_furthest_variant():
     assert found[split.rows(TEST)[0]] == pytest.approx(found[split.rows(TRAIN)].min())
 
 
-def test_slow_baselines_are_left_out_of_large_tables(monkeypatch):
+def test_nearest_antibodies_are_left_out_of_large_tables(monkeypatch):
     pairs, antibody_ND, antigen_ND = planted()
     split = random_split(pairs.antibody, pairs.antigen, 0)
-    every = set(predict_baselines(BaselineInputs(pairs, split, antibody_ND, antigen_ND)))
-    monkeypatch.setattr(baselines_module, "MAX_PRODUCTS", 1)
+    every = set(predict_compared(BaselineInputs(pairs, split, antibody_ND, antigen_ND)))
     monkeypatch.setattr(baselines_module, "MAX_COMPARISONS", 1)
-    left = set(predict_baselines(BaselineInputs(pairs, split, antibody_ND, antigen_ND)))
-    assert every - left == {"one_hot_ridge", "nearest_antibody"}
+    left = set(predict_compared(BaselineInputs(pairs, split, antibody_ND, antigen_ND)))
+    assert every - left == {"nearest_antibody"}
 
 
 def test_columns_that_are_too_many_for_a_ridge_are_not_collected_from_all_antibodies(monkeypatch):
@@ -354,26 +363,26 @@ def test_columns_that_are_too_many_for_a_ridge_are_not_collected_from_all_antibo
     assert read[4:] == [20]
 
 
-def test_baselines_of_all_splits_count_residues_once_in_whichever_thread(monkeypatch):
+def test_baselines_of_all_splits_count_mutations_once_in_whichever_thread(monkeypatch):
     pairs, antibody_ND, antigen_ND = planted()
     splits = [random_split(pairs.antibody, pairs.antigen, seed) for seed in range(3)]
     expected = [
         predict_baselines(BaselineInputs(pairs, s, antibody_ND, antigen_ND)) for s in splits
     ]
-    real, counted = baselines.count_residues, []
+    real, counted = baselines.distance_to_parent, []
 
-    def record(texts):
+    def record(*inputs):
         counted.append(threading.current_thread())
-        return real(texts)
+        return real(*inputs)
 
-    monkeypatch.setattr(baselines, "count_residues", record)
+    monkeypatch.setattr(baselines, "distance_to_parent", record)
     shared = baselines.ResidueFeatures(pairs.table)
     inputs = [
         BaselineInputs(pairs, split, antibody_ND, antigen_ND, residues=shared) for split in splits
     ]
     with ThreadPoolExecutor(4) as threads:
         found = list(threads.map(predict_baselines, inputs))
-    assert len(counted) == 3  # heavy chains, light chains, antigens
+    assert len(counted) == 1
     assert threading.main_thread() not in counted
     for one, plain in zip(found, expected, strict=True):
         assert one.keys() == plain.keys()
@@ -407,63 +416,18 @@ def test_nearest_antibody_prefers_labels_with_the_same_antigen():
         assert found[row] == pytest.approx(pairs.pkd[same if len(same) else same_antibody].mean())
 
 
-def test_a_real_gain_has_an_interval_above_zero_and_equal_models_do_not():
-    pairs, antibody_ND, antigen_ND = planted()
-    splits = make_splits(pairs, SplitOptions(split="antigen", folds=4))
-    found = [
-        predict_baselines(BaselineInputs(pairs, split, antibody_ND, antigen_ND)) for split in splits
-    ]
-    ours, mean = [f["ridge"] for f in found], [f["train_mean"] for f in found]
-    for metric in ("rmse", "spearman_within_antigen", "spearman"):
-        against_itself = compare(pairs, splits, ours, ours, metric)
-        assert against_itself.difference == against_itself.low == against_itself.high == 0
-        assert " equals itself: " in verdict("head", "itself", metric, against_itself)
-    gain = compare(pairs, splits, ours, mean, "rmse")
-    assert gain.low <= gain.difference <= gain.high < 0
-    assert verdict("head", "train_mean", "rmse", gain).startswith(
-        "The head is better than train_mean: RMSE -"
-    )
-    assert compare(pairs, splits, ours, mean, "spearman") is None
-
-
-def test_shuffled_labels_give_no_skill_within_the_interval():
-    pairs, antibody_ND, antigen_ND = planted(rows=400)
-    for seed in range(3):
-        shuffled = replace(pairs, pkd=np.random.default_rng(seed).permutation(pairs.pkd))
-        splits = make_splits(shuffled, SplitOptions(split="antigen", folds=4, seed=seed))
-        found = [
-            predict_baselines(BaselineInputs(shuffled, split, antibody_ND, antigen_ND))
-            for split in splits
-        ]
-        gain = compare(
-            shuffled, splits, [f["nearest_antibody"] for f in found],
-            [f["train_mean"] for f in found], "rmse",
-        )  # fmt: skip
-        assert not verdict("head", "train_mean", "rmse", gain).startswith("The head is better")
-
-
-def test_a_single_cluster_gives_a_difference_without_an_interval():
-    pairs, antibody_ND, antigen_ND = planted(antigens=1, antigen_effect=0)
-    (split,) = make_splits(pairs, SplitOptions(split="random"))
-    one = replace(split, group=np.zeros(len(pairs), np.int64))
-    found = predict_baselines(BaselineInputs(pairs, split, antibody_ND, antigen_ND))
-    gain = compare(pairs, [one], [found["ridge"]], [found["train_mean"]], "rmse")
-    assert gain.low is None
-    assert "too few for an interval" in verdict("head", "train_mean", "rmse", gain)
-
-
 def test_labels_explained_by_the_antigen_alone_cause_a_warning():
     pairs, *_ = planted(antigen_effect=8.0)
     assert explained(pairs.pkd, pairs.antigen) > 0.9
-    assert any("antigen alone explains" in w for w in warnings(pairs, make_splits(pairs)))
+    assert any("antigen alone explains" in w for w in warnings(pairs, []))
     plain, *_ = planted(antigen_effect=0.0)
-    assert not any("antigen alone explains" in w for w in warnings(plain, make_splits(plain)))
+    assert not any("antigen alone explains" in w for w in warnings(plain, []))
 
 
 def test_a_floor_in_the_labels_causes_a_warning():
     pairs, *_ = planted()
     floored = replace(pairs, pkd=np.maximum(pairs.pkd, np.quantile(pairs.pkd, 0.3)))
-    assert any("a floor" in line for line in warnings(floored, make_splits(floored)))
+    assert any("a floor" in line for line in warnings(floored, []))
 
 
 def test_fit_warns_of_the_problems_that_plan_lists():
@@ -471,17 +435,10 @@ def test_fit_warns_of_the_problems_that_plan_lists():
     pkd, noise = pairs.pkd.copy(), 0.3
     pkd[:9] = 20.0
     counted = replace(pairs, pkd=pkd, noise=noise, counts={"conflicting_pairs": 3})
-    lines = " ".join(warnings(counted, make_splits(pairs)))
+    lines = " ".join(warnings(counted, []))
     assert "9 labels are outside the usual range of pKd" in lines
     assert "3 pairs have labels or bounds more than 1 pKd apart" in lines
     assert "0.30 pKd: the error of a label that was measured once" in lines
-
-
-def test_the_strongest_baseline_respects_the_direction_of_the_metric():
-    scores = {"a": {"rmse": 1.0, "spearman": 0.2}, "b": {"rmse": 2.0, "spearman": None}}
-    assert strongest(scores, "rmse") == "a"
-    assert strongest(scores, "spearman") == "a"
-    assert strongest({"b": scores["b"]}, "spearman") is None
 
 
 @pytest.mark.parametrize("large", [1e4, 1e6, 1e8, 1e12])

@@ -9,7 +9,7 @@ import pytest
 from drawn import write_vectors
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import truncnorm
+from scipy.stats import norm, truncnorm
 
 import abag
 from abag.embed.sequences.pairs import read_pairs
@@ -21,8 +21,7 @@ from abag.head.closed_form.pair_model import (
     impute_censored,
 )
 from abag.head.evaluation.baselines import inner_folds
-from abag.head.prediction.fitted import _Unseen
-from abag.head.training.uncertainty import coverage, fit_sigma
+from abag.head.training.uncertainty import fit_sigma
 
 RESIDUES = list("ACDEFGHIKLMNPQRSTVWY")
 LIMIT = 8.0
@@ -52,7 +51,7 @@ def fit(case, frame, run, **options):
     quick = {"report": False, "split": "antibody", "device": "cpu", "folds": 3} | options
     summary = abag.fit(frame, case.store, run, say=lambda _text: None, **quick)
     found = pd.read_parquet(run / "predictions.parquet")
-    return summary, found[found["split"] == "test"].sort_values("row")
+    return summary, found.sort_values("row")
 
 
 @given(side=st.sampled_from([-1, 1]), mean=st.floats(-20, 20), sigma=st.floats(0.1, 5))
@@ -129,37 +128,26 @@ def test_a_fit_warns_that_its_scores_describe_the_exact_rows_only(case, tmp_path
     beyond = np.mean(
         [(fold["pkd_predicted"] > fold["pkd"]).mean() for _, fold in censored.groupby("fold")]
     )
-    assert summary["metrics"]["test"]["beyond_bound"] == pytest.approx(beyond)
-    assert summary["metrics"]["test"]["n_censored"] == len(censored)
-    (line,) = [line for line in summary["warnings"] if "describe the other rows only" in line]
-    assert f"{len(censored)} of {len(found)} test rows are censored" in line
-    assert f"{beyond:.0%} of these are predicted beyond their bound" in line
+    (regime,) = summary["regimes"]
+    assert regime["metrics"]["head"]["beyond_bound"] == pytest.approx(beyond)
+    assert regime["metrics"]["head"]["n_censored"] == len(censored)
+    assert regime["n"] == len(found) - len(censored)
+    (line,) = [line for line in summary["warnings"] if "describe the other pairs only" in line]
+    assert f"{len(censored)} of {len(found)} labels are censored" in line
 
 
-def test_the_reported_coverage_is_that_of_the_written_sigma(case, tmp_path):
+def test_the_reported_coverage_is_that_of_the_written_sigma_on_exact_rows(case, tmp_path):
     summary, found = fit(case, case.marked, tmp_path / "run", head="kernel", split="random")
     exact = found[found["censored"] == 0]
-    of_folds = [
-        coverage((one["pkd"] - one["pkd_predicted"]).to_numpy(), one["sigma"].to_numpy())
-        for _, one in exact.groupby("fold")
-    ]
-    for level, share in summary["sigma"]["coverage"].items():
-        assert share == pytest.approx(np.mean([fold[level] for fold in of_folds]))
+    inside = (exact["pkd"] - exact["pkd_predicted"]).abs() <= norm.ppf(0.95) * exact["sigma"]
+    assert summary["regimes"][0]["coverage"] == pytest.approx(inside.mean())
 
 
-def test_a_pair_that_several_folds_predict_counts_once_in_the_calibration(case, tmp_path):
-    sigma = fit(case, case.floored, tmp_path / "run", head="ridge", repeats=2)[0]["sigma"]
-    parts = pd.read_parquet(tmp_path / "run/predictions.parquet")["split"]
-    assert (sigma["rows"], sigma["groups"]) == (180, 60)
-    assert sigma["predictions"] == (parts == "train").sum() == 648
-
-
-def test_a_bound_that_a_model_satisfies_is_no_error_in_the_weights_of_a_stack():
-    error, side = np.array([-2.0, 1.0, 1.0, 3.0]), np.array([-1, -1, 1, 0], np.int8)
-    nothing = np.zeros(4)
-    unseen = _Unseen("", {"one": error, "nan": error * np.nan}, *[nothing] * 4, side)
-    assert unseen.one_sided().error["one"].tolist() == [-2.0, 0.0, 1.0, 3.0]
-    assert np.isnan(unseen.one_sided().error["nan"]).all()
+def test_a_pair_that_several_folds_test_counts_once(case, tmp_path):
+    summary, found = fit(case, case.floored, tmp_path / "run", head="ridge", repeats=2)
+    (regime,) = summary["regimes"]
+    assert (regime["n"], regime["folds"], len(found)) == (180, 6, 360)
+    assert regime["groups"] == pytest.approx(60)
 
 
 def test_sigma_is_fitted_to_exact_errors_and_to_bounds_of_errors():

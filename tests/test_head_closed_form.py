@@ -1,4 +1,4 @@
-"""Heads in closed form, and the weights of a stack, against the plain formulas."""
+"""Heads in closed form against the plain formulas."""
 
 import json
 from dataclasses import asdict
@@ -17,9 +17,7 @@ from abag.head.data.vectors import Standardizer
 from abag.head.evaluation import ridge as ridge_module
 from abag.head.evaluation.baselines import inner_folds, standardised
 from abag.head.evaluation.ridge import FeatureBlock, ridge
-from abag.head.prediction import fitted
 from abag.head.prediction.bundle import parse_record
-from abag.head.prediction.fitted import cross_stacked_error, stack_weights
 
 
 class Labels:
@@ -41,7 +39,8 @@ def make_training(pairs=80, antibodies=30, antigens=7, seed=0, train=60):
     pkd = 7 + np.sin(x_ND[i, 0]) + x_ND[i, 1] * y_ME[j, 0] + 0.1 * rng.normal(size=pairs)
     rows = np.sort(rng.permutation(pairs)[:train])
     chains = [("ACDEFGHIKL" + "".join(rng.choice(list("ACD"), 6)), "") for _ in range(antibodies)]
-    vectors = PairVectors(x_ND, y_ME, i, j, chains)
+    antigen_chains = [("".join(rng.choice(list("ACDEFGHIKL"), 12)),) for _ in range(antigens)]
+    vectors = PairVectors(x_ND, y_ME, i, j, chains, antigen_chains)
     labels = Labels(pkd, rng.integers(1, 4, pairs))
     return TrainingRows(labels, vectors, rows, inner_folds(i[rows]))
 
@@ -194,9 +193,9 @@ def test_predictions_do_not_depend_on_the_other_pairs_of_a_table():
     for fit in fits_of(training):
         whole = fit.model.predict(training.vectors)
         for pair in (0, 1234, 2999):
-            x, y, i, j, chains = training.vectors
-            own = x[[i[pair]]], y[[j[pair]]], np.array([0]), np.array([0]), [chains[i[pair]]]
-            alone = PairVectors(*own)
+            x, y, i, j, chains, others = training.vectors
+            sides = x[[i[pair]]], y[[j[pair]]], np.array([0]), np.array([0])
+            alone = PairVectors(*sides, [chains[i[pair]]], [others[j[pair]]])
             assert fit.model.predict(alone)[0] == pytest.approx(whole[pair], rel=1e-9)
 
 
@@ -206,7 +205,7 @@ def test_the_ridge_head_equals_the_baseline_and_its_inner_predictions_refits(
 ):
     monkeypatch.setattr(ridge_module, "STRENGTHS", np.array([0.3]))
     training = make_training(antibodies=antibodies)
-    fit, (x, y, i, j, _) = fit_linear(training), training.vectors
+    fit, (x, y, i, j, *_) = fit_linear(training), training.vectors
     blocks = [
         FeatureBlock(standardised(x, i[training.rows]), i),
         FeatureBlock(standardised(y, j[training.rows]), j),
@@ -266,68 +265,6 @@ def test_heads_that_share_what_they_tried_equal_heads_fitted_alone(monkeypatch, 
             np.testing.assert_array_equal(found.model.arrays()[name], array)
         tried = tried[:first]
     assert len(tried) == len(set(tried))
-
-
-# ---- weights of a stack --------------------------------------------------------------------------
-
-
-def draw_errors(seed, models, rows):
-    rng = np.random.default_rng(seed)
-    scale, offset = rng.uniform(0.1, 3, models), rng.normal(size=models)
-    return rng, rng.normal(size=(rows, models)) * scale + offset
-
-
-@given(seed=st.integers(0, 10_000), models=st.integers(1, 5), rows=st.integers(1, 40))
-def test_weights_of_a_stack_add_up_to_one_and_no_others_cost_less(seed, models, rows):
-    rng, error_RK = draw_errors(seed, models, rows)
-    group, expected = rng.integers(5, size=rows), rng.dirichlet(np.ones(models))
-    weights = stack_weights(error_RK, group, expected)
-    assert weights.min() >= 0
-    assert weights.sum() == pytest.approx(1)
-    noise = np.square(error_RK).mean(axis=0).min()
-    pull = fitted.PRIOR_GROUPS / fitted.equal_groups(group) * noise
-
-    def cost(of_K):
-        return np.square(error_RK @ of_K).mean() + pull * np.square(of_K - expected).sum()
-
-    others = np.concatenate([np.eye(models), rng.dirichlet(np.ones(models), 50)])
-    assert cost(weights) <= min(map(cost, others)) * (1 + 1e-6) + 1e-9
-
-
-def test_few_groups_change_the_expected_weights_less_than_many():
-    rng, rows, expected = np.random.default_rng(0), 600, np.array([0.5, 0.5])
-    error_RK = rng.normal(size=(rows, 2)) * [0.5, 1.0]
-    few, many = (stack_weights(error_RK, np.arange(rows) % n, expected) for n in (4, rows))
-    best = 1 / (1 + 0.5**2)  # by the variances of independent errors
-    assert many[0] == pytest.approx(best, abs=0.03)
-    assert 0.5 < few[0] < 0.7
-
-
-def test_a_bad_model_does_not_pull_weight_from_the_best():
-    rng, group = np.random.default_rng(0), np.arange(60)
-    error_RK = rng.normal(size=(60, 3)) * [0.1, 1.0, 1.0]
-    worse_RK = error_RK * [1.0, 1.0, 20.0]
-    best, again = (stack_weights(one, group, np.full(3, 1 / 3))[0] for one in (error_RK, worse_RK))
-    assert best > 0.9
-    assert again == pytest.approx(best, abs=0.04)
-
-
-def test_groups_of_unequal_size_count_as_fewer():
-    assert fitted.equal_groups(np.array([3, 3, 5, 5])) == 2
-    assert fitted.equal_groups(np.array([3] * 97 + [5, 6, 7])) < 1.1
-
-
-def test_without_errors_the_weights_are_those_expected():
-    expected = np.array([0.5, 0.0, 0.5])
-    found = stack_weights(np.zeros((0, 3)), np.zeros(0, np.int64), expected)
-    assert found.tolist() == expected.tolist()
-
-
-def test_the_error_of_a_stack_on_a_fold_uses_weights_of_the_other_folds(monkeypatch):
-    monkeypatch.setattr(fitted, "PRIOR_GROUPS", 0.0)
-    error_RK = np.array([[0.0, 1.0], [0.0, 1.0], [1.0, 0.0]])
-    found = cross_stacked_error(error_RK, np.array([0, 0, 1]), np.arange(3), np.full(2, 0.5))
-    np.testing.assert_allclose(found, [1, 1, 1])
 
 
 def test_two_processes_of_the_same_pairs_hold_their_vectors_once():

@@ -19,10 +19,10 @@ from abag.head.data.demo import demo_table
 from abag.head.data.label_options import LabelOptions
 from abag.head.data.labels import label_pairs
 from abag.head.estimators.dataset import DatasetOptions
-from abag.head.splits.groups import PairGroups
-from abag.head.splits.split_methods import make_splits
-from abag.head.splits.split_options import SplitOptions
-from abag.head.splits.splits import TEST, TRAIN
+from abag.head.regimes.groups import PairGroups
+from abag.head.regimes.split_methods import make_splits
+from abag.head.regimes.split_options import SplitOptions
+from abag.head.regimes.splits import TEST, TRAIN
 
 COMPOSITION = {"antibody_encoder": "composition", "antigen_encoder": "composition"}
 

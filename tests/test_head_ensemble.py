@@ -14,11 +14,11 @@ from killed_training import stop_after
 import abag
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.store import open_store
+from abag.head.closed_form.pair_model import PairVectors
 from abag.head.data.labels import LabelledPairs
 from abag.head.model.config import FitConfig
 from abag.head.model.heads import stacked_layers
-from abag.head.splits.splits import TEST, TRAIN, VALIDATION, Split
-from abag.head.training.checkpoint import load
+from abag.head.regimes.splits import TEST, TRAIN, VALIDATION, Split
 from abag.head.training.stack import (
     Member,
     PairStandardizer,
@@ -30,7 +30,7 @@ from abag.head.training.step import AdamW, step_seed, uses_bf16
 
 QUICK = {
     "head": "mlp", "report": False, "widths": (16, 8), "epochs": 3, "batch_size": 16,
-    "device": "cpu",
+    "device": "cpu", "say": lambda _text: None,
 }  # fmt: skip
 RESIDUES = list("ACDEFGHIKLMNPQRSTVWY")
 
@@ -284,7 +284,8 @@ def planted_case(folder, n_antibodies=24, n_antigens=8):
         x_ND = rng.normal(size=(len(of_row), 6)).astype(np.float32)
         x_ND[:, 0] = of_row
         write_vectors(store, kind, unique.keys, x_ND)
-    return SimpleNamespace(frame=frame, store=folder / "store", at=folder)
+    part = rng.permutation(np.resize(["train"] * 8 + ["validation", "test"], len(frame)))
+    return SimpleNamespace(frame=frame.assign(part=part), store=folder / "store", at=folder)
 
 
 @pytest.fixture(scope="module")
@@ -293,8 +294,12 @@ def case(tmp_path_factory):
 
 
 def quick_fit(case, run, **options):
-    options = QUICK | {"split": "random", "say": lambda _text: None} | options
+    options = QUICK | {"split": "column=part"} | options
     return abag.fit(case.frame, case.store, run, **options)
+
+
+def predicted_by(part, run):
+    return pd.read_parquet(run / "baselines.parquet")[part].to_numpy()
 
 
 def lines_of(run):
@@ -304,16 +309,14 @@ def lines_of(run):
 def test_each_member_equals_the_single_run_with_its_seed(case, tmp_path):
     options = {"dropout": 0.0, "split_seed": 0, "lr": 1e-2, "select": "rmse"}
     quick_fit(case, tmp_path / "all", members=3, bootstrap=False, seed=4, **options)
-    together, best = lines_of(tmp_path / "all"), load(tmp_path / "all/checkpoints/best")
-    steps = []
+    together, alone = lines_of(tmp_path / "all"), []
     for k in range(3):
-        single = quick_fit(case, tmp_path / f"{k}", seed=4 + k, **options)
-        alone = [line["loss"] for line in lines_of(tmp_path / f"{k}")]
-        assert [line["losses"][k] for line in together][:20] == pytest.approx(alone[:20], rel=1e-4)
-        steps.append(single["best_step"])
-        for name, tensor in load(tmp_path / f"{k}/checkpoints/best").tensors.items():
-            torch.testing.assert_close(best.tensors[name][k], tensor, rtol=1e-3, atol=1e-4)
-    assert best.state["best_step"] == steps
+        quick_fit(case, tmp_path / f"{k}", seed=4 + k, **options)
+        losses = [line["loss"] for line in lines_of(tmp_path / f"{k}")]
+        assert [line["losses"][k] for line in together][:20] == pytest.approx(losses[:20], rel=1e-4)
+        alone.append(predicted_by("mlp", tmp_path / f"{k}"))
+    found = predicted_by("mlp", tmp_path / "all")
+    np.testing.assert_allclose(found, np.mean(alone, axis=0), atol=1e-2)
 
 
 @pytest.mark.parametrize("steps", [1, 11, 20])
@@ -330,46 +333,49 @@ def test_an_interrupted_ensemble_resumes_to_identical_results(case, tmp_path, mo
     assert {k: v for k, v in resumed.items() if k not in times} == {
         k: v for k, v in whole.items() if k not in times
     }
-    for name in ("latest", "best"):
-        one, other = (load(tmp_path / run / "checkpoints" / name) for run in ("broken", "whole"))
-        assert all(torch.equal(t, other.tensors[n]) for n, t in one.tensors.items())
+    for name in ("baselines.parquet", "predictor/weights.safetensors"):
+        assert (tmp_path / "broken" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
 
 
 def test_the_ensemble_predicts_the_mean_of_its_heads(case, tmp_path):
     quick_fit(case, tmp_path / "run", members=4, epochs=20, lr=1e-2)
     predictor = abag.load_predictor(tmp_path / "run")
-    assert len(predictor.members) == 4
-    frame = pd.read_parquet(tmp_path / "run/predictions.parquet")
-    table = read_pairs(case.frame)
-    antibodies, antigens = (
-        [one.chains[n] for n in one.of_row] for one in (table.antibodies, table.antigens)
+    (part,) = (one for one in predictor.parts if one.name == "mlp")
+    assert len(part.models) == 4
+    table, store = read_pairs(case.frame), open_store(case.store)
+    sides = table.antibodies, table.antigens
+    vectors = PairVectors(
+        *(predictor.read(store, one.kind, one.keys) for one in sides), *(s.of_row for s in sides)
     )
-    found, _ = predictor.score_stored(open_store(case.store), antibodies, antigens)
-    assert np.sort(found["pkd_predicted"]) == pytest.approx(
-        np.sort(frame["pkd_predicted"]), abs=1e-4
-    )
-    assert np.sort(found["sigma"]) == pytest.approx(np.sort(frame["sigma"]), abs=1e-4)
-    heads = predictor.sigma(np.array([0.0, 1.0]))
-    assert heads[0] == pytest.approx(predictor.noise)
-    assert heads[1] == pytest.approx(np.hypot(predictor.spread, predictor.noise))
+    each = [model.predict(vectors) for model in part.models]
+    np.testing.assert_allclose(part.predict(vectors), np.mean(each, axis=0))
+    found, _ = predictor.score_stored(store, *([s.chains[n] for n in s.of_row] for s in sides))
+    (regime,) = predictor.regimes.values()
+    sigma = np.hypot(regime.spread * np.std(each, axis=0), regime.noise)
+    np.testing.assert_allclose(found["sigma"], sigma, rtol=1e-6)
 
 
-def test_each_fold_trains_all_members(case, tmp_path):
-    summary = quick_fit(case, tmp_path / "run", members=2, folds=3, epochs=1)
-    assert len(abag.load_predictor(tmp_path / "run").members) == 6
-    assert summary["cv"]["head"]["rmse"]["n"] == 3
+def test_all_members_are_trained_in_each_fold_and_on_all_pairs(case, tmp_path):
+    options = {"members": 2, "split": "random", "folds": 3, "epochs": 2, "lr": 1e-2}
+    quick_fit(case, tmp_path / "run", **options)
+    lines = lines_of(tmp_path / "run")
+    assert {line["fold"] for line in lines} == {0, 1, 2}
+    assert {len(line["losses"]) for line in lines} == {2}
+    found = {one.name: one.models for one in abag.load_predictor(tmp_path / "run").parts}
+    assert len(found["mlp"]) == 2
 
 
 @pytest.mark.parametrize("head", ["lowrank", "notebook"])
 def test_an_ensemble_is_better_than_its_typical_member(case, tmp_path, head):
     options = {"epochs": 40, "lr": 1e-2, "head": head, "split_seed": 0}
     options |= {"widths": None} if head == "lowrank" else {}
-    together = quick_fit(case, tmp_path / "all", members=5, **options)["metrics"]["test"]["rmse"]
-    alone = [
-        quick_fit(case, tmp_path / f"{k}", seed=k, **options)["metrics"]["test"]["rmse"]
-        for k in range(3)
-    ]
-    assert together < np.median(alone) * 1.1
+
+    def rmse(name, **own):
+        (regime,) = quick_fit(case, tmp_path / name, **own, **options)["regimes"]
+        return regime["metrics"]["mlp"]["rmse"]
+
+    alone = [rmse(f"{k}", seed=k) for k in range(3)]
+    assert rmse("all", members=5) < np.median(alone) * 1.1
 
 
 def test_saving_and_loading_a_stack_keeps_tensor_addresses():

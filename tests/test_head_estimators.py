@@ -31,12 +31,12 @@ from abag.embed.store.store import VectorsMissing
 from abag.head.data.demo import demo_table
 from abag.head.data.label_units import BadLabel
 from abag.head.data.labels import label_pairs
-from abag.head.estimators.regressor import NOT_OF_ESTIMATORS, _training_split
+from abag.head.estimators.regressor import NOT_OF_ESTIMATORS
 from abag.head.estimators.sequence_frame import NotAFrame, labelled, pair_of_row, read_frame
 from abag.head.model.config import FitConfig
-from abag.head.splits.split_methods import make_splits
-from abag.head.splits.split_options import SplitOptions
-from abag.head.splits.splits import TEST, UNUSED, VALIDATION, BadSplit
+from abag.head.regimes.split_methods import make_splits
+from abag.head.regimes.split_options import SplitOptions
+from abag.head.regimes.splits import TEST, UNUSED, BadSplit
 from abag.sklearn import (
     AffinityRegressor,
     AntibodySplit,
@@ -82,11 +82,13 @@ def store(tmp_path_factory, table):
 
 
 def test_cross_validation_with_group_splits_scores_a_head(store, X, y):
-    scores = cross_val_score(AffinityRegressor(store, head="ridge"), X, y, cv=RandomSplit(3))
+    scores = cross_val_score(
+        AffinityRegressor(store, head="ridge", split="random"), X, y, cv=RandomSplit(3)
+    )
     assert scores.shape == (3,)
     assert scores.mean() > 0.1
     grid = GridSearchCV(
-        AffinityRegressor(store, head="ridge"),
+        AffinityRegressor(store, head="ridge", split="random"),
         {"antigen_pooling": ["mean"], "head": ["ridge", "kernel"]},
         cv=AntigenSplit(2),
         scoring="neg_mean_squared_error",
@@ -101,47 +103,45 @@ def test_workers_of_joblib_get_the_same_scores(store, X, y):
     assert np.array_equal(alone, cross_val_score(model, X, y, cv=cv, n_jobs=2))
 
 
-def test_a_regressor_and_abag_fit_train_the_same_network(store, X, y, tmp_path):
-    options = {"head": "mlp", "widths": (16,), "epochs": 3, "seed": 4, "split": "random"}
+@pytest.mark.parametrize(
+    "options", [{"head": "mlp", "widths": (16,), "epochs": 3, "lr": 0.01}, {"head": "ridge"}]
+)
+def test_a_regressor_and_abag_fit_make_the_same_predictor(store, X, y, tmp_path, options):
+    options |= {"seed": 4, "split": "random"}
     model = AffinityRegressor(store, **options).fit(X, y)
-    pairs = labelled(read_frame(X), y)
-    split = _training_split(pairs, FitConfig(**options))
-    assert model.validation_pairs_ == len(split.rows(VALIDATION)) > 5
-    part = np.where(split.part == VALIDATION, "validation", "train")[pair_of_row(pairs)]
-    table = X.assign(pKd=y, part=part)
-    other = demo_table().iloc[[400]][["heavy", "light", "antigen", "pKd"]].assign(part="test")
-    table = pd.concat([table, other])  # abag fit wants a test part
-    abag.embed_table(table, store, **COMPOSITION)
-    abag.fit(table, store, tmp_path / "run", **options | {"split": "column=part"}, report=False)
+    table = X.assign(pKd=y)
+    summary = abag.fit(table, store, tmp_path / "run", **options, report=False)
     predictor = abag.load_predictor(tmp_path / "run")
     rows = list(X["heavy"]), list(X["light"]), list(X["antigen"])
     expected = predictor.predict(*rows, store=store)
-    np.testing.assert_allclose(model.predict(X), expected["pkd_predicted"], atol=1e-4)
-    plain = model.predictor_.predict(*rows)
-    assert np.array_equal(model.predict(X), plain["pkd_predicted"])
+    np.testing.assert_array_equal(model.predict(X), expected["pkd_predicted"])
+    np.testing.assert_array_equal(model.predict(X, return_std=True)[1], expected["sigma"])
+    assert [one["rmse"] for one in model.regimes_] == [one["rmse"] for one in summary["regimes"]]
 
 
-def test_a_ridge_learns_from_all_pairs_and_is_that_of_scikit_learn(store, X, y):
+def test_the_measured_regimes_are_kept_with_the_fit(store, X, y):
     model = AffinityRegressor(store, head="ridge").fit(X, y)
-    assert model.validation_pairs_ == 0
+    assert {one["regime"] for one in model.regimes_} == set(model.predictor_.regimes)
+    assert all(one["sentence"].startswith(one["words"]) for one in model.regimes_)
     assert np.corrcoef(model.predict(X), y)[0, 1] > 0.5
     assert model.score(X, y) == pytest.approx(1 - np.mean((model.predict(X) - y) ** 2) / np.var(y))
 
 
 def test_sigma_is_returned_beside_the_prediction(store, X, y):
-    model = AffinityRegressor(store, head="gp").fit(X, y)
+    model = AffinityRegressor(store, head="gp", split="random").fit(X, y)
     pkd, sigma = model.predict(X.head(7), return_std=True)
     assert pkd.shape == sigma.shape == (7,)
+    expected = model.predictor_.predict(X["heavy"][:7], X["light"][:7], X["antigen"][:7])
+    assert (sigma == expected["sigma"]).all()
     assert (sigma > 0).all()
-    assert len(np.unique(sigma)) > 1
 
 
 def test_a_fitted_regressor_survives_pickle_and_clone_forgets_the_fit(store, X, y):
-    model = AffinityRegressor(store, head="stack", members=2, epochs=2).fit(X, y)
+    model = AffinityRegressor(store, members=2, epochs=2, split="random").fit(X, y)
     again = pickle.loads(pickle.dumps(model))
     assert np.array_equal(again.predict(X), model.predict(X))
-    flags = again.predictor_.predict(X["heavy"][:3], X["light"][:3], X["antigen"][:3])
-    assert list(flags["far_antigen"]) == [False] * 3
+    found = again.predictor_.predict(X["heavy"][:3], X["light"][:3], X["antigen"][:3])
+    assert list(found["regime"]) == ["known"] * 3
     fresh = clone(model)
     assert fresh.get_params() == model.get_params()
     with pytest.raises(NotFittedError):
@@ -172,9 +172,10 @@ def test_sequences_that_the_store_lacks_are_encoded_on_request(store, X, y, tmp_
 
 
 def test_messages_are_only_shown_on_request(store, X, y, capfd):
-    AffinityRegressor(store, epochs=1).fit(X, y).predict(X)
+    options = {"head": "mlp", "epochs": 1, "split": "random"}
+    AffinityRegressor(store, **options).fit(X, y).predict(X)
     assert capfd.readouterr().err == ""
-    AffinityRegressor(store, epochs=1, verbose=True).fit(X, y)
+    AffinityRegressor(store, verbose=True, **options).fit(X, y)
     assert "1 epochs of" in capfd.readouterr().err
 
 
@@ -280,7 +281,9 @@ def test_groups_serve_the_splitters_of_scikit_learn(store, X, y):
     assert len(np.unique(BothSplit().groups(X, "antibody"))) > len(np.unique(groups))
     with pytest.warns(UserWarning, match="groups parameter is ignored by AntigenSplit"):
         next(AntigenSplit(2).split(X, y, groups))
-    predicted = cross_val_predict(AffinityRegressor(store, head="ridge"), X, y, cv=AntigenSplit(3))
+    predicted = cross_val_predict(
+        AffinityRegressor(store, head="ridge", split="random"), X, y, cv=AntigenSplit(3)
+    )
     assert np.isfinite(predicted).all()
 
 
@@ -303,8 +306,8 @@ def test_invalid_input_is_refused_in_one_line(store, X, y):
         (BadLabel, "outside the usual range of pKd", lambda: ridge.fit(X, 10 ** (9 - y))),
         (abag.AbagError, "no column for antigen", lambda: ridge.fit(X[["heavy"]], y)),
         (abag.AbagError, "row 2, ", lambda: ridge.fit(X.assign(heavy=["Q", "1"] * 85), y)),
-        (BadOption, "chooses validation pairs here", lambda: clone(ridge).set_params(
-            split="both").fit(X, y)),
+        (BadOption, "chooses what is measured inside", lambda: clone(ridge).set_params(
+            split="column=part").fit(X, y)),
         (BadOption, "^head: 'forest' is unknown", lambda: clone(ridge).set_params(
             head="forest").fit(X, y)),
         (BadOption, "learning_rate: is not an option of AffinityRegressor; did you mean lr",
@@ -410,7 +413,7 @@ def results_of(estimator, expected):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("estimator", "options"),
-    [(RegressorOfNumbers, {"head": "ridge"}), (VectorizerOfNumbers, {})],
+    [(RegressorOfNumbers, {"head": "ridge", "split": "random"}), (VectorizerOfNumbers, {})],
 )
 def test_the_checks_of_scikit_learn_pass_on_numbers_spelled_as_sequences(
     one_pair_store, estimator, options

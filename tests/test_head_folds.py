@@ -12,7 +12,7 @@ from killed_training import stop_after
 
 from abag.head.data.labels import LabelledPairs
 from abag.head.model.config import FitConfig
-from abag.head.splits.splits import TEST, TRAIN, VALIDATION, Split
+from abag.head.regimes.splits import TEST, TRAIN, VALIDATION, Split
 from abag.head.training import stack
 from abag.head.training.checkpoint import load
 from abag.head.training.stack import folds_per_stack, group_folds
@@ -90,7 +90,6 @@ def test_stacked_folds_equal_folds_trained_one_by_one(tmp_path, options):
         np.testing.assert_allclose(together.predicted_MP, alone.predicted_MP, atol=2e-5)
         assert together.progress.best_step == alone.progress.best_step
         assert together.progress.best_score == pytest.approx(alone.progress.best_score)
-        assert together.shrinkage == pytest.approx(alone.shrinkage, abs=1e-5)
         np.testing.assert_array_equal(together.in_bag_MP, alone.in_bag_MP)
         expected = losses(tmp_path / str(fold.fold), fold.fold)
         assert losses(tmp_path / "stack", fold.fold) == pytest.approx(expected, rel=1e-4)
@@ -151,21 +150,6 @@ def test_a_stack_on_a_cpu_is_as_large_as_its_memory_and_on_a_gpu_as_its_vectors(
     large = tuple(np.broadcast_to(x_ND[:1], (2**30, x_ND.shape[1])) for x_ND in vectors)
     assert [folds_per_stack(config, large, cpu=cpu) for cpu in (True, False)] == [1, 1]
     assert torch.equal(state, torch.get_rng_state())
-
-
-def test_folds_of_stacks_with_and_without_networks_that_leave_pairs_out_are_not_grouped(
-    monkeypatch,
-):
-    monkeypatch.setattr("abag.head.training.stack.INNER_PAIRS", 57)
-    config = FitConfig(head="stack", batch_size=16)
-    assert group_folds(FOLDS, config, 100) == [[0, 3], [1, 2]]
-
-
-def test_networks_that_leave_an_inner_fold_out_take_the_steps_of_the_other_four_fifths(tmp_path):
-    for head, steps in (("stack", 3), ("mlp", 4)):
-        [trained] = train_folds(tmp_path / head, FOLDS[:1], head=head)
-        assert trained.progress.step == 4 * steps  # of 16 pairs; 60 are training pairs
-        assert trained.used["batch_size"] == 16
 
 
 @pytest.mark.parametrize("option", [{"members": 2}, {"patience": 3}])

@@ -77,17 +77,18 @@ def test_every_row_keeps_its_key_after_any_number_of_chunks(rows):
 
 
 class Recorder:
-    """Counts the last residue of each chain, and records which chains it was asked for."""
+    """Takes the last residue of each antibody for its state, and records what it was asked for."""
 
     def __init__(self):
         self.asked = []
 
-    def count(self, sequences):
+    def states(self, kind, sequences):
+        assert kind == "antibody"
         self.asked += sequences
-        return np.array([[ord(heavy[-1])] for heavy, _ in sequences], np.int16)
+        return np.array([ord(heavy[-1]) for heavy, _ in sequences], np.int8)
 
 
-def test_what_is_new_is_counted_once_in_each_sequence_of_many_chunks():
+def test_each_sequence_of_many_chunks_is_recognised_once():
     keys = np.random.default_rng(0).integers(0, 256, (4, 16)).astype(np.uint8)
     chains = [(f"EVQL{residue}", "") for residue in "ACDE"]
     gathered = CollectedSequences("antibody", Recorder(), chains=[])
@@ -95,8 +96,8 @@ def test_what_is_new_is_counted_once_in_each_sequence_of_many_chunks():
         part = part_of(keys[numbers], np.arange(len(numbers)), [chains[n] for n in numbers])
         gathered.add(part, np.ones(len(numbers), np.bool_))
     found, of_row = gathered.finish()
-    assert gathered.counter.asked == chains
-    assert gathered.new_NC[of_row, 0].tolist() == [ord("ACDE"[n]) for n in (0, 1, 1, 2, 0, 2, 3)]
+    assert gathered.seen.asked == chains
+    assert gathered.state[of_row].tolist() == [ord("ACDE"[n]) for n in (0, 1, 1, 2, 0, 2, 3)]
     first = [gathered.chains[row] for row in of_row[:4].tolist()]
     assert first == [chains[n] for n in (0, 1, 1, 2)]
     assert found[of_row[-1]].tolist() == keys[3].tolist()

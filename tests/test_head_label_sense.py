@@ -172,7 +172,7 @@ def test_the_converted_label_is_fitted(tmp_path):
         label="ug_ml", split="random", epochs=1, report=False,
         say=said.append,
     )  # fmt: skip
-    assert summary["metrics"]["test"]["rmse"] < 5
+    assert summary["regimes"][0]["rmse"] < 5
     assert any("'EC50_nM', read as kd_nm, ranks the rows the other way round" in x for x in said)
 
 

@@ -1,4 +1,4 @@
-"""What abag says of planted tables whose scores would mislead: warnings and the plain verdict."""
+"""What abag says of planted tables whose scores would mislead: warnings and sentences."""
 
 import numpy as np
 import pandas as pd
@@ -9,7 +9,6 @@ import abag
 RESIDUES = list("ACDEFGHIKLMNPQRSTVWY")
 COMPOSITION = {"antibody_encoder": "composition", "antigen_encoder": "composition"}
 QUICK = {"head": "ridge", "report": False, "device": "cpu", "say": lambda _text: None}
-NOT_BETTER = "than predicting the mean: do not use it to rank"
 
 
 def draw_chains(rng, number):
@@ -38,6 +37,10 @@ def drawn(tmp_path_factory):
     return frame, at / "store"
 
 
+def by_name(summary):
+    return {one["regime"]: one for one in summary["regimes"]}
+
+
 def fit(drawn, tmp_path, table, **options):
     return abag.fit(table, drawn[1], tmp_path / "run", **QUICK | options)
 
@@ -59,13 +62,18 @@ def test_a_frequent_label_in_the_middle_is_no_floor(drawn, tmp_path):
     assert "floor" not in said
 
 
-def test_different_labels_of_few_rows_are_no_floor(drawn, tmp_path):
-    summary = fit(drawn, tmp_path, drawn[0].head(5))
+def test_different_labels_of_few_rows_are_no_floor_and_say_little(drawn, tmp_path):
+    summary = fit(drawn, tmp_path, drawn[0].head(6), split="random", folds=2)
     assert not any("labels equal" in text for text in summary["warnings"])
-    assert "too few test rows to tell" in summary["verdict"]
-    assert not any(
-        " better than " in text or " worse than " in text for text in summary["verdicts"][1:]
-    )
+    (regime,) = summary["regimes"]
+    assert "values not better than the mean" in regime["sentence"]
+    assert regime["better_than_mean"]["low"] is None or regime["better_than_mean"]["low"] <= 0
+
+
+def test_too_few_pairs_for_any_regime_are_refused_with_the_numbers(drawn, tmp_path):
+    with pytest.raises(abag.AbagError, match="too few pairs to measure any model on held-out"):
+        fit(drawn, tmp_path, drawn[0].head(5))
+    assert not (tmp_path / "run").exists()
 
 
 def test_simpsons_paradox_shows_within_antigens(drawn, tmp_path):
@@ -80,18 +88,20 @@ def test_simpsons_paradox_shows_within_antigens(drawn, tmp_path):
     frame["pKd"] = 9 - 0.5 * group + standardised(within) * 0.3
     abag.embed_table(frame, drawn[1], **COMPOSITION)
     summary = fit(drawn, tmp_path, frame, split="random", folds=4, repeats=1)
-    scores = summary["metrics"]["test"]
-    assert scores["spearman"] > scores["spearman_within_antigen"] + 0.3
+    (regime,) = summary["regimes"]
+    assert regime["spearman"]["value"] > regime["spearman_within_antigen"]["value"] + 0.3
     (said,) = [text for text in summary["warnings"] if "antigen alone explains" in text]
     assert "use the metrics within antigen" in said
 
 
-def test_one_antigen_is_split_by_its_antibodies(drawn, tmp_path):
+def test_one_antigen_is_measured_with_new_antibodies_only(drawn, tmp_path):
     one = drawn[0].assign(antigen=drawn[0]["antigen"].iloc[0])
     abag.embed_table(one, drawn[1], **COMPOSITION)
     summary = fit(drawn, tmp_path, one)
-    assert summary["split"]["name"] == "antibody"
-    assert "On antibodies not seen in training" in summary["verdict"]
+    new = by_name(summary)["new_antibody"]
+    assert new["sentence"].startswith("new antibodies, known antigens: ranks")
+    assert new["better_than_mean"]["low"] > 0
+    assert {"new_antigen", "both_new"} <= {one["regime"] for one in summary["not_measured"]}
     assert not any("antigen alone" in text for text in summary["warnings"])
 
 
@@ -101,12 +111,12 @@ def test_shuffled_labels_are_not_predicted(drawn, tmp_path, head):
     shuffled = frame.assign(pKd=rng.permutation(frame["pKd"]))
     options = {"head": head} | ({"epochs": 5} if head == "stack" else {})
     summary = fit(drawn, tmp_path, shuffled, split="antibody", folds=3, repeats=1, **options)
-    assert NOT_BETTER in summary["verdict"]
-    mean = summary["baselines"]["train_mean"]["test"]["rmse"]
-    assert summary["metrics"]["test"]["rmse"] < 1.05 * mean
+    (regime,) = summary["regimes"]
+    assert "values not better than the mean" in regime["sentence"]
+    assert regime["rmse"] < 1.05 * regime["rmse_of_mean"]
 
 
-def test_leaked_variants_are_counted_and_held_out_by_the_default_split(drawn, tmp_path):
+def test_families_are_recognised_where_they_are_known_and_not_where_they_are_new(drawn, tmp_path):
     frame, rng = drawn[0].head(25), np.random.default_rng(4)
     rows = []
     for _, row in frame.iterrows():
@@ -118,12 +128,10 @@ def test_leaked_variants_are_counted_and_held_out_by_the_default_split(drawn, tm
             rows.append({"heavy": "".join(letters), "antigen": row["antigen"], "pKd": label_of_row})
     variants = pd.DataFrame(rows).drop_duplicates("heavy").assign(antigen=frame["antigen"].iloc[0])
     abag.embed_table(variants, drawn[1], **COMPOSITION)
-    leaked = fit(drawn, tmp_path / "random", variants, split="random", head="kernel")
-    honest = fit(drawn, tmp_path / "auto", variants, head="kernel", folds=3, repeats=1)
-    assert leaked["metrics"]["test"]["spearman"] > 0.8
-    test_rows = leaked["split"]["rows"]["test"]
-    assert leaked["split"]["leaks"]["antibody"]["0.9"] > 0.9 * test_rows
-    assert leaked["verdict"].startswith("On random pairs, of sequences also seen in training")
-    assert honest["split"]["name"] == "antibody"
-    assert honest["split"]["leaks_of_all_folds"]["antibody"]["0.9"] == 0
-    assert "not clearly better than predicting the mean" in honest["verdict"]
+    found = by_name(fit(drawn, tmp_path, variants, head="kernel", folds=3, repeats=1))
+    known, new = found["known"], found["new_antibody"]
+    assert known["spearman"]["value"] > 0.8
+    assert known["better_than_mean"]["low"] > 0
+    assert "values not better than the mean" in new["sentence"]
+    assert known["split"]["leaks_of_all_folds"]["antibody"]["0.9"] > 0.9 * known["n"]
+    assert new["split"]["leaks_of_all_folds"]["antibody"]["0.9"] == 0

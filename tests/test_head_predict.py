@@ -6,19 +6,16 @@ import shutil
 import subprocess
 import sys
 import tracemalloc
-from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
-import pyarrow.parquet as pq
 import pytest
 from drawn import add_vectors
 from hypothesis import given
 from hypothesis import strategies as st
 from pandas._libs.parsers import STR_NA_VALUES
-from trastuzumab import HEAVY as TRASTUZUMAB
 
 import abag
 from abag.core.messages import counted
@@ -28,20 +25,15 @@ from abag.embed.sequences.formats import BadTable
 from abag.embed.sequences.table_writer import TableWriter
 from abag.embed.sequences.tables import read_table, read_table_chunks
 from abag.embed.store.store import VectorsMissing, open_store
-from abag.head.data.demo import demo_table
-from abag.head.design.rank import CannotRank, rank
 from abag.head.prediction import all_pairs
 from abag.head.prediction import predict as predict_module
 from abag.head.prediction.bundle import load_predictor
 from abag.head.prediction.inputs import CannotPredict
-from abag.head.prediction.novelty import measure_novelty
 from abag.head.prediction.predict import predict
+from abag.head.prediction.predictor import SCORE_COLUMNS
 
 RESIDUES = list("ACDEFGHIKLMNPQRSTVWY")
-OURS = [
-    "pkd_predicted", "sigma", "far_antibody", "far_antigen", "new_positions", "new_residues",
-    "antigen_changes",
-]  # fmt: skip
+OURS = [*SCORE_COLUMNS]
 QUICK = {
     "split": "random", "report": False, "widths": (8,), "epochs": 2, "batch_size": 16,
     "device": "cpu", "say": lambda _text: None,
@@ -107,7 +99,9 @@ def test_every_format_gives_the_scores_of_the_predictor_in_the_order_of_the_rows
     )
     np.testing.assert_allclose(found["pkd_predicted"], want["pkd_predicted"], rtol=1e-6)
     np.testing.assert_allclose(found["sigma"], want["sigma"], rtol=1e-6)
-    assert found["far_antibody"].tolist() == want["far_antibody"].tolist()
+    for column in ("regime", "far"):
+        assert found[column].tolist() == want[column].tolist()
+    assert summary["regimes"] == {"known": len(case.frame)}
     assert summary["rows"] == len(case.frame)
     assert summary["antibodies"]["unique"] == 24
     assert not list(tmp_path.glob("*.partial"))
@@ -186,24 +180,6 @@ def test_parquet_keeps_its_types_and_a_folder_of_it_is_one_table(case, tmp_path)
     assert found["n"].dtype == "Int64"
     assert found["id"].tolist() == typed["id"].tolist()
     assert found["n"].isna().sum() == 48
-
-
-def test_counts_with_empty_cells_are_integers_for_every_reader_of_parquet(case, tmp_path):
-    frame = case.frame.head(4).assign(n=[1, 2, 3, 4], x=[0.5, np.nan, 1.0, 2.0])
-    frame.loc[1, "heavy"] = demo_table()["heavy"][0]  # the others have no numbering
-    frame.to_parquet(tmp_path / "in.parquet")
-    options = {"store": tmp_path / "store", "embed": fake_embed}
-    run_predict(case, tmp_path / "in.parquet", tmp_path / "out.parquet", **options)
-    found = pd.read_parquet(tmp_path / "out.parquet")
-    counted = ["new_positions", "new_residues", "antigen_changes"]
-    assert {str(found[name].dtype) for name in counted} == {"Int16"}
-    assert found["new_residues"].isna().tolist() == [True, False, True, True]
-    assert [str(found[name].dtype) for name in ("n", "x", "far_antibody")] == [
-        "int64", "float64", "bool",
-    ]  # fmt: skip
-    assert str(pq.read_schema(tmp_path / "out.parquet").field("new_residues").type) == "int16"
-    part = pd.read_parquet(tmp_path / "out.parquet", columns=["id", "sigma"])
-    assert part.columns.tolist() == ["id", "sigma"]
 
 
 def test_labels_are_copied_and_never_used(case, tmp_path):
@@ -425,7 +401,7 @@ def test_only_new_sequences_are_encoded_into_the_store_and_reported(case, tmp_pa
     summary, said = run_predict(case, new, tmp_path / "out.csv", **options)
     assert len(calls[0]) == 3
     assert calls[0]["antigen"].nunique() == 1
-    assert summary["antibodies"] == {"unique": 4, "reused": 1, "encoded": 3, "far": 0}
+    assert summary["antibodies"] == {"unique": 4, "reused": 1, "encoded": 3, "new": 3}
     assert any(str(tmp_path / "store") in line and "3 antibodies" in line for line in said)
     run_predict(case, new, tmp_path / "again.csv", **options)
     assert len(calls) == 1
@@ -538,49 +514,3 @@ def test_the_same_gz_and_parquet_bytes_come_from_the_same_rows(case, tmp_path):
 def test_the_summary_is_json(case, tmp_path):
     summary, _ = run_predict(case, case.frame, tmp_path / "out.csv")
     assert json.loads(json.dumps(summary))["out"] == str(tmp_path / "out.csv")
-
-
-@pytest.mark.parametrize("calibrated", [False, True])
-def test_a_sigma_that_is_not_calibrated_is_left_out_and_the_reason_said(case, tmp_path, calibrated):
-    said, predictor = [], replace(load_predictor(case.run), calibrated=calibrated)
-    few, options = case.frame.head(3), {"say": said.append}
-    predict(few, predictor, tmp_path / "a.csv", **options)
-    assert any(line.startswith("no sigma is written") for line in said) != calibrated
-    predict(few, predictor, tmp_path / "b.csv", cross=few, **options)
-    for name in "ab":
-        found = read_back(tmp_path / f"{name}.csv")
-        assert ("sigma" in found) == calibrated
-        if not calibrated:
-            with pytest.raises(CannotRank, match="no column for sigma, which --rule ucb needs"):
-                rank(tmp_path / f"{name}.csv", tmp_path / "order.csv", batch=1, keep_far=True)
-
-
-# ---- novelty -------------------------------------------------------------------------------------
-
-
-def test_tables_all_pairs_and_the_predictor_agree_on_what_is_new(case, tmp_path, monkeypatch):
-    monkeypatch.setitem(read_table_chunks.__kwdefaults__, "rows", 2)
-    monkeypatch.setattr(all_pairs, "SLICE", 2)
-    heavy = [TRASTUZUMAB.replace("WGGDGF", h3) for h3 in ("WGGDGF", "WGADGF", "WAADGF", "AGGDGF")]
-    antigen = case.frame["antigen"][0]
-    table = pd.DataFrame({"heavy": [*heavy[1:], "W" * 15, *heavy], "antigen": antigen})
-    add_vectors(tmp_path / "store", table)
-    seen = replace(load_predictor(case.run), novelty=measure_novelty([(heavy[0], "")]))
-    near = {k: replace(a, far_distance=1e9) for k, a in seen.applicability.items()}
-    predictor, said = replace(seen, applicability=near, store=tmp_path / "store"), []
-    counts = [1, 2, 1, None, 0, 1, 2, 1]
-    summary = predict(table, predictor, tmp_path / "a.csv", say=said.append)
-    found = read_back(tmp_path / "a.csv").astype({"new_positions": "Int16"})
-    assert [None if pd.isna(n) else n for n in found["new_positions"]] == counts
-    assert found["new_residues"].equals(found["new_positions"].astype(found["new_residues"].dtype))
-    assert found["far_antibody"].tolist() == [bool(n) for n in counts]
-    assert summary["far_rows"] == 6
-    assert sum("most rows (6 of 8) are outside" in line for line in said) == 1
-    direct = predictor.predict(list(table["heavy"]), None, antigen)
-    assert direct["new_positions"].equals(found["new_positions"])
-    assert direct["far_antibody"].tolist() == found["far_antibody"].tolist()
-    crossed = predict(table, predictor, tmp_path / "b.parquet", cross=table, say=said.append)
-    each = pd.read_parquet(tmp_path / "b.parquet")
-    assert [None if pd.isna(n) else n for n in each["new_positions"]] == counts[:5]
-    assert each["far_antibody"].tolist() == [bool(n) for n in counts[:5]]
-    assert crossed["far_rows"] == 3

@@ -3,7 +3,6 @@ import os
 import shutil
 import subprocess
 import sys
-from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -15,7 +14,6 @@ from safetensors.torch import load_file, save_file
 
 import abag
 from abag.embed.sequences.chains import EmptySequence
-from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.store import VectorsMissing
 from abag.head.closed_form.pair_model import PairVectors
 from abag.head.data.vectors import Standardizer
@@ -23,7 +21,8 @@ from abag.head.model.config import FitConfig
 from abag.head.model.heads import build_head
 from abag.head.prediction.bundle import WEIGHTS, PredictorDamaged, load_predictor, record_digest
 from abag.head.prediction.network import factorise
-from abag.head.prediction.predictor import UnequalLengths, existing_store
+from abag.head.prediction.predictor import SCORE_COLUMNS, UnequalLengths, existing_store
+from abag.head.regimes.recogniser import NewSequences
 
 RESIDUES = list("ACDEFGHIKLMNPQRSTVWY")
 QUICK = {
@@ -50,16 +49,17 @@ def predict(case, frame, **options):
     return predictor.predict(heavy=list(frame["heavy"]), antigen=list(frame["antigen"]), **options)
 
 
-def test_a_predictor_reproduces_the_predictions_of_the_run(trained):
-    table = read_pairs(trained.frame)
-    found = predict(trained, trained.frame).assign(
-        antibody_key=[k.tobytes().hex() for k in table.antibodies.keys[table.antibodies.of_row]],
-        antigen_key=[k.tobytes().hex() for k in table.antigens.keys[table.antigens.of_row]],
-    )
-    wrote = pd.read_parquet(trained.run / "predictions.parquet")
-    both = wrote.merge(found, on=["antibody_key", "antigen_key"], suffixes=("_run", ""))
-    assert len(both) == len(trained.frame)
-    np.testing.assert_allclose(both["pkd_predicted"], both["pkd_predicted_run"], atol=1e-5)
+def test_a_predictor_weighs_its_parts_as_the_run_did(trained):
+    predictor = load_predictor(trained.run)
+    (regime,) = json.loads((trained.run / "summary.json").read_text())["regimes"]
+    (used,) = predictor.regimes.values()
+    weights = dict(zip((part.name for part in predictor.parts), used.weights, strict=True))
+    assert {n: w for n, w in weights.items() if w} == pytest.approx(regime["weights"])
+    assert (used.noise, used.verdict) == (pytest.approx(regime["noise"]), regime["sentence"])
+    found = predict(trained, trained.frame)
+    assert (found["regime"] == "known").all()
+    assert not found["far"].any()
+    assert (found["sigma"] > 0).all()
 
 
 def test_rows_keep_their_order_and_repeated_rows_their_value(trained):
@@ -77,22 +77,17 @@ def test_one_antigen_is_used_for_all_antibodies(trained):
     predictor = load_predictor(trained.run)
     found = predictor.predict(heavy=heavy, antigen=trained.frame["antigen"][0])
     assert len(found) == 4
-    assert "sigma" not in found  # a single network cannot calibrate it
-    predictor = replace(predictor, calibrated=True)
-    again = predictor.predict(heavy=heavy, antigen=trained.frame["antigen"][0])
-    assert (again["sigma"] > 0).all()
-    assert list(again.drop(columns="sigma")) == list(found)
+    assert list(found) == list(SCORE_COLUMNS)
 
 
-def test_unusual_sequences_are_far_and_training_sequences_are_not(trained):
-    near = predict(trained, trained.frame)
-    assert near["far_antibody"].mean() < 0.1
+def test_pairs_of_regimes_that_were_not_measured_are_far(trained):
     strange = pd.DataFrame({"heavy": ["W" * 15], "antigen": ["P" * 15], "pKd": [7.0]})
     other = trained.at / "strange"
     add_vectors(other, strange, shift=50.0)
     found = predict(trained, strange, store=other)
-    assert found["far_antibody"].all()
-    assert found["far_antigen"].all()
+    assert found["regime"].tolist() == ["both_new"]
+    assert found["far"].all()
+    assert "could not measure new antibodies, new antigens" in found["why_far"][0]
 
 
 def test_a_run_finds_its_store_from_another_folder_and_after_both_have_moved(
@@ -207,9 +202,9 @@ def test_a_run_that_has_not_finished_is_called_that(trained, tmp_path):
 
 def test_a_bundle_of_another_schema_is_refused(trained, tmp_path):
     record = json.loads((trained.run / "predictor/predictor.json").read_text())
-    (tmp_path / "predictor.json").write_text(json.dumps(record | {"schema": 6}))
+    (tmp_path / "predictor.json").write_text(json.dumps(record | {"schema": 7}))
     with pytest.raises(
-        PredictorDamaged, match="schema 6 is not supported; this abag reads schema 7"
+        PredictorDamaged, match="schema 7 is not supported; this abag reads schema 8"
     ):
         load_predictor(tmp_path)
 
@@ -221,7 +216,7 @@ def forged(trained, to, change):
 
 def test_the_files_of_a_run_and_its_predictor_have_the_same_permissions(trained):
     files = [path for path in trained.run.rglob("*") if path.is_file()]
-    assert {"latest", "best", "weights.safetensors", "splits.parquet"} <= {p.name for p in files}
+    assert {"weights.safetensors", "splits.parquet"} <= {p.name for p in files}
     assert len({path.stat().st_mode for path in files}) == 1
 
 
@@ -231,32 +226,38 @@ def signed(bundle, change=lambda _record: None):
     weights = (bundle / "weights.safetensors").read_bytes()
     record["digest"] = record_digest(record, weights)
     (bundle / "predictor.json").write_text(json.dumps(record))
-    (bundle / "antigens.json").unlink(missing_ok=True)  # it belongs to another digest now
     return bundle
 
 
 def settings(record):
-    return record["members"][0]["settings"]
+    return part(record)["settings"][0]
+
+
+def part(record):
+    return next(one for one in record["parts"] if one["name"] == "mlp")
 
 
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda r: r.update(noise="0.5"), "noise is '0.5'; expected float"),
-        (lambda r: r.update(noise=float("nan")), "noise is nan"),
-        (lambda r: r.update(noise=1e308), "noise is 1e.308; expected float"),
+        (lambda r: r["regimes"][0].update(noise="0.5"), "noise is '0.5'; expected float"),
+        (lambda r: r["regimes"][0].update(noise=float("nan")), "noise is nan"),
+        (lambda r: r["regimes"][0].update(noise=1e308), "noise is 1e.308; expected float"),
         (lambda r: settings(r).update(pkd_mean=10**310), "does not match"),
         (lambda r: settings(r).update(widths=8), "widths is 8; expected a list"),
         (lambda r: r.update(more=1), "the record has"),
-        (lambda r: r.pop("spread"), "the record has"),
+        (lambda r: r["regimes"][0].pop("spread"), "regimes has"),
         (lambda r: settings(r).pop("rank"), "does not match"),
-        (lambda r: r["members"][0].update(model="exec"), "does not match"),
-        (lambda r: r["members"][0].update(settings=[]), "settings is"),
+        (lambda r: part(r).update(model="exec"), "does not match"),
+        (lambda r: part(r).update(settings={}), "settings is"),
+        (lambda r: part(r).update(settings=[]), "does not match"),
         (lambda r: r["antibody"].update(width=True), "width is True"),
-        (lambda r: r["novelty"].update(heavy={"1": "?"}), "residues by position"),
-        (lambda r: r.update(novelty=[]), "novelty is"),
-        (lambda r: r["members"].append({}), "members has"),
-        (lambda r: r["members"].append(r["members"][0]), "does not match"),
+        (lambda r: r["parts"].append({}), "parts has"),
+        (lambda r: r["parts"].append(r["parts"][0]), "does not match"),
+        (lambda r: r["regimes"].append({}), "regimes has"),
+        (lambda r: r.update(regimes=[]), "does not match"),
+        (lambda r: r["regimes"][0].update(name="best"), "does not match"),
+        (lambda r: r["regimes"][0].update(weights=[1.0]), "does not match"),
         (lambda r: settings(r).update(widths=[10**12]), "does not match"),
         (lambda r: settings(r).update(head="exec"), "does not match"),
     ],
@@ -269,7 +270,7 @@ def test_a_forged_record_is_refused_for_its_types_or_shapes(trained, tmp_path, c
 @pytest.mark.parametrize("value", ["nan", "inf"])
 def test_a_forged_tensor_with_values_that_are_not_finite_is_refused(trained, tmp_path, value):
     tensors = load_file(trained.run / "predictor/weights.safetensors")
-    for number, name in enumerate(tensors):
+    for number, name in enumerate(n for n, x in tensors.items() if x.is_floating_point()):
         bundle = copied(trained, tmp_path / str(number))
         save_file(tensors | {name: tensors[name] * float(value)}, bundle / WEIGHTS)
         with pytest.raises(PredictorDamaged, match=f"{name} contains infinity or NaN"):
@@ -279,22 +280,22 @@ def test_a_forged_tensor_with_values_that_are_not_finite_is_refused(trained, tmp
 def test_weights_that_overflow_give_no_predictions(trained, tmp_path):
     tensors = load_file(trained.run / "predictor/weights.safetensors")
     bundle = copied(trained, tmp_path / "bundle")
-    forged = {n: torch.full_like(x, 3e38) for n, x in tensors.items() if n.startswith("0.")}
+    forged = {n: torch.full_like(x, 3e38) for n, x in tensors.items() if ".model." in n}
     save_file(tensors | forged, bundle / WEIGHTS)
     x_ND, first = np.ones((1, 6), np.float32), np.zeros(1, np.int64)
+    known = NewSequences(np.zeros(1, np.int8), np.zeros(1, np.int8))
     with pytest.raises(PredictorDamaged, match="the predictor gives infinity or NaN"):
-        load_predictor(signed(bundle)).score(PairVectors(x_ND, x_ND, first, first))
+        load_predictor(signed(bundle)).score(PairVectors(x_ND, x_ND, first, first), known)
 
 
-@pytest.mark.parametrize(
-    "change", [lambda x: x[:0], lambda x: x[0], lambda x: torch.cat([x, x], 1)]
-)
-def test_forged_representatives_of_other_shapes_are_refused(trained, tmp_path, change):
+@pytest.mark.parametrize("change", [lambda x: x[0], lambda x: torch.cat([x, x], 1)])
+def test_forged_sketches_of_other_shapes_are_refused(trained, tmp_path, change):
     tensors = load_file(trained.run / "predictor/weights.safetensors")
     bundle = copied(trained, tmp_path / "bundle")
-    tensors["antigen.representatives"] = change(tensors["antigen.representatives"]).contiguous()
-    save_file(tensors, bundle / WEIGHTS)
-    with pytest.raises(PredictorDamaged, match="the representatives are of shape"):
+    name = "seen.antibody.sketch"
+    sketch = torch.zeros((1, tensors[name].shape[1]), dtype=tensors[name].dtype)
+    save_file(tensors | {name: change(sketch).contiguous()}, bundle / WEIGHTS)
+    with pytest.raises(PredictorDamaged, match="the sketches of antibody sequences have shapes"):
         load_predictor(signed(bundle))
 
 
@@ -307,10 +308,10 @@ def test_a_forged_scaling_of_another_shape_is_refused(shapes):
 
 def test_the_model_card_has_data_split_scores_limits_and_licences(trained):
     card = (trained.run / "predictor" / "README.md").read_text()
-    for title in ("Use", "Data", "Split", "Test scores and baselines", "Limits", "Encoders"):
+    for title in ("Use", "Data", "What was measured", "Limits", "Encoders"):
         assert f"## {title}" in card
     summary = json.loads((trained.run / "summary.json").read_text())
-    assert f"| {summary['baselines']['ridge']['test']['rmse']:.3f} |" in card
+    assert f"| {summary['regimes'][0]['rmse']:.2f} |" in card
     assert "60 pairs" in card
     assert f"fingerprint `{'ab' * 16}`; licence not known" in card
 
@@ -339,18 +340,24 @@ def test_a_factorised_head_gives_the_output_of_the_whole_head(shape):
     torch.testing.assert_close(found, want, rtol=1e-5, atol=1e-5)
 
 
-def test_an_ensemble_predicts_the_mean_and_sigma_adds_spread_and_noise(trained):
-    abag.fit(trained.frame, trained.store, trained.at / "folds", **QUICK | {"folds": 4})
-    predictor = load_predictor(trained.at / "folds")
+def test_members_predict_their_mean_and_sigma_adds_spread_and_noise(trained):
+    abag.fit(trained.frame, trained.store, trained.at / "members", **QUICK | {"members": 4})
+    predictor = load_predictor(trained.at / "members")
     rng = np.random.default_rng(0)
     x_ND, y_ME = (rng.normal(size=(n, 6)).astype(np.float32) for n in (9, 5))
     i, j = rng.integers(9, size=40), rng.integers(5, size=40)
-    vectors = PairVectors(x_ND, y_ME, i, j)
-    each = [m.model.predict(vectors) for m in predictor.members]
-    pkd, sigma = predictor.score(vectors)
+    vectors, known = PairVectors(x_ND, y_ME, i, j), np.zeros(40, np.int8)
+    parts = {one.name: one for one in predictor.parts}
+    each = [model.predict(vectors) for model in parts["mlp"].models]
     assert len(each) == 4
-    np.testing.assert_allclose(pkd, np.mean(each, axis=0), rtol=1e-12)
-    np.testing.assert_allclose(sigma, np.sqrt(np.var(each, axis=0) + predictor.noise**2))
+    (regime,) = predictor.regimes.values()
+    weights = dict(zip(parts, regime.weights, strict=True))
+    want = weights["mlp"] * np.mean(each, axis=0)
+    want += weights.get("train_mean", 0.0) * parts["train_mean"].predict(vectors)
+    pkd, sigma = predictor.values(vectors, NewSequences(known, known))
+    np.testing.assert_allclose(pkd, want, rtol=1e-12)
+    deviation = regime.spread**2 * np.var(each, axis=0) + regime.noise**2
+    np.testing.assert_allclose(sigma, np.sqrt(deviation))
 
 
 # ---- lists of chains -----------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from abag.head import prepare
 from abag.head.data.demo import demo_table
 from abag.head.model.config import FitConfig
 from abag.head.prepare import MOST_ROWS, prepare_fit, preparing
-from abag.head.splits import groups
+from abag.head.regimes import groups
 
 PLAIN = ["--antibody-encoder", "composition", "--antigen-encoder", "composition"]
 

@@ -14,7 +14,6 @@ from drawn import add_vectors
 
 import abag
 from abag.cli import main
-from abag.head.evaluation import comparison
 from abag.head.runs.rendering import report
 from abag.head.runs.saved_run import NoFinishedRun
 
@@ -32,19 +31,12 @@ def case(tmp_path_factory):
     frame = frame.assign(pKd=8 + rng.normal(size=len(frame)), id=range(100, 100 + len(frame)))
     frame["antigen_name"] = [f"target {one[:2]}" for one in frame["antigen"]]
     add_vectors(at / "store", frame)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(comparison, "DRAWS", 20)
-        for name, options in {
-            "one": {"split": "random", "learning_curve": True},
-            "folds": {"split": "antigen", "folds": 3, "repeats": 2},
-        }.items():
-            abag.fit(frame, at / "store", at / name, **QUICK | options)
+    for name, options in {
+        "one": {"split": "random", "learning_curve": True},
+        "folds": {"split": "antigen", "folds": 3},
+    }.items():
+        abag.fit(frame, at / "store", at / name, **QUICK | options)
     return SimpleNamespace(at=at, frame=frame)
-
-
-@pytest.fixture(autouse=True)
-def _few_draws(monkeypatch):
-    monkeypatch.setattr(comparison, "DRAWS", 20)
 
 
 @pytest.fixture
@@ -111,7 +103,7 @@ def text_for_numbers(run):
 
 
 def rows_without_numbers(run):
-    path = run / "predictions.parquet"
+    path = run / "pairs.parquet"
     pd.read_parquet(path).assign(row="first").to_parquet(path, index=False)
 
 
@@ -122,7 +114,7 @@ def not_parquet(run):
 
 def no_scores(run):
     summary = json.loads((run / "summary.json").read_text())
-    (run / "summary.json").write_text(json.dumps(summary | {"baselines": 3}))
+    (run / "summary.json").write_text(json.dumps(summary | {"regimes": 3}))
 
 
 @pytest.mark.parametrize(
@@ -159,11 +151,12 @@ def test_predictions_have_the_rows_and_names_of_the_table(case):
 
 def test_baselines_have_the_scores_of_the_summary(case):
     run = case.at / "one"
-    test = pd.read_parquet(run / "predictions.parquet").query("split == 'test'")
-    found = pd.read_parquet(run / "baselines.parquet")
+    test, found = (pd.read_parquet(run / f"{n}.parquet") for n in ("predictions", "baselines"))
     keys = ["antibody_key", "antigen_key"]
     assert (found[keys].to_numpy() == test[keys].to_numpy()).all()
-    scores = json.loads((run / "summary.json").read_text())["baselines"]
-    for name, parts in scores.items():
-        rmse = np.sqrt(np.mean((found[name].to_numpy() - test["pkd"].to_numpy()) ** 2))
-        assert rmse == pytest.approx(parts["test"]["rmse"])
+    (regime,) = json.loads((run / "summary.json").read_text())["regimes"]
+    for name, scores in regime["metrics"].items():
+        values = test["pkd_predicted"] if name == "head" else found[name]
+        square = pd.Series((values.to_numpy() - test["pkd"].to_numpy()) ** 2)
+        rmse = np.sqrt(square.groupby(test["fold"]).mean()).mean()
+        assert rmse == pytest.approx(scores["rmse"])

@@ -14,10 +14,10 @@ from abag.core.options import BadOption
 from abag.embed.sequences.pairs import read_pairs
 from abag.head.data.label_options import LabelOptions
 from abag.head.data.labels import label_pairs
-from abag.head.splits import groups, split_methods
-from abag.head.splits.split_methods import SPLIT_METHODS, describe_splits, make_splits
-from abag.head.splits.split_options import SPLIT_VALUES, SplitOptions
-from abag.head.splits.splits import (
+from abag.head.regimes import groups, split_methods
+from abag.head.regimes.split_methods import SPLIT_METHODS, describe_splits, make_splits
+from abag.head.regimes.split_options import SPLIT_VALUES, SplitOptions
+from abag.head.regimes.splits import (
     TEST,
     TRAIN,
     UNUSED,
@@ -159,23 +159,6 @@ def test_a_split_by_both_is_drawn_again_if_a_part_is_empty(monkeypatch):
     assert not shared(pairs.antigen, again[0])
 
 
-def test_the_mutations_split_trains_near_the_parent_and_tests_far_from_it():
-    rng = np.random.default_rng(2)
-    parent = protein(rng, 200)
-    counts = np.repeat(np.arange(10), 12)
-    heavies = [variant(rng, parent, int(n)) for n in counts]
-    frame = pd.DataFrame(
-        {"heavy": heavies, "antigen": protein(rng, 80), "pkd": rng.normal(8, 1, 120)}
-    )
-    pairs = pairs_of(frame)
-    n = counts[pairs.row]
-    (split,) = make_splits(pairs, SplitOptions(split="mutations=5:8"))
-    assert set(n[split.part == TRAIN]) == set(range(6))
-    assert set(n[split.part == TEST]) == {8, 9}
-    (chosen,) = make_splits(pairs, SplitOptions(split="mutations"))
-    assert n[chosen.part == TEST].min() > n[chosen.part == TRAIN].max() + 1
-
-
 def test_the_split_does_not_depend_on_the_order_of_rows():
     frame = measured()
     options = SplitOptions(split="antigen", folds=3, seed=5)
@@ -274,12 +257,9 @@ def test_auto_repeats_folds_until_one_test_part_holds_ten_clusters(antigens, spl
         assert len(np.unique(found[0].group[found[0].rows(TEST)])) >= 10
 
 
-def test_auto_splits_one_antigen_by_antibodies_or_mutations():
+def test_auto_splits_one_antigen_by_antibodies():
     by_antibody = make_splits(pairs_of(measured(families=40, antigens=1, rows=300)))
     assert by_antibody[0].name == "antibody"
-    (by_mutations,) = make_splits(pairs_of(measured(families=1, antigens=1, rows=300)))
-    assert by_mutations.name == "mutations"
-    assert "distant variants are held out" in by_mutations.description["why"]
 
 
 def test_test_rows_whose_peptide_is_part_of_a_training_antigen_are_counted():
@@ -319,8 +299,8 @@ def test_clusters_are_cached(tmp_path, monkeypatch):
     options = SplitOptions(split="antigen")
     first = make_splits(pairs, options, cache=tmp_path)
     assert list(tmp_path.iterdir())
-    monkeypatch.setattr("abag.head.splits.groups.antigen_clusters", None)
-    monkeypatch.setattr("abag.head.splits.groups.antibody_clusters", None)
+    monkeypatch.setattr("abag.head.regimes.groups.antigen_clusters", None)
+    monkeypatch.setattr("abag.head.regimes.groups.antibody_clusters", None)
     again = make_splits(pairs, options, cache=tmp_path)
     assert again[0].part.tolist() == first[0].part.tolist()
 
@@ -332,8 +312,7 @@ def test_clusters_are_cached(tmp_path, monkeypatch):
         ({"split": "column=none"}, BadSplit, "no such column; found heavy"),
         ({"split": "file=absent.parquet"}, BadSplit, "no such file"),
         ({"split": f"file={__file__}"}, BadSplit, "cannot be read: .*; expected Parquet or CSV"),
-        ({"split": "mutations=5:6"}, BadSplit, "expected NEAR:FAR"),
-        ({"split": "mutations", "folds": 3}, BadSplit, "has no folds"),
+        ({"split": "mutations"}, BadSplit, "the antibodies are not variants of one"),
     ],
 )
 def test_an_impossible_split_is_refused_in_one_line(options, error, says):

@@ -1,4 +1,4 @@
-"""Heads in closed form and stacks as heads of a run: fit, bundle, resume, predict."""
+"""Parts of a prediction and their weights: fit, weigh, store, refit and predict."""
 
 import json
 from itertools import chain
@@ -9,22 +9,27 @@ import numpy as np
 import pandas as pd
 import pytest
 from drawn import write_vectors
+from hypothesis import given
+from hypothesis import strategies as st
 
 import abag
-from abag.core.arrays import hex_keys
 from abag.core.options import BadOption, schema
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.store import open_store
 from abag.head.closed_form import registry
+from abag.head.closed_form.pair_model import PairVectors, TrainingRows, fit_linear
+from abag.head.evaluation.baselines import inner_folds
 from abag.head.model.config import HEADS_WITH, FitConfig, HeadName, RunMismatch, is_used
 from abag.head.prediction import fitted
 from abag.head.prediction.bundle import load_predictor
-from abag.head.training import stack as stack_module
+from abag.head.prediction.fitted import FittedParts, stack_weights, weigh
+from abag.head.regimes.regimes import REGIMES, MeasuredRegime, effective_groups
+from abag.head.regimes.splits import TEST, TRAIN, Split
 
 RESIDUES = list("ACDEFGHIKLMNPQRSTVWY")
 QUICK = {
-    "report": False, "split": "antibody", "widths": (8,), "epochs": 2, "batch_size": 16,
-    "device": "cpu", "say": lambda _text: None,
+    "report": False, "split": "antibody", "folds": 2, "widths": (8,), "epochs": 2,
+    "batch_size": 16, "device": "cpu", "say": lambda _text: None,
 }  # fmt: skip
 
 
@@ -50,50 +55,37 @@ def fit(case, run, **options):
     return abag.fit(case.frame, case.store, run, **quick | options)
 
 
-def same_predictions(run, case):
-    """Whether the bundle of a run predicts what its fit wrote for the only fold."""
-    written = pd.read_parquet(run / "predictions.parquet")
-    predictor = load_predictor(run)
-    chains = []
-    for kind, unique in read_pairs(case.frame).sequences.items():
-        of_key = dict(zip(hex_keys(unique.keys), unique.chains, strict=True))
-        chains.append([of_key[key] for key in written[f"{kind}_key"]])
-    found, _ = predictor.score_stored(open_store(case.store), *chains)
-    for name in ("pkd_predicted", "sigma"):
-        np.testing.assert_allclose(found[name], written[name], rtol=1e-4)
+def weights_of(run):
+    return (run / "predictor/weights.safetensors").read_bytes()
 
 
-@pytest.mark.parametrize("head", ["ridge", "antibody_ridge", "kernel", "gp", "stack", "auto"])
-def test_a_head_is_fitted_stored_and_refitted_to_the_same_bits(case, tmp_path, head):
-    run, again = tmp_path / "run", tmp_path / "again"
+@pytest.mark.parametrize("head", ["ridge", "antibody_ridge", "kernel", "gp", "mlp", "stack"])
+def test_a_head_is_fitted_and_refitted_to_the_same_bits(case, tmp_path, head):
+    run, again, said = tmp_path / "run", tmp_path / "again", []
     summary = fit(case, run, head=head)
-    assert (
-        summary["metrics"]["test"]["rmse"]
-        < 0.6 * summary["baselines"]["train_mean"]["test"]["rmse"]
-    )
-    assert sum(summary["shares"].values()) == pytest.approx(1)
-    same_predictions(run, case)
-    said = []
-    assert fit(case, run, head=head, say=said.append) == json.loads(
-        (run / "summary.json").read_text()
-    )
+    (one,) = summary["regimes"]
+    assert one["regime"] == "new_antibody"
+    assert sum(one["weights"].values()) == pytest.approx(1)
+    if head != "mlp":  # which takes a few steps only
+        assert one["rmse"] < 0.6 * one["rmse_of_mean"]
+    written = json.loads((run / "summary.json").read_text())
+    assert fit(case, run, head=head, say=said.append) == written
     assert "nothing to do" in said[-1]
     (run / "summary.json").unlink()  # interrupted before the last file
     fit(case, run, head=head)
     fit(case, again, head=head)
-    for name in (
-        "predictions.parquet",
-        "predictor/predictor.json",
-        "predictor/weights.safetensors",
-    ):
+    for name in ("predictions.parquet", "predictor/predictor.json"):
         assert (run / name).read_bytes() == (again / name).read_bytes()
+    assert weights_of(run) == weights_of(again)
 
 
 @pytest.mark.parametrize("head", ["kernel", "stack"])
 def test_a_head_scores_tables_and_all_pairs_and_is_listed(case, tmp_path, head):
     fit(case, tmp_path / "run", head=head, folds=3)
     predictor, said = load_predictor(tmp_path / "run"), lambda _text: None
-    assert sum(member.weight for member in predictor.members) == pytest.approx(1)
+    (regime,) = predictor.regimes.values()
+    assert len(regime.weights) == len(predictor.parts)
+    assert sum(regime.weights) == pytest.approx(1)
     abag.predict(case.frame, tmp_path / "run", tmp_path / "rows.csv", store=case.store, say=said)
     abag.predict(
         case.frame, tmp_path / "run", tmp_path / "cross.csv", cross=case.frame, store=case.store,
@@ -104,103 +96,250 @@ def test_a_head_scores_tables_and_all_pairs_and_is_listed(case, tmp_path, head):
     assert len(both) == len(rows) == len(cross)
     np.testing.assert_allclose(both["pkd_predicted"], both["pkd_predicted_cross"], rtol=1e-9)
     assert both["sigma"].std() > 0
+    assert both["pkd_predicted"].corr(case.frame["pKd"]) > 0.9
     (listed,) = abag.runs(tmp_path / "run")["runs"]
     assert listed["state"] == "finished"
 
 
-@pytest.mark.parametrize(("members", "networks"), [(1, 2), (4, 4)])
-def test_each_network_of_a_stack_leaves_out_one_inner_fold(
-    case, tmp_path, monkeypatch, members, networks
-):
-    found, said = [], []
-    plain = stack_module.make_training_sets
-
-    def make_training_sets(config, pairs, split):
-        found.append((plain(config, pairs, split), split))
-        return found[-1][0]
-
-    monkeypatch.setattr("abag.head.training.train.make_training_sets", make_training_sets)
-    summary = fit(case, tmp_path / "run", head="stack", members=members, say=said.append)
-    ((sets, split),) = found
-    training = split.rows(0)
-    left_out = [np.setdiff1d(training, one) for one in sets]
-    assert [round(5 * len(rows) / len(training)) for rows in left_out] == [1] * networks
-    groups = [set(split.group[rows]) for rows in left_out]
-    assert not set.intersection(*groups[:2])
-    assert sum(f"{sum(map(len, left_out))} training pairs" in text for text in said) == 1
-    assert summary["kept"] == 1.0  # the weights take the place of the shrinkage
-    assert "shrunk" not in (tmp_path / "run/predictor/README.md").read_text()
+def test_a_predictor_holds_the_parts_that_are_fitted_to_all_pairs(case, tmp_path):
+    fit(case, tmp_path / "run", head="ridge")
+    predictor = load_predictor(tmp_path / "run")
+    store, table = open_store(case.store), read_pairs(case.frame)
+    sides = [table.sequences[kind] for kind in ("antibody", "antigen")]
+    tables = [
+        store.folder(one.kind, getattr(predictor, one.kind).fingerprint).read(one.keys, "mean")
+        for one in sides
+    ]
+    vectors = PairVectors(*tables, *(one.of_row for one in sides))
+    rows, groups = np.arange(len(case.frame)), sides[0].of_row
+    labels = SimpleNamespace(pkd=case.frame["pKd"].to_numpy())
+    alone = fit_linear(TrainingRows(labels, vectors, rows, inner_folds(groups))).model
+    (ridge,) = (part for part in predictor.parts if part.name == "ridge")
+    np.testing.assert_allclose(ridge.predict(vectors), alone.predict(vectors), atol=0.02)
 
 
-def test_the_mean_is_weighed_by_its_error_on_labels_of_other_folds():
-    rng = np.random.default_rng(0)
-    training = SimpleNamespace(fold=rng.integers(5, size=60), pkd=rng.normal(8, 1, 60))
-    found = fitted._mean_of_other_folds(training)
-    expected = [training.pkd[training.fold != fold].mean() for fold in training.fold]
-    np.testing.assert_allclose(found, expected)
-
-
-def test_a_stack_of_a_large_table_is_weighed_on_the_validation_pairs(case, tmp_path, monkeypatch):
-    monkeypatch.setattr(stack_module, "INNER_PAIRS", 10)
-    said = []
-    fit(case, tmp_path / "run", head="stack", say=said.append)
-    assert any("by the errors on" in text and "validation pairs" in text for text in said)
-    same_predictions(tmp_path / "run", case)
-
-
-def test_auto_takes_the_model_with_the_smallest_error_on_pairs_not_seen(case, tmp_path):
-    said = []
-    summary = fit(case, tmp_path / "run", head="auto", say=said.append)
-    (line,) = [text for text in said if "RMSE on pairs not seen" in text]
-    rmse = {n: float(v) for n, v in (one.split() for one in line.split(": ")[2].split(", "))}
-    assert rmse.keys() == {"kernel", "gp", "ridge", "network", "mean", "stack"} | {
-        "antibody_ridge",
-        "antigen_ridge",
-    }
-    best = min(rmse, key=rmse.get)
-    assert rmse[best] <= rmse["ridge"] < 0.5 < rmse["mean"]
-    if best != "stack":
-        assert summary["shares"][best] == 1
-
-
-@pytest.mark.parametrize("head", ["auto", "stack"])
-def test_labels_of_the_test_part_change_nothing_but_the_scores(case, tmp_path, head):
-    rng = np.random.default_rng(1)
-    part = np.where(rng.random(len(case.frame)) < 0.2, "test", "train")
-    part[rng.random(len(part)) < 0.1] = "val"
+def test_labels_of_a_fold_change_nothing_that_is_predicted_of_it_by_one_part(case, tmp_path):
+    part = np.where(np.arange(len(case.frame)) % 5 == 0, "test", "train")
+    part[1::10] = "val"
     frame = case.frame.assign(part=part)
-    changed = frame.assign(
-        pKd=np.where(part == "test", rng.uniform(6, 10, len(part)), frame["pKd"])
-    )
+    labels = np.random.default_rng(1).uniform(6, 10, len(part))
+    changed = frame.assign(pKd=np.where(part == "test", labels, frame["pKd"]))
     found = []
     for name, table in (("a", frame), ("b", changed)):
-        run = tmp_path / name
-        fit(SimpleNamespace(frame=table, store=case.store), run, head=head, split="column=part")
-        predictions = pd.read_parquet(run / "predictions.parquet")[["pkd_predicted", "sigma"]]
-        weights = (run / "predictor/weights.safetensors").read_bytes()
-        found.append((predictions, pd.read_parquet(run / "baselines.parquet"), weights))
-    (predicted, baselines, weights), (again, baselines_again, weights_again) = found
-    pd.testing.assert_frame_equal(again, predicted, check_exact=True)
-    pd.testing.assert_frame_equal(baselines_again, baselines, check_exact=True)
-    assert weights_again == weights
+        one = SimpleNamespace(frame=table, store=case.store)
+        fit(one, tmp_path / name, head="stack", split="column=part", folds=0)
+        found.append(pd.read_parquet(tmp_path / name / "baselines.parquet"))
+    pd.testing.assert_frame_equal(*found, check_exact=True)
+
+
+# ---- the weights ---------------------------------------------------------------------------------
+
+
+def draw_errors(seed, parts, rows):
+    rng = np.random.default_rng(seed)
+    scale, offset = rng.uniform(0.1, 3, parts), rng.normal(size=parts)
+    return rng, rng.normal(size=(rows, parts)) * scale + offset
+
+
+@given(seed=st.integers(0, 10_000), parts=st.integers(1, 5), rows=st.integers(1, 40))
+def test_weights_are_not_negative_add_up_to_one_and_no_others_cost_less(seed, parts, rows):
+    rng, error_RK = draw_errors(seed, parts, rows)
+    group = rng.integers(5, size=rows)
+    weights = stack_weights(error_RK, group)
+    assert weights.min() >= 0
+    assert weights.sum() == pytest.approx(1)
+    square_K = np.square(error_RK).mean(axis=0)
+    best, pull = np.eye(parts)[square_K.argmin()], fitted.PRIOR_GROUPS / effective_groups(group)
+
+    def cost(of_K):
+        away = np.square(of_K - best).sum()
+        return np.square(error_RK @ of_K).mean() + pull * square_K.min() * away
+
+    others = np.concatenate([np.eye(parts), rng.dirichlet(np.ones(parts), 50)])
+    assert cost(weights) <= min(map(cost, others)) * (1 + 1e-6) + 1e-9
+
+
+def test_few_groups_pull_the_weights_to_the_best_part_and_many_follow_the_errors():
+    rows = 600
+    error_RK = np.random.default_rng(0).normal(size=(rows, 2)) * [0.5, 1.0]
+    few, some, many = (stack_weights(error_RK, np.arange(rows) % n)[0] for n in (2, 20, rows))
+    by_variance = 1 / (1 + 0.5**2)  # the errors are independent
+    assert many == pytest.approx(by_variance, abs=0.03)
+    assert many < some < few
+    assert few > 0.85
+
+
+def test_a_group_with_most_of_the_pairs_counts_like_few_groups():
+    error_RK = np.random.default_rng(0).normal(size=(600, 2)) * [0.5, 1.0]
+    unequal = np.where(np.arange(600) < 500, 0, np.arange(600))
+    assert stack_weights(error_RK, unequal)[0] > stack_weights(error_RK, np.arange(600))[0] + 0.05
+
+
+def test_a_part_without_errors_has_all_the_weight():
+    error_RK = np.array([[1.0, 0.0, -1.0], [-1.0, 0.0, 1.0]])
+    assert stack_weights(error_RK, np.arange(2)).tolist() == [0, 1, 0]
+
+
+def test_a_bad_part_does_not_pull_weight_from_the_best():
+    error_RK = np.random.default_rng(0).normal(size=(60, 3)) * [0.1, 1.0, 1.0]
+    both = [stack_weights(one, np.arange(60))[0] for one in (error_RK, error_RK * [1.0, 1.0, 20.0])]
+    assert min(both) > 0.9
+    assert both[1] == pytest.approx(both[0], abs=0.04)
+
+
+# ---- a regime ------------------------------------------------------------------------------------
+
+
+class Labels:
+    """What weighing reads of labelled pairs."""
+
+    def __init__(self, pkd, censored, antigen):
+        self.pkd, self.censored, self.antigen = pkd, censored, antigen
+
+    def __len__(self):
+        return len(self.pkd)
+
+
+def make_regime(pkd, predicted, *, folds=2, censored=None, group=None):
+    """A regime whose folds test the pairs in turn, and parts with given predictions, by name."""
+    n = len(pkd)
+    group = np.arange(n) if group is None else group
+    censored = np.zeros(n, np.int8) if censored is None else censored
+    pairs = Labels(pkd, censored, np.zeros(n, np.int64))
+    part_FP = [
+        np.where(np.arange(n) % folds == k, TEST, TRAIN).astype(np.int8) for k in range(folds)
+    ]
+    splits = [Split(name="known", part=part, group=group, fold=k) for k, part in enumerate(part_FP)]
+    parts = [
+        FittedParts(dict.fromkeys(predicted, ()), dict(predicted), np.zeros(n)) for _ in splits
+    ]
+    return pairs, MeasuredRegime(REGIMES["known"], tuple(splits), (group,)), parts
+
+
+def test_the_weights_of_a_fold_come_from_the_other_folds(monkeypatch):
+    monkeypatch.setattr(fitted, "PRIOR_GROUPS", 0.0)
+    rng, n = np.random.default_rng(0), 60
+    pkd, even = rng.normal(8, 1, n), np.arange(n) % 2 == 0
+    # each part is right in one fold only: weights of the own fold would make no error
+    predicted = {
+        "train_mean": np.full(n, 8.0),
+        "first": np.where(even, pkd, 20.0),
+        "second": np.where(even, 20.0, pkd),
+    }
+    found = weigh(*make_regime(pkd, predicted))
+    assert found.predicted[0][even] == pytest.approx(20)
+    assert found.predicted[1][~even] == pytest.approx(20)
+    assert found.score["rmse"] > 10
+
+
+def test_labels_of_a_fold_change_no_prediction_of_it():
+    rng, n = np.random.default_rng(0), 60
+    pkd, even = rng.normal(8, 1, n), np.arange(n) % 2 == 0
+    noisy = {name: pkd + s * rng.normal(size=n) for name, s in (("ridge", 0.5), ("kernel", 0.7))}
+    predicted = {"train_mean": np.full(n, 8.0)} | noisy
+    one = weigh(*make_regime(pkd, predicted))
+    other = weigh(*make_regime(np.where(even, rng.normal(8, 1, n), pkd), predicted))
+    np.testing.assert_array_equal(one.predicted[0][even], other.predicted[0][even])
+    assert (one.predicted[1][~even] != other.predicted[1][~even]).any()
+
+
+def test_the_halves_of_a_single_fold_weigh_each_other():
+    rng, n = np.random.default_rng(0), 200
+    pkd = rng.normal(8, 1, n)
+    predicted = {"train_mean": np.full(n, 8.0), "ridge": pkd + 0.5 * rng.normal(size=n)}
+    pairs, measured, parts = make_regime(pkd, predicted, folds=1)
+    found = weigh(pairs, measured, parts)
+    share = (found.predicted[0] - 8) / (predicted["ridge"] - 8)
+    assert len(np.unique(share.round(6))) == 2
+
+
+def test_where_no_part_beats_the_mean_the_mean_has_nearly_all_the_weight():
+    rng, n = np.random.default_rng(0), 200
+    pkd = rng.normal(8, 1, n)
+    useless = {f"part {k}": 8 + rng.normal(size=n) for k in range(4)}
+    group = np.arange(n) // 10
+    found = weigh(*make_regime(pkd, {"train_mean": np.full(n, 8.0)} | useless, group=group))
+    assert found.weights["train_mean"] > 0.9
+    assert found.score["rmse"] == pytest.approx(found.score["rmse_of_mean"], rel=0.03)
+    assert not found.score["better_than_mean"]["low"] > 0
+
+
+def test_sigma_covers_the_out_of_fold_errors_and_widens_with_their_variance():
+    rng, n = np.random.default_rng(0), 2000
+    variance = rng.uniform(0.1, 2, n)
+    pkd = 8 + 2 * rng.normal(size=n)
+    predicted = {"train_mean": np.full(n, 8.0), "gp": pkd + np.sqrt(variance) * rng.normal(size=n)}
+    pairs, measured, parts = make_regime(pkd, predicted, folds=4)
+    for one in parts:
+        one.variance = variance
+    found = weigh(pairs, measured, parts)
+    assert found.score["coverage"] == pytest.approx(0.9, abs=0.03)
+    assert np.corrcoef(found.sigma[0], np.sqrt(variance))[0, 1] > 0.9
+
+
+def test_a_bound_that_a_part_satisfies_is_no_error():
+    rng, n = np.random.default_rng(0), 400
+    hidden = rng.normal(8, 1, n)
+    censored = np.where(hidden < 8, -1, 0).astype(np.int8)
+    pkd = np.maximum(hidden, 8)
+    predicted = {"train_mean": np.full(n, pkd.mean()), "ridge": hidden + 0.1 * rng.normal(size=n)}
+    found = weigh(*make_regime(pkd, predicted, censored=censored))
+    assert found.weights["ridge"] > 0.95
+    assert found.noise < 0.2
+
+
+def test_a_part_that_some_folds_lack_has_no_weight():
+    rng, n = np.random.default_rng(0), 60
+    pkd = rng.normal(8, 1, n)
+    predicted = {"train_mean": np.full(n, 8.0), "ridge": pkd + 0.5, "kernel": pkd}
+    pairs, measured, parts = make_regime(pkd, predicted)
+    del parts[1].models["kernel"]
+    assert "kernel" not in weigh(pairs, measured, parts).weights
 
 
 # ---- the default ---------------------------------------------------------------------------------
 
 
-PARTS = {"kernel", "gp", "ridge", "network", "mean"}
+PARTS = {
+    "train_mean", "mlp", "kernel", "gp", "ridge", "antibody_ridge", "antigen_ridge",
+    "composition_ridge",
+}  # fmt: skip
+"""One-hot parts need variants of one antibody."""
 
 
 def recorded_head(run):
     return json.loads((run / "config.json").read_text())["head"]
 
 
-def test_the_default_head_is_a_stack_of_five_models(case, tmp_path):
+def parts_of(run):
+    return {part.name for part in load_predictor(run).parts}
+
+
+def test_by_default_all_parts_are_weighed(case, tmp_path):
     summary = fit(case, tmp_path / "run")
     assert recorded_head(tmp_path / "run") == "stack"
-    assert summary["shares"].keys() == PARTS
+    (regime,) = summary["regimes"]
+    assert regime["weights"].keys() <= PARTS
+    assert parts_of(tmp_path / "run") <= PARTS
     same = fit(case, tmp_path / "same", head="stack")
-    assert same["metrics"] == summary["metrics"]
+    assert same["regimes"] == summary["regimes"]
+
+
+@pytest.mark.parametrize(("head", "part"), [("ridge", "ridge"), ("lowrank", "mlp")])
+def test_a_head_is_weighed_against_the_mean_alone(case, tmp_path, head, part):
+    fit(case, tmp_path / "run", head=head)
+    assert parts_of(tmp_path / "run") <= {part, "train_mean"}
+
+
+def test_each_regime_of_the_default_has_weights_of_its_own(case, tmp_path):
+    summary = fit(case, tmp_path / "run", head="ridge", split="auto", folds=3)
+    assert [one["regime"] for one in summary["regimes"]] == ["known", "new_antibody"]
+    assert [one["regime"] for one in summary["not_measured"]] == ["new_antigen", "both_new"]
+    regimes = load_predictor(tmp_path / "run").regimes
+    assert regimes.keys() == {"known", "new_antibody"}
+    for one in summary["regimes"]:
+        assert regimes[one["regime"]].noise == one["noise"]
+        assert one["sentence"].endswith(regimes[one["regime"]].verdict.split(": ", 1)[-1])
 
 
 def test_a_run_of_another_head_is_refused_without_it(case, tmp_path):
@@ -223,8 +362,8 @@ def test_a_run_of_another_head_is_refused_without_it(case, tmp_path):
 )
 def test_a_stack_takes_the_options_of_its_network(case, tmp_path, options):
     summary = fit(case, tmp_path / "run", **options)
-    assert summary["shares"].keys() == PARTS
-    assert np.isfinite(summary["metrics"]["test"]["rmse"])
+    assert "mlp" in summary["regimes"][0]["metrics"] or summary["steps"] > 0
+    assert np.isfinite(summary["regimes"][0]["rmse"])
 
 
 @pytest.mark.parametrize("rows", [6, 12])
@@ -234,45 +373,40 @@ def test_a_stack_of_few_pairs_some_of_them_censored_is_fitted(case, tmp_path, ro
     frame = frame.assign(part=np.where(np.arange(rows) == 1, "val", part))
     few = SimpleNamespace(frame=frame, store=case.store)
     run = tmp_path / "run"
-    fit(few, run, split="column=part")
+    fit(few, run, split="column=part", folds=0)
     predicted = pd.read_parquet(run / "predictions.parquet")
     assert np.isfinite(predicted["pkd_predicted"]).all()
 
 
 @pytest.mark.parametrize(
-    ("largest", "parts"),
-    [
-        ({"kernel": 200, "gp": 10}, PARTS - {"gp"}),
-        ({"kernel": 10, "gp": 10}, PARTS - {"kernel", "gp"}),
-    ],
+    ("largest", "missing"),
+    [({"kernel": 200, "gp": 10}, {"gp"}), ({"kernel": 10, "gp": 10}, {"kernel", "gp"})],
 )
 def test_a_stack_leaves_out_what_takes_too_long_and_says_so(
-    case, tmp_path, monkeypatch, largest, parts
+    case, tmp_path, monkeypatch, largest, missing
 ):
     monkeypatch.setattr(registry, "LARGEST", largest)
-    monkeypatch.setattr(stack_module, "INNER_PAIRS", 10)
     said = []
-    summary = fit(case, tmp_path / "run", say=said.append)
-    assert summary["shares"].keys() == parts
-    (line,) = [text for text in said if "which are left out" in text]
-    assert all((f"{name} (10)" in line) == (name not in parts) for name in ("kernel", "gp"))
-    same_predictions(tmp_path / "run", case)
+    fit(case, tmp_path / "run", say=said.append)
+    assert not parts_of(tmp_path / "run") & missing
+    line = next(text for text in said if "which are left out" in text)
+    assert all((f"{name} (10)" in line) == (name in missing) for name in ("kernel", "gp"))
 
 
-WITH_A_NETWORK = "mlp, lowrank, notebook, stack, auto"
+WITH_A_NETWORK = "mlp, lowrank, notebook, stack"
 
 
 @pytest.mark.parametrize(
     ("options", "name", "head", "heads"),
     [
-        ({"head": "ridge", "widths": (5,)}, "widths", "ridge", "mlp, notebook, stack, auto"),
+        ({"head": "ridge", "widths": (5,)}, "widths", "ridge", "mlp, notebook, stack"),
         ({"head": "ridge", "rank": 5}, "rank", "ridge", "lowrank"),
         ({"head": "kernel", "lr": 1e-3}, "lr", "kernel", WITH_A_NETWORK),
         ({"head": "gp", "members": 4}, "members", "gp", WITH_A_NETWORK),
         ({"head": "one_hot_ridge", "epochs": 50}, "epochs", "one_hot_ridge", WITH_A_NETWORK),
         ({"head": "ridge", "preset": "large"}, "preset", "ridge", WITH_A_NETWORK),
         ({"head": "ridge", "patience": 2}, "patience", "ridge", WITH_A_NETWORK),
-        ({"head": "lowrank", "widths": (5,)}, "widths", "lowrank", "mlp, notebook, stack, auto"),
+        ({"head": "lowrank", "widths": (5,)}, "widths", "lowrank", "mlp, notebook, stack"),
         ({"rank": 5}, "rank", "stack", "lowrank"),
         ({"preset": "seed", "rank": 5}, "rank", "notebook", "lowrank"),
     ],
@@ -292,10 +426,3 @@ def test_every_head_takes_the_defaults_of_all_options():
     for head in get_args(HeadName):
         FitConfig(**options | {"head": head})
     assert set(chain.from_iterable(HEADS_WITH.values())) <= set(get_args(HeadName))
-
-
-def test_the_sigma_of_a_process_is_calibrated_on_groups_it_had_not_seen(case, tmp_path):
-    sigma = fit(case, tmp_path / "run", head="kernel")["sigma"]
-    assert sigma["calibrated"]
-    assert sigma["groups"] >= 5
-    assert sigma["coverage"]["90"] > 0.6

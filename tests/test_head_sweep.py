@@ -25,6 +25,7 @@ from abag.head.data.labels import NothingToLearn, label_pairs
 from abag.head.evaluation import baselines
 from abag.head.evaluation.ranking import spearman
 from abag.head.model.config import FitConfig, RunMismatch
+from abag.head.regimes.splits import BadSplit, TooFewGroups
 from abag.head.runs import summary as outcome
 from abag.head.runs.run_folder import read_inputs
 from abag.head.search import search, sweep
@@ -45,7 +46,6 @@ from abag.head.search.study import (
     quiet_optuna,
 )
 from abag.head.search.sweep import NoTrials, SweepClosed
-from abag.head.splits.splits import BadSplit, TooFewGroups
 
 RESIDUES = list("ACDEFGHIKLMNPQRSTVWY")
 QUICK = {"split": "antigen", "epochs": 4, "device": "cpu", "trials": 8}
@@ -174,8 +174,9 @@ def test_labels_of_the_test_part_do_not_affect_the_search(case, tmp_path):
         SimpleNamespace(table=changed, store=case.store), tmp_path / "other", final=True, members=2
     )
     assert other["best_trials"] == first["best_trials"]
-    assert other["final"]["metrics"]["validation"] == first["final"]["metrics"]["validation"]
-    assert other["final"]["metrics"]["test"] != first["final"]["metrics"]["test"]
+    [one], [two] = first["final"]["regimes"], other["final"]["regimes"]
+    assert one["n"] == two["n"] == rows.sum()
+    assert one["rmse"] != two["rmse"]
 
 
 def test_the_final_run_is_an_ordinary_run_of_the_winner_and_closes_the_sweep(case, tmp_path):
@@ -185,10 +186,9 @@ def test_the_final_run_is_an_ordinary_run_of_the_winner_and_closes_the_sweep(cas
     best = summary["best"]["params"]
     assert (config["lr"], config["loss"]) == (best["lr"], best["loss"])
     assert config["members"] == 3
-    assert summary["final"]["metrics"]["test"]["n"] > 0
+    assert summary["final"]["regimes"][0]["n"] > 0
     stacked = search.SHAPES[best["shape"]]["head"] == "mlp"  # the winner's network in a stack
     assert config["head"] == ("stack" if stacked else "lowrank")
-    assert len(summary["final"]["shares"]) == (5 if stacked else 1)
     again, said = quick_sweep(case, tmp_path / "s", trials=None, final=True, members=3)
     assert again["final"] == summary["final"]
     assert any("nothing to do" in text for text in said)
@@ -423,7 +423,7 @@ def test_a_sweep_can_choose_a_head_in_closed_form_and_refits_it(case, tmp_path, 
     config = json.loads((tmp_path / "s/final/config.json").read_text())
     assert (config["head"], config["members"]) == (best["shape"], 1)
     assert config["antibody_pooling"] == best["antibody_pooling"]
-    assert summary["final"]["metrics"]["test"]["spearman"] > 0.5
+    assert summary["final"]["regimes"][0]["spearman"]["value"] > 0.5
 
 
 def test_the_table_of_trials_shows_what_each_head_uses():

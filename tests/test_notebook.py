@@ -132,11 +132,12 @@ def test_a_missing_source_is_one_clear_line(source, tmp_path):
 @pytest.mark.parametrize(("sigma", "shown"), [({"sigma": "0.41"}, " ± 0.41"), ({}, "")])
 def test_predictions_are_shown_with_and_without_sigma(tmp_path, capsys, sigma, shown):
     code = {c.id: c.source for c in nbformat.read(NOTEBOOK, 4).cells}["predicted"]
-    row = {"id": "one", "pkd_predicted": "7.5", **sigma, "far_antibody": "True", "far_antigen": ""}
+    scores = {"pkd_predicted": "7.5", **sigma, "regime": "both_new"}
+    row = {"id": "one", **scores, "far": "True", "why_far": "no folds"}
     pd.DataFrame([row]).to_csv(tmp_path / "new.csv", index=False)
     exec(code, {"PREDICTED": tmp_path / "new.csv"})
-    far = "far from the training data: antibody"
-    assert capsys.readouterr().out == f"{'one':20} pKd  7.50{shown}  {far}\n"
+    far = "far from the training data: no folds"
+    assert capsys.readouterr().out == f"{'one':20} pKd  7.50{shown}  both_new  {far}\n"
 
 
 @pytest.mark.ci

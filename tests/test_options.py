@@ -25,11 +25,11 @@ from abag.embed.store.options import ExportOptions
 from abag.head.design.options import ScanOptions
 from abag.head.model.config import FitConfig
 from abag.head.prediction.options import PredictOptions
+from abag.head.regimes.split_methods import SPLIT_METHODS
+from abag.head.regimes.split_options import SPLIT_VALUES
 from abag.head.runs.options import EvaluateOptions, PlanOptions
 from abag.head.search.options import CHOSEN_BY_SWEEP, SweepOptions
 from abag.head.search.search import BATCH_PARAMETERS, RANGES, SHAPES
-from abag.head.splits.split_methods import SPLIT_METHODS
-from abag.head.splits.split_options import SPLIT_VALUES
 
 sys.path.insert(0, str(Path(__file__).parent))
 from make_stub import stub

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,7 +34,7 @@ from abag.head.evaluation.ridge import FeatureBlock, fit_ridges
 if TYPE_CHECKING:
     import torch
 
-    from abag.embed.sequences.chains import Chains
+    from abag.embed.sequences.chains import Chains, Kind
     from abag.head.data.labels import LabelledPairs
 
 Index: TypeAlias = NDArray[np.integer]
@@ -63,22 +63,24 @@ class PairVectors(NamedTuple):
     """Row of `antigen_ME` of each pair, (P,)."""
     antibody_chains: Sequence[Chains] | None = None
     """The N antibodies, for models that read residues."""
+    antigen_chains: Sequence[Chains] | None = None
 
-    def chains(self) -> Sequence[Chains]:
-        """Return the antibodies.
+    def chains(self, kind: Kind = "antibody") -> Sequence[Chains]:
+        """Return the unique antibodies or antigens.
 
         Raises
         ------
         SequencesMissing
             If they are not known.
         """
-        if self.antibody_chains is None:
+        found = self.antibody_chains if kind == "antibody" else self.antigen_chains
+        if found is None:
             msg = (
                 "the model reads residues, but only vectors were given; expected the chains of "
-                "each antibody, too."
+                f"each {kind}, too."
             )
             raise SequencesMissing(msg)
-        return self.antibody_chains
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +98,10 @@ class TrainingRows:
     """GPU for the sums of a ridge; by default, and for all else, the CPU."""
     shared: dict[str, object] = field(default_factory=dict, compare=False)
     """What several heads compute from these rows, so that only the first does."""
+
+    def with_vectors(self, vectors: PairVectors) -> TrainingRows:
+        """Return the same pairs with other vectors."""
+        return replace(self, vectors=vectors, shared={})
 
     @property
     def pkd(self) -> Floats:
@@ -223,11 +229,24 @@ class LinearModel:
         )
 
 
-def fit_linear(training: TrainingRows, sides: Sequence[int] = (0, 1)) -> ClosedFormFit:
+SIDES = ((0, 1), (0,), (1,))
+"""Sides with weights, 0 for the antibody and 1 for the antigen, of all ridges on vectors."""
+
+
+def fit_linear(training: TrainingRows, sides: tuple[int, ...] = (0, 1)) -> ClosedFormFit:
     """Fit a ridge to the exact training pairs; the inner folds choose its strength.
 
-    `sides` are those with weights: 0 for the antibody, 1 for the antigen.
+    The first call fits those of all `SIDES`, which share most of the work.
     """
+    fits = training.shared.get("ridges")
+    if fits is None:
+        fits = training.shared["ridges"] = dict(
+            zip(SIDES, _fit_ridges(training, SIDES), strict=True)
+        )
+    return cast("dict[tuple[int, ...], ClosedFormFit]", fits)[sides]
+
+
+def _fit_ridges(training: TrainingRows, choices: Sequence[tuple[int, ...]]) -> list[ClosedFormFit]:
     vectors, rows = training.vectors, training.rows
     antibody = Standardizer.of(vectors.antibody_ND, vectors.antibody[rows])
     antigen = Standardizer.of(vectors.antigen_ME, vectors.antigen[rows])
@@ -235,16 +254,17 @@ def fit_linear(training: TrainingRows, sides: Sequence[int] = (0, 1)) -> ClosedF
         FeatureBlock(antibody.apply(vectors.antibody_ND), vectors.antibody.astype(np.int64)),
         FeatureBlock(antigen.apply(vectors.antigen_ME), vectors.antigen.astype(np.int64)),
     ]
-    pkd, device = training.pairs.pkd, training.device
-    used = [blocks[side] for side in sides]
-    fit = fit_ridges(used, pkd, rows, training.fold, [range(len(used))], device)[0]
-    weights = [np.zeros(block.table_ND.shape[1]) for block in blocks]
-    ends = np.cumsum([len(weights[side]) for side in sides])[:-1]
-    for side, weight_D in zip(sides, np.split(fit.weight_D, ends), strict=True):
-        weights[side] = weight_D
-    model = LinearModel(LinearSettings(fit.intercept), antibody, antigen, *weights)
-    names = " and ".join(KINDS[side] for side in sides)
-    return ClosedFormFit(model, fit.inner, None, f"ridge on the vectors of {names}")
+    pkd, found = training.pairs.pkd, []
+    fits = fit_ridges(blocks, pkd, rows, training.fold, choices, training.device)
+    for sides, fit in zip(choices, fits, strict=True):
+        weights = [np.zeros(block.table_ND.shape[1]) for block in blocks]
+        ends = np.cumsum([len(weights[side]) for side in sides])[:-1]
+        for side, weight_D in zip(sides, np.split(fit.weight_D, ends), strict=True):
+            weights[side] = weight_D
+        model = LinearModel(LinearSettings(fit.intercept), antibody, antigen, *weights)
+        names = " and ".join(KINDS[side] for side in sides)
+        found.append(ClosedFormFit(model, fit.inner, None, f"ridge on the vectors of {names}"))
+    return found
 
 
 def expected_labels(
@@ -279,7 +299,7 @@ def impute_censored(training: TrainingRows) -> TrainingRows:
     training = replace(training, pairs=replace(pairs, pkd=pkd, censored=side))
     sigma = float(bound.std())
     for _ in range(ROUNDS):
-        mean = fit_linear(training).inner
+        mean = _fit_ridges(training, SIDES[:1])[0].inner
         label, variance = expected_labels(bound, censored, mean, max(sigma, LEAST_SIGMA))
         sigma = float(np.sqrt(np.mean(np.square(label - mean) + variance)))
         moved = np.abs(label - pkd[rows]).max()

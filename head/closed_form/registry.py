@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from abag.head.closed_form.composition import fit_composition_ridge
 from abag.head.closed_form.gaussian_process import INNER_PAIRS, fit_gaussian_process
 from abag.head.closed_form.pair_model import Fit, fit_linear
 from abag.head.closed_form.residue_model import (
@@ -27,6 +28,7 @@ CLOSED_FORM: Mapping[str, Fit] = {
     "antibody_ridge": partial(fit_linear, sides=(0,)),
     "antigen_ridge": partial(fit_linear, sides=(1,)),
     "one_hot_ridge": fit_one_hot_ridge,
+    "composition_ridge": fit_composition_ridge,
 }
 """How to fit each; `abag.head.model.config.HeadName` lists the same names for ``--head``."""
 CHECKS: Mapping[str, Callable[[Sequence[Chains], Index], object]] = {
@@ -34,13 +36,14 @@ CHECKS: Mapping[str, Callable[[Sequence[Chains], Index], object]] = {
     "one_hot_ridge": columns_of,
 }
 """What raises `DoesNotApply` before a fit, given chains and those of the training pairs, (F,)."""
-STACKED = ("kernel", "gp", "one_hot_kernel", "ridge")
-"""Closed-form models of a stack, beside the network and the mean. What kernel ridge tried saves the
-Gaussian process most of its search."""
-BASELINES = ("antibody_ridge", "antigen_ridge", "one_hot_ridge")
-"""Baselines that ``--head auto`` may choose, beside the models of a stack. The others need what a
-predictor does not have: labels of the same antigen, assay or nearest antibody, or clusters;
-the ridge on composition needs the frequencies of residues."""
+STACKED = (
+    "kernel", "gp", "one_hot_kernel", "ridge", "antibody_ridge", "antigen_ridge", "one_hot_ridge",
+    "composition_ridge",
+)  # fmt: skip
+"""Closed-form parts of a stack, beside the network and the mean; the last five are baselines, too.
+What kernel ridge tried saves the Gaussian process most of its search."""
+COMPARED = ("ridge", "antibody_ridge", "antigen_ridge", "one_hot_ridge", "composition_ridge")
+"""Parts that every fit is compared with, also if they are not part of it."""
 ON_VECTORS = ("ridge", "kernel", "gp")
 """Heads whose results depend on the pooling of both vectors, which a sweep tries."""
 LARGEST = {"kernel": 12_000, "gp": INNER_PAIRS, "one_hot_kernel": 12_000}

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from abag.embed.sequences.pairs import SequenceTable
     from abag.head.design.options import RankOptions
 
-FAR_COLUMNS = ("far_antibody", "far_antigen")
+FAR_COLUMNS = ("far",)
 ADDED_COLUMNS = ("rank", "score", "expected_best", "probability_above")
 UNNAMED_ANTIGEN = "X"
 """Stands for the antigen of a table that names none."""
@@ -64,7 +64,7 @@ class Candidates:
     sigma: Floats | None
     """Standard error in pKd, (R,); None if the table has none."""
     far: Bools
-    """Whether antibody or antigen is far from the training set, (R,)."""
+    """Which pairs no measured regime covers, (R,)."""
     antibody: NDArray[np.int32]
     """Index into `antibody_keys`, (R,)."""
     antigen: NDArray[np.int32]

@@ -25,8 +25,7 @@ MAX_CELLS = 60_000
 """Single mutants on the page: 1 MB."""
 BEST_COLUMNS = (
     "parent", "mutation", "region", "difference", "difference_sigma", "pkd_predicted",
-    "far_antibody", "far_antigen", "new_positions", "new_residues", "changes", "new_combination",
-    "antigen_changes",
+    "regime", "far",
 )  # fmt: skip
 
 
@@ -55,7 +54,7 @@ class HeatMap:
         """Keep what is shown of the next single mutants, which come in the order of the parents."""
         if self._room:
             kept = scored.frame.head(self._room)
-            names = [n for n in kept if str(n).startswith(("difference", "far_"))]
+            names = [n for n in kept if str(n).startswith(("difference", "far"))]
             self._frames.append(kept[names])
             self._room -= len(kept)
 
@@ -84,7 +83,7 @@ class HeatMap:
             )
             for number, (parent, end) in enumerate(zip(self._parents, ends.tolist(), strict=True))
         ]
-        far = cells["far_antibody"] | cells["far_antigen"]
+        far = cells["far"]
         unused = {"parent"} if len(parents) == 1 else set()
         columns = [name for name in BEST_COLUMNS if name in best and name not in unused]
         return render_page(
@@ -116,7 +115,7 @@ def _describe(parent: Parent, pkd: float, cells: pd.DataFrame) -> dict[str, Any]
         "pkd": round(pkd, 3),
         "sites": [[s.chain, s.prefix, s.position, s.region, s.wild_type] for s in parent.sites],
         "difference": cells["difference"].round(3).tolist(),
-        "far": "".join(map(str, (cells["far_antibody"] + 2 * cells["far_antigen"]).tolist())),
+        "far": "".join(map(str, cells["far"].astype(int).tolist())),
     }
     if "difference_sigma" in cells:
         found["sigma"] = cells["difference_sigma"].round(3).tolist()

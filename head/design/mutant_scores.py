@@ -69,8 +69,8 @@ class ScoredMutants:
 
     @property
     def far(self) -> NDArray[np.bool_]:
-        """Which antibodies or antigens are far from the training set, (M,)."""
-        return np.asarray(self.frame["far_antibody"] | self.frame["far_antigen"])
+        """Which pairs no measured regime covers, (M,)."""
+        return self.frame["far"].to_numpy(bool)
 
 
 class MutantScorer:
@@ -144,12 +144,14 @@ class MutantScorer:
         pairs, parent = self._pairs(batch)
         scores, vectors = predictor.score_stored(store, *zip(*pairs, strict=True))
         pkd = scores["pkd_predicted"].to_numpy()
-        far = (scores["far_antibody"] | scores["far_antigen"]).to_numpy()
-        scores = predictor.without_bad_sigma(scores)
-        at = list(scores).index("far_antibody")
+        far = scores["far"].to_numpy()
+        at = list(scores).index("regime")
         scores.insert(at, "difference", pkd - pkd[parent])
         if self.has_sigma:
-            scores.insert(at + 1, "difference_sigma", difference_sigma(predictor, vectors, parent))
+            spread = spreads(predictor, scores)
+            scores.insert(
+                at + 1, "difference_sigma", spread * deviation(predictor, vectors, parent)
+            )
         for row, number in enumerate(dict.fromkeys(n for n, _ in batch)):
             self.parent_pkd[number] = pkd[row]
             if far[row]:
@@ -186,13 +188,20 @@ def _batches(mutants: Iterable[MutantOfParent]) -> Iterator[list[MutantOfParent]
 def has_difference_sigma(predictor: Predictor) -> bool:
     """Whether sigmas of differences can be computed."""
     kinds = GaussianProcess, OneHotKernel
-    processes = [m for m in predictor.members if isinstance(m.model, kinds)]
-    several = sum(member.weight > 0 for member in predictor.members) > 1
-    return predictor.spread > 0 and (bool(processes) or several)
+    models = [model for part in predictor.parts for model in part.models]
+    known = any(isinstance(model, kinds) for model in models) or len(models) > len(predictor.parts)
+    return known and any(one.spread > 0 for one in predictor.regimes.values())
 
 
-def difference_sigma(predictor: Predictor, vectors: PairVectors, parent: Index) -> Floats:
-    """Return the sigma of the difference between each pair and another one, in pKd.
+def spreads(predictor: Predictor, scores: pd.DataFrame) -> Floats:
+    """Return the factor of the standard deviation in sigma of each scored pair, (P,)."""
+    fallback = max(predictor.regimes.values(), key=lambda one: one.noise)
+    found = {name: predictor.regimes.get(name, fallback).spread for name in set(scores["regime"])}
+    return scores["regime"].map(found).to_numpy(np.float64)
+
+
+def deviation(predictor: Predictor, vectors: PairVectors, parent: Index) -> Floats:
+    """Return the standard deviation of the difference between each pair and another one, in pKd.
 
     Parameters
     ----------
@@ -201,24 +210,25 @@ def difference_sigma(predictor: Predictor, vectors: PairVectors, parent: Index) 
     vectors : PairVectors
         P pairs.
     parent : NDArray, shape=(P,), dtype=integer
-        The pair that each is compared with; for itself the sigma is 0.
+        The pair that each is compared with; for itself the result is 0.
 
     Returns
     -------
     NDArray, shape=(P,), dtype=float64
     """
-    models = [member.model for member in predictor.members]
+    models = [model for part in predictor.parts for model in part.models]
     processes = [(model, vectors) for model in models if isinstance(model, GaussianProcess)]
     of_residues = [model for model in models if isinstance(model, OneHotKernel)]
     processes += [(model.process, model.encode(vectors)) for model in of_residues]
     if processes:
         own = [process_variance(process, read, parent) for process, read in processes]
-        return np.asarray(predictor.spread * np.sqrt(np.mean(own, axis=0)))
-    weight = np.array([member.weight for member in predictor.members])
-    predicted = np.stack([model.predict(vectors) for model in models])
-    difference = predicted - predicted[:, parent]
-    variance = weight @ np.square(difference - weight @ difference)
-    return np.asarray(predictor.spread * np.sqrt(variance))
+        return np.asarray(np.sqrt(np.mean(own, axis=0)))
+    several = [part.models for part in predictor.parts if len(part.models) > 1]
+    variances = []
+    for each in several:
+        predicted = np.stack([model.predict(vectors) for model in each])
+        variances.append(np.var(predicted - predicted[:, parent], axis=0))
+    return np.asarray(np.sqrt(np.mean(variances, axis=0)))
 
 
 def process_variance(process: GaussianProcess, vectors: PairVectors, parent: Index) -> Floats:

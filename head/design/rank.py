@@ -102,8 +102,8 @@ def rank(
     ----------
     predictions : path or DataFrame
         Pairs with a predicted pKd and, for rules that need it, its standard error ``sigma``: the
-        output of `predict`, or any table with such columns. Pairs with ``far_antibody`` or
-        ``far_antigen`` are left out unless ``keep_far``.
+        output of `predict`, or any table with such columns. Pairs that are ``far`` are left out
+        unless ``keep_far``.
     out : path
         Its suffix decides on the format; written whole or not at all. Holds the rows of the batch
         with all their columns, ``rank``, ``score`` (what the rule gives), with sigma
@@ -151,7 +151,7 @@ def rank(
         batches = [choose_batch(candidates, one, pool, chosen) for one in orders]
         if chosen.keep_far:
             far = sum(int(candidates.far[batch.rows].sum()) for batch in batches)
-            messages.say(f"{far:,} of the chosen pairs are far from the training set")
+            messages.say(f"{far:,} of the chosen pairs are far from all that was measured")
         with TableWriter(out) as writer:
             for batch in batches:
                 writer.write(batch.frame)
@@ -192,7 +192,7 @@ def _say_left_out(candidates: Candidates, counts: dict[str, int]) -> None:
     words = {
         "repeated": "repeat a pair",
         "measured": "are measured",
-        "far": "are far from the training set (--keep-far keeps them)",
+        "far": "are far from all that the run has measured (--keep-far keeps them)",
     }
     # 0 measured is told, too: the sequences of the two tables may be cut differently
     told = [reason for reason, n in counts.items() if n or reason == "measured"]

@@ -104,7 +104,7 @@ def describe_scan(found: ScanSummary) -> str:
 
 def describe_far(found: ScanSummary) -> str:
     """Say how many mutants are far, and what that means if most are."""
-    text = f"{found['far_rows']:,} of {found['rows']:,} mutants are far from the training set"
+    text = f"{found['far_rows']:,} of {found['rows']:,} mutants are far from all that was measured"
     if found["parents"] == found["far_parents"]:
         text += ", and so is the parent" if found["parents"] == 1 else ", and so are all parents"
     most = found["far_rows"] > MOST_FAR * found["rows"]

@@ -24,9 +24,9 @@ from abag.embed.store.store import folder_with
 from abag.head.data.label_options import LabelOptions
 from abag.head.data.labels import label_pairs, report_counts
 from abag.head.estimators.sequence_frame import as_store
-from abag.head.splits.groups import PairGroups
-from abag.head.splits.split_methods import make_splits
-from abag.head.splits.split_options import SplitOptions
+from abag.head.regimes.groups import PairGroups
+from abag.head.regimes.split_methods import make_splits
+from abag.head.regimes.split_options import SplitOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from abag.embed.store.store import Store
     from abag.head.data.labels import LabelledPairs
     from abag.head.estimators.torch_pairs import TorchPairs
-    from abag.head.splits.splits import Split
+    from abag.head.regimes.splits import Split
 
 IN_MEMORY_BYTES = 2 << 30
 """Vectors of distinct sequences above which `PairDataset.torch` reads rows as they are needed."""
@@ -117,7 +117,7 @@ class PairDataset:
         """Split the pairs as ``abag fit`` does with the same options.
 
         The pairs of a part are ``split.rows(TRAIN)``, with ``TRAIN``, ``VALIDATION`` and ``TEST``
-        of `abag.head.splits.splits`.
+        of `abag.head.regimes.splits`.
         """
         return make_splits(self.pairs, self.options, cache=cache_dir() / "clusters")
 

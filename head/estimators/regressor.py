@@ -14,30 +14,21 @@ from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
 import abag
-from abag.core.cache import cache_dir
 from abag.core.messages import reporting
 from abag.core.options import BadOption, OptionSchema, schema, unknown_option
 from abag.core.python_surface import naming_keywords
 from abag.embed.store.store import Store
 from abag.embed.store.store_files import ADAPTER_FOLDER
-from abag.head.closed_form.gaussian_process import INNER_PAIRS
-from abag.head.data.labels import training_labels
 from abag.head.data.vectors import StoredVectors
 from abag.head.estimators.sequence_frame import as_store, folders_with, labelled, read_frame
-from abag.head.fit_run import fit_split
+from abag.head.fit_run import fit_predictor
 from abag.head.model.config import FitConfig
-from abag.head.prediction.bundle import save_predictor
-from abag.head.prediction.novelty import training_novelty
 from abag.head.runs.run_folder import RunInputs
-from abag.head.splits.groups import PairGroups
-from abag.head.splits.split_methods import SPLIT_METHODS, choose_split
-from abag.head.splits.splits import TEST, TRAIN, VALIDATION, Split
 
 if TYPE_CHECKING:
     import pandas as pd
     from numpy.typing import ArrayLike, NDArray
 
-    from abag.head.data.labels import LabelledPairs
 
 NOT_OF_ESTIMATORS = frozenset(
     """
@@ -49,16 +40,15 @@ NOT_OF_ESTIMATORS = frozenset(
 _OPTIONS = [one for one in schema(FitConfig) if one.name not in NOT_OF_ESTIMATORS]
 _KEYWORDS = {one.name: one for one in schema(FitConfig)}
 """What errors name instead of flags."""
-_INNER_SPLITS = ("auto", "random", "antigen", "antibody")
+_INNER_SPLITS = ("auto", "random", "antigen", "antibody", "both")
 
 
 class AffinityRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc] # no types
     """Predict pKd from pairs of sequences, with a head of ``abag fit`` on stored vectors.
 
     X is a DataFrame with one pair per row, in columns such as ``heavy``, ``light`` and ``antigen``;
-    y is the pKd. Rows of the same pair are merged as `replicates` says. A network stops and is
-    shrunk by validation pairs, a tenth of the training pairs that `split` chooses by whole groups;
-    heads in closed form learn from all pairs.
+    y is the pKd. Rows of the same pair are merged as `replicates` says. As in `abag.fit`, folds of
+    the training pairs weigh the parts of the head in each regime, and all pairs train them.
 
     Parameters
     ----------
@@ -73,15 +63,15 @@ class AffinityRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc] # 
         Whether to report what is done on stderr.
     **options
         Fields of `abag.FitConfig`, such as ``head``, ``preset``, ``members`` or ``seed``, but not
-        those about the table, the test part or the run folder. ``split`` is ``auto``, ``random``,
-        ``antigen`` or ``antibody``; all but ``random`` cluster the sequences in every fit.
+        those about the table, the test part or the run folder. ``split`` is ``auto`` or the one
+        regime that is measured: ``random``, ``antigen``, ``antibody`` or ``both``.
 
     Attributes
     ----------
     predictor_ : Predictor
         The fitted models; its ``predict`` takes lists of sequences, and flags unfamiliar ones.
-    validation_pairs_ : int
-        Pairs that were held out of the training to stop and to shrink a network.
+    regimes_ : list of dict
+        Scores of the regimes that the training pairs allow to measure.
     n_features_in_ : int
 
     Notes
@@ -146,15 +136,11 @@ class AffinityRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc] # 
                 )
                 for kind, folder in folders.items()
             }
-            split = _training_split(pairs, config)
-            training_labels(pairs, split.rows(TRAIN))  # raises if there is nothing to learn
             with TemporaryDirectory(prefix="abag-fit-") as folder:
-                run, bundle = Path(folder) / "run", Path(folder) / "predictor"
-                fitted = fit_split(RunInputs(pairs, store, vectors), split, config, run)
-                save_predictor(
-                    bundle, pairs, [split], fitted.members, vectors, fitted.sigma,
-                    config.antibody_region, training_novelty(pairs, [split]),
-                )  # fmt: skip
+                bundle = Path(folder) / "predictor"
+                self.regimes_ = fit_predictor(
+                    RunInputs(pairs, store, vectors), config, Path(folder) / "run", bundle
+                )
                 # what it reads of the folder is in memory; adapters stay in the store
                 adapters: dict[str, Path] = {
                     kind: one.path / ADAPTER_FOLDER
@@ -164,7 +150,6 @@ class AffinityRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc] # 
                 self.predictor_ = replace(
                     abag.load_predictor(bundle), store=store.path, adapters=adapters
                 )
-        self.validation_pairs_ = len(split.rows(VALIDATION))
         self.n_features_in_ = X.shape[1]
         return self
 
@@ -215,7 +200,7 @@ class AffinityRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc] # 
         config = FitConfig(**{one.name: getattr(self, one.name) for one in _OPTIONS})
         if config.split not in _INNER_SPLITS:
             msg = (
-                f"split={config.split!r}: chooses validation pairs here; expected one of "
+                f"split={config.split!r}: chooses what is measured inside; expected one of "
                 f"{', '.join(_INNER_SPLITS)}. Pass test parts to cross_val_score as cv=."
             )
             raise BadOption(msg)
@@ -228,21 +213,6 @@ class AffinityRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc] # 
         tags.input_tags.string = True
         tags.regressor_tags.poor_score = True
         return tags
-
-
-def _training_split(pairs: LabelledPairs, config: FitConfig) -> Split:
-    """Hold out validation pairs if a network or a large table needs them; else train on all."""
-    groups = PairGroups(pairs, config, cache_dir() / "clusters")
-    if config.split_name == "auto":
-        chosen, _ = choose_split(groups, config)
-        allowed = chosen.split_name in _INNER_SPLITS
-        config = replace(config, split=chosen.split_name if allowed else "random")
-    if config.network is None and len(pairs) <= INNER_PAIRS:
-        part = np.full(len(pairs), TRAIN, np.int8)
-        return Split(name=config.split, part=part, group=groups.of_method(config.split))
-    (split,) = SPLIT_METHODS[config.split](groups, config)
-    part = np.where(split.part == TEST, TRAIN, split.part).astype(np.int8)
-    return replace(split, part=part)
 
 
 def _signature(own: inspect.Signature) -> inspect.Signature:

@@ -17,10 +17,10 @@ from abag.core.cache import cache_dir
 from abag.core.options import Declaration, OptionSchema, schema
 from abag.core.python_surface import naming_keywords
 from abag.head.estimators.sequence_frame import labelled, pair_of_row, read_frame
-from abag.head.splits.groups import PairGroups
-from abag.head.splits.split_methods import SPLIT_METHODS
-from abag.head.splits.split_options import ClusterTool, ComparedRegion, SplitOptions
-from abag.head.splits.splits import TEST, UNUSED
+from abag.head.regimes.groups import PairGroups
+from abag.head.regimes.split_methods import SPLIT_METHODS
+from abag.head.regimes.split_options import ClusterTool, ComparedRegion, SplitOptions
+from abag.head.regimes.splits import TEST, UNUSED
 
 if TYPE_CHECKING:
     import pandas as pd

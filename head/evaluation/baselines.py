@@ -7,8 +7,8 @@ that keep the groups of the split together.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from threading import Lock
 from typing import TYPE_CHECKING
@@ -18,12 +18,11 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from abag.core.arrays import Floats, Ints, Matrix, distinct
-from abag.embed.sequences.chains import STANDARD_RESIDUES
 from abag.head.clustering.clusters import distance_to_parent
 from abag.head.data.one_hot import ENCODED, OneHot, common_reference
 from abag.head.data.vectors import Standardizer
-from abag.head.evaluation.ridge import FeatureBlock, ridge, ridges
-from abag.head.splits.splits import TRAIN, Split, grouped_folds
+from abag.head.evaluation.ridge import FeatureBlock, ridge
+from abag.head.regimes.splits import TRAIN, Split, grouped_folds
 
 if TYPE_CHECKING:
     import torch
@@ -40,8 +39,6 @@ MAX_PRODUCTS = 2 * 10**11
 """Products of columns above which the ridge on residues, which would take minutes, is left out."""
 MAX_COMPARISONS = 10**9
 """Comparisons above which the nearest antibodies, which take minutes, are not looked for."""
-COUNTED = 4_096
-"""Texts whose residues are counted at a time, which stay in the CPU's cache."""
 
 
 @dataclass(frozen=True)
@@ -56,9 +53,6 @@ class BaselineInputs:
     """One vector per unique antigen."""
     device: torch.device | None = None
     """A GPU on which ridges are fitted; None: with numpy."""
-    known: Mapping[str, Floats] = field(default_factory=dict)
-    """Predictions of baselines that are heads, too, and were fitted before to the same rows; (P,)
-    by name."""
     residues: ResidueFeatures | None = None
     """Those of the table, if other splits use them, too."""
 
@@ -78,37 +72,9 @@ class BaselineInputs:
         return inner_folds(self.split.group[self.fit_rows])
 
     @cached_property
-    def vector_ridges(self) -> list[Floats]:
-        """Ridge predictions, (P,) each: from both vectors, the antibody's and the antigen's."""
-        sides = (self.antibody_ND, self.pairs.antibody), (self.antigen_ND, self.pairs.antigen)
-        blocks = [self.standardised_block(*side) for side in sides]
-        choices = {"ridge": (0, 1), "antibody_ridge": (0,), "antigen_ridge": (1,)}
-        new = {name: choice for name, choice in choices.items() if name not in self.known}
-        pkd, rows, device = self.pairs.pkd, self.fit_rows, self.device
-        fitted = ridges(blocks, pkd, rows, self.fold, [*new.values()], device) if new else []
-        found = {**self.known, **dict(zip(new, fitted, strict=True))}
-        return [found[name] for name in choices]
-
-    def standardised_block(self, table_ND: NDArray[np.floating], index: Ints) -> FeatureBlock:
-        """Standardise vectors, shape (N, D); `index`, shape (P,), is the sequence of each pair."""
-        return FeatureBlock(standardised(table_ND, index[self.fit_rows]), index)
-
-    @cached_property
-    def composition(self) -> tuple[Matrix, Matrix]:
-        return self._residues.composition
-
-    @cached_property
     def mutations(self) -> Ints | None:
         """Mutations of each antibody, (N,); None where most do not share their lengths."""
         return None if self._reference is None else self._residues.mutations
-
-    @cached_property
-    def one_hot(self) -> OneHot | None:
-        """Columns of residues; None as in `mutations` and `columns_for_ridge`."""
-        if self._reference is None:
-            return None
-        chains = self.pairs.table.antibodies.chains
-        return columns_for_ridge([chains[i] for i in self.trained.tolist()], self._reference)
 
     @cached_property
     def nearest(self) -> Ints | None:
@@ -145,10 +111,7 @@ def predict_baselines(inputs: BaselineInputs) -> dict[str, Floats]:
         not apply to the table. NaN over a whole part where a baseline is undefined (the mean of
         an antigen that is not in training).
     """
-    predicted = {
-        name: inputs.known[name] if name in inputs.known else baseline(inputs)
-        for name, baseline in BASELINES.items()
-    }
+    predicted = {name: baseline(inputs) for name, baseline in BASELINES.items()}
     return {name: pkd for name, pkd in predicted.items() if pkd is not None}
 
 
@@ -218,13 +181,6 @@ def _assay_mean(inputs: BaselineInputs) -> Floats | None:
     return group_mean(assay.astype(np.int64), pairs.pkd, inputs.split, inputs.fit_rows)
 
 
-def _composition_ridge(inputs: BaselineInputs) -> Floats:
-    """Ridge on residue frequencies and chain lengths, which need no language model."""
-    pairs = inputs.pairs
-    both = zip(inputs.composition, (pairs.antibody, pairs.antigen), strict=True)
-    return inputs.ridge(*(inputs.standardised_block(*one) for one in both))
-
-
 def _mutation_count(inputs: BaselineInputs) -> Floats | None:
     """Ridge on the number of mutations, where most antibodies share their lengths."""
     if inputs.mutations is None:
@@ -272,14 +228,6 @@ def columns_for_ridge(trained: Sequence[Chains], reference: tuple[str, str]) -> 
     return one_hot
 
 
-def _one_hot_ridge(inputs: BaselineInputs) -> Floats | None:
-    """Ridge on the residue at each position, where most antibodies share their lengths."""
-    if inputs.one_hot is None:
-        return None
-    x_NC = inputs.one_hot.encode(inputs.pairs.table.antibodies.chains)
-    return inputs.ridge(FeatureBlock(x_NC, inputs.pairs.antibody))
-
-
 def _nearest_antibody(inputs: BaselineInputs) -> Floats | None:
     """Mean label of the nearest training antibody, with the same antigen where it has labels."""
     pairs, fit_rows = inputs.pairs, inputs.fit_rows
@@ -311,13 +259,8 @@ BASELINES: dict[str, Callable[[BaselineInputs], Floats | None]] = {
     "train_mean": _train_mean,
     "antigen_mean": _antigen_mean,
     "assay_mean": _assay_mean,
-    "ridge": lambda inputs: inputs.vector_ridges[0],
-    "antibody_ridge": lambda inputs: inputs.vector_ridges[1],
-    "antigen_ridge": lambda inputs: inputs.vector_ridges[2],
-    "composition_ridge": _composition_ridge,
     "mutation_count": _mutation_count,
     "parent_distance": _parent_distance,
-    "one_hot_ridge": _one_hot_ridge,
     "nearest_antibody": _nearest_antibody,
 }
 """Predicted pKd of every pair, (P,), by name; None where a baseline does not apply."""
@@ -330,51 +273,12 @@ class ResidueFeatures:
         self._table, self._lock = table, Lock()
 
     @property
-    def composition(self) -> tuple[Matrix, Matrix]:
-        """Residue frequencies and lengths of the antibodies, (N, 42), and antigens, (M, 21).
-
-        Heavy and light chains are counted separately, the chains of an antigen together.
-        """
-        with self._lock:
-            return self._composition
-
-    @property
     def mutations(self) -> Ints:
         """Edits between each antibody and the consensus of all, (N,)."""
         with self._lock:
             return self._mutations
 
     @cached_property
-    def _composition(self) -> tuple[Matrix, Matrix]:
-        antibodies, antigens = self._table.antibodies.chains, self._table.antigens.chains
-        heavy, light = ([chains[at] for chains in antibodies] for at in (0, 1))
-        return _frequencies(heavy, light), _frequencies(["".join(chains) for chains in antigens])
-
-    @cached_property
     def _mutations(self) -> Ints:
         chains = self._table.antibodies.chains
         return distance_to_parent(chains, np.zeros(len(chains), np.int64))
-
-
-def _frequencies(*columns: Sequence[str]) -> Matrix:
-    """Return the frequencies of residues in each column of texts, then their lengths."""
-    counts = [count_residues(texts) for texts in columns]
-    lengths = [count.sum(1, keepdims=True) for count in counts]
-    frequencies = [c / np.maximum(1, n) for c, n in zip(counts, lengths, strict=True)]
-    return np.hstack([*frequencies, *lengths])
-
-
-def count_residues(texts: Sequence[str]) -> Matrix:
-    """Count each of the 20 `STANDARD_RESIDUES` in N texts, (N, 20); other letters are left out."""
-    letters = len(STANDARD_RESIDUES)
-    column = np.full(256, letters, np.int64)
-    column[np.frombuffer(STANDARD_RESIDUES.encode(), np.uint8)] = np.arange(letters)
-    counts = np.empty((len(texts), letters), np.float32)
-    for at in range(0, len(texts), COUNTED):
-        some = texts[at : at + COUNTED]
-        cells = column.take(np.frombuffer("".join(some).encode("ascii"), np.uint8))
-        row = np.repeat(np.arange(len(some)), [len(text) for text in some])
-        cells += row * (letters + 1)
-        found = np.bincount(cells, minlength=len(some) * (letters + 1))
-        counts[at : at + COUNTED] = found.reshape(len(some), -1)[:, :-1]
-    return counts

@@ -16,16 +16,14 @@ from abag.embed.sequences.options import TableOptions
 from abag.embed.store.options import VectorOptions
 from abag.head.data.label_options import LabelOptions
 from abag.head.model.losses import RankScope, loss_names
-from abag.head.splits.split_options import AdapterRows, SplitOptions
+from abag.head.regimes.split_options import AdapterRows, SplitOptions
 
 Network = Literal["mlp", "lowrank", "notebook"]
 HeadName = Literal[
     "mlp", "lowrank", "notebook", "ridge", "kernel", "gp", "one_hot_kernel", "antibody_ridge",
-    "antigen_ridge", "one_hot_ridge", "stack", "auto"
+    "antigen_ridge", "one_hot_ridge", "composition_ridge", "stack"
 ]  # fmt: skip
-STACKS = ("stack", "auto")
-STACK_NETWORKS = 2
-"""Networks of a stack, at least; its models are weighed by what these leave out."""
+STACKS = ("stack",)
 PresetName = Literal["small", "medium", "large", "seed"]
 Precision = Literal["auto", "fp32", "bf16"]
 Compile = Literal["auto", "off", "graph", "full"]
@@ -84,12 +82,11 @@ class HeadOptions(Options, group="Head"):
     preset: PresetName = option("small", help="Size of the head and its optimization.")
     head: HeadName | None = option(
         None, default_text=FROM_PRESET,
-        help="stack: weighted mean of mlp, kernel ridge, Gaussian process (gp), ridge, training "
-        "mean and, for variants of one antibody, kernel ridge on residues (one_hot_kernel); auto: "
-        "the best of these, the stack and baselines, on pairs not seen. Alone: mlp on both vectors "
-        "joined, lowrank antibody x antigen interaction, the old notebooks' regressor; in closed "
-        "form ridge, kernel, gp, one_hot_kernel and the baselines antibody_ridge, antigen_ridge "
-        "and one_hot_ridge.",
+        help="stack: all of these and the mean, weighed in each regime by held-out errors. "
+        "One of them and the mean: mlp on both vectors joined, lowrank antibody x antigen "
+        "interaction, the old notebooks' regressor; in closed form kernel ridge, Gaussian process "
+        "(gp), ridge, antibody_ridge, antigen_ridge, composition_ridge and, for variants of one "
+        "antibody, one_hot_kernel and one_hot_ridge.",
     )  # fmt: skip
     rank: int = option(64, low=1, rare=True, help="Width of the low-rank interaction.")
     widths: tuple[int, ...] | None = option(

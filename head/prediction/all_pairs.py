@@ -17,7 +17,6 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from abag.core.messages import say
-from abag.embed.sequences.chains import KINDS
 from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.sequences.table_writer import TableWriter
@@ -28,13 +27,14 @@ from abag.head.prediction.inputs import (
     CannotPredict,
     CollectedSequences,
     PairScores,
+    RegimeCounts,
     Scorer,
     encode_missing,
     refuse_score_columns,
     row_bar,
 )
 from abag.head.prediction.predictor import existing_store
-from abag.head.prediction.scores import Compared, count_new, score_columns
+from abag.head.regimes.recogniser import NewSequences
 
 if TYPE_CHECKING:
     from abag.embed.sequences.chains import Chains, Kind
@@ -77,23 +77,10 @@ def predict_all_pairs(
     store = encode_missing(scorer, antibody_sequences, antigen_sequences)
     keys = antibody_table.antibodies.keys, antigen_table.antigens.keys
     chains = antibody_table.antibodies.chains, antigen_table.antigens.chains
-    counts = [
-        count_new(scorer.predictor.counter(kind), one)
-        for kind, one in zip(KINDS, chains, strict=True)
-    ]
-    compared = _write_scores(scorer, store, keys, (left, right), counts, out, chains[0])
-    near = np.prod([(~side.far()).sum() for side in compared])
-    return {
-        "rows": len(left) * len(right),
-        "skipped_rows": len(antibody_table.skipped) + len(antigen_table.skipped),
-        "far_rows": len(left) * len(right) - int(near),
-        "far_by": {
-            **compared[0].far_rows(np.full(len(left), len(right))),
-            **compared[1].far_rows(np.full(len(right), len(left))),
-        },
-        "antibodies": antibody_sequences.counts(compared[0]),
-        "antigens": antigen_sequences.counts(compared[1]),
-    }
+    sequences = antibody_sequences, antigen_sequences
+    counts = _write_scores(scorer, store, keys, (left, right), sequences, chains, out)
+    skipped = len(antibody_table.skipped) + len(antigen_table.skipped)
+    return counts.summary(len(left) * len(right), skipped, *sequences)
 
 
 def _read_kind(
@@ -103,7 +90,8 @@ def _read_kind(
     columns = {role: name for role, name in options.columns.items() if role in KIND_ROLES[kind]}
     read = read_pairs(table, replace(options, columns=columns), kinds=(kind,), as_written=True)
     read.report_notes()
-    collected, unique = CollectedSequences(kind), read.sequences[kind]
+    collected = CollectedSequences(kind, scorer.predictor.seen)
+    unique = read.sequences[kind]
     store = existing_store(scorer.store_path)
     collected.add(unique, scorer.predictor.missing(store, kind, unique.keys))
     collected.finish()
@@ -154,40 +142,31 @@ def _write_scores(
     store: Store,
     keys: tuple[NDArray[np.uint8], NDArray[np.uint8]],
     columns: tuple[pd.DataFrame, pd.DataFrame],
-    counts: Sequence[NDArray[np.int16]],
+    sequences: tuple[CollectedSequences, CollectedSequences],
+    chains: tuple[Sequence[Chains], Sequence[Chains]],
     out: Path,
-    antibodies: Sequence[Chains],
-) -> tuple[Compared, Compared]:
-    """Score and write all pairs; return the comparison of all antibodies and antigens.
-
-    `counts` is what is new in each antibody and antigen, and `antibodies` are the chains of the
-    antibodies.
-    """
+) -> RegimeCounts:
+    """Score and write all pairs; both kinds of all arguments are in the order of their keys."""
     predictor, (antibody_keys, antigen_keys) = scorer.predictor, keys
     predictor.refuse_missing(store, "antibody", antibody_keys)
     antigen_ME = predictor.read(store, "antigen", antigen_keys)
-    targets = predictor.compare("antigen", antigen_ME, counts[1])
-    far_vector = np.zeros(len(antibody_keys), np.bool_)
-    pairs = len(antibody_keys) * len(antigen_keys)
+    pairs, counts = len(antibody_keys) * len(antigen_keys), RegimeCounts()
     with TableWriter(out) as writer, row_bar("scoring", pairs) as shown:
         for at in range(0, len(antibody_keys), SLICE):
             rows = slice(at, at + SLICE)
             antibody_ND = predictor.read(store, "antibody", antibody_keys[rows])
-            part = predictor.compare("antibody", antibody_ND, counts[0][rows])
-            far_vector[rows] = part.far_vector
+            states = sequences[0].state[rows], sequences[1].state
             for i, j in _index_pairs(len(antibody_ND), len(antigen_ME)):
-                vectors = PairVectors(antibody_ND, antigen_ME, i, j, antibodies[rows])
-                pairs_of = part.of_rows(i), targets.of_rows(j)
-                scores = score_columns(*predictor.score(vectors), *pairs_of)
-                scores = predictor.without_bad_sigma(scores)
+                vectors = PairVectors(antibody_ND, antigen_ME, i, j, chains[0][rows], chains[1])
+                scores = predictor.score(vectors, NewSequences(states[0][i], states[1][j]))
+                counts.add(scores)
                 for first in range(0, len(scores), CHUNK_ROWS):
                     chunk = slice(first, first + CHUNK_ROWS)
                     left, right = columns[0].iloc[at + i[chunk]], columns[1].iloc[j[chunk]]
                     frames = [f.reset_index(drop=True) for f in (left, right, scores[chunk])]
                     writer.write(pd.concat(frames, axis=1))
                     shown.update(len(left))
-    antibody = Compared("antibody", far_vector, predictor.counter("antibody"), counts[0])
-    return antibody, targets
+    return counts
 
 
 def _index_pairs(n: int, m: int) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:

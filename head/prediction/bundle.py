@@ -1,10 +1,8 @@
 """A predictor as a folder that can be shared: ``predictor/`` in a run.
 
-``weights.safetensors`` holds the arrays of the members, input statistics included, and the
-representatives of the training sequences. ``predictor.json`` describes them, and has the residues
-of the training antibodies by position, the combinations of their changes and a digest of both
-files. ``antigens.json`` is optional: the training antigens, to count the changes of others
-(`abag.head.prediction.antigen_changes`). ``README.md`` is the model card
+``weights.safetensors`` holds the arrays of the parts, input statistics included, and sketches of
+the training sequences. ``predictor.json`` describes them, has the weights and the calibration of
+each regime, and a digest of both files. ``README.md`` is the model card
 (`abag.head.report.report.model_card`). Nothing is dated and nothing is unpickled.
 """
 
@@ -13,7 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields, is_dataclass, replace
+from dataclasses import asdict, dataclass, fields, is_dataclass
 from hashlib import blake2b, file_digest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints
@@ -23,6 +21,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save_file
 
 from abag.core.arrays import distinct
+from abag.core.cache import cache_dir
 from abag.core.files import (
     DiskFull,
     FileDamaged,
@@ -34,7 +33,10 @@ from abag.core.files import (
     write_json,
 )
 from abag.core.options import BadOption
+from abag.embed.sequences.chains import KINDS
+from abag.embed.sequences.numbering import number_antibodies
 from abag.embed.sequences.options import AntibodyRegion  # read by get_type_hints
+from abag.head.closed_form.composition import CompositionRidge
 from abag.head.closed_form.gaussian_process import GaussianProcess, ProcessSettings
 from abag.head.closed_form.pair_model import (
     ConstantModel,
@@ -49,61 +51,56 @@ from abag.head.closed_form.residue_model import (
     OneHotRidgeSettings,
     OneHotSettings,
 )
-from abag.head.prediction.antigen_changes import FILE as ANTIGENS
-from abag.head.prediction.antigen_changes import load_antigens, measure_antigens, save_antigens
-from abag.head.prediction.applicability import Applicability, measure_applicability
 from abag.head.prediction.network import NetworkModel, NetworkSettings
-from abag.head.prediction.novelty import Novelty
 from abag.head.prediction.predictor import (
     EmbedFunction,
-    Member,
+    Part,
     Predictor,
     PredictorDamaged,
+    UsedRegime,
     VectorSpec,
 )
-from abag.head.splits.splits import TRAIN
+from abag.head.regimes.library import SeenMutations
+from abag.head.regimes.recognise import SeenSequences
+from abag.head.regimes.recogniser import Recogniser
+from abag.head.regimes.regimes import REGIMES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
 
-    from abag.embed.sequences.chains import Kind
     from abag.head.closed_form.pair_model import PairModel
     from abag.head.data.labels import LabelledPairs
     from abag.head.data.vectors import StoredVectors
-    from abag.head.splits.splits import Split
-    from abag.head.training.uncertainty import Sigma
+    from abag.head.prediction.fitted import FittedParts, WeighedRegime
+    from abag.head.runs.run_folder import RunInputs
 
-SCHEMA = 7
+SCHEMA = 8
 MOST = 1e15
 """Of a number in predictor.json; the square of a larger one could overflow."""
 
 
 @dataclass(frozen=True, slots=True)
-class MemberRecord:
-    """A member of the predictor without its arrays."""
+class PartRecord:
+    """A part of the predictor without its arrays."""
 
+    name: str
     model: str
     """Key of `abag.head.prediction.bundle.MODELS`."""
-    weight: float
-    settings: dict[str, Any]
-    """Fields of the model's settings."""
+    settings: tuple[dict[str, Any], ...]
+    """Fields of the settings of each model."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PredictorRecord:
     """Content of predictor.json, apart from ``schema`` and ``digest``."""
 
-    members: tuple[MemberRecord, ...]
-    spread: float
-    noise: float
-    calibrated: bool
+    parts: tuple[PartRecord, ...]
+    regimes: tuple[UsedRegime, ...]
     antibody: VectorSpec
     antigen: VectorSpec
     antibody_region: AntibodyRegion
-    novelty: dict[str, Any]
-    """See `Novelty.to_json`."""
 
 
 def record_digest(record: Mapping[str, Any], weights: bytes | Path) -> str:
@@ -154,9 +151,11 @@ MODELS: Mapping[str, tuple[Any, Any]] = {
     "process": (GaussianProcess, ProcessSettings),
     "one_hot_kernel": (OneHotKernel, OneHotSettings),
     "one_hot_ridge": (OneHotRidge, OneHotRidgeSettings),
+    "composition_ridge": (CompositionRidge, LinearSettings),
     "mean": (ConstantModel, ConstantSettings),
 }
 """Classes of models and of their settings, by the name in predictor.json."""
+GIVE_VARIANCE = (GaussianProcess, OneHotKernel)
 WEIGHTS, RECORD = "weights.safetensors", "predictor.json"
 _MISMATCHES = (TypeError, LookupError, ValueError, RuntimeError, ArithmeticError, BadOption)
 _HOW_TO_FIX = "Copy the whole predictor folder again, or train the run again."
@@ -164,43 +163,53 @@ _HOW_TO_FIX = "Copy the whole predictor folder again, or train the run again."
 
 def save_predictor(
     folder: Path,
-    pairs: LabelledPairs,
-    splits: Sequence[Split],
-    members: Sequence[Member],
-    vectors: Mapping[Kind, StoredVectors],
-    sigma: Sigma,
+    inputs: RunInputs,
+    parts: FittedParts,
+    weighed: Sequence[WeighedRegime],
     antibody_region: AntibodyRegion,
-    novelty: Novelty,
 ) -> None:
     """Write a predictor folder; predictor.json comes last, with the digest of the weights.
 
-    `members` are those of all folds, and their weights add up to 1. `novelty` is that of the
-    training antibodies of all folds.
+    `parts` are fitted to all pairs; those without weight in every regime are left out, unless they
+    have a variance.
     """
     make_folder(folder)
+    pairs = inputs.pairs
     tensors: dict[str, NDArray[Any]] = {}
-    for k, member in enumerate(members):
-        tensors |= {f"{k}.{name}": array for name, array in member.model.arrays().items()}
-    in_training = np.any([split.part == TRAIN for split in splits], axis=0)
-    seen = {kind: distinct(pairs.index(kind)[in_training]) for kind in vectors}
-    specs, chains = {}, {kind: unique.chains for kind, unique in pairs.table.sequences.items()}
-    for kind, stored in vectors.items():
-        applicability = measure_applicability(stored.x_ND, seen[kind])
-        tensors[f"{kind}.representatives"] = applicability.vectors_RD
-        specs[kind] = _vector_spec(stored, len(seen[kind]), applicability)
+    used = [
+        name
+        for name, models in parts.models.items()
+        if any(name in one.weights for one in weighed) or isinstance(models[0], GIVE_VARIANCE)
+    ]
+    records = []
+    for k, name in enumerate(used):
+        models = parts.models[name]
+        for i, model in enumerate(models):
+            tensors |= {f"{k}.{i}.{key}": array for key, array in model.arrays().items()}
+        settings = tuple(asdict(model.settings) for model in models)
+        records.append(PartRecord(name, _model_name(models[0]), settings))
+    tensors |= recogniser_of(
+        pairs, any(r.measured.regime.name == "new_mutations" for r in weighed)
+    ).arrays()
+    specs = {}
+    for kind, stored in inputs.vectors.items():
+        specs[kind] = _vector_spec(stored, len(distinct(pairs.index(kind))))
         _keep_adapter(folder / f"{kind}-adapter", stored.folder.adapter_files())
     record = PredictorRecord(
-        members=tuple(
-            MemberRecord(_model_name(one.model), one.weight, asdict(one.model.settings))
-            for one in members
+        parts=tuple(records),
+        regimes=tuple(
+            UsedRegime(
+                name=one.measured.regime.name,
+                weights=tuple(one.weights.get(name, 0.0) for name in used),
+                spread=one.spread,
+                noise=one.noise,
+                verdict=one.score["sentence"],
+            )
+            for one in weighed
         ),
-        spread=sigma.spread,
-        noise=sigma.noise,
-        calibrated=sigma.calibrated,
         antibody_region=antibody_region,
         antibody=specs["antibody"],
         antigen=specs["antigen"],
-        novelty=novelty.to_json(),
     )
     arrays = {name: np.ascontiguousarray(array) for name, array in tensors.items()}
     fields = asdict(record)
@@ -214,9 +223,21 @@ def save_predictor(
             )
             raise DiskFull(msg) from error
         digest = record_digest(fields, partial)
-    antigens = measure_antigens([chains["antigen"][n] for n in seen["antigen"].tolist()])
-    save_antigens(folder, antigens, digest)
     write_json(folder / RECORD, {"schema": SCHEMA, "digest": digest, **fields})
+
+
+def recogniser_of(pairs: LabelledPairs, is_library: bool) -> Recogniser:
+    """Sketch the sequences of all pairs; `is_library` tells whether antibodies are variants."""
+    antibodies, antigens = (
+        [unique.chains[i] for i in distinct(pairs.index(kind)).tolist()]
+        for kind, unique in pairs.table.sequences.items()
+    )
+    numbered = number_antibodies(pairs.table.antibodies.chains, cache_dir() / "numbering")
+    return Recogniser(
+        SeenSequences.of("antibody", antibodies, numbered),
+        SeenSequences.of("antigen", antigens),
+        SeenMutations.of(antibodies, numbered) if is_library else None,
+    )
 
 
 def _model_name(model: PairModel) -> str:
@@ -231,9 +252,7 @@ def _keep_adapter(folder: Path, files: Mapping[str, bytes]) -> None:
         write_bytes(path, content)
 
 
-def _vector_spec(
-    vectors: StoredVectors, training_sequences: int, applicability: Applicability
-) -> VectorSpec:
+def _vector_spec(vectors: StoredVectors, training_sequences: int) -> VectorSpec:
     info: Mapping[str, Any] = vectors.folder.info
     return VectorSpec(
         name=vectors.folder.name,
@@ -244,7 +263,6 @@ def _vector_spec(
         pooling=vectors.pooling,
         width=vectors.x_ND.shape[1],
         training_sequences=training_sequences,
-        far_distance=applicability.far_distance,
     )
 
 
@@ -265,32 +283,22 @@ def load_predictor(path: Path | str, *, embed: EmbedFunction | None = None) -> P
     """
     path = Path(path)
     folder = path / "predictor" if (path / "predictor").is_dir() else path
-    record, tensors, digest = _read(folder)
+    record, tensors = _read(folder)
     store = store_of_run(folder.parent)
-    kinds: dict[Kind, VectorSpec] = {"antibody": record.antibody, "antigen": record.antigen}
     with _refusing(folder / WEIGHTS, f"does not match {RECORD}", *_MISMATCHES):
         _check_values(record, tensors)
-        predictor = Predictor(
-            tuple(_member(k, record, tensors) for k in range(len(record.members))),
-            record.spread,
-            record.noise,
-            record.calibrated,
+        return Predictor(
+            tuple(_part(k, record, tensors) for k in range(len(record.parts))),
+            {one.name: one for one in record.regimes},
             record.antibody,
             record.antigen,
-            {
-                kind: Applicability(tensors[f"{kind}.representatives"], spec.far_distance)
-                for kind, spec in kinds.items()
-            },
-            novelty=Novelty.from_json(record.novelty),
+            Recogniser.load(tensors),
             antibody_region=record.antibody_region,
             store=store,
             store_is_far=store is not None and not _is_near(store, folder.parent),
             embed=embed,
-            adapters={k: path for k in kinds if (path := folder / f"{k}-adapter").is_dir()},
+            adapters={k: path for k in KINDS if (path := folder / f"{k}-adapter").is_dir()},
         )
-    errors = (OSError, ValueError, FileDamaged)
-    with _refusing(folder / ANTIGENS, "is damaged or of another predictor", *errors):
-        return replace(predictor, antigens=load_antigens(folder, digest))
 
 
 @contextmanager
@@ -303,8 +311,8 @@ def _refusing(path: Path, problem: str, *errors: type[Exception]) -> Iterator[No
         raise PredictorDamaged(msg) from error
 
 
-def _read(folder: Path) -> tuple[PredictorRecord, dict[str, NDArray[Any]], str]:
-    """Read record and weights, check that they belong together, and return their digest, too."""
+def _read(folder: Path) -> tuple[PredictorRecord, dict[str, NDArray[Any]]]:
+    """Read record and weights, and check that they belong together."""
     try:
         written = json.loads((folder / RECORD).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
@@ -338,7 +346,7 @@ def _read(folder: Path) -> tuple[PredictorRecord, dict[str, NDArray[Any]], str]:
         )
         raise PredictorDamaged(msg)
     with _refusing(folder / WEIGHTS, "not a valid safetensors file", SafetensorError):
-        return record, load(weights), digest
+        return record, load(weights)
 
 
 def _check_values(record: PredictorRecord, tensors: Mapping[str, NDArray[Any]]) -> None:
@@ -347,32 +355,38 @@ def _check_values(record: PredictorRecord, tensors: Mapping[str, NDArray[Any]]) 
         if not np.isfinite(values).all():
             msg = f"{name} contains infinity or NaN"
             raise ValueError(msg)
-    for kind, spec in (("antibody", record.antibody), ("antigen", record.antigen)):
-        shape, width = tensors[f"{kind}.representatives"].shape, spec.width
-        if len(shape) != 2 or not shape[0] or shape[1] != width:
-            msg = f"the representatives are of shape {shape}; expected vectors of {width} values"
-            raise ValueError(msg)
-    if not record.members:
-        msg = "it has no members"
+    if not record.parts or not record.regimes:
+        msg = "it has no parts or no regimes"
         raise ValueError(msg)
+    for one in record.regimes:
+        if one.name not in REGIMES or len(one.weights) != len(record.parts) or one.noise < 0:
+            msg = f"the regime {one.name!r} has {len(one.weights)} weights, noise {one.noise}"
+            raise ValueError(msg)
 
 
-def _member(k: int, record: PredictorRecord, tensors: Mapping[str, NDArray[Any]]) -> Member:
-    member, prefix = record.members[k], f"{k}."
-    model_class, settings_class = MODELS[member.model]
-    own = {n.removeprefix(prefix): array for n, array in tensors.items() if n.startswith(prefix)}
-    settings = parse_record(settings_class, member.settings, "settings")
-    model: PairModel = model_class.load(own, settings)
-    # Arrays of other shapes would fail in the middle of a table.
-    first = np.zeros(1, np.int64)
-    antibody_ND, antigen_ME = (
-        np.zeros((1, spec.width), np.float32) for spec in (record.antibody, record.antigen)
-    )
-    vectors = PairVectors(antibody_ND, antigen_ME, first, first, [("A", "A")])
-    with np.errstate(all="ignore"):  # `Predictor.score` checks what it returns
-        model.predict(vectors)
-        model.variance(vectors)
-    return Member(model, member.weight)
+def _part(k: int, record: PredictorRecord, tensors: Mapping[str, NDArray[Any]]) -> Part:
+    part = record.parts[k]
+    model_class, settings_class = MODELS[part.model]
+    if not part.settings:
+        msg = f"part {part.name!r} has no models"
+        raise ValueError(msg)
+    models = []
+    for i, values in enumerate(part.settings):
+        prefix = f"{k}.{i}."
+        own = {n.removeprefix(prefix): a for n, a in tensors.items() if n.startswith(prefix)}
+        settings = parse_record(settings_class, values, "settings")
+        model: PairModel = model_class.load(own, settings)
+        # Arrays of other shapes would fail in the middle of a table.
+        first = np.zeros(1, np.int64)
+        antibody_ND, antigen_ME = (
+            np.zeros((1, spec.width), np.float32) for spec in (record.antibody, record.antigen)
+        )
+        vectors = PairVectors(antibody_ND, antigen_ME, first, first, [("A", "A")], [("A",)])
+        with np.errstate(all="ignore"):  # `Predictor.score` checks what it returns
+            model.predict(vectors)
+            model.variance(vectors)
+        models.append(model)
+    return Part(part.name, tuple(models))
 
 
 def store_of_run(run: Path) -> Path | None:

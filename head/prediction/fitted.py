@@ -1,11 +1,11 @@
-"""The head of one split: the models that make up its prediction, and its uncertainty.
+"""The parts of a predictor, and how they are weighed in each regime.
 
-A stack weighs its models by their errors on pairs that they had not seen: training pairs in inner
-folds that its networks left out or, for large tables, the validation pairs. The weights with the
-least error on few groups fit these groups. So they are pulled toward expected weights, as strongly
-as if `PRIOR_GROUPS` groups had been measured in favour of these.
+Every part is fitted to each fold, and in the end to all pairs. A regime weighs them by their errors
+on its out-of-fold pairs; its sigma is calibrated on the same pairs. The weights with the least
+error on few groups fit these groups. So they are pulled toward the best part, as strongly as if
+`PRIOR_GROUPS` groups had been measured in favour of it.
 
-P pairs, R pairs of which unseen predictions are known, K models.
+P pairs, R tested pairs of a regime, K parts.
 
 References
 ----------
@@ -15,378 +15,239 @@ Breiman: Stacked regressions, Machine Learning 24, 1996.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+from scipy.optimize import nnls
+from scipy.special import ndtri
 
-from abag.core.arrays import Floats, Ints
+from abag.core.arrays import Floats, Ints, distinct
 from abag.core.messages import detail
 from abag.head.closed_form.pair_model import (
-    ClosedFormFit,
     ConstantModel,
     ConstantSettings,
     DoesNotApply,
+    PairModel,
     TrainingRows,
 )
-from abag.head.closed_form.registry import BASELINES, CLOSED_FORM, describe_left_out, stacked_models
-from abag.head.evaluation.baselines import inner_folds
+from abag.head.closed_form.registry import (
+    CLOSED_FORM,
+    COMPARED,
+    describe_left_out,
+    stacked_models,
+)
+from abag.head.evaluation.regime_scores import RegimeScore, TestedPairs, score_regime
 from abag.head.prediction.network import NetworkModel, NetworkSettings
-from abag.head.prediction.predictor import Member
-from abag.head.splits.splits import VALIDATION
-from abag.head.training.uncertainty import calibrate, calibrate_unseen
+from abag.head.regimes.regimes import effective_groups
+from abag.head.regimes.splits import TEST, grouped_folds
+from abag.head.training.uncertainty import fit_sigma
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from abag.head.data.labels import LabelledPairs
     from abag.head.model.config import FitConfig
-    from abag.head.splits.splits import Split
+    from abag.head.regimes.regimes import MeasuredRegime
     from abag.head.training.train import TrainedHeads
-    from abag.head.training.uncertainty import Sigma
 
+PRIOR_GROUPS = 3.0
 SUM_WEIGHT = 1e4
 """Weight of the condition that the weights add up to 1, relative to the errors."""
-PRIOR_GROUPS = 10.0
-NETWORK, MEAN = "network", "mean"
-LEAST_WEIGHT = 0.5
-UNEXPECTED = ("ridge",)
-"""Models that get a weight only for their errors. The others are expected to have equal weights."""
+NETWORK, MEAN = "mlp", "train_mean"
+NOT_BASELINES = (MEAN, NETWORK, "kernel", "gp", "one_hot_kernel")
+COVERED = float(ndtri(0.95))
+"""Half the width of a 90 % interval, in sigmas."""
 
 
-def stack_weights(error_RK: Floats, group: Ints, expected_K: Floats) -> Floats:
-    """Return weights of K models, (K,), not negative and with sum 1.
+@dataclass(slots=True)
+class FittedParts:
+    """The parts that were fitted to the training pairs of one split."""
 
-    They minimise the mean squared error plus `PRIOR_GROUPS` / groups times the mean squared error
-    of the best model times the squared distance from the expected weights. So the pull is as strong
-    as the noise that even the best model leaves, and a bad model does not add to it.
+    models: dict[str, tuple[PairModel, ...]]
+    """By name; the mean of its models is the prediction of a part."""
+    predicted: dict[str, Floats]
+    """pKd of every pair, (P,), by part or baseline."""
+    variance: Floats
+    """Variance of the predictions in pKd^2, (P,), which sigma scales; 0 if no part has one."""
+    trained: TrainedHeads | None = None
+    """Training of the networks, if there are any."""
+    seconds: float = 0.0
+
+
+def part_names(config: FitConfig, n_training: int) -> list[str]:
+    """Return the closed-form parts of a fit."""
+    chosen = str(config.filled().head)
+    if config.stacks:
+        return stacked_models(n_training)
+    return [] if chosen == config.network else [chosen]
+
+
+def fit_closed_forms(
+    training: TrainingRows, config: FitConfig, name: str, *, compared: bool = True
+) -> FittedParts:
+    """Fit the mean and the parts in closed form, and predict all pairs.
+
+    Parameters
+    ----------
+    name : str
+        Name of this fit in messages.
+    compared : bool
+        Whether to predict by the parts of `COMPARED` that are not used, too.
+
+    Raises
+    ------
+    DoesNotApply
+        If the only part cannot be fitted to these pairs.
+    """
+    start_s = time.monotonic()
+    mean = ConstantModel(ConstantSettings(float(training.pkd.mean())))
+    fitted: dict[str, PairModel] = {MEAN: mean}
+    if config.stacks and (left_out := describe_left_out(len(training.rows))):
+        detail(f"{name}: {left_out}")
+    wanted = part_names(config, len(training.rows))
+    others = [one for one in COMPARED if compared and one not in wanted]
+    for one in (*wanted, *others):
+        try:
+            fit = CLOSED_FORM[one](training)
+        except DoesNotApply as error:
+            if one in wanted and not config.stacks:
+                raise
+            detail(f"{name}: {one} left out: {error}")
+            continue
+        fitted[one] = fit.model
+        detail(f"{name}: {one}: {fit.description}")
+    training.shared.clear()
+    predicted = {one: model.predict(training.vectors) for one, model in fitted.items()}
+    models: dict[str, tuple[PairModel, ...]] = {
+        one: (model,) for one, model in fitted.items() if one not in others
+    }
+    found = (each[0].variance(training.vectors) for each in models.values())
+    known = [variance for variance in found if variance is not None]
+    variance = np.mean(known or [np.zeros(len(training.pairs))], axis=0)
+    return FittedParts(models, predicted, variance, seconds=time.monotonic() - start_s)
+
+
+def add_networks(parts: FittedParts, trained: TrainedHeads, config: FitConfig) -> None:
+    """Add the trained networks of the same split."""
+    filled, scaling = config.filled(), trained.scaling
+    settings = NetworkSettings(
+        str(config.network), filled.widths, config.rank, scaling.pkd_mean, scaling.pkd_scale
+    )
+    parts.models[NETWORK] = tuple(
+        NetworkModel.of(settings, weights, scaling.antibody, scaling.antigen)
+        for weights in trained.weights
+    )
+    parts.predicted[NETWORK] = trained.predicted
+    if not parts.variance.any():
+        parts.variance = trained.variance
+    parts.trained, parts.seconds = trained, parts.seconds + trained.progress.seconds
+
+
+def stack_weights(error_RK: Floats, group: Ints) -> Floats:
+    """Return weights of K parts, (K,), not negative and with sum 1.
+
+    They minimise the mean squared error plus `PRIOR_GROUPS` / groups times that of the best part
+    times the squared distance from this part alone.
 
     Parameters
     ----------
     error_RK : NDArray, shape=(R, K), dtype=float64
-        Errors of each model for pairs that it has not seen.
+        Errors of each part for pairs that it has not seen.
     group : NDArray, shape=(R,), dtype=int64
         Pairs of one group have similar errors.
-    expected_K : NDArray, shape=(K,), dtype=float64
-        Weights before any error is known, with sum 1.
     """
-    from scipy.optimize import nnls  # here: most heads need none of scipy.optimize
-
-    models = error_RK.shape[1]
-    if not error_RK.any():
-        return expected_K
+    square_K = np.square(error_RK).mean(axis=0)
+    expected_K = np.eye(len(square_K))[np.argmin(square_K)]
+    if not square_K.min():
+        return np.asarray(expected_K)
     # The normal equations' root has K rows, whatever R.
     root_KK = np.linalg.qr(error_RK, mode="r") / np.sqrt(len(error_RK))
-    pull = np.sqrt(PRIOR_GROUPS / equal_groups(group) * np.square(root_KK).sum(axis=0).min())
+    pull = np.sqrt(PRIOR_GROUPS / effective_groups(group) * square_K.min())
     unit = SUM_WEIGHT * max(pull, float(np.abs(root_KK).max()))
-    rows = np.vstack([root_KK, pull * np.eye(models), np.full((1, models), unit)])
+    rows = np.vstack([root_KK, pull * np.eye(len(square_K)), np.full((1, len(square_K)), unit)])
     target = np.concatenate([np.zeros(len(root_KK)), pull * expected_K, [unit]])
     weights, _ = nnls(rows, target)
     return np.asarray(weights / weights.sum())
 
 
-def equal_groups(group: Ints) -> float:
-    """Return how many groups of equal size have means as uncertain as that of these."""
-    _, sizes = np.unique(group, return_counts=True)
-    return float(sizes.sum() ** 2 / np.square(sizes).sum())
-
-
-def cross_stacked_error(error_RK: Floats, fold: Ints, group: Ints, expected_K: Floats) -> Floats:
-    """Return the errors of a stack, (R,), whose weights come from the other folds of the pairs."""
-    error_R = np.empty(len(error_RK))
-    for k in np.unique(fold):
-        others = fold != k
-        weights = stack_weights(error_RK[others], group[others], expected_K)
-        error_R[~others] = error_RK[~others] @ weights
-    return error_R
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FittedHead:
-    """The head of one split."""
-
-    members: tuple[Member, ...]
-    """Their weights add up to 1; those with weight 0 give their variance only."""
-    predicted: Floats
-    """pKd of every pair, (P,)."""
-    variance: Floats
-    """Variance of each prediction in pKd^2, (P,), which sigma scales."""
-    sigma: Sigma
-    shares: Mapping[str, float]
-    """Weight of each kind of model."""
-    trained: TrainedHeads | None
-    """Training of the networks, if there are any."""
-    seconds: float
-    """Wall time of training and fitting."""
-
-
 @dataclass(frozen=True, slots=True)
-class ClosedForms:
-    """The models in closed form of a split, and their predictions of all pairs."""
+class WeighedRegime:
+    """What a predictor does in one regime, and how well that was in its folds."""
 
-    fits: Mapping[str, ClosedFormFit]
-    predicted: dict[str, Floats]
-    """pKd, (P,) each; in the end also those of the networks and of the training mean."""
-    variance: dict[str, Floats]
-    """Of the models that have one, (P,) each in pKd^2."""
-    seconds: float
-
-
-def fit_closed_forms(training: TrainingRows, config: FitConfig, name: str) -> ClosedForms:
-    """Fit the models in closed form that the head of a split needs, and predict all pairs.
-
-    Parameters
-    ----------
-    name : str
-        Name of this fit in messages.
-    """
-    chosen, start = config.filled().head, time.monotonic()
-    names: Sequence[str] = () if chosen == config.network else (chosen,)
-    if config.stacks:
-        names = stacked_models(len(training.rows)) + (list(BASELINES) if chosen == "auto" else [])
-        if left_out := describe_left_out(len(training.rows)):
-            detail(f"{name}: {left_out}")
-    fits: dict[str, ClosedFormFit] = {}
-    for one in names:
-        try:
-            fits[one] = CLOSED_FORM[one](training)
-        except DoesNotApply as error:
-            if not config.stacks:
-                raise
-            detail(f"{name}: left out of {chosen}: {error}")
-            continue
-        detail(f"{name}: {one}: {fits[one].description}")
-    training.shared.clear()
-    predicted = {one: fit.model.predict(training.vectors) for one, fit in fits.items()}
-    variance = {one: fit.model.variance(training.vectors) for one, fit in fits.items()}
-    known = {one: found for one, found in variance.items() if found is not None}
-    return ClosedForms(fits, predicted, known, time.monotonic() - start)
+    measured: MeasuredRegime
+    weights: dict[str, float]
+    """By part, with sum 1; parts without weight are left out."""
+    spread: float
+    """Factor of the standard deviation of a prediction in sigma."""
+    noise: float
+    """Residual noise in sigma, in pKd."""
+    predicted: list[Floats]
+    """Out-of-fold predictions of each fold, (P,), with the weights of the other folds."""
+    sigma: list[Floats]
+    score: RegimeScore
 
 
-def fit_head(
-    pairs: LabelledPairs,
-    training: TrainingRows,
-    split: Split,
-    config: FitConfig,
-    closed: ClosedForms,
-    trained: TrainedHeads | None,
-    name: str,
-) -> FittedHead:
-    """Put together the head of a split from its models.
-
-    Parameters
-    ----------
-    pairs : LabelledPairs
-        With the bounds that `training` has replaced.
-    name : str
-        Name of this fit in messages.
-    """
-    chosen, start = config.filled().head, time.monotonic()
-    if chosen == config.network:
-        assert trained is not None
-        return FittedHead(
-            members=network_members(config, trained),
-            predicted=trained.predicted,
-            variance=trained.variance,
-            sigma=calibrate(pairs, split, trained),
-            shares={chosen: 1.0},
-            trained=trained,
-            seconds=trained.progress.seconds,
+def weigh(
+    pairs: LabelledPairs, measured: MeasuredRegime, folds: Sequence[FittedParts]
+) -> WeighedRegime:
+    """Weigh the parts by their errors on the tested pairs of a regime; calibrate sigma on them."""
+    splits, regime = measured.splits, measured.regime
+    names = [one for one in folds[0].models if all(one in fold.models for fold in folds)]
+    rows_F = [split.rows(TEST) for split in splits]
+    rows = np.concatenate(rows_F)
+    of_fold = np.repeat(np.arange(len(rows_F)), [len(one) for one in rows_F])
+    groups = [group[rows] for group in measured.groups]
+    smallest = min(groups, key=effective_groups)
+    half = of_fold
+    if len(splits) == 1:  # the halves of its groups weigh each other
+        half = grouped_folds(smallest, min(2, len(distinct(smallest))), 0)
+    part_RK = np.concatenate(
+        [
+            np.stack([fold.predicted[name][one] for name in names], axis=1)
+            for fold, one in zip(folds, rows_F, strict=True)
+        ]
+    )
+    variance = np.concatenate([fold.variance[one] for fold, one in zip(folds, rows_F, strict=True)])
+    pkd, censored = pairs.pkd[rows], pairs.censored[rows]
+    error_RK = pkd[:, None] - part_RK
+    error_RK[censored[:, None] * error_RK < 0] = 0.0  # the bound is satisfied
+    weights = stack_weights(error_RK, smallest)
+    own = np.empty(len(rows))
+    for k in np.unique(half):
+        others = half != k
+        known = stack_weights(error_RK[others], smallest[others]) if others.any() else weights
+        own[half == k] = part_RK[half == k] @ known
+    error, sigma = pkd - own, np.empty(len(rows))
+    for k in np.unique(half):
+        others = half != k if len(np.unique(half)) > 1 else half == k
+        found = fit_sigma(error[others], np.sqrt(variance[others]), censored[others])
+        sigma[half == k] = np.sqrt(found[0] ** 2 * variance[half == k] + found[1] ** 2)
+    spread, noise = fit_sigma(error, np.sqrt(variance), censored)
+    predicted, sigmas = [], []
+    for k, (fold, own_rows) in enumerate(zip(folds, rows_F, strict=True)):
+        whole = sum(
+            (w * fold.predicted[name] for w, name in zip(weights, names, strict=True)),
+            np.zeros(len(pairs)),
         )
-    predicted = dict(closed.predicted)
-    if trained is not None:
-        predicted[NETWORK] = trained.predicted
-    if config.stacks:
-        predicted[MEAN] = np.full(len(training.pairs), training.pkd.mean())
-    models = replace(closed, predicted=predicted)
-    unseen = _predict_unseen(pairs, training, split, models, trained)
-    shares = dict.fromkeys(unseen.error, 1.0)
-    if config.stacks:
-        shares = (_choose_best if chosen == "auto" else _stack)(unseen.one_sided())
-        used = ", ".join(f"{one} {share:.2f}" for one, share in shares.items() if share)
-        rows = f"{unseen.complete.sum():,} {unseen.source}"
-        detail(f"{name}: {chosen}: {used}, by the errors on {rows}")
-    fitted = _combine(training, config, models, trained, unseen, shares)
-    seconds = fitted.seconds + closed.seconds + time.monotonic() - start
-    return replace(fitted, seconds=seconds)
-
-
-def network_members(config: FitConfig, trained: TrainedHeads) -> tuple[Member, ...]:
-    """Return the networks of one split, with equal weights."""
-    filled, scaling = config.filled(), trained.scaling
-    settings = NetworkSettings(
-        str(config.network), filled.widths, config.rank, scaling.pkd_mean, scaling.pkd_scale
+        deviation = np.sqrt(spread**2 * fold.variance + noise**2)
+        whole[own_rows], deviation[own_rows] = own[of_fold == k], sigma[of_fold == k]
+        predicted.append(whole)
+        sigmas.append(deviation)
+    exact = censored == 0
+    tested = TestedPairs.of(pairs, measured)
+    baselines = {
+        name: tested.take([fold.predicted[name] for fold in folds])
+        for name in folds[0].predicted
+        if name not in NOT_BASELINES and all(name in fold.predicted for fold in folds)
+    }
+    score = score_regime(
+        regime.name,
+        regime.words,
+        tested,
+        own[exact],
+        part_RK[exact, names.index(MEAN)],
+        baselines,
+        (np.abs(error) <= COVERED * sigma)[exact].astype(np.float64),
     )
-    return tuple(
-        Member(
-            NetworkModel.of(settings, weights, scaling.antibody, scaling.antigen),
-            1 / len(trained.weights),
-        )
-        for weights in trained.weights
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class _Unseen:
-    """Errors of each model on R pairs that it has not seen."""
-
-    source: str
-    error: Mapping[str, Floats]
-    """Label or bound minus predicted pKd by model, (R,); NaN where all networks saw the pair."""
-    variance: Floats
-    """Mean of the models that have one, (R,) in pKd^2; 0 if none has."""
-    rows: Ints
-    """Index of each pair, (R,)."""
-    fold: NDArray[np.int64]
-    """Inner fold of each pair, (R,)."""
-    group: Ints
-    """Group of the split of each pair, (R,)."""
-    censored: NDArray[np.int8]
-    """As in `LabelledPairs`, (R,)."""
-
-    @property
-    def complete(self) -> NDArray[np.bool_]:
-        """Which pairs no model has seen, (R,)."""
-        return np.asarray(np.isfinite(self.table()).all(axis=1))
-
-    @property
-    def expected(self) -> Floats:
-        """The weights of a stack before any error is known, (K,)."""
-        expected = np.array([float(name not in UNEXPECTED) for name in self.error])
-        return np.asarray(expected / expected.sum())
-
-    def without(self, names: Collection[str]) -> _Unseen:
-        """Leave out some models."""
-        kept = {name: error for name, error in self.error.items() if name not in names}
-        return replace(self, error=kept)
-
-    def table(self) -> Floats:
-        """Return the errors as columns, (R, K)."""
-        return np.stack(list(self.error.values()), axis=1)
-
-    def one_sided(self) -> _Unseen:
-        """Set the errors of predictions that satisfy their bound to 0."""
-        error = {
-            name: np.where(self.censored * one < 0, 0.0, one) for name, one in self.error.items()
-        }
-        return replace(self, error=error)
-
-    def calibrate(self, shares: Mapping[str, float], labels: Floats) -> Sigma:
-        """Fit sigma to the errors of the weighted models.
-
-        Where a network has seen a pair, the other models stand for the stack if they have at least
-        half of the weight: more groups give a better sigma.
-        """
-        weight = np.array([shares[name] for name in self.error])
-        known = np.isfinite(self.table())
-        weight_R = known @ weight
-        used = weight_R >= LEAST_WEIGHT
-        error = (np.where(known, self.table(), 0) @ weight)[used] / weight_R[used]
-        return calibrate_unseen(
-            error,
-            np.sqrt(self.variance[used]),
-            self.rows[used],
-            self.group[used],
-            labels,
-            self.censored[used],
-        )
-
-
-def _predict_unseen(
-    pairs: LabelledPairs,
-    training: TrainingRows,
-    split: Split,
-    models: ClosedForms,
-    trained: TrainedHeads | None,
-) -> _Unseen:
-    """Predict the training pairs from the other inner folds, or else the validation pairs."""
-    rows, fold = training.rows, training.fold
-    fits = models.fits
-    columns = {name: fit.inner for name, fit in fits.items()}
-    variances = [fit.inner_variance for fit in fits.values() if fit.inner_variance is not None]
-    if trained is not None:
-        columns[NETWORK] = _out_of_bag(trained, rows)
-    if MEAN in models.predicted:
-        columns[MEAN] = _mean_of_other_folds(training)
-    where = "training pairs, each predicted from other groups"
-    if not np.isfinite(list(columns.values())).all(axis=0).any():
-        rows = split.rows(VALIDATION)
-        fold = inner_folds(split.group[rows]) if len(rows) else rows
-        columns = {name: predicted[rows] for name, predicted in models.predicted.items()}
-        variances = [variance[rows] for variance in models.variance.values()]
-        where = "validation pairs"
-    return _Unseen(
-        where,
-        {name: pairs.pkd[rows] - column for name, column in columns.items()},
-        np.mean(variances or [np.zeros(len(rows))], axis=0),
-        rows,
-        fold,
-        split.group[rows],
-        pairs.censored[rows],
-    )
-
-
-def _out_of_bag(trained: TrainedHeads, rows: Ints) -> Floats:
-    """Average the networks that were not trained on each pair, (R,); NaN if there are none."""
-    unseen_MR = ~trained.in_bag_MP[:, rows]
-    total = np.where(unseen_MR, trained.predicted_MP[:, rows], 0).sum(axis=0)
-    with np.errstate(invalid="ignore"):
-        return np.asarray(total / unseen_MR.sum(axis=0))
-
-
-def _mean_of_other_folds(training: TrainingRows) -> Floats:
-    """Return the mean label outside the inner fold of each training pair, (F,)."""
-    total, count = np.bincount(training.fold, training.pkd), np.bincount(training.fold)
-    return np.asarray(((total.sum() - total) / (count.sum() - count))[training.fold])
-
-
-def _stack(unseen: _Unseen) -> dict[str, float]:
-    """Weigh all models."""
-    rows = unseen.complete
-    weights = stack_weights(unseen.table()[rows], unseen.group[rows], unseen.expected)
-    return dict(zip(unseen.error, weights.tolist(), strict=True))
-
-
-def _choose_best(unseen: _Unseen) -> dict[str, float]:
-    """Use the model or the stack with the smallest error on pairs that it has not seen."""
-    rows = unseen.complete
-    parts = unseen.without(BASELINES)
-    fold, group = unseen.fold[rows], unseen.group[rows]
-    found = {name: error[rows] for name, error in unseen.error.items()}
-    found["stack"] = cross_stacked_error(parts.table()[rows], fold, group, parts.expected)
-    rmse = {name: float(np.sqrt(np.square(error).mean())) for name, error in found.items()}
-    detail("auto: RMSE on pairs not seen: " + ", ".join(f"{n} {e:.3f}" for n, e in rmse.items()))
-    best = min(rmse, key=rmse.__getitem__)
-    chosen = _stack(parts) if best == "stack" else {best: 1.0}
-    return {name: chosen.get(name, 0.0) for name in unseen.error}
-
-
-def _combine(
-    training: TrainingRows,
-    config: FitConfig,
-    models: ClosedForms,
-    trained: TrainedHeads | None,
-    unseen: _Unseen,
-    shares: Mapping[str, float],
-) -> FittedHead:
-    """Put the models together; those with a variance are kept even without a share."""
-    members = [
-        Member(fit.model, shares[name])
-        for name, fit in models.fits.items()
-        if name in models.variance or shares[name]
-    ]
-    if trained is not None and (share := shares[NETWORK]):
-        members += [Member(m.model, m.weight * share) for m in network_members(config, trained)]
-    if share := shares.get(MEAN, 0.0):
-        members.append(Member(ConstantModel(ConstantSettings(float(training.pkd.mean()))), share))
-    of_pair = np.zeros(len(training.pairs))
-    return FittedHead(
-        members=tuple(members),
-        predicted=sum((shares[name] * one for name, one in models.predicted.items()), of_pair),
-        variance=np.mean(list(models.variance.values()) or [of_pair], axis=0),
-        sigma=unseen.calibrate(shares, training.pkd),
-        shares=shares,
-        trained=trained,
-        seconds=0.0 if trained is None else trained.progress.seconds,
-    )
+    used = {name: float(w) for name, w in zip(names, weights, strict=True) if w > 0}
+    return WeighedRegime(measured, used, spread, noise, predicted, sigmas, score)

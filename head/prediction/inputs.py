@@ -29,8 +29,8 @@ from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.pairs import read_pair_chunks
 from abag.embed.sequences.table_writer import check_writable
 from abag.embed.store.store import open_store
-from abag.head.prediction.predictor import encode_new, existing_store
-from abag.head.prediction.scores import SCORE_COLUMNS, Compared, count_new
+from abag.head.prediction.predictor import SCORE_COLUMNS, encode_new, existing_store
+from abag.head.regimes.recogniser import KNOWN
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from abag.embed.store.store import Store
     from abag.head.prediction.options import ScoringOptions
     from abag.head.prediction.predictor import Predictor
-    from abag.head.prediction.scores import NewCounter
+    from abag.head.regimes.recogniser import Recogniser
 
 SAME_PREDICTION_PKD = 1e-3
 """Predictions of one pair that differ by no more are one: products of matrices round each row of a
@@ -61,7 +61,8 @@ class SequenceCounts(TypedDict):
     unique: int
     reused: int
     encoded: int
-    far: int
+    new: int
+    """Without a near-duplicate in training, or with new mutations."""
 
 
 class PairScores(TypedDict):
@@ -69,10 +70,12 @@ class PairScores(TypedDict):
 
     rows: int
     skipped_rows: int
+    regimes: dict[str, int]
+    """Rows by regime."""
     far_rows: int
-    """Rows whose antibody or antigen is far from the training set."""
-    far_by: dict[str, int]
-    """Rows by what is far; a row can have several reasons. See `Compared.reasons`."""
+    """Rows that no measured regime covers."""
+    why_far: dict[str, int]
+    """These rows by reason."""
     antibodies: SequenceCounts
     antigens: SequenceCounts
 
@@ -92,30 +95,31 @@ class CollectedSequences:
     """The distinct sequences of one kind, collected from the chunks of a table."""
 
     kind: Kind
-    counter: NewCounter | None = None
+    seen: Recogniser | None = None
     unique: int = 0
     """Distinct sequences, once all are collected."""
     new: dict[bytes, Chains] = field(default_factory=dict)
     """Those that the store lacks, by key."""
     example: Chains = ()
     """One of the sequences."""
-    new_NC: NDArray[np.int16] = field(default_factory=lambda: np.zeros((0, 0), np.int16))
-    """What `counter` counted in the distinct sequences, in the order of their keys, once all are
+    state: NDArray[np.int8] = field(default_factory=lambda: np.zeros(0, np.int8))
+    """What is new about the distinct sequences, in the order of their keys, once all are
     collected."""
     chains: list[Chains] | None = None
     """The distinct sequences in the same order, if it was a list at first."""
     _numbers: dict[bytes, int] = field(default_factory=dict)
     """The distinct keys, numbered as they came."""
-    _counts: list[NDArray[np.int16]] = field(default_factory=list)
+    _states: list[NDArray[np.int8]] = field(default_factory=list)
     _of_row: list[NDArray[np.int32]] = field(default_factory=list)
 
     def add(self, part: UniqueSequences, missing: NDArray[np.bool_]) -> None:
         """Add the N sequences of some rows; `missing` (N,) marks those that the store lacks."""
         keys = [key.tobytes() for key in part.keys]
         first = [i for i, key in enumerate(keys) if key not in self._numbers]
-        if first:  # counting takes 0.2 ms per antibody, and every chunk may hold all of them
+        if first:  # this takes 0.3 ms per antibody, and every chunk may hold all of them
             chains = [part.chains[i] for i in first]
-            self._counts.append(count_new(self.counter, chains))
+            if self.seen is not None:
+                self._states.append(self.seen.states(self.kind, chains))
             self._numbers.update((keys[i], n) for n, i in enumerate(first, len(self._numbers)))
             self.new.update((keys[i], part.chains[i]) for i in first if missing[i])
             self.example = self.example or chains[0]
@@ -129,7 +133,8 @@ class CollectedSequences:
         as_they_came = np.frombuffer(b"".join(self._numbers), np.uint8).reshape(-1, KEY_BYTES)
         keys, index = distinct_keys(as_they_came)
         order = np.argsort(index)
-        self.new_NC = np.concatenate(self._counts)[order]
+        if self._states:
+            self.state = np.concatenate(self._states)[order]
         if self.chains is not None:
             self.chains = [self.chains[i] for i in order.tolist()]
         self.unique = len(keys)
@@ -138,15 +143,11 @@ class CollectedSequences:
         self._of_row.clear()
         return keys, index[of_row]
 
-    def compared(self, far_vector: NDArray[np.bool_]) -> Compared:
-        """Return the comparison of the distinct sequences, whose vectors are far or not, (N,)."""
-        return Compared(self.kind, far_vector, self.counter, self.new_NC)
-
-    def counts(self, compared: Compared) -> SequenceCounts:
-        """Count the sequences, and those far from the training set."""
-        n, new = self.unique, len(self.new)
-        far = int(compared.far().sum())
-        return {"unique": n, "reused": n - new, "encoded": new, "far": far}
+    def counts(self) -> SequenceCounts:
+        """Count the sequences, and those that are new to the predictor."""
+        n, encoded = self.unique, len(self.new)
+        new = int((self.state != KNOWN).sum())
+        return {"unique": n, "reused": n - encoded, "encoded": encoded, "new": new}
 
 
 @dataclass(slots=True)
@@ -180,6 +181,33 @@ class CollectedPairs:
         self.digests.append(digest_rows(chunk.frame, self.columns))
 
 
+class RegimeCounts:
+    """Counts of written rows by regime, and of far ones by reason."""
+
+    def __init__(self) -> None:
+        self._regimes: Counter[str] = Counter()
+        self._why_far: Counter[str] = Counter()
+
+    def add(self, scores: pd.DataFrame) -> None:
+        """Add rows with `SCORE_COLUMNS`."""
+        self._regimes.update(scores["regime"])
+        self._why_far.update(scores["why_far"][scores["far"]])
+
+    def summary(
+        self, rows: int, skipped: int, antibodies: CollectedSequences, antigens: CollectedSequences
+    ) -> PairScores:
+        """Return the counts with those of all rows and of the sequences."""
+        return {
+            "rows": rows,
+            "skipped_rows": skipped,
+            "regimes": dict(self._regimes),
+            "far_rows": self._why_far.total(),
+            "why_far": dict(self._why_far),
+            "antibodies": antibodies.counts(),
+            "antigens": antigens.counts(),
+        }
+
+
 def digest_rows(frame: pd.DataFrame, columns: Sequence[str]) -> bytes:
     """Hash the cells of some columns in the order of the rows, or return nothing if one is gone."""
     running = blake2b(digest_size=16)
@@ -201,9 +229,9 @@ def collect_pairs(scorer: Scorer, table: TableLike, options: TableOptions) -> Co
         If the table has a column that the scores would overwrite.
     """
     predictor = scorer.predictor
-    antibodies, antigens = (CollectedSequences(kind, predictor.counter(kind)) for kind in KINDS)
+    antibodies, antigens = (CollectedSequences(kind, predictor.seen) for kind in KINDS)
     if predictor.reads_residues:
-        antibodies.chains = []
+        antibodies.chains, antigens.chains = [], []
     found = CollectedPairs(antibodies, antigens)
     store = existing_store(scorer.store_path)
     counts: Counter[str] = Counter()

@@ -9,7 +9,7 @@ P pairs, N antibodies, M antigens.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -28,6 +28,7 @@ from abag.head.prediction.inputs import (
     CannotPredict,
     CollectedPairs,
     PairScores,
+    RegimeCounts,
     Scorer,
     check_table_out,
     collect_pairs,
@@ -38,28 +39,17 @@ from abag.head.prediction.inputs import (
     say_random_weights,
 )
 from abag.head.prediction.options import PredictOptions
-from abag.head.prediction.scores import score_columns
+from abag.head.regimes.recogniser import NewSequences
+from abag.head.regimes.regimes import REGIMES
 
 if TYPE_CHECKING:
-    from abag.embed.sequences.chains import Chains, Kind
+    from abag.embed.sequences.chains import Kind
     from abag.embed.store.store import Store
     from abag.head.prediction.predictor import Predictor
 
 IndexedKeys: TypeAlias = tuple[NDArray[np.uint8], NDArray[np.int32]]
 """Distinct keys, (N, 16), and the index of each pair's key among them, (P,)."""
 
-REASONS = {
-    "antibody_vector": "the vector of the antibody",
-    "new_residues": "new residues",
-    "new_combination": "a new combination of changes",
-    "antigen_vector": "the vector of the antigen",
-    "antigen_changes": "the changes of the antigen",
-}
-"""What makes a row far, by its key in ``far_by``."""
-NO_SIGMA = (
-    "no sigma is written: the head has no errors on five groups of pairs that it has not seen, to "
-    "calibrate it on. Train with --head stack, the default, or with --members 8."
-)
 SLICE = 16_384
 """Sequences of one kind whose vectors are in memory at a time: 80 MB at the real widths."""
 
@@ -107,9 +97,9 @@ def predict(
     Returns
     -------
     dict
-        ``out``, ``rows`` written, ``skipped_rows``, ``far_rows`` (an antibody or antigen is far),
-        ``far_by`` (rows by reason), ``seconds``; ``antibodies`` and ``antigens``, each with
-        ``unique``, ``reused``, ``encoded``, ``far``.
+        ``out``, ``rows`` written, ``skipped_rows``, ``regimes`` (rows by regime), ``far_rows`` (no
+        measured regime covers them), ``why_far`` (these by reason), ``seconds``; ``antibodies`` and
+        ``antigens``, each with ``unique``, ``reused``, ``encoded``, ``new``.
 
     Raises
     ------
@@ -128,23 +118,28 @@ def predict(
             scored = _predict_pairs(scorer, table, out, chosen)
         else:
             scored = predict_all_pairs(scorer, table, cross, out, chosen)
-        antibodies, antigens = scored["antibodies"], scored["antigens"]
-        less = ": expect less accurate scores for them"
-        messages.say(
-            f"{out}: {scored['rows']:,} rows; {antibodies['far']:,} of {antibodies['unique']:,} "
-            f"antibodies and {antigens['far']:,} of {antigens['unique']:,} antigens are far from "
-            f"the training set{less if antibodies['far'] or antigens['far'] else ''}"
-        )
-        if 2 * scored["far_rows"] > scored["rows"]:
-            messages.say(
-                f"most rows ({scored['far_rows']:,} of {scored['rows']:,}) are outside what the "
-                f"training set covers ({_describe_reasons(scored['far_by'])}): measure some of "
-                "these pairs before you use the scores"
-            )
-        if not predictor.calibrated:
-            messages.say(NO_SIGMA)
+        messages.say(f"{out}: {scored['rows']:,} rows")
+        for line in describe_regimes_of(predictor, scored):
+            messages.say(line)
     seconds = round(time.monotonic() - start_s, 3)
     return {"out": str(out), **scored, "seconds": seconds}
+
+
+def describe_regimes_of(predictor: Predictor, scored: PairScores) -> list[str]:
+    """Say what the run has shown for the regimes that occur, most frequent first."""
+    lines = []
+    for name, rows in sorted(scored["regimes"].items(), key=lambda item: -item[1]):
+        if name in predictor.regimes:
+            lines.append(f"{rows:,} rows: {predictor.regimes[name].verdict}")
+        else:
+            lines.append(f"{rows:,} rows: {REGIMES[name].words}: not measured by the run")
+    if scored["far_rows"]:
+        why = ", ".join(f"{rows:,} because {text}" for text, rows in scored["why_far"].items())
+        lines.append(
+            f"{scored['far_rows']:,} rows are far from all that was measured ({why}): measure some "
+            "of these pairs before you use their scores"
+        )
+    return lines
 
 
 def _predict_pairs(
@@ -153,38 +148,21 @@ def _predict_pairs(
     found = collect_pairs(scorer, table, options)
     antibodies, antigens = found.antibodies.finish(), found.antigens.finish()
     store = encode_missing(scorer, found.antibodies, found.antigens)
-    pkd, sigma, far_antibody, far_antigen = _score(
-        scorer, store, antibodies, antigens, found.antibodies.chains
-    )
-    left, right = found.antibodies.compared(far_antibody), found.antigens.compared(far_antigen)
-    at = far_rows = 0
+    predictor, at = scorer.predictor, 0
+    new = NewSequences(found.antibodies.state[antibodies[1]], found.antigens.state[antigens[1]])
+    pkd, sigma = _score(scorer, store, antibodies, antigens, found, new)
+    counts = RegimeCounts()
     with TableWriter(out) as writer, row_bar("writing", found.rows) as shown:
         for part in _read_again(table, found, options):
             rows = slice(at, at + len(part))
             at += len(part)
-            pairs = left.of_rows(antibodies[1][rows]), right.of_rows(antigens[1][rows])
-            scores = score_columns(pkd[rows], sigma[rows], *pairs)
-            far_rows += int((scores["far_antibody"] | scores["far_antigen"]).sum())
-            scores = scorer.predictor.without_bad_sigma(scores)
+            scores = predictor.columns(
+                pkd[rows], sigma[rows], NewSequences(*(side[rows] for side in new))
+            )
+            counts.add(scores)
             writer.write(pd.concat([part.reset_index(drop=True), scores], axis=1))
             shown.update(len(part))
-    return {
-        "rows": found.rows,
-        "skipped_rows": len(found.skipped),
-        "far_rows": far_rows,
-        "far_by": {
-            **left.far_rows(np.bincount(antibodies[1])),
-            **right.far_rows(np.bincount(antigens[1])),
-        },
-        "antibodies": found.antibodies.counts(left),
-        "antigens": found.antigens.counts(right),
-    }
-
-
-def _describe_reasons(far_by: Mapping[str, int]) -> str:
-    """Describe why rows are far, most frequent first."""
-    most_first = sorted(far_by.items(), key=lambda item: -item[1])
-    return ", ".join(f"{rows:,} by {REASONS[name]}" for name, rows in most_first if rows)
+    return counts.summary(found.rows, len(found.skipped), found.antibodies, found.antigens)
 
 
 def _read_again(
@@ -215,14 +193,12 @@ def _score(
     store: Store,
     antibodies: IndexedKeys,
     antigens: IndexedKeys,
-    chains: Sequence[Chains] | None,
-) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_]]:
+    found: CollectedPairs,
+    new: NewSequences,
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Score all pairs, one slice of antibodies against one slice of antigens at a time.
 
-    `chains` are those of the antibodies, if the predictor reads residues.
-
-    Returns pKd and sigma of each pair, (P,), and which antibodies, (N,), and antigens, (M,), are
-    far.
+    Returns pKd and sigma of each pair, (P,).
     """
     predictor, pairs = scorer.predictor, len(antibodies[1])
     left = _SlicedVectors(predictor, store, "antibody", antibodies[0])
@@ -232,11 +208,15 @@ def _score(
         for a, g, rows in _blocks(left.slice_of, right.slice_of, antibodies[1], antigens[1]):
             i = left.row_in_slice[antibodies[1][rows]]
             j = right.row_in_slice[antigens[1][rows]]
-            slice_chains = None if chains is None else [chains[n] for n in left.rows(a).tolist()]
-            vectors = PairVectors(left.read(a), right.read(g), i, j, slice_chains)
-            pkd[rows], sigma[rows] = predictor.score(vectors)
+            chains = [
+                None if side.chains is None else [side.chains[n] for n in own.tolist()]
+                for side, own in ((found.antibodies, left.rows(a)), (found.antigens, right.rows(g)))
+            ]
+            vectors = PairVectors(left.read(a), right.read(g), i, j, *chains)
+            states = NewSequences(*(side[rows] for side in new))
+            pkd[rows], sigma[rows] = predictor.values(vectors, states)
             shown.update(len(i))
-    return pkd, sigma, left.far, right.far
+    return pkd, sigma
 
 
 def _blocks(
@@ -271,8 +251,7 @@ def _blocks(
 class _SlicedVectors:
     """The vectors of N sequences, one slice of them in memory at a time.
 
-    Sequence ``n`` is row ``row_in_slice[n]`` of slice ``slice_of[n]``; ``far[n]`` is known once
-    that slice was read.
+    Sequence ``n`` is row ``row_in_slice[n]`` of slice ``slice_of[n]``.
     """
 
     def __init__(
@@ -284,8 +263,6 @@ class _SlicedVectors:
         rank = np.empty(len(keys), np.int32)
         rank[self._order] = np.arange(len(keys), dtype=np.int32)
         self.slice_of, self.row_in_slice = rank // SLICE, rank % SLICE
-        self.far = np.zeros(len(keys), np.bool_)
-        self._measured: set[int] = set()
         self._held, self._held_slice = np.zeros((0, 0), np.float32), -1
 
     def rows(self, number: int) -> NDArray[np.int64]:
@@ -293,12 +270,9 @@ class _SlicedVectors:
         return self._order[number * SLICE : (number + 1) * SLICE]
 
     def read(self, number: int) -> NDArray[np.float32]:
-        """Return the vectors of a slice, shape (S, D), and note which are far."""
+        """Return the vectors of a slice, shape (S, D)."""
         if number != self._held_slice:
             rows = self.rows(number)
             self._held = self._predictor.read(self._store, self._kind, self._keys[rows])
             self._held_slice = number
-            if number not in self._measured:
-                self.far[rows] = self._predictor.applicability[self._kind].is_far(self._held)
-                self._measured.add(number)
         return self._held

@@ -8,8 +8,7 @@ provides (`abag.load_predictor`), because this module imports no encoder.
 from __future__ import annotations
 
 import tempfile
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,12 +27,10 @@ from abag.embed.sequences.chains import antibody as antibody_chains
 from abag.embed.sequences.chains import antigen as antigen_chains
 from abag.embed.sequences.regions import arrange
 from abag.embed.store.store import NoSuchEncoder, VectorsMissing, name_encoders, open_store
+from abag.head.closed_form.composition import CompositionRidge
 from abag.head.closed_form.pair_model import PairVectors
 from abag.head.closed_form.residue_model import ResidueModel
-from abag.head.prediction.antigen_changes import TrainingAntigens
-from abag.head.prediction.applicability import Applicability
-from abag.head.prediction.novelty import Novelty
-from abag.head.prediction.scores import Compared, NewCounter, count_new, score_columns
+from abag.head.regimes.recogniser import NewSequences, Recogniser
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -44,17 +41,38 @@ if TYPE_CHECKING:
     from abag.head.closed_form.pair_model import PairModel
 
 
+SCORE_COLUMNS = ("pkd_predicted", "sigma", "regime", "far", "why_far")
+
+
 class PredictorDamaged(AbagError):
     """A predictor folder is incomplete, altered or of another version."""
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
-    """A fitted model and its share of the prediction."""
+class Part:
+    """A part of the prediction: the mean of models of one kind."""
 
-    model: PairModel
-    weight: float
-    """The weights of all members add up to 1."""
+    name: str
+    models: tuple[PairModel, ...]
+
+    def predict(self, vectors: PairVectors) -> NDArray[np.float64]:
+        """Predict pKd, (P,)."""
+        return np.asarray(np.mean([model.predict(vectors) for model in self.models], axis=0))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsedRegime:
+    """What a predictor does with the pairs of a regime that its run has measured."""
+
+    name: str
+    weights: tuple[float, ...]
+    """Of all parts, in their order; they add up to 1."""
+    spread: float
+    """Factor of the prediction's standard deviation in sigma; see `training.uncertainty`."""
+    noise: float
+    """Residual noise in sigma, in pKd."""
+    verdict: str
+    """What the run has shown."""
 
 
 class UnequalLengths(AbagError):
@@ -93,29 +111,20 @@ class VectorSpec:
     pooling: str
     width: int
     training_sequences: int
-    """Number of distinct sequences that trained any of the members."""
-    far_distance: float
-    """See `abag.head.prediction.applicability`."""
+    """Number of distinct sequences in training."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Predictor:
     """Models whose weighted mean is the prediction, and where their vectors usually are."""
 
-    members: tuple[Member, ...]
-    spread: float
-    """Factor of the prediction's standard deviation in sigma; see `training.uncertainty`."""
-    noise: float
-    """Residual noise in sigma, in pKd."""
-    calibrated: bool
-    """Whether sigma was fitted to groups of pairs that its heads had not seen."""
+    parts: tuple[Part, ...]
+    regimes: Mapping[str, UsedRegime]
+    """Those that the run has measured, by name."""
     antibody: VectorSpec
     antigen: VectorSpec
-    applicability: Mapping[Kind, Applicability]
-    novelty: Novelty
-    """Residues and combinations of changes of the training antibodies."""
-    antigens: TrainingAntigens | None = None
-    """The training antigens; None if they were not kept, or not shared."""
+    seen: Recogniser
+    """Tells what of a pair is new."""
     antibody_region: AntibodyRegion = "as-given"
     """Region that antibodies are cut to before they are encoded."""
     store: Path | None = None
@@ -163,12 +172,9 @@ class Predictor:
         Returns
         -------
         DataFrame
-            One row per pair, with ``pkd_predicted``, ``sigma`` (both in pKd; without ``sigma`` if
-            it could not be calibrated), ``far_antibody``, ``far_antigen`` (bool), ``new_positions``
-            and ``new_residues`` (Int16). If the training antibodies are variants of one, also
-            ``changes`` (Int16) and ``new_combination`` (boolean); see `Novelty.count`. Last,
-            ``antigen_changes`` (Int16) from the nearest training antigen, see
-            `TrainingAntigens.count`, unless the predictor was shared.
+            One row per pair, with ``pkd_predicted``, ``sigma`` (both in pKd), ``regime`` (what is
+            new about the pair), ``far`` (bool: no regime that was measured covers the pair) and
+            ``why_far``.
 
         Raises
         ------
@@ -199,37 +205,53 @@ class Predictor:
                     antibody_encoder=antibody_encoder, antigen_encoder=antigen_encoder,
                     device=device, batch_tokens=batch_tokens, progress=progress,
                 )  # fmt: skip
-            scores, _ = self.score_stored(open_store(path), antibodies, targets)
-            return self.without_bad_sigma(scores)
+            return self.score_stored(open_store(path), antibodies, targets)[0]
 
     @property
     def reads_residues(self) -> bool:
-        """Whether a model reads the residues of antibodies beside their vectors."""
-        return any(isinstance(member.model, ResidueModel) for member in self.members)
+        """Whether a part reads residues beside the vectors."""
+        kinds = (ResidueModel, CompositionRidge)
+        return any(isinstance(model, kinds) for part in self.parts for model in part.models)
 
-    def score(self, vectors: PairVectors) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Predict for pairs of vectors.
+    def score(self, vectors: PairVectors, new: NewSequences) -> pd.DataFrame:
+        """Predict pairs, each as a pair of its regime.
+
+        All that is scored is scored here: tables, all pairs, lists of sequences and mutants.
 
         Parameters
         ----------
         vectors : PairVectors
-            With the chains of the antibodies, if the predictor `reads_residues`.
+            With the chains of both sequences, if the predictor `reads_residues`.
+        new : NewSequences
+            What is new about the antibody and the antigen of each pair, (P,).
 
         Returns
         -------
-        tuple of NDArray, shape=(P,), dtype=float64
-            Predicted pKd and sigma. Sigma grows with the variance that members give, or else with
-            the variance over the members.
+        DataFrame
+            P rows with the columns `SCORE_COLUMNS`; see `predict`.
 
         Raises
         ------
         PredictorDamaged
             If the weights are so large that a prediction overflows.
         SequencesMissing
-            If it needs the chains of the antibodies, and they are not given.
+            If it needs chains that are not given.
         """
+        return self.columns(*self.values(vectors, new), new)
+
+    def values(
+        self, vectors: PairVectors, new: NewSequences
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return the predicted pKd of each pair and its sigma, (P,) each; see `score`."""
         with np.errstate(all="ignore"):  # checked here
-            pkd, sigma = self._score(vectors)
+            part_PK = np.stack([part.predict(vectors) for part in self.parts], axis=1)
+            variance = self.variance(vectors, part_PK)
+            pkd, sigma = np.zeros(len(part_PK)), np.zeros(len(part_PK))
+            _, used, _ = self.seen.regimes_of(new, self.regimes)
+            for name in np.unique(used).tolist():
+                rows, one = used == name, self.regimes[name]
+                pkd[rows] = part_PK[rows] @ np.array(one.weights)
+                sigma[rows] = np.sqrt(one.spread**2 * variance[rows] + one.noise**2)
         if not (np.isfinite(pkd).all() and np.isfinite(sigma).all()):
             msg = (
                 "the predictor gives infinity or NaN; expected finite predictions. Train it again."
@@ -237,34 +259,43 @@ class Predictor:
             raise PredictorDamaged(msg)
         return pkd, sigma
 
-    def _score(self, vectors: PairVectors) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        first = self.members[0].model.predict(vectors)
-        # Sums of differences from the first member: accurate, and two numbers per pair.
-        total, squares = np.zeros_like(first), np.zeros_like(first)
-        for member in self.members[1:]:
-            difference = member.model.predict(vectors) - first
-            total += member.weight * difference
-            squares += member.weight * np.square(difference)
-        spread = np.maximum(squares - np.square(total), 0.0)
-        own = [v for m in self.members if (v := m.model.variance(vectors)) is not None]
-        return first + total, self.sigma(np.mean(own, axis=0) if own else spread)
+    def columns(
+        self, pkd: NDArray[np.float64], sigma: NDArray[np.float64], new: NewSequences
+    ) -> pd.DataFrame:
+        """Return the columns `SCORE_COLUMNS` of P pairs with these `values`."""
+        regime, _, why_far = self.seen.regimes_of(new, self.regimes)
+        values = (pkd, sigma, regime, why_far != "", why_far)
+        return pd.DataFrame(dict(zip(SCORE_COLUMNS, values, strict=True)))
 
-    def sigma(self, variance: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Turn the variance of predictions, shape (P,), into the standard error in pKd, (P,)."""
-        return np.sqrt(self.spread**2 * variance + self.noise**2)
+    def variance(self, vectors: PairVectors, part_PK: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the variance of predictions in pKd^2, (P,): of models that have one, or networks.
+
+        Parameters
+        ----------
+        part_PK : NDArray, shape=(P, K), dtype=float64
+            Predictions of the parts.
+        """
+        models = [model for part in self.parts for model in part.models]
+        own = [v for model in models if (v := model.variance(vectors)) is not None]
+        if not own:
+            several = [part.models for part in self.parts if len(part.models) > 1]
+            own = [np.var([m.predict(vectors) for m in each], axis=0) for each in several]
+        return np.asarray(np.mean(own or [np.zeros(len(part_PK))], axis=0))
+
+    def verdicts(self, regimes: Iterable[str]) -> list[str]:
+        """Return what the run has shown for regimes, the measured ones among them."""
+        return [self.regimes[name].verdict for name in regimes if name in self.regimes]
 
     def __repr__(self) -> str:
-        counts = Counter(type(member.model).__name__ for member in self.members)
-        models = ", ".join(f"{n} x {name}" for name, n in counts.items())
+        models = ", ".join(part.name for part in self.parts)
         sides = [
             f"{kind}: {spec.name} ({spec.fingerprint[:8]}), {spec.pooling}, "
             f"{spec.training_sequences:,} sequences in training"
             for kind in KINDS
             if (spec := self.spec(kind))
         ]
-        known = "calibrated" if self.calibrated else "not calibrated"
-        sigma = f"residual noise {self.noise:.2f} pKd, sigma {known}"
-        return shorten([f"Predictor: {models}", *sides, sigma, f"store: {self.store}"])
+        verdicts = self.verdicts(self.regimes)
+        return shorten([f"Predictor: {models}", *sides, *verdicts, f"store: {self.store}"])
 
     def _repr_html_(self) -> str:
         return as_html(repr(self))
@@ -272,10 +303,6 @@ class Predictor:
     def spec(self, kind: Kind) -> VectorSpec:
         """Return the vectors needed of one kind."""
         return self.antibody if kind == "antibody" else self.antigen
-
-    def counter(self, kind: Kind) -> NewCounter | None:
-        """Return what counts new things in sequences of one kind, if it was kept."""
-        return self.novelty if kind == "antibody" else self.antigens
 
     def missing(
         self, store: Store | None, kind: Kind, keys: NDArray[np.uint8]
@@ -317,7 +344,7 @@ class Predictor:
         Returns
         -------
         DataFrame
-            See `predict`; always with sigma.
+            See `predict`.
         PairVectors
             What was read for them.
 
@@ -326,24 +353,15 @@ class Predictor:
         VectorsMissing
             If the store lacks some of them.
         """
-        vectors, index, compared = [], [], []
+        vectors, index, states, unique = [], [], [], []
         for kind, chains in zip(KINDS, (antibodies, antigens), strict=True):
             row = {one: n for n, one in enumerate(dict.fromkeys(chains))}
-            vectors.append(self.read(store, kind, keys_array(kind, list(row))))
+            unique.append(list(row))
+            vectors.append(self.read(store, kind, keys_array(kind, unique[-1])))
             index.append(np.array([row[one] for one in chains], np.int64))
-            side = self.compare(kind, vectors[-1], count_new(self.counter(kind), list(row)))
-            compared.append(side.of_rows(index[-1]))
-        (antibody_ND, antigen_ME), (i, j) = vectors, index
-        pairs = PairVectors(antibody_ND, antigen_ME, i, j, list(dict.fromkeys(antibodies)))
-        return score_columns(*self.score(pairs), *compared), pairs
-
-    def compare(self, kind: Kind, x_ND: NDArray[np.float32], new_NC: NDArray[np.int16]) -> Compared:
-        """Compare sequences with the training set, given their vectors and what is new in them."""
-        return Compared(kind, self.applicability[kind].is_far(x_ND), self.counter(kind), new_NC)
-
-    def without_bad_sigma(self, scores: pd.DataFrame) -> pd.DataFrame:
-        """Leave out sigma if it is not calibrated."""
-        return scores if self.calibrated else scores.drop(columns="sigma")
+            states.append(self.seen.states(kind, unique[-1])[index[-1]])
+        pairs = PairVectors(vectors[0], vectors[1], index[0], index[1], unique[0], unique[1])
+        return self.score(pairs, NewSequences(states[0], states[1])), pairs
 
     def read(self, store: Store, kind: Kind, keys: NDArray[np.uint8]) -> NDArray[np.float32]:
         """Read vectors of the run's encoder, float32 (N, D), by keys of shape (N, 16).

@@ -18,7 +18,7 @@ from abag.head.data.vectors import Standardizer
 from abag.head.evaluation import metrics
 from abag.head.evaluation.comparison import antigen_groups
 from abag.head.evaluation.ranking import spearman_by_group
-from abag.head.splits.splits import TEST
+from abag.head.regimes.splits import TEST
 
 if TYPE_CHECKING:
     from abag.head.report.results import PairNames, RunResults
@@ -67,48 +67,52 @@ def chart_data(results: RunResults) -> dict[str, Any]:
     Returns
     -------
     dict
-        ``views``: the curves of all folds together, if there are several, then of each fold.
-        ``tests``: sampled test rows of each fold; ``map``: sampled pairs in the plane; ``parts``:
-        the part of each of these, one digit each, by fold. Both refer to ``pairs``.
+        ``views``: the curves of each regime. ``tests``: sampled test rows of each regime; ``map``:
+        sampled pairs in the plane; ``tested_pairs``: which of these are tested in each regime, one
+        digit each. Both refer to ``pairs``.
     """
     names = results.names
-    tests = [_test_rows(results, fold) for fold in range(len(results.splits))]
-    tested = [_exact(results, rows, fold) for fold, rows in enumerate(tests)]
-    antigens = [_by_antigen(results, names, fold, one) for fold, one in enumerate(tested)]
-    curves = [_training(results, fold) for fold in range(len(tests))]
-    views = [
-        _view(one, _antigen_chart(of_antigen), [curve])
-        for one, of_antigen, curve in zip(tested, antigens, curves, strict=True)
-    ]
-    if len(tests) > 1:
-        joined = _Tested(*(np.concatenate(c) for c in zip(*map(_fields, tested), strict=True)))
-        of_folds = [row for rows in antigens for row in rows]
-        views.insert(0, _view(joined, _antigen_chart(of_folds), curves))
+    measured = [one for one in results.regimes if one.splits]
+    tests, views, at = list[_Tested](), list[Any](), 0
+    for one in measured:
+        folds = range(at, at := at + len(one.splits))
+        exact = [_exact(results, _test_rows(results, fold), fold) for fold in folds]
+        antigens = [
+            row
+            for fold, rows in zip(folds, exact, strict=True)
+            for row in _by_antigen(results, names, fold, rows)
+        ]
+        joined = _Tested(*(np.concatenate(c) for c in zip(*map(_fields, exact), strict=True)))
+        every = [_tested(results, _test_rows(results, fold), fold) for fold in folds]
+        tests.append(_Tested(*(np.concatenate(c) for c in zip(*map(_fields, every), strict=True))))
+        curves = [_training(results, fold) for fold in folds]
+        views.append(_view(joined, _antigen_chart(antigens), curves))
     rng = np.random.default_rng(0)
-    shown = [rng.permutation(rows)[: MAX_POINTS // len(tests)] for rows in tests]
+    shown = [rng.permutation(len(one.pair))[: MAX_POINTS // len(tests)] for one in tests]
     mapped = rng.permutation(len(results.pairs.pkd))[:MAP_POINTS]
     vectors_PD = _joined_vectors(results, mapped)
     mapped = mapped[: len(vectors_PD)]
-    pairs = np.unique(np.concatenate([*shown, mapped]))
+    drawn = [one.pair[at] for one, at in zip(tests, shown, strict=True)]
+    pairs = np.unique(np.concatenate([*drawn, mapped]))
     plane, share = principal_plane(vectors_PD)
     return {
         "pairs": _describe_pairs(results, names, pairs),
         "tests": [
             {
-                "pair": np.searchsorted(pairs, rows).tolist(),
-                "predicted": _numbers(results.predicted[fold][rows]),
-                "sigma": _numbers(results.sigma[fold][rows]),
+                "pair": np.searchsorted(pairs, one.pair[at]).tolist(),
+                "predicted": _numbers(one.predicted[at]),
+                "sigma": _numbers(one.sigma[at]),
             }
-            for fold, rows in enumerate(shown)
+            for one, at in zip(tests, shown, strict=True)
         ],
-        "tested": [len(rows) for rows in tests],
+        "tested": [len(one.pair) for one in tests],
         "map": {
             "pair": np.searchsorted(pairs, mapped).tolist(),
             "x": _numbers(plane[:, 0]),
             "y": _numbers(plane[:, 1]),
             "share": round(share, 3),
         },
-        "parts": ["".join(map(str, split.part[mapped] % 4)) for split in results.splits],
+        "tested_pairs": ["".join(map(str, np.isin(mapped, one.pair).astype(int))) for one in tests],
         "views": views,
     }
 
@@ -122,7 +126,10 @@ def _test_rows(r: RunResults, fold: int) -> Ints:
 
 
 def _exact(r: RunResults, rows: Ints, fold: int) -> _Tested:
-    rows = rows[r.pairs.censored[rows] == 0]
+    return _tested(r, rows[r.pairs.censored[rows] == 0], fold)
+
+
+def _tested(r: RunResults, rows: Ints, fold: int) -> _Tested:
     return _Tested(rows, r.pairs.pkd[rows], r.predicted[fold][rows], r.sigma[fold][rows])
 
 

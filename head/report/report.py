@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 import shlex
-import textwrap
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -25,27 +24,21 @@ from markupsafe import Markup
 from abag import __version__
 from abag.core.arrays import distinct
 from abag.core.files import write_text
-from abag.core.messages import counted, printable
+from abag.core.messages import align, counted, printable
 from abag.core.options import schema
 from abag.embed.families.registry import ALIASES
-from abag.head.evaluation import comparison
 from abag.head.evaluation.metrics import METRICS, metric_label, table_metrics
 from abag.head.evaluation.ranking import MIN_ROWS_PER_ANTIGEN
-from abag.head.evaluation.verdicts import best_baseline, format_difference, rank_metric, relation
+from abag.head.evaluation.regime_scores import describe_regimes
 from abag.head.model.config import FitConfig
+from abag.head.regimes.splits import TEST
 from abag.head.report.chart_data import chart_data
-from abag.head.report.results import ModelScores, RunResults, RunSummary
-from abag.head.splits.splits import PART_NAMES, TEST
-from abag.head.training.uncertainty import describe_sigma
+from abag.head.report.results import RegimeSummary, RunResults, RunSummary
 
 LARGEST_ERRORS = 20
 """Test pairs in the table of the largest errors."""
-MAX_FOLDS = 20
-"""Folds listed in the table of parts."""
 LICENCES = {name: alias.licence for name, alias in ALIASES.items()}
 """Licences of the encoders that abag knows by name."""
-WIDTH = 80
-"""Columns of the text of a fit."""
 
 
 def write_report(path: Path, results: RunResults, summary: RunSummary) -> None:
@@ -59,7 +52,7 @@ def render(results: RunResults, summary: RunSummary, date: str) -> str:
     r = results
     charts = chart_data(r)
     charts["learningCurve"] = [
-        [point["training_pairs"], *(point["test"][name] for name in ("spearman", "rmse"))]
+        [point["training_pairs"], _value(point["score"]["spearman"]), point["score"]["rmse"]]
         for point in summary.get("learning_curve", ())
     ]
     charts["quantity"] = _quantity(summary)
@@ -74,19 +67,17 @@ def render(results: RunResults, summary: RunSummary, date: str) -> str:
         source=r.source,
         digest=r.facts["pairs_digest"],
         command=_command(r, summary["run"]),
-        folds=len(r.splits),
-        draws=comparison.DRAWS,
-        verdict=summary["verdict"],
-        verdicts=summary["verdicts"],
+        regimes=[one["words"] for one in summary["regimes"]],
+        head=describe_regimes(summary["regimes"])[0],
+        rows=describe_regimes(summary["regimes"])[1:],
+        verdicts=[one["sentence"] for one in summary["regimes"]],
+        not_measured=[f"{one['words']}: {one['why']}" for one in summary["not_measured"]],
         warnings=summary["warnings"],
-        sigma=describe_sigma(summary["sigma"]),
-        shares={name: share for name, share in summary.get("shares", {}).items() if share < 1},
-        scores=_score_tables(r, summary),
+        scores=[_score_table(one) for one in summary["regimes"]],
         sampled=f"Points are a sample of {shown:,} of {tested:,} test rows." * (shown < tested),
         least_rows=MIN_ROWS_PER_ANTIGEN,
         map_share=f"{charts['map']['share']:.0%}",
         worst=_largest_errors(r),
-        split=_split_tables(r),
         settings=_settings(r, summary["used"]),
     )
 
@@ -157,17 +148,14 @@ def _largest_errors(r: RunResults) -> dict[str, Any]:
 
 def model_card(source: str, config: Mapping[str, object], summary: RunSummary) -> str:
     """Return the model card of a run on the table `source`, as Markdown."""
-    scores = {"**this predictor**": summary["metrics"]["test"]}
-    scores |= {name: parts["test"] for name, parts in summary["baselines"].items()}
+    head, *rows = describe_regimes(summary["regimes"])
     return render_template(
         "model_card.md.j2",
         source=source,
         config=config,
         summary=summary,
-        split=summary["split"],
-        scores=scores,
-        metrics=table_metrics(),
-        metric_label=metric_label,
+        head=head,
+        rows=rows,
         licences=LICENCES,
         quantity=_quantity(summary),
     )
@@ -177,63 +165,38 @@ def _quantity(summary: RunSummary) -> str:
     return str(summary.get("data", {}).get("quantity", "pKd"))
 
 
-def _score_tables(r: RunResults, found: ModelScores) -> dict[str, Any]:
-    """Scores of the head and each baseline, and their differences with intervals."""
-    own = found["metrics"]["test"] or {}
-    columns = table_metrics(report=True)
-    compared = dict.fromkeys([rank_metric(own), "rmse"])
-    rows = {"head": own} | {name: parts["test"] for name, parts in found["baselines"].items()}
-    n, intervals = sum(len(split.rows(TEST)) for split in r.splits), found["intervals"]
-    tested = describe_test_rows(n, r.split)
+def _value(claim: Mapping[str, Any] | None) -> float | None:
+    return None if claim is None else claim["value"]
+
+
+def _score_table(regime: RegimeSummary) -> dict[str, Any]:
+    """Scores of the head and each baseline of a regime, its parts, and its folds."""
+    columns, split = table_metrics(report=True), regime["split"]
     return {
-        "intervals": [
-            (metric_label(name), one["value"], f"[{one['low']:.3f}, {one['high']:.3f}]")
-            for name, one in intervals.items()
-            if one["low"] is not None
-        ],
+        "words": regime["words"],
         "head": ["", *map(_label_with_direction, columns)],
-        "rows": [(name, *(scores.get(c) for c in columns)) for name, scores in rows.items()],
-        "compared": ["head minus", *map(_label_with_direction, compared)],
-        "differences": [
-            (name, *(_difference(r, name, metric) for metric in compared))
-            for name in found["baselines"]
+        "rows": [
+            (name, *(scores.get(column) for column in columns))
+            for name, scores in regime["metrics"].items()
         ],
-        "tested": tested or f"{n:,} test row{'s' * (n != 1)}",
-    }
-
-
-def _difference(r: RunResults, baseline: str, metric: str) -> str:
-    interval = r.compared_with(baseline, metric)
-    if interval is None:
-        return "–"
-    better = relation(interval, metric) == "better"
-    return Markup("<b>{}</b>" if better else "{}").format(format_difference(interval))
-
-
-def _label_with_direction(metric: str) -> str:
-    return metric_label(metric) + "\N{NO-BREAK SPACE}↓" * METRICS[metric].lower_is_better
-
-
-def _split_tables(r: RunResults) -> dict[str, Any]:
-    """Rows per part, leaked rows by kind and identity, and clusters by identity."""
-    return {
-        "why": f"{r.split['name']}: {r.split['why']}.",
-        "part_names": ["fold", *PART_NAMES],
-        "parts": [
-            [split.fold, *(len(split.rows(part)) for part in PART_NAMES.values())]
-            for split in r.splits[:MAX_FOLDS]
-        ],
+        "weights": [(name, f"{share:.2f}") for name, share in regime["weights"].items()],
+        "folds": regime["folds"],
+        "parts": [(name, n) for name, n in split["rows"].items()],
         "leaks": [
             (kind, identity, rows)
-            for kind, levels in r.split["leaks_of_all_folds"].items()
+            for kind, levels in split["leaks_of_all_folds"].items()
             for identity, rows in levels.items()
         ],
         "clusters": [
             (kind, identity, size["clusters"], f"{size['largest_share']:.0%}")
-            for kind, levels in r.split["clusters"].items()
+            for kind, levels in split["clusters"].items()
             for identity, size in levels.items()
         ],
     }
+
+
+def _label_with_direction(metric: str) -> str:
+    return metric_label(metric) + "\N{NO-BREAK SPACE}↓" * METRICS[metric].lower_is_better
 
 
 def render_page(
@@ -302,99 +265,44 @@ def _format_cell(value: object) -> object:
 
 
 def describe_scores(summary: Mapping[str, Any]) -> str:
-    """Lay out the scores in a summary of `fit` or `evaluate`: on test, then on another table."""
-    rows = {"head": summary["metrics"]["test"]}
+    """Lay out the scores in a summary of `fit` or `evaluate`: by regime, then on another table."""
+    lines = _describe_regimes(summary["regimes"])
     if "predictions" in summary:
-        rows[summary["predictions"]["source"]] = summary["predictions"]["test"]
-    rows |= {name: s["test"] for name, s in summary["baselines"].items() if "test" in s}
-    text = _lay_out("test rows", rows)
-    if explained := describe_test_rows(int(rows["head"]["n"] or 0), summary["split"]):
-        text += f"\n{explained}"
-    text += _describe_intervals(summary["intervals"])
-    text += "".join(f"\n{line}" for line in textwrap.wrap(describe_sigma(summary["sigma"]), WIDTH))
-    if "table" not in summary:
-        return text
-    parts = ("table", "table_new_antibodies", "table_new_antigens")
-    found = {name.replace("table", "head", 1): summary["metrics"][name] for name in parts}
-    found |= {name: scores.get("table") for name, scores in summary["baselines"].items()}
-    known = {name: scores for name, scores in found.items() if scores}
-    below = [_lay_out("table rows", known), *summary["table"]["verdicts"]]
-    intervals = _describe_intervals(summary["table"]["intervals"])
-    return text + "\n\n" + "\n".join(below) + intervals
-
-
-def _describe_intervals(intervals: Mapping[str, Any]) -> str:
-    """List the scores of the head that have an interval, on lines of `WIDTH`."""
-    shown = ", ".join(
-        f"{metric} {one['value']:.3f} [{one['low']:.3f}, {one['high']:.3f}]"
-        for metric, one in intervals.items()
-        if one["low"] is not None
-    )
-    lines = textwrap.wrap(f"head, 95 % intervals: {shown}", WIDTH) if shown else []
-    return "".join(f"\n{line}" for line in lines)
-
-
-def describe_test_rows(n: int, split: Mapping[str, Any]) -> str:
-    """Explain why there are more test rows than tested pairs; empty if there are not.
-
-    `n` is summed over folds; `split` is that of a summary.
-    """
-    pairs = split["test_pairs"]
-    if pairs == n:
-        return ""
-    times = f"each tested in {n // pairs} of" if n % pairs == 0 else "some tested in several of"
-    return f"{n:,} test rows: {pairs:,} pairs, {times} {split['folds']} folds"
+        found = summary["predictions"]
+        lines += ["", f"{found['source']}:", *_describe_regimes(found["regimes"])]
+        lines += found["verdicts"]
+    if "table" in summary:
+        found = summary["table"]
+        lines += ["", f"{found['source']}:", *_describe_regimes(found["regimes"])]
+        if found["far"]:
+            lines.append(f"{found['far']:,} pairs are far from all that the run has measured")
+        if found["bias"] is not None:
+            side = "high" if found["bias"] > 0 else "low"
+            lines.append(f"predictions are {abs(found['bias']):.2f} pKd too {side} on average")
+    return "\n".join(lines)
 
 
 def describe_fit(summary: Mapping[str, Any]) -> str:
-    """Describe a finished fit in at most twelve lines of 80 columns."""
-    lines = [*_describe_data(summary), *_main_scores(summary).splitlines()]
-    test = int(summary["metrics"]["test"]["n"] or 0)
-    if explained := describe_test_rows(test, summary["split"]):
-        lines.append(explained)
-    lines += textwrap.wrap(summary["verdict"], WIDTH)
+    """Describe a finished fit: the table that everybody should see, and what it means."""
+    lines = [*_describe_data(summary), *_describe_regimes(summary["regimes"])]
+    lines += [f"{one['words']}: {one['why']}" for one in summary["not_measured"]]
     run = Path(summary["run"])
     places = {"report": run / "report.html", "predictor": run / "predictor"}
     return "\n".join(lines + [f"{n:10} {path}" for n, path in places.items() if path.exists()])
 
 
 def describe_briefly(summary: Mapping[str, Any]) -> list[str]:
-    """Describe a finished fit in four lines."""
-    shown = {n: summary["metrics"]["test"][n] for n in table_metrics()}
-    scores = ", ".join(f"{n} {value:.3f}" for n, value in shown.items() if value is not None)
-    return [*_describe_data(summary), f"test: {scores}", summary["verdict"]]
+    """Describe a finished fit in a line per regime."""
+    return [*_describe_data(summary), *(one["sentence"] for one in summary["regimes"])]
 
 
 def _describe_data(summary: Mapping[str, Any]) -> list[str]:
-    split, data = summary["split"], summary["data"]
-    rows = ", ".join(f"{n:,} {part}" for part, n in split["rows"].items() if n)
+    data = summary["data"]
     return [
         f"{summary['run']}: {counted(data['pairs'], 'pair')} of "
-        f"{counted(data['antibodies'], 'antibody')} and {counted(data['antigens'], 'antigen')}",
-        f"split {split['name']}: "
-        + (f"{split['folds']} folds" if split["folds"] > 1 else f"{rows} pairs"),
+        f"{counted(data['antibodies'], 'antibody')} and {counted(data['antigens'], 'antigen')}"
     ]
 
 
-def _main_scores(summary: Mapping[str, Any]) -> str:
-    """Lay out the scores of the head, of the strongest baseline and of the training mean."""
-    of_all = {"head": summary["metrics"], **summary["baselines"]}
-    best = best_baseline(of_all, "rmse")
-    names = dict.fromkeys(n for n in (best, "train_mean") if n in summary["baselines"])
-    rows = {"head": summary["metrics"]["test"]}
-    return _lay_out("test rows", rows | {str(n): of_all[str(n)]["test"] for n in names})
-
-
-def _lay_out(title: str, rows: Mapping[str, Mapping[str, Any]]) -> str:
-    headings = {metric: metric.removeprefix("spearman_") for metric in table_metrics()}
-    widths = {metric: max(8, len(heading) + 2) for metric, heading in headings.items()}
-    titles = f"{title}: {rows['head']['n']:,}"
-    first = max(map(len, (titles, *(name[:24] for name in rows))))
-    lines = [f"{titles:{first}}" + "".join(f"{h:>{widths[m]}}" for m, h in headings.items())]
-    for name, scores in rows.items():
-        values = {metric: scores.get(metric) for metric in widths}
-        cells = {metric: "-" if x is None else f"{x:.3f}" for metric, x in values.items()}
-        lines.append(
-            f"{name:{first}.{first}}" + "".join(f"{cells[m]:>{w}}" for m, w in widths.items())
-        )
-    return "\n".join(lines)
+def _describe_regimes(regimes: Sequence[Mapping[str, Any]]) -> list[str]:
+    return [*align(describe_regimes(regimes)), *(one["sentence"] for one in regimes)]

@@ -9,7 +9,7 @@ import json
 import types
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import (
@@ -33,12 +33,14 @@ from numpy.typing import NDArray
 from abag.core.arrays import Floats, Ints, distinct, hex_keys
 from abag.core.files import FileDamaged, read_json
 from abag.core.messages import printable
-from abag.head.evaluation.comparison import Interval, MeasuredPairs, ScoreInterval, compare
-from abag.head.evaluation.metrics import FoldAverage, Scores
+from abag.head.evaluation.comparison import MeasuredPairs
+from abag.head.evaluation.metrics import Scores
+from abag.head.evaluation.regime_scores import RegimeScore
 
 if TYPE_CHECKING:
     from abag.head.data.labels import LabelledPairs
-    from abag.head.splits.splits import Split
+    from abag.head.regimes.regimes import MeasuredRegime
+    from abag.head.regimes.splits import Split
 
 NAMES = ("id", "antibody_name", "antigen_name")
 """Roles of the columns that name a pair or a sequence."""
@@ -55,13 +57,13 @@ _EXPECTED = {
 
 
 class CurvePoint(TypedDict):
-    """Scores of the head by the size of its training part."""
+    """Scores of the first regime by the size of the training part."""
 
     share: float
     """Share of the training groups."""
     training_pairs: int
     """Mean over folds."""
-    test: Scores
+    score: RegimeScore
 
 
 class ReportedPairs(MeasuredPairs, Protocol):
@@ -84,15 +86,14 @@ class RunResults:
     pairs: ReportedPairs
     """P pairs."""
     names: PairNames
-    split: Mapping[str, Any]
-    """How the pairs were split and why, as in summary.json."""
-    splits: Sequence[Split]
+    regimes: Sequence[MeasuredRegime]
+    """Those without folds were not measured."""
     predicted: Sequence[Floats]
-    """pKd of every pair as predicted by the head of each split, (P,)."""
+    """pKd of every pair, (P,), for each fold of all regimes; out-of-fold for its test pairs."""
     sigma: Sequence[Floats]
     """Standard deviation of the error of each prediction, in pKd, (P,)."""
     baselines: Sequence[Mapping[str, Floats]]
-    """pKd of every pair by each baseline of each split, (P,). Read from a folder, they are NaN
+    """pKd of every pair by each baseline of each fold, (P,). Read from a folder, they are NaN
     outside the test parts."""
     log: Sequence[Mapping[str, Any]]
     """Lines of metrics.jsonl."""
@@ -102,16 +103,34 @@ class RunResults:
     """One vector per unique antigen."""
     learning_curve: Sequence[CurvePoint] = ()
     """Scores of heads that were fitted to fewer training groups."""
-    _intervals: dict[tuple[str, str], Interval | None] = field(default_factory=dict)
 
-    def compared_with(self, baseline: str, metric: str) -> Interval | None:
-        """Compare the head with a baseline on test, see `compare`; computed once."""
-        key = baseline, metric
-        if key not in self._intervals:
-            reference = [fold[baseline] for fold in self.baselines]
-            found = compare(self.pairs, self.splits, self.predicted, reference, metric)
-            self._intervals[key] = found
-        return self._intervals[key]
+    @property
+    def splits(self) -> list[Split]:
+        """The folds of all regimes."""
+        return [split for one in self.regimes for split in one.splits]
+
+
+class RegimeSummary(RegimeScore):
+    """What is known of a measured regime."""
+
+    folds: int
+    weights: Mapping[str, float]
+    """Weight of each part of the prediction, with sum 1."""
+    spread: float
+    noise: float
+    """Residual noise in sigma, in pKd."""
+    split: dict[str, Any]
+    """Rows per part, clusters and leaks of the folds."""
+    metrics: dict[str, Scores]
+    """Scores on the test pairs, averaged over folds: of the ``head`` and of the baselines."""
+
+
+class NotMeasured(TypedDict):
+    """A regime that the table does not allow to measure."""
+
+    regime: str
+    words: str
+    why: str
 
 
 class TableSummary(TypedDict):
@@ -121,72 +140,46 @@ class TableSummary(TypedDict):
     pairs: int
     in_training: dict[str, int]
     """How many pairs are in the training set, as a ``pair`` or by one of their sequences."""
-    near_training: dict[str, int]
-    """How many have a near-duplicate there, by ``pair``, ``antibody`` and ``antigen``, at the
-    identities of the run's split."""
-    bias: NotRequired[float | None]
+    bias: float | None
     """Mean of predicted minus measured, in pKd, over exact rows."""
-    coverage: NotRequired[dict[str, float | None]]
-    """Share of the exact rows within their intervals, by nominal level in percent."""
-    error_spearman: NotRequired[float | None]
-    """Rank correlation of |error| with sigma; None if sigma is one constant."""
-    far: NotRequired[int]
-    """Pairs with a sequence far from the training set."""
-    intervals: NotRequired[dict[str, ScoreInterval]]
-    """Scores of the head on the table with their intervals."""
-    verdicts: NotRequired[list[str]]
+    far: int
+    """Pairs that no measured regime covers."""
+    regimes: list[RegimeScore]
+    """Scores of the pairs of the table, by regime; the mean is that of the training labels."""
+    metrics: Scores
+    """Of all pairs of the table."""
 
 
 class PredictionsSummary(TypedDict):
     """What ``evaluate`` adds for a file of predictions."""
 
     source: str
-    validation: Scores
-    test: Scores
-    cv: NotRequired[dict[str, FoldAverage]]
-    head_minus_predictions: dict[str, Scores | None]
+    regimes: list[RegimeScore]
+    """Scores of these predictions."""
     verdicts: list[str]
+    """Comparisons of the head with them, one per regime."""
 
 
-class ModelScores(TypedDict):
-    """Scores of the head and the baselines, and how they compare."""
-
-    warnings: list[str]
-    verdict: str
-    """One sentence in plain words."""
-    verdicts: list[str]
-    metrics: dict[str, Scores | None]
-    """Scores of the head by part: ``validation``, ``test`` and, for a table, ``table`` ..."""
-    intervals: dict[str, ScoreInterval]
-    """Test scores of the head with their intervals."""
-    baselines: dict[str, dict[str, Scores]]
-    cv: NotRequired[dict[str, dict[str, FoldAverage]]]
-
-
-class RunSummary(ModelScores):
+class RunSummary(TypedDict):
     """Content of summary.json: what ``fit`` and ``evaluate`` return."""
 
     run: str
+    regimes: list[RegimeSummary]
+    """Those that were measured: the table that everybody should see."""
+    not_measured: list[NotMeasured]
+    warnings: list[str]
     steps: int
     epochs: int
+    """Of the networks that were fitted to all pairs; 0 without networks."""
     seconds: float
     resumed_from_step: int | None
-    best_step: int
     used: dict[str, Any]
     """Settings that the run chose itself; several values if folds differ."""
-    kept: float
-    """Factor by which predictions were shrunk toward the training mean; mean over folds."""
-    split: dict[str, Any]
     data: dict[str, str | int]
     """The table's ``source``, how many ``pairs``, ``antibodies`` and ``antigens`` it has, and the
     ``quantity`` of its labels, such as pKd or pIC50."""
     noise: float | None
     counts: Mapping[str, int]
-    members: int
-    """Number of models that the prediction of one fold averages."""
-    shares: Mapping[str, float]
-    """Weight of each kind of model in the prediction; mean over folds."""
-    sigma: Mapping[str, Any]
     learning_curve: NotRequired[list[CurvePoint]]
     """Only with ``--learning-curve``; the last point is the run itself."""
     table: NotRequired[TableSummary]
@@ -262,32 +255,9 @@ def _shorten(text: str) -> str:
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
 
 
-class _Scored(TypedDict):
-    n: int
-    rmse: float | None
-
-
-class _Baseline(TypedDict):
-    test: _Scored
-
-
-class _Metrics(TypedDict):
-    validation: _Scored | None
-    test: _Scored
-
-
-class _Split(TypedDict):
-    name: str
-    folds: int
-    why: str
-    rows: dict[str, int]
-    test_pairs: int
-    clusters: dict[str, dict[str, dict[str, float]]]
-    leaks: dict[str, dict[str, int]]
-    leaks_of_all_folds: dict[str, dict[str, int]]
-
-
 class _Data(TypedDict):
+    """What is read of ``data``, which `RunSummary` leaves open."""
+
     source: str
     pairs: int
     antibodies: int
@@ -295,26 +265,8 @@ class _Data(TypedDict):
     quantity: NotRequired[str]
 
 
-class _Sigma(TypedDict):
-    calibrated: bool
-    spread: float
-    noise: float
-    rows: int
-    predictions: NotRequired[int]
-    groups: int
-    coverage: dict[str, float | None]
-    coverage_folds: dict[str, list[float | None]]
-    error_spearman: float | None
-
-
 class _Read(TypedDict):
-    """What is read of the parts that `RunSummary` leaves open."""
-
-    metrics: _Metrics
-    baselines: dict[str, _Baseline]
-    split: _Split
     data: _Data
-    sigma: _Sigma
 
 
 def read_summary(run: Path) -> RunSummary:

@@ -1,15 +1,13 @@
 """``runs``: the state of runs, their configurations, and whether one is better than another.
 
-Runs are compared only if their test rows are the same pairs with the same labels. Scores and
-differences have intervals from a bootstrap over whole clusters. The best run is chosen on the
-validation set: the best of many on the test set would be so partly by chance.
+Runs are compared only if their test rows are the same pairs with the same labels, in every fold of
+every regime. The one with the smallest errors is so partly by chance, if there are many.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from hashlib import blake2b
 from itertools import takewhile
 from pathlib import Path
@@ -18,40 +16,28 @@ from typing import TYPE_CHECKING, Any, Required, TypeAlias, TypedDict, cast
 import numpy as np
 
 from abag import AbagError
-from abag.core.arrays import Floats
 from abag.core.files import FileDamaged, read_json
 from abag.core.messages import align
 from abag.core.options import user_path
-from abag.head.evaluation.comparison import ScoreInterval, compare, score_interval
-from abag.head.evaluation.metrics import METRICS, Scores, headline_metrics, metric_label
-from abag.head.evaluation.verdicts import verdict
+from abag.head.evaluation.metrics import metric_label
+from abag.head.evaluation.regime_scores import TestedPairs, compare_models, describe_regimes
+from abag.head.regimes.splits import KEYS, TEST
 from abag.head.runs.run_folder import read_config
-from abag.head.runs.saved_run import NoFinishedRun, SavedPairs, SavedRun, read_progress, read_run
-from abag.head.splits.splits import KEYS, TEST, Split
+from abag.head.runs.saved_run import NoFinishedRun, SavedRun, read_progress, read_run
 from abag.head.training.step_log import LogDamaged
 
 if TYPE_CHECKING:
+    from abag.head.report.results import RegimeSummary
     from abag.head.runs.saved_run import Progress
 
 
 Comparison: TypeAlias = dict[str, Any]
-"""A finished ``run`` minus the best run ``with`` the same test rows: ``best_by`` (a metric on
-validation), ``test_rows``, ``difference``, ``verdicts``; or ``with`` None and the ``reason``."""
+"""A finished ``run`` beside the best run ``with`` the same test rows, and ``verdicts``, one per
+regime; or ``with`` None and the ``reason``."""
 
 
 class NoRuns(AbagError):
     """A folder contains no run."""
-
-
-@dataclass(frozen=True, slots=True)
-class _TestRows:
-    """The rows of a finished run that are in the test part of any fold."""
-
-    digest: str
-    """Hash of folds, keys, labels and censoring: equal for runs that can be compared."""
-    pairs: SavedPairs
-    splits: list[Split]
-    predicted: list[Floats]
 
 
 class RunState(TypedDict, total=False):
@@ -64,10 +50,8 @@ class RunState(TypedDict, total=False):
     epochs: int
     steps: int
     folds: int
-    validation: Scores
-    """These chose the weights of each epoch, and are better than those of new pairs."""
-    test: Scores
-    intervals: dict[str, ScoreInterval | None]
+    regimes: list[RegimeSummary]
+    """Scores of a finished run."""
 
 
 class RunsSummary(TypedDict):
@@ -95,16 +79,16 @@ def runs(folders: Path | str | Sequence[Path | str]) -> RunsSummary:
     given = [folders] if isinstance(folders, Path | str) else folders
     paths = list(dict.fromkeys(run for folder in given for run in find_runs(user_path(folder))))
     configs = {str(path): read_json(path / "config.json") for path in paths}
-    states, tested = [], {}
+    states, finished = [], dict[str, SavedRun]()
     for path in paths:
-        state, rows = _describe_run(path)
+        state, saved = _describe_run(path)
         states.append(state)
-        if rows is not None:
-            tested[str(path)] = rows
+        if saved is not None:
+            finished[str(path)] = saved
     return {
         "runs": states,
         "differences": _differences(configs),
-        "comparisons": _compare_with_best(states, tested),
+        "comparisons": _compare_with_best(finished),
     }
 
 
@@ -153,8 +137,8 @@ def _differences(configs: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str
     return differences
 
 
-def _describe_run(run: Path) -> tuple[RunState, _TestRows | None]:
-    """Return the state of a run, and its test rows if it has finished."""
+def _describe_run(run: Path) -> tuple[RunState, SavedRun | None]:
+    """Return the state of a run, and its contents if it has finished."""
     try:
         if not (run / "summary.json").exists():
             progress = read_progress(run, read_config(run))
@@ -162,97 +146,81 @@ def _describe_run(run: Path) -> tuple[RunState, _TestRows | None]:
         saved = read_run(run)
     except (NoFinishedRun, FileDamaged, LogDamaged) as error:
         return {"run": str(run), "state": "unreadable", "reason": str(error)}, None
-    rows = _test_rows(saved)
     return {
         "run": str(run),
         "state": "finished",
         "epochs": saved.summary["epochs"],
         "steps": saved.summary["steps"],
         "folds": len(saved.splits),
-        "validation": saved.summary["metrics"]["validation"] or {},
-        "test": saved.summary["metrics"]["test"] or {},
-        "intervals": {
-            metric: score_interval(rows.pairs, rows.splits, rows.predicted, metric)
-            for metric in headline_metrics()
-        },
-    }, rows
+        "regimes": saved.summary["regimes"],
+    }, saved
 
 
-def _test_rows(saved: SavedRun) -> _TestRows:
-    """Select the pairs that are in the test part of any fold, and hash them."""
-    rows = np.any([split.part == TEST for split in saved.splits], axis=0)
-    keys = saved.folds[0].loc[rows, KEYS]
-    pairs = saved.pairs.of(rows)
-    splits = [replace(s, part=s.part[rows], group=s.group[rows]) for s in saved.splits]
-    digest = blake2b("\n".join(keys.to_numpy().ravel()).encode(), digest_size=16)
-    for array in (pairs.pkd, pairs.censored, *(split.part == TEST for split in splits)):
-        digest.update(np.ascontiguousarray(array).data)
-    return _TestRows(digest.hexdigest(), pairs, splits, [p[rows] for p in saved.predicted])
+def _digest(saved: SavedRun) -> str:
+    """Hash the test pairs of every fold, with their labels."""
+    digest = blake2b(digest_size=16)
+    for split in saved.splits:
+        rows = split.rows(TEST)
+        keys = saved.frame.loc[rows, KEYS]
+        digest.update("\n".join([split.name, *keys.to_numpy().ravel()]).encode())
+        for array in (saved.pairs.pkd[rows], saved.pairs.censored[rows]):
+            digest.update(np.ascontiguousarray(array).data)
+    return digest.hexdigest()
 
 
-def _compare_with_best(
-    states: Sequence[RunState], tested: Mapping[str, _TestRows]
-) -> list[Comparison]:
+def _mean_rmse(saved: SavedRun) -> float:
+    return float(np.mean([one["rmse"] for one in saved.summary["regimes"]]))
+
+
+def _compare_with_best(finished: Mapping[str, SavedRun]) -> list[Comparison]:
     """Compare each finished run with the best run that has the same test rows."""
-    scores = {one["run"]: one["validation"] for one in states if one["state"] == "finished"}
     comparisons: list[Comparison] = []
-    for digest in dict.fromkeys(rows.digest for rows in tested.values()):
-        group = [run for run, rows in tested.items() if rows.digest == digest]
-        if len(group) == 1:
-            if len(tested) > 1:
-                reason = "no other run has the same test rows with the same labels"
-                comparisons.append({"run": group[0], "with": None, "reason": reason})
-            continue
-        metric, best = _best_run(group, scores)
-        comparisons += [_compare_runs(run, best, metric, tested) for run in group if run != best]
+    digests = {run: _digest(saved) for run, saved in finished.items()}
+    for digest in dict.fromkeys(digests.values()):
+        group = sorted(
+            (run for run in finished if digests[run] == digest),
+            key=lambda run: _mean_rmse(finished[run]),
+        )
+        best, *others = group
+        if not others and len(finished) > 1:
+            reason = "no other run has the same test rows with the same labels"
+            comparisons.append({"run": best, "with": None, "reason": reason})
+        for run in others:
+            verdicts = _compare_runs(run, best, finished)
+            comparisons.append({"run": run, "with": best, "verdicts": verdicts})
     return comparisons
 
 
-def _best_run(group: Sequence[str], scores: Mapping[str, Scores]) -> tuple[str, str]:
-    """Return the first headline metric that is defined for all runs, and the best run by it."""
-    for metric in headline_metrics():
-        known = {run: value for run in group if (value := scores[run].get(metric)) is not None}
-        if len(known) == len(group):
-            best = min if METRICS[metric].lower_is_better else max
-            return metric, best(known, key=lambda run: known[run])
-    return "rmse", group[0]
-
-
-def _compare_runs(run: str, best: str, metric: str, tested: Mapping[str, _TestRows]) -> Comparison:
-    rows, best_rows = tested[run], tested[best]
-    found = {
-        name: compare(rows.pairs, best_rows.splits, rows.predicted, best_rows.predicted, name)
-        for name in headline_metrics()
-    }
-    return {
-        "run": run,
-        "with": best,
-        "best_by": metric,
-        "test_rows": int(sum((split.part == TEST).sum() for split in rows.splits)),
-        "difference": {name: i and i.to_json() for name, i in found.items()},
-        "verdicts": [verdict(run, best, name, i) for name, i in found.items()],
-    }
+def _compare_runs(run: str, best: str, finished: Mapping[str, SavedRun]) -> list[str]:
+    """Compare two runs in every regime."""
+    found, at = [], 0
+    for one in finished[best].regimes:
+        tested = TestedPairs.of(finished[best].pairs, one)
+        folds = slice(at, at + len(one.splits))
+        at += len(one.splits)
+        own, other = (tested.take(finished[name].predicted[folds]) for name in (run, best))
+        found.append(compare_models(one.regime.words, run, best, tested, own, other))
+    return found
 
 
 def describe_runs(summary: RunsSummary) -> list[str]:
     """Format the result of `runs` as lines of text."""
     states = summary["runs"]
     names = _short_names([state["run"] for state in states])
-    headline = headline_metrics()
-    cells, notes = [["run", *(metric.removeprefix("spearman_") for metric in headline)]], []
+    cells, notes = list[list[str]](), list[str]()
     for state in states:
-        name, intervals = names[state["run"]], state.get("intervals", {})
-        scores = [_format_interval(intervals.get(metric)) for metric in headline]
-        cells.append([name, *scores])
+        name = names[state["run"]]
+        head, *rows = describe_regimes(state.get("regimes", ()))
+        cells = cells or [["run", *head]]
+        cells += [[name if not i else "", *row] for i, row in enumerate(rows)]
         if state["state"] != "finished":
             notes.append(f"{name}: {state['state']}, {_describe_unfinished(state)}")
     lines = [*align(cells), *notes]
-    if summary["comparisons"]:
-        lines += ["", "Differences on the same test rows, with 95 % intervals over clusters"]
-        best = {one["with"]: one["best_by"] for one in summary["comparisons"] if one["with"]}
-        lines += [_describe_best(run, by, states) for run, by in best.items()]
-        for one in summary["comparisons"]:
-            lines += one["verdicts"] if one["with"] else [f"{one['run']}: {one['reason']}"]
+    for one in summary["comparisons"]:
+        texts = one["verdicts"] if one["with"] else [f"{one['run']}: {one['reason']}"]
+        for path in sorted(names, key=len, reverse=True):
+            texts = [text.replace(path, names[path]) for text in texts]
+        lines += texts
     if summary["differences"]:
         options = [["option", *names.values()]]
         for option, values in summary["differences"].items():
@@ -263,14 +231,6 @@ def describe_runs(summary: RunsSummary) -> list[str]:
     return lines
 
 
-def _describe_best(run: str, metric: str, states: Sequence[RunState]) -> str:
-    (score,) = (state["validation"][metric] for state in states if state["run"] == run)
-    return (
-        f"{run} is the best on validation: {metric_label(metric)} {score:.3f} (optimistic, because "
-        "validation chose its weights)."
-    )
-
-
 def _short_names(paths: Sequence[str]) -> dict[str, str]:
     """Remove the leading folders that all paths share."""
     parts = [Path(path).parts for path in paths]
@@ -278,15 +238,6 @@ def _short_names(paths: Sequence[str]) -> dict[str, str]:
     shared = sum(1 for _ in takewhile(lambda names: len(set(names)) == 1, folders))
     first = shared if len(parts) > 1 else 0
     return {path: str(Path(*p[first:])) for path, p in zip(paths, parts, strict=True)}
-
-
-def _format_interval(scored: ScoreInterval | None) -> str:
-    if scored is None:
-        return "-"
-    if scored["low"] is None:
-        clusters = scored["clusters"]
-        return f"{scored['value']:.3f} ({clusters} cluster{'s' * (clusters != 1)})"
-    return f"{scored['value']:.3f} ({scored['low']:.2f} to {scored['high']:.2f})"
 
 
 def _describe_unfinished(state: RunState) -> str:

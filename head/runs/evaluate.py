@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -21,16 +21,17 @@ from abag.embed.sequences.pairs import read_pairs
 from abag.head.data.label_options import LabelOptions
 from abag.head.data.label_units import read_numbers
 from abag.head.data.labels import label_pairs, report_counts
-from abag.head.evaluation import metrics
-from abag.head.evaluation.comparison import compare, score_intervals
-from abag.head.evaluation.metrics import headline_metrics
-from abag.head.evaluation.verdicts import verdict
+from abag.head.evaluation.regime_scores import (
+    RegimeScore,
+    TestedPairs,
+    compare_models,
+    score_regime,
+)
 from abag.head.prediction.inputs import SAME_PREDICTION_PKD
+from abag.head.regimes.splits import KEYS, TEST
 from abag.head.runs.external_table import key_frame, score_table
 from abag.head.runs.options import EvaluateOptions
 from abag.head.runs.saved_run import SavedRun, read_run
-from abag.head.runs.summary import average_parts, score_parts
-from abag.head.splits.splits import KEYS, TEST
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -72,12 +73,9 @@ def evaluate(
     Returns
     -------
     RunSummary
-        The result of `fit`, with the scores of the head computed again. ``table`` adds
-        ``metrics.table``, ``metrics.table_new_antibodies`` and ``metrics.table_new_antigens`` (None
-        without such pairs), ``baselines.NAME.table`` for baselines fitted to the training pairs of
-        the run, and ``table`` (how many of its ``pairs`` are ``in_training``, by pair, antibody and
-        antigen). ``predictions`` adds ``predictions`` (scores, ``head_minus_predictions``,
-        ``verdicts``).
+        The result of `fit`. A table adds ``table``: scores by the regime of its pairs, and how many
+        of these are in training. ``predictions`` adds ``predictions``: their scores in each regime,
+        and ``verdicts``.
 
     Raises
     ------
@@ -94,13 +92,7 @@ def evaluate(
     _check_inputs(table, chosen)
     with messages.reporting(say):
         saved = read_run(Path(run))
-        scores, cv = _score_folds(saved, saved.predicted)
-        summary: RunSummary = {**saved.summary, "run": str(run), "metrics": {**scores}}
-        summary["intervals"] = score_intervals(
-            saved.pairs, saved.splits, saved.predicted, scores["test"]
-        )
-        if cv is not None:
-            summary["cv"] = saved.summary["cv"] | {"head": cv}
+        summary: RunSummary = {**saved.summary, "run": str(run)}
         reading = TableOptions(
             columns=chosen.columns, antigen=chosen.antigen,
             antibody_region=saved.config["antibody_region"],
@@ -141,16 +133,6 @@ def _check_inputs(table: object, options: EvaluateOptions) -> None:
         raise NothingToEvaluate(msg)
 
 
-def _score_folds(
-    saved: SavedRun, predicted: list[Floats]
-) -> tuple[dict[str, metrics.Scores], dict[str, metrics.FoldAverage] | None]:
-    """Return the scores averaged over folds and, if there are several, their spread on test."""
-    parts = zip(saved.splits, predicted, strict=True)
-    folds = [score_parts(saved.pairs, split, one) for split, one in parts]
-    cv = metrics.average_folds([fold["test"] for fold in folds]) if len(folds) > 1 else None
-    return average_parts(folds), cv
-
-
 def _label_options(
     saved: SavedRun, table: SequenceTable, affinity_type: str | None
 ) -> LabelOptions:
@@ -167,27 +149,28 @@ def _label_options(
 
 
 def _compare_with_predictions(saved: SavedRun, table: SequenceTable) -> PredictionsSummary:
-    """Score predictions from elsewhere on the split of the run, and compare the head with them."""
-    reference = _align_predictions(saved, table)
-    scores, cv = _score_folds(saved, reference)
-    found = {
-        metric: compare(saved.pairs, saved.splits, saved.predicted, reference, metric)
-        for metric in headline_metrics()
-    }
-    verdicts = [verdict("head", table.source, metric, one) for metric, one in found.items()]
-    for line in verdicts:
-        messages.say(line)
-    result = {"source": table.source, **scores} | ({} if cv is None else {"cv": cv})
-    result["head_minus_predictions"] = {m: one and one.to_json() for m, one in found.items()}
-    return cast("PredictionsSummary", result | {"verdicts": verdicts})
+    """Score predictions from elsewhere on the folds of the run, and compare the head with them."""
+    reference, at = _align_predictions(saved, table), 0
+    scores, verdicts = list[RegimeScore](), list[str]()
+    for one in saved.regimes:
+        tested, folds = TestedPairs.of(saved.pairs, one), slice(at, at + len(one.splits))
+        at += len(one.splits)
+        theirs, ours = tested.take(reference[folds]), tested.take(saved.predicted[folds])
+        mean = np.full(len(theirs), saved.pairs.pkd[saved.pairs.censored == 0].mean())
+        words = one.regime.words
+        scores.append(score_regime(one.regime.name, words, tested, theirs, mean, {}, None))
+        verdicts.append(compare_models(words, "the head", table.source, tested, ours, theirs))
+        messages.say(verdicts[-1])
+    return {"source": table.source, "regimes": scores, "verdicts": verdicts}
 
 
 def _align_predictions(saved: SavedRun, table: SequenceTable) -> list[Floats]:
     """Return a table's predictions for the pairs of the run, (P,) per fold; NaN if it has none."""
     given, on = _read_predictions(saved, table)
-    known = pd.MultiIndex.from_frame(pd.concat(saved.folds, ignore_index=True)[on])
+    folds = [saved.frame[KEYS].assign(fold=split.fold) for split in saved.splits]
+    known = pd.MultiIndex.from_frame(pd.concat(folds, ignore_index=True)[on])
     unknown = int((~pd.MultiIndex.from_frame(given[on]).isin(known)).sum())
-    merged = [rows.merge(given, how="left", on=on, validate="m:1") for rows in saved.folds]
+    merged = [rows.merge(given, how="left", on=on, validate="m:1") for rows in folds]
     aligned = [rows["prediction"].to_numpy(np.float64) for rows in merged]
     parts = zip(saved.splits, aligned, strict=True)
     missing = sum(int(np.isnan(one[split.rows(TEST)]).sum()) for split, one in parts)
@@ -196,7 +179,7 @@ def _align_predictions(saved: SavedRun, table: SequenceTable) -> list[Floats]:
         msg = (
             f"{table.source}: predictions are missing for {missing} of the run's test rows, and "
             f"{unknown} pairs are not in the run (matched by antibody, antigen{by}); expected all "
-            "test rows and no other pairs. Predict the test rows of the run's splits.parquet."
+            "test rows and no other pairs. Predict the rows of the run's predictions.parquet."
         )
         raise PredictionsMismatch(msg)
     return aligned
@@ -218,14 +201,14 @@ def _read_predictions(saved: SavedRun, table: SequenceTable) -> tuple[pd.DataFra
         table.antibodies.keys[table.antibodies.of_row], table.antigens.keys[table.antigens.of_row]
     ).assign(prediction=value)
     on = list(KEYS)
-    if len(saved.folds) > 1 and "fold" in table.frame.columns:
+    if len(saved.splits) > 1 and "fold" in table.frame.columns:
         fold = pd.Series(read_numbers(table.frame["fold"]), table.frame.index)
-        given["fold"] = fold.where(fold.isin(range(len(saved.folds))), -1).astype(np.int64)
+        given["fold"] = fold.where(fold.isin(range(len(saved.splits))), -1).astype(np.int64)
         on.append("fold")
     first = given.groupby(on)["prediction"].transform("first")
     repeated = int((abs(given["prediction"] - first) > SAME_PREDICTION_PKD).sum())
     if repeated:
-        hint = ", or a column fold" if len(saved.folds) > 1 else ""
+        hint = ", or a column fold" if len(saved.splits) > 1 else ""
         msg = (
             f"{table.source}: column {column} has more than one prediction for the same pair "
             f"({repeated} extra rows); expected one per pair{hint}. Remove the others."

@@ -20,11 +20,11 @@ from abag.core.files import write_text
 from abag.embed.sequences.chains import KINDS, Kind
 from abag.embed.store.store import open_store
 from abag.head.prediction.bundle import store_of_run
+from abag.head.regimes.splits import KEYS, TEST
 from abag.head.report.report import model_card, write_report
 from abag.head.report.results import NAMES, PairNames, RunResults, RunSummary
 from abag.head.runs.saved_run import NoFinishedRun, SavedRun, read_run
 from abag.head.runs.summary import BASELINES, CARD, REPORT
-from abag.head.splits.splits import KEYS, TEST
 from abag.head.training.step_log import read_lines
 
 if TYPE_CHECKING:
@@ -127,19 +127,19 @@ class _SavedResults:
 
     def results(self) -> RunResults:
         """Return what the report is drawn from."""
-        saved, folds = self.saved, self.saved.folds
-        antibody_ND, antigen_ND = self._vectors()
+        saved, (antibody_ND, antigen_ND) = self.saved, self._vectors()
         log = self.run / "metrics.jsonl"
+        frame = saved.frame
+        columns = {"row": frame["row"]} | {role: frame[role] for role in NAMES if role in frame}
         return RunResults(
             title=self.run.resolve().name,
             facts={n: v for n, v in saved.config.items() if n not in IN_CONFIG_ONLY},
             source=str(saved.summary["data"]["source"]),
             pairs=saved.pairs,
-            names=self._names(),
-            split=saved.summary["split"],
-            splits=saved.splits,
+            names=PairNames(columns, saved.pairs.antigen, sorted(set(frame["antigen_key"]))),
+            regimes=saved.regimes,
             predicted=saved.predicted,
-            sigma=[fold["sigma"].to_numpy(np.float64) for fold in folds],
+            sigma=saved.sigma,
             baselines=self._baselines(),
             log=read_lines(log) if log.exists() else [],
             antibody_ND=antibody_ND,
@@ -147,29 +147,22 @@ class _SavedResults:
             learning_curve=saved.summary.get("learning_curve", [])[:-1],
         )
 
-    def _names(self) -> PairNames:
-        first = self.saved.folds[0]
-        columns = {"row": first["row"]} | {role: first[role] for role in NAMES if role in first}
-        return PairNames(columns, self.saved.pairs.antigen, sorted(set(first["antigen_key"])))
-
     def _baselines(self) -> list[dict[str, NDArray[np.float64]]]:
         """Read what the baselines predict for the test rows of each fold."""
-        folds = self.saved.folds
         try:
             frame = pd.read_parquet(self.run / BASELINES)
         except OSError as error:  # pyarrow's for some damage; others are of the disk
             msg = f"{BASELINES} cannot be read: {error}"
             raise ValueError(msg) from error
-        keys = [*KEYS, "fold"]
+        keys, found = [*KEYS, "fold"], []
         names = [str(name) for name in frame.columns if name not in keys]
-        found = []
-        for fold, split in zip(folds, self.saved.splits, strict=True):
+        for split in self.saved.splits:
             rows = split.rows(TEST)
-            own = frame[frame["fold"] == fold["fold"].iloc[0]].reset_index(drop=True)
-            if not own[keys].equals(fold.loc[rows, keys].reset_index(drop=True)):
+            own = frame[frame["fold"] == split.fold].reset_index(drop=True)
+            if not own[KEYS].equals(self.saved.frame.loc[rows, KEYS].reset_index(drop=True)):
                 msg = f"{BASELINES} and predictions.parquet belong to different runs"
                 raise ValueError(msg)
-            values = {name: np.full(len(fold), np.nan) for name in names}
+            values = {name: np.full(len(self.saved.frame), np.nan) for name in names}
             for name in names:
                 values[name][rows] = own[name].to_numpy(np.float64)
             found.append(values)
@@ -190,6 +183,6 @@ class _SavedResults:
 
     def _read_kind(self, store: Path, kind: Kind) -> NDArray[np.float32]:
         config = self.saved.config
-        keys = sorted(set(self.saved.folds[0][f"{kind}_key"]))
+        keys = sorted(set(self.saved.frame[f"{kind}_key"]))
         folder = open_store(store).folder(kind, config[f"{kind}_fingerprint"])
         return folder.read(keys_from_hex(keys), config[f"{kind}_pooling"])

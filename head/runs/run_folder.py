@@ -23,6 +23,7 @@ from abag.core.files import (
 )
 from abag.core.messages import detail, say
 from abag.core.options import schema
+from abag.embed.sequences.chains import KINDS
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.store import Store, open_store
 from abag.head.closed_form.registry import CHECKS
@@ -30,11 +31,12 @@ from abag.head.data.label_units import label_sense
 from abag.head.data.labels import LabelledPairs, label_pairs, report_counts, training_labels
 from abag.head.data.vectors import StoredVectors, read_vectors
 from abag.head.model.config import FitConfig, RunMismatch, check_same
-from abag.head.report.results import read_summary
-from abag.head.splits.adapter_leaks import apply_adapter_policy
-from abag.head.splits.groups import PairGroups, with_antibody_clusters, with_antigen_clusters
-from abag.head.splits.split_methods import describe_splits, divide
-from abag.head.splits.splits import TRAIN, Split, split_frame
+from abag.head.regimes.adapter_leaks import apply_adapter_policy
+from abag.head.regimes.groups import PairGroups, with_antibody_clusters, with_antigen_clusters
+from abag.head.regimes.regimes import MeasuredRegime
+from abag.head.regimes.split_methods import describe_splits, measure_regimes
+from abag.head.regimes.splits import TRAIN, Split, pair_keys, split_frame
+from abag.head.report.results import PairNames, read_summary
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -203,6 +205,17 @@ def sequence_frame(pairs: LabelledPairs) -> pd.DataFrame:
     return pd.concat(frames, ignore_index=True)
 
 
+def pair_frame(pairs: LabelledPairs, names: PairNames) -> pd.DataFrame:
+    """Return labels, clusters and names of all pairs, in their order, after their keys."""
+    clusters = {
+        f"{kind}_cluster": one
+        for kind in KINDS
+        if (one := getattr(pairs, f"{kind}_cluster")) is not None
+    }
+    columns: dict[str, Any] = {"pkd": pairs.pkd, "censored": pairs.censored}
+    return pair_keys(pairs).assign(**columns, **clusters, **names.columns)
+
+
 def start_run(
     run: Path, record: Mapping[str, Any], pairs: LabelledPairs, splits: Sequence[Split]
 ) -> None:
@@ -240,31 +253,40 @@ def _is_split(path: Path, frame: pd.DataFrame) -> bool:
         raise FileDamaged(msg) from error
 
 
-def split_inputs(inputs: RunInputs, config: FitConfig) -> tuple[RunInputs, list[Split]]:
-    """Return the inputs with the clusters of their sequences, and the splits of their pairs.
+def split_inputs(inputs: RunInputs, config: FitConfig) -> tuple[RunInputs, list[MeasuredRegime]]:
+    """Return the inputs with the clusters of their sequences, and the folds of each regime.
 
     Raises
     ------
     AbagError
         If the pairs cannot be split as asked for, or a part cannot be trained on.
     """
+    training_labels(inputs.pairs, np.arange(len(inputs.pairs)))  # raises if all are the same
     groups = PairGroups(inputs.pairs, config, cache_dir() / "clusters")
     pairs = with_antigen_clusters(inputs.pairs, groups)
     pairs = with_antibody_clusters(pairs, groups)
-    splits = apply_adapter_policy(
-        divide(groups),
-        groups,
-        [vectors.folder for vectors in inputs.vectors.values()],
-        adapter_rows=config.adapter_rows,
-        allow_leak=config.allow_adapter_leak,
-    )
-    for split in splits:
-        check_training(pairs, split, config)
-    chosen, *rest = describe_splits(splits)
-    (say if config.split == "auto" else detail)(chosen)
-    for line in rest:
-        detail(line)
-    return replace(inputs, pairs=pairs), splits
+    folders = [vectors.folder for vectors in inputs.vectors.values()]
+    measured, n_folds = list[MeasuredRegime](), 0
+    for one in measure_regimes(groups):
+        if not one.splits:
+            say(f"{one.regime.words}: {one.why_not}")
+            measured.append(one)
+            continue
+        splits = apply_adapter_policy(
+            one.splits,
+            groups,
+            folders,
+            adapter_rows=config.adapter_rows,
+            allow_leak=config.allow_adapter_leak,
+        )
+        for split in splits:
+            check_training(pairs, split, config)
+        for line in describe_splits(splits):
+            detail(line)
+        numbered = (replace(split, fold=n) for n, split in enumerate(splits, n_folds))
+        measured.append(replace(one, splits=tuple(numbered)))
+        n_folds += len(splits)
+    return replace(inputs, pairs=pairs), measured
 
 
 def check_training(pairs: LabelledPairs, split: Split, config: FitConfig) -> None:

@@ -23,9 +23,10 @@ from abag.core.arrays import Floats
 from abag.core.files import FileDamaged, why_unreadable
 from abag.embed.sequences.chains import KINDS
 from abag.head.evaluation.metrics import is_better
+from abag.head.regimes.regimes import REGIMES, MeasuredRegime
+from abag.head.regimes.splits import TEST, UNUSED, Split
 from abag.head.report.results import read_summary
 from abag.head.runs.run_folder import read_config
-from abag.head.splits.splits import PART_NAMES, Split
 from abag.head.training.step_log import parse_line
 
 if TYPE_CHECKING:
@@ -72,14 +73,21 @@ class SavedRun:
 
     config: Mapping[str, Any]
     summary: RunSummary
-    folds: list[pd.DataFrame]
-    """Rows of ``predictions.parquet``, P per fold."""
+    frame: pd.DataFrame
+    """Rows of ``pairs.parquet``, (P,)."""
     pairs: SavedPairs
-    splits: list[Split]
+    regimes: list[MeasuredRegime]
+    """Of the splits only the test parts are known."""
     predicted: list[Floats]
-    """pKd of every pair by the head of each fold, (P,)."""
+    """Out-of-fold pKd of the test pairs of each fold, (P,); NaN for the others."""
+    sigma: list[Floats]
     sequences: pd.DataFrame
     """See `abag.head.runs.run_folder.sequence_frame`."""
+
+    @property
+    def splits(self) -> list[Split]:
+        """The folds of all regimes."""
+        return [split for one in self.regimes for split in one.splits]
 
 
 def read_run(run: Path) -> SavedRun:
@@ -93,25 +101,36 @@ def read_run(run: Path) -> SavedRun:
     """
     try:
         config, summary = read_config(run), read_summary(run)
-        frame = pd.read_parquet(run / "predictions.parquet")
-        split = pd.read_parquet(run / "splits.parquet")
+        frame = pd.read_parquet(run / "pairs.parquet")
+        tested = pd.read_parquet(run / "predictions.parquet")
         sequences = pd.read_parquet(run / "sequences.parquet")
-        consistent = frame[list(split.columns)].drop_duplicates(ignore_index=True).equals(split)
-        folds = [rows.reset_index(drop=True) for _, rows in frame.groupby("fold", sort=True)]
         antibody, antigen = (
-            pd.factorize(folds[0][f"{kind}_key"], sort=True)[0].astype(np.int64) for kind in KINDS
+            pd.factorize(frame[f"{kind}_key"], sort=True)[0].astype(np.int64) for kind in KINDS
         )
-        of_antibodies = folds[0].get("antibody_cluster")
+        of_antibodies = frame.get("antibody_cluster")
         pairs = SavedPairs(
-            folds[0]["pkd"].to_numpy(np.float64),
-            folds[0]["censored"].to_numpy(np.int8),
+            frame["pkd"].to_numpy(np.float64),
+            frame["censored"].to_numpy(np.int8),
             antibody,
             antigen,
-            folds[0]["antigen_cluster"].to_numpy(np.int64),
+            frame["antigen_cluster"].to_numpy(np.int64),
             None if of_antibodies is None else of_antibodies.to_numpy(np.int64),
         )
-        splits = [_split(summary["split"]["name"], k, rows) for k, rows in enumerate(folds)]
-        predicted = [rows["pkd_predicted"].to_numpy(np.float64) for rows in folds]
+        labels = ["antibody_key", "antigen_key", "pkd", "censored"]
+        same = frame[labels].iloc[tested["pair"]].reset_index(drop=True)
+        consistent = same.equals(tested[labels].reset_index(drop=True))
+        regimes = [
+            _regime(str(name), rows, len(frame))
+            for name, rows in tested.groupby("regime", sort=False)
+        ]
+        folds = [rows for _, rows in tested.groupby("fold", sort=True)]
+        predicted, sigma = (
+            [
+                _of_pairs(rows["pair"], rows[name].to_numpy(np.float64), len(frame), np.nan)
+                for rows in folds
+            ]
+            for name in ("pkd_predicted", "sigma")
+        )
     except FileDamaged as error:
         raise NoFinishedRun(str(error)) from error
     except (OSError, ValueError, LookupError, TypeError) as error:
@@ -123,16 +142,34 @@ def read_run(run: Path) -> SavedRun:
         raise NoFinishedRun(msg) from error
     if not consistent:
         msg = (
-            f"{run}: predictions.parquet and splits.parquet belong to different runs; expected "
-            "the same pairs in the same parts. Copy the whole run folder again."
+            f"{run}: predictions.parquet and pairs.parquet belong to different runs; expected "
+            "the same pairs with the same labels. Copy the whole run folder again."
         )
         raise NoFinishedRun(msg)
-    return SavedRun(config, summary, folds, pairs, splits, predicted, sequences)
+    return SavedRun(config, summary, frame, pairs, regimes, predicted, sigma, sequences)
 
 
-def _split(name: str, fold: int, rows: pd.DataFrame) -> Split:
-    part = np.array([PART_NAMES[name] for name in rows["split"]], np.int8)
-    return Split(name=name, part=part, group=rows["group"].to_numpy(np.int64), fold=fold)
+def _regime(name: str, tested: pd.DataFrame, n: int) -> MeasuredRegime:
+    """Restore a regime of n pairs from its tested rows."""
+    pair = tested["pair"]
+    groups = [
+        _of_pairs(pair, tested[column].to_numpy(np.int64), n, -1)
+        for column in ("group", "second_group")
+    ]
+    splits = []
+    for fold, rows in tested.groupby("fold", sort=True):
+        part = np.full(n, UNUSED, np.int8)
+        part[rows["pair"]] = TEST
+        splits.append(Split(name=name, part=part, group=groups[0], fold=int(str(fold))))
+    distinct = groups[:1] if np.array_equal(groups[0], groups[1]) else groups
+    return MeasuredRegime(REGIMES[name], tuple(splits), tuple(distinct))
+
+
+def _of_pairs(pair: pd.Series[Any], values: NDArray[Any], n: int, other: float) -> NDArray[Any]:
+    """Put values of some pairs into an array for all n, the others being `other`."""
+    found = np.full(n, other, values.dtype)
+    found[pair] = values
+    return found
 
 
 class _Log(NamedTuple):

@@ -25,7 +25,7 @@ from abag.head.evaluation.baselines import inner_folds as pairs_inner_folds
 from abag.head.evaluation.metrics import METRICS, MeasuredRows
 from abag.head.model.config import FitConfig, is_used
 from abag.head.model.losses import LOSSES
-from abag.head.splits.splits import TRAIN, VALIDATION, Split, TooFewGroups, grouped_folds
+from abag.head.regimes.splits import TRAIN, VALIDATION, Split, TooFewGroups, grouped_folds
 from abag.head.training.stack import Member, PairStandardizer, StackedHeads
 from abag.head.training.step import step_seed
 from abag.head.training.torch_settings import matrix_threads

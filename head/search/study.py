@@ -17,7 +17,6 @@ from abag import AbagError
 from abag.core.files import FileDamaged, is_process_alive, naming_errors, replacing
 from abag.core.messages import align, bar
 from abag.head.evaluation.metrics import METRICS
-from abag.head.report.report import WIDTH
 from abag.head.report.results import RunSummary
 from abag.head.search.search import (
     BATCH_PARAMETERS,
@@ -355,7 +354,7 @@ def describe_trials(summary: SweepSummary) -> str:
         *([name, *(_format(one["params"].get(name, "-")) for one in shown)] for name in names),
     ]
     lines = align([*zip(*columns, strict=True)])
-    while max(map(len, lines)) > WIDTH:
+    while max(map(len, lines)) > 80:  # columns
         columns.pop()
         lines = align([*zip(*columns, strict=True)])
     if left := names[len(columns) - 2 :]:

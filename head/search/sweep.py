@@ -19,13 +19,22 @@ from abag import AbagError
 from abag.core.arrays import distinct
 from abag.core.cache import cache_dir
 from abag.core.device import resolve_device
-from abag.core.files import is_partial, make_folder, read_json, sweep_partials, write_json
+from abag.core.files import (
+    is_partial,
+    make_folder,
+    read_json,
+    replacing,
+    sweep_partials,
+    write_json,
+)
 from abag.core.messages import reporting, say
 from abag.core.options import BadOption, flag
 from abag.head.data.labels import training_labels
 from abag.head.data.vectors import read_vectors
 from abag.head.fit import fit
 from abag.head.model.config import MAY_CHANGE, FitConfig, RunMismatch, check_same, is_used
+from abag.head.regimes.split_methods import make_splits
+from abag.head.regimes.splits import BadSplit, split_frame
 from abag.head.runs.run_folder import describe_inputs, read_inputs
 from abag.head.search.options import CHOSEN_BY_SWEEP, SweepOptions, refusal
 from abag.head.search.search import (
@@ -48,8 +57,6 @@ from abag.head.search.study import (
     run_trials,
     summarise_trials,
 )
-from abag.head.splits.split_methods import make_splits
-from abag.head.splits.splits import BadSplit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -59,10 +66,12 @@ if TYPE_CHECKING:
 
     from abag.embed.sequences.chains import Kind
     from abag.head.data.labels import LabelledPairs
+    from abag.head.regimes.splits import Split
     from abag.head.runs.run_folder import RunInputs
-    from abag.head.splits.splits import Split
 
 SWEEP_FORMAT, TRIALS = "abag-sweep 1", 50
+SPLIT = "split.parquet"
+"""The test part that was held back, for the final run."""
 
 
 class NoTrials(AbagError):
@@ -167,7 +176,9 @@ def _sweep(
             winner["head"] = None  # the default, a stack with this network
         else:
             say(f"{folder}: the winner, {head}, predicts alone, not in a stack")
-        others = {**options, "split": config.split, "members": own.members}
+        with replacing(folder / SPLIT) as partial:
+            split_frame(inputs.pairs, [split]).to_parquet(partial, index=False)
+        others = {**options, "split": f"file={folder / SPLIT}", "members": own.members}
         options = {n: one for n, one in others.items() if is_used(n, head)} | winner
         summary["final"] = fit(table, store, folder / "final", progress=progress, **options)
     return summary

@@ -106,17 +106,16 @@ def describe_share(summary: ShareSummary) -> str:
 
 def _held_of_training(predictor: Predictor) -> str:
     """Say what a predictor holds of the data that it was trained on."""
-    models = [member.model for member in predictor.members]
-    has_pairs = any(isinstance(one, GaussianProcess | OneHotKernel) for one in models)
-    antibodies, antigens = (
-        spec.training_sequences if has_pairs else len(predictor.applicability[kind].vectors_RD)
-        for kind, spec in zip(KINDS, (predictor.antibody, predictor.antigen), strict=True)
-    )
-    held = [f"vectors of up to {antibodies:,} training antibodies and {antigens:,} antigens"]
-    if has_pairs:
+    models = [model for part in predictor.parts for model in part.models]
+    held = ["sketches of the training sequences, with which guesses can be tested"]
+    if any(isinstance(one, GaussianProcess | OneHotKernel) for one in models):
+        antibodies, antigens = (predictor.spec(kind).training_sequences for kind in KINDS)
+        held.append(
+            f"vectors of up to {antibodies:,} training antibodies and {antigens:,} antigens"
+        )
         held.append("which of them are training pairs, with weights that follow from their labels")
-    if predictor.novelty is not None:
-        held.append("the residues of the training antibodies by position")
+    if predictor.seen.mutations is not None:
+        held.append("which residues the training antibodies have at each position")
     if any(isinstance(one, OneHotKernel) for one in models):
         held.append("sequences of training antibodies")
     if predictor.adapters:
@@ -217,27 +216,34 @@ def _loaded_from(card: str, where: str) -> str:
 
 
 def _test_scores(run: Path, where: str) -> dict[str, Any]:
-    """Return the test scores of a run as the hub's ``model-index``; empty if there are none."""
+    """Return the held-out scores of a run as the hub's ``model-index``; empty if there are none."""
     try:
         summary = json.loads((run / "summary.json").read_text(encoding="utf-8"))
-        test, split = summary["metrics"]["test"], str(summary["split"]["name"])
-        found = {
-            name: value
-            for name in _METRICS
-            if isinstance(value := test.get(name), float) and math.isfinite(value)
-        }
+        results = [found for regime in summary["regimes"] if (found := _hub_result(regime))]
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return {}
-    result = {
+    name = where.partition("@")[0].rpartition("/")[2]
+    return {"model-index": [{"name": name, "results": results}]} if results else {}
+
+
+def _hub_result(regime: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the scores of a regime as one result of a ``model-index``."""
+    scores = regime["metrics"]["head"]
+    found = {
+        name: value
+        for name in _METRICS
+        if isinstance(value := scores.get(name), float) and math.isfinite(value)
+    }
+    if not found:
+        return None
+    return {
         "task": {"type": "tabular-regression"},
-        "dataset": {"type": "pairs", "name": f"test pairs, split {split}"},
+        "dataset": {"type": "pairs", "name": f"held-out pairs: {regime['words']}"},
         "metrics": [
             {"type": _METRICS[name], "name": name, "value": round(value, 4)}
             for name, value in found.items()
         ],
     }
-    name = where.partition("@")[0].rpartition("/")[2]
-    return {"model-index": [{"name": name, "results": [result]}]} if found else {}
 
 
 def _refuse_paths(folder: Path, files: Mapping[str, bytes]) -> None:

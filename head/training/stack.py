@@ -23,13 +23,10 @@ import numpy as np
 import torch
 
 from abag.core.messages import detail
-from abag.head.closed_form.gaussian_process import INNER_PAIRS
 from abag.head.data.labels import training_labels
 from abag.head.data.vectors import Standardizer
-from abag.head.evaluation.baselines import INNER_FOLDS, inner_folds
-from abag.head.model.config import STACK_NETWORKS
 from abag.head.model.heads import build_head, build_stacked_heads
-from abag.head.splits.splits import TRAIN
+from abag.head.regimes.splits import TRAIN
 from abag.head.training.step import (
     TrainingPairs,
     TrainingStep,
@@ -49,7 +46,7 @@ if TYPE_CHECKING:
 
     from abag.head.data.labels import LabelledPairs
     from abag.head.model.config import FitConfig
-    from abag.head.splits.splits import Split
+    from abag.head.regimes.splits import Split
     from abag.head.training.step import EpochBatches
 
 INITIAL, BOOTSTRAP = 3, 5  # streams of the seed, beside those of step.py and train.py
@@ -131,34 +128,12 @@ def make_members(config: FitConfig, n_training: int, training_sets: int) -> list
 def make_training_sets(
     config: FitConfig, pairs: LabelledPairs, split: Split
 ) -> list[NDArray[np.int64]]:
-    """Return all training pairs, shape (N,), as one set, or a set per head.
-
-    Each head has its own bootstrap sample. The heads of a stack leave out one inner fold each,
-    which they predict for the weights of the stack, unless the table is large.
-    """
+    """Return all training pairs, shape (N,), as one set, or a bootstrap sample per head."""
     training = split.rows(TRAIN)
-    if leaves_folds_out(config, len(training)):
-        fold = inner_folds(split.group[training])
-        heads = range(max(config.members, STACK_NETWORKS))
-        return [training[fold != k % (fold.max() + 1)] for k in heads]
     if config.members == 1 or not config.bootstrap:
         return [training]
     seeds = range(config.seed, config.seed + config.members)
     return [draw_bootstrap_sample(training, split.group[training], seed) for seed in seeds]
-
-
-def leaves_folds_out(config: FitConfig, n_training: int) -> bool:
-    """Whether the networks of a split leave out inner folds of the training pairs."""
-    return config.stacks and n_training <= INNER_PAIRS
-
-
-def pairs_per_epoch(config: FitConfig, n_training: int) -> int:
-    """Return how many pairs of its training set each network of a split sees in an epoch.
-
-    Inner folds differ in size, but the networks of a stacked step take the same number of steps.
-    """
-    left_out = n_training // INNER_FOLDS if leaves_folds_out(config, n_training) else 0
-    return n_training - left_out
 
 
 def draw_bootstrap_sample(
@@ -360,8 +335,7 @@ def folds_per_stack(
         return max(1, MAX_TABLE_BYTES // table_bytes)
     with torch.device("meta"):
         head = build_head(config, *(x_ND.shape[1] for x_ND in vectors))
-    heads = STACK_NETWORKS if config.stacks else 1
-    weight_bytes = heads * sum(parameter.nbytes for parameter in head.parameters())
+    weight_bytes = sum(parameter.nbytes for parameter in head.parameters())
     return max(1, MAX_CPU_BYTES // (table_bytes + 5 * weight_bytes))
 
 
@@ -396,9 +370,7 @@ def group_folds(
     for fold, split in enumerate(splits):
         n_pairs = len(split.rows(TRAIN))
         batch = config.fitting_batch(n_pairs)
-        sets = leaves_folds_out(config, n_pairs)
-        steps = steps_per_epoch(pairs_per_epoch(config, n_pairs), *batch)
-        shape = (*batch, steps, sets)
+        shape = (*batch, steps_per_epoch(n_pairs, *batch))
         groups.setdefault((fold,) if one_by_one or fold in alone else shape, []).append(fold)
     return [stack for group in groups.values() for stack in _divide(group, size, begun or {})]
 

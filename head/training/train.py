@@ -32,14 +32,13 @@ from abag.core.messages import bar, detail, say
 from abag.head.evaluation import metrics
 from abag.head.evaluation.comparison import antigen_groups
 from abag.head.model.config import RunMismatch
-from abag.head.splits.splits import TRAIN, VALIDATION
+from abag.head.regimes.splits import TRAIN, VALIDATION
 from abag.head.training.checkpoint import load_newest, save, save_rotating
 from abag.head.training.stack import (
     PairStandardizer,
     StackedHeads,
     make_members,
     make_training_sets,
-    pairs_per_epoch,
 )
 from abag.head.training.step import load_tensors, step_seed
 from abag.head.training.step_log import StepLogs
@@ -54,7 +53,7 @@ if TYPE_CHECKING:
     from abag.core.options import Options
     from abag.head.data.labels import LabelledPairs
     from abag.head.model.config import FitConfig
-    from abag.head.splits.splits import Split
+    from abag.head.regimes.splits import Split
 
 MAX_SAVING_SHARE = 0.01
 """Share of the training time that may go into checkpoints without a `save_every`."""
@@ -65,8 +64,6 @@ _received: ContextVar[list[int] | None] = ContextVar("signals received", default
 VALIDATION_SUBSET = 4  # stream of the seed, beside those of step.py and stack.py
 TORCH_RANDOM = threading.Lock()
 """Held while torch's own generator is in use."""
-MIN_SHRINKAGE = 0.1
-"""Smallest shrinkage factor; it is above 0 so that predictions keep their order."""
 
 
 class LossNotFinite(AbagError):
@@ -403,13 +400,10 @@ class TrainedHeads:
     weights: tuple[dict[str, Tensor], ...]
     """Best weights of each head, on the CPU, named as in a plain head."""
     scaling: PairStandardizer
-    """Includes the shrinkage."""
     predicted_MP: NDArray[np.float64]
     """pKd of every pair, predicted with each head's best weights; shape (M, P)."""
     in_bag_MP: NDArray[np.bool_]
     """Which pairs each head was trained on; shape (M, P)."""
-    shrinkage: float
-    """Factor by which predictions were shrunk toward the training mean, see `fit_shrinkage`."""
     progress: HeadProgress
     """Of these heads; the seconds of a stack of folds are divided among them."""
     epochs: int
@@ -524,9 +518,7 @@ class HeadTraining(ResumableTraining):
                 for member in make_members(config, len(rows), sets_per_fold)
             ],
             config=config,
-            epoch_pairs=np.repeat(
-                [pairs_per_epoch(config, len(rows)) for rows in training], sets_per_fold
-            ).tolist(),
+            epoch_pairs=np.repeat([len(rows) for rows in training], sets_per_fold).tolist(),
             device=inputs.device,
             batch=config.fitting_batch(len(training[0])),
         )
@@ -552,9 +544,9 @@ class HeadTraining(ResumableTraining):
         return training_digest(self.config, (*rows, *vectors, *parts))
 
     def results(self) -> list[TrainedHeads]:
-        """Predict every pair with the best weights, shrunk toward the training mean of its fold."""
+        """Predict every pair with the best weights."""
         self.model.load_state_dict(self.validation.best)
-        shrinkage, every_pair = self._shrink(), np.arange(len(self.inputs.pairs))
+        every_pair = np.arange(len(self.inputs.pairs))
         predicted = self._by_fold(self.stack.predict(every_pair))
         in_bag_GP = np.stack([np.isin(every_pair, rows) for rows in self.stack.training_sets])
         in_bag = self._by_fold(np.repeat(in_bag_GP, len(self.heads) // len(in_bag_GP), axis=0))
@@ -569,7 +561,6 @@ class HeadTraining(ResumableTraining):
                 scaling=self.stack.scalings[fold],
                 predicted_MP=predicted[fold],
                 in_bag_MP=in_bag[fold],
-                shrinkage=shrinkage[fold],
                 progress=self.progress.of_fold(heads, len(self.inputs.folds)),
                 epochs=self.progress.step // self.steps_per_epoch,
                 resumed_from_step=self.resumed_from_step,
@@ -591,42 +582,13 @@ class HeadTraining(ResumableTraining):
     def _by_fold(self, of_heads: NDArray[Any]) -> list[NDArray[Any]]:
         return np.split(of_heads, len(self.inputs.folds))
 
-    def _shrink(self) -> list[float]:
-        """Fit each fold's shrinkage on its exact validation pairs; make it part of the scaling.
-
-        The weights of a stack of models shrink its networks instead.
-        """
-        if self.config.stacks:
-            return [1.0] * len(self.inputs.folds)
-        pairs, found = self.inputs.pairs, []
-        rows_F = [fold.split.rows(VALIDATION) for fold in self.inputs.folds]
-        rows_F = [rows[pairs.censored[rows] == 0] for rows in rows_F]
-        parts = zip(self.inputs.folds, self.stack.scalings, rows_F,
-                    self.stack.predict_parts(rows_F), strict=True)  # fmt: skip
-        for fold, scaling, rows, predicted_MR in parts:
-            away = predicted_MR.mean(axis=0) - scaling.pkd_mean
-            found.append(fit_shrinkage(away, pairs.pkd[rows] - scaling.pkd_mean))
-            if round(found[-1], 2) < 1:
-                detail(
-                    f"{fold.name}: predictions are shrunk toward the training mean "
-                    f"(factor {found[-1]:.2f}, fitted on validation)"
-                )
-        self.stack.scalings = [
-            replace(scaling, pkd_scale=scaling.pkd_scale * share)
-            for scaling, share in zip(self.stack.scalings, found, strict=True)
-        ]
-        return found
-
     def _announce(self) -> None:
         config, members, folds = self.config, "", self.inputs.folds
         if len(self.heads) > 1:
             kind = "folds" if len(folds) > 1 else "heads"
             members = f"{len(self.heads)} {kind} in one step, "
             if len(self.stack.training_sets) > len(folds):
-                sample = (
-                    "without one inner fold" if config.stacks else "on its own bootstrap sample"
-                )
-                members += f"each {sample}, "
+                members += "each on its own bootstrap sample, "
             members += "in bf16, " * self.training_step.in_bf16
         progress, left = self.progress, self.epochs * self.steps_per_epoch - self.progress.step
         why = self.stack.set_mode(left, progress.compiled)
@@ -732,19 +694,3 @@ class HeadTraining(ResumableTraining):
             f"expected a finite number. The checkpoint of step {self._saved_step} is kept. Use a "
             "lower --lr with another --run folder, or check those rows."
         )
-
-
-def fit_shrinkage(predicted: NDArray[np.float64], measured: NDArray[np.float64]) -> float:
-    """Fit the factor by which predictions are shrunk toward the training mean.
-
-    It is the least-squares slope of `measured` on `predicted`, limited to `MIN_SHRINKAGE` to 1: a
-    head that overestimates the differences between clusters it has not seen has large errors.
-
-    Parameters
-    ----------
-    predicted, measured : NDArray, shape=(V,), dtype=float64
-        pKd of the validation pairs minus the training mean.
-    """
-    squares = float(predicted @ predicted)
-    slope = predicted @ measured / squares if squares else 1.0
-    return float(np.clip(slope, MIN_SHRINKAGE, 1.0))

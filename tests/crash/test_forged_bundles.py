@@ -25,14 +25,12 @@ from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.store import open_store
 from abag.head.closed_form.pair_model import PairVectors
 from abag.head.data.demo import demo_table
-from abag.head.prediction import antigen_changes
 from abag.head.prediction.bundle import RECORD, WEIGHTS, load_predictor, record_digest
-from abag.head.prediction.scores import count_new, score_columns
+from abag.head.regimes.recogniser import NewSequences
 
 HEADS = ("mlp", "gp", "lowrank", "ridge", "stack", "one_hot_kernel", "one_hot_ridge", "variants")
 MOST_FORGERIES = 6000
 """Of one head; the fields of the others are drawn."""
-ANTIGENS = antigen_changes.FILE
 PARENT = "EVQLVESGGGLV"
 QUICK = {
     "split": "random", "report": False, "widths": (8,), "epochs": 2, "rank": 4,
@@ -114,33 +112,25 @@ def forge_array(array, rng):
 
 
 def forgeries(bundle, rng):
-    """Yield a description, the record, the arrays and the antigens of each forgery of a folder."""
+    """Yield a description, the record and the arrays of each forgery of a folder."""
     record, arrays = json.loads((bundle / RECORD).read_text()), load_file(bundle / WEIGHTS)
-    antigens = json.loads((bundle / ANTIGENS).read_text())
     values = [KeyError, *VALUES]
     fields = [where for where in places(record) if where and where[0] not in ("schema", "digest")]
     chosen = rng.permutation(len(fields))[: MOST_FORGERIES // len(values)]
     for where in (fields[at] for at in chosen):
         for value in values:
-            yield (where, value), forge_record(record, where, value), arrays, antigens
+            yield (where, value), forge_record(record, where, value), arrays
     for name, array in arrays.items():
-        yield (name, "gone"), record, {n: a for n, a in arrays.items() if n != name}, antigens
+        yield (name, "gone"), record, {n: a for n, a in arrays.items() if n != name}
         for number, changed in enumerate(forge_array(array, rng)):
-            yield (name, number), record, arrays | {name: changed}, antigens
-    for where in places(antigens):
-        if where and where != ("digest",):
-            for value in [*values, ["M" * 10**5], ["M|", "|"], ["M"] * 5001]:
-                yield (ANTIGENS, where, value), record, arrays, forge_record(antigens, where, value)
+            yield (name, number), record, arrays | {name: changed}
 
 
-def sign(folder, record, arrays, antigens):
-    """Write a predictor folder whose digests fit."""
+def sign(folder, record, arrays):
+    """Write a predictor folder whose digest fits."""
     save_file({n: np.ascontiguousarray(a) for n, a in arrays.items()}, folder / WEIGHTS)
     digest = record_digest(record, (folder / WEIGHTS).read_bytes())
     (folder / RECORD).write_text(json.dumps(record | {"digest": digest}))
-    rest = {name: value for name, value in antigens.items() if name != "digest"}
-    signed = {"digest": antigen_changes._digest(rest, digest), **rest}
-    (folder / ANTIGENS).write_text(json.dumps(signed))
 
 
 def outcome(folder, table):
@@ -157,24 +147,20 @@ def outcome(folder, table):
                 (h[n:] + "W" * (n % 3), x)
                 for n, (h, x) in enumerate(zip(heavy, light, strict=True))
             ]
-            pkd, sigma = predictor.score(PairVectors(x_ND, y_ME, i, j, chains))
             antigens = [tuple((one[n:] + "W" * n).split("|")) for n, one in enumerate(antigen)]
-            compared = [
-                predictor.compare(kind, vectors, count_new(predictor.counter(kind), sequences))
-                for kind, vectors, sequences in (
-                    ("antibody", x_ND, chains),
-                    ("antigen", y_ME[np.arange(9) % 5], antigens),
-                )
-            ]
-            found = score_columns(pkd[:9], sigma[:9], *compared)
+            states = (
+                predictor.seen.states("antibody", chains)[i],
+                predictor.seen.states("antigen", antigens[:5])[j],
+            )
+            pairs = PairVectors(x_ND, y_ME, i, j, chains, antigens[:5])
+            found = predictor.score(pairs, NewSequences(*states))
     except AbagError as error:
         return "refused" if "\n" not in str(error) else f"several lines: {error}"
     except Exception as error:  # noqa: BLE001 - this is what is looked for
         return f"{type(error).__name__}: {error}"
-    sigmas = [*sigma, *found["sigma"]]
-    if not np.isfinite([*pkd, *sigmas]).all():
+    if not np.isfinite(found[["pkd_predicted", "sigma"]]).all(axis=None):
         return "not finite"
-    return "predicted" if min(sigmas) >= 0 else "negative sigma"
+    return "predicted" if found["sigma"].min() >= 0 else "negative sigma"
 
 
 def run(folder, seed, heads=HEADS):

@@ -190,33 +190,35 @@ class Folder:
 
 
 def scores(summary, *names):
-    """Return what a summary says of quality, as numbers and text without numbers."""
-    found = {name: summary[name] for name in names if name in summary}
-    if "cv" in found:
-        found["cv"] = found["cv"]["head"]
-    return found | {"verdicts": [re.sub(NUMBER, "#", text) for text in summary["verdicts"]]}
+    """Return what a summary says of quality by regime, as numbers and text without numbers."""
+    regimes = {
+        one["regime"]: {name: one[name] for name in (*OF_REGIME, *names) if name in one}
+        | {"sentence": re.sub(NUMBER, "#", one["sentence"])}
+        for one in summary["regimes"]
+    }
+    return {"regimes": regimes, "not_measured": summary["not_measured"]}
 
 
+OF_REGIME = ("n", "groups", "rmse", "coverage", "weights", "noise", "metrics")
 VARIABLE_KEY = "|".join([r"[\d.]+[A-Z]?", "head", *get_args(HeadName), *BASELINES])
 """Keys that name a head, a baseline, a residue or a threshold: ``*`` in lists of keys."""
-HEAD_SCORES = ("metrics", "sigma", "shares", "members", "cv")
 
 
 def heads_on_pairs(folder):
     heads = sorted(set(get_args(HeadName)) - {"one_hot_kernel", "one_hot_ridge"})
     given = ("--split", "random")
-    return {head: scores(folder.fit("pairs", head, *given)[0], *HEAD_SCORES) for head in heads}
+    return {head: scores(folder.fit("pairs", head, *given)[0]) for head in heads}
 
 
 def heads_on_variants(folder):
-    heads = ("one_hot_kernel", "one_hot_ridge", "stack", "auto", "mlp")
-    return {head: scores(folder.fit("variants", head)[0], *HEAD_SCORES) for head in heads}
+    heads = ("one_hot_kernel", "one_hot_ridge", "stack", "mlp")
+    return {head: scores(folder.fit("variants", head)[0]) for head in heads}
 
 
 def heads_on_folds(folder):
     given = ("--split", "antigen", "--folds", "3")
-    heads = ("ridge", "gp", "stack", "auto")
-    return {head: scores(folder.fit("pairs", head, *given)[0], *HEAD_SCORES) for head in heads}
+    heads = ("ridge", "gp", "stack")
+    return {head: scores(folder.fit("pairs", head, *given)[0]) for head in heads}
 
 
 def splits(folder):
@@ -226,10 +228,12 @@ def splits(folder):
         f"file={fitted}/splits.parquet",
     )  # fmt: skip
     found = {how: folder.fit("pairs", "ridge", "--split", how)[0] for how in values}
-    for how in ("mutations", "mutations=2:4"):
-        found[how] = folder.fit("variants", "ridge", "--split", how)[0]
-    names = ("split", "metrics", "counts", "noise", "warnings", "kept")
-    return {how.partition("/")[0]: scores(summary, *names) for how, summary in found.items()}
+    found["mutations"] = folder.fit("variants", "ridge", "--split", "mutations")[0]
+    return {
+        how.partition("/")[0]: scores(summary, "split")
+        | {name: summary[name] for name in ("counts", "noise", "warnings")}
+        for how, summary in found.items()
+    }
 
 
 def baselines(folder):
@@ -238,7 +242,7 @@ def baselines(folder):
     variants = folder.fit("variants", "ridge", "--split", "mutations")[0]
     found = {"demo": demo, "pairs": pairs, "variants": variants}
     return {
-        table: {name: summary[name] for name in ("baselines", "intervals")}
+        table: {name: one for name, one in summary["regimes"][0]["metrics"].items()}
         for table, summary in found.items()
     }
 
@@ -265,7 +269,7 @@ def options(folder):
         for line in lines:
             given = line if "--split " in line else f"{line} --split random"
             summary = folder.fit("pairs", head, *given.split())[0]
-            found[line] = summary["metrics"]["test"] | scores(summary, "learning_curve", "sigma")
+            found[line] = scores(summary)
     return found
 
 
@@ -296,11 +300,14 @@ def evaluations(folder):
         "table": folder.json("evaluate", "pairs.csv", "--run", run),
         "predictions": folder.json("evaluate", "--run", run, "--predictions", "theirs.csv"),
     }
-    return {name: scores(one, "metrics", "comparison") for name, one in found.items()}
+    return {
+        name: scores(one) | {key: one[key] for key in ("table", "predictions") if key in one}
+        for name, one in found.items()
+    }
 
 
 def scans(folder):
-    run = folder.fit("variants", "auto")[1]
+    run = folder.fit("variants", "stack")[1]
     parent = folder.tables["variants"].iloc[0]
     given = ("--heavy", parent["heavy"], "--light", parent["light"], "--antigen", ANTIGEN)
     choice = ("--positions", "H107-H110,L91", "--mutate-to", "ADWY", "--pairs-of", "3")
@@ -463,7 +470,7 @@ REFUSALS = (
     "fit good.csv --folds 1000", "fit good.csv --head ridge --rank 8",
     "fit good.csv --antigen-identity 2", "fit good.csv --antibody-pooling median",
     "fit good.csv --antibody-encoder igt5",
-    "fit good.csv --split mutations --folds 3", "fit pairs.csv", "fit good.csv --store absent",
+    "fit good.csv --split mutations", "fit pairs.csv", "fit good.csv --store absent",
     "fit good.csv --lr 0.01 --run {run}", "fit",
     "predict good.csv --run absent --out new.csv", "predict good.csv --run {run} --out good.csv",
     "predict good.csv --run {run} --out new.xyz", "predict {no antigen} --run {run} --out new.csv",
@@ -479,7 +486,8 @@ REFUSALS = (
 
 def refusals(folder):
     run, store = "run-refusing", folder.embed("good", COMPOSITION)[1]
-    folder.json("fit", "good.csv", "--store", store, "--run", run, "--head", "ridge")
+    given = ("--head", "ridge", "--split", "random")
+    folder.json("fit", "good.csv", "--store", store, "--run", run, *given)
     folder.json("predict", "good.csv", "--run", run, "--out", "scored.csv")
     fixed = {"run": run, "store": store}
     found = {}

@@ -3,11 +3,11 @@ const pairs = data.pairs;
 const several = data.tests.length > 1;
 const pkd = data.quantity; // what the labels are called, such as pIC50
 const hidden = new Set();
-let view = 0; // of data.views: with several folds the first shows all of them
+let view = 0; // the regime that is shown
 
 // ---- what the charts show --------------------------------------------------------------------
 
-const folds = () => (several && view === 0 ? [...data.tests.keys()] : [view - several]);
+const folds = () => [view];
 
 const tested = () => folds().flatMap((fold) => {
   const { pair, predicted, sigma } = data.tests[fold];
@@ -25,8 +25,7 @@ function describe(p) {
 }
 
 const describeTest = (t) => `${describe(t.pair)}\npredicted ${t.predicted}\n` +
-  `predicted − measured ${(t.predicted - pairs.pkd[t.pair]).toFixed(3)}\nsigma ${t.sigma}` +
-  (several ? `\nfold ${t.fold}` : "");
+  `predicted − measured ${(t.predicted - pairs.pkd[t.pair]).toFixed(3)}\nsigma ${t.sigma}`;
 
 function byAntigen(items) {
   const groups = new Map();
@@ -140,12 +139,12 @@ const charts = {
     })));
   },
   mapParts() {
-    const fold = several && view === 0 ? 0 : view - several;
-    const parts = [["train", "c0", 0], ["validation", "c3", 1], ["test", "c2", 2], ["unused", "c7", 3]];
+    const fold = view;
+    const parts = [["not tested", "c0", 0], ["tested", "c2", 1]];
     const chart = mapChart(parts.map(([name, colour, digit]) => ({
-      name, colour, holds: (k) => Number(data.parts[fold][k]) === digit,
+      name, colour, holds: (k) => Number(data.tested_pairs[fold][k]) === digit,
     })));
-    return { ...chart, note: several ? `Parts of fold ${fold}.` : "" };
+    return { ...chart, note: "" };
   },
 };
 

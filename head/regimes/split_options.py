@@ -12,19 +12,9 @@ ClusterTool: TypeAlias = Literal["auto", "builtin", "mmseqs"]
 AdapterRows: TypeAlias = Literal["leave-out", "train"]
 SPLIT_VALUES = {
     "auto": ("",), "random": ("",), "antigen": ("",), "antibody": ("",), "both": ("",),
-    "mutations": ("", "NEAR:FAR"), "column": ("NAME",), "file": ("PATH",),
+    "mutations": ("",), "column": ("NAME",), "file": ("PATH",),
 }  # fmt: skip
 """What may follow ``=`` after the name of a split method; the empty string: nothing."""
-HELD_OUT = {
-    "antigen": ("On antigens not seen in training", "rank binders for new antigens"),
-    "antibody": ("On antibodies not seen in training", "rank new antibodies"),
-    "both": ("On antibodies and antigens not seen in training", "rank new pairs"),
-    "random": ("On random pairs, of sequences also seen in training,", "rank other pairs"),
-    "mutations": ("On variants far from those in training", "rank distant variants"),
-}
-"""By the name of a split: what is new about its test pairs, and what a model would be used for."""
-PARTS_GIVEN = ("On the test part that was given", "rank new pairs")
-"""The same for a split whose parts a column or a file gives."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,11 +23,11 @@ class SplitOptions(Options, group="Split"):
 
     split: str = option(
         "auto", metavar="HOW",
-        help="auto, random, antigen, antibody, both, mutations[=NEAR:FAR], column=NAME or "
+        help="auto (every regime), random, antigen, antibody, both, mutations, column=NAME or "
         "file=PATH.",
     )  # fmt: skip
     folds: int = option(
-        0, low=0, metavar="K", help="Folds of a cross-validation; 0: one split, or as auto chooses."
+        0, low=0, metavar="K", help="Folds of a cross-validation; 0: as many as needed."
     )
     repeats: int = option(1, low=1, metavar="R", help="Repetitions of the cross-validation.")
     antigen_identity: float = option(
@@ -67,7 +57,9 @@ class SplitOptions(Options, group="Split"):
         """Check the split method and the number of folds."""
         super().__post_init__()
         if self.folds == 1:
-            msg = "--folds: 1 is out of range; expected 2 or more folds, or 0 for one split."
+            msg = (
+                "--folds: 1 is out of range; expected 2 or more folds, or 0 for as many as needed."
+            )
             raise BadOption(msg)
         if bool(self.split_value) not in map(bool, SPLIT_VALUES.get(self.split_name, ())):
             spelled = [f"{n}={v}" if v else n for n, values in SPLIT_VALUES.items() for v in values]

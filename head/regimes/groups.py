@@ -24,7 +24,6 @@ from abag.head.clustering.clusters import (
     antigen_clusters,
     cdrh3_clusters,
     contained_peptides,
-    distance_to_parent,
     number_by_appearance,
 )
 from abag.head.clustering.mmseqs import mmseqs_cluster, mmseqs_version
@@ -32,7 +31,7 @@ from abag.head.clustering.mmseqs import mmseqs_cluster, mmseqs_version
 if TYPE_CHECKING:
     from abag.embed.sequences.chains import Chains, Kind
     from abag.head.data.labels import LabelledPairs
-    from abag.head.splits.split_options import ClusterTool, ComparedRegion, SplitOptions
+    from abag.head.regimes.split_options import ClusterTool, ComparedRegion, SplitOptions
 
 
 CLUSTERS_VERSION = 1
@@ -86,6 +85,11 @@ class PairGroups:
         kind: Kind = "antibody" if method == "antibody" else "antigen"
         return self._clusters(kind, self.identity(kind), self.options.cluster_tool)
 
+    def near_antigens(self, identity: float) -> Ints:
+        """Return the group of each pair, (P,), by antigens that are at least so identical."""
+        least = max(identity, self.identity("antigen"))
+        return self._clusters("antigen", least, self.options.cluster_tool)
+
     def levels(self) -> dict[str, dict[str, Ints]]:
         """Return the group of each pair, shape (P,), by kind (or ``pair``) and closeness.
 
@@ -122,13 +126,6 @@ class PairGroups:
         if self._peptides is None:
             self._peptides = contained_peptides(self.pairs.table.antigens.chains)
         return self._peptides
-
-    def mutations(self) -> Ints:
-        """Edits between each pair's antibody and the consensus of its cluster, shape (P,)."""
-        options = self.options
-        labels = self._load_or_compute("antibody", options.antibody_identity, options.cluster_tool)
-        distance = distance_to_parent(self.pairs.table.antibodies.chains, labels)
-        return distance[self.pairs.antibody]
 
     def _counted(self, kind: Kind) -> list[float]:
         """Identities at which clusters are counted, from the strictest on."""

@@ -18,9 +18,10 @@ from numpy.typing import NDArray
 from abag.core.arrays import Ints, distinct
 from abag.core.messages import say
 from abag.core.options import user_path
-from abag.head.splits.groups import PairGroups
-from abag.head.splits.split_options import SplitOptions
-from abag.head.splits.splits import (
+from abag.head.regimes.groups import PairGroups
+from abag.head.regimes.regimes import OF_SPLIT, REGIMES, MeasuredRegime, RegimesOfTable
+from abag.head.regimes.split_options import SplitOptions
+from abag.head.regimes.splits import (
     PART_NAMES,
     TEST,
     TRAIN,
@@ -29,6 +30,7 @@ from abag.head.splits.splits import (
     BadSplit,
     EmptyPart,
     Split,
+    TooFewGroups,
     grouped_folds,
     read_splits,
     total_leaks,
@@ -38,7 +40,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from abag.head.data.labels import LabelledPairs
-    from abag.head.splits.splits import Parts
+    from abag.head.regimes.splits import Parts
 
 
 HELD_OUT_SHARE = 0.1
@@ -79,25 +81,27 @@ def split_by_both(groups: PairGroups, options: SplitOptions) -> list[Split]:
 
 
 def split_by_mutations(groups: PairGroups, options: SplitOptions) -> list[Split]:
-    """Train on variants near their parent, test on distant ones, validate on those between.
+    """Hold out residues at positions of a library, see `abag.head.regimes.regimes`.
 
     Raises
     ------
     BadSplit
-        With folds, or if the distances leave a part empty.
+        If the antibodies are no library, or too few have mutations of their own.
     """
-    if options.folds:
+    folds = options.folds or FOLDS
+    table = RegimesOfTable(groups, options.effective_split_seed, folds, options.repeats)
+    if not table.is_library:
         msg = (
-            f"--split {options.split} --folds {options.folds}: this split has no folds. "
-            "Leave out --folds or use another --split."
+            "--split mutations: the antibodies are not variants of one; expected one cluster with "
+            "more than half of the pairs. Use another --split."
         )
         raise BadSplit(msg)
-    distance = groups.mutations()
-    near, far = _parse_distances(options) if options.split_value else _choose_distances(distance)
-    part = np.where(distance <= near, TRAIN, np.where(distance >= far, TEST, VALIDATION))
-    about = {"near": near, "far": far, "mutations": np.bincount(distance).tolist()}
-    antibody, part = groups.pairs.antibody, part.astype(np.int8)
-    return [Split(name="mutations", part=part, group=antibody, description=about)]
+    found = table.measure(REGIMES["new_mutations"])
+    if found.why_not:
+        msg = f"--split mutations: {found.why_not}. Use another --split."
+        raise BadSplit(msg)
+    splits = found.splits if options.folds else found.splits[:1]
+    return [replace(split, name="mutations") for split in splits]
 
 
 def split_by_column(groups: PairGroups, options: SplitOptions) -> list[Split]:
@@ -203,32 +207,6 @@ def _assign_antibodies(split: Split, antibody_group: Ints, seed: Sequence[int]) 
     return replace(split, part=part, description=description)
 
 
-def _parse_distances(options: SplitOptions) -> tuple[int, int]:
-    near, _, far = options.split_value.partition(":")
-    if not (near.isdigit() and far.isdigit() and int(near) + 1 < int(far)):
-        msg = (
-            f"--split {options.split}: expected NEAR:FAR, two numbers of mutations with at least "
-            "one between them for validation, such as 5:8."
-        )
-        raise BadSplit(msg)
-    return int(near), int(far)
-
-
-def _choose_distances(distance: Ints) -> tuple[int, int]:
-    """Choose the farthest tenth for test and the next tenth for validation, by whole distances."""
-    distances = np.unique(distance)
-    if len(distances) < 3:
-        msg = (
-            f"--split mutations: the antibodies have only {len(distances)} different distances to "
-            "their parents; expected at least three. Use another --split."
-        )
-        raise EmptyPart(msg)
-    far = max(distances[2], int(np.quantile(distance, 1 - HELD_OUT_SHARE)))
-    rest = distance[distance < far]
-    between = min(max(distances[1], int(np.quantile(rest, 1 - HELD_OUT_SHARE))), rest.max())
-    return int(between) - 1, int(far)
-
-
 SPLIT_METHODS: dict[str, Callable[[PairGroups, SplitOptions], list[Split]]] = {
     "random": split_by_groups,
     "antigen": split_by_groups,
@@ -276,10 +254,15 @@ def divide(groups: PairGroups) -> list[Split]:
     splits = SPLIT_METHODS[options.split_name](groups, options)
     for split in splits:
         _refuse_empty_parts(split)
+    return _describe(splits, groups, options.split, why)
+
+
+def _describe(splits: Sequence[Split], groups: PairGroups, name: str, why: str = "") -> list[Split]:
+    """Add to splits what they hold out and what leaks."""
     shared = {
-        "split": options.split,
+        "split": name,
         "why": why,
-        "seed": options.effective_split_seed,
+        "seed": groups.options.effective_split_seed,
         "of": len(splits),
         "clusters": groups.cluster_sizes(),
         "cluster_tool": groups.tools,
@@ -291,6 +274,44 @@ def divide(groups: PairGroups) -> list[Split]:
         own |= {"leaks": _count_leaks(split.part, groups)} | split.description
         described.append(replace(split, description=shared | own))
     return described
+
+
+def measure_regimes(groups: PairGroups) -> list[MeasuredRegime]:
+    """Return the folds of every regime, or those of the split that was asked for.
+
+    Raises
+    ------
+    BadSplit
+        If a split was asked for and is impossible, or no regime can be measured.
+    """
+    options = groups.options
+    if options.split_name == "auto":
+        folds = {"folds": options.folds} if options.folds else {}
+        table = RegimesOfTable(
+            groups, options.effective_split_seed, repeats=options.repeats, **folds
+        )
+        found = table.measured()
+        if not any(one.splits for one in found):
+            reasons = "; ".join(f"{one.regime.words}: {one.why_not}" for one in found)
+            msg = (
+                f"{groups.pairs.table.source}: too few pairs to measure any model on held-out "
+                f"ones ({reasons}). Use more pairs, or --split random."
+            )
+            raise TooFewGroups(msg)
+        return [
+            replace(one, splits=tuple(_describe(one.splits, groups, one.regime.name)))
+            if one.splits
+            else one
+            for one in found
+        ]
+    regime = REGIMES[OF_SPLIT[options.split_name]]
+    if not options.folds and options.split_name not in ("column", "file"):
+        options = replace(options, folds=FOLDS)
+    splits = divide(replace(groups, options=options))
+    counted = [splits[0].group]
+    if options.split_name == "both":
+        counted = [groups.of_method("antibody"), groups.of_method("antigen")]
+    return [MeasuredRegime(regime, tuple(splits), tuple(counted))]
 
 
 def _count_leaks(part: Parts, groups: PairGroups) -> dict[str, dict[str, int]]:
@@ -331,8 +352,8 @@ def choose_split(groups: PairGroups, options: SplitOptions) -> tuple[SplitOption
             why = f"{found}; one test part would hold {tested}, fewer than {MIN_TEST_GROUPS}"
             why += f": {FOLDS}-fold, repeated {REPEATS} times"
             return replace(options, folds=FOLDS, repeats=REPEATS), why
-    if not options.folds and share > LARGEST_SHARE and len(np.unique(groups.mutations())) >= 3:
-        return replace(options, split="mutations"), f"{found}; distant variants are held out"
+    if share > LARGEST_SHARE and RegimesOfTable(groups, 0).is_library:
+        return replace(options, split="mutations"), f"{found}; new mutations are held out"
     return replace(options, split="random"), f"{found}; only single pairs can be held out"
 
 
@@ -352,7 +373,9 @@ def describe_splits(splits: Sequence[Split]) -> list[str]:
     first = splits[0].description
     rows = ", ".join(f"{n} {name}" for name, n in first["rows"].items() if n or name != "unused")
     lines = [
-        f"split {first['split']}: {first['why']}",
+        f"{first['split'].replace('_', ' ')}: {len(splits)} folds"
+        if not first["why"]
+        else f"split {first['split']}: {first['why']}",
         f"{rows} pairs" + (f" (first of {len(splits)} folds)" if len(splits) > 1 else ""),
     ]
     if first["split"] == "both":

@@ -17,15 +17,15 @@ import pandas as pd
 
 from abag import AbagError
 from abag.core.arrays import hex_keys
-from abag.head.splits.groups import PairGroups
-from abag.head.splits.splits import KEYS, TEST, TRAIN, UNUSED, VALIDATION, Split, pair_keys
+from abag.head.regimes.groups import PairGroups
+from abag.head.regimes.splits import KEYS, TEST, TRAIN, UNUSED, VALIDATION, Split, pair_keys
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from abag.embed.store.encoder_folder import EncoderFolder
     from abag.head.data.labels import LabelledPairs
-    from abag.head.splits.split_options import AdapterRows
+    from abag.head.regimes.split_options import AdapterRows
 
 _ROWS = "adapter/splits.parquet"
 

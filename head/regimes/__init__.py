@@ -1,0 +1,1 @@
+"""What is new about a pair: near-duplicates, regimes and their folds."""

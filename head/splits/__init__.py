@@ -1,1 +1,0 @@
-"""Training, validation and test parts that do not leak into each other."""

@@ -1,0 +1,206 @@
+"""Regimes: which pairs they hold, what their folds hold out, and when they cannot be measured."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from abag.embed.sequences.pairs import read_pairs
+from abag.head.data.labels import label_pairs
+from abag.head.regimes.groups import PairGroups
+from abag.head.regimes.library import SeenMutations
+from abag.head.regimes.recognise import SeenSequences
+from abag.head.regimes.recogniser import KNOWN, NEW, OUTSIDE, NewSequences, Recogniser, applicable
+from abag.head.regimes.regimes import REGIMES, RegimesOfTable, all_pairs, effective_groups
+from abag.head.regimes.split_options import SplitOptions
+from abag.head.regimes.splits import TEST, TRAIN, VALIDATION
+
+LETTERS = np.array(list("ACDEFGHIKLMNPQRSTVWY"))
+HEAVY = (
+    "EVQLVESGGGLVQPGGSLRLSCAASGFNIKDTYIHWVRQAPGKGLEWVARIYPTNGYTRY"
+    "ADSVKGRFTISADTSKNTAYLQMNSLRAEDTAVYYCSRWGGDGFYAMDYWGQGTLVTVSS"
+)
+
+
+def protein(rng, length):
+    return "".join(rng.choice(LETTERS, length))
+
+
+def mutated(rng, text, n):
+    letters = list(text)
+    for at in rng.choice(len(text), n, replace=False):
+        letters[at] = rng.choice(LETTERS[LETTERS != letters[at]])
+    return "".join(letters)
+
+
+def groups_of(frame, **options):
+    return PairGroups(label_pairs(read_pairs(frame)), SplitOptions(**options), None)
+
+
+@pytest.fixture(scope="module")
+def crossed():
+    """Measurements of 12 families of 2 antibodies with 12 of 2 antigens."""
+    rng = np.random.default_rng(0)
+    antibodies = [mutated(rng, p, 2) for p in (protein(rng, 110) for _ in range(12)) for _ in "ab"]
+    antigens = [mutated(rng, p, 2) for p in (protein(rng, 150) for _ in range(12)) for _ in "ab"]
+    cells = rng.permutation(24 * 24)[:300]
+    frame = pd.DataFrame(
+        {
+            "heavy": [antibodies[i // 24] for i in cells],
+            "antigen": [antigens[i % 24] for i in cells],
+            "pKd": rng.normal(8, 1, 300),
+        }
+    )
+    return RegimesOfTable(groups_of(frame), seed=0)
+
+
+def test_each_regime_of_a_crossed_table_is_measured(crossed):
+    measured = crossed.measured()
+    assert [one.regime.name for one in measured] == [
+        "known", "new_antibody", "new_antigen", "both_new"
+    ]  # fmt: skip
+    assert [bool(one.splits) for one in measured] == [True] * 4
+
+
+def test_test_pairs_are_in_their_regime_given_the_training_pairs(crossed):
+    for one in crossed.measured():
+        for split in one.splits:
+            train = np.flatnonzero(np.isin(split.part, (TRAIN, VALIDATION)))
+            for row in split.rows(TEST).tolist():
+                new = {
+                    kind
+                    for kind, cluster in (
+                        ("antibody", crossed.antibody), ("antigen", crossed.antigen)
+                    )
+                    if cluster[row] not in cluster[train]
+                }  # fmt: skip
+                assert new == set(one.regime.new)
+
+
+def test_a_pair_is_tested_once_and_a_fold_trains_on_more_than_it_validates(crossed):
+    for one in crossed.measured():
+        tested = np.concatenate([split.rows(TEST) for split in one.splits])
+        assert len(tested) == len(np.unique(tested))
+        for split in one.splits:
+            assert len(split.rows(TRAIN)) > 2 * len(split.rows(VALIDATION)) > 0
+
+
+def test_the_same_seed_gives_the_same_folds_and_another_one_others(crossed):
+    again, other = (RegimesOfTable(crossed.groups, seed).measured()[1] for seed in (0, 1))
+    first = crossed.measured()[1]
+    assert all((a.part == b.part).all() for a, b in zip(first.splits, again.splits, strict=True))
+    assert any((a.part != b.part).any() for a, b in zip(first.splits, other.splits, strict=False))
+
+
+def test_a_single_antigen_cannot_be_new():
+    rng = np.random.default_rng(1)
+    heavy = [protein(rng, 100) for _ in range(40)]
+    frame = pd.DataFrame({"heavy": heavy, "antigen": "MKTAYIAKQR" * 8, "pKd": rng.normal(8, 1, 40)})
+    measured = {one.regime.name: one for one in RegimesOfTable(groups_of(frame), 0).measured()}
+    assert measured["new_antibody"].splits
+    assert "1 antigen cluster" in measured["new_antigen"].why_not
+    assert not measured["both_new"].splits
+
+
+def test_variants_of_one_antibody_are_measured_by_new_mutations():
+    rng = np.random.default_rng(2)
+    heavy = [mutated(rng, HEAVY, int(rng.integers(1, 4))) for _ in range(120)]
+    frame = pd.DataFrame(
+        {"heavy": heavy, "antigen": "MKTAYIAKQR" * 8, "pKd": rng.normal(8, 1, 120)}
+    )
+    table = RegimesOfTable(groups_of(frame), 0)
+    assert table.is_library
+    measured = {one.regime.name: one for one in table.measured()}
+    chains = table.groups.pairs.table.antibodies.chains
+    antibody = table.groups.pairs.antibody
+    for split in measured["new_mutations"].splits:
+        trained = [chains[i] for i in antibody[np.isin(split.part, (TRAIN, VALIDATION))]]
+        tested = [chains[i] for i in antibody[split.rows(TEST)]]
+        assert SeenMutations.of(trained).is_new(tested).all()
+
+
+def test_all_pairs_train_the_predictor(crossed):
+    assert (all_pairs(crossed.measured()).part == TRAIN).all()
+
+
+def test_effective_groups_count_equal_ones_and_discount_a_large_one():
+    assert effective_groups(np.arange(7)) == 7
+    assert effective_groups(np.repeat([0, 1], [98, 2])) == pytest.approx(1.04, abs=0.01)
+    assert effective_groups(np.zeros(0, np.int64)) == 0
+
+
+# --- recognising what is new --------------------------------------------------------------------
+
+
+def test_exact_duplicates_are_near_and_unrelated_sequences_are_not():
+    rng = np.random.default_rng(3)
+    antibodies = [(mutated(rng, HEAVY, 20), "") for _ in range(20)]
+    seen = SeenSequences.of("antibody", antibodies)
+    assert seen.near(antibodies).all()
+    assert not seen.near([(protein(rng, 120), ""), (mutated(rng, HEAVY, 60), "")]).any()
+    antigens = [(protein(rng, 200),) for _ in range(20)]
+    seen = SeenSequences.of("antigen", antigens)
+    assert seen.near(antigens).all()
+    assert not seen.near([(protein(rng, 200),), (protein(rng, 10),)]).any()
+
+
+@pytest.mark.parametrize("kind", ["antibody", "antigen"])
+def test_a_few_mutations_are_near_and_many_are_not(kind):
+    rng = np.random.default_rng(4)
+    parent = HEAVY if kind == "antibody" else protein(rng, 300)
+
+    def variants(share):
+        texts = [mutated(rng, parent, round(share * len(parent))) for _ in range(30)]
+        return [(text, "") if kind == "antibody" else (text,) for text in texts]
+
+    seen = SeenSequences.of(kind, variants(0.0)[:1])
+    assert seen.near(variants(0.03)).all()
+    assert not seen.near(variants(0.45)).any()
+
+
+def test_a_part_of_a_training_antigen_is_near():
+    rng = np.random.default_rng(5)
+    whole = protein(rng, 400)
+    assert SeenSequences.of("antigen", [(whole,)]).near([(whole[100:300],)]).all()
+
+
+def test_sketches_are_read_back_and_forged_ones_are_refused():
+    rng = np.random.default_rng(6)
+    antibodies = [(mutated(rng, HEAVY, 3), "") for _ in range(5)]
+    made = Recogniser(
+        SeenSequences.of("antibody", antibodies),
+        SeenSequences.of("antigen", [(protein(rng, 90),)]),
+        SeenMutations.of(antibodies),
+    )
+    arrays = made.arrays()
+    new = [(mutated(rng, HEAVY, 1), ""), (protein(rng, 100), "")]
+    assert (Recogniser.load(arrays).states("antibody", new) == made.states("antibody", new)).all()
+    assert made.states("antibody", antibodies).tolist() == [KNOWN] * 5
+    assert made.states("antibody", new).tolist() == [NEW, OUTSIDE]
+    for name in arrays:
+        with pytest.raises(ValueError, match="have"):
+            Recogniser.load(arrays | {name: arrays[name].astype(np.float32)})
+
+
+def test_a_pair_of_an_unmeasured_regime_uses_a_stricter_one_or_is_far():
+    assert applicable(REGIMES["known"], ["new_antibody"]) == (True, "new_antibody")
+    assert applicable(REGIMES["new_antibody"], ["known", "both_new"]) == (True, "both_new")
+    assert applicable(REGIMES["new_antigen"], ["known", "new_antibody"])[0] is False
+    assert applicable(REGIMES["both_new"], ["known", "new_antibody"]) == (False, "new_antibody")
+    assert applicable(REGIMES["both_new"], ["given"]) == (True, "given")
+
+
+def test_the_regime_of_a_pair_follows_from_its_two_sequences():
+    rng = np.random.default_rng(7)
+    seen = Recogniser(
+        SeenSequences.of("antibody", [(HEAVY, "")]),
+        SeenSequences.of("antigen", [(protein(rng, 90),)]),
+        None,
+    )
+    states = (
+        np.array([KNOWN, NEW, KNOWN, NEW], np.int8),
+        np.array([KNOWN, KNOWN, NEW, NEW], np.int8),
+    )
+    name, used, why = seen.regimes_of(NewSequences(*states), ["known", "new_antibody"])
+    assert name.tolist() == ["known", "new_antibody", "new_antigen", "both_new"]
+    assert used.tolist() == ["known", "new_antibody", "new_antibody", "new_antibody"]
+    assert [bool(text) for text in why] == [False, False, True, True]
