@@ -12,12 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trastuzumab import HEAVY, LIGHT
 
-from abag.head.clustering import alignment, profiles, search
+from abag.embed.sequences.domains import number_domain, position_number
+from abag.head.clustering import alignment, clones, profiles, search
 from abag.head.clustering.alignment import (
     Residues,
     contained_distances,
     whole_distances,
 )
+from abag.head.clustering.clones import clone_clusters
 from abag.head.clustering.clusters import (
     PEPTIDE,
     SEED,
@@ -405,3 +407,43 @@ def test_contained_peptides_equal_a_search_of_all_pairs(proteins, short):
         if SEED <= len(peptide) < PEPTIDE <= len(text) and peptide in text
     ]
     assert contained_peptides([(text,) for text in texts]).tolist() == expected
+
+
+def plain_clones(antibodies):
+    """Single-linkage clusters of clones, by comparing every pair."""
+    loops = [number_domain(heavy, "heavy") for heavy, _ in antibodies]
+    loops = [[x for p, x in one.items() if 105 <= position_number(p) <= 117] for one in loops]
+    labels = list(range(len(antibodies)))
+    for i, (x, _) in enumerate(antibodies):
+        for j, (y, _) in enumerate(antibodies[:i]):
+            n, edits = len(loops[i]), plain_distance(x, y, contained=False)
+            if n and n == len(loops[j]) and edits <= np.floor(0.3 * max(len(x), len(y)) + 1e-9):
+                if sum(map(str.__eq__, loops[i], loops[j])) >= 0.8 * n:
+                    labels = [labels[i] if label == labels[j] else label for label in labels]
+    return labels
+
+
+def substituted(rng, text, share):
+    letters = rng.choice(list("ACDEFGHIKLMNPQRSTVWY"), len(text))
+    return "".join(np.where(rng.random(len(text)) < share, letters, list(text)))
+
+
+@pytest.mark.parametrize("neighbours", [1, 8])
+def test_clones_are_those_of_comparing_every_pair(neighbours, monkeypatch):
+    monkeypatch.setattr(clones, "NEIGHBOURS", neighbours)
+    rng, start = np.random.default_rng(neighbours), HEAVY.index("SRWGG")
+    antibodies = [("", LIGHT), ("EVQL", ""), (HEAVY, LIGHT), (HEAVY, "")]
+    for _ in range(60):
+        loop = substituted(rng, HEAVY[start : start + 13], 0.25)[: rng.integers(12, 14)]
+        ends = HEAVY[:start], HEAVY[start + 13 :]
+        heavy = loop.join(substituted(rng, end, rng.choice([0, 0.2])) for end in ends)
+        antibodies.append((heavy, LIGHT))
+    found = clone_clusters(antibodies)
+    assert 4 < len(set(found)) < 50
+    assert partition(found) == partition(plain_clones(antibodies))
+
+
+def test_clones_in_one_large_bucket_of_equal_loops_are_all_found():
+    rng, end = np.random.default_rng(0), HEAVY.index("SRWGG")
+    antibodies = [(substituted(rng, HEAVY[:end], 0.2) + HEAVY[end:], "") for _ in range(60)]
+    assert partition(clone_clusters(antibodies)) == partition(plain_clones(antibodies))

@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from trastuzumab import HEAVY
 
 from abag.core.arrays import hex_keys
 from abag.core.messages import reporting
@@ -109,12 +110,26 @@ def test_no_group_or_cluster_is_in_both_training_and_test(kind):
             assert not shared(pairs.antigen, split)
             assert leaks["antigen"]["0.4"] == 0
         if kind in ("antibody", "both"):
-            assert leaks["antibody"] == dict.fromkeys(("exact", "0.95", "0.9"), 0) | {
+            assert leaks["antibody"] == dict.fromkeys(("exact", "0.95", "0.9", "clone"), 0) | {
                 "0.8": leaks["antibody"]["0.8"]
             }
             assert leaks["pair"]["near"] == 0
         if kind == "random":
             assert leaks["pair"]["near"] > 0.9 * len(split.rows(TEST))
+
+
+def test_clones_below_the_identity_are_held_out_together():
+    rng, loop = np.random.default_rng(0), HEAVY.index("SRWGG")
+    frame = measured(families=10, rows=60)
+    clones = [variant(rng, HEAVY[:loop], 20) + HEAVY[loop:] for _ in range(20)]
+    frame.loc[:19, "heavy"] = clones
+    pairs = pairs_of(frame)
+    is_clone = np.isin([heavy for heavy, _ in pairs.table.antibodies.chains], clones)
+    for split in make_splits(pairs, SplitOptions(split="antibody", folds=3)):
+        assert len(set(split.part[is_clone[pairs.antibody]])) == 1
+        assert split.description["leaks"]["antibody"]["clone"] == 0
+    (split,) = make_splits(pairs, SplitOptions(split="random"))
+    assert split.description["leaks"]["antibody"]["clone"] > 0
 
 
 def test_every_row_is_tested_once_per_repeat():

@@ -236,6 +236,12 @@ def _edits(strings: NDArray[np.object_], i: Ints, j: Ints) -> Ints:
     return whole_distances(unique, *np.divmod(pairs, len(unique)))[index]
 
 
+def join_clusters(first: Ints, second: Ints) -> Ints:
+    """Join two clusterings of N items: members of one cluster in either are together, (N,)."""
+    items = np.arange(len(first))
+    return _merged(len(first), [(items, first), (items, second)])
+
+
 def _merged(n: int, groupings: Sequence[tuple[Ints, Ints]]) -> Ints:
     """Components of n items that are joined by any of several groupings: (items, group ids)."""
     items, nodes, used = [], [], n

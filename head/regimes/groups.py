@@ -17,13 +17,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from abag.core.arrays import Ints
-from abag.core.cache import keep, kept
+from abag.core.cache import cache_dir, keep, kept
 from abag.core.messages import say
+from abag.head.clustering.clones import HEAVY_IDENTITY, clone_clusters
 from abag.head.clustering.clusters import (
     antibody_clusters,
     antigen_clusters,
     cdrh3_clusters,
     contained_peptides,
+    join_clusters,
     number_by_appearance,
 )
 from abag.head.clustering.mmseqs import mmseqs_cluster, mmseqs_version
@@ -60,6 +62,7 @@ class PairGroups:
     _labels: dict[tuple[Kind, float, str], Ints] = field(default_factory=dict)
     _found: dict[tuple[Kind, float, ClusterTool], Ints] = field(default_factory=dict)
     _peptides: Ints | None = None
+    _clones: Ints | None = None
 
     def identity(self, kind: Kind) -> float:
         """Return the identity from which the split keeps sequences of a kind together."""
@@ -74,6 +77,8 @@ class PairGroups:
     def of_method(self, method: str) -> Ints:
         """Return the group of each pair, shape (P,), under ``random``, ``antibody`` or ``antigen``.
 
+        Groups of antibodies include clones if variable domains are compared.
+
         Raises
         ------
         MMseqsFailed
@@ -83,7 +88,18 @@ class PairGroups:
             n_antigens = len(self.pairs.table.sequences["antigen"].keys)
             return number_by_appearance(self.pairs.antibody * n_antigens + self.pairs.antigen)
         kind: Kind = "antibody" if method == "antibody" else "antigen"
-        return self._clusters(kind, self.identity(kind), self.options.cluster_tool)
+        labels = self._clusters(kind, self.identity(kind), self.options.cluster_tool)
+        if kind == "antibody" and self.options.antibody_by == "fv":
+            return join_clusters(labels, self.clones)
+        return labels
+
+    @property
+    def clones(self) -> Ints:
+        """Cluster of clones of each pair's antibody, shape (P,)."""
+        if self._clones is None:
+            unique = self.pairs.table.antibodies
+            self._clones = cached_clones(unique.keys, unique.chains, self.cache)
+        return self._clones[self.pairs.antibody]
 
     def near_antigens(self, identity: float) -> Ints:
         """Return the group of each pair, (P,), by antigens that are at least so identical."""
@@ -232,8 +248,15 @@ def cached_clusters(
     return known
 
 
+def cached_clones(keys: NDArray[np.uint8], chains: Sequence[Chains], cache: Path | None) -> Ints:
+    """Return the cluster of clones of each of N antibodies, (N,); as `cached_clusters`."""
+    numbering = None if cache is None else cache_dir() / "numbering"
+    method = ClusterMethod("clones", lambda chains, _: [clone_clusters(chains, numbering)])
+    return cached_clusters(method, keys, chains, [HEAVY_IDENTITY], cache)[HEAVY_IDENTITY]
+
+
 def _entry(name: str, keys: NDArray[np.uint8]) -> bytes:
-    """Return all that clusters depend on; those of CDRH3 loops depend on the numbering."""
+    """Return all that clusters depend on; clones and CDRH3 depend on the numbering."""
     versions = f"{CLUSTERS_VERSION} immunum {version('immunum')}"
     return f"{versions} {name}".encode() + b"\0" + keys.tobytes()
 

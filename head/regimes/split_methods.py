@@ -319,13 +319,17 @@ def _count_leaks(part: Parts, groups: PairGroups) -> dict[str, dict[str, int]]:
 
     ``exact``: the same sequence. A number: the identity at which the sequences share a cluster.
     ``near`` of ``pair``: both sequences share one, at the identities of the split. ``contained`` of
-    ``antigen``: one is a peptide of the other, see `contained_peptides`.
+    ``antigen``: one is a peptide of the other, see `contained_peptides`. ``clone`` of ``antibody``:
+    they share a cluster of clones.
     """
     test, train = part == TEST, part == TRAIN
     leaks = {
         kind: {at: int(np.isin(ids[test], ids[train]).sum()) for at, ids in levels.items()}
         for kind, levels in groups.levels().items()
     }
+    if groups.options.antibody_by == "fv" and groups.are_clustered("antibody"):
+        clones = groups.clones
+        leaks["antibody"]["clone"] = int(np.isin(clones[test], clones[train]).sum())
     if len(groups.peptides):
         antigen = groups.pairs.antigen
         either = np.concatenate([groups.peptides, groups.peptides[:, ::-1]])
