@@ -131,21 +131,13 @@ def embed(table: Path, store: Path, as_json: bool, prepare_fit: bool, **options:
 @_STORE
 @_RUN
 @click.option(
-    "--no-compile",
-    cls=GroupedOption,
-    group="Hardware",
-    rare=True,
-    is_flag=True,
-    help="Alias of --compile off.",
-)
-@click.option(
     "-v",
     "--verbose",
     is_flag=True,
     help="Print every message, all scores and those of every validation.",
 )
 @_JSON
-def fit(table: Path, store: Path, run: Path, as_json: bool, no_compile: bool,
+def fit(table: Path, store: Path, run: Path, as_json: bool,
         verbose: bool = False, **options: Any) -> None:  # noqa: ANN401  # fmt: skip
     """Train a head on stored vectors and compare it with baselines.
 
@@ -158,8 +150,6 @@ def fit(table: Path, store: Path, run: Path, as_json: bool, no_compile: bool,
     from abag.head.fit import fit as fit_head
     from abag.head.report.report import describe_fit, describe_scores
 
-    if no_compile:
-        options["compile"] = "off"
     with reporting(details=verbose):
         summary = fit_head(table, store, run, progress=True, verbose=verbose, **options)
     if verbose and not as_json:

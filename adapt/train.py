@@ -61,7 +61,6 @@ if TYPE_CHECKING:
     from abag.embed.sequences.chains import Kind
     from abag.head.data.labels import LabelledPairs
 
-WARMUP = 0.05
 CLIP = 1.0
 WEIGHT_DECAY = 0.01
 INITIAL, STEP = 2, 3  # streams of the seed, beside those of pairs.py
@@ -188,7 +187,7 @@ class AdapterTraining(ResumableTraining):
         progress, config, batches = self.progress, self.config, self._batches[step_in_epoch]
         total = self.epochs * self.steps_per_epoch
         for group, lr in zip(self.optimizer.param_groups, (config.lr, config.head_lr), strict=True):
-            group["lr"] = float(cosine_rates(progress.step, 1, total, WARMUP, lr)[0])
+            group["lr"] = float(cosine_rates(progress.step, 1, total, lr)[0])
         self._seed(STEP, progress.step)
         self.model.train()
         self.optimizer.zero_grad(set_to_none=True)

@@ -1,4 +1,4 @@
-"""Measure the training speed of a head: eager and compiled, device and host tables, old notebooks.
+"""Measure the training speed of a head: eager and compiled, old notebooks.
 
     python benchmarks/bench_fit.py --out benchmarks/results            # on the GPU of this machine
     python benchmarks/bench_fit.py --out DIR --tiny                   # seconds, on a CPU
@@ -241,13 +241,11 @@ def ways(device: torch.device, size: Size) -> list[tuple[str, dict[str, object]]
     listed: list[tuple[str, dict[str, object]]] = []
     for name, options in [("seed preset", {"preset": "seed"}), ("batch 48", batch)]:
         listed += [(f"{name}, {STEP[mode]}", options | {"compile": mode}) for mode in modes]
-    listed.append((f"batch 48, {STEP[modes[-1]]}, host tables", batch | best | {"tables": "host"}))
-    for preset in ("small", "medium", "large"):
+    for preset in ("small", "medium"):
         options = {"preset": preset, "batch_size": PRESETS[preset].batch_size}
         listed += [(f"{preset}, {STEP[mode]}", options | {"compile": mode}) for mode in modes]
         if device.type == "cuda":
             listed.append((f"{preset}, compiled, bf16", options | best | {"precision": "bf16"}))
-            listed.append((f"{preset}, compiled, host tables", options | best | {"tables": "host"}))
     return [(name, wide | options) for name, options in listed]
 
 
@@ -292,7 +290,7 @@ def main() -> None:
     for name, options in ways(device, size):
         rows.append(measure(name, inputs, size, device, **options))
         print(rows[-1], flush=True)
-    presets = ("small", "medium", "large") if size is REAL else ("small",)
+    presets = ("small", "medium") if size is REAL else ("small",)
     report = {
         "hardware": hardware,
         "date": datetime.now(UTC).date().isoformat(),

@@ -148,7 +148,7 @@ def time_trials(inputs, size: Size, device: torch.device) -> list[dict[str, obje
         for at in range(0, size.trials, size.at_once):
             batch = draw_trials(problem, rng, min(size.at_once, size.trials - at))
             if size is TINY:
-                batch = [params | {"shape": "lowrank 16"} for params in batch]
+                batch = [params | {"shape": "mlp 64"} for params in batch]
             begun = time.perf_counter()
             score_batch(problem, batch)
             rows.append(

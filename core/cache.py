@@ -87,23 +87,16 @@ def _report(what: str) -> None:
 
 
 @contextmanager
-def keeping_kernels(folder: Path | None = None) -> Iterator[None]:
-    """Let torch.compile keep its kernels in a folder, by default where the user's variable says.
-
-    Kernels are programs, so that a folder to which others may write is not used. Without any, they
-    are in the cache folder.
-    """
-    before = os.environ.get(_KERNELS)
-    if folder is not None and ensure_private(folder):
-        os.environ[_KERNELS] = str(folder)
-    elif before is None:
-        os.environ[_KERNELS] = str(cache_dir() / "inductor")
+def keeping_kernels() -> Iterator[None]:
+    """Let torch.compile keep its kernels in the cache, unless the user's variable says where."""
+    if _KERNELS in os.environ:
+        yield
+        return
+    os.environ[_KERNELS] = str(cache_dir() / "inductor")
     try:
         yield
     finally:
-        os.environ.pop(_KERNELS)
-        if before is not None:
-            os.environ[_KERNELS] = before
+        os.environ.pop(_KERNELS, None)
 
 
 def kept(folder: Path | None, what: bytes) -> bytes | None:

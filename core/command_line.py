@@ -291,7 +291,6 @@ def _click_option(one: OptionSchema) -> click.Option:
     settings |= {"required": True} if one.default is MISSING else {"default": None}
     name = one.flag
     if one.type is bool:
-        name += f"/--no-{name[2:]}" if one.default else ""
         settings["is_flag"] = True
     else:
         settings |= _reading(one)

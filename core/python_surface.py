@@ -184,8 +184,6 @@ def in_python(text: str, options: Mapping[str, OptionSchema], names: Container[s
     def keyword(found: re.Match[str]) -> str:
         given, value = found["flag"], found["value"] or ""
         name = given.removeprefix("--").replace("-", "_")
-        if name.removeprefix("no_") in options and given not in by_flag:
-            return f"{name.removeprefix('no_')}=False{value}"
         one = by_flag.get(given)
         if one is None:
             return (name if name in names else given) + value

@@ -16,7 +16,7 @@ from abag.head.closed_form.gaussian_process import INNER_PAIRS
 from abag.head.closed_form.kernels import SEARCH_PAIRS
 from abag.head.closed_form.registry import stacked_models
 from abag.head.evaluation.baselines import MAX_COMPARISONS
-from abag.head.model.config import FitConfig, HeadName
+from abag.head.model.config import VALIDATION_PAIRS, FitConfig, HeadName
 from abag.head.regimes.groups import FEW_SEQUENCES
 from abag.head.regimes.split_methods import FOLDS, REPEATS
 
@@ -174,7 +174,7 @@ def _network_seconds(size: FitSize, config: FitConfig, on_gpu: bool, folds: int)
     step_s = CPU_STEP_S + weights * (CPU_WEIGHT_S + 6 * batch * accumulate / CPU_FLOPS)
     if on_gpu:
         step_s = GPU_STEP_S * (STACKED if folds * networks > 1 else 1)
-    validated = min(config.validate_pairs, pairs // 8)
+    validated = min(VALIDATION_PAIRS, pairs // 8)
     epoch_s = EPOCH_S + validated * VALIDATE_S
     return networks * (steps * step_s + filled.epochs * epoch_s)
 

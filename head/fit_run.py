@@ -60,7 +60,6 @@ from abag.head.runs.run_folder import (
     start_run,
 )
 from abag.head.runs.summary import curve_point, join_logs, write_results
-from abag.head.training.checkpoint import has_checkpoint, load_newest
 from abag.head.training.stack import folds_per_stack, group_folds
 from abag.head.training.torch_settings import matrix_threads, return_freed_memory, torch_settings
 from abag.head.training.train import (
@@ -127,7 +126,7 @@ def complete_run(
             raise FolderBusy(msg)
         start_run(run, record, inputs.pairs, splits)
         start_s = time.monotonic()
-        with torch_settings(device, config, inputs.store.path):
+        with torch_settings(device, config):
             stage("folds", _folds_share(config))
             folds = FoldFits(run, inputs, splits, config, device, verbose)
             fitted = fit_folds(folds)
@@ -167,7 +166,7 @@ def fit_predictor(
     inputs, measured = split_inputs(inputs, config)
     splits = [split for one in measured for split in one.splits]
     device = _device_for(config)
-    with torch_settings(device, config, inputs.store.path):
+    with torch_settings(device, config):
         folds = FoldFits(folder, inputs, splits, config, device, False)
         fitted = fit_folds(folds)
         weighed = weigh_regimes(inputs.pairs, measured, fitted)
@@ -338,19 +337,12 @@ def _network_tasks(
     if folds.config.network is None:
         return []
     antibody_ND, antigen_ME = (vectors.x_ND for vectors in inputs.vectors.values())
-    alone = [i for i, path in enumerate(paths) if has_checkpoint(path.checkpoints)]
-    begun = {
-        i: 1 + len(further)
-        for i in range(len(splits))
-        if (found := load_newest(stack_folder(folds.run, i)))
-        and (further := found.state.get("further_log_bytes"))
-    }
     size = folds_per_stack(folds.config, (antibody_ND, antigen_ME), folds.device.type == "cpu")
-    groups = group_folds(splits, folds.config, size, alone, begun)
+    groups = group_folds(splits, folds.config, size)
 
     def train_group(group: Sequence[int]) -> None:
         first = group[0]
-        stack = stack_folder(folds.run, first)
+        stack = stack_folder(folds.run, first, len(group))
         found = train(
             TrainingInputs(
                 pairs=inputs.pairs,

@@ -53,13 +53,13 @@ OPTIONS = {
     "fit": "accumulate adapter-rows affinity-type allow-adapter-leak antibody-by "
     "antibody-encoder "
     "antibody-identity antibody-pooling antibody-region antigen antigen-encoder antigen-identity "
-    "antigen-pooling bad-rows batch-size bootstrap chains clip cluster-tool column compile "
-    "compile-cache deterministic device dropout "
+    "antigen-pooling bad-rows batch-size chains column compile "
+    "deterministic device dropout "
     "epochs floor folds head json label learning-curve limit loss lr "
-    "members no-bootstrap no-compile patience "
-    "precision preset rank rank-scope repeats replicates run save-every scale-lr seed select "
+    "members patience "
+    "precision preset repeats replicates run save-every seed select "
     "split "
-    "split-seed store tables threads validate-every validate-pairs verbose warmup weight-decay "
+    "split-seed store threads verbose weight-decay "
     "widths",
     "predict": "antibody-encoder antigen antigen-encoder bad-rows chains column cross device "
     "force "
@@ -72,12 +72,11 @@ OPTIONS = {
     "heavy json light limit mutate-to out pairs-of parents positions region store",
     "sweep": "accumulate adapter-rows affinity-type allow-adapter-leak antibody-by "
     "antibody-encoder antibody-identity antibody-region antigen antigen-encoder antigen-identity "
-    "bad-rows batch-size bootstrap chains clip cluster-tool column compile compile-cache "
+    "bad-rows batch-size chains column compile "
     "deterministic device epochs final floor "
-    "inner-folds json label limit members no-bootstrap patience precision rank-scope "
-    "replicates save-every scale-lr seed select split split-seed store sweep tables threads "
-    "trials "
-    "validate-every validate-pairs warmup",
+    "inner-folds json label limit members patience precision "
+    "replicates save-every seed select split split-seed store sweep threads "
+    "trials",
     "evaluate": "affinity-type antigen bad-rows column json predictions run store",
     "report": "json",
     "plan": "affinity-type antibody-encoder antibody-region antigen antigen-encoder bad-rows "
@@ -137,7 +136,7 @@ def test_help_groups_the_options_and_help_all_adds_the_rare_ones():
     for text in (short, whole):
         assert [h for h in re.findall(r"^(\w+):$", text, re.M) if h != "Example"] == HEADINGS_OF_FIT
     assert "--lr FLOAT" in short.split("Training:")[1].split("Hardware:")[0]
-    assert "--warmup" not in short
+    assert "--dropout" not in short
     rare = len([p for p in options_of(main.commands["fit"]) if getattr(p, "rare", False)])
     assert f"{rare} more options: main fit --help-all" in short
     assert all(p.opts[-1] in whole for p in options_of(main.commands["fit"]) if "--" in p.opts[-1])
@@ -169,7 +168,7 @@ def test_every_heading_of_an_option_has_its_place():
 def test_a_shell_completes_commands_options_and_choices():
     complete = ShellComplete(main, {}, "abag", "_ABAG_COMPLETE").get_completions
     assert [c.value for c in complete([], "ad")] == ["adapt"]
-    assert "--validate-every" in [c.value for c in complete(["fit"], "--val")]
+    assert "--weight-decay" in [c.value for c in complete(["fit"], "--wei")]
     assert [c.value for c in complete(["fit", "--preset"], "s")] == ["small", "seed"]
 
 

@@ -114,16 +114,16 @@ def no_compiler(*_, **__):
     raise RuntimeError(msg)
 
 
-@pytest.mark.parametrize(("plan", "state"), [(CPU, "WARN"), (CUDA, "FAIL")])
-def test_a_missing_compiler_fails_where_stage_two_needs_one(monkeypatch, plan, state):
+@pytest.mark.parametrize("plan", [CPU, CUDA])
+def test_a_missing_compiler_is_a_warning_because_stage_two_compiles_on_request(monkeypatch, plan):
     real = torch.arange
     monkeypatch.setattr(torch, "arange", lambda *a, **_: real(*a))
     monkeypatch.setattr(torch, "compile", no_compiler)
     found, text = check_compiler(plan)
-    assert found == state
+    assert found == "WARN"
     assert "Failed to find C compiler" in text
     assert "more lines" not in text
-    assert ("--no-compile" in text) == (state == "FAIL")
+    assert "only abag fit --compile full needs it" in text
 
 
 def test_a_compiler_that_returns_wrong_numbers_is_found(monkeypatch):

@@ -13,7 +13,6 @@ from abag.head.training.checkpoint import (
     DiskFull,
     load,
     load_newest,
-    save,
     save_rotating,
 )
 
@@ -21,8 +20,8 @@ TENSORS = {"model.w": torch.arange(6.0).reshape(2, 3), "optimizer.step": torch.t
 
 
 def test_a_checkpoint_restores_tensors_and_state_bit_for_bit(tmp_path):
-    save(tmp_path / "best", TENSORS, {"step": 3, "best_score": 0.1})
-    found = load(tmp_path / "best")
+    save_rotating(tmp_path, TENSORS, {"step": 3, "best_score": 0.1})
+    found = load(tmp_path / "latest")
     assert found.state == {"step": 3, "best_score": 0.1}
     assert all(torch.equal(found.tensors[name], TENSORS[name]) for name in TENSORS)
     assert found.tensors["optimizer.step"].shape == ()
@@ -80,7 +79,7 @@ def test_a_pickle_file_is_never_loaded(tmp_path):
 
 def test_an_unsupported_schema_is_reported(tmp_path, monkeypatch):
     monkeypatch.setattr(checkpoint, "SCHEMA", 99)
-    save(tmp_path / "latest", TENSORS, {"step": 1})
+    save_rotating(tmp_path, TENSORS, {"step": 1})
     monkeypatch.undo()
     reads = f"schema '99'; this abag reads {checkpoint.SCHEMA}"
     with pytest.raises(CheckpointVersion, match=reads):
@@ -104,7 +103,7 @@ def test_a_full_disk_keeps_the_previous_checkpoint_and_leaves_no_partial_file(
 
 
 def test_the_header_is_readable_json(tmp_path):
-    save(tmp_path / "latest", TENSORS, {"step": 1})
+    save_rotating(tmp_path, TENSORS, {"step": 1})
     raw = (tmp_path / "latest").read_bytes()
     header = json.loads(raw[8 : 8 + int.from_bytes(raw[:8], "little")])
     assert json.loads(header["__metadata__"]["state"]) == {"step": 1}
@@ -113,7 +112,7 @@ def test_the_header_is_readable_json(tmp_path):
 def test_tensors_that_share_memory_are_saved_each_as_a_copy(tmp_path):
     whole = torch.arange(6.0).reshape(2, 3)
     tensors = {"a": whole, "again": whole, "part": whole[0], "turned": whole.T, "none": whole[:0]}
-    save(tmp_path / "latest", tensors, {"step": 1})
+    save_rotating(tmp_path, tensors, {"step": 1})
     found = load(tmp_path / "latest").tensors
     assert found.keys() == tensors.keys()
     assert all(torch.equal(found[name], tensor) for name, tensor in tensors.items())

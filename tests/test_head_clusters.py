@@ -31,7 +31,7 @@ from abag.head.clustering.clusters import (
     contained_peptides,
     distance_to_parent,
 )
-from abag.head.clustering.mmseqs import MMseqsFailed, mmseqs_cluster, mmseqs_version
+from abag.head.clustering.mmseqs import mmseqs_cluster, mmseqs_version
 
 
 @cache
@@ -365,12 +365,6 @@ def test_mmseqs2_finds_the_exact_clusters_of_well_separated_families():
     found = antigen_clusters([(text,) for text in strings], [0.4], mmseqs_cluster)[0]
     assert partition(found) == partition(exact)
     assert exact.max() == 7
-
-
-def test_missing_mmseqs2_is_reported_with_the_alternative(monkeypatch):
-    monkeypatch.setattr("shutil.which", lambda name: None)
-    with pytest.raises(MMseqsFailed, match="--cluster-tool builtin"):
-        mmseqs_cluster(["ACDEFGHIKL"], [0.4])
 
 
 def test_the_benchmark_runs(capsys, monkeypatch):

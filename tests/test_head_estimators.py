@@ -288,7 +288,7 @@ def test_groups_serve_the_splitters_of_scikit_learn(store, X, y):
 
 
 def test_a_splitter_shows_its_parameters():
-    shown = "AntigenSplit(antigen_identity=0.5, cluster_tool='auto', columns=None,"
+    shown = "AntigenSplit(antigen_identity=0.5, columns=None,"
     assert repr(AntigenSplit(antigen_identity=0.5)).startswith(shown)
 
 

@@ -14,7 +14,6 @@ from abag.head.data.labels import LabelledPairs
 from abag.head.model.config import FitConfig
 from abag.head.regimes.splits import TEST, TRAIN, VALIDATION, Split
 from abag.head.training import stack
-from abag.head.training.checkpoint import load
 from abag.head.training.stack import folds_per_stack, group_folds
 from abag.head.training.step import TrainingStep, choose_mode
 from abag.head.training.train import FoldInputs, TrainingInputs, train
@@ -78,7 +77,6 @@ def losses(folder, fold):
         {},
         {"loss": "rank"},
         {"accumulate": 2},
-        {"head": "lowrank", "widths": None},
         {"head": "stack"},
     ],
 )
@@ -123,19 +121,13 @@ def test_folds_whose_steps_have_the_same_shape_are_grouped():
     assert group_folds(FOLDS, config, 100) == [[0, 1, 2, 3]]
     fewer = [*FOLDS, split(4, 40), split(5, 36)]  # two steps per epoch
     assert group_folds(fewer, config, 100) == [[0, 1, 2, 3], [4, 5]]
-    assert group_folds(fewer, config, 100, alone=[1, 4]) == [[0, 2, 3], [1], [4], [5]]
     assert group_folds(fewer, config, 2) == [[0, 1], [2, 3], [4, 5]]
     assert group_folds(fewer, config, 3) == [[0, 1], [2, 3], [4, 5]]
 
 
-def test_stacks_that_were_begun_keep_their_folds():
+def test_more_folds_than_a_stack_holds_are_divided_evenly():
     config, many = FitConfig(batch_size=16), [split(k, 60) for k in range(13)]
-    fresh = [[*range(5)], [*range(5, 9)], [*range(9, 13)]]
-    assert group_folds(many, config, 5) == fresh
-    assert group_folds(many, config, 20, begun={0: 5, 5: 4}) == fresh
-    assert group_folds(many, config, 5, begun={0: 13}) == [[*range(13)]]
-    assert group_folds(many, config, 5, begun={6: 7}) == [[0, 1, 2], [3, 4, 5], [*range(6, 13)]]
-    assert group_folds(many, config, 20, [0], {1: 4}) == [[0], [1, 2, 3, 4], [*range(5, 13)]]
+    assert group_folds(many, config, 5) == [[*range(5)], [*range(5, 9)], [*range(9, 13)]]
 
 
 def test_a_stack_on_a_cpu_is_as_large_as_its_memory_and_on_a_gpu_as_its_vectors():
@@ -158,28 +150,17 @@ def test_folds_with_several_heads_or_early_stopping_train_one_by_one(option):
 
 
 @pytest.mark.parametrize(
-    ("requested", "device", "steps", "heads", "before", "expected"),
+    ("requested", "device", "expected"),
     [
-        ("auto", "cpu", 10**7, 1, None, "off"),
-        ("auto", "cuda", 6_250, 1, None, "graph"),
-        ("auto", "cuda", 400_000, 1, None, "full"),
-        ("auto", "cuda", 25_000, 16, None, "full"),
-        ("auto", "cuda", 10, 1, "full", "full"),
-        ("auto", "cuda", 400_000, 1, "graph", "graph"),
-        ("auto", "cuda", 10, 1, "off", "graph"),  # it was begun on a CPU
-        ("full", "cuda", 10, 1, "graph", "full"),
-        ("off", "cuda", 400_000, 1, None, "off"),
+        ("auto", "cpu", "off"),
+        ("auto", "cuda", "graph"),
+        ("full", "cpu", "full"),
+        ("full", "cuda", "full"),
+        ("off", "cuda", "off"),
     ],
 )
-def test_a_step_is_compiled_where_that_pays(requested, device, steps, heads, before, expected):
-    mode, why = choose_mode(requested, torch.device(device), steps, heads, before)
-    assert mode == expected
-    assert why
-
-
-def test_the_checkpoint_says_how_steps_run(tmp_path):
-    train_folds(tmp_path, FOLDS[:1])
-    assert load(tmp_path / "checkpoints" / "latest").state["compiled"] == "off"
+def test_a_step_is_a_graph_on_a_gpu_unless_told_otherwise(requested, device, expected):
+    assert choose_mode(requested, torch.device(device)) == expected
 
 
 def test_a_finished_training_is_not_kept_in_memory(tmp_path, monkeypatch):

@@ -17,8 +17,7 @@ from abag.embed.sequences.chains import EmptySequence
 from abag.embed.store.store import VectorsMissing
 from abag.head.closed_form.pair_model import PairVectors
 from abag.head.data.vectors import Standardizer
-from abag.head.model.config import FitConfig
-from abag.head.model.heads import build_head
+from abag.head.model.heads import Mlp, plain_layers
 from abag.head.prediction.bundle import WEIGHTS, PredictorDamaged, load_predictor, record_digest
 from abag.head.prediction.network import factorise
 from abag.head.prediction.predictor import SCORE_COLUMNS, UnequalLengths, existing_store
@@ -247,7 +246,7 @@ def part(record):
         (lambda r: settings(r).update(widths=8), "widths is 8; expected a list"),
         (lambda r: r.update(more=1), "the record has"),
         (lambda r: r["regimes"][0].pop("spread"), "regimes has"),
-        (lambda r: settings(r).pop("rank"), "does not match"),
+        (lambda r: settings(r).pop("widths"), "does not match"),
         (lambda r: part(r).update(model="exec"), "does not match"),
         (lambda r: part(r).update(settings={}), "settings is"),
         (lambda r: part(r).update(settings=[]), "does not match"),
@@ -319,16 +318,10 @@ def test_the_model_card_has_data_split_scores_limits_and_licences(trained):
 # ---- factorised heads ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "shape",
-    [
-        {"head": "lowrank", "rank": 4},
-        *({"head": n, "widths": w} for n in ("mlp", "notebook") for w in ((16,), (16, 8))),
-    ],
-)
-def test_a_factorised_head_gives_the_output_of_the_whole_head(shape):
+@pytest.mark.parametrize("widths", [(16,), (16, 8)])
+def test_a_factorised_network_gives_the_output_of_the_whole_network(widths):
     torch.manual_seed(1)
-    model = build_head(FitConfig(**shape), 6, 5).eval()
+    model = Mlp(6, 5, widths, plain_layers(0.0)).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.normal_()

@@ -387,15 +387,14 @@ def test_replicates_that_a_column_divides_are_reported(replicates):
     assert split.part.tolist() == names[pairs.table.row_numbers[pairs.row] - 1].tolist()
 
 
-def test_leaks_of_an_mmseqs2_split_are_counted_by_the_exact_method(monkeypatch):
+@pytest.mark.parametrize("many", [False, True])
+def test_only_many_sequences_are_clustered_by_mmseqs2(monkeypatch, many):
     monkeypatch.setattr(groups, "mmseqs_version", lambda: "0")
-    # finds no near-duplicate at all
     monkeypatch.setattr(groups, "mmseqs_cluster", lambda texts, _t, **_: [np.arange(len(texts))])
+    monkeypatch.setitem(groups.MANY_SEQUENCES, "antibody", 0 if many else 1000)
     pairs = pairs_of(measured(light="DIQMTQSPSSLSASVGDRVTITCRASQDVNTAVAWYQQKPGKAPKLLIYSASFLYSG"))
-    options = SplitOptions(split="antibody", cluster_tool="mmseqs")
-    (split,) = make_splits(pairs, options)
-    assert split.description["cluster_tool"]["antibody"] == "MMseqs2 0"
-    assert split.description["leaks"]["antibody"]["0.9"] > 0
+    (split,) = make_splits(pairs, SplitOptions(split="antibody"))
+    assert split.description["cluster_tool"]["antibody"] == ("MMseqs2 0" if many else "built-in")
 
 
 @given(st.integers(0, 9), st.integers(1, 12))

@@ -57,7 +57,6 @@ class Small(Options):
     kind: Literal["round", "flat"] = option("round", help="Kind of it.")
     name: str = option("a", choices=lambda: ["a", "b"], help="Name of it.")
     fast: bool = option(False, help="Do it fast.")
-    safe: bool = option(True, help="Do it safely.")
 
 
 @pytest.mark.parametrize(
@@ -75,7 +74,7 @@ class Small(Options):
         ({"kind": "square"}, "--kind: 'square' is unknown; expected one of round, flat."),
         ({"name": "c"}, "--name: 'c' is unknown; expected one of a, b."),
         ({"colour": 1}, "colour: is not an option of paint; expected one of fast, kind, name, "
-                        "safe, share, size, widths."),
+                        "share, size, widths."),
         ({"sizes": 1}, "sizes: is not an option of paint; did you mean size."),
     ],
 )  # fmt: skip
@@ -115,9 +114,9 @@ def known_to(cls):
 
 def test_numbers_of_numpy_and_lists_are_taken_as_pythons_own():
     config = FitConfig(
-        seed=np.int64(3), lr=np.float32(0.5), bootstrap=np.True_, widths=[np.int32(64), 32]
+        seed=np.int64(3), lr=np.float32(0.5), deterministic=np.True_, widths=[np.int32(64), 32]
     )
-    assert config == FitConfig(seed=3, lr=0.5, bootstrap=True, widths=(64, 32))
+    assert config == FitConfig(seed=3, lr=0.5, deterministic=True, widths=(64, 32))
     assert json.loads(json.dumps(config.to_json()))["seed"] == 3
     assert FitConfig(widths=np.array([64, 32])).widths == (64, 32)
 
@@ -142,8 +141,8 @@ def paint(*arguments):
 def test_the_command_line_passes_only_the_options_that_were_given():
     _, given = paint()
     assert given == {}
-    _, given = paint("--size", 4, "--widths", "8, 4", "--fast", "--no-safe", "--kind", "flat")
-    assert given == {"size": 4, "widths": (8, 4), "fast": True, "safe": False, "kind": "flat"}
+    _, given = paint("--size", 4, "--widths", "8, 4", "--fast", "--kind", "flat")
+    assert given == {"size": 4, "widths": (8, 4), "fast": True, "kind": "flat"}
 
 
 def test_help_shows_defaults_bounds_and_choices():
@@ -153,7 +152,7 @@ def test_help_shows_defaults_bounds_and_choices():
         "--share FLOAT Share of it. [default: all; more than 0]",
         "--kind [round|flat] Kind of it. [default: round]",
         "--name [a|b] Name of it. [default: a]",
-        "--fast Do it fast. --safe / --no-safe Do it safely. [default: safe]",
+        "--fast Do it fast.",
     ):
         assert shown in text
 
@@ -285,6 +284,6 @@ def test_help_imports_neither_torch_nor_pandas(command):
 
 def test_the_options_that_may_change_on_resuming_are_these():
     assert FitConfig.changeable() == {
-        "compile", "compile_cache", "deterministic", "device", "epochs", "save_every", "tables",
+        "compile", "deterministic", "device", "epochs", "save_every",
     }  # fmt: skip
     assert AdaptConfig.changeable() == {"device", "save_every", "split_from"}

@@ -55,7 +55,7 @@ def test_the_signature_of_fit_has_every_option_with_its_default():
     for one in schema(abag.FitConfig):
         assert parameters[one.name].default == one.default
     shown = str(inspect.signature(abag.fit))
-    assert "preset: Literal['small', 'medium', 'large', 'seed'] = 'small'" in shown
+    assert "preset: Literal['small', 'medium', 'seed'] = 'small'" in shown
     assert "widths: tuple[int, ...] | None = None" in shown
 
 
@@ -86,7 +86,6 @@ OPTIONS = {one.name: one for cls in (abag.FitConfig, abag.PredictOptions) for on
         ("Use --compile auto.", 'Use compile="auto".'),
         ("already exists; use --force to overwrite", "already exists; use force=True to overwrite"),
         ("--force: without a file", "force: without a file"),
-        ("Give --no-bootstrap.", "Give bootstrap=False."),
         ("Give --column pkd=NAME.", 'Give columns={"pkd": "NAME"}.'),
         ("Give --antigen-encoder NAME.", "Give antigen_encoder NAME."),
         ("use another --run folder", "use another run folder"),

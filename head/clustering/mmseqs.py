@@ -60,15 +60,9 @@ def mmseqs_cluster(
     Raises
     ------
     MMseqsFailed
-        If MMseqs2 is not installed or exits with an error.
+        If MMseqs2 exits with an error.
     """
     unique, index = np.unique(np.asarray(strings, dtype=object), return_inverse=True)
-    if mmseqs_version() is None:
-        msg = (
-            "--cluster-tool mmseqs: no program mmseqs on the PATH. Install MMseqs2 (apt-get "
-            "install mmseqs2) or use --cluster-tool builtin."
-        )
-        raise MMseqsFailed(msg)
     return [_easy_cluster(unique, identity, contained)[index] for identity in identities]
 
 
@@ -88,7 +82,7 @@ def _easy_cluster(
             last = said.strip().splitlines()[-1:] or ["no message"]
             msg = (
                 f"mmseqs easy-cluster: failed with exit status {status}: {last[0]}. "
-                "Use --cluster-tool builtin."
+                "Repair it, or take mmseqs off the PATH to cluster without it."
             )
             raise MMseqsFailed(msg)
         rows = np.loadtxt(Path(folder, "out_cluster.tsv"), dtype=np.int64, ndmin=2)

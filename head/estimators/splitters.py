@@ -19,7 +19,7 @@ from abag.core.python_surface import naming_keywords
 from abag.head.estimators.sequence_frame import labelled, pair_of_row, read_frame
 from abag.head.regimes.groups import PairGroups
 from abag.head.regimes.split_methods import SPLIT_METHODS
-from abag.head.regimes.split_options import ClusterTool, ComparedRegion, SplitOptions
+from abag.head.regimes.split_options import ComparedRegion, SplitOptions
 from abag.head.regimes.splits import TEST, UNUSED
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ class _PairSplit(BaseCrossValidator):  # type: ignore[misc] # scikit-learn has n
 
     def _options(self) -> SplitOptions:
         """Return the options that ``abag fit`` would have; it checks their values."""
-        own = ("antigen_identity", "antibody_identity", "antibody_by", "cluster_tool")
+        own = ("antigen_identity", "antibody_identity", "antibody_by")
         given: dict[str, Any] = {n: getattr(self, n) for n in own if hasattr(self, n)}
         return SplitOptions(
             split=self._method, folds=self.n_splits, repeats=self.n_repeats, seed=self.seed, **given
@@ -143,7 +143,6 @@ class AntigenSplit(_PairSplit):
         Folds, and repetitions with other folds.
     antigen_identity : float
         Sequence identity from which antigens share a cluster.
-    cluster_tool : {"auto", "builtin", "mmseqs"}
     seed : int
     columns : mapping, optional
         Columns of X by role, where their names do not tell.
@@ -157,12 +156,11 @@ class AntigenSplit(_PairSplit):
         *,
         n_repeats: int = 1,
         antigen_identity: float = 0.4,
-        cluster_tool: ClusterTool = "auto",
         seed: int = 0,
         columns: Mapping[str, str] | None = None,
     ) -> None:
         self.n_splits, self.n_repeats = n_splits, n_repeats
-        self.antigen_identity, self.cluster_tool = antigen_identity, cluster_tool
+        self.antigen_identity = antigen_identity
         self.seed, self.columns = seed, columns
 
 
@@ -177,7 +175,6 @@ class AntibodySplit(_PairSplit):
         Sequence identity from which antibodies share a cluster.
     antibody_by : {"fv", "cdrh3"}
         What is compared: both variable domains, or CDRH3.
-    cluster_tool : {"auto", "builtin", "mmseqs"}
     seed : int
     columns : mapping, optional
         Columns of X by role, where their names do not tell.
@@ -192,13 +189,12 @@ class AntibodySplit(_PairSplit):
         n_repeats: int = 1,
         antibody_identity: float = 0.9,
         antibody_by: ComparedRegion = "fv",
-        cluster_tool: ClusterTool = "auto",
         seed: int = 0,
         columns: Mapping[str, str] | None = None,
     ) -> None:
         self.n_splits, self.n_repeats = n_splits, n_repeats
         self.antibody_identity, self.antibody_by = antibody_identity, antibody_by
-        self.cluster_tool, self.seed, self.columns = cluster_tool, seed, columns
+        self.seed, self.columns = seed, columns
 
 
 class BothSplit(_PairSplit):
@@ -214,7 +210,6 @@ class BothSplit(_PairSplit):
         Sequence identities from which sequences share a cluster.
     antibody_by : {"fv", "cdrh3"}
         What is compared: both variable domains, or CDRH3.
-    cluster_tool : {"auto", "builtin", "mmseqs"}
     seed : int
     columns : mapping, optional
         Columns of X by role, where their names do not tell.
@@ -230,11 +225,10 @@ class BothSplit(_PairSplit):
         antigen_identity: float = 0.4,
         antibody_identity: float = 0.9,
         antibody_by: ComparedRegion = "fv",
-        cluster_tool: ClusterTool = "auto",
         seed: int = 0,
         columns: Mapping[str, str] | None = None,
     ) -> None:
         self.n_splits, self.n_repeats = n_splits, n_repeats
         self.antigen_identity, self.antibody_identity = antigen_identity, antibody_identity
-        self.antibody_by, self.cluster_tool = antibody_by, cluster_tool
+        self.antibody_by = antibody_by
         self.seed, self.columns = seed, columns

@@ -8,29 +8,27 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal
 
 from abag import AbagError
 from abag.core.options import BadOption, DeviceOptions, Options, flag, option
 from abag.embed.sequences.options import TableOptions
 from abag.embed.store.options import VectorOptions
 from abag.head.data.label_options import LabelOptions
-from abag.head.model.losses import RankScope, loss_names
+from abag.head.model.losses import loss_names
 from abag.head.regimes.split_options import AdapterRows, SplitOptions
 
-Network = Literal["mlp", "lowrank", "notebook"]
 HeadName = Literal[
-    "mlp", "lowrank", "notebook", "ridge", "kernel", "gp", "one_hot_kernel", "antibody_ridge",
-    "antigen_ridge", "one_hot_ridge", "composition_ridge", "stack"
+    "mlp", "ridge", "kernel", "gp", "one_hot_kernel", "antibody_ridge", "antigen_ridge",
+    "one_hot_ridge", "composition_ridge", "stack"
 ]  # fmt: skip
 STACKS = ("stack",)
-PresetName = Literal["small", "medium", "large", "seed"]
+WITH_A_NETWORK = ("mlp", *STACKS)
+PresetName = Literal["small", "medium", "seed"]
 Precision = Literal["auto", "fp32", "bf16"]
 Compile = Literal["auto", "off", "graph", "full"]
-CompileCache = Literal["user", "store"]
-TablesPlace = Literal["auto", "device", "host"]
-NOTEBOOK_BATCH = 48
-"""Pairs per optimizer step of the old notebooks, which the linear learning-rate rule refers to."""
+VALIDATION_PAIRS = 2048
+"""Validation pairs scored after an epoch, at most; the final scores are of all."""
 EPOCH_STEPS = 16
 SMALLEST_BATCH = 32
 FROM_PRESET = "from --preset"
@@ -60,18 +58,17 @@ class Preset:
     head: HeadName = "stack"
     dropout: float = 0.3
     weight_decay: float = 0.05
-    warmup: float = 0.05
 
 
 PRESETS: Mapping[str, Preset] = {
-    # what the old notebooks trained, number for number
+    # The numbers of the old notebooks, for a network alone as they had it. Its layers are those of
+    # every mlp, dropout after LayerNorm; the notebooks had it before, and none before the output.
     "seed": Preset(
         widths=(1024, 512, 256, 128), epochs=50, batch_size=12, accumulate=4, lr=4e-3,
-        weight_decay=0.01, head="notebook",
+        weight_decay=0.01, head="mlp",
     ),
     "small": Preset(widths=(320, 128), epochs=50, batch_size=1024, dropout=0.1),
     "medium": Preset(widths=(1280, 640, 256), epochs=75, batch_size=1024),
-    "large": Preset(widths=(4096, 2560, 640), epochs=150, batch_size=1024, lr=3e-4),
 }  # fmt: skip
 
 
@@ -83,12 +80,10 @@ class HeadOptions(Options, group="Head"):
     head: HeadName | None = option(
         None, default_text=FROM_PRESET,
         help="stack: all of these and the mean, weighed in each regime by held-out errors. "
-        "One of them and the mean: mlp on both vectors joined, lowrank antibody x antigen "
-        "interaction, the old notebooks' regressor; in closed form kernel ridge, Gaussian process "
-        "(gp), ridge, antibody_ridge, antigen_ridge, composition_ridge and, for variants of one "
-        "antibody, one_hot_kernel and one_hot_ridge.",
+        "One of them and the mean: mlp on both vectors joined; in closed form kernel ridge, "
+        "Gaussian process (gp), ridge, antibody_ridge, antigen_ridge, composition_ridge and, for "
+        "variants of one antibody, one_hot_kernel and one_hot_ridge.",
     )  # fmt: skip
-    rank: int = option(64, low=1, rare=True, help="Width of the low-rank interaction.")
     widths: tuple[int, ...] | None = option(
         None, low=1, metavar="NUMBERS", default_text=FROM_PRESET,
         help="Hidden widths of the mlp, such as 320,128.",
@@ -117,53 +112,32 @@ class OptimizationOptions(Options, group="Training"):
     lr: float | None = option(
         None, above=0, high=10, default_text=FROM_PRESET, help="Peak learning rate."
     )
-    scale_lr: bool = option(
-        False, rare=True, help=f"Multiply --lr by pairs per optimizer step / {NOTEBOOK_BATCH}."
-    )
     weight_decay: float | None = option(
         None, low=0, default_text=FROM_PRESET, help="AdamW weight decay of the weight matrices."
     )
-    warmup: float | None = option(
-        None, low=0, high=1, default_text=FROM_PRESET,
-        rare=True, help="Share of all steps in which the learning rate rises from 0.",
-    )  # fmt: skip
-    clip: float = option(1.0, low=0, rare=True, help="Largest gradient norm; 0: no clipping.")
     loss: str = option(
         "mse",
         choices=loss_names,
-        help="Training loss; rank: pairwise logistic plus mse.",
-    )
-    rank_scope: RankScope = option(
-        "antigen",
-        rare=True,
-        help="Pairs that --loss rank compares: of one antigen, or of the whole batch.",
+        help="Training loss; rank: pairwise logistic within each antigen, plus mse.",
     )
     members: int = option(
         1, low=1, high=1024, metavar="K",
-        help="Heads trained together; their mean predicts and their spread adds to sigma.",
+        help="Heads trained together, each on its own bootstrap sample of groups; their mean "
+        "predicts and their spread adds to sigma.",
     )  # fmt: skip
-    bootstrap: bool = option(
-        True, rare=True, help="Train each of several members on its own bootstrap sample of groups."
-    )
 
 
-_WITH_A_NETWORK = (*get_args(Network), *STACKS)
-HEADS_WITH: Mapping[str, tuple[str, ...]] = {
-    **dict.fromkeys([one.name for one in fields(OptimizationOptions)], _WITH_A_NETWORK),
-    **dict.fromkeys(
-        ["preset", "dropout", "select", "validate_every", "validate_pairs", "patience"],
-        _WITH_A_NETWORK,
-    ),
-    "widths": ("mlp", "notebook", *STACKS),
-    "rank": ("lowrank",),
-}
-"""Heads that use an option; every head accepts the others. Among these are options of the hardware:
-they do not change what is fitted, and may stay in a command that is run with several heads."""
+OF_NETWORKS = frozenset(
+    {one.name for one in fields(OptimizationOptions)}
+    | {"preset", "widths", "dropout", "select", "patience"}
+)
+"""Options that only heads with a network use. Every head accepts the others, those of the hardware
+too: they do not change what is fitted, and may stay in a command that is run with several heads."""
 
 
 def is_used(name: str, head: str) -> bool:
     """Tell whether an option of ``fit`` has an effect on a head."""
-    return head in HEADS_WITH.get(name, (head,))
+    return name not in OF_NETWORKS or head in WITH_A_NETWORK
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,15 +170,9 @@ class FitConfig(
         choices=_selectable_metrics,
         help="Validation metric that selects the best checkpoint.",
     )
-    validate_every: int = option(
-        1, low=1, metavar="N", rare=True, help="Epochs between validations."
-    )
-    validate_pairs: int = option(
-        2048, low=0, metavar="N", rare=True, help="Validation pairs scored while training; 0: all."
-    )
     patience: int = option(
         0, low=0, metavar="N",
-        help="Validations without improvement before training stops; 0: never stop early.",
+        help="Epochs without improvement before training stops; 0: never stop early.",
     )  # fmt: skip
     save_every: int | None = option(
         None, low=1, metavar="N", may_change=True,
@@ -225,23 +193,11 @@ class FitConfig(
         help="Precision of matrix products, fp32 being TF32 on a GPU; auto: bf16 for several "
         "members on a GPU that supports it, else fp32.",
     )
-    tables: TablesPlace = option(
-        "auto", may_change=True,
-        rare=True, group="Hardware",
-        help="Memory that holds the vectors; auto: the device if they fit in half of its free "
-        "memory.",
-    )  # fmt: skip
     compile: Compile = option(
         "auto", may_change=True,
         rare=True, group="Hardware",
-        help="off: eager; graph: CUDA graph; full: CUDA graph and torch.compile; auto: on a GPU "
-        "full if that saves more time than it takes, else graph; off on a CPU.",
-    )  # fmt: skip
-    compile_cache: CompileCache = option(
-        "user", may_change=True,
-        rare=True, group="Hardware",
-        help="Folder of compiled kernels, which are programs: the user's cache, or STORE-compiled "
-        "beside the store, where a new session finds them.",
+        help="off: eager; graph: CUDA graph; full: CUDA graph and torch.compile, which takes 20 s "
+        "and saves up to a fifth of a step; auto: graph on a GPU, off on a CPU.",
     )  # fmt: skip
     deterministic: bool = option(
         False,
@@ -264,12 +220,9 @@ class FitConfig(
         return replace(PRESETS[self.preset], **chosen)
 
     @property
-    def network(self) -> Network | None:
-        """The network to train; None for a head in closed form."""
-        head = self.filled().head
-        if head in STACKS:
-            return "mlp"
-        return cast("Network", head) if head in get_args(Network) else None
+    def network(self) -> Literal["mlp"] | None:
+        """The network to train, alone or in a stack; None for a head in closed form."""
+        return "mlp" if self.filled().head in WITH_A_NETWORK else None
 
     @property
     def stacks(self) -> bool:
@@ -282,7 +235,7 @@ class FitConfig(
         head = self.filled().head
         for one in fields(self):
             if not is_used(one.name, head) and getattr(self, one.name) != one.default:
-                heads, name = ", ".join(HEADS_WITH[one.name]), flag(one.name)
+                heads, name = ", ".join(WITH_A_NETWORK), flag(one.name)
                 msg = (
                     f"{name}: has no effect on the head {head}; it is an option of {heads}. Leave "
                     f"out {name}, or choose another --head."
@@ -302,10 +255,6 @@ class FitConfig(
             size = min(size, fair)
         size = min(size, n_training)
         return size, min(filled.accumulate, -(-n_training // size))
-
-    def peak_lr(self, pairs_per_step: int) -> float:
-        """Return the peak learning rate, scaled linearly if ``scale_lr`` is set."""
-        return self.filled().lr * (pairs_per_step / NOTEBOOK_BATCH if self.scale_lr else 1.0)
 
     def filled_in(self) -> dict[str, Any]:
         """Return the fields of the preset, and the seed of the split."""

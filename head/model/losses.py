@@ -8,14 +8,12 @@ B pairs of a batch. Several heads have an axis of members before B.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from torch import Tensor
-
-RankScope = Literal["antigen", "batch"]
 
 
 class PredictedPairs(NamedTuple):
@@ -31,8 +29,6 @@ class PredictedPairs(NamedTuple):
     """Shape (B,), int64."""
     weight_B: Tensor
     """Shape (B,), float32; 0 for padding."""
-    rank_scope: RankScope
-    """Which pairs the ranking loss compares."""
 
 
 def one_sided_errors(predicted_B: Tensor, target_B: Tensor, censored_B: Tensor) -> Tensor:
@@ -62,8 +58,9 @@ def huber(pairs: PredictedPairs) -> Tensor:
 def rank(pairs: PredictedPairs) -> Tensor:
     """Return a pairwise logistic loss plus the squared error, shape (B,), float32.
 
-    A pair's logistic loss is the mean over the pairs that are known to bind less strongly. Ranking
-    alone would leave the scale of the predictions open; the squared error fixes it.
+    A pair's logistic loss is the mean over the pairs of its antigen that are known to bind less
+    strongly. Ranking alone would leave the scale of the predictions open; the squared error fixes
+    it.
     """
     from torch.nn.functional import softplus
 
@@ -72,9 +69,8 @@ def rank(pairs: PredictedPairs) -> Tensor:
     error_B = one_sided_errors(predicted_B, target_B, censored_B)
     stronger = target_B[..., :, None] > target_B[..., None, :]
     certain = (censored_B >= 0)[..., :, None] & (censored_B <= 0)[..., None, :]
-    comparable = stronger & certain & (pairs.weight_B > 0)[..., None, :]
-    if pairs.rank_scope == "antigen":
-        comparable &= pairs.antigen_B[..., :, None] == pairs.antigen_B[..., None, :]
+    same_antigen = pairs.antigen_B[..., :, None] == pairs.antigen_B[..., None, :]
+    comparable = stronger & certain & same_antigen & (pairs.weight_B > 0)[..., None, :]
     losses_BB = softplus(predicted_B[..., None, :] - predicted_B[..., :, None]) * comparable
     return losses_BB.sum(-1) / comparable.sum(-1).clamp(min=1) + error_B.square()
 

@@ -130,9 +130,7 @@ def fit_closed_forms(
 def add_networks(parts: FittedParts, trained: TrainedHeads, config: FitConfig) -> None:
     """Add the trained networks of the same split."""
     filled, scaling = config.filled(), trained.scaling
-    settings = NetworkSettings(
-        str(config.network), filled.widths, config.rank, scaling.pkd_mean, scaling.pkd_scale
-    )
+    settings = NetworkSettings(filled.widths, scaling.pkd_mean, scaling.pkd_scale)
     parts.models[NETWORK] = tuple(
         NetworkModel.of(settings, weights, scaling.antibody, scaling.antigen)
         for weights in trained.weights

@@ -1,10 +1,10 @@
 """A trained network as a model of pairs, with the scaling of its inputs and output.
 
-The first layer of an MLP is linear in the joined vectors, so its product splits into a term per
-antibody and a term per antigen, computed once per sequence. Per pair there remain their sum and
-the narrow layers behind it, a twentieth of the arithmetic.
+The first layer is linear in the joined vectors, so its product splits into a term per antibody and
+a term per antigen, computed once per sequence. Per pair there remain their sum and the narrow
+layers behind it, a twentieth of the arithmetic.
 
-N antibodies, M antigens, D and E their widths; B pairs; H width of the first layer; R rank.
+N antibodies, M antigens, D and E their widths; B pairs; H width of the first layer.
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ from abag.core.arrays import Floats
 from abag.embed.sequences.chains import KINDS
 from abag.head.closed_form.pair_model import Arrays, PairVectors
 from abag.head.data.vectors import Standardizer
-from abag.head.model.config import FitConfig, is_used
-from abag.head.model.heads import LowRank, Mlp, Notebook, build_head
+from abag.head.model.heads import Mlp, plain_layers
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -36,11 +35,9 @@ PAIRS_PER_BATCH = 4096
 
 @dataclass(frozen=True, slots=True)
 class NetworkSettings:
-    """Shape of a network, and the scaling of its output to pKd."""
+    """Hidden widths of a network, and the scaling of its output to pKd."""
 
-    head: str
     widths: tuple[int, ...]
-    rank: int
     pkd_mean: float
     pkd_scale: float
 
@@ -50,7 +47,7 @@ class NetworkModel:
     """One trained network."""
 
     settings: NetworkSettings
-    model: nn.Module
+    model: Mlp
     antibody: Standardizer
     antigen: Standardizer
 
@@ -99,37 +96,23 @@ class NetworkModel:
         antigen: Standardizer,
     ) -> NetworkModel:
         """Make a network with these weights."""
+        if min(settings.widths, default=0) < 1:
+            msg = f"widths are {settings.widths}; expected one or more, each at least 1"
+            raise ValueError(msg)
+        inputs = len(antibody.mean), len(antigen.mean)
         # Built without memory, because an altered record may have any width.
         with torch.device("meta"):
-            shape = {"widths": settings.widths, "rank": settings.rank, "dropout": 0.0}
-            used = {name: one for name, one in shape.items() if is_used(name, settings.head)}
-            config = FitConfig(head=settings.head, **used)  # type: ignore[arg-type] # it checks
-            model = build_head(config, len(antibody.mean), len(antigen.mean))
+            model = Mlp(*inputs, settings.widths, plain_layers(dropout=0.0))
         model.load_state_dict(weights, assign=True)
         return cls(settings, model.eval(), antibody, antigen)
 
 
-def factorise(model: nn.Module, antibody_width: int) -> tuple[Callable[..., Tensor], ...]:
-    """Factorise a head in evaluation mode into three functions: antibodies, antigens and combine.
+def factorise(model: Mlp, antibody_width: int) -> tuple[Callable[..., Tensor], ...]:
+    """Factorise a network in evaluation mode into functions: antibodies, antigens and combine.
 
     ``combine(antibodies(x_ND)[i], antigens(x_ME)[j])``, of vectors (N, H) and (M, H), is the output
-    of the head for the pairs (i, j), (B,), up to rounding.
-
-    Raises
-    ------
-    TypeError
-        If the head is no `Mlp`, `Notebook` or `LowRank`.
+    of the network for the pairs (i, j), (B,), up to rounding.
     """
-    if isinstance(model, LowRank):
-
-        def combine(a_BR: Tensor, g_BR: Tensor) -> Tensor:
-            scores_B1: Tensor = model.out(torch.cat([a_BR, g_BR, a_BR * g_BR], dim=1))
-            return scores_B1.squeeze(1)
-
-        return model.antibody, model.antigen, combine
-    if not isinstance(model, Mlp | Notebook):
-        msg = f"cannot factorise a head of class {type(model).__name__}"
-        raise TypeError(msg)
     first, rest = cast("nn.Linear", model.layers[0]), model.layers[1:]
     left_DH, right_EH = first.weight[:, :antibody_width].T, first.weight[:, antibody_width:].T
     return (

@@ -33,7 +33,7 @@ from abag.head.clustering.mmseqs import mmseqs_cluster, mmseqs_version
 if TYPE_CHECKING:
     from abag.embed.sequences.chains import Chains, Kind
     from abag.head.data.labels import LabelledPairs
-    from abag.head.regimes.split_options import ClusterTool, ComparedRegion, SplitOptions
+    from abag.head.regimes.split_options import ComparedRegion, SplitOptions
 
 
 CLUSTERS_VERSION = 1
@@ -59,8 +59,8 @@ class PairGroups:
     """Folder of cached clusters; None: they are not kept."""
     tools: dict[str, str] = field(default_factory=dict)
     """What computed the clusters of each kind."""
-    _labels: dict[tuple[Kind, float, str], Ints] = field(default_factory=dict)
-    _found: dict[tuple[Kind, float, ClusterTool], Ints] = field(default_factory=dict)
+    _labels: dict[tuple[Kind, float], Ints] = field(default_factory=dict)
+    _found: dict[tuple[Kind, float], Ints] = field(default_factory=dict)
     _peptides: Ints | None = None
     _clones: Ints | None = None
 
@@ -88,7 +88,7 @@ class PairGroups:
             n_antigens = len(self.pairs.table.sequences["antigen"].keys)
             return number_by_appearance(self.pairs.antibody * n_antigens + self.pairs.antigen)
         kind: Kind = "antibody" if method == "antibody" else "antigen"
-        labels = self._clusters(kind, self.identity(kind), self.options.cluster_tool)
+        labels = self._clusters(kind, self.identity(kind))
         if kind == "antibody" and self.options.antibody_by == "fv":
             return join_clusters(labels, self.clones)
         return labels
@@ -103,24 +103,21 @@ class PairGroups:
 
     def near_antigens(self, identity: float) -> Ints:
         """Return the group of each pair, (P,), by antigens that are at least so identical."""
-        least = max(identity, self.identity("antigen"))
-        return self._clusters("antigen", least, self.options.cluster_tool)
+        return self._clusters("antigen", max(identity, self.identity("antigen")))
 
     def levels(self) -> dict[str, dict[str, Ints]]:
         """Return the group of each pair, shape (P,), by kind (or ``pair``) and closeness.
 
-        They come from the exact method, whatever the split used. Above `FEW_SEQUENCES` only the
-        identity of the split is included, above `MANY_SEQUENCES` only if the split needed it.
+        Above `FEW_SEQUENCES` only the identity of the split is included, above `MANY_SEQUENCES`
+        only if the split needed it.
         """
         result: dict[str, dict[str, Ints]] = {"pair": {"exact": self.of_method("random")}}
         for kind in IDENTITY_LEVELS:
             wanted = self._counted(kind)
-            tool: ClusterTool = "builtin"
             if len(self.pairs.table.sequences[kind].keys) > MANY_SEQUENCES[kind]:
-                tool = self.options.cluster_tool
-                wanted = [t for t in wanted if (kind, t, tool) in self._found]
+                wanted = [t for t in wanted if (kind, t) in self._found]
             result[kind] = {"exact": self.pairs.index(kind)}
-            result[kind] |= {f"{t:g}": self._clusters(kind, t, tool) for t in wanted}
+            result[kind] |= {f"{t:g}": self._clusters(kind, t) for t in wanted}
         antibody, antigen = (
             result[kind].get(f"{self.identity(kind):g}") for kind in IDENTITY_LEVELS
         )
@@ -149,25 +146,24 @@ class PairGroups:
         n = len(self.pairs.table.sequences[kind].keys)
         return sorted({*IDENTITY_LEVELS[kind], own} if n <= FEW_SEQUENCES[kind] else {own})[::-1]
 
-    def _clusters(self, kind: Kind, identity: float, tool: ClusterTool) -> Ints:
+    def _clusters(self, kind: Kind, identity: float) -> Ints:
         """Cluster of each pair's sequence, shape (P,)."""
-        if (kind, identity, tool) not in self._found:
-            labels = self._load_or_compute(kind, identity, tool)[self.pairs.index(kind)]
-            self._found[kind, identity, tool] = number_by_appearance(labels)
-        return self._found[kind, identity, tool]
+        if (kind, identity) not in self._found:
+            labels = self._load_or_compute(kind, identity)[self.pairs.index(kind)]
+            self._found[kind, identity] = number_by_appearance(labels)
+        return self._found[kind, identity]
 
-    def _load_or_compute(self, kind: Kind, identity: float, tool: ClusterTool) -> Ints:
+    def _load_or_compute(self, kind: Kind, identity: float) -> Ints:
         """Cluster of each unique sequence; one search finds those of all counted identities."""
         unique = self.pairs.table.sequences[kind]
-        chosen = choose_method(kind, len(unique.keys), self.options.antibody_by, tool)
-        if tool == self.options.cluster_tool:
-            self.tools[kind] = chosen.name
-        if (kind, identity, chosen.name) not in self._labels:
+        chosen = choose_method(kind, len(unique.keys), self.options.antibody_by)
+        self.tools[kind] = chosen.name
+        if (kind, identity) not in self._labels:
             is_exact = not chosen.name.startswith("MMseqs2")
             wanted = {identity, *self._counted(kind)} if is_exact else {identity}
             found = cached_clusters(chosen, unique.keys, unique.chains, wanted, self.cache)
-            self._labels |= {(kind, t, chosen.name): labels for t, labels in found.items()}
-        return self._labels[kind, identity, chosen.name]
+            self._labels |= {(kind, t): labels for t, labels in found.items()}
+        return self._labels[kind, identity]
 
 
 def with_clusters(
@@ -206,19 +202,14 @@ class ClusterMethod(NamedTuple):
     call: Callable[[Sequence[Chains], Sequence[float]], list[Ints]]
 
 
-def choose_method(
-    kind: Kind, n: int, antibody_by: ComparedRegion, tool: ClusterTool = "auto"
-) -> ClusterMethod:
-    """Choose how n sequences of a kind are clustered."""
+def choose_method(kind: Kind, n: int, antibody_by: ComparedRegion) -> ClusterMethod:
+    """Choose how n sequences of a kind are clustered: many by MMseqs2 if it is installed."""
     method: Callable[..., list[Ints]] = antigen_clusters
     if kind == "antibody":
         if antibody_by == "cdrh3":
             return ClusterMethod("built-in, CDRH3", cdrh3_clusters)
         method = antibody_clusters
-    many = n > MANY_SEQUENCES[kind]
-    # Leaks are counted by the exact method even if MMseqs2 made the split.
-    found = mmseqs_version() if tool == "mmseqs" or (tool == "auto" and many) else None
-    if tool == "mmseqs" or found:
+    if n > MANY_SEQUENCES[kind] and (found := mmseqs_version()):
         return ClusterMethod(f"MMseqs2 {found}", partial(method, method=mmseqs_cluster))
     return ClusterMethod("built-in", method)
 

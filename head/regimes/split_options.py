@@ -8,7 +8,6 @@ from typing import Literal, TypeAlias
 from abag.core.options import BadOption, Options, option
 
 ComparedRegion: TypeAlias = Literal["fv", "cdrh3"]
-ClusterTool: TypeAlias = Literal["auto", "builtin", "mmseqs"]
 AdapterRows: TypeAlias = Literal["leave-out", "train"]
 SPLIT_VALUES = {
     "auto": ("",), "random": ("",), "antigen": ("",), "antibody": ("",), "both": ("",),
@@ -40,11 +39,6 @@ class SplitOptions(Options, group="Split"):
         "fv",
         rare=True,
         help="Region of an antibody that is compared: both variable domains, or CDRH3.",
-    )
-    cluster_tool: ClusterTool = option(
-        "auto",
-        rare=True,
-        help="Clustering method; auto: MMseqs2 for many antigens if it is installed.",
     )
     seed: int = option(
         0, low=0, help="Seed of the split, and of all else that is random in training."

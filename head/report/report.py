@@ -95,7 +95,7 @@ def _command(r: RunResults, run: str) -> str:
         if isinstance(value, dict):
             words += [word for pair in value.items() for word in (one.flag, "=".join(pair))]
         elif isinstance(value, bool):
-            words.append(one.flag if value else f"--no-{one.flag[2:]}")
+            words.append(one.flag)
         else:
             several = isinstance(value, list)
             words += [one.flag, ",".join(map(str, value)) if several else str(value)]

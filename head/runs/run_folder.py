@@ -144,9 +144,12 @@ def fold_paths(run: Path, n_folds: int) -> list[FoldPaths]:
     return [FoldPaths(folder, folder / "log.jsonl") for folder in folders]
 
 
-def stack_folder(run: Path, first_fold: int) -> Path:
-    """Return the folder of the checkpoints of folds that train as one stack, by its first one."""
-    return run / "checkpoints" / f"stack-{first_fold:02d}"
+def stack_folder(run: Path, first_fold: int, n_folds: int) -> Path:
+    """Return the folder of the checkpoints of folds that train as one stack.
+
+    On another device stacks have other sizes, and begin again in other folders.
+    """
+    return run / "checkpoints" / f"stack-{first_fold:02d}-of-{n_folds}"
 
 
 def finished_summary(run: Path, record: Mapping[str, Any]) -> RunSummary | None:

@@ -9,7 +9,7 @@ from abag.core.options import Options, flag, option
 CHOSEN_BY_SWEEP = frozenset(
     {
         "antibody_pooling", "antigen_pooling", "dropout", "folds", "head", "learning_curve", "loss",
-        "lr", "members", "preset", "rank", "repeats", "weight_decay", "widths",
+        "lr", "members", "preset", "repeats", "weight_decay", "widths",
     }
 )  # fmt: skip
 """Options of ``fit`` that a sweep searches, sets itself or does not use."""

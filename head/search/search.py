@@ -23,7 +23,7 @@ from abag.head.closed_form.registry import CLOSED_FORM, ON_VECTORS
 from abag.head.data.labels import LabelledPairs
 from abag.head.evaluation.baselines import inner_folds as pairs_inner_folds
 from abag.head.evaluation.metrics import METRICS, MeasuredRows
-from abag.head.model.config import FitConfig, is_used
+from abag.head.model.config import VALIDATION_PAIRS, FitConfig, is_used
 from abag.head.model.losses import LOSSES
 from abag.head.regimes.splits import TRAIN, VALIDATION, Split, TooFewGroups, grouped_folds
 from abag.head.training.stack import Member, PairStandardizer, StackedHeads
@@ -31,8 +31,6 @@ from abag.head.training.step import step_seed
 from abag.head.training.torch_settings import matrix_threads
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     import torch
     from numpy.typing import NDArray
 
@@ -46,14 +44,9 @@ SHAPES: Mapping[str, Mapping[str, Any]] = {
     "mlp 320-128 (small)": {"head": "mlp", "widths": (320, 128)},
     "mlp 512-256-128": {"head": "mlp", "widths": (512, 256, 128)},
     "mlp 1280-640-256 (medium)": {"head": "mlp", "widths": (1280, 640, 256)},
-    "lowrank 16": {"head": "lowrank", "rank": 16},
-    "lowrank 64": {"head": "lowrank", "rank": 64},
     **{name: {"head": name} for name in ON_VECTORS},
 }
-"""Shapes of networks, and heads in closed form.
-
-The preset ``large`` is left out: it takes as long as all other networks together.
-"""
+"""Shapes of networks, and heads in closed form."""
 RANGES: Mapping[str, tuple[float, float]] = {
     "dropout": (0.0, 0.5), "lr": (1e-4, 1e-2), "weight_decay": (1e-3, 1.0),
 }  # fmt: skip
@@ -82,8 +75,6 @@ class SearchProblem:
     config: FitConfig
     """Everything that is not searched, such as epochs, the selecting metric and the seed."""
     device: torch.device
-    store: Path | None = None
-    """Folder of the vectors, for the place of ``--compile-cache``."""
 
     @property
     def folds(self) -> int:
@@ -224,13 +215,12 @@ def _make_stack(problem: SearchProblem, batch: Sequence[Params]) -> StackedHeads
     configs = [replace(problem.config, **fit_options(params)) for params in batch]
     training = [np.flatnonzero(problem.fold != fold) for fold in range(problem.folds)]
     n_training = max(map(len, training))
-    size, accumulate = problem.config.fitting_batch(n_training)
     antibody_ND = problem.vectors("antibody", configs[0].antibody_pooling)
     antigen_ME = problem.vectors("antigen", configs[0].antigen_pooling)
     members = [
         Member(
             seed=config.seed + fold,
-            lr=config.peak_lr(size * accumulate),
+            lr=config.filled().lr,
             weight_decay=config.filled().weight_decay,
             dropout=config.filled().dropout,
         )
@@ -279,8 +269,8 @@ def _scored(problem: SearchProblem) -> tuple[list[NDArray[np.int64]], list[Measu
 
 def _scored_rows(problem: SearchProblem, fold: int) -> NDArray[np.int64]:
     """Return the pairs of an inner fold that are scored: all, or a fixed random subset."""
-    rows, size = np.flatnonzero(problem.fold == fold), problem.config.validate_pairs
-    if size == 0 or size >= len(rows):
+    rows, size = np.flatnonzero(problem.fold == fold), VALIDATION_PAIRS
+    if size >= len(rows):
         return rows
     rng = np.random.default_rng([problem.config.seed, FOLD_SUBSET, fold])
     return np.sort(rng.permutation(rows)[:size])

@@ -180,7 +180,7 @@ def count_trials(study: Study) -> int:
 def run_trials(study: Study, problem: SearchProblem, wanted: int) -> None:
     """Score batches of trials until there are as many trials as wanted."""
     progress = bar(total=wanted, initial=count_trials(study), desc="trials")
-    with progress, torch_settings(problem.device, problem.config, problem.store):
+    with progress, torch_settings(problem.device, problem.config):
         while (remaining := wanted - count_trials(study)) > 0:
             with naming_damage("journal.log"):
                 batch = _ask(study, problem, min(BATCH_TRIALS, remaining))

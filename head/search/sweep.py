@@ -232,7 +232,6 @@ def _define_search(
         poolings={kind: found.folder.poolings for kind, found in inputs.vectors.items()},
         config=config,
         device=resolve_device(config.device),
-        store=inputs.store.path,
     )
     for fold in range(folds):  # raises before anything is written
         training_labels(pairs, np.flatnonzero(problem.fold != fold))

@@ -3,7 +3,7 @@
 A checkpoint is a safetensors file that is written atomically. Its header holds the state as JSON,
 and a digest over the state and every tensor's name, dtype, shape and bytes. Nothing is unpickled.
 ``latest`` and ``previous`` hold everything that training needs, including the best weights so far,
-so one rename updates all of it; ``best`` holds the best weights alone.
+so one rename updates all of it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-SCHEMA = 3
+SCHEMA = 4
 
 
 class CheckpointDamaged(AbagError):
@@ -49,7 +49,7 @@ class TrainingCheckpoint:
 
 
 def save_rotating(folder: Path, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
-    """Write ``latest``, keeping the one before as ``previous``.
+    """Write ``latest`` atomically, keeping the one before as ``previous``.
 
     Between the two renames there is no ``latest``; ``previous`` is then the newest. Tensors may
     have any shape, dtype and device; the state consists of JSON values.
@@ -59,23 +59,7 @@ def save_rotating(folder: Path, tensors: Mapping[str, Tensor], state: Mapping[st
     DiskFull
         If the file cannot be written.
     """
-    save(folder / "latest", tensors, state, folder / "previous")
-
-
-def save(
-    path: Path,
-    tensors: Mapping[str, Tensor],
-    state: Mapping[str, Any],
-    previous: Path | None = None,
-) -> None:
-    """Write one checkpoint atomically, moving the existing one to `previous`.
-
-    Raises
-    ------
-    DiskFull
-        If the file cannot be written.
-    """
-    own = _unshared(tensors)
+    path, own = folder / "latest", _unshared(tensors)
     text = json.dumps(state, sort_keys=True, allow_nan=False)
     header = {"schema": str(SCHEMA), "state": text, "digest": digest(own, text)}
     with replacing(path) as partial:
@@ -87,8 +71,8 @@ def save(
                 "space and run the same command again."
             )
             raise DiskFull(msg) from error
-        if previous is not None and path.exists():
-            path.replace(previous)
+        if path.exists():
+            path.replace(folder / "previous")
 
 
 def _unshared(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -139,11 +123,6 @@ def load(path: Path) -> TrainingCheckpoint:
 
 
 _DELETE = "Delete it to resume from the previous checkpoint."
-
-
-def has_checkpoint(folder: Path) -> bool:
-    """Whether a training has saved a checkpoint in a folder."""
-    return any((folder / name).exists() for name in ("latest", "previous"))
 
 
 def load_newest(folder: Path) -> TrainingCheckpoint | None:

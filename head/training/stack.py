@@ -3,9 +3,9 @@
 P pairs, M members, G training sets, F folds, R rows. Member k of ``fit --members K`` has the
 initial weights of a single run with ``--seed`` seed + k. Its training set is a bootstrap sample: as
 many groups as there are, drawn with replacement, each with all its pairs. The groups that a member
-never drew are as new to it as test groups, and sigma is calibrated on them (`uncertainty`). Heads
-without bootstrap, and the heads of one fold of a sweep, read the same pairs in the same order, so
-each batch is gathered once for all of them.
+never drew are as new to it as test groups, and sigma is calibrated on them (`uncertainty`). The
+heads of one fold of a sweep read the same pairs in the same order, so each batch is gathered once
+for all of them.
 
 The folds of a cross-validation have statistics of their own, so the same pair has other inputs and
 another target in each. The tables hold all pairs once per fold: pair p of fold f is row p + f P.
@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,13 +24,12 @@ import torch
 from abag.core.messages import detail
 from abag.head.data.labels import training_labels
 from abag.head.data.vectors import Standardizer
-from abag.head.model.heads import build_head, build_stacked_heads
+from abag.head.model.heads import Mlp, build_stacked_heads, plain_layers
 from abag.head.regimes.splits import TRAIN
 from abag.head.training.step import (
     TrainingPairs,
     TrainingStep,
     VectorTables,
-    choose_mode,
     cosine_rates,
     make_epoch_batches,
     predict_rows,
@@ -40,7 +38,7 @@ from abag.head.training.step import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
@@ -109,15 +107,14 @@ class PairStandardizer:
         )
 
 
-def make_members(config: FitConfig, n_training: int, training_sets: int) -> list[Member]:
+def make_members(config: FitConfig, training_sets: int) -> list[Member]:
     """Return the members of a fit, in the order of their training sets."""
     filled = config.filled()
-    size, accumulate = config.fitting_batch(n_training)
     heads = max(config.members, training_sets)
     return [
         Member(
             seed=seed,
-            lr=config.peak_lr(size * accumulate),
+            lr=filled.lr,
             weight_decay=filled.weight_decay,
             dropout=filled.dropout,
         )
@@ -130,7 +127,7 @@ def make_training_sets(
 ) -> list[NDArray[np.int64]]:
     """Return all training pairs, shape (N,), as one set, or a bootstrap sample per head."""
     training = split.rows(TRAIN)
-    if config.members == 1 or not config.bootstrap:
+    if config.members == 1:
         return [training]
     seeds = range(config.seed, config.seed + config.members)
     return [draw_bootstrap_sample(training, split.group[training], seed) for seed in seeds]
@@ -166,7 +163,7 @@ class StackedHeads:
     members : sequence of Member
         Those of the first training set, then those of the second, and so on.
     config : FitConfig
-        What the members share: shape, epochs, loss, warm-up, precision.
+        What the members share: shape, epochs, loss, precision.
     epoch_pairs : sequence of int
         Pairs per epoch of each training set. Of a larger set each epoch uses a different part; a
         smaller one is repeated.
@@ -215,11 +212,11 @@ class StackedHeads:
         )
         # Folds are in the precision of separate training.
         in_bf16 = uses_bf16(config, device, stacked=len(members) > len(scalings))
-        self.tables = _place_tables(vectors, on_device, shape[1:], config, device)
+        self.tables = _place_tables(vectors, on_device, shape[1:], device)
         self.model = build_stacked_heads(
-            config,
             antibody_ND.shape[1],
             antigen_ME.shape[1],
+            config.filled().widths,
             [initial_seed(member.seed) for member in members],
             [member.dropout for member in members],
         ).to(device)
@@ -229,17 +226,9 @@ class StackedHeads:
             in_bf16=in_bf16,
             alike=len({(member.lr, member.weight_decay) for member in members}) == 1,
         )  # fmt: skip
-        self.set_mode(self.epochs * self.steps)
         self.rates_S = np.zeros(0, np.float32)
         self.thread = ThreadPoolExecutor(1)
         self.planned: dict[int, Future[EpochBatches]] = {}
-
-    def set_mode(self, steps: int, before: str | None = None) -> str:
-        """Choose how the remaining steps run, before the first one; return the reason."""
-        requested, heads = self.config.compile, len(self.members)
-        mode, why = choose_mode(requested, self.device, steps, heads, before)
-        self.training_step.mode = mode
-        return why
 
     def epoch_batches(self, epoch: int) -> EpochBatches:
         """Order the rows of every training set for one epoch."""
@@ -248,10 +237,8 @@ class StackedHeads:
 
     def begin_epoch(self, epoch: int, first_step: int = 0) -> None:
         """Prepare the steps of an epoch from `first_step` on."""
-        total, warmup = self.epochs * self.steps, self.config.filled().warmup
-        rates_MS = [
-            cosine_rates(epoch * self.steps, self.steps, total, warmup, m.lr) for m in self.members
-        ]
+        total = self.epochs * self.steps
+        rates_MS = [cosine_rates(epoch * self.steps, self.steps, total, m.lr) for m in self.members]
         self.rates_S = np.stack(rates_MS, axis=-1) if self.stacked else rates_MS[0]
         planned = self.planned.pop(epoch, None) or self.thread.submit(self.epoch_batches, epoch)
         self.training_step.begin_epoch(planned.result(), self.rates_S, first_step)
@@ -300,21 +287,20 @@ def _place_tables(
     standardized: tuple[NDArray[np.float32], NDArray[np.float32]],
     pairs: TrainingPairs,
     shape_AB: tuple[int, ...],
-    config: FitConfig,
     device: torch.device,
 ) -> VectorTables:
     """Put both tables where they fit, and report where."""
     antibody_ND, antigen_ME = map(torch.from_numpy, standardized)
     needed = antibody_ND.nbytes + antigen_ME.nbytes
-    place = config.tables
-    if place == "auto":
-        # A CPU has the tables in memory already.
-        free = torch.cuda.mem_get_info(device)[0] / 2 if device.type == "cuda" else float("inf")
-        place = "device" if needed <= free else "host"
+    fit = fit_on_device(needed, device)
     if device.type != "cpu":
-        detail(f"vectors: {needed / 2**20:.0f} MiB on the {place}")
-    host_shape = shape_AB if place == "host" else None
-    return VectorTables(antibody_ND, antigen_ME, pairs, device, host_shape)
+        detail(f"vectors: {needed / 2**20:.0f} MiB on the {'device' if fit else 'host'}")
+    return VectorTables(antibody_ND, antigen_ME, pairs, device, None if fit else shape_AB)
+
+
+def fit_on_device(needed_bytes: int, device: torch.device) -> bool:
+    """Whether vectors fit in half of a GPU's free memory; a CPU has them in memory already."""
+    return device.type != "cuda" or needed_bytes <= torch.cuda.mem_get_info(device)[0] / 2
 
 
 def folds_per_stack(
@@ -334,31 +320,23 @@ def folds_per_stack(
     if not cpu:
         return max(1, MAX_TABLE_BYTES // table_bytes)
     with torch.device("meta"):
-        head = build_head(config, *(x_ND.shape[1] for x_ND in vectors))
+        antibody_width, antigen_width = (x_ND.shape[1] for x_ND in vectors)
+        layers = plain_layers(dropout=0.0)
+        head = Mlp(antibody_width, antigen_width, config.filled().widths, layers)
     weight_bytes = sum(parameter.nbytes for parameter in head.parameters())
     return max(1, MAX_CPU_BYTES // (table_bytes + 5 * weight_bytes))
 
 
-def group_folds(
-    splits: Sequence[Split],
-    config: FitConfig,
-    size: int,
-    alone: Collection[int] = (),
-    begun: Mapping[int, int] | None = None,
-) -> list[list[int]]:
+def group_folds(splits: Sequence[Split], config: FitConfig, size: int) -> list[list[int]]:
     """Group the folds whose steps have the same shapes.
 
-    Groups that were begun stay as they are when a run is resumed. Folds with several heads
-    are stacks already, and early stopping ends each fold at its own step: both train one by one.
+    Folds with several heads are stacks already, and early stopping ends each fold at its own step:
+    both train one by one.
 
     Parameters
     ----------
     size : int
         Most folds of a group, see `folds_per_stack`; they are divided evenly.
-    alone : collection of int
-        Folds that were begun one by one.
-    begun : mapping, optional
-        How many folds a group has that was begun, by its first one.
 
     Returns
     -------
@@ -371,17 +349,9 @@ def group_folds(
         n_pairs = len(split.rows(TRAIN))
         batch = config.fitting_batch(n_pairs)
         shape = (*batch, steps_per_epoch(n_pairs, *batch))
-        groups.setdefault((fold,) if one_by_one or fold in alone else shape, []).append(fold)
-    return [stack for group in groups.values() for stack in _divide(group, size, begun or {})]
-
-
-def _divide(group: list[int], size: int, begun: Mapping[int, int]) -> list[list[int]]:
-    """Divide a group evenly, but for the parts that were begun."""
-    stacks = []
-    while group:
-        if (count := begun.get(group[0])) is None:
-            fresh = len(list(takewhile(lambda fold: fold not in begun, group)))
-            count = -(-fresh // -(-fresh // size))
-        stacks.append(group[:count])
-        group = group[count:]
-    return stacks
+        groups.setdefault((fold,) if one_by_one else shape, []).append(fold)
+    return [
+        stack.tolist()
+        for group in groups.values()
+        for stack in np.array_split(group, -(-len(group) // size))
+    ]

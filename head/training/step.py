@@ -38,15 +38,11 @@ if TYPE_CHECKING:
     from abag.head.model.config import Compile, FitConfig
 
 CompiledMode = Literal["off", "graph", "full"]
-COMPILE_S = 20.0
-"""Time that torch.compile adds to the first step: 16 to 30 s with an empty cache."""
-SAVED_S = 6.5e-5
-"""Time that a compiled step of one head saves beside a CUDA graph: 0.272 instead of 0.337 ms with
-the default preset on an H200 (benchmarks/results/fit_nvidia-h200_2026-11-21.md). The work of a
-stack that the compiler fuses grows with its heads."""
 PREDICTION_BATCH, CPU_PREDICTION_BATCH = 16384, 2048
 """Pairs per forward pass of a prediction, on a GPU and a CPU: 150 and 19 MB of inputs at the usual
 widths, and as much for each layer."""
+MAX_GRADIENT_NORM = 1.0
+"""Of one head; larger gradients are scaled down to it."""
 NORM_EPS = 1e-6
 """As in `torch.nn.utils.clip_grad_norm_`."""
 
@@ -168,17 +164,15 @@ class AdamW:
         Decoupled weight decay of each member, of matrices, not of biases and norms.
     lr : Tensor, shape=() or (M,)
         Holds the learning rate of the current step; shape (M,) for stacked heads.
-    clip : float
-        Largest norm of a member's gradient; 0: no clipping.
     alike : bool
         Whether all members have the same learning rate and weight decay, so that one call of the
         kernel updates them all.
     """
 
     def __init__(
-        self, model: nn.Module, decay_M: Sequence[float], lr: Tensor, clip: float, *, alike: bool
+        self, model: nn.Module, decay_M: Sequence[float], lr: Tensor, *, alike: bool
     ) -> None:
-        self.lr, self.clip, self.stacked = lr, clip, lr.ndim == 1
+        self.lr, self.stacked = lr, lr.ndim == 1
         self.named = dict(model.named_parameters())
         self.state = {
             f"{name}.{key}": torch.zeros(shape, device=p.device)
@@ -203,10 +197,10 @@ class AdamW:
     @torch.no_grad()
     def update(self) -> None:
         """Clip and apply the gradients."""
-        if self.clip and self.stacked:
-            clip_members([p.grad for p in self.named.values() if p.grad is not None], self.clip)
-        elif self.clip:
-            nn.utils.clip_grad_norm_(self.named.values(), self.clip)
+        if self.stacked:
+            clip_members([p.grad for p in self.named.values() if p.grad is not None])
+        else:
+            nn.utils.clip_grad_norm_(self.named.values(), MAX_GRADIENT_NORM)
         for member, names, decay in self.groups:
             steps = [self.state[f"{name}.step"] for name in names]
             adamw(
@@ -234,14 +228,18 @@ class AdamW:
         return [t if self.whole else t[member] for t in tensors if t is not None]
 
 
-def clip_members(gradients: Sequence[Tensor], clip: float) -> None:
+def clip_members(gradients: Sequence[Tensor]) -> None:
     """Clip each member's gradients, of shape (M, ...), in place by their norm."""
     norms = [vector_norm(gradient.flatten(1), dim=1) for gradient in gradients]
-    scale_M = (clip / (vector_norm(torch.stack(norms), dim=0) + NORM_EPS)).clamp(max=1.0)
+    scale_M = (MAX_GRADIENT_NORM / (vector_norm(torch.stack(norms), dim=0) + NORM_EPS)).clamp(
+        max=1.0
+    )
     for gradient in gradients:
         gradient.mul_(scale_M.view(-1, *[1] * (gradient.ndim - 1)))
 
 
+WARMUP = 0.05
+"""Share of all steps in which the learning rate rises."""
 ORDER, DROPOUT = 1, 2  # streams of the seed
 
 
@@ -310,9 +308,7 @@ def make_epoch_batches(
     return EpochBatches(np.stack(sets, axis=2), np.stack(weights, axis=2))
 
 
-def cosine_rates(
-    first: int, count: int, total: int, warmup: float, lr: float
-) -> NDArray[np.float32]:
+def cosine_rates(first: int, count: int, total: int, lr: float) -> NDArray[np.float32]:
     """Return the learning rates of consecutive steps: a linear rise, then half a cosine.
 
     Parameters
@@ -321,8 +317,6 @@ def cosine_rates(
         The first step, counted from 0, and how many.
     total : int
         Steps of the whole training.
-    warmup : float
-        Fraction of all steps in which the rate rises.
     lr : float
         Peak rate.
 
@@ -331,7 +325,7 @@ def cosine_rates(
     NDArray, shape=(count,), dtype=float32
     """
     step = np.arange(first, first + count) + 1.0
-    rising = max(1.0, round(warmup * total))
+    rising = max(1.0, round(WARMUP * total))
     fallen = np.clip((step - rising) / max(1.0, total + 1 - rising), 0, 1)
     return np.float32(lr) * np.where(
         step < rising, step / rising, 0.5 * (1 + np.cos(np.pi * fallen))
@@ -379,9 +373,8 @@ class TrainingStep:
         self.in_bf16 = in_bf16
         if self.owns_generator:
             use_generator(model, generator)
-        self.optimizer = AdamW(model, decay_M, self.lr, config.clip, alike=alike)
-        self.mode: CompiledMode = "off"
-        """Set before the first step; see `choose_mode`."""
+        self.optimizer = AdamW(model, decay_M, self.lr, alike=alike)
+        self.mode = choose_mode(config.compile, device)
         self._prepared = False
         # An eager step is a method, which would keep this object in memory if it were kept here.
         self._compiled_loss: Callable[..., Tensor] | None = None
@@ -444,7 +437,6 @@ class TrainingStep:
             self.pairs.censored_P[rows_B],
             self.pairs.antigen_P[rows_B],
             weight_B,
-            self.config.rank_scope,
         )
         return (LOSSES[self.config.loss](predicted) * weight_B).sum(-1)
 
@@ -494,29 +486,11 @@ def uses_bf16(config: FitConfig, device: torch.device, *, stacked: bool) -> bool
     return stacked and supports_bf16(device)
 
 
-def choose_mode(
-    requested: Compile, device: torch.device, steps: int, heads: int, before: str | None = None
-) -> tuple[CompiledMode, str]:
-    """Choose how the remaining steps of a training run, and say why.
-
-    Parameters
-    ----------
-    requested : {"auto", "off", "graph", "full"}
-        The option ``--compile``.
-    steps, heads : int
-        Optimizer steps that are left, and heads that they train.
-    before : str, optional
-        What the checkpoint says: on a GPU a resumed training keeps it, for the same rounding.
-    """
-    if requested != "auto":
-        return requested, "as requested"
-    if device.type == "cpu":
-        return "off", "on a CPU compiling takes longer than it saves"
-    if before in ("graph", "full"):
-        return ("graph" if before == "graph" else "full"), "as before the interruption"
-    saved_s = steps * heads * SAVED_S
-    found = f"it would save about {saved_s:.1f} s and take {COMPILE_S:.0f} s"
-    return ("full" if saved_s > COMPILE_S else "graph"), found
+def choose_mode(requested: Compile, device: torch.device) -> CompiledMode:
+    """Choose how steps run: by default as one CUDA graph on a GPU, and eagerly on a CPU."""
+    if requested == "auto":
+        return "graph" if device.type == "cuda" else "off"
+    return requested
 
 
 def load_tensors(live: Mapping[str, Tensor], saved: Mapping[str, Tensor]) -> None:

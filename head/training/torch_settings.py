@@ -14,7 +14,6 @@ from abag.core.cores import SMALL_FOLD_PAIRS, count_cores
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from abag.head.model.config import FitConfig
 
@@ -24,15 +23,12 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 
 
 @contextmanager
-def torch_settings(
-    device: torch.device, config: FitConfig, store: Path | None = None
-) -> Iterator[None]:
+def torch_settings(device: torch.device, config: FitConfig) -> Iterator[None]:
     """Set torch's process-wide settings for one training, and restore them afterwards.
 
     The device is made the current one, because CUDA graphs are captured there. Compiled kernels are
-    kept in the user's cache, or in ``STORE-compiled`` if ``compile_cache`` says so. What a CPU
-    frees stays with the process from then on, see `keep_freed_memory`, until
-    `return_freed_memory`.
+    kept in the user's cache. What a CPU frees stays with the process from then on, see
+    `keep_freed_memory`, until `return_freed_memory`.
     """
     if device.type == "cpu":
         keep_freed_memory()
@@ -43,12 +39,9 @@ def torch_settings(
     if config.deterministic and not deterministic:  # the call imports the compiler: 2 s
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # required by cuBLAS
         torch.use_deterministic_algorithms(True)
-    kernels = None
-    if store is not None and config.compile_cache == "store":
-        kernels = store.absolute().with_name(f"{store.name}-compiled")
     try:
         with (
-            keeping_kernels(kernels),
+            keeping_kernels(),
             torch.cuda.device(device) if device.type == "cuda" else nullcontext(),
         ):
             yield

@@ -31,9 +31,9 @@ from abag.core.files import make_folder
 from abag.core.messages import bar, detail, say
 from abag.head.evaluation import metrics
 from abag.head.evaluation.comparison import antigen_groups
-from abag.head.model.config import RunMismatch
+from abag.head.model.config import VALIDATION_PAIRS, RunMismatch
 from abag.head.regimes.splits import TRAIN, VALIDATION
-from abag.head.training.checkpoint import load_newest, save, save_rotating
+from abag.head.training.checkpoint import load_newest, save_rotating
 from abag.head.training.stack import (
     PairStandardizer,
     StackedHeads,
@@ -301,13 +301,9 @@ class HeadProgress(TrainingProgress):
     best_score: list[float | None]
     best_step: list[int]
     stale: list[int]
-    """Validations since the best one."""
-    log_bytes: int = 0
-    """Size of the log of the first fold when this was saved."""
-    compiled: str | None = None
-    """How steps run, see `step.choose_mode`; None before the first one."""
-    further_log_bytes: list[int] = field(default_factory=list)
-    """Sizes of the logs of the other folds."""
+    """Epochs since the best one."""
+    log_bytes: list[int] = field(default_factory=list)
+    """Size of the log of each fold when this was saved."""
 
     @classmethod
     def unstarted(cls, training: str, heads: int) -> HeadProgress:
@@ -386,11 +382,11 @@ class Validation:
 
 def draw_validation_rows(split: Split, config: FitConfig) -> NDArray[np.int64]:
     """Draw the fixed random subset that is scored while training."""
-    rows, size = split.rows(VALIDATION), config.validate_pairs
-    if size == 0 or size >= len(rows):
+    rows = split.rows(VALIDATION)
+    if len(rows) <= VALIDATION_PAIRS:
         return rows
     rng = np.random.default_rng([config.seed, VALIDATION_SUBSET])
-    return np.sort(rng.permutation(rows)[:size])
+    return np.sort(rng.permutation(rows)[:VALIDATION_PAIRS])
 
 
 @dataclass(frozen=True, slots=True)
@@ -512,11 +508,7 @@ class HeadTraining(ResumableTraining):
                 for one, rows in zip(of_folds, training, strict=True)
             ],
             sets,
-            [
-                member
-                for rows in training
-                for member in make_members(config, len(rows), sets_per_fold)
-            ],
+            [member for _ in training for member in make_members(config, sets_per_fold)],
             config=config,
             epoch_pairs=np.repeat([len(rows) for rows in training], sets_per_fold).tolist(),
             device=inputs.device,
@@ -574,7 +566,7 @@ class HeadTraining(ResumableTraining):
             "batch_size": self.stack.batch_size,
             "accumulate": self.stack.accumulate,
             "epochs": self.progress.step // self.steps_per_epoch,
-            "compile": self.progress.compiled,
+            "compile": self.training_step.mode,
             "precision": "bf16" if self.training_step.in_bf16 else "fp32",
             "device": str(self.inputs.device),
         }
@@ -583,24 +575,20 @@ class HeadTraining(ResumableTraining):
         return np.split(of_heads, len(self.inputs.folds))
 
     def _announce(self) -> None:
-        config, members, folds = self.config, "", self.inputs.folds
+        members, folds = "", self.inputs.folds
         if len(self.heads) > 1:
             kind = "folds" if len(folds) > 1 else "heads"
             members = f"{len(self.heads)} {kind} in one step, "
             if len(self.stack.training_sets) > len(folds):
                 members += "each on its own bootstrap sample, "
             members += "in bf16, " * self.training_step.in_bf16
-        progress, left = self.progress, self.epochs * self.steps_per_epoch - self.progress.step
-        why = self.stack.set_mode(left, progress.compiled)
-        progress.compiled = self.training_step.mode
         if self.inputs.device.type != "cpu":
-            detail(f"{self.name}: --compile {progress.compiled}: {why}")
+            detail(f"{self.name}: --compile {self.training_step.mode}")
         total = sum(len(fold.split.rows(VALIDATION)) for fold in folds)
         detail(
             f"{self.name}: {members}{self.epochs} epochs of {self.steps_per_epoch} steps, "
             f"{self.stack.batch_size} x {self.stack.accumulate} pairs per step; validation every "
-            f"{config.validate_every} epoch{'s' * (config.validate_every > 1)} on "
-            f"{sum(map(len, self.validation.rows))} of {total} pairs, at the end on all"
+            f"epoch on {sum(map(len, self.validation.rows))} of {total} pairs, at the end on all"
         )
 
     def _begin_epoch(self, epoch: int, first_step: int) -> None:
@@ -610,21 +598,20 @@ class HeadTraining(ResumableTraining):
         self.training_step.run(step_in_epoch, step_seed(self.config.seed, self.progress.step))
 
     def _end_epoch(self, epochs_done: int) -> None:
-        fields: list[dict[str, Any]] = [{} for _ in self.inputs.folds]
-        if epochs_done == self.epochs or epochs_done % self.config.validate_every == 0:
-            scored = self.validation.score(self.progress)
-            validated = zip(self.inputs.folds, scored, self.validation.rows, strict=True)
-            for at, (fold, scores, rows) in enumerate(validated):
-                fields[at] = {"validation": scores, "validation_pairs": len(rows)}
-                if self.inputs.verbose:
-                    headline = ", ".join(
-                        f"{name} {value:.3f}"
-                        for name in metrics.headline_metrics()
-                        if (value := scores[name]) is not None
-                    )
-                    detail(f"{fold.name}: epoch {epochs_done}: validation {headline}")
-        seconds = round(self.elapsed_s() / len(fields), 3)  # each fold took its share
-        self._write_log([one | {"seconds": seconds} for one in fields])
+        fields: list[dict[str, Any]] = []
+        seconds = round(self.elapsed_s() / len(self.inputs.folds), 3)  # each fold took its share
+        scored = self.validation.score(self.progress)
+        validated = zip(self.inputs.folds, scored, self.validation.rows, strict=True)
+        for fold, scores, rows in validated:
+            fields.append({"validation": scores, "validation_pairs": len(rows), "seconds": seconds})
+            if self.inputs.verbose:
+                headline = ", ".join(
+                    f"{name} {value:.3f}"
+                    for name in metrics.headline_metrics()
+                    if (value := scores[name]) is not None
+                )
+                detail(f"{fold.name}: epoch {epochs_done}: validation {headline}")
+        self._write_log(fields)
 
     def _is_out_of_patience(self) -> bool:
         return all(self.progress.is_out_of_patience(k, self.config) for k in self.heads)
@@ -636,9 +623,7 @@ class HeadTraining(ResumableTraining):
     def _write_checkpoint(self) -> None:
         self._write_log()
         self._refuse_broken_weights()
-        self.progress.log_bytes, *self.progress.further_log_bytes = self.logs.sync()
-        # Before ``latest``: the best weights that ``latest`` refers to must exist.
-        save(self.checkpoints / "best", self.validation.best, asdict(self.progress))
+        self.progress.log_bytes = self.logs.sync()
         super()._write_checkpoint()
 
     def _restore(self, tensors: dict[str, Tensor] | None) -> None:
@@ -648,7 +633,7 @@ class HeadTraining(ResumableTraining):
         self.training_step.load(tensors)
         best, progress = self.validation.best, self.progress
         load_tensors(best, {name: tensors[f"best.{name}"] for name in best})
-        self.logs.resume(progress.step, (progress.log_bytes, *progress.further_log_bytes))
+        self.logs.resume(progress.step, progress.log_bytes)
 
     def _bar_fields(self) -> dict[str, str]:
         epoch, step_in_epoch = divmod(self.progress.step - 1, self.steps_per_epoch)

@@ -10,7 +10,7 @@ import pytest
 
 OPTIONS = {
     "widths": (8, 4), "epochs": 4, "batch_size": 8, "accumulate": 2, "save_every": 3, "patience": 3,
-    "device": "cpu", "validate_pairs": 8, "split": "random", "report": False,
+    "device": "cpu", "split": "random", "report": False,
 }  # fmt: skip
 
 
@@ -69,7 +69,7 @@ def snapshot(run):
         name = str(path.relative_to(run))
         if "checkpoints" in path.parts and path.suffix != ".jsonl":
             found = load(path)
-            timed = ("seconds", "log_bytes", "further_log_bytes")
+            timed = ("seconds", "log_bytes")
             state = {k: v for k, v in found.state.items() if k not in timed}
             kept[name] = (state, {n: t.numpy().tobytes() for n, t in found.tensors.items()})
         elif path.suffix == ".jsonl":

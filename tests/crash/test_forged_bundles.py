@@ -28,12 +28,12 @@ from abag.head.data.demo import demo_table
 from abag.head.prediction.bundle import RECORD, WEIGHTS, load_predictor, record_digest
 from abag.head.regimes.recogniser import NewSequences
 
-HEADS = ("mlp", "gp", "lowrank", "ridge", "stack", "one_hot_kernel", "one_hot_ridge", "variants")
+HEADS = ("mlp", "gp", "ridge", "stack", "one_hot_kernel", "one_hot_ridge", "variants")
 MOST_FORGERIES = 6000
 """Of one head; the fields of the others are drawn."""
 PARENT = "EVQLVESGGGLV"
 QUICK = {
-    "split": "random", "report": False, "widths": (8,), "epochs": 2, "rank": 4,
+    "split": "random", "report": False, "widths": (8,), "epochs": 2,
     "compile": "off", "device": "cpu", "say": lambda _text: None,
 }  # fmt: skip
 VALUES = [

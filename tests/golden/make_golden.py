@@ -249,7 +249,7 @@ def baselines(folder):
 
 OPTIONS = {
     "mlp": (
-        "--members 3", "--members 3 --no-bootstrap", "--loss huber", "--loss rank",
+        "--members 3", "--loss huber", "--loss rank",
         "--preset seed", "--widths 16,8", "--patience 1", "--accumulate 2 --batch-size 16",
         "--select rmse", "--weight-decay 1", "--dropout 0.5", "--lr 0.01",
     ),
@@ -467,7 +467,7 @@ REFUSALS = (
     "fit good.csv --head mlpp",
     "fit good.csv --epochs 0", "fit good.csv --split rondom", "fit good.csv --split column=absent",
     "fit good.csv --split file=absent.parquet", "fit good.csv --folds 1",
-    "fit good.csv --folds 1000", "fit good.csv --head ridge --rank 8",
+    "fit good.csv --folds 1000", "fit good.csv --head ridge --widths 8",
     "fit good.csv --antigen-identity 2", "fit good.csv --antibody-pooling median",
     "fit good.csv --antibody-encoder igt5",
     "fit good.csv --split mutations", "fit pairs.csv", "fit good.csv --store absent",
