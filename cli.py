@@ -258,25 +258,50 @@ def sweep(table: Path, store: Path, folder: Path, as_json: bool, **options: Any)
 
 
 @_command("head.prediction.options:PredictOptions")
-@_TABLE
+@click.argument("table", type=_PATH, required=False)
 @click.option("--run", type=_PATH, required=True,
               help="Folder of a run or of its predictor, or hf://user/name.")  # fmt: skip
-@click.option("--out", type=_PATH, required=True, help="Table to write: .csv, .tsv or .parquet.")
+@click.option("--out", type=_PATH, help="Table to write: .csv, .tsv or .parquet.")
+@click.option("--heavy", metavar="SEQUENCE", help="Heavy chain of one antibody, instead of TABLE.")
+@click.option("--light", metavar="SEQUENCE", help="Light chain of one antibody, instead of TABLE.")
 @_JSON
-def predict(table: Path, run: Path, out: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401
+def predict(
+    run: Path,
+    as_json: bool,
+    table: Path | None = None,
+    out: Path | None = None,
+    heavy: str = "",
+    light: str = "",
+    **options: Any,  # noqa: ANN401
+) -> None:
     """Write a table's rows with predicted pKd and its sigma.
 
     Unfamiliar sequences are flagged. Sequences that the store lacks are encoded first, with the
-    encoders of the run. A label column is copied but not used.
+    encoders of the run. A label column is copied but not used. With --antigen and --heavy, --light
+    or both, instead of TABLE and --out, the prediction of one pair is printed.
 
     \b
     Example:
       abag predict new.csv --run runs/first --out scored.csv
+      abag predict --run runs/first --heavy EVQL --light DIQM --antigen MKTI
     """
-    from abag import load_predictor
-    from abag.head.prediction.predict import describe_prediction
+    from abag import AbagError, load_predictor
+    from abag.head.prediction.predict import describe_pair, describe_prediction, predict_pair
     from abag.head.prediction.predict import predict as predict_table
 
+    if heavy or light:
+        if table is not None or out is not None:
+            msg = (
+                f"{'--heavy' if heavy else '--light'} predicts one pair and prints it. Leave out "
+                "TABLE and --out, or put the pair in the table."
+            )
+            raise AbagError(msg)
+        pair = predict_pair(load_predictor(run), heavy, light, **options)
+        _print(pair, as_json, describe_pair)
+        return
+    if table is None or out is None:
+        msg = "Give a TABLE and --out FILE, or one pair with --heavy, --light and --antigen."
+        raise AbagError(msg)
     summary = predict_table(table, load_predictor(run), out, progress=True, **options)
     _print(summary, as_json, describe_prediction)
 

@@ -265,8 +265,11 @@ def unknown_option(name: str, known: Sequence[OptionSchema], command: str) -> Ba
     meant = [one.name for one in known if words in one.declaration["help"].lower()]
     close = get_close_matches(name, names, n=2)
     meant = (meant[:2] or close) if " " in words else (close or meant[:2])
-    hint = f"did you mean {' or '.join(meant)}" if meant else f"expected one of {', '.join(names)}"
-    return BadOption(f"{name}: is not an option of {command}; {hint}.")
+    if meant:
+        hint = f"Did you mean {' or '.join(map(repr, meant))}?"
+    else:
+        hint = f"The options are {', '.join(names)}."
+    return BadOption(f"{command}: unknown option {name!r}. {hint}")
 
 
 def _without_none(annotation: Any) -> Any:  # noqa: ANN401 - any type

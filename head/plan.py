@@ -423,7 +423,7 @@ def _describe_machines(machines: Mapping[str, MachinePlan], *, verbose: bool) ->
         rows.append(row)
     measured = [f"{name} {one['basis']}" for name, one in known.items() if one["measured"]]
     others = "others are estimates" if measured else "all are estimates"
-    notes = [*measured, others] + [f"sessions are of {hours} h"] * sessions
+    notes = [*measured, others] + [f"Colab sessions needed ({hours} h each)"] * sessions
     lines = [*align(rows, numbers=True), f"times: {'; '.join(notes)}"]
     return lines + [f"{name}: {one['basis']}" for name, one in known.items() if verbose]
 

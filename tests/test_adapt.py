@@ -263,7 +263,7 @@ def test_training_stops_when_validation_stops_improving(given_split, tmp_path):
         ({"head_share": 1.0}, "--head-share: 1.0 is out of range"),
         ({"targets": ("q", "query", "value", "up")}, "--targets: no adapted encoder has up"),
         ({"layers": (1, 3)}, "--layers: no adapted encoder has 3"),
-        ({"ranks": 3}, "ranks: is not an option of adapt; did you mean rank"),
+        ({"ranks": 3}, "adapt: unknown option 'ranks'. Did you mean 'rank'"),
     ],
 )
 def test_invalid_options_are_refused_before_anything_is_written(

@@ -143,7 +143,7 @@ def test_invalid_input_is_refused_in_one_line(store, table):
         (VectorsMissing, "1 of 8. antibody", {"table": new}),
         (abag.AbagError, "no column for pkd", {"table": table.drop(columns="pKd")}),
         (abag.AbagError, "'cls' is not stored", {"table": table, "antigen_pooling": "cls"}),
-        (BadOption, "epochs: is not an option of dataset", {"table": table, "epochs": 3}),
+        (BadOption, "dataset: unknown option 'epochs'", {"table": table, "epochs": 3}),
         (BadOption, "split: 'x' is unknown", {"table": table, "split": "x"}),
     ]:  # fmt: skip
         with pytest.raises(error, match=words) as caught:

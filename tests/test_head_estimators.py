@@ -310,7 +310,7 @@ def test_invalid_input_is_refused_in_one_line(store, X, y):
             split="column=part").fit(X, y)),
         (BadOption, "^head: 'forest' is unknown", lambda: clone(ridge).set_params(
             head="forest").fit(X, y)),
-        (BadOption, "learning_rate: is not an option of AffinityRegressor; did you mean lr",
+        (BadOption, "AffinityRegressor: unknown option 'learning_rate'. Did you mean 'lr'",
          lambda: AffinityRegressor(learning_rate=1)),
         (BadOption, "n_splits: 1 is out of range", lambda: next(AntigenSplit(1).split(X))),
         (BadSplit, "the rows form only", lambda: next(AntigenSplit(99).split(X))),

@@ -205,9 +205,9 @@ def test_parts_of_the_default_head_that_a_large_table_leaves_out_are_named():
     assert found["head"] == ""
     found["head"] = describe_left_out(6_000)
     (line,) = [line for line in describe_plan(found) if "left out" in line]
-    assert "gp (5,000)" in line
+    assert "gp (at most 5,000)" in line
     assert "kernel" not in line
-    assert "kernel (12,000), gp (5,000)" in describe_left_out(160_000)
+    assert "kernel (at most 12,000), gp (at most 5,000)" in describe_left_out(160_000)
 
 
 FACTOR, SHORT_S = 4, 0.3
@@ -307,4 +307,4 @@ def test_the_text_of_a_plan_fits_into_twenty_lines_of_80_columns():
     tables = [line for line in lines if "  " in line.strip()]
     assert max(map(len, tables)) <= 80
     assert any("8 GiB    25/9/5" in line for line in tables)
-    assert lines[-1].endswith("sessions are of 4/12/24 h")
+    assert lines[-1].endswith("Colab sessions needed (4/12/24 h each)")

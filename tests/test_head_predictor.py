@@ -9,10 +9,12 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from click.testing import CliRunner
 from drawn import add_vectors
 from safetensors.torch import load_file, save_file
 
 import abag
+from abag.cli import main
 from abag.embed.sequences.chains import EmptySequence
 from abag.embed.store.store import VectorsMissing
 from abag.head.closed_form.pair_model import PairVectors
@@ -371,3 +373,36 @@ def test_one_chain_is_used_for_all_pairs_and_unequal_lists_are_refused(trained):
 def test_a_folder_with_partial_files_only_is_not_a_store_yet(tmp_path):
     (tmp_path / "store.0123456789abcdef.host.1.partial").touch()
     assert existing_store(tmp_path) is None
+
+
+def test_one_pair_is_printed_in_words_and_as_json(trained):
+    row = trained.frame.iloc[0]
+    pair = ["predict", "--run", f"{trained.run}", "--heavy", row["heavy"]]
+    pair += ["--antigen", row["antigen"]]
+    done = CliRunner().invoke(main, [*pair, "--json"])
+    assert done.exit_code == 0, done.stderr
+    found = json.loads(done.stdout)
+    whole = abag.load_predictor(trained.run).predict(row["heavy"], "", row["antigen"]).iloc[0]
+    assert found["pkd_predicted"] == pytest.approx(whole["pkd_predicted"])
+    assert found["sigma"] == pytest.approx(whole["sigma"])
+    assert found["regime"] == whole["regime"]
+    words = CliRunner().invoke(main, pair).stdout
+    assert words.startswith(f"pKd {found['pkd_predicted']:.2f}, Kd ")
+    assert found["verdict"].split(":")[0] in words
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "Give a TABLE and --out FILE, or one pair"),
+        (["--heavy", "EVQL"], "A pair needs an antigen"),
+        (["new.csv", "--heavy", "EVQL", "--antigen", "MK"], "Leave out TABLE and --out"),
+        (["--light", "EVQL", "--antigen", "MK", "--force"], "--force: is an option of tables"),
+        (["--heavy", "EV1L", "--antigen", "MK"], "character '1' at position 3"),
+    ],
+)
+def test_one_pair_that_cannot_be_predicted_is_one_line(trained, arguments, message):
+    done = CliRunner().invoke(main, ["predict", "--run", f"{trained.run}", *arguments])
+    assert done.exit_code == 1
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1

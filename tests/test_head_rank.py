@@ -371,7 +371,9 @@ def test_the_command_says_what_the_batch_is_expected_to_hold(run, tmp_path):
     done = command()
     assert done.exit_code == 0, done.stderr
     lines = done.stdout.splitlines()
-    assert lines[0].startswith("10 of 240 candidates by ucb: predicted pKd")
+    assert lines[0].startswith(
+        "Chose 10 of 240 candidates (highest prediction + 1 sigma): predicted pKd"
+    )
     assert "90 % interval" in lines[1]
     assert "correlation of 0.5" in lines[1]
     assert "pairs above 9 (" in lines[2]

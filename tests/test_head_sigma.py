@@ -21,14 +21,23 @@ def test_intervals_of_the_fitted_sigma_hold_their_share_of_new_errors(level, see
 
 
 @settings(max_examples=15, deadline=None)
-@given(seed=st.integers(0, 1000), a=st.floats(0.3, 3), b=st.floats(0.1, 2))
-def test_fit_sigma_recovers_simulated_spread_and_noise(seed, a, b):
+@given(seed=st.integers(0, 1000), a=st.floats(0.3, 3), share=st.floats(0.45, 4))
+def test_fit_sigma_recovers_simulated_spread_and_noise(seed, a, share):
+    b = share * a  # within the bound of the noise
     rng = np.random.default_rng(seed)
     deviation = rng.uniform(0, 2, 4000)
     error = rng.normal(size=4000) * np.sqrt((a * deviation) ** 2 + b**2)
     spread, noise = fit_sigma(error, deviation)
     sigma = np.sqrt((spread * deviation) ** 2 + noise**2)
     assert sigma == pytest.approx(np.sqrt((a * deviation) ** 2 + b**2), rel=0.25)
+
+
+def test_the_noise_is_at_least_a_third_of_sigma_at_the_median_deviation():
+    rng = np.random.default_rng(0)
+    deviation = rng.uniform(0, 2, 4000)
+    spread, noise = fit_sigma(rng.normal(size=4000) * deviation, deviation)
+    at_median = np.hypot(spread * np.median(deviation), noise)
+    assert noise == pytest.approx(at_median / 3, rel=0.04)
 
 
 @settings(max_examples=15, deadline=None)

@@ -629,7 +629,7 @@ def test_weights_that_are_not_finite_are_never_saved(case):
 
 
 def test_an_unknown_option_and_device_are_refused(case):
-    with pytest.raises(BadOption, match="learning_rate: is not an option of fit; did you mean lr"):
+    with pytest.raises(BadOption, match=r"fit: unknown option 'learning_rate'\. Did you mean 'lr'"):
         quick_fit(case, learning_rate=1)
     with pytest.raises(DeviceUnavailable, match=r"^device warp"):
         quick_fit(case, device="warp")

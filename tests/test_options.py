@@ -73,9 +73,9 @@ class Small(Options):
                              "each at least 1."),
         ({"kind": "square"}, "--kind: 'square' is unknown; expected one of round, flat."),
         ({"name": "c"}, "--name: 'c' is unknown; expected one of a, b."),
-        ({"colour": 1}, "colour: is not an option of paint; expected one of fast, kind, name, "
+        ({"colour": 1}, "paint: unknown option 'colour'. The options are fast, kind, name, "
                         "share, size, widths."),
-        ({"sizes": 1}, "sizes: is not an option of paint; did you mean size."),
+        ({"sizes": 1}, "paint: unknown option 'sizes'. Did you mean 'size'?"),
     ],
 )  # fmt: skip
 def test_an_invalid_option_is_named_with_its_value_and_what_was_expected(options, message):

@@ -59,10 +59,7 @@ def stacked_models(n_training: int) -> list[str]:
 def describe_left_out(n_training: int) -> str:
     """Name the models that a stack leaves out for its training pairs; empty if there are none."""
     used = stacked_models(n_training)
-    limits = [f"{one} ({LARGEST[one]:,})" for one in STACKED if one not in used]
+    limits = [f"{one} (at most {LARGEST[one]:,})" for one in STACKED if one not in used]
     if not limits:
         return ""
-    return (
-        f"{n_training:,} training pairs are more than the largest number for these models of a "
-        f"stack, which are left out: {', '.join(limits)}"
-    )
+    return f"left out, with {n_training:,} training pairs: {', '.join(limits)}"

@@ -45,6 +45,8 @@ class RankSummary(TypedDict):
 
     out: str
     rule: str
+    chosen_by: str
+    """The rule in words."""
     rows: int
     """Valid rows of the predictions."""
     left_out: dict[str, int]
@@ -54,6 +56,16 @@ class RankSummary(TypedDict):
     batches: list[BatchSummary]
 
 
+def _in_words(options: RankOptions) -> str:
+    """Say by what pairs are chosen."""
+    return {
+        "mean": "highest prediction",
+        "ucb": f"highest prediction + {1 if options.explore is None else options.explore:g} sigma",
+        "improvement": "largest expected improvement",
+        "probability": f"most probably above {options.above} pKd",
+    }[options.rule]
+
+
 def describe_rank(summary: RankSummary) -> str:
     """Describe the batches in a few lines."""
     lines = []
@@ -61,8 +73,8 @@ def describe_rank(summary: RankSummary) -> str:
         of = f" for {batch['antigen']}" if batch["antigen"] else ""
         low, high = batch["predicted"]
         lines.append(
-            f"{batch['pairs']:,} of {batch['candidates']:,} candidates{of} by {summary['rule']}: "
-            f"predicted pKd {low:.2f} to {high:.2f}"
+            f"Chose {batch['pairs']:,} of {batch['candidates']:,} candidates{of} "
+            f"({summary['chosen_by']}): predicted pKd {low:.2f} to {high:.2f}"
         )
         lines += _describe_expected(batch, summary)
     more = len(summary["batches"]) - SHOWN_BATCHES
@@ -158,6 +170,7 @@ def rank(
     return {
         "out": str(out),
         "rule": chosen.rule,
+        "chosen_by": _in_words(chosen),
         "rows": len(candidates.row),
         "left_out": counts,
         "above": chosen.above,

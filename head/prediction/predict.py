@@ -12,13 +12,15 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from scipy.special import ndtri
 
 from abag.core import messages
+from abag.core.options import flag
 from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.table_writer import TableWriter
 from abag.embed.sequences.tables import TableLike, read_table_chunks
@@ -50,6 +52,8 @@ if TYPE_CHECKING:
 IndexedKeys: TypeAlias = tuple[NDArray[np.uint8], NDArray[np.int32]]
 """Distinct keys, (N, 16), and the index of each pair's key among them, (P,)."""
 
+PAIR_OPTIONS = {"store", "antibody_encoder", "antigen_encoder", "device", "batch_tokens"}
+"""Options of one pair, as in `Predictor.predict`."""
 SLICE = 16_384
 """Sequences of one kind whose vectors are in memory at a time: 80 MB at the real widths."""
 
@@ -123,6 +127,74 @@ def predict(
             messages.say(line)
     seconds = round(time.monotonic() - start_s, 3)
     return {"out": str(out), **scored, "seconds": seconds}
+
+
+class PairPrediction(TypedDict):
+    """Prediction of one pair; also the JSON of ``abag predict --heavy``."""
+
+    pkd_predicted: float
+    sigma: float
+    """In pKd."""
+    regime: str
+    """What is new about the pair."""
+    far: bool
+    """No regime that was measured covers the pair."""
+    why_far: str
+    verdict: str
+    """What the run has shown for this regime."""
+
+
+def predict_pair(
+    predictor: Predictor,
+    heavy: str = "",
+    light: str = "",
+    *,
+    antigen: str | None = None,
+    **options: Any,  # noqa: ANN401 - the options of Predictor.predict
+) -> PairPrediction:
+    """Predict one pair, see `Predictor.predict`.
+
+    Raises
+    ------
+    CannotPredict
+        If there is no antigen, or an option is of tables alone.
+    AbagError
+        If a sequence is invalid, or cannot be encoded.
+    """
+    if antigen is None:
+        msg = "A pair needs an antigen. Add --antigen SEQUENCE."
+        raise CannotPredict(msg)
+    if unused := sorted(options.keys() - PAIR_OPTIONS):
+        msg = f"{flag(unused[0])}: is an option of tables; one pair does not use it. Leave it out."
+        raise CannotPredict(msg)
+    row = predictor.predict([heavy], [light], [antigen], **options).iloc[0]
+    regime = str(row["regime"])
+    measured = predictor.regimes.get(regime)
+    return {
+        "pkd_predicted": float(row["pkd_predicted"]),
+        "sigma": float(row["sigma"]),
+        "regime": regime,
+        "far": bool(row["far"]),
+        "why_far": str(row["why_far"]),
+        "verdict": measured.verdict if measured else f"{REGIMES[regime].words}: not measured",
+    }
+
+
+def describe_pair(pair: PairPrediction) -> str:
+    """Say what was predicted of one pair, and how far it can be trusted."""
+    pkd, sigma = pair["pkd_predicted"], pair["sigma"]
+    low, high = (pkd + sign * ndtri(0.95) * sigma for sign in (-1, 1))
+    text = (
+        f"pKd {pkd:.2f}, Kd {_in_nanomolar(pkd)}; 90 % interval of pKd {low:.2f} to {high:.2f} "
+        f"(sigma {sigma:.2f})\n{pair['verdict']}"
+    )
+    if pair["far"]:
+        text += f"\nOutside of all that was measured: {pair['why_far']}."
+    return text
+
+
+def _in_nanomolar(pkd: float) -> str:
+    return f"{10 ** (9 - pkd):.3g} nM"
 
 
 def describe_regimes_of(predictor: Predictor, scored: PairScores) -> list[str]:

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 
 RATIOS = np.concatenate([[0.0], np.logspace(-4, 4, 161)])
 """Values of (spread / noise)^2 that are tried: steps of 6 % in spread / noise."""
+LARGEST_RATIO = 8.0
+"""Of the two parts of sigma^2 at the median deviation: the noise is at least a third of sigma. No
+tested pair is as close to the training pairs as these are to themselves, and without a bound sigma
+of a pair that was trained on could be a tenth of its error."""
 CENSORED_ROUNDS = 20
 """Rounds of expectation maximisation if there are censored pairs."""
 SMALLEST = 1e-6
@@ -59,6 +63,8 @@ def _fit_squares(
     # sigma^2 = noise^2 (1 + ratio x deviation^2): the best noise for a given ratio is a mean.
     factor_KR = 1 + RATIOS[:, None] * deviation**2
     noise2_K = np.maximum(np.mean(square / factor_KR, axis=1), SMALLEST**2)
-    best = int(np.argmin(np.log(noise2_K) + np.mean(np.log(factor_KR), axis=1)))
+    loss_K = np.log(noise2_K) + np.mean(np.log(factor_KR), axis=1)
+    loss_K[RATIOS * np.median(deviation**2) > LARGEST_RATIO] = np.inf
+    best = int(np.argmin(loss_K))
     noise = np.sqrt(noise2_K[best])
     return float(noise * np.sqrt(RATIOS[best])), float(noise)
