@@ -49,6 +49,7 @@ HEADS = [
     ("ankh3", "T5ForConditionalGeneration"),
     ("esmc", "EsmcForMaskedLM"),
     ("roformer", "RoFormerForMaskedLM"),
+    ("roberta", "RobertaForMaskedLM"),
     ("bert", "BertForMaskedLM"),
     ("bert", "BertForSequenceClassification"),
     ("t5", "T5ForSequenceClassification"),

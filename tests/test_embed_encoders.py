@@ -285,7 +285,7 @@ def test_packed_equals_transformers_one_at_a_time_at_any_mix_of_lengths(family, 
 def test_relative_position_buckets_are_those_of_transformers(buckets):
     from transformers.models.t5.modeling_t5 import T5Attention
 
-    from abag.embed.families.packed_t5 import MAX_DISTANCE, bias_by_distance
+    from abag.embed.families.packed_rms_norm import MAX_DISTANCE, bias_by_distance
 
     distance = torch.arange(-MAX_DISTANCE - 50, MAX_DISTANCE + 51)
     theirs = T5Attention._relative_position_bucket(
@@ -352,6 +352,37 @@ def test_a_weight_of_another_shape_is_an_error_with_both_shapes(tmp_path):
         BadCheckpoint, match=r"final_layer_norm.* \(65,\), config.json says \(64,\)"
     ):
         load_encoder(identity, CPU)
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "message"),
+    [
+        ("vocab.json", '{"<s>": 0}', "lacks A, C, D"),
+        ("vocab.json", "[1]", "not the tokens of RoBERTa"),
+        ("vocab.json", "{", "not the tokens of RoBERTa"),
+        ("tokenizer.json", '{"model": 3}', "not the tokens of RoBERTa"),
+        ("config.json", {"max_position_embeddings": 4}, "max_position_embeddings 4; expected more"),
+        ("config.json", {"vocab_size": 20}, "has ids above 19"),
+    ],
+)
+def test_tokens_or_positions_that_roberta_cannot_use_are_refused(tmp_path, file, text, message):
+    save_random_checkpoint(tmp_path, FAMILIES["roberta"].tiny_config, seed=1)
+    if file == "config.json":
+        text = json.dumps({**FAMILIES["roberta"].tiny_config, **text})
+    if file == "vocab.json":
+        (tmp_path / "tokenizer.json").unlink()
+    (tmp_path / file).write_text(text)
+    with pytest.raises(BadCheckpoint, match=message):
+        identify(str(tmp_path), "antibody")
+
+
+def test_roberta_takes_as_many_residues_as_it_has_positions(tmp_path):
+    identity = family_identity("roberta", tmp_path, "antibody", max_position_embeddings=100)
+    assert identity.layout.limit == 96  # positions start after pad_token_id, two are special
+    chain = residues(130)
+    ours = vectors(identity, (chain, ""), load_encoder(identity, CPU))
+    theirs = vectors(identity, (chain, ""), load_encoder(identity, CPU, backend="reference"))
+    assert_close(ours["mean"], theirs["mean"])
 
 
 def test_an_unknown_weight_is_an_error_with_its_name(tmp_path):

@@ -139,6 +139,14 @@ def antiberta2(folder, monkeypatch):
     return transformers.RoFormerTokenizer(vocab, do_lower_case=False)
 
 
+def ab_roberta(folder):
+    tokens = ["<s>", "<pad>", "</s>", "<unk>", "<mask>", *"ACDEFGHIKLMNPQRSTVWY"]
+    (folder / "vocab.json").write_text(json.dumps({t: i for i, t in enumerate(tokens)}))
+    (folder / "merges.txt").write_text("#version: 0.2\n")
+    (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "RobertaTokenizer"}')
+    return transformers.AutoTokenizer.from_pretrained(folder)
+
+
 def esm2(folder):
     letters = " ".join("LAGVSERTIDPKQNFYMHWCXBUZO")
     vocab = f"<cls> <pad> <eos> <unk> {letters} . - <null_1> <mask>"
@@ -211,6 +219,8 @@ GOLDEN = [  # tokenizer, family, text of each span, its ids: of an antibody, the
         [[1, 26, 8, 22, 18, 2, 27, 7, 12, 25, 2]],
     ),
     (antiberta2, "roformer", ["M X"], [[1, 15, 25, 2]]),
+    (ab_roberta, "roberta", ["EVQ", "DI<unk>"], [[0, 8, 22, 18, 2], [0, 7, 12, 3, 2]]),
+    (ab_roberta, "roberta", ["M<unk>"], [[0, 15, 3, 2]]),
     (ablang2, "ablang2", ["<EVQ>|<DIX>"], [[0, 6, 15, 10, 22, 25, 0, 5, 16, 24, 22]]),
     (ablang2, "ablang2", ["<MX>|"], [[0, 1, 24, 22, 25]]),
 ]  # fmt: skip

@@ -20,7 +20,8 @@ from abag.core.cache import cache_dir
 from abag.core.files import write_bytes
 from abag.core.messages import first_line
 from abag.core.options import user_path
-from abag.embed.families.family import Backend, Config, DrawNormal, EncoderShape, Family
+from abag.embed.families.architecture import Config, EncoderShape
+from abag.embed.families.family import Backend, DrawNormal, Family
 from abag.embed.families.registry import ALIASES, FAMILIES, HubSource, family_of, hub_source
 from abag.embed.packing.tokens import TOKENS_VERSION, Layout, LongPolicy
 from abag.embed.sequences.chains import RESIDUES, Kind

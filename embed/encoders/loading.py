@@ -207,7 +207,7 @@ def load_transformers_model(checkpoint: EncoderCheckpoint) -> torch.nn.Module:
         An adapter with changes that match no weight.
     """
     with quiet_transformers():
-        model, unmatched = FAMILIES[checkpoint.family].load_transformers_model(checkpoint)
+        model, unmatched = FAMILIES[checkpoint.family].load_reference(checkpoint)
     if unmatched:
         msg = (
             f"{checkpoint.folder}: {len(unmatched)} encoder weights are missing, or not part of a "

@@ -12,18 +12,14 @@ import ast
 import json
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from abag.core.messages import first_line
-from abag.embed.families.family import Config, Encoder, EncoderShape, Family
+from abag.embed.families.architecture import Architecture, Config, EncoderShape
+from abag.embed.families.family import Family
 from abag.embed.packing.tokens import Vocabulary, residue_ids
 from abag.embed.sequences.chains import Chains, Kind
 from abag.embed.weights.checkpoints import BadCheckpoint, EncoderCheckpoint, EncoderNotFound
-
-if TYPE_CHECKING:
-    from torch.nn import Module
-
-    from abag.core.device import DevicePlan
 
 _RESIDUES = "MRHKDESTNQCGPAVIFYWL"
 _TOKENS = f"<{_RESIDUES}->*X|"
@@ -35,27 +31,6 @@ class _AbLang2Family(Family):
         width = config["hidden_embed_size"]
         heads = config["n_attn_heads"]
         return EncoderShape(config["n_encoder_blocks"], width, width, 4 * width, 3, heads)
-
-    def build(
-        self, backend: str, checkpoint: EncoderCheckpoint, plan: DevicePlan, attention: str
-    ) -> Encoder:
-        from abag.embed.families.packed_ablang2 import PackedAbLang2
-
-        config = self.require(checkpoint, a_fn="swiglu")
-        return PackedAbLang2(
-            checkpoint, self.shape(config), plan, attention, positions=self.positions
-        )
-
-    def reference_module(self, config: Config) -> Module:
-        """Return abag's own module: transformers has none."""
-        from abag.embed.families.ablang2_module import AbLang2Module
-
-        return AbLang2Module(self.shape(config), config["vocab_size"], config["layer_norm_eps"])
-
-    def load_transformers_model(self, checkpoint: EncoderCheckpoint) -> tuple[Module, set[str]]:
-        """Load abag's own module in fp32; also returns the weights that only one side has."""
-        self.require(checkpoint, a_fn="swiglu")
-        return self._load_own_module(checkpoint)
 
     def builtin_checkpoint(self, alias: str) -> EncoderCheckpoint:
         """Find the weights that the package ablang2 has downloaded; its code is never imported.
@@ -133,6 +108,20 @@ _TINY_CONFIG: Config = {
     "model_type": "ablang2", "hidden_embed_size": 64, "n_attn_heads": 4, "n_encoder_blocks": 2,
     "vocab_size": 26, "layer_norm_eps": 1e-12, "a_fn": "swiglu",
 }  # fmt: skip
+_LAYERS = Architecture(
+    embedding="aa_embed_layer",
+    layers="encoder_blocks",
+    norms=("pre_attn_layer_norm", "final_layer_norm"),
+    qkv=tuple(f"multihead_attention.{part}_proj" for part in "qkv"),
+    out="multihead_attention.out_proj",
+    up=("intermediate_layer.0",),
+    down="intermediate_layer.2",
+    last_norm="layer_norm_after_encoder_blocks",
+    rotary="neighbours",
+    activation="silu",
+    gate="second",
+    scaled_twice=True,  # as the published code does
+)
 ABLANG2 = _AbLang2Family(
     name="ablang2",
     model_type="ablang2",
@@ -147,6 +136,8 @@ ABLANG2 = _AbLang2Family(
         "hidden_embed_size", "n_attn_heads", "n_encoder_blocks", "vocab_size", "layer_norm_eps",
         "a_fn",
     ),
+    required={"a_fn": "swiglu"},
+    architecture=_LAYERS,
     weight_prefix="AbRep.",
     lora_targets=("q_proj", "v_proj"),
     lora_projections=("q_proj", "k_proj", "v_proj", "out_proj"),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from abag.embed.families.family import Config
+from abag.embed.families.architecture import Config
 from abag.embed.families.t5 import (
     ANKH,
     CONTROL,

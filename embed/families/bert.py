@@ -1,4 +1,4 @@
-"""BERT and RoFormer: AntiBERTy, ProtBert and IgBert, AntiBERTa2."""
+"""BERT, RoFormer and RoBERTa: AntiBERTy, ProtBert and IgBert, AntiBERTa2, Ab-RoBERTa."""
 
 from __future__ import annotations
 
@@ -6,16 +6,15 @@ import json
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from abag.embed.families.family import Config, Encoder, EncoderShape, Family
-from abag.embed.families.vocabulary_files import WordTokenizer
+from abag.core.messages import first_line
+from abag.embed.families.architecture import Architecture, Config, EncoderShape
+from abag.embed.families.family import Family
+from abag.embed.families.vocabulary_files import PIPELINE_FILE, WordTokenizer, letter_pipeline
 from abag.embed.packing.tokens import Vocabulary, residue_ids
-from abag.embed.sequences.chains import RESIDUES
+from abag.embed.sequences.chains import RESIDUES, Chains, Kind
 from abag.embed.weights.checkpoints import BadCheckpoint, EncoderCheckpoint, EncoderNotFound
-
-if TYPE_CHECKING:
-    from abag.core.device import DevicePlan
 
 _ANTIBERTY = "antiberty"
 
@@ -27,22 +26,33 @@ class _BertFamily(Family):
     def shape(self, config: Config) -> EncoderShape:
         return EncoderShape.of(self.complete(config))
 
-    def build(
-        self, backend: str, checkpoint: EncoderCheckpoint, plan: DevicePlan, attention: str
-    ) -> Encoder:
-        from abag.embed.families.packed_bert import PackedBert
+    def complete(self, config: Config) -> dict[str, Any]:
+        """Return config.json with the defaults of what it lacks."""
+        return {"vocab_size": 30522, **super().complete(config)}
 
-        config = self.require(
-            checkpoint, hidden_act="gelu", position_embedding_type="absolute", rotary_value=False,
-            embedding_size=self.shape(checkpoint.config).width, is_decoder=False,
-        )  # fmt: skip
-        if (positions := config["max_position_embeddings"]) < self.positions:
+    def checked_config(self, checkpoint: EncoderCheckpoint) -> dict[str, Any]:
+        """Return config.json with all defaults, if abag has the layers that it describes."""
+        config = super().checked_config(checkpoint)
+        if (size := config.get("embedding_size")) not in (None, self.shape(config).width):
             msg = (
-                f"{checkpoint.folder}/config.json: max_position_embeddings {positions}; "
-                f"{self.name} encoders need {self.positions}"
+                f"{checkpoint.folder}/config.json: embedding_size {size!r}; only "
+                f"{self.shape(config).width} is supported"
             )
             raise BadCheckpoint(msg)
-        return PackedBert(checkpoint, {"vocab_size": 30522, **config}, plan, attention)
+        positions, most = config["max_position_embeddings"], self._fewest_positions
+        if positions < most:
+            msg = (
+                f"{checkpoint.folder}/config.json: max_position_embeddings {positions}; "
+                f"{self.name} encoders need {most}"
+            )
+            raise BadCheckpoint(msg)
+        return config
+
+    @property
+    def _fewest_positions(self) -> int:
+        most = self.vocabulary.longest_span
+        assert most is not None
+        return most
 
     def builtin_checkpoint(self, alias: str) -> EncoderCheckpoint:
         """Find the weights inside the package antiberty; its code is never imported.
@@ -72,7 +82,7 @@ class _BertFamily(Family):
         RoFormer's own class splits Chinese words with an extra package; residues with spaces
         between them are split alike by BERT's.
         """
-        if checkpoint.origin != _ANTIBERTY and checkpoint.config["model_type"] == "bert":
+        if checkpoint.origin != _ANTIBERTY and self.model_type != "roformer":
             return super().load_tokenizer(checkpoint)
         from transformers import BertTokenizer
 
@@ -87,6 +97,71 @@ class _BertFamily(Family):
         return {
             "vocab.txt": "\n".join(self.tokens.split()).encode(),
             "tokenizer_config.json": json.dumps(options).encode(),
+        }
+
+
+class _RobertaFamily(_BertFamily):
+    """RoBERTa with a token per residue, whose ids only the files of a checkpoint say."""
+
+    def vocabulary_of(self, checkpoint: EncoderCheckpoint) -> Vocabulary:
+        """Read the ids of the tokens, and the longest span from the number of positions."""
+        assert checkpoint.folder is not None
+        path = checkpoint.folder / PIPELINE_FILE
+        path = path if path.is_file() else checkpoint.folder / "vocab.json"
+        try:
+            found = json.loads(path.read_text(encoding="utf-8"))
+            found = found["model"]["vocab"] if path.name == PIPELINE_FILE else found
+            at = {token: int(i) for token, i in found.items()}
+            missing = [t for t in (*"ACDEFGHIKLMNPQRSTVWY", "<s>", "</s>", "<unk>") if t not in at]
+        except (
+            OSError,
+            ValueError,
+            TypeError,
+            LookupError,
+            AttributeError,
+            RecursionError,
+        ) as error:
+            msg = f"{path}: not the tokens of RoBERTa ({first_line(error)}); copy the file again"
+            raise BadCheckpoint(msg) from error
+        size = self.complete(checkpoint.config)["vocab_size"]
+        if missing or not all(0 <= i < size for i in at.values()):
+            problem = f"lacks {', '.join(missing)}" if missing else f"has ids above {size - 1}"
+            msg = f"{path}: {problem}; expected a token per residue, as Ab-RoBERTa's"
+            raise BadCheckpoint(msg)
+        ids = residue_ids("", 0, other=at["<unk>"])
+        for letter in RESIDUES:
+            ids[ord(letter)] = at.get(letter, at["<unk>"])
+        most = min(self._positions(checkpoint) - 2, self.vocabulary.max_residues or 0)
+        return replace(
+            self.vocabulary, ids=ids, start=at["<s>"], end=at["</s>"], max_residues=most,
+            window=most,
+        )  # fmt: skip
+
+    def text(self, chains: Chains, kind: Kind) -> str:
+        """Write the chains of one span; a byte-level tokenizer would skip a letter it lacks."""
+        return super().text(chains, kind).replace("X", "<unk>")
+
+    @property
+    def _fewest_positions(self) -> int:
+        return 0  # `vocabulary_of` makes shorter spans where there are fewer
+
+    def _positions(self, checkpoint: EncoderCheckpoint) -> int:
+        """Return how many tokens have a position: they count from the padding's id."""
+        config = self.complete(checkpoint.config)
+        if (positions := config["max_position_embeddings"] - config["pad_token_id"] - 1) < 3:
+            msg = (
+                f"{checkpoint.folder}/config.json: max_position_embeddings "
+                f"{config['max_position_embeddings']}; expected more than pad_token_id + 3"
+            )
+            raise BadCheckpoint(msg)
+        return int(positions)
+
+    def tokenizer_files(self) -> dict[str, bytes]:
+        ids = {token: i for i, token in enumerate(self.tokens.split())}
+        config = {"tokenizer_class": "RobertaTokenizer"}
+        return {
+            PIPELINE_FILE: letter_pipeline(ids, "<s> $A </s>"),
+            "tokenizer_config.json": json.dumps(config).encode(),
         }
 
 
@@ -122,6 +197,19 @@ _TINY_CONFIG: Config = {
 _REDUCED: Config = {
     "hidden_size": 256, "num_attention_heads": 4, "intermediate_size": 1024, "num_hidden_layers": 4,
 }  # fmt: skip
+_LAYERS = Architecture(
+    embedding="embeddings.word_embeddings",
+    type_embedding="embeddings.token_type_embeddings",
+    position_embedding="embeddings.position_embeddings",
+    first_norm="embeddings.LayerNorm",
+    layers="encoder.layer",
+    norms=("attention.output.LayerNorm", "output.LayerNorm"),
+    qkv=tuple(f"attention.self.{part}" for part in ("query", "key", "value")),
+    out="attention.output.dense",
+    up=("intermediate.dense",),
+    down="output.dense",
+    norm_after=True,
+)
 BERT = _BertFamily(
     name="bert",
     model_type="bert",
@@ -129,6 +217,13 @@ BERT = _BertFamily(
     vocabulary=_vocabulary(_ANTIBERTY_TOKENS, most=510, window=510),
     backends=("packed", "reference"),
     config_defaults=_DEFAULTS,
+    required={
+        "hidden_act": "gelu",
+        "position_embedding_type": "absolute",
+        "rotary_value": False,
+        "is_decoder": False,
+    },
+    architecture=_LAYERS,
     transformers_class="BertModel",
     transformers_options={"add_pooling_layer": False},
     tokenizer=WordTokenizer(
@@ -169,6 +264,7 @@ ROFORMER = replace(
         **_DEFAULTS, "max_position_embeddings": 1536, "rotary_value": False,
         "embedding_size": None,
     },
+    architecture=replace(_LAYERS, position_embedding="", rotary="neighbours"),
     transformers_class="RoFormerModel",
     transformers_options={},
     weight_prefix="roformer.",
@@ -179,3 +275,34 @@ ROFORMER = replace(
     reduced_config={**_ROFORMER_CONFIG, **_REDUCED},
 )  # fmt: skip
 """AntiBERTa2."""
+_ROBERTA_CONFIG: Config = {
+    **_TINY_CONFIG, "model_type": "roberta", "max_position_embeddings": 152, "pad_token_id": 1,
+}  # fmt: skip
+ROBERTA = _RobertaFamily(
+    name="roberta",
+    model_type="roberta",
+    tokens="<s> <pad> </s> <unk> <mask> A C D E F G H I K L M N P Q R S T V W Y",
+    # trained on 150 tokens, two of them special; its ids are those of random checkpoints
+    vocabulary=Vocabulary(
+        residue_ids("ACDEFGHIKLMNPQRSTVWY", 5, other=3),
+        start=0,
+        end=2,
+        pad=1,
+        max_residues=148,
+        window=148,
+    ),
+    backends=BERT.backends,
+    config_defaults={**_DEFAULTS, "pad_token_id": 1},
+    required=BERT.required,
+    architecture=replace(_LAYERS, positions_after_pad=True),
+    transformers_class="RobertaModel",
+    transformers_options=BERT.transformers_options,
+    weight_prefix="roberta.",
+    unused_weights=BERT.unused_weights,
+    lora_targets=BERT.lora_targets,
+    lora_projections=BERT.lora_projections,
+    spaced=False,
+    tiny_config=_ROBERTA_CONFIG,
+    reduced_config={**_ROBERTA_CONFIG, **_REDUCED},
+)
+"""Ab-RoBERTa (Huh et al., arXiv:2506.13006): one chain per span."""

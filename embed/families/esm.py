@@ -6,7 +6,8 @@ import json
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from abag.embed.families.family import Config, DrawNormal, Encoder, EncoderShape, Family, Weights
+from abag.embed.families.architecture import Architecture, Config, EncoderShape
+from abag.embed.families.family import DrawNormal, Encoder, Family, Weights
 from abag.embed.families.vocabulary_files import WordTokenizer
 from abag.embed.packing.tokens import Vocabulary, residue_ids
 
@@ -35,18 +36,12 @@ class _EsmFamily(Family):
     def build(
         self, backend: str, checkpoint: EncoderCheckpoint, plan: DevicePlan, attention: str
     ) -> Encoder:
-        self.require(
-            checkpoint, position_embedding_type="rotary", rope_theta=10000.0, token_dropout=True,
-            mask_token_id=32, emb_layer_norm_before=False, hidden_act="gelu", is_decoder=False,
-        )  # fmt: skip
-        if backend == "faesm":
-            from abag.embed.families.faesm import FaesmEncoder
+        if backend != "faesm":
+            return super().build(backend, checkpoint, plan, attention)
+        from abag.embed.families.faesm import FaesmEncoder
 
-            return FaesmEncoder(checkpoint, plan)
-        from abag.embed.families.packed_esm import PackedEsm
-
-        shape = self.shape(checkpoint.config)
-        return PackedEsm(checkpoint, shape, plan, attention, positions=self.positions)
+        self.checked_config(checkpoint)
+        return FaesmEncoder(checkpoint, plan)
 
     def weight_names(self, config: Config) -> WeightNames:
         """Return the names of the weights; ESM-2's old position embeddings are not used."""
@@ -94,6 +89,19 @@ class _EsmFamily(Family):
         }
 
 
+_LAYERS = Architecture(
+    embedding="embeddings.word_embeddings",
+    layers="encoder.layer",
+    norms=("attention.LayerNorm", "LayerNorm"),
+    qkv=tuple(f"attention.self.{part}" for part in ("query", "key", "value")),
+    out="attention.output.dense",
+    up=("intermediate.dense",),
+    down="output.dense",
+    last_norm="encoder.emb_layer_norm_after",
+    rotary="halves",
+    # the embeddings are scaled by the share of tokens that were not masked in training
+    embedding_scale=1 - 0.15 * 0.8,
+)
 ESM = _EsmFamily(
     name="esm",
     model_type="esm",
@@ -111,6 +119,12 @@ ESM = _EsmFamily(
         "emb_layer_norm_before": False, "token_dropout": False, "mask_token_id": 32,
         "pad_token_id": 1, "is_decoder": False, "add_cross_attention": False,
     },
+    required={
+        "position_embedding_type": "rotary", "rope_theta": 10000.0, "token_dropout": True,
+        "mask_token_id": 32, "emb_layer_norm_before": False, "hidden_act": "gelu",
+        "is_decoder": False,
+    },
+    architecture=_LAYERS,
     transformers_class="EsmModel",
     transformers_options={"add_pooling_layer": False},
     weight_prefix="esm.",

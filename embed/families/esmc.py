@@ -13,18 +13,16 @@ models/esmc/convert_esmc_checkpoint.py, says the same.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from abag.embed.families.architecture import Architecture, Config, EncoderShape
 from abag.embed.families.esm import ESM
-from abag.embed.families.family import Config, Encoder, EncoderShape, Family
-from abag.embed.families.vocabulary_files import PIPELINE_FILE
+from abag.embed.families.family import Family
+from abag.embed.families.vocabulary_files import PIPELINE_FILE, letter_pipeline
 from abag.embed.sequences.chains import RESIDUES
 from abag.embed.weights.checkpoints import BadCheckpoint
 
 if TYPE_CHECKING:
-    from torch.nn import Module
-
-    from abag.core.device import DevicePlan
     from abag.embed.weights.checkpoints import EncoderCheckpoint, WeightNames
 
 _ROPE = {"rope_type": "default", "rope_theta": 10000.0}
@@ -63,67 +61,56 @@ class _EsmcFamily(Family):
     def shape(self, config: Config) -> EncoderShape:
         return EncoderShape.of(config, gated=True)
 
-    def build(
-        self, backend: str, checkpoint: EncoderCheckpoint, plan: DevicePlan, attention: str
-    ) -> Encoder:
-        from abag.embed.families.packed_esmc import PackedEsmc
+    def checked_config(self, checkpoint: EncoderCheckpoint) -> dict[str, Any]:
+        """Return config.json with all defaults, if abag has the layers that it describes."""
+        config, shape = super().checked_config(checkpoint), self.shape(checkpoint.config)
+        heads = {"num_key_value_heads": shape.heads, "head_dim": shape.head_width}
+        for key, value in {**heads, "rope_parameters": _ROPE}.items():
+            found = config.get(key)
+            if value is _ROPE:
+                found = {**_ROPE, **(found or {})}
+            if found not in (None, value):
+                msg = (
+                    f"{checkpoint.folder}/config.json: {key} {found!r}; only {value!r} is supported"
+                )
+                raise BadCheckpoint(msg)
+        return config
 
-        self._check_layers(checkpoint)
-        return PackedEsmc(checkpoint, plan, attention, positions=self.positions)
-
-    def _check_layers(self, checkpoint: EncoderCheckpoint) -> None:
-        """Check that abag has the layers that config.json describes."""
-        shape = self.shape(checkpoint.config)
-        config = self.require(
-            checkpoint, hidden_act="silu", attention_bias=False, mlp_bias=False,
-            num_key_value_heads=shape.heads, head_dim=shape.head_width, rope_scaling=None,
-            rope_theta=_ROPE["rope_theta"],
-        )  # fmt: skip
-        if {**_ROPE, **config["rope_parameters"]} != _ROPE:
-            msg = (
-                f"{checkpoint.folder}/config.json: rope_parameters {config['rope_parameters']}; "
-                f"only {_ROPE} is supported"
-            )
-            raise BadCheckpoint(msg)
-
-    def _lacks_class(self) -> bool:
+    def _transformers_encoder(self) -> Any:  # noqa: ANN401 - untyped
+        """Return transformers' class, or None in versions without it."""
         import transformers
 
-        return getattr(transformers, self.transformers_class, None) is None
-
-    def reference_module(self, config: Config) -> Module:
-        """Return transformers' module, or abag's own where this version has none."""
-        if not self._lacks_class():
-            return super().reference_module(config)
-        from abag.embed.families.esmc_module import EsmcModule
-
-        return EsmcModule(self.shape(config), config["vocab_size"])
-
-    def load_transformers_model(self, checkpoint: EncoderCheckpoint) -> tuple[Module, set[str]]:
-        """Load the reference in fp32; also returns the weights that only one side has."""
-        if not self._lacks_class():
-            return super().load_transformers_model(checkpoint)
-        self._check_layers(checkpoint)
-        return self._load_own_module(checkpoint)
+        return getattr(transformers, self.transformers_class, None)
 
     def tokenizer_files(self) -> dict[str, bytes]:
         """Return a tokenizer with a piece per letter, as ESM C's."""
-        from tokenizers import Tokenizer, models, processors
-
-        vocabulary = self.vocabulary
         ids = {"<cls>": 0, "<pad>": 1, "<eos>": 2, "<unk>": 3}
-        ids |= {letter: int(vocabulary.ids[ord(letter)]) for letter in RESIDUES}
-        pipeline = Tokenizer(models.BPE(vocab=ids, merges=[], unk_token="<unk>"))
-        pipeline.post_processor = processors.TemplateProcessing(
-            single="<cls> $A <eos>", special_tokens=[("<cls>", 0), ("<eos>", 2)]
-        )
-        return {PIPELINE_FILE: str(pipeline.to_str()).encode()}
+        ids |= {letter: int(self.vocabulary.ids[ord(letter)]) for letter in RESIDUES}
+        return {PIPELINE_FILE: letter_pipeline(ids, "<cls> $A <eos>")}
 
 
 _TINY_CONFIG: Config = {
     "model_type": "esmc", "hidden_size": 64, "intermediate_size": 256, "num_hidden_layers": 2,
     "num_attention_heads": 4, "vocab_size": 64, "max_position_embeddings": 2048,
 }  # fmt: skip
+_LAYERS = Architecture(
+    embedding="embed_tokens",
+    layers="layers",
+    norms=("input_layernorm", "post_attention_layernorm"),
+    qkv=tuple(f"self_attn.{part}_proj" for part in "qkv"),
+    out="self_attn.o_proj",
+    up=("mlp.gate_proj", "mlp.up_proj"),
+    down="mlp.down_proj",
+    last_norm="norm",
+    qk_norms=("self_attn.q_norm", "self_attn.k_norm"),
+    biased=False,
+    rotary="halves",
+    activation="silu",
+    gate="first",
+    eps=1e-5,
+    residual_layers=36,
+    last_norm_biased=False,
+)
 ESMC = _EsmcFamily(
     name="esmc",
     model_type="esmc",
@@ -138,6 +125,11 @@ ESMC = _EsmcFamily(
         "hidden_act": "silu", "max_position_embeddings": 2048, "rope_parameters": _ROPE,
         "attention_bias": False, "mlp_bias": False, "pad_token_id": 1,
     },
+    required={
+        "hidden_act": "silu", "attention_bias": False, "mlp_bias": False, "rope_scaling": None,
+        "rope_theta": 10000.0,
+    },
+    architecture=_LAYERS,
     transformers_class="EsmcModel",
     weight_prefix="esmc.",
     lora_targets=("q_proj", "v_proj"),

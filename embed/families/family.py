@@ -5,14 +5,15 @@ A family description imports torch and transformers only when an encoder is buil
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from abag import AbagError
+from abag.embed.families.architecture import Architecture, Config, EncoderShape
 from abag.embed.families.vocabulary_files import PIPELINE_FILE, WordTokenizer, ids_by_files
 from abag.embed.weights.checkpoints import BadCheckpoint, EncoderCheckpoint, WeightNames
 
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from abag.embed.sequences.chains import Chains, Kind
 
 Backend = Literal["packed", "reference", "faesm"]
-Config: TypeAlias = Mapping[str, Any]
 Weights: TypeAlias = dict[str, NDArray[np.float32]]
 
 
@@ -76,41 +76,6 @@ class PoolingEncoder(Protocol):
         ...
 
 
-class EncoderShape(NamedTuple):
-    """Sizes that decide how much an encoder computes; all 0 if it has no layers."""
-
-    layers: int = 0
-    width: int = 0
-    attention_width: int = 0
-    feed_forward_width: int = 0
-    feed_forward_products: int = 2  # 3 if it is gated
-    heads: int = 1
-
-    @classmethod
-    def of(cls, config: Config, *, gated: bool = False) -> EncoderShape:
-        """Read the sizes from a config.json with the keys that most of transformers' models use."""
-        width = config["hidden_size"]
-        return cls(
-            config["num_hidden_layers"], width, width, config["intermediate_size"], 2 + gated,
-            config["num_attention_heads"],
-        )  # fmt: skip
-
-    @property
-    def head_width(self) -> int:
-        """Dimensions of the queries of a head."""
-        return self.attention_width // self.heads
-
-    def count_flops(self, lengths: Sequence[int] | NDArray[np.int32]) -> float:
-        """Count floating-point operations of matrix products and attention.
-
-        `lengths`, shape (N,), holds the tokens of each span."""
-        tokens_N = np.asarray(lengths, dtype=np.float64)
-        feed_forward = self.feed_forward_products * self.feed_forward_width
-        weights = self.layers * self.width * (4 * self.attention_width + feed_forward)
-        attention = 4 * self.layers * self.attention_width
-        return float(2 * weights * tokens_N.sum() + attention * np.square(tokens_N).sum())
-
-
 @dataclass(frozen=True, kw_only=True)
 class Family:
     """One encoder architecture; subclassed per family and listed in `abag.embed.families.registry`.
@@ -128,8 +93,9 @@ class Family:
     vocab_sizes: tuple[int, ...] = ()  # in config.json, of several families of a model_type
     config_keys: tuple[str, ...] = ()  # that config.json must have; all change vectors
     config_defaults: Config = field(default_factory=dict)  # of other keys that change vectors
-    biased_attention: bool = False  # by relative position
-    transformers_class: str = ""  # of the reference implementation, if there is one
+    required: Config = field(default_factory=dict)  # the only values that some keys may have
+    architecture: Architecture | None = None  # of its layers, if it has any
+    transformers_class: str = ""  # of the reference implementation; abag's own if there is none
     transformers_options: Config = field(default_factory=dict)  # of its from_pretrained
     weight_prefix: str = ""  # of the encoder in a model with a task head
     unused_weights: tuple[str, ...] = ()  # prefixes, in the encoder, of tensors it does not need
@@ -158,15 +124,15 @@ class Family:
         given = {key: value for key, value in config.items() if value is not None}
         return {**self.config_defaults, **given}
 
-    def require(self, checkpoint: EncoderCheckpoint, **settings: object) -> dict[str, Any]:
-        """Return config.json with all defaults, if it gives these settings no other values.
+    def checked_config(self, checkpoint: EncoderCheckpoint) -> dict[str, Any]:
+        """Return config.json with all defaults, if abag has the layers that it describes.
 
         Raises
         ------
         BadCheckpoint
         """
         config = self.complete(checkpoint.config)
-        for key, value in settings.items():
+        for key, value in self.required.items():
             if (found := config.get(key)) not in (None, value):
                 msg = (
                     f"{checkpoint.folder}/config.json: {key} {found!r}; only {value!r} is supported"
@@ -175,11 +141,9 @@ class Family:
         return config
 
     @property
-    def positions(self) -> int:
-        """Most tokens of a span, of a family that limits them."""
-        longest = self.vocabulary.longest_span
-        assert longest is not None
-        return longest
+    def biased_attention(self) -> bool:
+        """Whether attention adds a bias by relative position."""
+        return self.architecture is not None and bool(self.architecture.relative_bias)
 
     def text(self, chains: Chains, kind: Kind) -> str:
         """Write the chains of one span as the family's tokenizer must be given them."""
@@ -224,6 +188,19 @@ class Family:
         """Return the checkpoint of an alias that is not on the hub; by default, no weights."""
         return EncoderCheckpoint(alias, self.name, None, (), {}, alias)
 
+    def architecture_of(self, _config: Config) -> Architecture:
+        """Return the layers of an encoder of the family.
+
+        Raises
+        ------
+        AbagError
+            If it has none.
+        """
+        if self.architecture is None:
+            msg = f"encoder family {self.name}: has no layers"
+            raise AbagError(msg)
+        return self.architecture
+
     def build(
         self, backend: str, checkpoint: EncoderCheckpoint, plan: DevicePlan, attention: str
     ) -> Encoder:
@@ -233,11 +210,22 @@ class Family:
         ------
         BadCheckpoint, AdapterMismatch, AttentionUnavailable, FaesmUnavailable
         """
-        msg = f"encoder family {self.name}: has no backend {backend}"
-        raise AbagError(msg)
+        assert backend == "packed"
+        config = self.checked_config(checkpoint)
+        architecture = self.architecture_of(config)
+        from abag.embed.families.packed_layer_norm import PackedLayerNormEncoder
+        from abag.embed.families.packed_rms_norm import PackedRmsNormEncoder
+
+        rms = architecture.norm == "rms"
+        return (PackedRmsNormEncoder if rms else PackedLayerNormEncoder)(
+            checkpoint, config, architecture, self.shape(config), plan, attention,
+            positions=self.vocabulary.longest_span,
+        )  # fmt: skip
 
     def _transformers_encoder(self) -> Any:  # noqa: ANN401 - untyped
-        """Return the class of the reference implementation."""
+        """Return transformers' class, or None if abag's own module takes its place."""
+        if not self.transformers_class:
+            return None
         import transformers
 
         if found := getattr(transformers, self.transformers_class, None):
@@ -256,25 +244,32 @@ class Family:
         AbagError
             If the family has none.
         """
-        if not self.transformers_class:
-            msg = f"encoder family {self.name}: has no random checkpoints"
-            raise AbagError(msg)
-        encoder = self._transformers_encoder()
-        module: Module = encoder(encoder.config_class.from_dict(dict(config)))
-        return module
+        if encoder := self._transformers_encoder():
+            module: Module = encoder(encoder.config_class.from_dict(dict(config)))
+            return module
+        architecture = self.architecture_of(config)
+        from abag.embed.families.encoder_module import EncoderModule
 
-    def load_transformers_model(self, checkpoint: EncoderCheckpoint) -> tuple[Module, set[str]]:
-        """Load transformers' module in fp32; also returns the weights that only one side has."""
+        return EncoderModule(architecture, self.shape(config), config)
+
+    def load_reference(self, checkpoint: EncoderCheckpoint) -> tuple[Module, set[str]]:
+        """Load the reference in fp32; also returns the weights that only one side has."""
         from abag.embed.weights.tensors import EncoderTensors
 
         encoder = self._transformers_encoder()
-        # in a half-precision type, buffers such as rotary frequencies would be computed in it
-        config = {k: v for k, v in checkpoint.config.items() if k not in ("dtype", "torch_dtype")}
         with EncoderTensors(checkpoint) as tensors:
+            weights = {name: read().float() for name, read in tensors.read.items()}
+            if encoder is None:
+                module = self.reference_module(self.checked_config(checkpoint))
+                found = module.load_state_dict(weights, strict=False)
+                return module, {*found.missing_keys, *found.unexpected_keys}
+            # in a half-precision type, buffers such as rotary frequencies would be computed in it
+            types = ("dtype", "torch_dtype")
+            config = {k: v for k, v in checkpoint.config.items() if k not in types}
             model, report = encoder.from_pretrained(
                 None,
                 config=encoder.config_class.from_dict(config),
-                state_dict={name: read().float() for name, read in tensors.read.items()},
+                state_dict=weights,
                 output_loading_info=True,
                 **self.transformers_options,
             )
@@ -282,17 +277,6 @@ class Family:
         learned = {n for n, _ in model.named_parameters() if not n.startswith(self.unused_weights)}
         missing = learned & set(report["missing_keys"])
         return model.float(), missing | set(report["unexpected_keys"])
-
-    def _load_own_module(self, checkpoint: EncoderCheckpoint) -> tuple[Module, set[str]]:
-        """As `load_transformers_model`, where `reference_module` is abag's own."""
-        from abag.embed.weights.tensors import EncoderTensors
-
-        module = self.reference_module(checkpoint.config)
-        with EncoderTensors(checkpoint) as tensors:
-            found = module.load_state_dict(
-                {name: read().float() for name, read in tensors.read.items()}, strict=False
-            )
-        return module, {*found.missing_keys, *found.unexpected_keys}
 
     def ids_by_files(self, checkpoint: EncoderCheckpoint, text: str) -> list[int] | None:
         """Return the ids that `load_tokenizer` gives a text; None if its files leave a doubt."""

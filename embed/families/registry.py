@@ -6,11 +6,12 @@ from typing import NamedTuple
 
 from abag.embed.families.ablang2 import ABLANG2
 from abag.embed.families.ankh3 import ANKH3
-from abag.embed.families.bert import BERT, PROTBERT, ROFORMER
+from abag.embed.families.architecture import Config
+from abag.embed.families.bert import BERT, PROTBERT, ROBERTA, ROFORMER
 from abag.embed.families.composition import COMPOSITION
 from abag.embed.families.esm import ESM
 from abag.embed.families.esmc import ESMC
-from abag.embed.families.family import Config, Family
+from abag.embed.families.family import Family
 from abag.embed.families.swiglu import AMPLIFY, GLM2
 from abag.embed.families.t5 import ANKH, PROSTT5, T5
 
@@ -29,8 +30,8 @@ class Alias(NamedTuple):
 
 
 _ALL = (
-    T5, PROSTT5, ANKH, ANKH3, ESM, ESMC, AMPLIFY, GLM2, BERT, PROTBERT, ROFORMER, ABLANG2,
-    COMPOSITION,
+    T5, PROSTT5, ANKH, ANKH3, ESM, ESMC, AMPLIFY, GLM2, BERT, PROTBERT, ROFORMER, ROBERTA,
+    ABLANG2, COMPOSITION,
 )  # fmt: skip
 FAMILIES: dict[str, Family] = {family.name: family for family in _ALL}
 _IG = "MIT (Kenlay et al. 2024)"
@@ -42,6 +43,7 @@ _ESM2 = "MIT (Lin et al. 2023)"
 _ESMC = "MIT (Biohub, ESM C)"
 _AMPLIFY = "MIT (Fournier et al. 2024)"
 _GLM2 = "Apache-2.0 (Cornman et al. 2024)"
+_AB_ROBERTA = "see its page on the hub (Huh et al. 2025)"
 _RANDOM = "random weights made by abag: its vectors have no biological meaning"
 
 
@@ -69,6 +71,7 @@ ALIASES: dict[str, Alias] = {
     ),
     "antiberta2": _hub("roformer", "alchemab/antiberta2", None, 2.02e8, 1024, _ALCHEMAB),
     "antiberta2-cssp": _hub("roformer", "alchemab/antiberta2-cssp", None, 2.02e8, 1024, _ALCHEMAB),
+    "ab-roberta": _hub("roberta", "mogam-ai/Ab-RoBERTa", None, 8.5e7, 768, _AB_ROBERTA),
     "antiberty": Alias(
         "bert", parameters=2.6e7, width=512, licence="MIT (Ruffolo et al. 2021)"
     ),
@@ -136,6 +139,10 @@ SHAPES: dict[str, Config] = {
     "antiberta2": {
         **ROFORMER.tiny_config, "hidden_size": 1024, "intermediate_size": 4096,
         "num_hidden_layers": 16, "num_attention_heads": 16,
+    },
+    "ab-roberta": {
+        **ROBERTA.tiny_config, "hidden_size": 768, "intermediate_size": 3072,
+        "num_hidden_layers": 12, "num_attention_heads": 12,
     },
     "ablang2": {
         **ABLANG2.tiny_config, "hidden_embed_size": 480, "n_attn_heads": 20, "n_encoder_blocks": 12,

@@ -10,63 +10,23 @@ states that it returns.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
 
-from abag.embed.families.family import Config, Encoder, EncoderShape, Family
-from abag.embed.families.swiglu_names import SwigluNames
-from abag.embed.families.vocabulary_files import PIPELINE_FILE
+from abag.embed.families.architecture import Architecture, Config, EncoderShape
+from abag.embed.families.family import Family
+from abag.embed.families.vocabulary_files import PIPELINE_FILE, letter_pipeline
 from abag.embed.packing.tokens import Vocabulary, residue_ids
-
-if TYPE_CHECKING:
-    from torch.nn import Module
-
-    from abag.core.device import DevicePlan
-    from abag.embed.weights.checkpoints import EncoderCheckpoint
 
 
 @dataclass(frozen=True, kw_only=True)
 class _SwigluFamily(Family):
-    names: SwigluNames
-    required: Config  # the only values that config.json may give these keys
     tokens: tuple[str, ...]  # of the vocabulary, in the order of their ids
-
-    def build(
-        self, backend: str, checkpoint: EncoderCheckpoint, plan: DevicePlan, attention: str
-    ) -> Encoder:
-        from abag.embed.families.packed_swiglu import PackedSwiglu
-
-        self.require(checkpoint, **self.required)
-        return PackedSwiglu(
-            checkpoint, self.names, self.shape(checkpoint.config), plan, attention,
-            positions=self.positions,
-        )  # fmt: skip
-
-    def reference_module(self, config: Config) -> Module:
-        """Return abag's own module: transformers has none."""
-        from abag.embed.families.swiglu_module import SwigluModule
-
-        shape = self.shape(config)
-        return SwigluModule(self.names, shape, config["vocab_size"], config["norm_eps"])
-
-    def load_transformers_model(self, checkpoint: EncoderCheckpoint) -> tuple[Module, set[str]]:
-        """Load abag's own module in fp32; also returns the weights that only one side has."""
-        self.require(checkpoint, **self.required)
-        return self._load_own_module(checkpoint)
 
     def tokenizer_files(self) -> dict[str, bytes]:
         """Return a tokenizer with a piece per letter, and the special tokens of the family."""
-        from tokenizers import Tokenizer, models, processors
-
         ids = {token: i for i, token in enumerate(self.tokens)}
-        pipeline = Tokenizer(models.BPE(vocab=ids, merges=[], unk_token="<unk>"))
-        pipeline.add_special_tokens([token for token in self.tokens if len(token) > 1])
-        if self.vocabulary.end is not None:
-            pipeline.post_processor = processors.TemplateProcessing(
-                single="<bos> $A <eos>",
-                special_tokens=[(token, ids[token]) for token in ("<bos>", "<eos>")],
-            )
-        return {PIPELINE_FILE: str(pipeline.to_str()).encode()}
+        template = "" if self.vocabulary.end is None else "<bos> $A <eos>"
+        return {PIPELINE_FILE: letter_pipeline(ids, template)}
 
 
 class _AmplifyFamily(_SwigluFamily):
@@ -105,6 +65,21 @@ _AMPLIFY_CONFIG: Config = {
     "intermediate_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 27,
     "norm_eps": 1e-5, "layer_norm_before_last_layer": True, "max_length": 2048, "pad_token_id": 0,
 }  # fmt: skip
+_AMPLIFY_LAYERS = Architecture(
+    embedding="encoder",
+    layers="transformer_encoder",
+    norms=("attention_norm", "ffn_norm"),
+    qkv=("q", "k", "v"),
+    out="wo",
+    up=("ffn.w12",),
+    down="ffn.w3",
+    norm="rms",
+    biased=False,
+    rotary="neighbours",
+    activation="silu",
+    gate="first",
+    eps="norm_eps",
+)
 AMPLIFY = _AmplifyFamily(
     name="amplify",
     model_type="AMPLIFY",
@@ -125,10 +100,7 @@ AMPLIFY = _AmplifyFamily(
     lora_projections=("q", "k", "v", "wo", "w12", "w3"),
     layer_list="transformer_encoder",
     spaced=False,
-    names=SwigluNames(
-        "encoder", "transformer_encoder", ("q", "k", "v"), "wo", ("ffn.w12",), "ffn.w3",
-        interleaved=True,
-    ),
+    architecture=_AMPLIFY_LAYERS,
     tokens=_AMPLIFY_TOKENS,
     tiny_config=_AMPLIFY_CONFIG,
     reduced_config={
@@ -139,6 +111,16 @@ _GLM2_CONFIG: Config = {
     "model_type": "gLM2", "architectures": ["gLM2ForMaskedLM"], "dim": 64, "depth": 2, "heads": 4,
     "vocab_size": 37, "norm_eps": 1e-5, "swiglu_multiple_of": 256, "ffn_dim_multiplier": None,
 }  # fmt: skip
+_GLM2_LAYERS = replace(
+    _AMPLIFY_LAYERS,
+    embedding="tok_embeddings",
+    layers="encoder.layers",
+    qkv=("attention.wqkv",),
+    out="attention.wo",
+    up=("feed_forward.w1", "feed_forward.w3"),
+    down="feed_forward.w2",
+    rotary="halves",
+)
 GLM2 = _Glm2Family(
     name="glm2",
     model_type="gLM2",
@@ -149,7 +131,6 @@ GLM2 = _Glm2Family(
     backends=("packed", "reference"),
     config_keys=("dim", "depth", "heads", "vocab_size", "norm_eps"),
     config_defaults={"swiglu_multiple_of": 256, "ffn_dim_multiplier": None},
-    required={},
     weight_prefix="glm2.",
     unused_weights=("lm_head.",),
     lora_targets=("wqkv",),
@@ -157,10 +138,7 @@ GLM2 = _Glm2Family(
     layer_list="encoder.layers",
     spaced=False,
     prefix_text="<+>",
-    names=SwigluNames(
-        "tok_embeddings", "encoder.layers", ("attention.wqkv",), "attention.wo",
-        ("feed_forward.w1", "feed_forward.w3"), "feed_forward.w2", interleaved=False,
-    ),
+    architecture=_GLM2_LAYERS,
     tokens=_GLM2_TOKENS,
     tiny_config=_GLM2_CONFIG,
     reduced_config={**_GLM2_CONFIG, "dim": 256, "depth": 4},

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from abag.embed.families.family import Config, DrawNormal, Encoder, EncoderShape, Family, Weights
+from abag.embed.families.architecture import Architecture, Config, EncoderShape
+from abag.embed.families.family import DrawNormal, Family, Weights
 from abag.embed.families.vocabulary_files import PIECES_FILE, PIPELINE_FILE, WordTokenizer
 from abag.embed.packing.tokens import Vocabulary, residue_ids
 from abag.embed.weights.checkpoints import BadCheckpoint
@@ -19,7 +20,6 @@ from abag.embed.weights.checkpoints import BadCheckpoint
 if TYPE_CHECKING:
     from torch.nn import Module
 
-    from abag.core.device import DevicePlan
     from abag.embed.kernels.ops import Activation
     from abag.embed.weights.checkpoints import EncoderCheckpoint, WeightNames
 
@@ -32,7 +32,7 @@ _TINY_CONFIG: Config = {
 }  # fmt: skip
 
 
-_ACTIVATIONS: dict[str, Activation] = {
+_ACTIVATIONS: dict[object, Activation] = {
     "relu": "relu", "gated-gelu": "gelu_tanh", "gated-silu": "silu"
 }  # fmt: skip
 """By feed_forward_proj."""
@@ -58,25 +58,31 @@ class T5Family(Family):
         tied = {"encoder.embed_tokens.weight": "shared.weight"}
         return replace(super().weight_names(config), tied=tied)
 
-    def build(
-        self, backend: str, checkpoint: EncoderCheckpoint, plan: DevicePlan, attention: str
-    ) -> Encoder:
-        from abag.embed.families.packed_t5 import MAX_DISTANCE, PackedT5
-
+    def checked_config(self, checkpoint: EncoderCheckpoint) -> dict[str, Any]:
+        """Return config.json with all defaults, if abag has the layers that it describes."""
         self._check_activation(checkpoint)
-        config = self.require(checkpoint, relative_attention_max_distance=MAX_DISTANCE)
+        config = super().checked_config(checkpoint)
         if (projection := config["feed_forward_proj"]) not in _ACTIVATIONS:
             msg = (
                 f"{checkpoint.folder}/config.json: feed_forward_proj {projection!r}; "
-                f"only {', '.join(_ACTIVATIONS)} are supported"
+                f"only {', '.join(map(str, _ACTIVATIONS))} are supported"
             )
             raise BadCheckpoint(msg)
-        return PackedT5(checkpoint, _ACTIVATIONS[projection], plan, attention)
+        return config
 
-    def load_transformers_model(self, checkpoint: EncoderCheckpoint) -> tuple[Module, set[str]]:
+    def architecture_of(self, config: Config) -> Architecture:
+        """Return the layers of an encoder, whose feed-forward may be gated."""
+        assert self.architecture is not None
+        if not _is_gated(config):
+            return self.architecture
+        gated = tuple(f"{_FEED_FORWARD}.wi_{i}" for i in (0, 1))
+        activation = _ACTIVATIONS[config["feed_forward_proj"]]
+        return replace(self.architecture, up=gated, gate="first", activation=activation)
+
+    def load_reference(self, checkpoint: EncoderCheckpoint) -> tuple[Module, set[str]]:
         """Load the reference in fp32; also returns the weights that only one side has."""
         self._check_activation(checkpoint)
-        return super().load_transformers_model(checkpoint)
+        return super().load_reference(checkpoint)
 
     def _check_activation(self, checkpoint: EncoderCheckpoint) -> None:
         """Check that config.json does not contradict itself: transformers derives one key."""
@@ -190,6 +196,22 @@ def _letter_pipeline() -> bytes:
 
 
 _RESIDUES = residue_ids(_LETTERS[:21], 3)
+_ATTENTION, _FEED_FORWARD = "layer.0.SelfAttention", "layer.1.DenseReluDense"
+_LAYERS = Architecture(
+    embedding="shared",
+    layers="encoder.block",
+    norms=("layer.0.layer_norm", "layer.1.layer_norm"),
+    qkv=tuple(f"{_ATTENTION}.{part}" for part in "qkv"),
+    out=f"{_ATTENTION}.o",
+    up=(f"{_FEED_FORWARD}.wi",),
+    down=f"{_FEED_FORWARD}.wo",
+    last_norm="encoder.final_layer_norm",
+    relative_bias=f"encoder.block.0.{_ATTENTION}.relative_attention_bias",
+    norm="rms",
+    biased=False,
+    activation="relu",
+    eps="layer_norm_epsilon",
+)
 T5 = T5Family(
     name="t5",
     model_type="t5",
@@ -199,7 +221,8 @@ T5 = T5Family(
         "d_model", "d_kv", "d_ff", "num_layers", "num_heads", "vocab_size",
         "layer_norm_epsilon", "relative_attention_num_buckets",
     ),
-    biased_attention=True,
+    required={"relative_attention_max_distance": 128},
+    architecture=_LAYERS,
     config_defaults={
         "relative_attention_max_distance": 128, "feed_forward_proj": "relu",
         "dense_act_fn": "relu", "is_gated_act": False, "pad_token_id": 0,

@@ -144,3 +144,20 @@ def _settings(kind: WordTokenizer, folder: Path) -> tuple[Mapping[str, int], boo
 def _content(token: str | Mapping[str, Any] | None) -> str:
     """Return the text of a special token, which transformers also writes with its settings."""
     return token or "" if isinstance(token, str | None) else str(token["content"])
+
+
+def letter_pipeline(ids: Mapping[str, int], template: str = "") -> bytes:
+    """Return a tokenizer.json with a piece per letter; longer tokens are special.
+
+    `template` is what it makes of a text ``$A``, such as ``<cls> $A <eos>``.
+    """
+    from tokenizers import Tokenizer, models, processors
+
+    pipeline = Tokenizer(models.BPE(vocab=dict(ids), merges=[], unk_token="<unk>"))
+    pipeline.add_special_tokens([token for token in ids if len(token) > 1])
+    if template:
+        special = [(token, ids[token]) for token in template.split() if token in ids]
+        pipeline.post_processor = processors.TemplateProcessing(
+            single=template, special_tokens=special
+        )
+    return str(pipeline.to_str()).encode()

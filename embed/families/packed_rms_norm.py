@@ -1,7 +1,4 @@
-"""The T5 encoder of IgT5, ProtT5 and Ankh on packed tokens, without padding.
-
-T tokens, D model width, H heads, I attention width (H x head width), F feed-forward width.
-"""
+"""Packed encoders with RMS norms before each part: T5, AMPLIFY and gLM2. Dimensions: `packed`."""
 
 from __future__ import annotations
 
@@ -14,14 +11,10 @@ import torch
 from torch import Tensor
 
 from abag.embed.families.packed import PackedEncoder
-from abag.embed.kernels.attention import Attention
-from abag.embed.weights.tensors import EncoderWeights
 
 if TYPE_CHECKING:
-    from abag.core.device import DevicePlan
     from abag.embed.kernels.attention import BatchGeometry
-    from abag.embed.kernels.ops import Activation
-    from abag.embed.weights.checkpoints import EncoderCheckpoint
+    from abag.embed.weights.tensors import EncoderWeights
 
 MAX_DISTANCE = 128
 """Longer distances share T5's last bucket of relative positions."""
@@ -41,71 +34,52 @@ class _Layer:
     down_scale: float
 
 
-class PackedT5(PackedEncoder):
-    """A T5 encoder on packed tokens; see `Encoder`.
+class PackedRmsNormEncoder(PackedEncoder):
+    """A packed encoder with RMS norms and no biases.
 
-    Raises
-    ------
-    BadCheckpoint
-        Weights that do not match config.json.
-    AdapterMismatch, AttentionUnavailable
+    In fp16, the residual stream is in fp32, which fp16 could not hold.
     """
 
-    def __init__(
-        self, checkpoint: EncoderCheckpoint, activation: Activation, plan: DevicePlan,
-        attention: str = "auto",
-    ) -> None:  # fmt: skip
-        config = checkpoint.config
-        self._activation: Activation = activation
-        heads, head_width = int(config["num_heads"]), int(config["d_kv"])
-        super().__init__(
-            plan, attention, width=int(config["d_model"]), heads=heads, head_width=head_width,
-            biased=True,
-        )  # fmt: skip
-        self._eps = float(config["layer_norm_epsilon"])
-        # the residual stream and all weights before they are scaled: fp16 could not hold them
-        self._wide = torch.float32 if plan.dtype is torch.float16 else plan.dtype
-        with EncoderWeights(checkpoint, plan) as weights:
-            self._embed_VD = weights(
-                "shared.weight", int(config["vocab_size"]), self.width, dtype=self._wide
-            )
-            table = weights(
-                "encoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight",
-                int(config["relative_attention_num_buckets"]), heads, dtype=torch.float32,
-            )  # fmt: skip
-            self._layers = [
-                self._load_layer(weights, i, heads * head_width)
-                for i in range(config["num_layers"])
-            ]
-            self._final_D = weights(
-                "encoder.final_layer_norm.weight", self.width, dtype=torch.float32
-            )
-        # scale 1: T5's weights include the usual 1 / sqrt(head width)
-        bias_HR = bias_by_distance(table).to(plan.dtype)
-        self._attention = Attention(self._attention.name, heads, 1.0, bias_HR)
+    def _load(self, weights: EncoderWeights) -> Tensor | None:
+        declared, d, full = self._architecture, self.width, torch.float32
+        # all weights before they are scaled, and the residual stream
+        self._wide = full if self._dtype is torch.float16 else self._dtype
+        self._embed_VD = self._load_embedding(weights, self._wide)
+        self._layers = [
+            self._load_layer(weights, f"{declared.layers}.{i}") for i in range(self._shape.layers)
+        ]
+        self._last_norm_D: Tensor | None = None
+        if name := declared.last_norm:
+            self._last_norm_D = weights(f"{name}.weight", d, dtype=full)
+        if not (name := declared.relative_bias):
+            return None
+        buckets = int(self._config["relative_attention_num_buckets"])
+        table_BH = weights(f"{name}.weight", buckets, self._shape.heads, dtype=full)
+        return bias_by_distance(table_BH).to(self._dtype)
 
-    def _load_layer(self, weights: EncoderWeights, i: int, inner: int) -> _Layer:
-        at, d, f = f"encoder.block.{i}.layer", self.width, int(weights.config["d_ff"])
-        wide = self._wide
-        query, key = (weights(f"{at}.0.SelfAttention.{p}.weight", inner, d) for p in "qk")
+    def _load_layer(self, weights: EncoderWeights, at: str) -> _Layer:
+        declared, shape, wide = self._architecture, self._shape, self._wide
+        d, inner, f = shape.width, shape.attention_width, shape.feed_forward_width
         norm1_D, norm2_D = (
-            weights(f"{at}.{part}.layer_norm.weight", d, dtype=torch.float32) for part in (0, 1)
+            weights(f"{at}.{name}.weight", d, dtype=torch.float32) for name in declared.norms
         )
-        value, out_DI, scale1 = self._fitted(
-            norm1_D,
-            weights(f"{at}.0.SelfAttention.v.weight", inner, d, dtype=wide),
-            weights(f"{at}.0.SelfAttention.o.weight", d, inner, dtype=wide),
+        rows = 3 * inner // len(declared.qkv)
+        qkv_3ID = torch.cat(
+            [weights(f"{at}.{name}.weight", rows, d, dtype=wide) for name in declared.qkv]
         )
-        gated = self._activation != "relu"
+        query_ID, key_ID, value_ID = self._arrange_qkv(qkv_3ID).chunk(3)
+        value_ID, out_DI, scale1 = self._fitted(
+            norm1_D, value_ID, weights(f"{at}.{declared.out}.weight", d, inner, dtype=wide)
+        )
+        rows = (1 + bool(declared.gate)) * f // len(declared.up)
+        up = torch.cat(
+            [weights(f"{at}.{name}.weight", rows, d, dtype=wide) for name in declared.up]
+        )
+        *gate, first = up.chunk(2) if declared.gate else (up,)
         up, down_DF, scale2 = self._fitted(
-            norm2_D,
-            *(
-                weights(f"{at}.1.DenseReluDense.{part}.weight", f, d, dtype=wide)
-                for part in (("wi_1", "wi_0") if gated else ("wi",))
-            ),
-            weights(f"{at}.1.DenseReluDense.wo.weight", d, f, dtype=wide),
+            norm2_D, first, *gate, weights(f"{at}.{declared.down}.weight", d, f, dtype=wide)
         )
-        qkv_3ID = torch.cat([query, key, value])
+        qkv_3ID = torch.cat([query_ID.to(self._dtype), key_ID.to(self._dtype), value_ID])
         return _Layer(norm1_D, qkv_3ID, out_DI, norm2_D, up, down_DF, scale1, scale2)
 
     def _fitted(
@@ -147,18 +121,15 @@ class PackedT5(PackedEncoder):
         for i, layer in enumerate(self._layers):
             yield x_TD.add(delta_TD, alpha=scale) if i in read else x_TD
             y_TD = ops.add_rms_norm_(x_TD, delta_TD, scale, layer.norm1_D, eps)
-            qkv = ops.linear(y_TD, layer.qkv_3ID)
-            delta_TD = ops.linear(self._attention(qkv, geometry), layer.out_DI)
+            attended_TI = self._attend(y_TD, layer.qkv_3ID, None, geometry)
+            delta_TD = ops.linear(attended_TI, layer.out_DI)
             y_TD = ops.add_rms_norm_(x_TD, delta_TD, layer.out_scale, layer.norm2_D, eps)
-            delta_TD = ops.linear(self._hidden(y_TD, layer.up), layer.down_DF)
+            delta_TD = ops.linear(self._feed(y_TD, layer.up, None), layer.down_DF)
             scale = layer.down_scale
-        yield ops.add_rms_norm_(x_TD, delta_TD, scale, self._final_D, eps)
-
-    def _hidden(self, y_TD: Tensor, up: Tensor) -> Tensor:
-        """Return the activations between the two products of the feed-forward, shape (T, F)."""
-        if self._activation == "relu":
-            return self._ops.linear_relu(y_TD, up)
-        return self._ops.linear_gated(y_TD.to(up.dtype), up, self._activation).to(self._dtype)
+        if self._last_norm_D is None:
+            yield x_TD.add_(delta_TD, alpha=scale)
+        else:
+            yield ops.add_rms_norm_(x_TD, delta_TD, scale, self._last_norm_D, eps)
 
 
 def bias_by_distance(table_BH: Tensor) -> Tensor:

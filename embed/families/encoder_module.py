@@ -1,0 +1,135 @@
+"""A plain torch module of a declared architecture, with the names of its published checkpoints.
+
+For encoders that transformers has no class of: the reference for `packed`, and what `abag adapt`
+trains. N sequences, L tokens of the longest, D hidden width, H heads, E width of a head.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from abag.embed.families.architecture import Architecture, Config, EncoderShape
+from abag.embed.families.packed import rotary_tables
+
+
+class Output(NamedTuple):
+    """What `EncoderModule` returns, as transformers' modules do."""
+
+    last_hidden_state: Tensor  # shape (N, L, D)
+    hidden_states: list[Tensor]  # of the embedding and of each layer, each shape (N, L, D)
+
+
+class EncoderModule(nn.Module):
+    """An encoder with norms before each part, rotary positions and a gated feed-forward."""
+
+    def __init__(self, declared: Architecture, shape: EncoderShape, config: Config) -> None:
+        super().__init__()
+        assert declared.rotary
+        assert declared.gate
+        assert not declared.norm_after
+        eps = declared.epsilon(config)
+        place(self, declared.embedding, nn.Embedding(config["vocab_size"], shape.width))
+        layers = nn.ModuleList(_Layer(declared, shape, eps) for _ in range(shape.layers))
+        place(self, declared.layers, layers)
+        if declared.last_norm:
+            norm = _norm(declared, shape.width, eps, biased=declared.last_norm_biased)
+            place(self, declared.last_norm, norm)
+        self._declared, self._head_width = declared, shape.head_width
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, **_: bool) -> Output:
+        """Encode padded token ids; both have shape (N, L), and 0 in the mask is padding."""
+        angles = rotary_tables(input_ids.shape[1], self._head_width, input_ids.device)
+        x_NLD = self.get_submodule(self._declared.embedding)(input_ids)
+        states = [x_NLD]
+        for layer in self.get_submodule(self._declared.layers).children():
+            x_NLD = layer(x_NLD, attention_mask.bool(), *angles)
+            states.append(x_NLD)
+        if self._declared.last_norm:
+            states[-1] = self.get_submodule(self._declared.last_norm)(x_NLD)
+        return Output(states[-1], states)
+
+
+class _Layer(nn.Module):
+    def __init__(self, declared: Architecture, shape: EncoderShape, eps: float) -> None:
+        super().__init__()
+        d, f = shape.width, shape.feed_forward_width
+        sizes = {name: (d, 3 * d // len(declared.qkv)) for name in declared.qkv}
+        sizes |= {name: (d, 2 * f // len(declared.up)) for name in declared.up}
+        for name, size in {**sizes, declared.out: (d, d), declared.down: (f, d)}.items():
+            place(self, name, nn.Linear(*size, bias=declared.biased))
+        for name in declared.norms:
+            place(self, name, _norm(declared, d, eps))
+        for name in declared.qk_norms or ():
+            place(self, name, _norm(declared, d, eps, biased=False))
+        self._declared, self._shape = declared, shape
+
+    def forward(self, x_NLD: Tensor, is_token_NL: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        declared = self._declared
+        norm1, norm2 = (self.get_submodule(name) for name in declared.norms)
+        scale = declared.branch_scale(self._shape.layers)
+        mixed_NLD = self._attend(norm1(x_NLD), is_token_NL, cos, sin)
+        x_NLD = x_NLD + self.get_submodule(declared.out)(mixed_NLD) / scale
+        y_NLD = norm2(x_NLD)
+        both = torch.cat([self.get_submodule(name)(y_NLD) for name in declared.up], dim=-1)
+        gate, up = both.chunk(2, dim=-1)
+        if declared.gate == "second":
+            gate, up = up, gate
+        hidden: Tensor = x_NLD + self.get_submodule(declared.down)(F.silu(gate) * up) / scale
+        return hidden
+
+    def _attend(self, y_NLD: Tensor, is_token_NL: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        declared, heads, head_width = self._declared, self._shape.heads, self._shape.head_width
+        qkv = torch.cat([self.get_submodule(name)(y_NLD) for name in declared.qkv], dim=-1)
+        query, key, value = qkv.chunk(3, dim=-1)
+        if declared.qk_norms:
+            norms = (self.get_submodule(name) for name in declared.qk_norms)
+            query, key = (norm(x) for norm, x in zip(norms, (query, key), strict=True))
+        query, key, value_NLHE = (x.view(*x.shape[:2], heads, -1) for x in (query, key, value))
+        neighbours = declared.rotary == "neighbours"
+        query, key = (rotate(x, cos, sin, neighbours=neighbours) for x in (query, key))
+        mixed_NHLE = F.scaled_dot_product_attention(
+            query.transpose(1, 2), key.transpose(1, 2), value_NLHE.transpose(1, 2),
+            attn_mask=is_token_NL[:, None, None],
+            scale=head_width ** (-1.0 if declared.scaled_twice else -0.5),
+        )  # fmt: skip
+        return mixed_NHLE.transpose(1, 2).flatten(2)
+
+
+class _LayerNorm(nn.LayerNorm):
+    """A layer norm that keeps the type of its input, under autocast too."""
+
+    def forward(self, x_NLD: Tensor) -> Tensor:
+        return super().forward(x_NLD).to(x_NLD.dtype)
+
+
+def _norm(declared: Architecture, width: int, eps: float, *, biased: bool = True) -> nn.Module:
+    if declared.norm == "rms":
+        return nn.RMSNorm(width, eps)
+    return _LayerNorm(width, eps, bias=biased)
+
+
+def rotate(x_NLHE: Tensor, cos: Tensor, sin: Tensor, *, neighbours: bool) -> Tensor:
+    """Turn pairs of dimensions by the angles of each position.
+
+    A pair is two neighbours if `neighbours`, else dimension ``i`` of each half. `cos` and `sin`
+    have shape (L, E / 2).
+    """
+    pairs = x_NLHE.float().view(*x_NLHE.shape[:-1], *((-1, 2) if neighbours else (2, -1)))
+    first, second = pairs.unbind(-1 if neighbours else -2)
+    c, s = cos[:, None], sin[:, None]
+    turned = [first * c - second * s, second * c + first * s]
+    return torch.stack(turned, dim=-1 if neighbours else -2).flatten(-2).to(x_NLHE.dtype)
+
+
+def place(parent: nn.Module, path: str, module: nn.Module) -> None:
+    """Add a submodule at a dotted path, whose parts are created."""
+    *parts, last = path.split(".")
+    for part in parts:
+        if not hasattr(parent, part):
+            parent.add_module(part, nn.Module())
+        parent = parent.get_submodule(part)
+    parent.add_module(last, module)
