@@ -219,6 +219,10 @@ class CompiledLayers:
     torch.compile makes one function of a layer, which all layers call with their weights.
     """
 
+    FIELDS = (
+        "shift1_D", "qkv_3DD", "qkv_bias_3D", "out_DD", "shift2_D", "up", "up_bias", "down_DF",
+    )  # fmt: skip
+
     def __init__(self, encoder):
         self.encoder, self.attend = encoder, self.varlen
         if encoder._device.type != "cuda":  # has no FlashAttention
@@ -236,7 +240,7 @@ class CompiledLayers:
     def plain_layer(self, x, layer, angles, offsets, longest):
         shift1, qkv_weight, qkv_bias, out, shift2, up, up_bias, down = layer
         y = self.normed(x, shift1)
-        qkv = F.linear(y, qkv_weight, qkv_bias).view(len(x), 3, self.encoder._heads, 2, -1)
+        qkv = F.linear(y, qkv_weight, qkv_bias).view(len(x), 3, self.encoder._shape.heads, 2, -1)
         low, high = qkv[:, :2].unbind(3)
         cos, sin = angles
         turned = torch.stack([low * cos - high * sin, high * cos + low * sin], 3).to(x.dtype)
@@ -254,9 +258,9 @@ class CompiledLayers:
         x = own._embed_VD[torch.from_numpy(batch.ids).to(own._device)]
         angles = [table[self.geometry.positions, None, None] for table in own._rotary]
         for one in own._layers:
-            layer = [getattr(one, name) for name in one.__slots__]
+            layer = [getattr(one, name) for name in self.FIELDS]
             x = self.layer(x, layer, angles, self.geometry.offsets, self.geometry.max_length)
-        return own._ops.layer_norm(x, own._shift_D, *own._final, own._eps)
+        return own._ops.layer_norm(x, own._last_shift_D, *own._last_norm, own._eps)
 
 
 def pooled_means(run, batches, device):

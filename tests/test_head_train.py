@@ -763,9 +763,10 @@ def test_several_heads_in_half_precision_stay_near_full_precision_on_a_gpu(case,
 
 
 @pytest.mark.gpu
-def test_members_take_the_steps_of_single_heads_on_a_gpu(case):
+def test_members_take_the_steps_of_single_heads_on_a_gpu(case, monkeypatch):
+    monkeypatch.setattr(stack, "draw_bootstrap_sample", lambda rows, *_: rows)
     options = {"head": "mlp", "device": "cuda", "dropout": 0.0, "precision": "fp32", "epochs": 4}
-    options |= {"split_seed": 0, "bootstrap": False}
+    options |= {"split_seed": 0}
     quick_fit(case, "all", members=3, **options)
     together = np.array([x["losses"] for x in lines_of(case.at / "all")[:20]])
     for k in range(3):
