@@ -306,6 +306,7 @@ def predict(
     antibody_encoder: str | None = None,
     antigen_encoder: str | None = None,
     cross: Path | str | Any | None = None,
+    strong: float | None = None,
     precision: Literal['auto', 'bf16', 'fp16', 'fp32'] = 'auto',
     strict_precision: bool = False,
     antibody_backend: Literal['packed', 'reference'] = 'packed',

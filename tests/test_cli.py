@@ -62,7 +62,7 @@ OPTIONS = {
     "split-seed store threads verbose weight-decay "
     "widths",
     "predict": "antibody-encoder antigen antigen-encoder bad-rows chains column cross device "
-    "force heavy json light limit out run store",
+    "force heavy json light limit out run store strong",
     "rank": "above antibody-region antigen bad-rows batch best chains column correlation diversity "
     "explore force identity json keep-far limit measured out per-antigen per-cluster pool rule "
     "run store",

@@ -16,6 +16,7 @@ from drawn import add_vectors
 from hypothesis import given
 from hypothesis import strategies as st
 from pandas._libs.parsers import STR_NA_VALUES
+from scipy.stats import norm
 
 import abag
 from abag.core.messages import counted
@@ -29,7 +30,7 @@ from abag.head.prediction import all_pairs
 from abag.head.prediction import predict as predict_module
 from abag.head.prediction.bundle import load_predictor
 from abag.head.prediction.inputs import CannotPredict
-from abag.head.prediction.predict import predict
+from abag.head.prediction.predict import describe_pair, predict, predict_pair
 from abag.head.prediction.predictor import SCORE_COLUMNS
 
 RESIDUES = list("ACDEFGHIKLMNPQRSTVWY")
@@ -105,6 +106,34 @@ def test_every_format_gives_the_scores_of_the_predictor_in_the_order_of_the_rows
     assert summary["rows"] == len(case.frame)
     assert summary["antibodies"]["unique"] == 24
     assert not list(tmp_path.glob("*.partial"))
+
+
+def test_strong_adds_the_probability_of_a_pkd_or_more(case, tmp_path):
+    run_predict(case, case.frame, tmp_path / "plain.csv")
+    run_predict(case, case.frame, tmp_path / "strong.csv", strong=8.5)
+    plain, strong = (read_back(tmp_path / name) for name in ("plain.csv", "strong.csv"))
+    assert list(strong) == [*plain, "p_strong"]
+    want = norm.sf(8.5, loc=plain["pkd_predicted"], scale=plain["sigma"])
+    np.testing.assert_allclose(strong["p_strong"], want, rtol=1e-6)
+    crossed = tmp_path / "crossed.csv"
+    run_predict(case, case.frame.head(8), crossed, cross=case.frame.head(8), strong=8.5)
+    scores = pd.read_csv(crossed)
+    want = norm.sf(8.5, loc=scores["pkd_predicted"], scale=scores["sigma"])
+    np.testing.assert_allclose(scores["p_strong"], want, rtol=1e-6)
+    one = case.frame.iloc[0]
+    pair = predict_pair(load_predictor(case.run), one["heavy"], antigen=one["antigen"], strong=8.5)
+    assert pair["p_strong"] == pytest.approx(strong["p_strong"].iloc[0], rel=1e-6)
+    assert f"a pKd of 8.5 or more: {pair['p_strong']:.0%}" in describe_pair(pair)
+
+
+@pytest.mark.parametrize("strong", [float("nan"), float("inf"), "high"])
+def test_a_threshold_of_strong_pairs_that_is_no_pkd_is_refused(case, tmp_path, strong):
+    with pytest.raises(abag.AbagError, match=r"^--strong"):
+        run_predict(case, case.frame, tmp_path / "out.csv", strong=strong)
+    taken = case.frame.assign(p_strong=1.0)
+    with pytest.raises(CannotPredict, match="already has a column 'p_strong'"):
+        run_predict(case, taken, tmp_path / "out.csv", strong=9)
+    assert not (tmp_path / "out.csv").exists()
 
 
 def test_slices_of_sequences_change_nothing(case, tmp_path, monkeypatch):

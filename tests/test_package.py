@@ -185,7 +185,7 @@ def test_an_install_contains_every_package_file_and_can_be_imported(installed, c
 
 def test_mypy_finds_the_types_of_an_install(installed, tmp_path):
     imports = documented_imports()
-    assert "from abag.sklearn import AffinityRegressor, AntibodySplit\n" in imports
+    assert "from abag.sklearn import AffinityRegressor, AntibodySplit" in imports
     (tmp_path / "script.py").write_text(SCRIPT.format(imports=imports))
     (tmp_path / "mypy.ini").write_text(MYPY)
     done = subprocess.run(

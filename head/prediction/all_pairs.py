@@ -32,6 +32,8 @@ from abag.head.prediction.inputs import (
     encode_missing,
     refuse_score_columns,
     row_bar,
+    score_columns,
+    with_p_strong,
 )
 from abag.head.prediction.predictor import existing_store
 from abag.head.regimes.recogniser import NewSequences
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
     from abag.embed.sequences.chains import Chains, Kind
     from abag.embed.sequences.pairs import SequenceTable
     from abag.embed.store.store import Store
+    from abag.head.prediction.options import PredictOptions
 
 SLICE = 16_384
 """Antibodies whose vectors are in memory at a time: 67 MB at IgT5's width."""
@@ -54,7 +57,7 @@ KIND_ROLES: dict[Kind, frozenset[str]] = {
 
 
 def predict_all_pairs(
-    scorer: Scorer, antibodies: TableLike, antigens: TableLike, out: Path, options: TableOptions
+    scorer: Scorer, antibodies: TableLike, antigens: TableLike, out: Path, options: PredictOptions
 ) -> PairScores:
     """Score each distinct antibody of one table against each distinct antigen of another.
 
@@ -72,13 +75,16 @@ def predict_all_pairs(
     if not (isinstance(antibodies, pd.DataFrame) or isinstance(antigens, pd.DataFrame)):
         same = Path(antibodies).samefile(antigens)
     left, right = _sequence_columns(antibody_table, antigen_table, same=same)
-    refuse_score_columns(left, antibody_table.source)
-    refuse_score_columns(right, antigen_table.source)
+    added = score_columns(options.strong)
+    refuse_score_columns(left, antibody_table.source, added)
+    refuse_score_columns(right, antigen_table.source, added)
     store = encode_missing(scorer, antibody_sequences, antigen_sequences)
     keys = antibody_table.antibodies.keys, antigen_table.antigens.keys
     chains = antibody_table.antibodies.chains, antigen_table.antigens.chains
     sequences = antibody_sequences, antigen_sequences
-    counts = _write_scores(scorer, store, keys, (left, right), sequences, chains, out)
+    counts = _write_scores(
+        scorer, store, keys, (left, right), sequences, chains, out, options.strong
+    )
     skipped = len(antibody_table.skipped) + len(antigen_table.skipped)
     return counts.summary(len(left) * len(right), skipped, *sequences)
 
@@ -145,6 +151,7 @@ def _write_scores(
     sequences: tuple[CollectedSequences, CollectedSequences],
     chains: tuple[Sequence[Chains], Sequence[Chains]],
     out: Path,
+    strong: float | None,
 ) -> RegimeCounts:
     """Score and write all pairs; both kinds of all arguments are in the order of their keys."""
     predictor, (antibody_keys, antigen_keys) = scorer.predictor, keys
@@ -160,6 +167,7 @@ def _write_scores(
                 vectors = PairVectors(antibody_ND, antigen_ME, i, j, chains[0][rows], chains[1])
                 scores = predictor.score(vectors, NewSequences(states[0][i], states[1][j]))
                 counts.add(scores)
+                scores = with_p_strong(scores, strong)
                 for first in range(0, len(scores), CHUNK_ROWS):
                     chunk = slice(first, first + CHUNK_ROWS)
                     left, right = columns[0].iloc[at + i[chunk]], columns[1].iloc[j[chunk]]

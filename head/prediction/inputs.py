@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from scipy.special import ndtr
 
 from abag import AbagError
 from abag.core.arrays import KEY_BYTES, distinct_keys
@@ -25,7 +26,6 @@ from abag.core.messages import bar, counted, say
 from abag.embed.sequences.chains import KINDS
 from abag.embed.sequences.changes import SkippedRows, describe_counts
 from abag.embed.sequences.columns import SEQUENCE_ROLES
-from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.pairs import read_pair_chunks
 from abag.embed.sequences.table_writer import check_writable
 from abag.embed.store.store import open_store
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from abag.embed.sequences.pairs import SequenceTable, UniqueSequences
     from abag.embed.sequences.tables import TableLike
     from abag.embed.store.store import Store
-    from abag.head.prediction.options import ScoringOptions
+    from abag.head.prediction.options import PredictOptions, ScoringOptions
     from abag.head.prediction.predictor import Predictor
     from abag.head.regimes.recogniser import Recogniser
 
@@ -218,7 +218,7 @@ def digest_rows(frame: pd.DataFrame, columns: Sequence[str]) -> bytes:
     return running.digest()
 
 
-def collect_pairs(scorer: Scorer, table: TableLike, options: TableOptions) -> CollectedPairs:
+def collect_pairs(scorer: Scorer, table: TableLike, options: PredictOptions) -> CollectedPairs:
     """Check every row of a table and collect its sequences.
 
     Raises
@@ -237,7 +237,7 @@ def collect_pairs(scorer: Scorer, table: TableLike, options: TableOptions) -> Co
     counts: Counter[str] = Counter()
     with row_bar("reading") as shown:
         for chunk in read_pair_chunks(table, options, as_written=True):
-            refuse_score_columns(chunk.names, chunk.source)
+            refuse_score_columns(chunk.names, chunk.source, score_columns(options.strong))
             found.add(chunk, lambda u: scorer.predictor.missing(store, u.kind, u.keys))
             counts.update(chunk.counts)
             shown.update(found.rows + len(found.skipped) - shown.n)
@@ -249,6 +249,22 @@ def collect_pairs(scorer: Scorer, table: TableLike, options: TableOptions) -> Co
 def row_bar(what: str, total: int | None = None) -> tqdm[Any]:
     """Show the progress over rows or pairs."""
     return bar(total=total, desc=what, unit=" rows", unit_scale=True, delay=1)
+
+
+def score_columns(strong: float | None) -> tuple[str, ...]:
+    """Return the names of the columns to add."""
+    return SCORE_COLUMNS if strong is None else (*SCORE_COLUMNS, "p_strong")
+
+
+def with_p_strong(scores: pd.DataFrame, strong: float | None) -> pd.DataFrame:
+    """Add the probability that the pKd of a pair is at least `strong`, if that is given.
+
+    The error of a prediction is taken as normal with the sigma of its regime.
+    """
+    if strong is None:
+        return scores
+    z = (scores["pkd_predicted"] - strong) / scores["sigma"]
+    return scores.assign(p_strong=ndtr(z))
 
 
 def refuse_score_columns(

@@ -60,3 +60,8 @@ class PredictOptions(ScoringOptions, group="Encoders"):
         help="Score every antibody of TABLE against every antigen of this table, which may be "
         "TABLE itself.",
     )  # fmt: skip
+    strong: float | None = option(
+        None, low=-20, high=20, metavar="PKD",
+        group="Output",
+        help="Add p_strong, the probability that a pKd is at least this: 9 is a Kd of 1 nM.",
+    )  # fmt: skip

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, Any, NotRequired, TypeAlias, TypedDict
 
 import numpy as np
 import pandas as pd
@@ -39,6 +39,7 @@ from abag.head.prediction.inputs import (
     region_of_run,
     row_bar,
     say_random_weights,
+    with_p_strong,
 )
 from abag.head.prediction.options import PredictOptions
 from abag.head.regimes.recogniser import NewSequences
@@ -142,6 +143,10 @@ class PairPrediction(TypedDict):
     why_far: str
     verdict: str
     """What the run has shown for this regime."""
+    strong: NotRequired[float]
+    """As given."""
+    p_strong: NotRequired[float]
+    """Probability that the pKd is at least ``strong``."""
 
 
 def predict_pair(
@@ -150,6 +155,7 @@ def predict_pair(
     light: str = "",
     *,
     antigen: str | None = None,
+    strong: float | None = None,
     **options: Any,  # noqa: ANN401 - the options of Predictor.predict
 ) -> PairPrediction:
     """Predict one pair, see `Predictor.predict`.
@@ -167,10 +173,12 @@ def predict_pair(
     if unused := sorted(options.keys() - PAIR_OPTIONS):
         msg = f"{flag(unused[0])}: is an option of tables; one pair does not use it. Leave it out."
         raise CannotPredict(msg)
-    row = predictor.predict([heavy], [light], [antigen], **options).iloc[0]
+    strong = PredictOptions.take({"strong": strong})[0].strong
+    scores = predictor.predict([heavy], [light], [antigen], **options)
+    row = with_p_strong(scores, strong).iloc[0]
     regime = str(row["regime"])
     measured = predictor.regimes.get(regime)
-    return {
+    pair: PairPrediction = {
         "pkd_predicted": float(row["pkd_predicted"]),
         "sigma": float(row["sigma"]),
         "regime": regime,
@@ -178,6 +186,9 @@ def predict_pair(
         "why_far": str(row["why_far"]),
         "verdict": measured.verdict if measured else f"{REGIMES[regime].words}: not measured",
     }
+    if strong is not None:
+        pair |= {"strong": strong, "p_strong": float(row["p_strong"])}
+    return pair
 
 
 def describe_pair(pair: PairPrediction) -> str:
@@ -188,6 +199,8 @@ def describe_pair(pair: PairPrediction) -> str:
         f"pKd {pkd:.2f}, Kd {_in_nanomolar(pkd)}; 90 % interval of pKd {low:.2f} to {high:.2f} "
         f"(sigma {sigma:.2f})\n{pair['verdict']}"
     )
+    if "p_strong" in pair:
+        text += f"\nProbability of a pKd of {pair['strong']:g} or more: {pair['p_strong']:.0%}."
     if pair["far"]:
         text += f"\nOutside of all that was measured: {pair['why_far']}."
     return text
@@ -215,7 +228,7 @@ def describe_regimes_of(predictor: Predictor, scored: PairScores) -> list[str]:
 
 
 def _predict_pairs(
-    scorer: Scorer, table: TableLike, out: Path, options: TableOptions
+    scorer: Scorer, table: TableLike, out: Path, options: PredictOptions
 ) -> PairScores:
     found = collect_pairs(scorer, table, options)
     antibodies, antigens = found.antibodies.finish(), found.antigens.finish()
@@ -232,6 +245,7 @@ def _predict_pairs(
                 pkd[rows], sigma[rows], NewSequences(*(side[rows] for side in new))
             )
             counts.add(scores)
+            scores = with_p_strong(scores, options.strong)
             writer.write(pd.concat([part.reset_index(drop=True), scores], axis=1))
             shown.update(len(part))
     return counts.summary(found.rows, len(found.skipped), found.antibodies, found.antigens)
