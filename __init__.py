@@ -79,7 +79,7 @@ __all__ = [
     "sweep",
 ]
 
-_FIT, _EMBED = "abag.head.model.config:FitConfig", "abag.embed.options:EmbedOptions"
+_FIT, _EMBED = "abag.head.models.config:FitConfig", "abag.embed.options:EmbedOptions"
 _SCORES = "abag.head.report.report:describe_briefly"
 _FUNCTIONS = {
     "adapt_encoders": {
@@ -157,7 +157,7 @@ _OTHERS = {
     "EmbedOptions": "abag.embed.options",
     "EvaluateOptions": "abag.head.runs.options",
     "ExportOptions": "abag.embed.store.options",
-    "FitConfig": "abag.head.model.config",
+    "FitConfig": "abag.head.models.config",
     "PairDataset": "abag.head.estimators.dataset",
     "PlanOptions": "abag.head.runs.options",
     "PredictOptions": "abag.head.prediction.options",

@@ -25,7 +25,7 @@ if TYPE_CHECKING:  # type checkers resolve import cycles by leaving such imports
     from abag.head.design.scan import ScanSummary
     from abag.head.estimators.dataset import DatasetOptions as DatasetOptions
     from abag.head.estimators.dataset import PairDataset as PairDataset
-    from abag.head.model.config import FitConfig as FitConfig
+    from abag.head.models.config import FitConfig as FitConfig
     from abag.head.plan import Plan
     from abag.head.prediction.options import PredictOptions as PredictOptions
     from abag.head.prediction.predict import PredictSummary

@@ -126,7 +126,7 @@ def embed(table: Path, store: Path, as_json: bool, prepare_fit: bool, **options:
         _print(summary, as_json, describe_embedding)
 
 
-@_command("head.model.config:FitConfig")
+@_command("head.models.config:FitConfig")
 @_TABLE
 @_STORE
 @_RUN
@@ -229,7 +229,7 @@ def _refuse_in_sweep(flag: str) -> str:
 
 @_command(
     "head.search.options:SweepOptions",
-    "head.model.config:FitConfig",
+    "head.models.config:FitConfig",
     without="abag.head.search.options:CHOSEN_BY_SWEEP",
     refuse=_refuse_in_sweep,
 )

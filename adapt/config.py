@@ -10,7 +10,7 @@ from abag.core.options import DeviceOptions, EncoderOptions, option
 from abag.embed.encoders.options import Lora
 from abag.embed.sequences.options import TableOptions
 from abag.head.data.label_options import LabelOptions
-from abag.head.model.config import Precision
+from abag.head.models.config import Precision
 
 if TYPE_CHECKING:
     from abag.embed.sequences.chains import Kind

@@ -12,7 +12,7 @@ from abag.core.files import (
     read_json,
 )
 from abag.embed.store.store_files import ADAPTER_FILE
-from abag.head.model.config import RunMismatch, check_same
+from abag.head.models.config import RunMismatch, check_same
 from abag.head.training import checkpoint
 
 if TYPE_CHECKING:

@@ -40,7 +40,7 @@ from abag.embed.store.store_files import ADAPTER_FILE, CONFIG_FILE, ROWS_FILE, W
 from abag.embed.weights.adapters import ADAPTER_FORMAT, adapter_digest, read_adapter_files
 from abag.head.data.labels import label_pairs, training_labels
 from abag.head.evaluation import metrics
-from abag.head.model.losses import one_sided_errors
+from abag.head.models.losses import one_sided_errors
 from abag.head.training.step import cosine_rates, steps_per_epoch
 from abag.head.training.train import (
     LossNotFinite,

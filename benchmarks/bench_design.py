@@ -29,8 +29,6 @@ import abag
 from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.store import open_store
-from abag.head.closed_form.pair_model import PairVectors, TrainingRows
-from abag.head.closed_form.registry import CLOSED_FORM
 from abag.head.clustering.clusters import antibody_clusters
 from abag.head.data.demo import demo_table
 from abag.head.data.labels import LabelledPairs, label_pairs
@@ -42,8 +40,10 @@ from abag.head.design.batches import (
     join_sides,
 )
 from abag.head.design.rules import RULES, Aim, best_first, expect
-from abag.head.evaluation.baselines import inner_folds
-from abag.head.training.uncertainty import fit_sigma
+from abag.head.models.baselines import inner_folds
+from abag.head.models.pair_model import PairVectors, TrainingRows
+from abag.head.models.registry import CLOSED_FORM
+from abag.head.models.sigma import fit_sigma
 
 CORRELATIONS = (0.0, 0.25, 0.5, 0.75, 0.9)
 POOL = 4

@@ -27,7 +27,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from abag.core.device import resolve_device
 from abag.head.data.labels import LabelledPairs
-from abag.head.model.config import PRESETS, FitConfig
+from abag.head.models.config import PRESETS, FitConfig
 from abag.head.regimes.splits import Split
 from abag.head.training.step import step_seed
 from abag.head.training.torch_settings import torch_settings

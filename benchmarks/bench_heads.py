@@ -27,7 +27,7 @@ import torch
 
 import abag
 from abag.head.data.demo import demo_table
-from abag.head.model.config import is_used
+from abag.head.models.config import is_used
 from abag.head.runs.compare import describe_runs
 
 HEADS = ("stack", "mlp", "kernel", "gp", "ridge")

@@ -23,8 +23,8 @@ import torch
 from bench_fit import make_pairs, make_task, synchronize
 
 from abag.core.device import resolve_device
-from abag.head.closed_form.registry import CLOSED_FORM
-from abag.head.model.config import FitConfig
+from abag.head.models.config import FitConfig
+from abag.head.models.registry import CLOSED_FORM
 from abag.head.search.search import (
     LOGARITHMIC,
     RANGES,

@@ -32,7 +32,7 @@ from abag.embed.sequences.pairs import read_pairs
 from abag.head.data.label_options import LabelOptions
 from abag.head.data.labels import label_pairs
 from abag.head.fit_cost import DEFAULT_FOLDS, FitSize, fit_time
-from abag.head.model.config import is_used
+from abag.head.models.config import is_used
 from abag.head.plan import are_variants
 
 ONCE = ("--split", "random")

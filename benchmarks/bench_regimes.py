@@ -29,11 +29,11 @@ from scipy.special import ndtri
 
 from abag.core.messages import reporting
 from abag.embed.sequences.pairs import read_pairs
-from abag.head.closed_form import registry
-from abag.head.closed_form.pair_model import PairVectors, TrainingRows
 from abag.head.data.labels import label_pairs
-from abag.head.evaluation.baselines import inner_folds
-from abag.head.model.config import FitConfig
+from abag.head.models import registry
+from abag.head.models.baselines import inner_folds
+from abag.head.models.config import FitConfig
+from abag.head.models.pair_model import PairVectors, TrainingRows
 from abag.head.prediction.fitted import fit_closed_forms, weigh
 from abag.head.regimes.groups import PairGroups
 from abag.head.regimes.regimes import RegimesOfTable, all_pairs

@@ -24,10 +24,10 @@ from abag.head.clustering.clusters import antigen_clusters
 from abag.head.clustering.mmseqs import mmseqs_cluster, mmseqs_version
 from abag.head.data.label_options import LabelOptions
 from abag.head.data.labels import label_pairs
-from abag.head.evaluation.baselines import BaselineInputs, predict_baselines
 from abag.head.evaluation.comparison import compare
 from abag.head.evaluation.metrics import average_folds, score
 from abag.head.evaluation.verdicts import verdict, warnings
+from abag.head.models.baselines import BaselineInputs, predict_baselines
 from abag.head.regimes.split_methods import describe_splits, make_splits
 from abag.head.regimes.split_options import SplitOptions
 from abag.head.regimes.splits import TEST

@@ -29,9 +29,9 @@ from abag.embed.store.store import open_store
 from abag.head.data.demo import demo_table
 from abag.head.data.labels import label_pairs
 from abag.head.evaluation import metrics
-from abag.head.evaluation.baselines import group_mean, inner_folds, standardised
 from abag.head.evaluation.ranking import spearman
-from abag.head.evaluation.ridge import FeatureBlock, ridge
+from abag.head.models.baselines import group_mean, inner_folds, standardised
+from abag.head.models.ridge import FeatureBlock, ridge
 from abag.head.regimes.split_methods import make_splits
 from abag.head.regimes.split_options import SplitOptions
 from abag.head.regimes.splits import TEST, TRAIN

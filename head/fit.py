@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from abag.core.messages import reporting, say, stage, whole_bar
-from abag.head.model.config import FitConfig
+from abag.head.models.config import FitConfig
 from abag.head.runs.run_folder import describe_inputs, finished_summary, read_inputs, split_inputs
 
 if TYPE_CHECKING:

@@ -12,11 +12,11 @@ from typing import NamedTuple
 
 from abag.core.cores import SMALL_FOLD_PAIRS, count_threads
 from abag.embed.sequences.numbering import WORTH_PROCESSES
-from abag.head.closed_form.gaussian_process import INNER_PAIRS
-from abag.head.closed_form.kernels import SEARCH_PAIRS
-from abag.head.closed_form.registry import stacked_models
-from abag.head.evaluation.baselines import MAX_COMPARISONS
-from abag.head.model.config import VALIDATION_PAIRS, FitConfig, HeadName
+from abag.head.models.baselines import MAX_COMPARISONS
+from abag.head.models.config import VALIDATION_PAIRS, FitConfig, HeadName
+from abag.head.models.gaussian_process import INNER_PAIRS
+from abag.head.models.kernels import SEARCH_PAIRS
+from abag.head.models.registry import stacked_models
 from abag.head.regimes.groups import FEW_SEQUENCES
 from abag.head.regimes.split_methods import FOLDS, REPEATS
 

@@ -27,18 +27,18 @@ from abag.core.files import FolderBusy, only_writer
 from abag.core.messages import counted, detail, part_of_stage, say, stage
 from abag.core.options import BadOption
 from abag.embed.store.status import residues_per_s
-from abag.head.closed_form.pair_model import (
-    DoesNotApply,
-    PairVectors,
-    TrainingRows,
-    impute_censored,
-)
 from abag.head.data.labels import NothingToLearn
-from abag.head.evaluation.baselines import (
+from abag.head.models.baselines import (
     BaselineInputs,
     ResidueFeatures,
     inner_folds,
     predict_baselines,
+)
+from abag.head.models.pair_model import (
+    DoesNotApply,
+    PairVectors,
+    TrainingRows,
+    impute_censored,
 )
 from abag.head.prediction.bundle import save_predictor
 from abag.head.prediction.fitted import (
@@ -79,7 +79,7 @@ if TYPE_CHECKING:
 
     from abag.head.data.labels import LabelledPairs
     from abag.head.evaluation.regime_scores import RegimeScore
-    from abag.head.model.config import FitConfig
+    from abag.head.models.config import FitConfig
     from abag.head.regimes.regimes import MeasuredRegime
     from abag.head.report.results import RunSummary
     from abag.head.runs.run_folder import FoldPaths, RunInputs

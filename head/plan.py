@@ -27,14 +27,14 @@ from abag.embed.sequences.pairs import SequenceTable, UniqueSequences, read_pair
 from abag.embed.sequences.tables import TableLike
 from abag.embed.store.status import residues_per_s
 from abag.embed.store.store import open_store
-from abag.head.closed_form.pair_model import DoesNotApply
-from abag.head.closed_form.registry import describe_left_out, stacked_models
-from abag.head.closed_form.residue_model import find_reference
 from abag.head.data.label_options import Label, LabelOptions
 from abag.head.data.label_units import BadLabel, describe_columns, label_sense, suggest_label
 from abag.head.data.labels import ConflictingReplicates, label_pairs
 from abag.head.evaluation.verdicts import LabelSummary, label_problems, summarize_labels
 from abag.head.fit_cost import DEFAULT_FOLDS, GPU_CORES, FitSize, fit_time
+from abag.head.models.pair_model import DoesNotApply
+from abag.head.models.registry import describe_left_out, stacked_models
+from abag.head.models.residue_model import find_reference
 from abag.head.runs.options import PlanOptions
 
 SESSION_HOURS = (4, 12, 24)

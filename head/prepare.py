@@ -25,7 +25,7 @@ from abag.core.messages import detail, reporting
 from abag.embed.sequences.options import TableOptions
 
 if TYPE_CHECKING:
-    from abag.head.model.config import FitConfig
+    from abag.head.models.config import FitConfig
 
 FEWEST_CORES = 4
 """With fewer, the threads that feed the GPU would wait."""
@@ -93,7 +93,7 @@ def _in_a_process(table: Path, options: TableOptions) -> Iterator[None]:
 
 def _serve() -> None:
     """Prepare a fit for the process that started this one; end when that closes the pipe."""
-    from abag.head.model.config import FitConfig  # slow, and the parent does not need it
+    from abag.head.models.config import FitConfig  # slow, and the parent does not need it
 
     os.nice(19)
     Thread(target=_end_with_parent, daemon=True).start()

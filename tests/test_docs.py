@@ -24,7 +24,7 @@ from abag.embed.encoders import identity
 from abag.embed.families.registry import ALIASES, FAMILIES
 from abag.embed.options import EmbedOptions
 from abag.head.data.demo import demo_table
-from abag.head.model.config import PRESETS, FitConfig
+from abag.head.models.config import PRESETS, FitConfig
 from abag.head.runs import summary as outcome
 
 ROOT = Path(__file__).parent.parent

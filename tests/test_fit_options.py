@@ -25,8 +25,8 @@ from abag.core.options import schema
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.store import open_store
 from abag.head.data.demo import demo_table
-from abag.head.evaluation.baselines import BASELINES
-from abag.head.model.config import PRESETS, FitConfig, is_used
+from abag.head.models.baselines import BASELINES
+from abag.head.models.config import PRESETS, FitConfig, is_used
 from abag.head.search.options import CHOSEN_BY_SWEEP
 from abag.head.training.train import LossNotFinite
 

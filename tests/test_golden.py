@@ -6,10 +6,10 @@ from typing import get_args
 import pytest
 from golden.make_golden import PARTS, Folder, differences, read_golden, record
 
-from abag.head.closed_form.registry import COMPARED
 from abag.head.design.rules import RULES
-from abag.head.evaluation.baselines import BASELINES
-from abag.head.model.config import HeadName
+from abag.head.models.baselines import BASELINES
+from abag.head.models.config import HeadName
+from abag.head.models.registry import COMPARED
 from abag.head.regimes.split_options import SPLIT_VALUES
 
 

@@ -14,16 +14,14 @@ import torch
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from abag.embed.sequences.pairs import read_pairs
-from abag.head.closed_form.composition import count_residues
-from abag.head.closed_form.pair_model import DoesNotApply, PairVectors, TrainingRows
-from abag.head.closed_form.registry import CLOSED_FORM, COMPARED
 from abag.head.data.label_options import LabelOptions
 from abag.head.data.labels import label_pairs
-from abag.head.data.one_hot import OneHot
-from abag.head.evaluation import baselines
-from abag.head.evaluation import baselines as baselines_module
-from abag.head.evaluation import ridge as module
-from abag.head.evaluation.baselines import (
+from abag.head.evaluation.metrics import score
+from abag.head.evaluation.verdicts import explained, warnings
+from abag.head.models import baselines
+from abag.head.models import baselines as baselines_module
+from abag.head.models import ridge as module
+from abag.head.models.baselines import (
     BASELINES,
     BaselineInputs,
     columns_for_ridge,
@@ -31,9 +29,11 @@ from abag.head.evaluation.baselines import (
     predict_baselines,
     standardised,
 )
-from abag.head.evaluation.metrics import score
-from abag.head.evaluation.ridge import FeatureBlock, fit_ridges, ridge, ridges
-from abag.head.evaluation.verdicts import explained, warnings
+from abag.head.models.composition import count_residues
+from abag.head.models.one_hot import OneHot
+from abag.head.models.pair_model import DoesNotApply, PairVectors, TrainingRows
+from abag.head.models.registry import CLOSED_FORM, COMPARED
+from abag.head.models.ridge import FeatureBlock, fit_ridges, ridge, ridges
 from abag.head.regimes.groups import with_clusters
 from abag.head.regimes.split_methods import make_splits
 from abag.head.regimes.split_options import SplitOptions

@@ -14,14 +14,14 @@ from scipy.stats import norm, truncnorm
 import abag
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.store import open_store
-from abag.head.closed_form.pair_model import (
+from abag.head.models.baselines import inner_folds
+from abag.head.models.pair_model import (
     PairVectors,
     TrainingRows,
     expected_labels,
     impute_censored,
 )
-from abag.head.evaluation.baselines import inner_folds
-from abag.head.training.uncertainty import fit_sigma
+from abag.head.models.sigma import fit_sigma
 
 RESIDUES = list("ACDEFGHIKLMNPQRSTVWY")
 LIMIT = 8.0

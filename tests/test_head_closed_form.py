@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from abag.head.closed_form import gaussian_process as module
-from abag.head.closed_form import kernels
-from abag.head.closed_form.gaussian_process import GaussianProcess, fit_gaussian_process
-from abag.head.closed_form.pair_model import DoesNotApply, PairVectors, TrainingRows, fit_linear
-from abag.head.closed_form.registry import CLOSED_FORM
 from abag.head.data.vectors import Standardizer
-from abag.head.evaluation import ridge as ridge_module
-from abag.head.evaluation.baselines import inner_folds, standardised
-from abag.head.evaluation.ridge import FeatureBlock, ridge
+from abag.head.models import gaussian_process as module
+from abag.head.models import kernels
+from abag.head.models import ridge as ridge_module
+from abag.head.models.baselines import inner_folds, standardised
+from abag.head.models.gaussian_process import GaussianProcess, fit_gaussian_process
+from abag.head.models.pair_model import DoesNotApply, PairVectors, TrainingRows, fit_linear
+from abag.head.models.registry import CLOSED_FORM
+from abag.head.models.ridge import FeatureBlock, ridge
 from abag.head.prediction.bundle import parse_record
 
 

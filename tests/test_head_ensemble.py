@@ -13,10 +13,10 @@ from killed_training import stop_after
 import abag
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.store import open_store
-from abag.head.closed_form.pair_model import PairVectors
 from abag.head.data.labels import LabelledPairs
-from abag.head.model.config import FitConfig
-from abag.head.model.heads import stacked_layers
+from abag.head.models.config import FitConfig
+from abag.head.models.heads import stacked_layers
+from abag.head.models.pair_model import PairVectors
 from abag.head.regimes.splits import TEST, TRAIN, VALIDATION, Split
 from abag.head.training import stack as stack_module
 from abag.head.training.stack import (

@@ -33,7 +33,7 @@ from abag.head.data.label_units import BadLabel
 from abag.head.data.labels import label_pairs
 from abag.head.estimators.regressor import NOT_OF_ESTIMATORS
 from abag.head.estimators.sequence_frame import NotAFrame, labelled, pair_of_row, read_frame
-from abag.head.model.config import FitConfig
+from abag.head.models.config import FitConfig
 from abag.head.regimes.split_methods import make_splits
 from abag.head.regimes.split_options import SplitOptions
 from abag.head.regimes.splits import TEST, UNUSED, BadSplit

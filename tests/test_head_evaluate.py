@@ -12,7 +12,7 @@ from abag.embed.sequences.columns import AmbiguousColumn, MissingColumn
 from abag.embed.sequences.domains import UnsureDomains
 from abag.embed.sequences.pairs import read_pairs
 from abag.head.evaluation import metrics
-from abag.head.evaluation.baselines import BASELINES
+from abag.head.models.baselines import BASELINES
 from abag.head.report.report import describe_scores
 from abag.head.runs.evaluate import NothingToEvaluate, PredictionsMismatch, evaluate
 from abag.head.runs.saved_run import NoFinishedRun

@@ -11,7 +11,7 @@ import torch
 from killed_training import stop_after
 
 from abag.head.data.labels import LabelledPairs
-from abag.head.model.config import FitConfig
+from abag.head.models.config import FitConfig
 from abag.head.regimes.splits import TEST, TRAIN, VALIDATION, Split
 from abag.head.training import stack
 from abag.head.training.stack import folds_per_stack, group_folds

@@ -34,7 +34,7 @@ from abag.head.evaluation.ranking import (
     spearman,
     spearman_by_group,
 )
-from abag.head.model.config import FitConfig
+from abag.head.models.config import FitConfig
 
 TIED = st.integers(0, 4).map(float)
 

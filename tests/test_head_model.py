@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from abag.core.options import BadOption
-from abag.head.closed_form.registry import CLOSED_FORM
 from abag.head.data.labels import LabelledPairs
-from abag.head.model.config import PRESETS, FitConfig, HeadName
-from abag.head.model.heads import Mlp, plain_layers
-from abag.head.model.losses import LOSSES, PredictedPairs
+from abag.head.models.config import PRESETS, FitConfig, HeadName
+from abag.head.models.heads import Mlp, plain_layers
+from abag.head.models.losses import LOSSES, PredictedPairs
+from abag.head.models.registry import CLOSED_FORM
 from abag.head.training.stack import PairStandardizer, StackedHeads, make_members
 
 IGT5, ESM = 1024, 1280

@@ -11,16 +11,15 @@ from trastuzumab import HEAVY as TRASTUZUMAB
 
 import abag
 from abag.embed.store.store import open_store
-from abag.head.closed_form import registry, residue_model
-from abag.head.closed_form.pair_model import (
+from abag.head.models import baselines, registry, residue_model
+from abag.head.models.one_hot import OneHot, common_reference
+from abag.head.models.pair_model import (
     DoesNotApply,
     PairVectors,
     SequencesMissing,
     TrainingRows,
 )
-from abag.head.closed_form.residue_model import fit_one_hot_kernel
-from abag.head.data.one_hot import OneHot, common_reference
-from abag.head.evaluation import baselines
+from abag.head.models.residue_model import fit_one_hot_kernel
 from abag.head.prediction.bundle import load_predictor
 
 RESIDUES = list("ACDEFGHIKLMNPQRSTVWY")

@@ -15,10 +15,10 @@ from abag.embed.packing.tokens import Layout
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.status import note_speed
 from abag.embed.store.store import open_store
-from abag.head.closed_form.registry import describe_left_out
 from abag.head.data.labels import label_pairs
 from abag.head.fit_cost import FitSize, FitTime, fit_time
-from abag.head.model.config import FitConfig
+from abag.head.models.config import FitConfig
+from abag.head.models.registry import describe_left_out
 from abag.head.plan import GPUS, describe_plan, format_duration, plan
 
 RESIDUES = list("ACDEFGHIKLMNPQRSTVWY")

@@ -16,7 +16,7 @@ from abag.core.cores import SMALL_FOLD_PAIRS, count_threads
 from abag.core.messages import part_of_stage, reporting, stage, whole_bar
 from abag.head import fit_run
 from abag.head.fit_run import Task, run_tasks
-from abag.head.model.heads import _Dropout
+from abag.head.models.heads import _Dropout
 from abag.head.training import torch_settings
 from abag.head.training.torch_settings import matrix_threads
 from abag.head.training.train import Stopped, delayed_signals

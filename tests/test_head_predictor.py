@@ -17,11 +17,11 @@ import abag
 from abag.cli import main
 from abag.embed.sequences.chains import EmptySequence
 from abag.embed.store.store import VectorsMissing
-from abag.head.closed_form.pair_model import PairVectors
 from abag.head.data.vectors import Standardizer
-from abag.head.model.heads import Mlp, plain_layers
+from abag.head.models.heads import Mlp, plain_layers
+from abag.head.models.network import factorise
+from abag.head.models.pair_model import PairVectors
 from abag.head.prediction.bundle import WEIGHTS, PredictorDamaged, load_predictor, record_digest
-from abag.head.prediction.network import factorise
 from abag.head.prediction.predictor import SCORE_COLUMNS, UnequalLengths, existing_store
 from abag.head.regimes.recogniser import NewSequences
 

@@ -19,7 +19,7 @@ from abag.embed.sequences import numbering
 from abag.embed.sequences.chains import RESIDUES
 from abag.head import prepare
 from abag.head.data.demo import demo_table
-from abag.head.model.config import FitConfig
+from abag.head.models.config import FitConfig
 from abag.head.prepare import MOST_ROWS, prepare_fit, preparing
 from abag.head.regimes import groups
 

@@ -15,10 +15,10 @@ import abag
 from abag.core.options import BadOption, schema
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.store import open_store
-from abag.head.closed_form import registry
-from abag.head.closed_form.pair_model import PairVectors, TrainingRows, fit_linear
-from abag.head.evaluation.baselines import inner_folds
-from abag.head.model.config import WITH_A_NETWORK, FitConfig, HeadName, RunMismatch, is_used
+from abag.head.models import registry
+from abag.head.models.baselines import inner_folds
+from abag.head.models.config import WITH_A_NETWORK, FitConfig, HeadName, RunMismatch, is_used
+from abag.head.models.pair_model import PairVectors, TrainingRows, fit_linear
 from abag.head.prediction import fitted
 from abag.head.prediction.bundle import load_predictor
 from abag.head.prediction.fitted import FittedParts, stack_weights, weigh

@@ -19,12 +19,12 @@ from abag.core.files import FileDamaged
 from abag.core.options import BadOption
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.store import open_store
-from abag.head.closed_form.pair_model import PairVectors, TrainingRows
-from abag.head.closed_form.registry import CLOSED_FORM, ON_VECTORS
 from abag.head.data.labels import NothingToLearn, label_pairs
-from abag.head.evaluation import baselines
 from abag.head.evaluation.ranking import spearman
-from abag.head.model.config import FitConfig, RunMismatch
+from abag.head.models import baselines
+from abag.head.models.config import FitConfig, RunMismatch
+from abag.head.models.pair_model import PairVectors, TrainingRows
+from abag.head.models.registry import CLOSED_FORM, ON_VECTORS
 from abag.head.regimes.splits import BadSplit, TooFewGroups
 from abag.head.runs import summary as outcome
 from abag.head.runs.run_folder import read_inputs

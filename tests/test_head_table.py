@@ -21,7 +21,7 @@ from abag.head.data.labels import (
     label_pairs,
 )
 from abag.head.data.vectors import Standardizer
-from abag.head.model.config import FitConfig
+from abag.head.models.config import FitConfig
 
 ANTIBODIES = {"a": "EVQLVESGG", "b": "QVQLQESGP", "c": "DVQLQASGG"}
 

@@ -29,7 +29,7 @@ from abag.embed.store.store import VectorsMissing, open_store
 from abag.head import fit as fit_module
 from abag.head.data.label_units import BadLabel
 from abag.head.data.labels import NothingToLearn
-from abag.head.model.config import FitConfig, RunMismatch, is_used
+from abag.head.models.config import FitConfig, RunMismatch, is_used
 from abag.head.training import stack
 from abag.head.training import train as train_module
 from abag.head.training.checkpoint import load

@@ -23,7 +23,7 @@ from abag.embed.embed import embed_table
 from abag.embed.options import EmbedOptions
 from abag.embed.store.options import ExportOptions
 from abag.head.design.options import ScanOptions
-from abag.head.model.config import FitConfig
+from abag.head.models.config import FitConfig
 from abag.head.prediction.options import PredictOptions
 from abag.head.regimes.split_methods import SPLIT_METHODS
 from abag.head.regimes.split_options import SPLIT_VALUES

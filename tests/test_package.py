@@ -222,8 +222,8 @@ LAYERS = """
     embed.families embed.encoders
     embed.options embed.ranks embed.job embed.stream embed.encode embed.ray_cluster embed.embed
     embed.doctor
-    head.clustering head.data head.regimes head.evaluation head.model
-    head.closed_form head.report.results head.runs.run_folder head.training head.prediction
+    head.clustering head.data head.regimes head.evaluation head.models
+    head.report.results head.runs.run_folder head.training head.prediction
     head.report head.runs
     head.design
     head.fit_run head.fit

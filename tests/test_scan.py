@@ -25,10 +25,10 @@ from abag.core.options import BadOption
 from abag.embed.sequences.domains import locate_positions, number_domain
 from abag.embed.sequences.table_writer import TableWriter
 from abag.embed.store.store import VectorsMissing
-from abag.head.closed_form.gaussian_process import GaussianProcess
 from abag.head.design import heat_map, mutant_scores
 from abag.head.design.scan import describe_scan
 from abag.head.design.scan import scan as scan_mutants
+from abag.head.models.gaussian_process import GaussianProcess
 from abag.head.prediction.inputs import CannotPredict
 
 RESIDUES = "ACDEFGHIKLMNPQRSTVWY"

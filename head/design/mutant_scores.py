@@ -1,7 +1,7 @@
 """Scores the mutants of parents in batches, as `abag.predict` would, and against their parents.
 
 A mutant and its parent are predicted by the same models, whose errors they largely share, so the
-sigma of a difference is not that of two predictions. It is ``spread`` (`training.uncertainty`)
+sigma of a difference is not that of two predictions. It is ``spread`` (`models.sigma`)
 times the standard deviation of the difference: over the joint posterior of a Gaussian process, or
 else over the members of an ensemble. The residual noise is left out: what of it a mutant shares
 with its parent is not known. A single network or a ridge has no such deviation.
@@ -24,11 +24,11 @@ from abag.core.arrays import Floats
 from abag.core.messages import counted, say
 from abag.embed.sequences.chains import KINDS, Chains, Kind, keys_array
 from abag.embed.store.store import open_store
-from abag.head.closed_form.gaussian_process import GaussianProcess
-from abag.head.closed_form.kernels import BLOCK
-from abag.head.closed_form.pair_model import Index, PairVectors
-from abag.head.closed_form.residue_model import OneHotKernel
 from abag.head.design.sites import Mutant, Parent, name_mutant
+from abag.head.models.gaussian_process import GaussianProcess
+from abag.head.models.kernels import BLOCK
+from abag.head.models.pair_model import Index, PairVectors
+from abag.head.models.residue_model import OneHotKernel
 from abag.head.prediction.inputs import Scorer, row_bar
 from abag.head.prediction.predictor import encode_new, existing_store
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from abag.embed.store.store import Store
-    from abag.head.closed_form.kernels import Side
+    from abag.head.models.kernels import Side
     from abag.head.prediction.predictor import Predictor
 
 BATCH = 16_384

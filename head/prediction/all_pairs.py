@@ -21,8 +21,8 @@ from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.sequences.table_writer import TableWriter
 from abag.embed.sequences.tables import CHUNK_ROWS, TableLike
-from abag.head.closed_form.pair_model import PairVectors
 from abag.head.data.label_units import TO_PKD
+from abag.head.models.pair_model import PairVectors
 from abag.head.prediction.inputs import (
     CannotPredict,
     CollectedSequences,

@@ -36,22 +36,22 @@ from abag.core.options import BadOption
 from abag.embed.sequences.chains import KINDS
 from abag.embed.sequences.numbering import number_antibodies
 from abag.embed.sequences.options import AntibodyRegion  # read by get_type_hints
-from abag.head.closed_form.composition import CompositionRidge
-from abag.head.closed_form.gaussian_process import GaussianProcess, ProcessSettings
-from abag.head.closed_form.pair_model import (
+from abag.head.models.composition import CompositionRidge
+from abag.head.models.gaussian_process import GaussianProcess, ProcessSettings
+from abag.head.models.network import NetworkModel, NetworkSettings
+from abag.head.models.pair_model import (
     ConstantModel,
     ConstantSettings,
     LinearModel,
     LinearSettings,
     PairVectors,
 )
-from abag.head.closed_form.residue_model import (
+from abag.head.models.residue_model import (
     OneHotKernel,
     OneHotRidge,
     OneHotRidgeSettings,
     OneHotSettings,
 )
-from abag.head.prediction.network import NetworkModel, NetworkSettings
 from abag.head.prediction.predictor import (
     EmbedFunction,
     Part,
@@ -70,9 +70,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from abag.head.closed_form.pair_model import PairModel
     from abag.head.data.labels import LabelledPairs
     from abag.head.data.vectors import StoredVectors
+    from abag.head.models.pair_model import PairModel
     from abag.head.prediction.fitted import FittedParts, WeighedRegime
     from abag.head.runs.run_folder import RunInputs
 

@@ -25,28 +25,28 @@ from scipy.special import ndtri
 
 from abag.core.arrays import Floats, Ints, distinct
 from abag.core.messages import detail
-from abag.head.closed_form.pair_model import (
+from abag.head.evaluation.regime_scores import RegimeScore, TestedPairs, score_regime
+from abag.head.models.network import NetworkModel, NetworkSettings
+from abag.head.models.pair_model import (
     ConstantModel,
     ConstantSettings,
     DoesNotApply,
     PairModel,
     TrainingRows,
 )
-from abag.head.closed_form.registry import (
+from abag.head.models.registry import (
     CLOSED_FORM,
     COMPARED,
     describe_left_out,
     stacked_models,
 )
-from abag.head.evaluation.regime_scores import RegimeScore, TestedPairs, score_regime
-from abag.head.prediction.network import NetworkModel, NetworkSettings
+from abag.head.models.sigma import fit_sigma
 from abag.head.regimes.regimes import effective_groups
 from abag.head.regimes.splits import TEST, grouped_folds
-from abag.head.training.uncertainty import fit_sigma
 
 if TYPE_CHECKING:
     from abag.head.data.labels import LabelledPairs
-    from abag.head.model.config import FitConfig
+    from abag.head.models.config import FitConfig
     from abag.head.regimes.regimes import MeasuredRegime
     from abag.head.training.train import TrainedHeads
 

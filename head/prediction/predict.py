@@ -24,7 +24,7 @@ from abag.core.options import flag
 from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.table_writer import TableWriter
 from abag.embed.sequences.tables import TableLike, read_table_chunks
-from abag.head.closed_form.pair_model import PairVectors
+from abag.head.models.pair_model import PairVectors
 from abag.head.prediction.all_pairs import PAIRS, predict_all_pairs
 from abag.head.prediction.inputs import (
     CannotPredict,

@@ -27,9 +27,9 @@ from abag.embed.sequences.chains import antibody as antibody_chains
 from abag.embed.sequences.chains import antigen as antigen_chains
 from abag.embed.sequences.regions import arrange
 from abag.embed.store.store import NoSuchEncoder, VectorsMissing, name_encoders, open_store
-from abag.head.closed_form.composition import CompositionRidge
-from abag.head.closed_form.pair_model import PairVectors
-from abag.head.closed_form.residue_model import ResidueModel
+from abag.head.models.composition import CompositionRidge
+from abag.head.models.pair_model import PairVectors
+from abag.head.models.residue_model import ResidueModel
 from abag.head.regimes.recogniser import NewSequences, Recogniser
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from abag.embed.sequences.chains import Chains, Kind
     from abag.embed.sequences.options import AntibodyRegion
     from abag.embed.store.store import Store
-    from abag.head.closed_form.pair_model import PairModel
+    from abag.head.models.pair_model import PairModel
 
 
 SCORE_COLUMNS = ("pkd_predicted", "sigma", "regime", "far", "why_far")
@@ -68,7 +68,7 @@ class UsedRegime:
     weights: tuple[float, ...]
     """Of all parts, in their order; they add up to 1."""
     spread: float
-    """Factor of the prediction's standard deviation in sigma; see `training.uncertainty`."""
+    """Factor of the prediction's standard deviation in sigma; see `models.sigma`."""
     noise: float
     """Residual noise in sigma, in pKd."""
     verdict: str

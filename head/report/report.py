@@ -30,7 +30,7 @@ from abag.embed.families.registry import ALIASES
 from abag.head.evaluation.metrics import METRICS, metric_label, table_metrics
 from abag.head.evaluation.ranking import MIN_ROWS_PER_ANTIGEN
 from abag.head.evaluation.regime_scores import describe_regimes
-from abag.head.model.config import FitConfig
+from abag.head.models.config import FitConfig
 from abag.head.regimes.splits import TEST
 from abag.head.report.chart_data import chart_data
 from abag.head.report.results import RegimeSummary, RunResults, RunSummary

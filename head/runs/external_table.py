@@ -13,9 +13,9 @@ from abag.core.cache import cache_dir
 from abag.core.messages import say
 from abag.embed.sequences.chains import KINDS
 from abag.embed.store.store import open_store
-from abag.head.closed_form.registry import COMPARED
 from abag.head.evaluation.comparison import score_rows
 from abag.head.evaluation.regime_scores import RegimeScore, TestedPairs, score_regime
+from abag.head.models.registry import COMPARED
 from abag.head.prediction.bundle import load_predictor
 from abag.head.prediction.fitted import COVERED
 from abag.head.regimes.groups import with_clusters

@@ -26,11 +26,11 @@ from abag.core.options import schema
 from abag.embed.sequences.chains import KINDS
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.store import Store, open_store
-from abag.head.closed_form.registry import CHECKS
 from abag.head.data.label_units import label_sense
 from abag.head.data.labels import LabelledPairs, label_pairs, report_counts, training_labels
 from abag.head.data.vectors import StoredVectors, read_vectors
-from abag.head.model.config import FitConfig, RunMismatch, check_same
+from abag.head.models.config import FitConfig, RunMismatch, check_same
+from abag.head.models.registry import CHECKS
 from abag.head.regimes.adapter_leaks import apply_adapter_policy
 from abag.head.regimes.groups import PairGroups, with_antibody_clusters, with_antigen_clusters
 from abag.head.regimes.regimes import MeasuredRegime

@@ -18,13 +18,13 @@ import numpy as np
 from abag.core.arrays import distinct
 from abag.core.messages import reporting
 from abag.embed.sequences.chains import KINDS
-from abag.head.closed_form.pair_model import PairVectors, TrainingRows, impute_censored
-from abag.head.closed_form.registry import CLOSED_FORM, ON_VECTORS
 from abag.head.data.labels import LabelledPairs
-from abag.head.evaluation.baselines import inner_folds as pairs_inner_folds
 from abag.head.evaluation.metrics import METRICS, MeasuredRows
-from abag.head.model.config import VALIDATION_PAIRS, FitConfig, is_used
-from abag.head.model.losses import LOSSES
+from abag.head.models.baselines import inner_folds as pairs_inner_folds
+from abag.head.models.config import VALIDATION_PAIRS, FitConfig, is_used
+from abag.head.models.losses import LOSSES
+from abag.head.models.pair_model import PairVectors, TrainingRows, impute_censored
+from abag.head.models.registry import CLOSED_FORM, ON_VECTORS
 from abag.head.regimes.splits import TRAIN, VALIDATION, Split, TooFewGroups, grouped_folds
 from abag.head.training.stack import Member, PairStandardizer, StackedHeads
 from abag.head.training.step import step_seed

@@ -32,7 +32,7 @@ from abag.core.options import BadOption, flag
 from abag.head.data.labels import training_labels
 from abag.head.data.vectors import read_vectors
 from abag.head.fit import fit
-from abag.head.model.config import MAY_CHANGE, FitConfig, RunMismatch, check_same, is_used
+from abag.head.models.config import MAY_CHANGE, FitConfig, RunMismatch, check_same, is_used
 from abag.head.regimes.split_methods import make_splits
 from abag.head.regimes.splits import BadSplit, split_frame
 from abag.head.runs.run_folder import describe_inputs, read_inputs

@@ -18,8 +18,8 @@ from abag.core.names import read_inside
 from abag.embed.families.registry import hub_source, known_alias
 from abag.embed.sequences.chains import KINDS
 from abag.embed.store.store_files import PrivatePath, public_adapter_files, public_origin
-from abag.head.closed_form.gaussian_process import GaussianProcess
-from abag.head.closed_form.residue_model import OneHotKernel
+from abag.head.models.gaussian_process import GaussianProcess
+from abag.head.models.residue_model import OneHotKernel
 from abag.head.prediction.bundle import RECORD, WEIGHTS, load_predictor, record_digest
 from abag.head.prediction.predictor import Predictor
 from abag.head.sharing.fetch import (

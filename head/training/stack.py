@@ -24,7 +24,7 @@ import torch
 from abag.core.messages import detail
 from abag.head.data.labels import training_labels
 from abag.head.data.vectors import Standardizer
-from abag.head.model.heads import Mlp, build_stacked_heads, plain_layers
+from abag.head.models.heads import Mlp, build_stacked_heads, plain_layers
 from abag.head.regimes.splits import TRAIN
 from abag.head.training.step import (
     TrainingPairs,
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from abag.head.data.labels import LabelledPairs
-    from abag.head.model.config import FitConfig
+    from abag.head.models.config import FitConfig
     from abag.head.regimes.splits import Split
     from abag.head.training.step import EpochBatches
 

@@ -27,15 +27,15 @@ from torch.linalg import vector_norm
 from torch.nn.functional import embedding
 from torch.optim.adamw import adamw
 
-from abag.head.model.heads import supports_bf16, use_generator
-from abag.head.model.losses import LOSSES, PredictedPairs
+from abag.head.models.heads import supports_bf16, use_generator
+from abag.head.models.losses import LOSSES, PredictedPairs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
-    from abag.head.model.config import Compile, FitConfig
+    from abag.head.models.config import Compile, FitConfig
 
 CompiledMode = Literal["off", "graph", "full"]
 PREDICTION_BATCH, CPU_PREDICTION_BATCH = 16384, 2048

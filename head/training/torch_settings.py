@@ -15,7 +15,7 @@ from abag.core.cores import SMALL_FOLD_PAIRS, count_cores
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from abag.head.model.config import FitConfig
+    from abag.head.models.config import FitConfig
 
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3

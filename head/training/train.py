@@ -31,7 +31,7 @@ from abag.core.files import make_folder
 from abag.core.messages import bar, detail, say
 from abag.head.evaluation import metrics
 from abag.head.evaluation.comparison import antigen_groups
-from abag.head.model.config import VALIDATION_PAIRS, RunMismatch
+from abag.head.models.config import VALIDATION_PAIRS, RunMismatch
 from abag.head.regimes.splits import TRAIN, VALIDATION
 from abag.head.training.checkpoint import load_newest, save_rotating
 from abag.head.training.stack import (
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
     from abag.core.options import Options
     from abag.head.data.labels import LabelledPairs
-    from abag.head.model.config import FitConfig
+    from abag.head.models.config import FitConfig
     from abag.head.regimes.splits import Split
 
 MAX_SAVING_SHARE = 0.01

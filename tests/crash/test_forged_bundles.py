@@ -23,8 +23,8 @@ import abag
 from abag import AbagError
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.store import open_store
-from abag.head.closed_form.pair_model import PairVectors
 from abag.head.data.demo import demo_table
+from abag.head.models.pair_model import PairVectors
 from abag.head.prediction.bundle import RECORD, WEIGHTS, load_predictor, record_digest
 from abag.head.regimes.recogniser import NewSequences
 

@@ -29,8 +29,8 @@ from click.testing import CliRunner
 from abag.cli import main as abag
 from abag.embed.store.store import open_store
 from abag.head.data.demo import demo_table
-from abag.head.evaluation.baselines import BASELINES
-from abag.head.model.config import HeadName, is_used
+from abag.head.models.baselines import BASELINES
+from abag.head.models.config import HeadName, is_used
 
 HERE = Path(__file__).parent
 TOLERANCES = {

@@ -26,7 +26,8 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from abag.core.arrays import Floats
-from abag.head.closed_form.kernels import (
+from abag.head.data.vectors import Standardizer
+from abag.head.models.kernels import (
     BLOCK,
     SEARCH_PAIRS,
     Chosen,
@@ -40,8 +41,7 @@ from abag.head.closed_form.kernels import (
     factorise,
     solve_triangle,
 )
-from abag.head.closed_form.pair_model import Arrays, ClosedFormFit, PairVectors, TrainingRows
-from abag.head.data.vectors import Standardizer
+from abag.head.models.pair_model import Arrays, ClosedFormFit, PairVectors, TrainingRows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -14,12 +14,15 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 
 from abag.core.arrays import Floats, distinct
-from abag.head.closed_form.gaussian_process import (
+from abag.head.data.vectors import Standardizer
+from abag.head.models.baselines import columns_for_ridge
+from abag.head.models.gaussian_process import (
     GaussianProcess,
     ProcessSettings,
     fit_gaussian_process,
 )
-from abag.head.closed_form.pair_model import (
+from abag.head.models.one_hot import SHARED_LENGTH, OneHot, common_reference, identity
+from abag.head.models.pair_model import (
     Arrays,
     ClosedFormFit,
     DoesNotApply,
@@ -28,14 +31,11 @@ from abag.head.closed_form.pair_model import (
     PairVectors,
     TrainingRows,
 )
-from abag.head.data.one_hot import SHARED_LENGTH, OneHot, common_reference, identity
-from abag.head.data.vectors import Standardizer
-from abag.head.evaluation.baselines import columns_for_ridge
-from abag.head.evaluation.ridge import FeatureBlock, fit_ridges
+from abag.head.models.ridge import FeatureBlock, fit_ridges
 
 if TYPE_CHECKING:
     from abag.embed.sequences.chains import Chains
-    from abag.head.closed_form.pair_model import Index
+    from abag.head.models.pair_model import Index
 
 LEAST_IDENTITY = 0.5
 """Mean share of residues in common with the consensus; unrelated domains have about half."""

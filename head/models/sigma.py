@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from abag.head.closed_form.pair_model import expected_labels
+from abag.head.models.pair_model import expected_labels
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -15,7 +15,7 @@ from abag.core.options import BadOption, DeviceOptions, Options, flag, option
 from abag.embed.sequences.options import TableOptions
 from abag.embed.store.options import VectorOptions
 from abag.head.data.label_options import LabelOptions
-from abag.head.model.losses import loss_names
+from abag.head.models.losses import loss_names
 from abag.head.regimes.split_options import AdapterRows, SplitOptions
 
 HeadName = Literal[

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from abag.head.closed_form.composition import fit_composition_ridge
-from abag.head.closed_form.gaussian_process import INNER_PAIRS, fit_gaussian_process
-from abag.head.closed_form.pair_model import Fit, fit_linear
-from abag.head.closed_form.residue_model import (
+from abag.head.models.composition import fit_composition_ridge
+from abag.head.models.gaussian_process import INNER_PAIRS, fit_gaussian_process
+from abag.head.models.pair_model import Fit, fit_linear
+from abag.head.models.residue_model import (
     columns_of,
     find_reference,
     fit_one_hot_kernel,
@@ -18,7 +18,7 @@ from abag.head.closed_form.residue_model import (
 
 if TYPE_CHECKING:
     from abag.embed.sequences.chains import Chains
-    from abag.head.closed_form.pair_model import Index
+    from abag.head.models.pair_model import Index
 
 CLOSED_FORM: Mapping[str, Fit] = {
     "ridge": fit_linear,
@@ -30,7 +30,7 @@ CLOSED_FORM: Mapping[str, Fit] = {
     "one_hot_ridge": fit_one_hot_ridge,
     "composition_ridge": fit_composition_ridge,
 }
-"""How to fit each; `abag.head.model.config.HeadName` lists the same names for ``--head``."""
+"""How to fit each; `abag.head.models.config.HeadName` lists the same names for ``--head``."""
 CHECKS: Mapping[str, Callable[[Sequence[Chains], Index], object]] = {
     "one_hot_kernel": partial(find_reference, "one_hot_kernel"),
     "one_hot_ridge": columns_of,

@@ -14,7 +14,7 @@ import numpy as np
 
 from abag.core.arrays import Floats, Matrix
 from abag.embed.sequences.chains import STANDARD_RESIDUES
-from abag.head.closed_form.pair_model import (
+from abag.head.models.pair_model import (
     Arrays,
     ClosedFormFit,
     LinearModel,

@@ -19,9 +19,9 @@ from torch import Tensor, nn
 
 from abag.core.arrays import Floats
 from abag.embed.sequences.chains import KINDS
-from abag.head.closed_form.pair_model import Arrays, PairVectors
 from abag.head.data.vectors import Standardizer
-from abag.head.model.heads import Mlp, plain_layers
+from abag.head.models.heads import Mlp, plain_layers
+from abag.head.models.pair_model import Arrays, PairVectors
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -29,7 +29,7 @@ from abag import AbagError
 from abag.core.arrays import Floats, Ints
 from abag.embed.sequences.chains import KINDS
 from abag.head.data.vectors import Standardizer
-from abag.head.evaluation.ridge import FeatureBlock, fit_ridges
+from abag.head.models.ridge import FeatureBlock, fit_ridges
 
 if TYPE_CHECKING:
     import torch

@@ -24,8 +24,8 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from abag.core.arrays import Floats
-from abag.head.closed_form.pair_model import Index
 from abag.head.data.vectors import Standardizer
+from abag.head.models.pair_model import Index
 
 Real: TypeAlias = NDArray[np.floating]
 BLOCK = 1024

@@ -1,1 +1,0 @@
-"""Heads that are fitted in closed form: ridge, kernel ridge and Gaussian process."""

@@ -1,1 +1,0 @@
-"""The regressor head: options, modules, vector tables on the device, and optimizer."""

@@ -1,0 +1,1 @@
+"""Options of ``fit``, the models of pairs, and the registry that names them."""
