@@ -9,7 +9,6 @@ if TYPE_CHECKING:  # type checkers resolve import cycles by leaving such imports
 
     from abag.adapt.config import AdaptConfig as AdaptConfig
     from abag.adapt.folder import AdaptSummary
-    from abag.core.cache import cache_dir as cache_dir
     from abag.embed.embed import EmbedSummary
     from abag.embed.options import EmbedOptions as EmbedOptions
     from abag.embed.sequences.chains import Kind
@@ -42,6 +41,7 @@ if TYPE_CHECKING:  # type checkers resolve import cycles by leaving such imports
     import abag.sklearn
 
 __version__: str
+_FUNCTIONS: dict[str, tuple[str, ...]]
 __all__ = [
     "AbagError",
     "AdaptConfig",
@@ -182,6 +182,18 @@ def embed_table(
     ray: str | None = None,
     progress: bool = False,
 ) -> EmbedSummary: ...
+def evaluate(
+    run: Path | str,
+    *,
+    table: Path | str | pd.DataFrame | None = None,
+    say: Callable[[str], None] | None = None,
+    columns: Mapping[str, str] = ...,
+    antigen: str | None = None,
+    store: Path | str | None = None,
+    predictions: Path | str | Any | None = None,
+    affinity_type: str | None = None,
+    bad_rows: Literal['error', 'skip'] | None = None,
+) -> RunSummary: ...
 def export_vectors(
     store: Store | Path | str,
     to: Path | str,
@@ -203,18 +215,6 @@ def export_vectors(
     dtype: Literal['stored', 'float32'] = 'stored',
     force: bool = False,
 ) -> ExportSummary: ...
-def evaluate(
-    run: Path | str,
-    *,
-    table: Path | str | pd.DataFrame | None = None,
-    say: Callable[[str], None] | None = None,
-    columns: Mapping[str, str] = ...,
-    antigen: str | None = None,
-    store: Path | str | None = None,
-    predictions: Path | str | Any | None = None,
-    affinity_type: str | None = None,
-    bad_rows: Literal['error', 'skip'] | None = None,
-) -> RunSummary: ...
 def fit(
     table: Path | str | pd.DataFrame,
     store: Path | str,
@@ -288,8 +288,8 @@ def plan(
     store: Path | str | None = None,
 ) -> Plan: ...
 def predict(
-    table: Path | str | pd.DataFrame,
-    run: Path | str,
+    table: TableLike,
+    run: Path | str | Predictor,
     out: Path | str,
     *,
     say: Callable[[str], None] | None = None,
@@ -307,16 +307,6 @@ def predict(
     antigen_encoder: str | None = None,
     cross: Path | str | Any | None = None,
     strong: float | None = None,
-    precision: Literal['auto', 'bf16', 'fp16', 'fp32'] = 'auto',
-    strict_precision: bool = False,
-    antibody_backend: Literal['packed', 'reference'] = 'packed',
-    antigen_backend: Literal['packed', 'reference', 'faesm'] = 'packed',
-    attention: Literal['auto', 'triton', 'flash-attn', 'varlen', 'sdpa'] = 'auto',
-    batch_tokens: int | None = None,
-    commit_seconds: float = 30.0,
-    store_dtype: Literal['float16', 'float32'] = 'float16',
-    devices: int | Literal['all'] | None = None,
-    ray: str | None = None,
 ) -> PredictSummary: ...
 def rank(
     predictions: TableLike,
@@ -352,18 +342,11 @@ def report(
     *,
     say: Callable[[str], None] | None = None,
 ) -> ReportSummary: ...
-def share(
-    run: Path | str,
-    to: Path | str,
-    *,
-    private: bool = False,
-    license: str | None = None,
-) -> ShareSummary: ...
 def runs(
     folders: Path | str | Sequence[Path | str],
 ) -> RunsSummary: ...
 def scan(
-    run: Path | str,
+    run: Path | str | Predictor,
     out: Path | str,
     *,
     say: Callable[[str], None] | None = None,
@@ -387,17 +370,14 @@ def scan(
     mutate_to: str | None = None,
     exclude: str | None = None,
     pairs_of: int | None = None,
-    precision: Literal['auto', 'bf16', 'fp16', 'fp32'] = 'auto',
-    strict_precision: bool = False,
-    antibody_backend: Literal['packed', 'reference'] = 'packed',
-    antigen_backend: Literal['packed', 'reference', 'faesm'] = 'packed',
-    attention: Literal['auto', 'triton', 'flash-attn', 'varlen', 'sdpa'] = 'auto',
-    batch_tokens: int | None = None,
-    commit_seconds: float = 30.0,
-    store_dtype: Literal['float16', 'float32'] = 'float16',
-    devices: int | Literal['all'] | None = None,
-    ray: str | None = None,
 ) -> ScanSummary: ...
+def share(
+    run: Path | str,
+    to: Path | str,
+    *,
+    private: bool = False,
+    license: str | None = None,
+) -> ShareSummary: ...
 def sweep(
     table: Path | str | pd.DataFrame,
     store: Path | str,

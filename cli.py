@@ -5,28 +5,19 @@ from __future__ import annotations
 import json
 import platform
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
 
-from abag import __version__
-from abag.core.command_line import (
-    CommandGroup,
-    GroupedOption,
-    OptionsCommand,
-    UserPath,
-    outline,
-)
-from abag.core.messages import beside, printable, reporting, wrapped
-
-if TYPE_CHECKING:
-    from abag.head.plan import Plan
+from abag import _FUNCTIONS, AbagError, __version__
+from abag.core.command_line import CommandGroup, GroupedOption, OptionsCommand, UserPath, outline
+from abag.core.messages import printable, reporting, wrapped
+from abag.core.python_surface import PublicFunction
 
 T = TypeVar("T")
-
 
 _PATH = UserPath()
 _TABLE = click.argument("table", type=_PATH)
@@ -49,16 +40,7 @@ def _print_versions(ctx: click.Context, _param: click.Parameter, asked: bool) ->
     ctx.exit()
 
 
-ORDER = (
-    "embed", "fit", "predict", "plan", "runs", "report", "evaluate", "sweep", "scan", "rank",
-    "adapt", "share", "store", "demo", "doctor",
-)  # fmt: skip
-"""The commands in the order of help: what most people need first."""
-
-
-@click.group(
-    cls=CommandGroup, order=ORDER, context_settings={"help_option_names": ["-h", "--help"]}
-)
+@click.group(cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
     "--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_versions,
     help="Print the versions of the packages that affect results and speed.",
@@ -72,36 +54,45 @@ def main() -> None:
 
 
 def _command(
+    function: str = "",
     *classes: str,
     group: click.Group = main,
     name: str | None = None,
-    **settings: Any,  # noqa: ANN401 - those of OptionsCommand
 ) -> Callable[[Callable[..., None]], click.Command]:
-    """Register a command with the options of classes, named ``module:Class``."""
-    places = [f"abag.{place}" for place in classes]
-    return group.command(name, cls=OptionsCommand, classes=places, **settings)
+    """Register a command with the options of a public function, or of other classes."""
+    places = [f"abag.{place}" for place in classes or _FUNCTIONS[function][2:]]
+    return group.command(name, cls=OptionsCommand, classes=places)
 
 
-def _print(result: T, as_json: bool, describe: Callable[[T], str]) -> None:
+def _call(function: str, *arguments: Any, as_json: bool, **options: Any) -> None:
+    """Call a public function, and print its result."""
+    public = PublicFunction(function, *_FUNCTIONS[function])
+    _print(public.function()(*arguments, **options), as_json, public.describe() or str)
+
+
+def _print(result: T, as_json: bool, describe: Callable[[T], Iterable[str]]) -> None:
     """Print a result as JSON, or as text."""
-    text = json.dumps(result) if as_json else wrapped(printable(describe(result)), sys.stdout)
-    click.echo(text)
+    if as_json:
+        click.echo(json.dumps(result))
+        return
+    found = describe(result)
+    text = found if isinstance(found, str) else "\n".join(found)
+    click.echo(wrapped(printable(text), sys.stdout))
 
 
-@_command("core.options:EncoderOptions", "embed.options:EmbedOptions")
+# The commands are in the order in which help lists them: what most people need first.
+
+
+@_command("", "core.options:EncoderOptions", "embed.options:EmbedOptions")
 @_TABLE
 @_STORE
 @click.option(
-    "--prepare-fit/--no-prepare-fit",
-    cls=GroupedOption,
-    group="Hardware",
-    rare=True,
-    default=True,
+    "--prepare-fit/--no-prepare-fit", cls=GroupedOption, group="Hardware", rare=True, default=True,
     help="While a GPU encodes, compute clusters and numbering for abag fit on 4 or more idle cores."
     "  [default: on]",
-)
+)  # fmt: skip
 @_JSON
-def embed(table: Path, store: Path, as_json: bool, prepare_fit: bool, **options: Any) -> None:  # noqa: ANN401
+def embed(table: Path, store: Path, as_json: bool, prepare_fit: bool, **options: Any) -> None:
     """Encode the sequences of a table into a store.
 
     TABLE is a CSV, TSV or Parquet file, or a folder of Parquet files, of any size, or a FASTA or
@@ -126,19 +117,14 @@ def embed(table: Path, store: Path, as_json: bool, prepare_fit: bool, **options:
         _print(summary, as_json, describe_embedding)
 
 
-@_command("head.models.config:FitConfig")
+@_command("fit")
 @_TABLE
 @_STORE
 @_RUN
-@click.option(
-    "-v",
-    "--verbose",
-    is_flag=True,
-    help="Print every message, all scores and those of every validation.",
-)
+@click.option("-v", "--verbose", is_flag=True,
+              help="Print every message, all scores and those of every validation.")  # fmt: skip
 @_JSON
-def fit(table: Path, store: Path, run: Path, as_json: bool,
-        verbose: bool = False, **options: Any) -> None:  # noqa: ANN401  # fmt: skip
+def fit(table: Path, store: Path, run: Path, as_json: bool, verbose: bool, **options: Any) -> None:
     """Train a head on stored vectors and compare it with baselines.
 
     The command can be stopped at any time; run it again to continue.
@@ -157,24 +143,82 @@ def fit(table: Path, store: Path, run: Path, as_json: bool,
     _print(summary, as_json, describe_fit)
 
 
-@_command("head.runs.options:EvaluateOptions")
+@_command("predict")
 @click.argument("table", type=_PATH, required=False)
-@_RUN
+@click.option("--run", type=_PATH, required=True,
+              help="Folder of a run or of its predictor, or hf://user/name.")  # fmt: skip
+@click.option("--out", type=_PATH, help="Table to write: .csv, .tsv or .parquet.")
+@click.option("--heavy", metavar="SEQUENCE", help="Heavy chain of one antibody, instead of TABLE.")
+@click.option("--light", metavar="SEQUENCE", help="Light chain of one antibody, instead of TABLE.")
 @_JSON
-def evaluate(run: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401
-    """Score a finished run again, or on another table.
+def predict(
+    run: Path, as_json: bool, table: Path | None = None, out: Path | None = None,
+    heavy: str = "", light: str = "", **options: Any,
+) -> None:  # fmt: skip
+    """Write a table's rows with predicted pKd and its sigma.
 
-    The run is scored on its test split, on TABLE, or against other predictions. The labels of TABLE
-    are read with the options of the run.
+    Unfamiliar sequences are flagged. Sequences that the store lacks are encoded first, with the
+    encoders of the run. A label column is copied but not used. With --antigen and --heavy, --light
+    or both, instead of TABLE and --out, the prediction of one pair is printed.
 
     \b
     Example:
-      abag evaluate --run runs/first --predictions theirs.csv
+      abag predict new.csv --run runs/first --out scored.csv
+      abag predict --run runs/first --heavy EVQL --light DIQM --antigen MKTI
     """
-    from abag.head.report.report import describe_scores
-    from abag.head.runs.evaluate import evaluate as evaluate_run
+    if not (heavy or light):
+        if table is None or out is None:
+            msg = "Give a TABLE and --out FILE, or one pair with --heavy, --light and --antigen."
+            raise AbagError(msg)
+        _call("predict", table, run, out, as_json=as_json, progress=True, **options)
+        return
+    if table is not None or out is not None:
+        msg = (
+            f"{'--heavy' if heavy else '--light'} predicts one pair and prints it. Leave out "
+            "TABLE and --out, or put the pair in the table."
+        )
+        raise AbagError(msg)
+    from abag import load_predictor
+    from abag.head.prediction.predict import describe_pair, predict_pair
 
-    _print(evaluate_run(run, **options), as_json, describe_scores)
+    pair = predict_pair(load_predictor(run), heavy, light, **options)
+    _print(pair, as_json, describe_pair)
+
+
+@_command("plan")
+@_TABLE
+@click.option("-v", "--verbose", is_flag=True,
+              help="Print lengths, and where each time comes from, too.")  # fmt: skip
+@_JSON
+def plan(table: Path, as_json: bool, verbose: bool, **options: Any) -> None:
+    """Describe a table, its problems and the cost of encoding.
+
+    \b
+    Example:
+      abag plan pairs.csv
+    """
+    from abag.head.plan import describe_plan
+    from abag.head.plan import plan as make_plan
+
+    _print(
+        make_plan(table, **options), as_json, lambda found: describe_plan(found, verbose=verbose)
+    )
+
+
+@main.command()
+@click.argument("folders", type=_PATH, nargs=-1, required=True, metavar="DIR...")
+@_JSON
+def runs(folders: tuple[Path, ...], as_json: bool) -> None:
+    """Compare runs, or look at one that is training.
+
+    DIR is a run or a folder of runs. Shows the scores with their intervals, significant differences
+    on the same test rows, and the options that differ. Nothing is written.
+
+    \b
+    Example:
+      abag runs runs
+    """
+    _call("runs", folders, as_json=as_json)
 
 
 @main.command()
@@ -190,54 +234,35 @@ def report(run: Path, as_json: bool) -> None:
     Example:
       abag report runs/first
     """
-    from abag.head.runs.rendering import describe_report
-    from abag.head.runs.rendering import report as render_again
-
-    _print(render_again(run), as_json, describe_report)
+    _call("report", run, as_json=as_json)
 
 
-@_command("adapt.config:AdaptConfig")
-@_TABLE
-@click.option("--out", type=_PATH, required=True, help="Folder of the adapter.")
+@_command("evaluate")
+@click.argument("table", type=_PATH, required=False)
+@_RUN
 @_JSON
-def adapt(table: Path, out: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401
-    """Adapt encoders to a split's training pairs by LoRA.
+def evaluate(run: Path, as_json: bool, **options: Any) -> None:
+    """Score a finished run again, or on another table.
 
-    Needs the extra lora. The command can be stopped at any time; run it again to continue. Then
-    embed the table with the adapted encoders.
+    The run is scored on its test split, on TABLE, or against other predictions. The labels of TABLE
+    are read with the options of the run.
 
     \b
     Example:
-      abag adapt pairs.csv --split-from runs/first --out adapters/first
-      abag embed pairs.csv --store store --antibody-adapter adapters/first \\
-        --antigen-adapter adapters/first
-      abag fit pairs.csv --store store --run runs/adapted \\
-        --antibody-encoder igt5-first --antigen-encoder esm2-650m-first \\
-        --split file=adapters/first/splits.parquet
+      abag evaluate --run runs/first --predictions theirs.csv
     """
-    from abag.adapt.folder import describe_adapter
-    from abag.adapt.train import adapt_encoders
+    from abag.head.report.report import describe_scores
+    from abag.head.runs.evaluate import evaluate as evaluate_run
 
-    _print(adapt_encoders(table, out, progress=True, **options), as_json, describe_adapter)
-
-
-def _refuse_in_sweep(flag: str) -> str:
-    from abag.head.search.options import refusal
-
-    return refusal(flag)
+    _print(evaluate_run(run, **options), as_json, describe_scores)
 
 
-@_command(
-    "head.search.options:SweepOptions",
-    "head.models.config:FitConfig",
-    without="abag.head.search.options:CHOSEN_BY_SWEEP",
-    refuse=_refuse_in_sweep,
-)
+@_command("sweep")
 @_TABLE
 @_STORE
 @click.option("--sweep", "folder", type=_PATH, required=True, help="Folder of the sweep.")
 @_JSON
-def sweep(table: Path, store: Path, folder: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401
+def sweep(table: Path, store: Path, folder: Path, as_json: bool, **options: Any) -> None:
     """Search for the head that predicts best on inner folds.
 
     Needs the extra sweep. Run it again to continue; several processes can share the work. The test
@@ -257,61 +282,12 @@ def sweep(table: Path, store: Path, folder: Path, as_json: bool, **options: Any)
         click.echo("\n" + describe_scores(summary["final"]))
 
 
-@_command("head.prediction.options:PredictOptions")
-@click.argument("table", type=_PATH, required=False)
-@click.option("--run", type=_PATH, required=True,
-              help="Folder of a run or of its predictor, or hf://user/name.")  # fmt: skip
-@click.option("--out", type=_PATH, help="Table to write: .csv, .tsv or .parquet.")
-@click.option("--heavy", metavar="SEQUENCE", help="Heavy chain of one antibody, instead of TABLE.")
-@click.option("--light", metavar="SEQUENCE", help="Light chain of one antibody, instead of TABLE.")
-@_JSON
-def predict(
-    run: Path,
-    as_json: bool,
-    table: Path | None = None,
-    out: Path | None = None,
-    heavy: str = "",
-    light: str = "",
-    **options: Any,  # noqa: ANN401
-) -> None:
-    """Write a table's rows with predicted pKd and its sigma.
-
-    Unfamiliar sequences are flagged. Sequences that the store lacks are encoded first, with the
-    encoders of the run. A label column is copied but not used. With --antigen and --heavy, --light
-    or both, instead of TABLE and --out, the prediction of one pair is printed.
-
-    \b
-    Example:
-      abag predict new.csv --run runs/first --out scored.csv
-      abag predict --run runs/first --heavy EVQL --light DIQM --antigen MKTI
-    """
-    from abag import AbagError, load_predictor
-    from abag.head.prediction.predict import describe_pair, describe_prediction, predict_pair
-    from abag.head.prediction.predict import predict as predict_table
-
-    if heavy or light:
-        if table is not None or out is not None:
-            msg = (
-                f"{'--heavy' if heavy else '--light'} predicts one pair and prints it. Leave out "
-                "TABLE and --out, or put the pair in the table."
-            )
-            raise AbagError(msg)
-        pair = predict_pair(load_predictor(run), heavy, light, **options)
-        _print(pair, as_json, describe_pair)
-        return
-    if table is None or out is None:
-        msg = "Give a TABLE and --out FILE, or one pair with --heavy, --light and --antigen."
-        raise AbagError(msg)
-    summary = predict_table(table, load_predictor(run), out, progress=True, **options)
-    _print(summary, as_json, describe_prediction)
-
-
-@_command("head.design.options:ScanOptions")
+@_command("scan")
 @click.argument("run", type=_PATH)
 @click.option("--out", type=_PATH, required=True,
               help="Table to write: .csv, .tsv or .parquet; and the map, .html.")  # fmt: skip
 @_JSON
-def scan(run: Path, out: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401
+def scan(run: Path, out: Path, as_json: bool, **options: Any) -> None:
     """Score the mutants of an antibody and draw a heat map.
 
     RUN is the folder of a finished run, or its predictor folder. Every residue of a region or list
@@ -322,19 +298,14 @@ def scan(run: Path, out: Path, as_json: bool, **options: Any) -> None:  # noqa: 
     Example:
       abag scan runs/first --parents new.csv --region cdrh3 --out scan.csv
     """
-    from abag import load_predictor
-    from abag.head.design.scan import describe_scan
-    from abag.head.design.scan import scan as scan_mutants
-
-    summary = scan_mutants(load_predictor(run), out, progress=True, **options)
-    _print(summary, as_json, describe_scan)
+    _call("scan", run, out, as_json=as_json, progress=True, **options)
 
 
-@_command("head.design.options:RankOptions")
+@_command("rank")
 @click.argument("predictions", type=_PATH)
 @click.option("--out", type=_PATH, required=True, help="Table to write: .csv, .tsv or .parquet.")
 @_JSON
-def rank(predictions: Path, out: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401
+def rank(predictions: Path, out: Path, as_json: bool, **options: Any) -> None:
     """Choose the pairs to measure next, from predictions.
 
     PREDICTIONS is what abag predict wrote, or another table with predicted pKd and sigma. Measured
@@ -344,17 +315,36 @@ def rank(predictions: Path, out: Path, as_json: bool, **options: Any) -> None:  
     Example:
       abag rank scored.csv --batch 96 --measured pairs.csv --out order.csv
     """
-    from abag.head.design.rank import describe_rank
-    from abag.head.design.rank import rank as rank_pairs
-
-    _print(rank_pairs(predictions, out, progress=True, **options), as_json, describe_rank)
+    _call("rank", predictions, out, as_json=as_json, progress=True, **options)
 
 
-@_command("head.sharing.options:ShareOptions")
+@_command("adapt_encoders", name="adapt")
+@_TABLE
+@click.option("--out", type=_PATH, required=True, help="Folder of the adapter.")
+@_JSON
+def adapt(table: Path, out: Path, as_json: bool, **options: Any) -> None:
+    """Adapt encoders to a split's training pairs by LoRA.
+
+    Needs the extra lora. The command can be stopped at any time; run it again to continue. Then
+    embed the table with the adapted encoders.
+
+    \b
+    Example:
+      abag adapt pairs.csv --split-from runs/first --out adapters/first
+      abag embed pairs.csv --store store --antibody-adapter adapters/first \\
+        --antigen-adapter adapters/first
+      abag fit pairs.csv --store store --run runs/adapted \\
+        --antibody-encoder igt5-first --antigen-encoder esm2-650m-first \\
+        --split file=adapters/first/splits.parquet
+    """
+    _call("adapt_encoders", table, out, as_json=as_json, progress=True, **options)
+
+
+@_command("share")
 @click.argument("run", type=_PATH)
 @click.option("--to", type=_PATH, required=True, help="New folder, or hf://user/name on the hub.")
 @_JSON
-def share(run: Path, to: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401
+def share(run: Path, to: Path, as_json: bool, **options: Any) -> None:
     """Send a run's predictor to the hub, or write it to a folder.
 
     What is sent is listed first, with what it contains of the training data: at least vectors of
@@ -365,120 +355,7 @@ def share(run: Path, to: Path, as_json: bool, **options: Any) -> None:  # noqa: 
     Example:
       abag share runs/first --to hf://user/name
     """
-    from abag.head.sharing.share import describe_share
-    from abag.head.sharing.share import share as share_predictor
-
-    _print(share_predictor(run, to, **options), as_json, describe_share)
-
-
-@_command("head.runs.options:PlanOptions")
-@_TABLE
-@click.option(
-    "-v",
-    "--verbose",
-    is_flag=True,
-    help="Print the lengths of the sequences and where each time comes from, too.",
-)
-@_JSON
-def plan(table: Path, as_json: bool, verbose: bool = False, **options: Any) -> None:  # noqa: ANN401
-    """Describe a table, its problems and the cost of encoding.
-
-    \b
-    Example:
-      abag plan pairs.csv
-    """
-    from abag.head.plan import describe_plan
-    from abag.head.plan import plan as make_plan
-
-    def describe(found: Plan) -> str:
-        return "\n".join(describe_plan(found, verbose=verbose))
-
-    _print(make_plan(table, **options), as_json, describe)
-
-
-@main.command()
-@click.argument("folders", type=_PATH, nargs=-1, required=True, metavar="DIR...")
-@_JSON
-def runs(folders: tuple[Path, ...], as_json: bool) -> None:
-    """Compare runs, or look at one that is training.
-
-    DIR is a run or a folder of runs. Shows the scores with their intervals, significant differences
-    on the same test rows, and the options that differ. Nothing is written.
-
-    \b
-    Example:
-      abag runs runs
-    """
-    from abag.head.runs.compare import describe_runs
-    from abag.head.runs.compare import runs as compare_runs
-
-    _print(compare_runs(folders), as_json, lambda found: "\n".join(describe_runs(found)))
-
-
-@_command("core.options:DeviceOptions", "core.options:EncoderOptions")
-@click.option("--store", cls=GroupedOption, group="Data", type=_PATH,
-              help="Store to check; it need not exist.")  # fmt: skip
-@_JSON
-def doctor(as_json: bool, **options: Any) -> None:  # noqa: ANN401
-    """Check this machine, the weights and the store's disk.
-
-    Exits with 1 if a check fails. Nothing is downloaded and no files are left behind. Takes about a
-    minute.
-
-    \b
-    Example:
-      abag doctor --store store
-    """
-    from abag.embed.doctor import examine
-
-    checks = []
-    for check in examine(**options):
-        checks.append(check)
-        if not as_json:
-            label = f"{check.state} {check.name + ':':17} "
-            click.echo(beside(label, check.text, sys.stdout))
-    failed = sum(check.state == "FAIL" for check in checks)
-    report = {"ok": not failed, "checks": [check._asdict() for check in checks]}
-    _print(report, as_json, lambda _: f"{len(checks)} checks, {failed} failed")
-    sys.exit(1 if failed else 0)
-
-
-@main.command()
-@click.argument("folder", type=_PATH, default=Path("abag-demo"))
-@click.option("--force", is_flag=True, help="Overwrite another table in the folder.")
-def demo(folder: Path, force: bool) -> None:
-    """Run both stages on a synthetic table, without downloads.
-
-    \b
-    Example:
-      abag demo
-    """
-    from abag.embed.embed import describe_embedding, embed_table
-    from abag.head.data.demo import planted_ceiling, write_demo_table
-    from abag.head.fit import fit as fit_head
-    from abag.head.report.report import describe_fit
-
-    pairs, store, run = folder / "pairs.csv", folder / "store", folder / "run"
-    folder.mkdir(parents=True, exist_ok=True)
-    table = write_demo_table(pairs, force=force)
-    click.echo(printable(f"A synthetic table of {len(table):,} antibody-antigen pairs: {pairs}"))
-    encoders = {"antibody_encoder": "tiny-igt5", "antigen_encoder": "tiny-esm2"}
-    click.secho("\nStage one: abag embed", bold=True)
-    embed_table(pairs, store, progress=True, **encoders)
-    click.secho("\nThe same command again: nothing is encoded twice", bold=True)
-    click.echo(describe_embedding(embed_table(pairs, store, **encoders)))
-    click.secho("\nStage two: abag fit", bold=True)
-    with reporting(details=False):
-        click.echo(describe_fit(fit_head(pairs, store, run, progress=True, split="random")))
-    ending = (
-        "\nThe rule that generated the labels, without their noise, reaches a Spearman of "
-        f"{planted_ceiling(table):.3f}: the best possible score on this table.\n"
-        "tiny-igt5 and tiny-esm2 are the real architectures with random weights: their vectors "
-        "tell sequences apart but carry no biology.\n"
-        f"Table {pairs}\nStore {store}\nRun {run}\n"
-        "With your own table: abag embed pairs.csv --store store"
-    )
-    click.echo(wrapped(printable(ending), sys.stdout))
+    _call("share", run, to, as_json=as_json, **options)
 
 
 @main.group("store")
@@ -502,7 +379,7 @@ def store_info(store: Path, as_json: bool) -> None:
     from abag.embed.store.status import describe, info
     from abag.embed.store.store import open_store
 
-    _print(info(open_store(store)), as_json, lambda found: "\n".join(describe(found)))
+    _print(info(open_store(store)), as_json, describe)
 
 
 @store_group.command("verify")
@@ -543,9 +420,8 @@ def store_merge(sources: tuple[Path, ...], out: Path, as_json: bool) -> None:
 @store_group.command("push")
 @_STORE_ARGUMENT
 @click.argument("address")
-@click.option(
-    "--private", is_flag=True, help="Create the repository for you and your organization only."
-)
+@click.option("--private", is_flag=True,
+              help="Create the repository for you and your organization only.")  # fmt: skip
 @_JSON
 def store_push(store: Path, address: str, private: bool, as_json: bool) -> None:
     """Send the shards of a store to the hub.
@@ -583,12 +459,12 @@ def store_pull(address: str, store: Path, as_json: bool) -> None:
         _print(pull(address, store), as_json, outline)
 
 
-@_command("embed.store.options:ExportOptions", group=store_group, name="export")
+@_command("export_vectors", group=store_group, name="export")
 @_STORE_ARGUMENT
 @click.option("--to", type=UserPath(), required=True,
               help="File to write: .npz, .parquet, .h5ad or .csv.")  # fmt: skip
 @_JSON
-def store_export(store: Path, to: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401
+def store_export(store: Path, to: Path, as_json: bool, **options: Any) -> None:
     """Write vectors to a file that NumPy, pandas, pyarrow or AnnData read.
 
     With --table, one row per row of the table, beside its columns; else every stored vector, by its
@@ -598,10 +474,72 @@ def store_export(store: Path, to: Path, as_json: bool, **options: Any) -> None: 
     Example:
       abag store export store --table pairs.csv --to vectors.parquet
     """
-    from abag.embed.store.export import describe_export, export_vectors
+    _call("export_vectors", store, to, as_json=as_json, progress=True, **options)
 
-    summary = export_vectors(store, to, progress=True, **options)
-    _print(summary, as_json, describe_export)
+
+@main.command()
+@click.argument("folder", type=_PATH, default=Path("abag-demo"))
+@click.option("--force", is_flag=True, help="Overwrite another table in the folder.")
+def demo(folder: Path, force: bool) -> None:
+    """Run both stages on a synthetic table, without downloads.
+
+    \b
+    Example:
+      abag demo
+    """
+    from abag.embed.embed import describe_embedding, embed_table
+    from abag.head.data.demo import planted_ceiling, write_demo_table
+    from abag.head.fit import fit as fit_head
+    from abag.head.report.report import describe_fit
+
+    pairs, store, run = folder / "pairs.csv", folder / "store", folder / "run"
+    folder.mkdir(parents=True, exist_ok=True)
+    table = write_demo_table(pairs, force=force)
+    click.echo(printable(f"A synthetic table of {len(table):,} antibody-antigen pairs: {pairs}"))
+    encoders = {"antibody_encoder": "tiny-igt5", "antigen_encoder": "tiny-esm2"}
+    click.secho("\nStage one: abag embed", bold=True)
+    embed_table(pairs, store, progress=True, **encoders)
+    click.secho("\nThe same command again: nothing is encoded twice", bold=True)
+    click.echo(describe_embedding(embed_table(pairs, store, **encoders)))
+    click.secho("\nStage two: abag fit", bold=True)
+    with reporting(details=False):
+        click.echo(describe_fit(fit_head(pairs, store, run, progress=True, split="random")))
+    ending = (
+        "\nThe rule that generated the labels, without their noise, reaches a Spearman of "
+        f"{planted_ceiling(table):.3f}: the best possible score on this table.\n"
+        "tiny-igt5 and tiny-esm2 are the real architectures with random weights: their vectors "
+        "tell sequences apart but carry no biology.\n"
+        f"Table {pairs}\nStore {store}\nRun {run}\n"
+        "With your own table: abag embed pairs.csv --store store"
+    )
+    click.echo(wrapped(printable(ending), sys.stdout))
+
+
+@_command("", "core.options:DeviceOptions", "core.options:EncoderOptions")
+@click.option("--store", cls=GroupedOption, group="Data", type=_PATH,
+              help="Store to check; it need not exist.")  # fmt: skip
+@_JSON
+def doctor(as_json: bool, **options: Any) -> None:
+    """Check this machine, the weights and the store's disk.
+
+    Exits with 1 if a check fails. Nothing is downloaded and no files are left behind. Takes about a
+    minute.
+
+    \b
+    Example:
+      abag doctor --store store
+    """
+    from abag.embed.doctor import examine
+
+    checks = []
+    for check in examine(**options):
+        checks.append(check)
+        if not as_json:
+            click.echo(wrapped(f"{check.state} {check.name}: {check.text}", sys.stdout))
+    failed = sum(check.state == "FAIL" for check in checks)
+    report = {"ok": not failed, "checks": [check._asdict() for check in checks]}
+    _print(report, as_json, lambda _: f"{len(checks)} checks, {failed} failed")
+    sys.exit(1 if failed else 0)
 
 
 if __name__ == "__main__":

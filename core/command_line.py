@@ -6,7 +6,7 @@ import errno
 import os
 import signal
 import sys
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import MISSING
 from functools import partial
@@ -18,7 +18,7 @@ import click
 
 from abag import AbagError
 from abag.core.messages import printable
-from abag.core.options import Options, OptionSchema, schema, user_path
+from abag.core.options import OptionSchema, joint_schema, user_path
 
 NO_MEMORY = (
     "Error: not enough memory ({}). What is committed is safe; use a machine with more memory, or "
@@ -34,24 +34,11 @@ class _Stopped(BaseException):
 
 
 class CommandGroup(click.Group):
-    """Commands that report errors in one line and exit 1, or 128 + the number of a signal.
-
-    Help lists the commands of `order` first.
-    """
-
-    def __init__(
-        self,
-        *args: Any,  # noqa: ANN401 - click's own arguments
-        order: Sequence[str] = (),
-        **settings: Any,  # noqa: ANN401
-    ) -> None:
-        super().__init__(*args, **settings)
-        self._order = {name: i for i, name in enumerate(order)}
+    """Commands that report errors in one line and exit 1, or 128 + the number of a signal."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names of all commands in the order of help."""
-        names = super().list_commands(ctx)
-        return sorted(names, key=lambda name: self._order.get(name, len(self._order)))
+        """Return the names of the commands in the order of their definition."""
+        return list(self.commands)
 
     def invoke(self, ctx: click.Context) -> object:
         """Run a command."""
@@ -214,37 +201,27 @@ class OptionsCommand(click.Command):
     """A command with options that are made when first needed and passed on only if given.
 
     `classes` are the option classes, as ``module:Class``, whose options follow those of the
-    decorators: importing them may be too slow for a list of commands. `without` is the place of a
-    set of fields of the second and further classes that are left out. `refuse` returns what to say
-    of an option that the command does not have, given its flag; empty: what click says.
+    decorators: importing them may be too slow for a list of commands.
     """
 
     def __init__(
         self,
         *args: Any,  # noqa: ANN401 - click's own arguments
         classes: Sequence[str] = (),
-        without: str = "",
-        refuse: Callable[[str], str] = lambda _flag: "",
         **settings: Any,  # noqa: ANN401
     ) -> None:
         super().__init__(*args, **settings)
-        self._classes, self._without, self._refuse = classes, without, refuse
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the command line."""
-        try:
-            return super().parse_args(ctx, args)
-        except click.NoSuchOption as error:
-            if why := self._refuse(error.option_name):
-                raise click.UsageError(why, ctx) from error
-            raise
+        self._classes = classes
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         """Return all parameters."""
-        without = resolve_name(self._without) if self._without else ()
-        for number, place in enumerate(self._classes):
-            self.params += click_options(resolve_name(place), without if number else ())
+        classes = [resolve_name(place) for place in self._classes]
         self._classes = ()
+        self.params += [
+            _click_option(one)
+            for one in joint_schema(classes)
+            if not one.declaration.get("python_only")
+        ]
         rare = [HELP_ALL] if any(getattr(one, "rare", False) for one in self.params) else []
         return [*super().get_params(ctx), *rare]
 
@@ -271,15 +248,6 @@ class OptionsCommand(click.Command):
         """Run the command with the options that were given; the schema holds the defaults."""
         ctx.params = {name: value for name, value in ctx.params.items() if value is not None}
         return super().invoke(ctx)
-
-
-def click_options(cls: type[Options], without: Container[str] = ()) -> list[click.Option]:
-    """Make the command-line options of a class, except the fields named in `without`."""
-    return [
-        _click_option(one)
-        for one in schema(cls)
-        if one.name not in without and not one.declaration.get("python_only")
-    ]
 
 
 def _click_option(one: OptionSchema) -> click.Option:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import sys
 import textwrap
-import threading
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -38,8 +37,8 @@ class _Channel:
     bars: bool = False
     silent: bool = False
     details: bool = True
-    whole: _WholeBar | _PartOfStage | None = None
-    """The bar that stands for all others, if there is one."""
+    whole: _Part | None = None
+    """The part of the one bar of a command that other bars fill, if there is one."""
     spelled: Callable[[str], str] = str
     """Spells a message for its reader: Python has keyword arguments instead of flags."""
 
@@ -90,37 +89,19 @@ def printable(text: str) -> str:
 
 def wrapped(text: str, stream: TextIO) -> str:
     """Wrap prose at words if the stream is a terminal; lines of tables stay as they are."""
-    columns = _columns(stream)
-    if columns is None:
+    try:
+        columns = os.get_terminal_size(stream.fileno()).columns
+    except (OSError, ValueError):  # no terminal
         return text
     lines: list[str] = []
     for line in text.split("\n"):
         is_table = "  " in line.strip()
         indent = " " * (len(line) - len(line.lstrip()) + 2)
-        lines += [line] if is_table or len(line) <= columns else _wrap(line, columns, indent)
+        whole_words = textwrap.TextWrapper(
+            columns, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+        )
+        lines += [line] if is_table or len(line) <= columns else whole_words.wrap(line)
     return "\n".join(lines)
-
-
-def beside(label: str, text: str, stream: TextIO) -> str:
-    """Put text to the right of a label; on a terminal, it is wrapped in a column of its own."""
-    columns = _columns(stream)
-    if columns is None or columns < 2 * len(label):
-        return label + text
-    return "\n".join(_wrap(label + text, columns, " " * len(label)))
-
-
-def _columns(stream: TextIO) -> int | None:
-    """Return the width of a terminal; None if the stream is none."""
-    try:
-        return os.get_terminal_size(stream.fileno()).columns
-    except (OSError, ValueError):
-        return None
-
-
-def _wrap(line: str, columns: int, indent: str) -> list[str]:
-    return textwrap.wrap(
-        line, columns, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
-    )
 
 
 def first_line(error: BaseException) -> str:
@@ -155,14 +136,15 @@ def bar(**options: Any) -> Any:  # noqa: ANN401 - tqdm's own options; a bar that
     """
     channel = _channel.get()
     if channel.whole is not None:
-        return _PartOfWhole(channel.whole, **options)
+        return _Filling(channel.whole, **options)
     return _draw({"disable": not channel.bars} | options)
 
 
 def _draw(options: dict[str, Any]) -> tqdm[Any]:
     options["desc"] = printable(options.get("desc") or "") or None
     known = options.get("total") is not None or options.get("iterable") is not None
-    if _draws_over_lines():
+    # a notebook's stderr is no terminal, but can draw over a line
+    if sys.stderr.isatty() or type(sys.stderr).__module__.startswith("ipykernel"):
         drawn = {"dynamic_ncols": True, "mininterval": BAR_INTERVAL_S, "leave": False}
         return tqdm(**(drawn | ({"bar_format": AS_BAR} if known else {}) | options))
     as_line = {
@@ -170,11 +152,6 @@ def _draw(options: dict[str, Any]) -> tqdm[Any]:
         "bar_format": AS_LINE if known else AS_LINE_OF_UNKNOWN_LENGTH,
     }  # fmt: skip
     return tqdm(**(options | as_line))
-
-
-def _draws_over_lines() -> bool:
-    """Whether stderr is a terminal, or a notebook's, which is none but can draw over a line."""
-    return sys.stderr.isatty() or type(sys.stderr).__module__.startswith("ipykernel")
 
 
 class _Lines:
@@ -188,69 +165,50 @@ class _Lines:
         pass
 
 
-class _WholeBar:
-    """One bar over the stages of a command; its length is 1."""
+class _Part:
+    """A share of the bar of a command, which is filled from 0 to 1."""
 
-    def __init__(self, title: str) -> None:
-        # smoothing 0: the time left follows from the average so far. miniters 0: float steps
-        drawn = {"total": 1.0, "smoothing": 0, "miniters": 0}
-        self.drawn = _draw({"desc": title, **drawn})
-        self.title, self._start, self._share, self._done = title, 0.0, 0.0, 0.0
-        self._lock = threading.Lock()
+    def __init__(self, drawn: tqdm[Any], share: float) -> None:
+        self.drawn, self.share, self._done = drawn, share, 0.0
 
-    def begin(self, stage: str, share: float) -> None:
-        """Begin a stage that takes a share of the time."""
-        self.advance(1.0)
-        self._start, self._share, self._done = self._start + self._share, share, 0.0
-        self.drawn.set_description_str(f"{self.title}: {stage}", refresh=False)
-
-    def advance(self, done: float) -> None:
-        """Move to a share of the stage."""
-        self._done = done
-        to = min(1.0, self._start + self._share * min(1.0, done))
-        self.drawn.update(max(0.0, to - self.drawn.n))
-
-    def add(self, done: float) -> None:
-        """Move by a share of the stage; any thread may."""
-        with self._lock:
-            self.advance(self._done + done)
+    def fill(self, done: float) -> None:
+        """Fill the part up to `done`."""
+        step = min(1.0, done) - self._done
+        self._done += step
+        # beyond its total, which rounding may reach, tqdm draws no bar
+        self.drawn.update(min(step * self.share, 1.0 - self.drawn.n))
 
 
-class _PartOfStage:
-    """A part of a stage of a `_WholeBar`, see `part_of_stage`."""
+class _Stage(_Part):
+    """The running stage of a command; the next one begins where it ends."""
 
-    def __init__(self, whole: _WholeBar | _PartOfStage, share: float) -> None:
-        self._whole, self._share, self._done = whole, share, 0.0
+    def __init__(self, drawn: tqdm[Any], title: str) -> None:
+        super().__init__(drawn, 0.0)
+        self._title, self._end = title, 0.0
 
-    def begin(self, stage: str, share: float) -> None:
-        """Do nothing: a part has no stages."""
-
-    def advance(self, done: float) -> None:
-        """Move to a share of the part."""
-        self.add(min(1.0, done) - self._done)
-
-    def add(self, done: float) -> None:
-        """Move by a share of the part."""
-        self._done += done
-        self._whole.add(self._share * done)
+    def begin(self, name: str, share: float) -> None:
+        self.drawn.update(max(0.0, self._end - self.drawn.n))
+        self._end += share
+        self.share, self._done = share, 0.0
+        self.drawn.set_description_str(f"{self._title}: {name}", refresh=False)
 
 
-class _PartOfWhole:
-    """A bar that is not drawn, but advances the stage of a `_WholeBar`."""
+class _Filling:
+    """A bar that is not drawn, but fills a `_Part`."""
 
     def __init__(
         self,
-        whole: _WholeBar | _PartOfStage,
+        part: _Part,
         *,
         iterable: Iterable[Any] = (),
         total: float | None = None,
         initial: float = 0,
         **_others: object,
     ) -> None:
-        self._whole, self._iterable, self.n = whole, iterable, initial
+        self._part, self._iterable, self.n = part, iterable, initial
         self._total = total or length_hint(iterable)
 
-    def __enter__(self) -> _PartOfWhole:
+    def __enter__(self) -> _Filling:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -264,45 +222,40 @@ class _PartOfWhole:
     def update(self, n: float = 1) -> None:
         self.n += n
         if self._total:
-            self._whole.advance(self.n / self._total)
+            self._part.fill(self.n / self._total)
 
 
 @contextmanager
 def whole_bar(title: str) -> Iterator[None]:
     """Draw one bar for everything inside, if bars are wanted; `stage` names what it is at."""
-    if not _channel.get().bars:
+    channel = _channel.get()
+    if not channel.bars:
         yield
         return
-    whole = _WholeBar(title)
-    token = _channel.set(replace(_channel.get(), whole=whole))
-    try:
+    # smoothing 0: the time left follows from the average so far
+    drawn = _draw({"desc": title, "total": 1.0, "smoothing": 0, "miniters": 0})
+    with drawn, _set(replace(channel, whole=_Stage(drawn, title))):
         yield
-    finally:
-        _channel.reset(token)
-        whole.drawn.close()
 
 
 def stage(name: str, share: float) -> None:
     """Begin a stage of the command, which takes about this share of its time."""
     whole = _channel.get().whole
-    if whole is not None:
+    if isinstance(whole, _Stage):
         whole.begin(name, share)
 
 
 @contextmanager
 def part_of_stage(share: float) -> Iterator[None]:
-    """Let the bars inside advance only a share of the stage; other threads may do the rest."""
+    """Let the bars inside fill only a share of the stage; other threads may do the rest."""
     channel = _channel.get()
     if channel.whole is None:
         yield
         return
-    part = _PartOfStage(channel.whole, share)
-    token = _channel.set(replace(channel, whole=part))
-    try:
+    part = _Part(channel.whole.drawn, share * channel.whole.share)
+    with _set(replace(channel, whole=part)):
         yield
-        part.advance(1.0)
-    finally:
-        _channel.reset(token)
+    part.fill(1.0)
 
 
 @contextmanager
@@ -328,6 +281,12 @@ def reporting(
         before.whole if bars is None else None,
         spelled or before.spelled,
     )
+    with _set(channel):
+        yield
+
+
+@contextmanager
+def _set(channel: _Channel) -> Iterator[None]:
     token = _channel.set(channel)
     try:
         yield

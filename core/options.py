@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import os
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields
 from difflib import get_close_matches
 from numbers import Integral, Real
@@ -31,20 +31,13 @@ class BadOption(AbagError):
 
 
 def user_path(given: str | PathLike[str], name: str = "path") -> Path:
-    """Return a path that the user gave, with a leading ``~`` expanded.
-
-    The result never begins with ``~``: nothing, such as pandas or pyarrow, can expand it again.
-
-    Raises
-    ------
-    BadOption
-        If it is empty, and would mean the current folder; `name` is what it was given for.
-    """
+    """Return a path that the user gave for `name`, with a leading ``~`` expanded."""
     text = os.fspath(given)
     if not text:
         msg = f"{name}: is empty; expected a path. Give one; the current folder is a dot (.)."
         raise BadOption(msg)
     path = Path(os.path.expanduser(text))  # noqa: PTH111 - Path("./~") is Path("~")
+    # absolute: else pandas and pyarrow would expand it again
     return path.absolute() if str(path).startswith("~") else path
 
 
@@ -201,6 +194,8 @@ class Options:
         cls._group = group
 
     _group: ClassVar[str] = ""
+    leaves_out: ClassVar[Container[str]] = ()
+    """Options of other classes that a command with these options does not have."""
 
     def __post_init__(self) -> None:
         """Validate each field; a subclass that checks combinations calls this first."""
@@ -252,6 +247,18 @@ def schema(cls: type[Options]) -> tuple[OptionSchema, ...]:
         )
         for one in fields(cls)
     )
+
+
+def joint_schema(classes: Sequence[type[Options]]) -> tuple[OptionSchema, ...]:
+    """Return the options of a command with several classes; the first that has a name counts."""
+    found: dict[str, OptionSchema] = {}
+    left_out: Container[str] = ()
+    for cls in classes:
+        for one in schema(cls):
+            if one.name not in left_out:
+                found.setdefault(one.name, one)
+        left_out = left_out or cls.leaves_out
+    return tuple(found.values())
 
 
 def _declared_by(cls: type[Options], name: str) -> type[Options]:

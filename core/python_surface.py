@@ -12,23 +12,16 @@ import html
 import inspect
 import re
 import typing
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import Any, NamedTuple, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from abag import AbagError
 from abag.core.messages import reporting
-from abag.core.options import (
-    BadOption,
-    Options,
-    OptionSchema,
-    schema,
-    unknown_option,
-    user_path,
-)
+from abag.core.options import OptionSchema, joint_schema, user_path
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -41,37 +34,31 @@ _PATH = re.compile(r"\b(Path|TableLike)\b")
 _COMMAND = re.compile(r"\babag [a-z]+ ")
 
 
-class PublicFunction(NamedTuple):
-    """Where a function is, as ``module:name``, and what belongs to it."""
+class PublicFunction:
+    """A function of a module, what describes its result, and the classes of its options.
 
-    place: str
-    classes: Sequence[str] = ()
-    """Option classes whose fields are its keyword arguments; the first that has a name counts."""
-    shown_by: str = ""
-    """Function that describes the result."""
-    without: str = ""
-    """Set of the fields of the other classes that are not its arguments."""
-    page: str = ""
-    """Key of the result with the path of a page, which a notebook shows."""
+    Names are ``module:name``, or a name in the module of the function. What they name is imported
+    when it is needed.
+    """
 
-    def options(self) -> dict[str, OptionSchema]:
-        """Return the options by name, without those that the function declares itself."""
-        without = self._without()
-        own = inspect.signature(resolve_name(self.place)).parameters
-        found: dict[str, OptionSchema] = {}
-        for number, name in enumerate(self.classes):
-            options: type[Options] = resolve_name(name)
-            for one in schema(options):
-                if one.name not in own and not (number and one.name in without):
-                    found.setdefault(one.name, one)
-        return found
+    def __init__(self, name: str, module: str, shown_by: str, *classes: str) -> None:
+        self.name, self.module, self.shown_by, self.classes = name, module, shown_by, classes
 
-    def _without(self) -> Container[str]:
-        return resolve_name(self.without) if self.without else ()
+    def function(self) -> Callable[..., Any]:
+        """Import the function."""
+        function: Callable[..., Any] = self._import(self.name)
+        return function
+
+    def describe(self) -> Callable[[Any], Iterable[str]] | None:
+        """Import what describes its result, if anything does."""
+        return self._import(self.shown_by) if self.shown_by else None
+
+    def _import(self, name: str) -> Any:  # noqa: ANN401 - a function or a class
+        return resolve_name(f"abag.{name}" if ":" in name else f"abag.{self.module}:{name}")
 
     def signature(self) -> inspect.Signature:
-        """Return the signature of the function, with every option."""
-        original = inspect.signature(resolve_name(self.place))
+        """Return the signature with every option in place of ``**options``."""
+        original = inspect.signature(self.function())
         own = [
             one.replace(annotation=_Source(one.annotation))
             for one in original.parameters.values()
@@ -84,16 +71,19 @@ class PublicFunction(NamedTuple):
                 default=one.default,
                 annotation=_Source(annotation_text(one)),
             )
-            for one in self.options().values()
+            for one in self._options()
+            if one.name not in original.parameters
         ]
         returned = _Source(original.return_annotation)
         return original.replace(parameters=own + given, return_annotation=returned)
 
-    def load(self, name: str) -> Callable[..., Any]:
+    def _options(self) -> tuple[OptionSchema, ...]:
+        return joint_schema([self._import(name) for name in self.classes])
+
+    def load(self) -> Callable[..., Any]:
         """Import the function and make its public form."""
-        function, signature, options = resolve_name(self.place), self.signature(), self.options()
-        describe = resolve_name(self.shown_by) if self.shown_by else None
-        function.__qualname__ = name  # which Python's errors of missing arguments name
+        function, describe, signature = self.function(), self.describe(), self.signature()
+        options = {one.name: one for one in self._options()}
         names = [*signature.parameters]
         paths = {n for n in names if _PATH.search(signature.parameters[n].annotation)}
 
@@ -103,20 +93,12 @@ class PublicFunction(NamedTuple):
 
         @functools.wraps(function)
         def public(*args: Any, **keywords: Any) -> Any:  # noqa: ANN401 - see __signature__
-            for keyword in keywords.keys() - signature.parameters.keys():
-                if keyword in self._without():
-                    msg = f"{keyword}: is chosen by {name} itself. Leave it out."
-                    raise BadOption(msg)
-                raise unknown_option(keyword, list(options.values()), name)
             keywords = {keyword: read(keyword, value) for keyword, value in keywords.items()}
             args = (*map(read, names, args), *args[len(names) :])
-            with naming_keywords(options, signature.parameters) as spelled:
+            with naming_keywords(options, names) as spelled:
                 result = function(*args, **keywords)
-            if describe is None:
-                return result
-            return Summary(result, describe, spelled, self.page)
+            return Summary(result, describe, spelled) if describe else result
 
-        public.__name__ = public.__qualname__ = name
         public.__signature__ = signature  # type: ignore[attr-defined]
         del public.__wrapped__  # its signature has **options
         return public
@@ -208,10 +190,9 @@ class Summary(dict[str, Any]):
         values: Mapping[str, Any],
         describe: Callable[[Any], object],
         spelled: Callable[[str], str] = str,
-        page: str = "",
     ) -> None:
         super().__init__(values)
-        self._describe, self._spelled, self._page = describe, spelled, page
+        self._describe, self._spelled = describe, spelled
 
     def __repr__(self) -> str:
         found: Any = self._describe(dict(self))
@@ -220,9 +201,11 @@ class Summary(dict[str, Any]):
         return shorten([self._spelled(line) for line in lines if line], keys)
 
     def _repr_html_(self) -> str:
-        if self._page:
-            return in_frame(Path(self[self._page]).read_text(encoding="utf-8"))
-        return as_html(repr(self))
+        if "report" not in self:
+            return as_html(repr(self))
+        page = html.escape(Path(self["report"]).read_text(encoding="utf-8"))
+        # a frame keeps the styles and scripts of the page apart from those of the notebook
+        return f'<iframe srcdoc="{page}" width="100%" height="900" style="border: 0"></iframe>'
 
 
 def shorten(lines: Sequence[str], last: str | None = None) -> str:
@@ -233,12 +216,6 @@ def shorten(lines: Sequence[str], last: str | None = None) -> str:
         kept[room - 1 :] = [f"... {len(lines) - room + 1} more lines"]
     kept += [] if last is None else [last]
     return "\n".join(k if len(k) <= SHOWN_WIDTH else k[: SHOWN_WIDTH - 4] + " ..." for k in kept)
-
-
-def in_frame(page: str) -> str:
-    """Show a page in a notebook, apart from the styles and scripts of the notebook."""
-    style = 'width="100%" height="900" style="border: 0"'
-    return f'<iframe srcdoc="{html.escape(page)}" {style}></iframe>'
 
 
 def as_html(text: str) -> str:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:  # type checkers resolve import cycles by leaving such imports
 {imports}
 
 __version__: str
+_FUNCTIONS: dict[str, tuple[str, ...]]
 __all__ = [
 {names}
 ]
@@ -34,7 +35,7 @@ def load_predictor(path: Path | str) -> Predictor: ...
 
 def stub():
     imports = [
-        f"    from {module} import {name} as {name}" for name, module in abag._OTHERS.items()
+        f"    from abag.{module} import {name} as {name}" for name, module in abag._OTHERS.items()
     ]
     imports += [f"    from {module} import {name}" for name, module in TYPES.items()]
     imports += ["    import abag.sklearn"]
@@ -63,7 +64,7 @@ TYPES = {
 
 
 def function(name):
-    signature = PublicFunction(**abag._FUNCTIONS[name]).signature()
+    signature = PublicFunction(name, *abag._FUNCTIONS[name]).signature()
     lines, keyword_only = [f"def {name}("], False
     for one in signature.parameters.values():
         if one.kind is one.KEYWORD_ONLY and not keyword_only:

@@ -1,7 +1,6 @@
 """Messages and progress bars, on a terminal and elsewhere."""
 
 import fcntl
-import io
 import os
 import pty
 import struct
@@ -14,10 +13,10 @@ import pytest
 from abag.core import messages
 from abag.core.messages import (
     bar,
-    beside,
     counted,
     detail,
     note,
+    part_of_stage,
     reporting,
     say,
     stage,
@@ -94,6 +93,18 @@ def stages():
                 drawn.update()
 
 
+def test_parts_of_a_stage_that_threads_run_fill_it_once():
+    with reporting(bars=True), whole_bar("fit"):
+        stage("folds", 0.5)
+        for _ in range(2):
+            with part_of_stage(0.5), bar(total=4) as drawn:
+                drawn.update(2)
+                halfway = messages._channel.get().whole.drawn.n
+        assert halfway == 0.375
+        stage("scores", 0.5)
+        assert messages._channel.get().whole.drawn.n == 0.5
+
+
 def test_elsewhere_progress_is_a_line_now_and_then(capsys, monkeypatch):
     assert shown_lines(capsys, 30, monkeypatch, stages) == []
     monkeypatch.setattr(messages, "LINE_DELAY_S", 0)
@@ -132,17 +143,6 @@ def test_details_are_left_out_on_request_but_neither_messages_nor_notes(details)
         detail("detail")
         note("note")
     assert said == ["message", *["detail"] * details, "note: note"]
-
-
-def test_a_label_has_its_text_in_a_column_beside_it(monkeypatch):
-    assert beside("ok  ", "a " * 60, io.StringIO()) == "ok  " + "a " * 60  # no terminal
-    monkeypatch.setattr(messages, "_columns", lambda _stream: 40)
-    lines = beside("ok  disk: ", "words of some length " * 6, sys.stdout).splitlines()
-    assert lines[0].startswith("ok  disk: words")
-    assert all(line.startswith(" " * 10) and line[10] != " " for line in lines[1:])
-    assert max(map(len, lines)) <= 40
-    monkeypatch.setattr(messages, "_columns", lambda _stream: 15)
-    assert "\n" not in beside("ok  disk: ", "words of some length", sys.stdout)
 
 
 def test_a_number_and_its_noun_agree():

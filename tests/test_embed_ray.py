@@ -14,6 +14,7 @@ import pytest
 
 import abag
 from abag import AbagError
+from abag.core.cache import cache_dir
 from abag.embed.embed import embed_table
 from abag.embed.job import identify_for
 from abag.embed.options import EmbedOptions
@@ -44,7 +45,7 @@ def start(table, store, *options):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, "XDG_CACHE_HOME": str(abag.cache_dir().parent)},
+        env={**os.environ, "XDG_CACHE_HOME": str(cache_dir().parent)},
     )  # fmt: skip
 
 

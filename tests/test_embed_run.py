@@ -18,6 +18,7 @@ from safetensors.numpy import load_file, save_file
 
 import abag
 from abag.cli import main
+from abag.core.cache import cache_dir
 from abag.embed import encode as encode_module
 from abag.embed.embed import embed_table
 from abag.embed.encode import DeviceFull, NonFiniteVector
@@ -375,7 +376,6 @@ def slow(*args, **kwargs):
     return call
 
 encode.build_encoder = slow
-from abag import cache_dir
 from abag.cli import main
 main(sys.argv[1:])
 """
@@ -389,7 +389,7 @@ def start(table_path, store):
         [sys.executable, "-c", CHILD, *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        env={**os.environ, "XDG_CACHE_HOME": str(abag.cache_dir().parent), "OMP_NUM_THREADS": "1"},
+        env={**os.environ, "XDG_CACHE_HOME": str(cache_dir().parent), "OMP_NUM_THREADS": "1"},
     )
 
 

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import abag
+from abag.core.cache import cache_dir
 from abag.core.device import DeviceUnavailable
 from abag.embed import job as job_module
 from abag.embed.embed import embed_table
@@ -195,7 +196,7 @@ def start(tmp_path, *arguments):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, "XDG_CACHE_HOME": str(abag.cache_dir().parent), "OMP_NUM_THREADS": "1"},
+        env={**os.environ, "XDG_CACHE_HOME": str(cache_dir().parent), "OMP_NUM_THREADS": "1"},
     )
 
 

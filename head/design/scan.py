@@ -26,6 +26,7 @@ from abag.head.prediction.inputs import (
     Scorer,
     check_out,
     check_table_out,
+    loaded,
     region_of_run,
     say_random_weights,
 )
@@ -119,25 +120,25 @@ def _describe_best(one: BestMutant, *, several: bool) -> str:
 
 
 def scan(
-    predictor: Predictor,
+    run: Path | str | Predictor,
     out: Path | str,
     *,
     say: Callable[[str], None] | None = None,
     progress: bool = False,
-    **options: Any,  # noqa: ANN401 - the fields of ScanOptions and EmbedOptions
+    **options: Any,  # noqa: ANN401 - the fields of ScanOptions
 ) -> ScanSummary:
     """Score all mutants of some residues of one or more antibodies, and draw a heat map.
 
     Parameters
     ----------
-    predictor : Predictor
-        From `abag.load_predictor`; `abag.scan` takes the run folder instead.
+    run : path or Predictor
+        As for `abag.load_predictor`, or what it returned.
     out : path
         Table to write; the heat map gets the same name with the suffix ``.html``.
     say, progress
         As for `abag.predict`.
     **options
-        Fields of `ScanOptions`; any others are options of `abag.embed_table` for new sequences.
+        Fields of `ScanOptions`.
 
     Returns
     -------
@@ -149,15 +150,17 @@ def scan(
     AbagError
         If anything is refused; nothing is encoded or written then.
     """
-    chosen, embed_options = ScanOptions.take(options)
-    embed_options |= chosen.encoding() | {"progress": progress}
+    chosen = ScanOptions.from_keywords(options, "scan")
+    predictor = loaded(run)
     start_s, out = time.monotonic(), Path(out)
     with messages.reporting(say, bars=progress):
         page = out.with_name(f"{Path(out.name.removesuffix('.gz')).stem}.html")
         check_table_out(out, (chosen.parents,), force=chosen.force)
         check_out(page, (chosen.parents,), force=chosen.force)
         chosen = replace(chosen, antibody_region=region_of_run(chosen, predictor))
-        scoring = Scorer(predictor, predictor.resolve_store(chosen.store), embed_options)
+        scoring = Scorer(
+            predictor, predictor.resolve_store(chosen.store), chosen.encoding(progress)
+        )
         parents, skipped = read_parents(chosen)
         say_random_weights(predictor)
         scorer = MutantScorer(scoring, parents)

@@ -19,6 +19,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy.special import ndtr
 
+import abag
 from abag import AbagError
 from abag.core.arrays import KEY_BYTES, distinct_keys
 from abag.core.files import refusal_to_write
@@ -88,6 +89,11 @@ class Scorer:
     store_path: Path
     embed_options: Mapping[str, Any]
     """For encoding the sequences that the store lacks."""
+
+
+def loaded(run: Path | str | Predictor) -> Predictor:
+    """Load the predictor of a run, unless it is loaded."""
+    return abag.load_predictor(run) if isinstance(run, Path | str) else run
 
 
 @dataclass(slots=True)

@@ -9,13 +9,6 @@ from typing import Any
 from abag.core.options import DeviceOptions, option
 from abag.embed.sequences.options import AntibodyRegion, TableOptions
 
-SET_BY_RUN = frozenset(
-    {
-        "antibody_adapter", "antigen_adapter", "kind", "layers", "long_antigens", "skipped",
-    }
-)  # fmt: skip
-"""Options of encoding that follow from the run, for which new sequences are encoded."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class ScoringOptions(DeviceOptions, TableOptions, group="Encoders"):
@@ -41,12 +34,13 @@ class ScoringOptions(DeviceOptions, TableOptions, group="Encoders"):
         None, python_only=True, help="As in the run; anything else is refused."
     )
 
-    def encoding(self) -> dict[str, str | None]:
+    def encoding(self, progress: bool) -> dict[str, Any]:
         """Return the options for encoding new sequences."""
         return {
             "antibody_encoder": self.antibody_encoder,
             "antigen_encoder": self.antigen_encoder,
             "device": self.device,
+            "progress": progress,
         }
 
 

@@ -36,6 +36,7 @@ from abag.head.prediction.inputs import (
     collect_pairs,
     digest_rows,
     encode_missing,
+    loaded,
     region_of_run,
     row_bar,
     say_random_weights,
@@ -73,12 +74,12 @@ def describe_prediction(summary: PredictSummary) -> str:
 
 def predict(
     table: TableLike,
-    predictor: Predictor,
+    run: Path | str | Predictor,
     out: Path | str,
     *,
     say: Callable[[str], None] | None = None,
     progress: bool = False,
-    **options: Any,  # noqa: ANN401 - the fields of PredictOptions and EmbedOptions
+    **options: Any,  # noqa: ANN401 - the fields of PredictOptions
 ) -> PredictSummary:
     """Score the pairs of a table, and write its rows and columns beside their scores.
 
@@ -88,8 +89,8 @@ def predict(
     ----------
     table : path or DataFrame
         Pairs; with ``cross``, antibodies. See `abag.embed.sequences.tables.read_table`.
-    predictor : Predictor
-        From `abag.load_predictor`; `abag.predict` takes the run folder instead.
+    run : path or Predictor
+        As for `abag.load_predictor`, or what it returned.
     out : path
         Its suffix decides on the format; written whole or not at all.
     say : callable, optional
@@ -97,7 +98,7 @@ def predict(
     progress : bool
         Show progress bars on stderr.
     **options
-        Fields of `PredictOptions`; any others are options of `abag.embed_table` for new sequences.
+        Fields of `PredictOptions`.
 
     Returns
     -------
@@ -111,13 +112,13 @@ def predict(
     AbagError
         If anything is refused; ``out`` is then unchanged.
     """
-    chosen, embed_options = PredictOptions.take(options)
-    embed_options |= chosen.encoding() | {"progress": progress}
+    chosen = PredictOptions.from_keywords(options, "predict")
+    predictor = loaded(run)
     start_s, out, cross = time.monotonic(), Path(out), chosen.cross
     with messages.reporting(say, bars=progress):
         check_table_out(out, (table, cross), force=chosen.force)
         chosen = replace(chosen, antibody_region=region_of_run(chosen, predictor))
-        scorer = Scorer(predictor, predictor.resolve_store(chosen.store), embed_options)
+        scorer = Scorer(predictor, predictor.resolve_store(chosen.store), chosen.encoding(progress))
         say_random_weights(predictor)
         if cross is None:
             scored = _predict_pairs(scorer, table, out, chosen)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from abag.core.options import Options, flag, option
 
@@ -28,6 +29,8 @@ def refusal(given: str) -> str:
 @dataclass(frozen=True, kw_only=True)
 class SweepOptions(Options, group="Search"):
     """The options of ``sweep`` beside those of ``fit`` that are not searched."""
+
+    leaves_out: ClassVar = CHOSEN_BY_SWEEP
 
     trials: int | None = option(
         None, low=1, metavar="N", default_text="50; with --final the existing ones",
