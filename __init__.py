@@ -28,7 +28,7 @@ __path__.append(str(_Path(__file__).parent / "head" / "estimators" / "public"))
 
 _FIT, _SCORES = "head.models.config:FitConfig", "head.report.report:describe_briefly"
 _FUNCTIONS = {
-    "adapt_encoders": ("adapt.train", "adapt.folder:describe_adapter", "adapt.config:AdaptConfig"),
+    "adapt_encoders": ("adapt.train", "describe_adapter", "adapt.config:AdaptConfig"),
     "dataset": ("head.estimators.dataset", "", "head.estimators.dataset:DatasetOptions"),
     "embed_table": ("embed.embed", "describe_embedding", "embed.options:EmbedOptions"),
     "evaluate": ("head.runs.evaluate", _SCORES, "head.runs.options:EvaluateOptions"),

@@ -8,7 +8,7 @@ if TYPE_CHECKING:  # type checkers resolve import cycles by leaving such imports
     import pandas as pd
 
     from abag.adapt.config import AdaptConfig as AdaptConfig
-    from abag.adapt.folder import AdaptSummary
+    from abag.adapt.train import AdaptSummary
     from abag.embed.embed import EmbedSummary
     from abag.embed.options import EmbedOptions as EmbedOptions
     from abag.embed.sequences.chains import Kind

@@ -57,7 +57,6 @@ class FrozenVectors(nn.Module):
         self.width = x_ND.shape[1]
 
     def forward(self, index_U: NDArray[np.int64]) -> Tensor:
-        """Return the vectors of sequences, (U, D) in float32, by their indices, int64."""
         return self._z_ND[to_device(index_U, self._z_ND.device)]
 
 
@@ -66,17 +65,6 @@ class AdaptedEncoder(nn.Module):
 
     The statistics are those of the encoder before its adaptation: the vectors of protein language
     models are one large mean with differences of a few percent.
-
-    Parameters
-    ----------
-    identity, chains, training, plan
-        As for `FrozenVectors`.
-    config : AdaptConfig
-
-    Raises
-    ------
-    BadLora
-        If the encoder has none of the requested projections or layers.
     """
 
     def __init__(
@@ -103,7 +91,6 @@ class AdaptedEncoder(nn.Module):
         )
 
     def forward(self, index_U: NDArray[np.int64]) -> Tensor:
-        """Encode sequences; parameters and result as for `FrozenVectors.forward`."""
         spans = self._layout.numbered_spans(self._chains[i] for i in index_U)
         batch = pack_spans(list(spans))
         device = self._plan.device
@@ -113,7 +100,6 @@ class AdaptedEncoder(nn.Module):
         return (x_UD - self._mean_D) * self._scale_D
 
     def lengths(self) -> NDArray[np.int64]:
-        """Count the tokens of each unique sequence, shape (N,), int64."""
         return self._layout.count_tokens(self._chains)
 
 
@@ -161,11 +147,9 @@ class AdaptationModel(nn.Module):
         return scores_B1.squeeze(1)
 
     def adapted(self) -> dict[Kind, LoraEncoder]:
-        """Return the encoders that are adapted."""
         return {k: e.encoder for k, e in self.encoders.items() if isinstance(e, AdaptedEncoder)}
 
     def trainable(self) -> dict[str, nn.Parameter]:
-        """Return the trainable parameters by name."""
         return {n: p for n, p in self.named_parameters() if p.requires_grad}
 
     def lengths(self) -> NDArray[np.int64]:

@@ -68,17 +68,6 @@ def assign_pairs(pairs: LabelledPairs, config: AdaptConfig) -> PairAssignment:
 
     A head that is trained on the adapter's training pairs relies too much on vectors that have
     seen the labels.
-
-    Raises
-    ------
-    BadOption
-        If the split or its fold does not exist.
-    BadSplit
-        If the file does not fit the table.
-    EmptyPart
-        If there is no pair to train on, or none that decides when to stop.
-    TooFewGroups
-        If there is only one group, which cannot be divided.
     """
     split = _read_split(pairs, config)
     for part, name in ((TRAIN, "training"), (VALIDATION, "validation")):
@@ -130,23 +119,7 @@ def _read_split(pairs: LabelledPairs, config: AdaptConfig) -> Split:
 def make_epoch_batches(
     rows: Ints, lengths: Ints, config: AdaptConfig, epoch: int
 ) -> Iterator[list[Ints]]:
-    """Yield the batches of each step of an epoch; pairs of similar length share a batch.
-
-    Parameters
-    ----------
-    rows : NDArray, shape=(R,), dtype=int64
-        The training pairs; each is in one batch.
-    lengths : NDArray, shape=(P,), dtype=int64
-        Tokens of every pair.
-    config : AdaptConfig
-    epoch : int
-        Determines the order, together with the seed.
-
-    Yields
-    ------
-    list of NDArray, shape=(up to batch_size,), dtype=int64
-        Up to `accumulate` batches.
-    """
+    """Yield the batches of each step of an epoch; pairs of similar length share a batch."""
     rng = np.random.default_rng([config.seed, ORDER, epoch])
     shuffled, size = rng.permutation(rows), config.batch_size
     batches: list[Ints] = []

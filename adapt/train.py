@@ -5,25 +5,21 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict, cast
 
 import numpy as np
 import torch
 
 from abag.adapt.config import AdaptConfig
-from abag.adapt.folder import (
-    AdaptSummary,
-    EncoderRecord,
-    PairCounts,
-    describe_inputs,
-    finished_summary,
-)
 from abag.adapt.model import AdaptationModel
 from abag.adapt.pairs import assign_pairs, make_epoch_batches
 from abag.core.device import DevicePlan, plan_device
 from abag.core.files import (
+    FileDamaged,
+    is_partial,
     make_folder,
     only_writer,
+    read_json,
     replacing,
     sweep_partials,
     write_bytes,
@@ -40,7 +36,9 @@ from abag.embed.store.store_files import ADAPTER_FILE, CONFIG_FILE, ROWS_FILE, W
 from abag.embed.weights.adapters import ADAPTER_FORMAT, adapter_digest, read_adapter_files
 from abag.head.data.labels import label_pairs, training_labels
 from abag.head.evaluation import metrics
+from abag.head.models.config import RunMismatch, check_same
 from abag.head.models.losses import one_sided_errors
+from abag.head.training.checkpoint import digest
 from abag.head.training.step import cosine_rates, steps_per_epoch
 from abag.head.training.train import (
     LossNotFinite,
@@ -67,16 +65,24 @@ INITIAL, STEP = 2, 3  # streams of the seed, beside those of pairs.py
 MOMENTS = ("step", "exp_avg", "exp_avg_sq")
 
 
-class EpochRecord(TypedDict):
-    """A line of metrics.jsonl."""
+class AdaptSummary(TypedDict):
+    """The keys of ``abag adapt --json``."""
 
-    epoch: int
-    step: int
-    loss: float
-    """Mean over the epoch's training pairs."""
-    validation_loss: float
-    validation: metrics.Scores
+    adapter: str
+    """The folder."""
+    sides: dict[Kind, dict[str, Any]]
+    """Of each adapted ``encoder``: its ``fingerprint`` and the digest of its ``weights`` before the
+    adaptation, the ``digest`` of the adapter, and the number of ``trainable_parameters``."""
+    pairs: dict[str, int]
+    """How many pairs trained the ``adapter``, are left to the ``head`` or served ``validation``."""
+    steps: int
+    epochs: int
+    best_epoch: int
+    first_loss: float
+    last_loss: float
+    best_validation_loss: float | None
     seconds: float
+    resumed_from_step: int | None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -90,17 +96,12 @@ class AdapterProgress(TrainingProgress):
     loss_sum: float = 0.0
     """Sum over the `loss_pairs` pairs of the current epoch so far."""
     loss_pairs: int = 0
-    epochs: list[EpochRecord] = field(default_factory=list)
+    epochs: list[dict[str, Any]] = field(default_factory=list)
+    """The lines of metrics.jsonl."""
 
 
 class AdapterTraining(ResumableTraining):
-    """Training of the adapters of one folder, `out`.
-
-    Raises
-    ------
-    NothingToLearn
-        If all training labels are the same.
-    """
+    """Training of the adapters of one folder, `out`."""
 
     progress: AdapterProgress
 
@@ -157,13 +158,7 @@ class AdapterTraining(ResumableTraining):
             for kind, encoder in self.model.adapted().items()
         }
 
-    def best_factors(self, kind: Kind) -> dict[str, Tensor]:
-        """Return an encoder's low-rank factors of the best epoch, named as in the encoder."""
-        names = self.model.adapted()[kind].factors()
-        return {name: self.best[f"{kind}.encoder._model.{name}"] for name in names}
-
     def write_log(self) -> None:
-        """Write metrics.jsonl: a line per epoch of the newest checkpoint."""
         lines = "".join(json.dumps(line) + "\n" for line in self.progress.epochs)
         write_text(self.out / "metrics.jsonl", lines)
 
@@ -213,14 +208,15 @@ class AdapterTraining(ResumableTraining):
         """Score the validation pairs, keep the weights if they are the best so far, and save."""
         progress = self.progress
         validation_loss, scores = self._validate()
-        record = EpochRecord(
-            epoch=epochs_done,
-            step=progress.step,
-            loss=progress.loss_sum / progress.loss_pairs,
-            validation_loss=validation_loss,
-            validation=scores,
-            seconds=round(self.elapsed_s(), 3),
-        )
+        loss = progress.loss_sum / progress.loss_pairs
+        record = {
+            "epoch": epochs_done,
+            "step": progress.step,
+            "loss": loss,
+            "validation_loss": validation_loss,
+            "validation": scores,
+            "seconds": round(self.elapsed_s(), 3),
+        }
         progress.epochs.append(record)
         progress.loss_sum, progress.loss_pairs = 0.0, 0
         if progress.best_loss is None or validation_loss < progress.best_loss:
@@ -231,8 +227,7 @@ class AdapterTraining(ResumableTraining):
             progress.stale += 1
         spearman = scores["spearman"]
         shown = f", Spearman {spearman:.3f}" if spearman is not None else ""
-        losses = f"loss {record['loss']:.4f}, validation {validation_loss:.4f}"
-        say(f"epoch {epochs_done}: {losses}{shown}")
+        say(f"epoch {epochs_done}: loss {loss:.4f}, validation {validation_loss:.4f}{shown}")
         self.save()
 
     def _is_out_of_patience(self) -> bool:
@@ -263,7 +258,7 @@ class AdapterTraining(ResumableTraining):
         self.optimizer.load_state_dict(self.optimizer.state_dict() | {"state": moments})
 
     def _losses(self, rows: NDArray[np.int64], predicted_B: Tensor) -> Tensor:
-        """Return the squared error of each pair, one-sided if its label is a bound; shape (B,)."""
+        """Return the squared error of each pair, one-sided if its label is a bound."""
         rows_B = torch.from_numpy(rows).to(self.plan.device)
         target_B, censored_B = self.target_P[rows_B], self.censored_P[rows_B]
         return one_sided_errors(predicted_B, target_B, censored_B).square()
@@ -282,7 +277,6 @@ class AdapterTraining(ResumableTraining):
         return loss, scores
 
     def _seed(self, stream: int, number: int) -> None:
-        """Seed torch for the draws of one step, or for the initial weights."""
         state = np.random.SeedSequence([self.config.seed, stream, number]).generate_state(1)
         torch.manual_seed(int(state[0]))
 
@@ -334,8 +328,8 @@ def _adapt(table: Path | str | pd.DataFrame, out: Path, config: AdaptConfig) -> 
     assignment = assign_pairs(pairs, config)
     identities = {kind: identify(config.encoder(kind), kind) for kind in KINDS}
     _refuse_unused_names(config, identities)
-    record = describe_inputs(out, config, pairs, assignment, identities)
-    if (summary := finished_summary(out, record)) is not None:
+    record = _describe_inputs(config, pairs, assignment, identities)
+    if (summary := _finished_summary(out, record)) is not None:
         say(f"{out}: nothing to do, this adapter is finished")
         return summary
     devices = range(torch.cuda.device_count())
@@ -345,7 +339,48 @@ def _adapt(table: Path | str | pd.DataFrame, out: Path, config: AdaptConfig) -> 
         sweep_partials(out)
         write_json(out / "config.json", record, sort_keys=True)
         training.run()
-        return write_adapter(out, record, training)
+        return _write_adapter(out, record, training)
+
+
+def _describe_inputs(
+    config: AdaptConfig,
+    pairs: LabelledPairs,
+    assignment: PairAssignment,
+    identities: Mapping[Kind, Identity],
+) -> dict[str, Any]:
+    """Return the content of config.json: the options, and what they are applied to."""
+    labels = {"pkd": pairs.pkd.tolist(), "censored": pairs.censored.tolist()}
+    text = assignment.to_frame(pairs).to_csv(index=False) + json.dumps(labels)
+    return config.to_json() | {
+        "pairs": len(pairs),
+        "pairs_digest": digest({}, text),
+        **{f"{kind}_fingerprint": one.fingerprint for kind, one in identities.items()},
+    }
+
+
+def _finished_summary(out: Path, record: dict[str, Any]) -> AdaptSummary | None:
+    """Return the result in a folder, or None if there is none yet."""
+    names = [path.name for path in out.iterdir()] if out.exists() else []
+    # What a process leaves that is killed before it writes config.json.
+    if all(name == "checkpoints" or is_partial(out / name) for name in names):
+        return None
+    if "config.json" not in names:
+        msg = f"{out}: is not empty and contains no adapter. Use another --out folder."
+        raise RunMismatch(msg)
+    check_same(
+        out,
+        read_json(out / "config.json"),
+        record,
+        may_change=AdaptConfig.changeable(),
+        option="--out",
+    )
+    if ADAPTER_FILE not in names:
+        return None
+    summary = read_json(out / ADAPTER_FILE).get("summary")
+    if not isinstance(summary, dict):
+        msg = f"{out / ADAPTER_FILE}: has no summary of the adaptation. Restore it, or adapt again."
+        raise FileDamaged(msg)
+    return cast("AdaptSummary", summary)
 
 
 def _refuse_unused_names(config: AdaptConfig, identities: Mapping[Kind, Identity]) -> None:
@@ -367,21 +402,20 @@ def _plan_training(config: AdaptConfig) -> DevicePlan:
     return plan_device(config.device, "fp32") if plan.precision == "fp16" else plan
 
 
-def write_adapter(out: Path, record: dict[str, Any], training: AdapterTraining) -> AdaptSummary:
+def _write_adapter(out: Path, record: dict[str, Any], training: AdapterTraining) -> AdaptSummary:
     """Write the adapters of the best epoch; adapter.json comes last and marks them as complete."""
     training.write_log()
     with replacing(out / ROWS_FILE) as partial:
         training.assignment.to_frame(training.pairs).to_parquet(partial, index=False)
     encoders = {kind: _write_encoder(out, kind, training) for kind in training.config.kinds()}
     assignment, progress = training.assignment, training.progress
+    uses = {
+        "adapter": assignment.adapter, "head": assignment.head, "validation": assignment.validation,
+    }  # fmt: skip
     summary = AdaptSummary(
         adapter=str(out),
         sides=encoders,
-        pairs=PairCounts(
-            adapter=len(assignment.adapter),
-            head=len(assignment.head),
-            validation=len(assignment.validation),
-        ),
+        pairs={use: len(rows) for use, rows in uses.items()},
         steps=progress.step,
         epochs=len(progress.epochs),
         best_epoch=progress.best_epoch,
@@ -397,17 +431,34 @@ def write_adapter(out: Path, record: dict[str, Any], training: AdapterTraining) 
     return summary
 
 
-def _write_encoder(out: Path, kind: Kind, training: AdapterTraining) -> EncoderRecord:
+def _write_encoder(out: Path, kind: Kind, training: AdapterTraining) -> dict[str, Any]:
     make_folder(out / kind)
-    weights, config = training.model.adapted()[kind].saved(training.best_factors(kind))
+    encoder = training.model.adapted()[kind]
+    best = {name: training.best[f"{kind}.encoder._model.{name}"] for name in encoder.factors()}
+    weights, config = encoder.saved(best)
     write_bytes(out / kind / WEIGHTS_FILE, weights)
     write_json(out / kind / CONFIG_FILE, config, sort_keys=True)
     identity = training.identities[kind]
     base = str(identity.meaning["weights"])
-    return EncoderRecord(
-        encoder=identity.checkpoint.origin,
-        fingerprint=identity.fingerprint,
-        weights=base,
-        digest=adapter_digest(base, read_adapter_files(out, kind)),
-        trainable_parameters=training.parameter_counts()[kind],
+    return {
+        "encoder": identity.checkpoint.origin,
+        "fingerprint": identity.fingerprint,
+        "weights": base,
+        "digest": adapter_digest(base, read_adapter_files(out, kind)),
+        "trainable_parameters": training.parameter_counts()[kind],
+    }
+
+
+def describe_adapter(summary: AdaptSummary) -> str:
+    """Describe a finished adapter: what was adapted, and the best epoch."""
+    lines = [
+        f"{kind}: {side['encoder']}, {side['trainable_parameters']:,} trainable parameters, "
+        f"adapter {side['digest'][:8]}"
+        for kind, side in summary["sides"].items()
+    ]
+    best, pairs = summary["best_validation_loss"], summary["pairs"]
+    lines.append(
+        f"best of {summary['epochs']} epochs: {summary['best_epoch']}, validation loss {best:.4f}; "
+        f"trained on {pairs['adapter']} pairs, {pairs['head']} are left for the head"
     )
+    return "\n".join(lines)

@@ -2,13 +2,15 @@
 
     python benchmarks/mass.py [CHECKOUT]
 
-The product is what is installed: Python files outside tests, benchmarks, docs and packaging.
+The product is what is installed: Python files outside tests, benchmarks, docs and packaging. Only
+files that git tracks count, so that the links of a strict editable install in build/ do not.
 Code lines have neither only a comment nor only part of a docstring, and are not empty.
 """
 
 from __future__ import annotations
 
 import ast
+import subprocess
 import sys
 from pathlib import Path
 
@@ -34,9 +36,12 @@ def code_lines(text: str) -> int:
 
 
 def python_files(root: Path) -> dict[Path, str]:
-    """Return each Python file of a checkout and its first folder, hidden folders left out."""
-    inside = {path: path.relative_to(root).parts for path in sorted(root.rglob("*.py"))}
-    return {path: parts[0] for path, parts in inside.items() if parts[0][0] != "."}
+    """Return each tracked Python file of a checkout and its first folder."""
+    listed = subprocess.run(
+        ["git", "ls-files", "*.py"], cwd=root, capture_output=True, text=True, check=True
+    )
+    names = [name for name in listed.stdout.splitlines() if (root / name).exists()]
+    return {root / name: Path(name).parts[0] for name in names}
 
 
 def main() -> None:

@@ -9,7 +9,6 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import MISSING
-from functools import partial
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any, NoReturn, get_args, get_origin
@@ -21,7 +20,7 @@ from abag.core.messages import printable
 from abag.core.options import OptionSchema, joint_schema, user_path
 
 NO_MEMORY = (
-    "Error: not enough memory ({}). What is committed is safe; use a machine with more memory, or "
+    "not enough memory ({}). What is committed is safe; use a machine with more memory, or "
     "less data at a time."
 )
 
@@ -59,56 +58,54 @@ def _errors_in_one_line() -> Iterator[None]:
     """Print the errors that the user can fix, and exit."""
     try:
         yield
-    except AbagError as error:
-        _fail(f"Error: {error}")
-    except UnicodeEncodeError as error:  # of a path; pyarrow takes UTF-8 only
-        msg = f"Error: {error.object}: a name that is not UTF-8; expected UTF-8. Rename it."
-        _fail(msg)
-    except OSError as error:
-        if error.errno == errno.EPIPE:  # click handles it
-            raise
-        where = error.filename if error.filename is not None else "a file or the output"
-        msg = (
-            f"Error: {os.fsdecode(where)}: cannot be used ({error.strerror or error}); "
-            "expected a readable and writable path. Fix it or give another, and run the "
-            "command again."
-        )
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            fix = "Free space, and run the command again."
-            msg = f"Error: {os.fsdecode(where)}: the disk is full. {fix}"
-        _fail(msg)
-    except MemoryError as error:  # also of a damaged file that says that it is huge
-        _fail(NO_MEMORY.format(str(error) or "no more is available"))
-    except RuntimeError as error:
-        if "can't start new thread" not in str(error):
-            raise
-        msg = (
-            "Error: no thread can be started: this user or machine runs too many processes, or has "
-            "no memory left. Raise the limit (ulimit -u) or stop other programs, and run the "
-            "command again."
-        )
-        _fail(msg)
-    except ImportError as error:
-        if "failed to map segment" in str(error) and "permitted" not in str(error):  # not noexec
-            _fail(NO_MEMORY.format(error))
-        if error.name is None or error.name.partition(".")[0] == "abag":  # a mistake of ours
-            raise
-        package = error.name.partition(".")[0]
-        msg = (
-            f"Error: {package}: cannot be imported ({error}); expected a working installation. "
-            "Install abag in a new environment."
-        )
-        _fail(" ".join(msg.split()))
     except _Stopped as stopped:
         name = signal.Signals(stopped.number).name
         msg = "committed work is safe; run the same command again to continue."
         click.echo(f"Stopped by {name}: {msg}", err=True)
         sys.exit(128 + stopped.number)
+    except Exception as error:
+        line = _in_one_line(error)
+        if line is None:
+            raise
+        click.echo(printable(f"Error: {line}"), err=True)
+        sys.exit(1)
 
 
-def _fail(msg: str) -> NoReturn:
-    click.echo(printable(msg), err=True)
-    sys.exit(1)
+def _in_one_line(error: Exception) -> str | None:
+    """Say what the user can do about an error; None for a mistake of abag."""
+    text = " ".join(str(error).split())
+    match error:
+        case AbagError():
+            return str(error)
+        case UnicodeEncodeError():  # of a path; pyarrow takes UTF-8 only
+            return f"{error.object}: a name that is not UTF-8; expected UTF-8. Rename it."
+        case OSError(errno=errno.EPIPE):  # click handles it
+            return None
+        case OSError():
+            named = error.filename is not None
+            where = os.fsdecode(error.filename) if named else "a file or the output"
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                return f"{where}: the disk is full. Free space, and run the command again."
+            return (
+                f"{where}: cannot be used ({error.strerror or error}); expected a readable and "
+                "writable path. Fix it or give another, and run the command again."
+            )
+        case MemoryError():  # also of a damaged file that says that it is huge
+            return NO_MEMORY.format(text or "no more is available")
+        case RuntimeError() if "can't start new thread" in text:
+            return (
+                "no thread can be started: this user or machine runs too many processes, or has no "
+                "memory left. Raise the limit (ulimit -u) or stop other programs, and run the "
+                "command again."
+            )
+        case ImportError() if "failed to map segment" in text and "permitted" not in text:
+            return NO_MEMORY.format(text)  # if not permitted, the folder is mounted noexec
+        case ImportError(name=str(name)) if not f"{name}.".startswith("abag."):
+            return (
+                f"{name.partition('.')[0]}: cannot be imported ({text}); expected a working "
+                "installation. Install abag in a new environment."
+            )
+    return None
 
 
 def _open_standard_streams() -> None:
@@ -253,17 +250,13 @@ class OptionsCommand(click.Command):
 def _click_option(one: OptionSchema) -> click.Option:
     text = one.declaration["help"] + ("" if _fits(one) else f" One of {', '.join(one.choices)}.")
     notes = [f"default: {one.default_text}"] if one.default_text else []
-    notes += [str(one.bounds)] if str(one.bounds) else []
+    notes += [one.bounds] if one.bounds else []
     settings: dict[str, Any] = {"help": text + (f"  [{'; '.join(notes)}]" if notes else "")}
     # click takes an option with a default, also None, for given
     settings |= {"required": True} if one.default is MISSING else {"default": None}
-    name = one.flag
-    if one.type is bool:
-        settings["is_flag"] = True
-    else:
-        settings |= _reading(one)
+    settings |= {"is_flag": True} if one.type is bool else _reading(one)
     settings |= {"group": one.group, "rare": one.declaration.get("rare", False), "schema": one}
-    return GroupedOption([name, one.name], **(settings | dict(one.declaration.get("click", {}))))
+    return GroupedOption([one.flag, one.name], **settings | dict(one.declaration.get("click", {})))
 
 
 def _fits(one: OptionSchema) -> bool:
@@ -277,7 +270,10 @@ def _reading(one: OptionSchema) -> dict[str, Any]:
     metavar = one.declaration.get("metavar")
     if metavar is None and one.choices:
         metavar = f"[{'|'.join(one.choices)}]" if _fits(one) else "NAME"
-    settings: dict[str, Any] = {"metavar": metavar, "shell_complete": partial(_begin, one)}
+    settings: dict[str, Any] = {
+        "metavar": metavar,
+        "shell_complete": lambda _, __, begun: [c for c in one.choices if c.startswith(begun)],
+    }
     if isinstance(one.default, dict):
         return settings | {"multiple": True, "callback": _read_roles}
     if Path in types:
@@ -287,13 +283,6 @@ def _reading(one: OptionSchema) -> dict[str, Any]:
     if len(types) > 1:
         return settings | {"type": _read_number_or_all}
     return settings | {"type": types[0] if types[0] in (int, float) else str}
-
-
-def _begin(
-    one: OptionSchema, _ctx: click.Context, _param: click.Parameter, begun: str
-) -> list[str]:
-    """Return the choices that begin with what was typed, for the completion of shells."""
-    return [choice for choice in one.choices if choice.startswith(begun)]
 
 
 def _read_names(text: str) -> tuple[str, ...]:

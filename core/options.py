@@ -17,7 +17,7 @@ from numbers import Integral, Real
 from os import PathLike
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, ClassVar, Literal, NamedTuple, Required, Self, TypedDict, TypeVar, Unpack
+from typing import Any, ClassVar, Literal, Required, Self, TypedDict, TypeVar, Unpack
 
 from abag import AbagError
 
@@ -39,26 +39,6 @@ def user_path(given: str | PathLike[str], name: str = "path") -> Path:
     path = Path(os.path.expanduser(text))  # noqa: PTH111 - Path("./~") is Path("~")
     # absolute: else pandas and pyarrow would expand it again
     return path.absolute() if str(path).startswith("~") else path
-
-
-class Bounds(NamedTuple):
-    """Range of a finite number: at least `low`, more than `above`, at most `high`."""
-
-    low: float | None
-    above: float | None
-    high: float | None
-
-    def __contains__(self, value: object) -> bool:
-        number = float(value) if isinstance(value, Real) else math.nan
-        low, above, high = self
-        least = (low is None or number >= low) and (above is None or number > above)
-        return least and (high is None or number <= high) and math.isfinite(number)
-
-    def __str__(self) -> str:
-        if self.low is not None and self.high is not None:
-            return f"{self.low:g} to {self.high:g}"
-        words = {"at least": self.low, "more than": self.above, "at most": self.high}
-        return ", ".join(f"{word} {bound:g}" for word, bound in words.items() if bound is not None)
 
 
 class Declaration(TypedDict, total=False):
@@ -123,10 +103,18 @@ class OptionSchema:
         return self.declaration.get("flag") or flag(self.name)
 
     @property
-    def bounds(self) -> Bounds:
-        """Range of valid numbers."""
-        declared = self.declaration
-        return Bounds(declared.get("low"), declared.get("above"), declared.get("high"))
+    def bounds(self) -> str:
+        """Range of valid numbers; empty if all are valid."""
+        low, above, high = map(self.declaration.get, ("low", "above", "high"))
+        if low is not None and high is not None:
+            return f"{low:g} to {high:g}"
+        words = {"at least": low, "more than": above, "at most": high}
+        return ", ".join(f"{word} {bound:g}" for word, bound in words.items() if bound is not None)
+
+    def _is_in_range(self, number: object) -> bool:
+        declared, value = self.declaration, float(number) if isinstance(number, Real) else math.nan
+        at_least = declared.get("low", -math.inf) <= value <= declared.get("high", math.inf)
+        return at_least and value > declared.get("above", -math.inf) and math.isfinite(value)
 
     @property
     def choices(self) -> tuple[str, ...]:
@@ -167,26 +155,20 @@ class OptionSchema:
             msg = f"{self.flag}: {value!r} is unknown; expected one of {', '.join(self.choices)}."
             raise BadOption(msg)
         if not _is_of(value, self.type):
-            limits = f", {self.bounds}" * bool(str(self.bounds))
+            limits = f", {self.bounds}" if self.bounds else ""
             msg = f"{self.flag}: {value!r} is not valid; expected {_in_words(self.type)}{limits}."
             raise BadOption(msg)
-        bounds, numbers = self.bounds, value if isinstance(value, tuple) else (value,)
-        if str(bounds) and not (numbers and all(number in bounds for number in numbers)):
+        numbers = value if isinstance(value, tuple) else (value,)
+        if self.bounds and not (numbers and all(map(self._is_in_range, numbers))):
             words = "one or more numbers, each " if self._is_tuple else ""
             words = "a finite number, " if value in (math.inf, -math.inf) else words
-            msg = f"{self.flag}: {value} is out of range; expected {words}{bounds}."
+            msg = f"{self.flag}: {value} is out of range; expected {words}{self.bounds}."
             raise BadOption(msg)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Base of all option classes: validates every field against its declaration.
-
-    Raises
-    ------
-    BadOption
-        If a value is out of range, not one of the choices, or contradicts another option.
-    """
+    """Base of all option classes: validates every field against its declaration."""
 
     def __init_subclass__(cls, group: str = "", **others: object) -> None:
         """Name the heading in help of the options that this class adds."""

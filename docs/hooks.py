@@ -98,7 +98,7 @@ def _option_table(cls: type[Options]) -> str:
 
     lines = ["| Option | Meaning | Values | Default |", "|---|---|---|---|"]
     for one in schema(cls):
-        values = ", ".join(one.choices) or str(one.bounds)
+        values = ", ".join(one.choices) or one.bounds
         cells = [f"`{one.name}`", one.declaration["help"], values, one.default_text]
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(lines)

@@ -47,7 +47,7 @@ def stub():
 TYPES = {
     "EncoderFolder": "abag.embed.store.encoder_folder",
     "Kind": "abag.embed.sequences.chains",
-    "AdaptSummary": "abag.adapt.folder",
+    "AdaptSummary": "abag.adapt.train",
     "EmbedSummary": "abag.embed.embed",
     "ExportSummary": "abag.embed.store.export",
     "TableLike": "abag.embed.sequences.tables",
