@@ -26,7 +26,7 @@ __version__ = "0.1.0"
 # where the checkout keeps the package that is installed as abag.sklearn
 __path__.append(str(_Path(__file__).parent / "head" / "estimators" / "public"))
 
-_FIT, _SCORES = "head.models.config:FitConfig", "head.report.report:describe_briefly"
+_FIT, _SCORES = "head.models.config:FitConfig", "head.runs.summary:describe_briefly"
 _FUNCTIONS = {
     "adapt_encoders": ("adapt.train", "describe_adapter", "adapt.config:AdaptConfig"),
     "dataset": ("head.estimators.dataset", "", "head.estimators.dataset:DatasetOptions"),
@@ -41,7 +41,7 @@ _FUNCTIONS = {
         "head.prediction.predict", "describe_prediction", "head.prediction.options:PredictOptions"
     ),
     "rank": ("head.design.rank", "describe_rank", "head.design.options:RankOptions"),
-    "report": ("head.runs.rendering", "describe_report"),
+    "report": ("head.runs.report", "describe_report"),
     "runs": ("head.runs.compare", "describe_runs"),
     "scan": ("head.design.scan", "describe_scan", "head.design.options:ScanOptions"),
     "share": ("head.sharing.share", "describe_share", "head.sharing.options:ShareOptions"),

@@ -134,7 +134,7 @@ def fit(table: Path, store: Path, run: Path, as_json: bool, verbose: bool, **opt
       abag fit pairs.csv --store store --run runs/first
     """
     from abag.head.fit import fit as fit_head
-    from abag.head.report.report import describe_fit, describe_scores
+    from abag.head.runs.summary import describe_fit, describe_scores
 
     with reporting(details=verbose):
         summary = fit_head(table, store, run, progress=True, verbose=verbose, **options)
@@ -251,7 +251,7 @@ def evaluate(run: Path, as_json: bool, **options: Any) -> None:
     Example:
       abag evaluate --run runs/first --predictions theirs.csv
     """
-    from abag.head.report.report import describe_scores
+    from abag.head.runs.summary import describe_scores
     from abag.head.runs.evaluate import evaluate as evaluate_run
 
     _print(evaluate_run(run, **options), as_json, describe_scores)
@@ -272,7 +272,7 @@ def sweep(table: Path, store: Path, folder: Path, as_json: bool, **options: Any)
     Example:
       abag sweep pairs.csv --store store --sweep sweeps/first
     """
-    from abag.head.report.report import describe_scores
+    from abag.head.runs.summary import describe_scores
     from abag.head.search.study import describe_trials
     from abag.head.search.sweep import sweep as search
 
@@ -490,7 +490,7 @@ def demo(folder: Path, force: bool) -> None:
     from abag.embed.embed import describe_embedding, embed_table
     from abag.head.data.demo import planted_ceiling, write_demo_table
     from abag.head.fit import fit as fit_head
-    from abag.head.report.report import describe_fit
+    from abag.head.runs.summary import describe_fit
 
     pairs, store, run = folder / "pairs.csv", folder / "store", folder / "run"
     folder.mkdir(parents=True, exist_ok=True)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
-    from abag.head.report.results import RunSummary
+    from abag.head.runs.summary import RunSummary
 
 READING_SHARE, CLUSTERS_SHARE = 0.03, 0.07
 """Shares of the time of a fit, for the time left that the progress bar shows."""

@@ -50,7 +50,7 @@ from abag.head.prediction.fitted import (
 )
 from abag.head.regimes.regimes import all_pairs
 from abag.head.regimes.splits import TRAIN, Split, thinned
-from abag.head.report.results import CurvePoint, PairNames, RunResults
+from abag.head.runs.results import curve_point, join_logs, write_results
 from abag.head.runs.run_folder import (
     check_training,
     finished_summary,
@@ -59,7 +59,6 @@ from abag.head.runs.run_folder import (
     stack_folder,
     start_run,
 )
-from abag.head.runs.summary import curve_point, join_logs, write_results
 from abag.head.training.stack import folds_per_stack, group_folds
 from abag.head.training.torch_settings import matrix_threads, return_freed_memory, torch_settings
 from abag.head.training.train import (
@@ -81,8 +80,8 @@ if TYPE_CHECKING:
     from abag.head.evaluation.regime_scores import RegimeScore
     from abag.head.models.config import FitConfig
     from abag.head.regimes.regimes import MeasuredRegime
-    from abag.head.report.results import RunSummary
     from abag.head.runs.run_folder import FoldPaths, RunInputs
+    from abag.head.runs.summary import CurvePoint, RunSummary
     from abag.head.training.train import TrainedHeads
 
 FOLDS_SHARE, ALL_SHARE, REPORT_SHARE = 0.65, 0.15, 0.1
@@ -136,24 +135,10 @@ def complete_run(
             parts = fit_all(folds, measured, fitted)
         stage("scores and report", REPORT_SHARE)
         save_predictor(run / "predictor", inputs, parts, weighed, config.antibody_region)
-        results = RunResults(
-            title=run.name,
-            facts=record,
-            source=inputs.pairs.table.source,
-            pairs=inputs.pairs,
-            names=PairNames.of(inputs.pairs),
-            regimes=measured,
-            predicted=[one for regime in weighed for one in regime.predicted],
-            sigma=[one for regime in weighed for one in regime.sigma],
-            baselines=[one.predicted for one in fitted],
-            log=join_logs(
-                [path.log for path in fold_paths(run, len(splits))], run / "metrics.jsonl"
-            ),
-            antibody_ND=inputs.vectors["antibody"].x_ND,
-            antigen_ND=inputs.vectors["antigen"].x_ND,
-            learning_curve=curve,
+        join_logs([path.log for path in fold_paths(run, len(splits))], run / "metrics.jsonl")
+        summary = write_results(
+            run, inputs.pairs, measured, weighed, fitted, parts, curve, report=report
         )
-        summary = write_results(run, inputs.pairs, results, weighed, fitted, parts, report=report)
         shutil.rmtree(run / "checkpoints", ignore_errors=True)  # what they resume has finished
         _report_summary(run, summary, inputs, time.monotonic() - start_s)
         return summary

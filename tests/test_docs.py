@@ -25,7 +25,7 @@ from abag.embed.families.registry import ALIASES, FAMILIES
 from abag.embed.options import EmbedOptions
 from abag.head.data.demo import demo_table
 from abag.head.models.config import PRESETS, FitConfig
-from abag.head.runs import summary as outcome
+from abag.head.runs import results as outcome
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -158,7 +158,9 @@ def workplace(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / ".cache"))
     # what takes longest, and has its own tests
     monkeypatch.setitem(PRESETS, "small", replace(PRESETS["small"], epochs=5))
-    monkeypatch.setattr(outcome, "write_report", lambda path, *_: path.write_text("drawn"))
+    monkeypatch.setattr(
+        outcome, "write_report", lambda saved: (saved.run / "report.html").write_text("drawn")
+    )
     halves = [demo_table(seed).head(45) for seed in (0, 1)]  # enough antigens for a split
     table = pd.concat(halves)
     table.to_csv("pairs.csv", index=False)

@@ -13,9 +13,9 @@ from abag.embed.sequences.domains import UnsureDomains
 from abag.embed.sequences.pairs import read_pairs
 from abag.head.evaluation import metrics
 from abag.head.models.baselines import BASELINES
-from abag.head.report.report import describe_scores
 from abag.head.runs.evaluate import NothingToEvaluate, PredictionsMismatch, evaluate
 from abag.head.runs.saved_run import NoFinishedRun
+from abag.head.runs.summary import describe_scores
 
 RESIDUES = list("ACDEFGHIKLMNPQRSTVWY")
 QUICK = {
@@ -87,9 +87,7 @@ def test_scores_of_a_saved_run_equal_those_of_fit_bit_for_bit(case, name, fitted
     assert found["regimes"][0]["sentence"] in describe_scores(found)
 
 
-FILES = (
-    "config.json", "summary.json", "pairs.parquet", "predictions.parquet", "sequences.parquet",
-)  # fmt: skip
+FILES = ("config.json", "summary.json", "pairs.parquet", "predictions.parquet")
 
 
 def copied(case, to):
@@ -107,9 +105,7 @@ def test_an_incomplete_run_is_refused_in_one_line(case, tmp_path, name, damage):
     if damage != "gone":
         half = content[: len(content) // 2]
         path.write_bytes({"cut": half, "list": b"[]", "deep": b"[" * 100_000}[damage])
-    with pytest.raises(
-        NoFinishedRun, match=r"not a finished run|is damaged; expected a JSON object"
-    ) as error:
+    with pytest.raises(NoFinishedRun, match=r"not a finished run|is damaged") as error:
         evaluate(tmp_path)
     assert "\n" not in str(error.value)
 

@@ -13,8 +13,7 @@ import pytest
 from drawn import add_vectors
 
 import abag
-from abag.head.runs.compare import NoRuns, describe_runs, runs
-from abag.head.runs.saved_run import read_progress
+from abag.head.runs.compare import NoRuns, describe_runs, read_progress, runs
 
 RESIDUES = list("ACDEFGHIKLMNPQRSTVWY")
 QUICK = {
@@ -136,7 +135,7 @@ CONFIG = {"epochs": 10, "select": "spearman"}
 
 
 def test_progress_speed_and_time_left_come_from_the_log(half, monkeypatch):
-    monkeypatch.setattr("abag.head.runs.saved_run.RECENT_SECONDS", 39)
+    monkeypatch.setattr("abag.head.runs.compare.RECENT_SECONDS", 39)
     now = time.time() + 60
     os.utime(half / "checkpoints" / "latest", (now - 30, now - 30))
     found = read_progress(half, CONFIG, now)

@@ -26,7 +26,7 @@ from abag.head.models.config import FitConfig, RunMismatch
 from abag.head.models.pair_model import PairVectors, TrainingRows
 from abag.head.models.registry import CLOSED_FORM, ON_VECTORS
 from abag.head.regimes.splits import BadSplit, TooFewGroups
-from abag.head.runs import summary as outcome
+from abag.head.runs import results as outcome
 from abag.head.runs.run_folder import read_inputs
 from abag.head.search import search, sweep
 from abag.head.search.search import (

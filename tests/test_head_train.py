@@ -180,7 +180,6 @@ def test_the_run_folder_contains_the_documented_files(case):
         "predictions.parquet",
         "pairs.parquet",
         "baselines.parquet",
-        "sequences.parquet",
         "metrics.jsonl",
         "predictor/predictor.json",
         "summary.json",

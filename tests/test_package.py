@@ -223,8 +223,8 @@ LAYERS = """
     embed.options embed.ranks embed.job embed.stream embed.encode embed.ray_cluster embed.embed
     embed.doctor
     head.clustering head.data head.regimes head.evaluation head.models
-    head.report.results head.runs.run_folder head.training head.prediction
-    head.report head.runs
+    head.runs.summary head.runs.run_folder head.training head.prediction
+    head.runs
     head.design
     head.fit_run head.fit
     head.search head.prepare head.fit_cost head.plan
@@ -290,7 +290,7 @@ def test_head_imports_no_encoder():
             # to count tokens and name licences; descriptions load no torch (test_embed_families.py)
             tokens = {
                 "head.plan": ("embed.packing.", "embed.families.registry"),
-                "head.report.report": ("embed.families.registry",),  # licences
+                "head.runs.report": ("embed.families.registry",),  # licences
                 "head.sharing.share": ("embed.families.registry",),  # licences and hub names
             }.get(module, ())
             met = [

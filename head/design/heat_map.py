@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from abag.head.report.report import render_page
+from abag.head.runs.pages import render_page
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

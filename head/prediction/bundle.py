@@ -3,7 +3,7 @@
 ``weights.safetensors`` holds the arrays of the parts, input statistics included, and sketches of
 the training sequences. ``predictor.json`` describes them, has the weights and the calibration of
 each regime, and a digest of both files. ``README.md`` is the model card
-(`abag.head.report.report.model_card`). Nothing is dated and nothing is unpickled.
+(`abag.head.runs.report.write_card`). Nothing is dated and nothing is unpickled.
 """
 
 from __future__ import annotations

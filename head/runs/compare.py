@@ -7,33 +7,36 @@ every regime. The one with the smallest errors is so partly by chance, if there 
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from hashlib import blake2b
 from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Required, TypeAlias, TypedDict, cast
+from typing import TYPE_CHECKING, Any, Required, TypedDict
 
 import numpy as np
+import pandas as pd
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from abag import AbagError
 from abag.core.files import FileDamaged, read_json
 from abag.core.messages import align
 from abag.core.options import user_path
-from abag.head.evaluation.metrics import metric_label
-from abag.head.evaluation.regime_scores import TestedPairs, compare_models, describe_regimes
-from abag.head.regimes.splits import KEYS, TEST
+from abag.head.evaluation.metrics import is_better, metric_label
+from abag.head.evaluation.regime_scores import compare_models, describe_regimes
+from abag.head.regimes.splits import KEYS
 from abag.head.runs.run_folder import read_config
-from abag.head.runs.saved_run import NoFinishedRun, SavedRun, read_progress, read_run
-from abag.head.training.step_log import LogDamaged
+from abag.head.runs.saved_run import NoFinishedRun, SavedRun, read_run
+from abag.head.training.step_log import LogDamaged, parse_line
 
 if TYPE_CHECKING:
-    from abag.head.report.results import RegimeSummary
-    from abag.head.runs.saved_run import Progress
+    from abag.head.runs.summary import RegimeSummary
 
-
-Comparison: TypeAlias = dict[str, Any]
-"""A finished ``run`` beside the best run ``with`` the same test rows, and ``verdicts``, one per
-regime; or ``with`` None and the ``reason``."""
+ALIVE_SECONDS = 120
+"""Time without writing after which a run counts as stopped; it saves every 30 s."""
+RECENT_SECONDS = 180
+"""Period over which the current speed is measured."""
 
 
 class NoRuns(AbagError):
@@ -41,17 +44,29 @@ class NoRuns(AbagError):
 
 
 class RunState(TypedDict, total=False):
-    """State of one run; that of a run in progress has the keys of `Progress` too."""
+    """State of one run; of an unfinished one, None is what is not known yet."""
 
     run: Required[str]
     state: Required[str]
+    """``finished``, ``starting``, ``training``, ``stopped`` or ``unreadable``."""
     reason: str
     """Why the run is ``unreadable``."""
-    epochs: int
-    steps: int
     folds: int
     regimes: list[RegimeSummary]
     """Scores of a finished run."""
+    fold: int
+    epoch: int
+    epochs: int
+    step: int
+    steps: int | None
+    """Of all folds."""
+    steps_per_s: float | None
+    """Over the last minutes."""
+    seconds_left: float | None
+    written_s_ago: float | None
+    checkpoint_s_ago: float | None
+    best: dict[str, Any] | None
+    """The best validation so far: ``metric``, ``score`` and ``step``."""
 
 
 class RunsSummary(TypedDict):
@@ -60,7 +75,9 @@ class RunsSummary(TypedDict):
     runs: list[RunState]
     differences: dict[str, dict[str, Any]]
     """Configuration key to run to value, where runs differ."""
-    comparisons: list[Comparison]
+    comparisons: list[dict[str, Any]]
+    """A finished ``run`` beside the best run ``with`` the same test rows, and ``verdicts``, one per
+    regime; or ``with`` None and the ``reason``."""
 
 
 def runs(folders: Path | str | Sequence[Path | str]) -> RunsSummary:
@@ -141,8 +158,7 @@ def _describe_run(run: Path) -> tuple[RunState, SavedRun | None]:
     """Return the state of a run, and its contents if it has finished."""
     try:
         if not (run / "summary.json").exists():
-            progress = read_progress(run, read_config(run))
-            return cast("RunState", {"run": str(run), **progress}), None
+            return read_progress(run, read_config(run)), None
         saved = read_run(run)
     except (NoFinishedRun, FileDamaged, LogDamaged) as error:
         return {"run": str(run), "state": "unreadable", "reason": str(error)}, None
@@ -151,30 +167,25 @@ def _describe_run(run: Path) -> tuple[RunState, SavedRun | None]:
         "state": "finished",
         "epochs": saved.summary["epochs"],
         "steps": saved.summary["steps"],
-        "folds": len(saved.splits),
+        "folds": int(saved.tested["fold"].max()) + 1,
         "regimes": saved.summary["regimes"],
     }, saved
 
 
 def _digest(saved: SavedRun) -> str:
     """Hash the test pairs of every fold, with their labels."""
-    digest = blake2b(digest_size=16)
-    for split in saved.splits:
-        rows = split.rows(TEST)
-        keys = saved.frame.loc[rows, KEYS]
-        digest.update("\n".join([split.name, *keys.to_numpy().ravel()]).encode())
-        for array in (saved.pairs.pkd[rows], saved.pairs.censored[rows]):
-            digest.update(np.ascontiguousarray(array).data)
-    return digest.hexdigest()
+    rows = saved.tested[["regime", "fold", *KEYS, "pkd", "censored"]]
+    hashes = pd.util.hash_pandas_object(rows, index=False)
+    return blake2b(hashes.to_numpy().tobytes(), digest_size=16).hexdigest()
 
 
 def _mean_rmse(saved: SavedRun) -> float:
     return float(np.mean([one["rmse"] for one in saved.summary["regimes"]]))
 
 
-def _compare_with_best(finished: Mapping[str, SavedRun]) -> list[Comparison]:
+def _compare_with_best(finished: Mapping[str, SavedRun]) -> list[dict[str, Any]]:
     """Compare each finished run with the best run that has the same test rows."""
-    comparisons: list[Comparison] = []
+    comparisons = list[dict[str, Any]]()
     digests = {run: _digest(saved) for run, saved in finished.items()}
     for digest in dict.fromkeys(digests.values()):
         group = sorted(
@@ -186,21 +197,18 @@ def _compare_with_best(finished: Mapping[str, SavedRun]) -> list[Comparison]:
             reason = "no other run has the same test rows with the same labels"
             comparisons.append({"run": best, "with": None, "reason": reason})
         for run in others:
-            verdicts = _compare_runs(run, best, finished)
+            verdicts = _compare_runs(finished[run], finished[best], run, best)
             comparisons.append({"run": run, "with": best, "verdicts": verdicts})
     return comparisons
 
 
-def _compare_runs(run: str, best: str, finished: Mapping[str, SavedRun]) -> list[str]:
-    """Compare two runs in every regime."""
-    found, at = [], 0
-    for one in finished[best].regimes:
-        tested = TestedPairs.of(finished[best].pairs, one)
-        folds = slice(at, at + len(one.splits))
-        at += len(one.splits)
-        own, other = (tested.take(finished[name].predicted[folds]) for name in (run, best))
-        found.append(compare_models(one.regime.words, run, best, tested, own, other))
-    return found
+def _compare_runs(saved: SavedRun, best: SavedRun, name: str, other: str) -> list[str]:
+    """Compare two runs with the same test rows in every regime."""
+    verdicts = []
+    for (one, rows, tested), (_, reference, _) in zip(saved.regimes(), best.regimes(), strict=True):
+        own, theirs = (each["pkd_predicted"].to_numpy(np.float64) for each in (rows, reference))
+        verdicts.append(compare_models(one["words"], name, other, tested, own, theirs))
+    return verdicts
 
 
 def describe_runs(summary: RunsSummary) -> list[str]:
@@ -240,10 +248,9 @@ def _short_names(paths: Sequence[str]) -> dict[str, str]:
     return {path: str(Path(*p[first:])) for path, p in zip(paths, parts, strict=True)}
 
 
-def _describe_unfinished(state: RunState) -> str:
-    if state["state"] == "unreadable":
-        return state["reason"]
-    one = cast("Progress", state)
+def _describe_unfinished(one: RunState) -> str:
+    if one["state"] == "unreadable":
+        return one["reason"]
     parts = [f"{one['fold']} of {one['folds']} folds"] if one["folds"] > 1 else []
     parts += [f"epoch {one['epoch']} of {one['epochs']}", f"step {one['step']:,}"]
     if one["steps"]:
@@ -252,10 +259,8 @@ def _describe_unfinished(state: RunState) -> str:
         parts.append(f"{one['steps_per_s']:,.1f} steps/s")
     if one["seconds_left"] is not None:
         parts.append(f"{_format_time(one['seconds_left'])} left")
-    if one["best"]:
-        parts.append(
-            f"best validation {metric_label(one['best']['metric'])} {one['best']['score']:.3f}"
-        )
+    if best := one["best"]:
+        parts.append(f"best validation {metric_label(best['metric'])} {best['score']:.3f}")
     if one["checkpoint_s_ago"] is not None:
         parts.append(f"checkpoint {_format_time(one['checkpoint_s_ago'])} ago")
     if one["state"] == "stopped" and one["written_s_ago"] is not None:
@@ -274,3 +279,86 @@ def _format_time(seconds: float) -> str:
 def _shorten(value: object) -> str:
     text = "-" if value is None else value if isinstance(value, str) else json.dumps(value)
     return text if len(text) <= 24 else f"{text[:21]}..."
+
+
+# --- runs in progress: nothing is locked; the log grows by whole lines, other files are renamed ---
+
+
+def read_progress(run: Path, config: Mapping[str, Any], now: float | None = None) -> RunState:
+    """Read how far an unfinished run with this config.json has come, at the Unix time `now`."""
+    now = time.time() if now is None else now
+    paths = sorted((run / "checkpoints").glob("fold-*/log.jsonl"))
+    paths = paths or [p for p in [run / "metrics.jsonl"] if p.exists()]
+    logs = [_read_log(path) for path in paths]
+    validated = [[line for line in log if "seconds" in line] for log in logs]
+    last = [log[-1] if log else {"step": 0, "epoch": 0} for log in logs]
+    folds = _folds(run)
+    first = next((lines[0] for lines in validated if lines), None)
+    step = sum(line["step"] for line in last)
+    steps = round(first["step"] / first["epoch"] * config["epochs"] * folds) if first else None
+    speed = next((s for lines in reversed(validated) if (s := _speed(lines))), None)
+    saved = run / "checkpoints"
+    checkpoints = [*saved.glob("latest"), *saved.glob("*/latest")]  # of folds and their stacks
+    written_s_ago = _seconds_since([run / "config.json", *paths, *checkpoints], now)
+    state = "training" if step else "starting"
+    return {
+        "run": str(run),
+        "state": "stopped" if (written_s_ago or 0) > ALIVE_SECONDS else state,
+        "fold": max(len(logs), 1),
+        "folds": folds,
+        "epoch": last[-1]["epoch"] if last else 0,
+        "epochs": config["epochs"],
+        "step": step,
+        "steps": steps,
+        "steps_per_s": speed and round(speed, 2),
+        "seconds_left": round(max(steps - step, 0) / speed, 1) if speed and steps else None,
+        "written_s_ago": written_s_ago,
+        "checkpoint_s_ago": _seconds_since(checkpoints, now),
+        "best": _best(validated[-1], config["select"]) if validated else None,
+    }
+
+
+def _folds(run: Path) -> int:
+    path = run / "splits.parquet"  # written after config.json
+    if not path.exists():
+        return 1
+    return int(pc.max(pq.read_table(path, columns=["fold"])["fold"]).as_py() or 0) + 1
+
+
+def _seconds_since(paths: Sequence[Path], now: float) -> float | None:
+    """Seconds since the newest of the files was written; None if none exists."""
+    times = []
+    for path in paths:
+        try:
+            times.append(path.stat().st_mtime)
+        except FileNotFoundError:  # being rotated
+            continue
+    return round(max(0.0, now - max(times)), 1) if times else None
+
+
+def _read_log(path: Path) -> list[dict[str, Any]]:
+    """Read the lines of a log that end an epoch, which have the time, and the last line."""
+    lines = path.read_bytes().split(b"\n")[:-1]  # the last one is being written
+    wanted = [n for n, line in enumerate(lines, 1) if b'"seconds"' in line or n == len(lines)]
+    return [parse_line(path, n, lines[n - 1]) for n in wanted]
+
+
+def _speed(lines: Sequence[Mapping[str, Any]]) -> float | None:
+    """Steps per second over the last minutes of training."""
+    if not lines:
+        return None
+    last = lines[-1]
+    # The newest line that is old enough; the seconds of a resumed run continue.
+    old = [e for e in lines[:-1] if e["seconds"] < last["seconds"] - RECENT_SECONDS]
+    first = old[-1] if old else {"step": 0, "seconds": 0.0}
+    took = last["seconds"] - first["seconds"]
+    return float((last["step"] - first["step"]) / took) if took > 0 else None
+
+
+def _best(lines: Sequence[Mapping[str, Any]], select: str) -> dict[str, Any] | None:
+    best: dict[str, Any] | None = None
+    for line in lines:
+        value = line.get("validation", {}).get(select)
+        if is_better(select, value, best["score"] if best else None):
+            best = {"metric": select, "score": value, "step": line["step"]}
+    return best

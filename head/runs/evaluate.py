@@ -15,29 +15,41 @@ import pandas as pd
 
 from abag import AbagError
 from abag.core import messages
-from abag.core.arrays import Floats
+from abag.core.arrays import Floats, hex_keys
+from abag.core.cache import cache_dir
+from abag.embed.sequences.chains import KINDS
 from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.pairs import read_pairs
+from abag.embed.store.store import open_store
 from abag.head.data.label_options import LabelOptions
 from abag.head.data.label_units import read_numbers
 from abag.head.data.labels import label_pairs, report_counts
+from abag.head.evaluation.comparison import score_rows
 from abag.head.evaluation.regime_scores import (
     RegimeScore,
     TestedPairs,
     compare_models,
     score_regime,
 )
+from abag.head.models.registry import COMPARED
+from abag.head.prediction.bundle import load_predictor
+from abag.head.prediction.fitted import COVERED
 from abag.head.prediction.inputs import SAME_PREDICTION_PKD
-from abag.head.regimes.splits import KEYS, TEST
-from abag.head.runs.external_table import key_frame, score_table
+from abag.head.regimes.groups import with_clusters
+from abag.head.regimes.regimes import LEAST_ROWS, REGIMES
+from abag.head.regimes.split_options import SplitOptions
+from abag.head.regimes.splits import KEYS
 from abag.head.runs.options import EvaluateOptions
 from abag.head.runs.saved_run import SavedRun, read_run
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from numpy.typing import NDArray
+
     from abag.embed.sequences.pairs import SequenceTable
-    from abag.head.report.results import PredictionsSummary, RunSummary
+    from abag.head.data.labels import LabelledPairs
+    from abag.head.runs.summary import PredictionsSummary, RunSummary, TableSummary
 
 
 class NothingToEvaluate(AbagError):
@@ -105,7 +117,7 @@ def evaluate(
             labels = _label_options(saved, other, chosen.affinity_type)
             pairs = label_pairs(other, replace(labels, bad_rows=reading.bad_rows))
             report_counts(pairs)
-            score_table(summary, Path(run), saved, pairs, chosen.store)
+            summary["table"] = _score_table(saved, pairs, chosen.store)
         if chosen.predictions is not None:
             others = read_pairs(chosen.predictions, reading)
             others.report_notes()
@@ -148,32 +160,118 @@ def _label_options(
     return replace(options, affinity_type=None)
 
 
+def _score_table(saved: SavedRun, pairs: LabelledPairs, store: Path | str | None) -> TableSummary:
+    """Score the pairs of a table by what is new about them.
+
+    The mean is that of the run's labels, and the baselines are the run's, fitted to all its pairs.
+    """
+    pairs = with_clusters(pairs, SplitOptions(), cache_dir() / "clusters")
+    predictor = load_predictor(saved.run)
+    opened = open_store(predictor.resolve_store(store))
+    antibodies = [pairs.table.antibodies.chains[i] for i in pairs.antibody.tolist()]
+    antigens = [pairs.table.antigens.chains[i] for i in pairs.antigen.tolist()]
+    found, vectors = predictor.score_stored(opened, antibodies, antigens)
+    predicted, sigma = (found[name].to_numpy(np.float64) for name in ("pkd_predicted", "sigma"))
+    mean = saved.pairs.pkd[saved.pairs.censored == 0].mean()
+    baselines = {
+        part.name: part.predict(vectors) for part in predictor.parts if part.name in COMPARED
+    }
+    exact, of_pair = pairs.censored == 0, found["regime"].to_numpy(str)
+    regimes = list[RegimeScore]()
+    for name, regime in REGIMES.items():
+        rows = np.flatnonzero((of_pair == name) & exact)
+        if len(rows) < LEAST_ROWS:
+            continue
+        groups = [group[rows] for group in _groups(pairs, name)]
+        fold = np.zeros(len(rows), np.int64)
+        tested = TestedPairs(rows, pairs.pkd[rows], fold, pairs.antigen[rows], groups)
+        own = predicted[rows]
+        inside = np.abs(tested.pkd - own) <= COVERED * sigma[rows]
+        regimes.append(
+            score_regime(
+                name,
+                regime.words,
+                tested,
+                own,
+                np.full(len(own), mean),
+                {one: values[rows] for one, values in baselines.items()},
+                inside.astype(np.float64),
+            )
+        )
+    error = (predicted - pairs.pkd)[exact]
+    return {
+        "source": pairs.table.source,
+        "pairs": len(pairs),
+        "in_training": _count_known(saved, pairs),
+        "bias": float(error.mean()) if len(error) else None,
+        "far": int(found["far"].sum()),
+        "regimes": regimes,
+        "metrics": score_rows(pairs, predicted, np.arange(len(pairs))),
+    }
+
+
+def _groups(pairs: LabelledPairs, regime: str) -> list[NDArray[np.int64]]:
+    """Return what counts as one measurement in a regime, (P,) each."""
+    antigen = pairs.antigen if pairs.antigen_cluster is None else pairs.antigen_cluster
+    antibody = pairs.antibody if pairs.antibody_cluster is None else pairs.antibody_cluster
+    if regime == "new_mutations":
+        antibody = pairs.antibody
+    new = REGIMES[regime].new
+    sides = {"antibody": antibody, "antigen": antigen}
+    if new:
+        return [sides[kind] for kind in new]
+    return [np.unique(antibody * (antigen.max() + 1) + antigen, return_inverse=True)[1]]
+
+
+def _count_known(saved: SavedRun, pairs: LabelledPairs) -> dict[str, int]:
+    """Count the pairs of a table that are in training, as pairs or by one sequence; report them."""
+    keys = key_frame(pairs.keys("antibody"), pairs.keys("antigen"))
+    both = pd.MultiIndex.from_frame(keys).isin(pd.MultiIndex.from_frame(saved.frame[KEYS]))
+    known = {"pair": int(both.sum())} | {
+        kind: int(keys[f"{kind}_key"].isin(saved.frame[f"{kind}_key"]).sum()) for kind in KINDS
+    }
+    messages.say(
+        f"{pairs.table.source}: {known['pair']} of {len(pairs)} pairs are training pairs of the "
+        f"run; {known['antibody']} contain a training antibody, {known['antigen']} a training "
+        "antigen"
+    )
+    if known["pair"]:
+        messages.say(
+            "scores of training pairs say nothing about new pairs: remove them from the table"
+        )
+    return known
+
+
+def key_frame(antibody_keys: NDArray[np.uint8], antigen_keys: NDArray[np.uint8]) -> pd.DataFrame:
+    """Return the keys of pairs, arrays of shape (P, 16), as two columns of hex digits."""
+    return pd.DataFrame(
+        {"antibody_key": hex_keys(antibody_keys), "antigen_key": hex_keys(antigen_keys)}
+    )
+
+
 def _compare_with_predictions(saved: SavedRun, table: SequenceTable) -> PredictionsSummary:
     """Score predictions from elsewhere on the folds of the run, and compare the head with them."""
-    reference, at = _align_predictions(saved, table), 0
+    reference = _align_predictions(saved, table)
+    mean = saved.pairs.pkd[saved.pairs.censored == 0].mean()
     scores, verdicts = list[RegimeScore](), list[str]()
-    for one in saved.regimes:
-        tested, folds = TestedPairs.of(saved.pairs, one), slice(at, at + len(one.splits))
-        at += len(one.splits)
-        theirs, ours = tested.take(reference[folds]), tested.take(saved.predicted[folds])
-        mean = np.full(len(theirs), saved.pairs.pkd[saved.pairs.censored == 0].mean())
-        words = one.regime.words
-        scores.append(score_regime(one.regime.name, words, tested, theirs, mean, {}, None))
+    for one, rows, tested in saved.regimes():
+        ours = rows["pkd_predicted"].to_numpy(np.float64)
+        theirs, words = reference[rows.index.to_numpy()], one["words"]
+        constant = np.full(len(theirs), mean)
+        scores.append(score_regime(one["regime"], words, tested, theirs, constant, {}, None))
         verdicts.append(compare_models(words, "the head", table.source, tested, ours, theirs))
         messages.say(verdicts[-1])
     return {"source": table.source, "regimes": scores, "verdicts": verdicts}
 
 
-def _align_predictions(saved: SavedRun, table: SequenceTable) -> list[Floats]:
-    """Return a table's predictions for the pairs of the run, (P,) per fold; NaN if it has none."""
+def _align_predictions(saved: SavedRun, table: SequenceTable) -> Floats:
+    """Return a table's predictions for the test rows of the run, in their order."""
     given, on = _read_predictions(saved, table)
-    folds = [saved.frame[KEYS].assign(fold=split.fold) for split in saved.splits]
-    known = pd.MultiIndex.from_frame(pd.concat(folds, ignore_index=True)[on])
+    rows = saved.tested[[*KEYS, "fold"]]
+    known = pd.MultiIndex.from_frame(rows[on] if "fold" in on else saved.frame[on])
     unknown = int((~pd.MultiIndex.from_frame(given[on]).isin(known)).sum())
-    merged = [rows.merge(given, how="left", on=on, validate="m:1") for rows in folds]
-    aligned = [rows["prediction"].to_numpy(np.float64) for rows in merged]
-    parts = zip(saved.splits, aligned, strict=True)
-    missing = sum(int(np.isnan(one[split.rows(TEST)]).sum()) for split, one in parts)
+    aligned = rows.merge(given, how="left", on=on)["prediction"].to_numpy(np.float64)
+    missing = int(np.isnan(aligned).sum())
     if missing or unknown:
         by = " and fold" if "fold" in on else ""
         msg = (
@@ -201,14 +299,15 @@ def _read_predictions(saved: SavedRun, table: SequenceTable) -> tuple[pd.DataFra
         table.antibodies.keys[table.antibodies.of_row], table.antigens.keys[table.antigens.of_row]
     ).assign(prediction=value)
     on = list(KEYS)
-    if len(saved.splits) > 1 and "fold" in table.frame.columns:
+    folds = saved.tested["fold"].unique()
+    if len(folds) > 1 and "fold" in table.frame.columns:
         fold = pd.Series(read_numbers(table.frame["fold"]), table.frame.index)
-        given["fold"] = fold.where(fold.isin(range(len(saved.splits))), -1).astype(np.int64)
+        given["fold"] = fold.where(fold.isin(folds), -1).astype(np.int64)
         on.append("fold")
     first = given.groupby(on)["prediction"].transform("first")
     repeated = int((abs(given["prediction"] - first) > SAME_PREDICTION_PKD).sum())
     if repeated:
-        hint = ", or a column fold" if len(saved.splits) > 1 else ""
+        hint = ", or a column fold" if len(folds) > 1 else ""
         msg = (
             f"{table.source}: column {column} has more than one prediction for the same pair "
             f"({repeated} extra rows); expected one per pair{hint}. Remove the others."

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from abag.core.arrays import distinct, hex_keys
 from abag.core.cache import cache_dir
 from abag.core.files import (
     FileDamaged,
@@ -23,7 +22,6 @@ from abag.core.files import (
 )
 from abag.core.messages import detail, say
 from abag.core.options import schema
-from abag.embed.sequences.chains import KINDS
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.store import Store, open_store
 from abag.head.data.label_units import label_sense
@@ -35,14 +33,14 @@ from abag.head.regimes.adapter_leaks import apply_adapter_policy
 from abag.head.regimes.groups import PairGroups, with_antibody_clusters, with_antigen_clusters
 from abag.head.regimes.regimes import MeasuredRegime
 from abag.head.regimes.split_methods import describe_splits, measure_regimes
-from abag.head.regimes.splits import TRAIN, Split, pair_keys, split_frame
-from abag.head.report.results import PairNames, read_summary
+from abag.head.regimes.splits import TRAIN, Split, split_frame
+from abag.head.runs.summary import read_summary
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from abag.embed.sequences.chains import Kind
-    from abag.head.report.results import RunSummary
+    from abag.head.runs.summary import RunSummary
 
 
 RUN_FORMAT = "abag-run 1"
@@ -192,31 +190,6 @@ def _recorded_epochs(run: Path, before: Mapping[str, Any]) -> int:
         msg = f"{run / 'config.json'}: epochs is {epochs!r}; expected a whole number. Restore it."
         raise FileDamaged(msg)
     return epochs
-
-
-def sequence_frame(pairs: LabelledPairs) -> pd.DataFrame:
-    """Return the sequences of the pairs: ``kind``, ``key`` (hex digits) and ``chains``, by ``|``.
-
-    ``evaluate`` compares other tables with them.
-    """
-    frames = []
-    for kind, unique in pairs.table.sequences.items():
-        used = distinct(pairs.index(kind))
-        chains = ["|".join(unique.chains[i]) for i in used.tolist()]
-        keys = hex_keys(unique.keys[used])
-        frames.append(pd.DataFrame({"kind": kind, "key": keys, "chains": chains}))
-    return pd.concat(frames, ignore_index=True)
-
-
-def pair_frame(pairs: LabelledPairs, names: PairNames) -> pd.DataFrame:
-    """Return labels, clusters and names of all pairs, in their order, after their keys."""
-    clusters = {
-        f"{kind}_cluster": one
-        for kind in KINDS
-        if (one := getattr(pairs, f"{kind}_cluster")) is not None
-    }
-    columns: dict[str, Any] = {"pkd": pairs.pkd, "censored": pairs.censored}
-    return pair_keys(pairs).assign(**columns, **clusters, **names.columns)
 
 
 def start_run(

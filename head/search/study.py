@@ -17,7 +17,7 @@ from abag import AbagError
 from abag.core.files import FileDamaged, is_process_alive, naming_errors, replacing
 from abag.core.messages import align, bar
 from abag.head.evaluation.metrics import METRICS
-from abag.head.report.results import RunSummary
+from abag.head.runs.summary import RunSummary
 from abag.head.search.search import (
     BATCH_PARAMETERS,
     LOGARITHMIC,
