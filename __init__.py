@@ -46,7 +46,7 @@ _FUNCTIONS = {
     "scan": ("head.design.scan", "describe_scan", "head.design.options:ScanOptions"),
     "share": ("head.sharing.share", "describe_share", "head.sharing.options:ShareOptions"),
     "sweep": (
-        "head.search.sweep", "head.search.study:describe_trials",
+        "head.search.sweep", "describe_trials",
         "head.search.options:SweepOptions", _FIT,
     ),
 }  # fmt: skip

@@ -29,13 +29,13 @@ if TYPE_CHECKING:  # type checkers resolve import cycles by leaving such imports
     from abag.head.prediction.options import PredictOptions as PredictOptions
     from abag.head.prediction.predict import PredictSummary
     from abag.head.prediction.predictor import Predictor as Predictor
-    from abag.head.runs.summary import RunSummary
     from abag.head.runs.compare import RunsSummary
     from abag.head.runs.options import EvaluateOptions as EvaluateOptions
     from abag.head.runs.options import PlanOptions as PlanOptions
     from abag.head.runs.report import ReportSummary
+    from abag.head.runs.summary import RunSummary
     from abag.head.search.options import SweepOptions as SweepOptions
-    from abag.head.search.study import SweepSummary
+    from abag.head.search.sweep import SweepSummary
     from abag.head.sharing.options import ShareOptions as ShareOptions
     from abag.head.sharing.share import ShareSummary
     import abag.sklearn

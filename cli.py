@@ -251,8 +251,8 @@ def evaluate(run: Path, as_json: bool, **options: Any) -> None:
     Example:
       abag evaluate --run runs/first --predictions theirs.csv
     """
-    from abag.head.runs.summary import describe_scores
     from abag.head.runs.evaluate import evaluate as evaluate_run
+    from abag.head.runs.summary import describe_scores
 
     _print(evaluate_run(run, **options), as_json, describe_scores)
 
@@ -273,7 +273,7 @@ def sweep(table: Path, store: Path, folder: Path, as_json: bool, **options: Any)
       abag sweep pairs.csv --store store --sweep sweeps/first
     """
     from abag.head.runs.summary import describe_scores
-    from abag.head.search.study import describe_trials
+    from abag.head.search.sweep import describe_trials
     from abag.head.search.sweep import sweep as search
 
     summary = search(table, store, folder, progress=True, **options)

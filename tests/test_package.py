@@ -194,7 +194,7 @@ def test_mypy_finds_the_types_of_an_install(installed, tmp_path):
     )  # fmt: skip
     assert done.returncode == 0, done.stdout
     assert "-> abag.embed.store.store.Store" in done.stdout
-    assert done.stdout.count('"abag.head.estimators.splitters.AntibodySplit"') == 2, done.stdout
+    assert done.stdout.count('"abag.head.estimators.scikit.AntibodySplit"') == 2, done.stdout
 
 
 @pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "docs/tutorial.md"])

@@ -41,9 +41,6 @@ if TYPE_CHECKING:
     from abag.head.estimators.torch_pairs import TorchPairs
     from abag.head.regimes.splits import Split
 
-IN_MEMORY_BYTES = 2 << 30
-"""Vectors of distinct sequences above which `PairDataset.torch` reads rows as they are needed."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetOptions(VectorOptions, SplitOptions, LabelOptions, TableOptions, group="Data"):
@@ -121,43 +118,26 @@ class PairDataset:
         """
         return make_splits(self.pairs, self.options, cache=cache_dir() / "clusters")
 
-    def torch(
-        self, rows: NDArray[np.integer] | None = None, *, lazy: bool | None = None
-    ) -> TorchPairs:
+    def torch(self, rows: NDArray[np.integer] | None = None) -> TorchPairs:
         """Return pairs as a ``torch.utils.data.Dataset`` of ``(x, y)``.
 
         Parameters
         ----------
         rows : ndarray, shape=(R,), dtype=integer, optional
             Pairs to include, such as those of one part; by default all.
-        lazy : bool, optional
-            Read vectors from the store as they are needed, instead of now; by default if they take
-            more than 2 GiB. Lazy datasets hold no open file, and can be used by several workers.
 
         Returns
         -------
         TorchPairs
-            Its items are float32 tensors: ``x`` of shape (D + E,) and ``y`` of shape ().
+            Its items are float32 tensors: ``x`` of shape (D + E,) and ``y`` of shape (). Each
+            distinct vector is in memory once.
         """
-        from abag.head.estimators.torch_pairs import Side, TorchPairs
+        from abag.head.estimators.torch_pairs import TorchPairs
 
-        if lazy is None:
-            lazy = sum(self._bytes(kind) for kind in self.folders) > IN_MEMORY_BYTES
         chosen = np.arange(len(self)) if rows is None else np.asarray(rows, np.int64)
-        sides = [
-            Side(
-                folder,
-                self.options.vectors_of(kind)["pooling"],
-                self.pairs.table.sequences[kind].keys,
-                self.index(kind)[chosen],
-            )
-            for kind, folder in self.folders.items()
-        ]
-        return TorchPairs(sides, self.y[chosen], self.censored[chosen], lazy=lazy)
-
-    def _bytes(self, kind: Kind) -> int:
-        width = self.folders[kind].shards()[0].widths[self.options.vectors_of(kind)["pooling"]]
-        return 4 * width * len(self.pairs.table.sequences[kind].keys)
+        vectors = [self.vectors(kind) for kind in self.folders]
+        index = [self.index(kind)[chosen] for kind in self.folders]
+        return TorchPairs(vectors, index, self.y[chosen], self.censored[chosen])
 
     def __repr__(self) -> str:
         lines = [f"PairDataset: {len(self):,} pairs of {self.pairs.table.source}"]

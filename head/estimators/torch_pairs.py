@@ -1,4 +1,4 @@
-"""Pairs as a dataset of torch, in memory or read from the store row by row.
+"""Pairs as a dataset of torch.
 
 R pairs, N antibodies, M antigens; D and E are the widths of their vectors.
 """
@@ -6,29 +6,14 @@ R pairs, N antibodies, M antigens; D and E are the widths of their vectors.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from abag.embed.store.row_reader import RowReader
-
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-    from abag.embed.store.encoder_folder import EncoderFolder
-
-
-class Side(NamedTuple):
-    """The antibodies or the antigens of the pairs."""
-
-    folder: EncoderFolder
-    pooling: str
-    keys: NDArray[np.uint8]
-    """Of the distinct sequences, shape (N, 16)."""
-    of_pair: NDArray[np.int64]
-    """Row of `keys` of each pair, shape (R,)."""
 
 
 class TorchPairs(torch.utils.data.Dataset[tuple[Tensor, Tensor]]):
@@ -39,24 +24,16 @@ class TorchPairs(torch.utils.data.Dataset[tuple[Tensor, Tensor]]):
 
     def __init__(
         self,
-        sides: Sequence[Side],
+        vectors: Sequence[NDArray[np.float32]],
+        index: Sequence[NDArray[np.int64]],
         y: NDArray[np.float64],
         censored: NDArray[np.int8],
-        *,
-        lazy: bool,
     ) -> None:
         self.y = torch.from_numpy(y.astype(np.float32))
         """pKd, shape (R,)."""
         self.censored = torch.from_numpy(censored.copy())
         """As `PairDataset.censored`, shape (R,)."""
-        self.lazy = lazy
-        self._index = [side.of_pair for side in sides]
-        self._rows = [
-            RowReader.of(side.folder, side.keys, side.pooling)
-            if lazy
-            else side.folder.read(side.keys, side.pooling)
-            for side in sides
-        ]
+        self._vectors, self._index = vectors, index
 
     def __len__(self) -> int:
         """Return the number of pairs."""
@@ -73,13 +50,7 @@ class TorchPairs(torch.utils.data.Dataset[tuple[Tensor, Tensor]]):
         return list(zip(x_BD, y_B, strict=True))
 
     def batch(self, places: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """Return several pairs as two tensors, (B, D + E) and (B,).
-
-        Raises
-        ------
-        StoreChanged
-            If a shard of a lazy dataset was removed or damaged.
-        """
+        """Return several pairs as two tensors, (B, D + E) and (B,)."""
         at = np.asarray(places, np.int64)
-        sides = [rows[index[at]] for rows, index in zip(self._rows, self._index, strict=True)]
+        sides = [rows[index[at]] for rows, index in zip(self._vectors, self._index, strict=True)]
         return torch.from_numpy(np.concatenate(sides, axis=1)), self.y[at]

@@ -55,8 +55,7 @@ POOLINGS = ("antibody_pooling", "antigen_pooling")
 BATCH_PARAMETERS = ("shape", "loss", *POOLINGS)
 """Parameters that all trials of a batch share."""
 RUNGS = 8
-"""Number of times a trial is scored, evenly over its epochs; it can be stopped at all but the
-last."""
+"""Number of times a trial is scored, evenly over its epochs."""
 FOLD_SUBSET = 6  # stream of the seed, beside those of step.py, stack.py and train.py
 
 
@@ -105,13 +104,7 @@ def without_test_part(
 
 
 def inner_folds(group: NDArray[np.int64], folds: int, seed: int) -> NDArray[np.int64]:
-    """Assign whole groups to inner folds; `group` and the result have shape (P,).
-
-    Raises
-    ------
-    TooFewGroups
-        If there are fewer groups than inner folds.
-    """
+    """Assign whole groups to inner folds; `group` and the result have shape (P,)."""
     found = len(distinct(group))
     if found < folds:
         msg = (
@@ -142,56 +135,26 @@ def fit_options(params: Params) -> dict[str, Any]:
     return {**used, **shape}
 
 
-def score_batch(
-    problem: SearchProblem,
-    batch: Sequence[Params],
-    keep: Callable[[int, int, float | None], bool] = lambda _trial, _epoch, _value: True,
-) -> list[list[float | None]]:
-    """Train all trials of a batch in one stack, and score each on every inner fold.
+def score_batch(problem: SearchProblem, batch: Sequence[Params]) -> list[float | None]:
+    """Score each trial of a batch: the best value of the selecting metric over its rungs.
 
-    Parameters
-    ----------
-    problem : SearchProblem
-    batch : sequence of dict
-        Parameters of each trial; those in `BATCH_PARAMETERS` are the same for all.
-    keep : callable
-        Called with the number in the batch, the epochs done and the value at each rung; returns
-        whether to continue the trial.
-
-    Returns
-    -------
-    list of list of float
-        The selecting metric of each trial at its rungs, averaged over the inner folds where it is
-        defined; None if it is undefined in all. Heads in closed form have one rung.
+    A value is the mean over the inner folds where the metric is defined; None if there is none.
+    Trials of a batch have the same values of `BATCH_PARAMETERS`, and train in one stack.
     """
     if is_closed_form(batch[0]):
-        return [[_score_closed_form(problem, params)] for params in batch]
-    stacked = list(range(len(batch)))
-    running = set(stacked)
+        return [_score_closed_form(problem, params) for params in batch]
     stack = _make_stack(problem, batch)
-    values: list[list[float | None]] = [[] for _ in batch]
+    values: list[list[float]] = [[] for _ in batch]
     rungs = {round(stack.epochs * (k + 1) / RUNGS) for k in range(RUNGS)}
     for epoch in range(stack.epochs):
         stack.begin_epoch(epoch)
         for at in range(stack.steps):
             stack.training_step.run(at, step_seed(problem.config.seed, epoch * stack.steps + at))
-        if epoch + 1 not in rungs:
-            continue
-        for trial, value in zip(stacked, _score(problem, stack), strict=True):
-            if trial in running:
-                values[trial].append(value)
-                if not keep(trial, epoch + 1, value):
-                    running.remove(trial)
-        if not running:
-            break
-        # On a GPU a smaller stack is not faster, and capturing its step takes seconds.
-        if len(running) <= len(stacked) / 2 and problem.device.type == "cpu":
-            heads = np.flatnonzero(np.tile([t in running for t in stacked], problem.folds))
-            stacked = sorted(running)
-            saved = {name: x[heads] for name, x in stack.training_step.tensors().items()}
-            stack = _make_stack(problem, [batch[t] for t in stacked])
-            stack.training_step.load(saved)
-    return values
+        if epoch + 1 in rungs:
+            for of_trial, value in zip(values, _score(problem, stack), strict=True):
+                of_trial += [] if value is None else [value]
+    best = min if METRICS[problem.config.select].lower_is_better else max
+    return [best(of_trial) if of_trial else None for of_trial in values]
 
 
 def _score_closed_form(problem: SearchProblem, params: Params) -> float | None:
@@ -261,24 +224,11 @@ def _mean_score(
 
 
 def _scored(problem: SearchProblem) -> tuple[list[NDArray[np.int64]], list[MeasuredRows]]:
-    """Return the pairs of each inner fold that are scored, and their labels."""
-    pairs, rows = problem.pairs, [_scored_rows(problem, fold) for fold in range(problem.folds)]
+    """Return the scored pairs of each inner fold, all or a random subset, and their labels."""
+    pairs, rows = problem.pairs, []
+    for fold in range(problem.folds):
+        own = np.flatnonzero(problem.fold == fold)
+        rng = np.random.default_rng([problem.config.seed, FOLD_SUBSET, fold])
+        rows.append(np.sort(rng.permutation(own)[:VALIDATION_PAIRS]))
     labels = [MeasuredRows.of(pairs.pkd[r], pairs.antigen[r], pairs.censored[r]) for r in rows]
     return rows, labels
-
-
-def _scored_rows(problem: SearchProblem, fold: int) -> NDArray[np.int64]:
-    """Return the pairs of an inner fold that are scored: all, or a fixed random subset."""
-    rows, size = np.flatnonzero(problem.fold == fold), VALIDATION_PAIRS
-    if size >= len(rows):
-        return rows
-    rng = np.random.default_rng([problem.config.seed, FOLD_SUBSET, fold])
-    return np.sort(rng.permutation(rows)[:size])
-
-
-def best_value(select: str, values: Sequence[float | None]) -> float | None:
-    """Return the best value of a trial over its rungs, or None if all are undefined."""
-    known = [value for value in values if value is not None]
-    if not known:
-        return None
-    return min(known) if METRICS[select].lower_is_better else max(known)

@@ -8,18 +8,23 @@ ensemble and scored once on the test part.
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
 
 import numpy as np
+import pandas as pd
 
 from abag import AbagError
 from abag.core.arrays import distinct
 from abag.core.cache import cache_dir
 from abag.core.device import resolve_device
 from abag.core.files import (
+    FileDamaged,
     is_partial,
     make_folder,
     read_json,
@@ -27,10 +32,11 @@ from abag.core.files import (
     sweep_partials,
     write_json,
 )
-from abag.core.messages import reporting, say
+from abag.core.messages import align, bar, reporting, say
 from abag.core.options import BadOption, flag
 from abag.head.data.labels import training_labels
 from abag.head.data.vectors import read_vectors
+from abag.head.evaluation.metrics import METRICS
 from abag.head.fit import fit
 from abag.head.models.config import MAY_CHANGE, FitConfig, RunMismatch, check_same, is_used
 from abag.head.regimes.split_methods import make_splits
@@ -38,40 +44,41 @@ from abag.head.regimes.splits import BadSplit, split_frame
 from abag.head.runs.run_folder import describe_inputs, read_inputs
 from abag.head.search.options import CHOSEN_BY_SWEEP, SweepOptions, refusal
 from abag.head.search.search import (
+    BATCH_PARAMETERS,
+    LOGARITHMIC,
     RANGES,
     SHAPES,
     SearchProblem,
     fit_options,
     inner_folds,
+    is_closed_form,
+    score_batch,
+    used_parameters,
     without_test_part,
 )
-from abag.head.search.study import (
-    SweepSummary,
-    count_trials,
-    describe_winner,
-    fail_abandoned_trials,
-    naming_damage,
-    open_study,
-    quiet_optuna,
-    require_optuna,
-    run_trials,
-    summarise_trials,
-)
+from abag.head.training.torch_settings import torch_settings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    import pandas as pd
     from numpy.typing import NDArray
+    from optuna.study import Study
+    from optuna.trial import FrozenTrial, Trial, TrialState
 
     from abag.embed.sequences.chains import Kind
     from abag.head.data.labels import LabelledPairs
     from abag.head.regimes.splits import Split
     from abag.head.runs.run_folder import RunInputs
+    from abag.head.runs.summary import RunSummary
 
 SWEEP_FORMAT, TRIALS = "abag-sweep 1", 50
-SPLIT = "split.parquet"
-"""The test part that was held back, for the final run."""
+BATCH_TRIALS = 8
+RANDOM_TRIALS = 16
+"""Trials drawn at random before the sampler uses earlier results."""
+BEST_TRIALS, SHOWN_TRIALS = 10, 5
+"""Trials listed in the summary, and in its text."""
+
+
+class OptunaMissing(AbagError):
+    """The extra that a sweep needs is not installed."""
 
 
 class NoTrials(AbagError):
@@ -80,6 +87,28 @@ class NoTrials(AbagError):
 
 class SweepClosed(AbagError):
     """The test part has been scored; more trials would be chosen with that knowledge."""
+
+
+class TrialSummary(TypedDict):
+    """One trial of a sweep."""
+
+    trial: int
+    value: float | None
+    """The selecting metric on the inner folds."""
+    params: dict[str, Any]
+    """Those that its head uses."""
+
+
+class SweepSummary(TypedDict):
+    """The object that ``abag sweep --json`` prints."""
+
+    sweep: str
+    select: str
+    trials: dict[str, int]
+    """Number of trials by state."""
+    best_trials: list[TrialSummary]
+    best: NotRequired[TrialSummary]
+    final: NotRequired[RunSummary]
 
 
 def sweep(
@@ -121,7 +150,11 @@ def sweep(
     AbagError
         If an option, the table, the store or the folder is invalid, before anything is written.
     """
-    require_optuna()
+    try:
+        import optuna  # noqa: F401
+    except ModuleNotFoundError as error:
+        msg = "abag sweep: needs Optuna, which is not installed. Run: pip install 'abag[sweep]'"
+        raise OptunaMissing(msg) from error
     own, others = SweepOptions.take(options)
     with reporting(say, bars=progress):
         return _sweep(table, store, Path(folder), own, others, progress=progress)
@@ -148,13 +181,12 @@ def _sweep(
         raise _no_trials(folder)
     closed = (folder / "final" / "summary.json").exists()
     _open_folder(folder, record)
-    with quiet_optuna():
+    with _quiet_optuna():
         journal = folder / "journal.log"
-        study = open_study(journal, config.select)
-        with naming_damage(str(journal)):
-            fail_abandoned_trials(study)
-        if count_trials(study) >= wanted:
-            say(f"{folder}: nothing to search, already has {count_trials(study)} trials")
+        with _naming_damage(journal):
+            study = open_study(journal, config.select)
+        if _count_finished(study) >= wanted:
+            say(f"{folder}: nothing to search, already has {_count_finished(study)} trials")
         elif closed:
             msg = (
                 f"{folder / 'final'}: the test part has been scored, so more trials would be "
@@ -162,9 +194,9 @@ def _sweep(
             )
             raise SweepClosed(msg)
         else:
-            run_trials(study, problem, wanted)
-        with naming_damage(str(journal)):
-            summary = summarise_trials(folder, study, config.select)
+            _run_trials(study, problem, wanted)
+        with _naming_damage(journal):
+            summary = _summarise_trials(folder, study, config.select)
     if "best" in summary:
         say(f"{folder}: {describe_winner(summary)}")
     if own.final:
@@ -176,9 +208,10 @@ def _sweep(
             winner["head"] = None  # the default, a stack with this network
         else:
             say(f"{folder}: the winner, {head}, predicts alone, not in a stack")
-        with replacing(folder / SPLIT) as partial:
+        held_out = folder / "split.parquet"
+        with replacing(held_out) as partial:
             split_frame(inputs.pairs, [split]).to_parquet(partial, index=False)
-        others = {**options, "split": f"file={folder / SPLIT}", "members": own.members}
+        others = {**options, "split": f"file={held_out}", "members": own.members}
         options = {n: one for n, one in others.items() if is_used(n, head)} | winner
         summary["final"] = fit(table, store, folder / "final", progress=progress, **options)
     return summary
@@ -255,3 +288,173 @@ def _open_folder(folder: Path, record: Mapping[str, Any]) -> None:
         raise RunMismatch(msg)
     make_folder(folder)
     write_json(path, record, sort_keys=True)
+
+
+# --- trials: an Optuna study that several processes may share -------------------------------------
+
+
+@contextmanager
+def _quiet_optuna() -> Iterator[None]:
+    """Suppress Optuna's log and its warnings about experimental interfaces."""
+    import optuna
+
+    before = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+            yield
+    finally:
+        optuna.logging.set_verbosity(before)
+
+
+def open_study(journal: Path, select: str) -> Study:
+    """Open the study of a journal file, or create both; `select` is the metric to optimise."""
+    import optuna
+    from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
+
+    # the default lock needs links, which a mounted Drive lacks
+    file = JournalFileBackend(str(journal), lock_obj=JournalFileOpenLock(str(journal)))
+    storage = optuna.storages.JournalStorage(file)
+    if storage.get_all_studies():
+        return optuna.load_study(storage=storage, study_name="abag")
+    return optuna.create_study(
+        storage=storage,
+        study_name="abag",
+        load_if_exists=True,  # another process may be first
+        direction="minimize" if METRICS[select].lower_is_better else "maximize",
+    )
+
+
+@contextmanager
+def _naming_damage(journal: Path) -> Iterator[None]:
+    """Name the journal in errors of Optuna, which does not check what it reads."""
+    try:
+        yield
+    except (LookupError, ValueError, TypeError, AttributeError, AssertionError) as error:
+        msg = (
+            f"{journal}: is damaged ({error!r}); expected a journal of trials. Restore it, or "
+            "start in another folder."
+        )
+        raise FileDamaged(msg) from error
+
+
+def _count_finished(study: Study) -> int:
+    """Count the trials that were scored; those of a killed process are unfinished for ever."""
+    return sum(t.state.name in ("COMPLETE", "PRUNED") for t in study.get_trials(deepcopy=False))
+
+
+def _run_trials(study: Study, problem: SearchProblem, wanted: int) -> None:
+    """Score batches of trials until there are as many trials as wanted."""
+    progress = bar(total=wanted, initial=_count_finished(study), desc="trials")
+    with progress, torch_settings(problem.device, problem.config):
+        while (remaining := wanted - _count_finished(study)) > 0:
+            batch = _ask(study, problem, min(BATCH_TRIALS, remaining))
+            try:
+                values = score_batch(problem, [trial.params for trial in batch])
+                for trial, value in zip(batch, values, strict=True):
+                    # Without a value the metric is undefined, and the trial cannot win.
+                    study.tell(
+                        trial, value, state=_state("PRUNED" if value is None else "COMPLETE")
+                    )
+            except BaseException:
+                for trial in batch:
+                    study.tell(trial, state=_state("FAIL"), skip_if_finished=True)
+                raise
+            progress.update(len(batch))
+            complete = study.get_trials(deepcopy=False, states=[_state("COMPLETE")])
+            progress.set_postfix(best=f"{study.best_value:.3f}" if complete else "-")
+
+
+def _state(name: str) -> TrialState:
+    from optuna.trial import TrialState
+
+    return TrialState[name]
+
+
+def _ask(study: Study, problem: SearchProblem, count: int) -> list[Trial]:
+    """Have a batch proposed: the first trial freely, the others with its batch parameters.
+
+    A head in closed form makes a batch of one.
+    """
+    from optuna.samplers import PartialFixedSampler, TPESampler
+
+    batch = [study.ask()]
+    # A trial's number is part of the seed: reruns and other processes draw other trials.
+    seed = np.random.SeedSequence([problem.config.seed, batch[0].number])
+    sampler = TPESampler(
+        seed=int(seed.generate_state(1)[0]), n_startup_trials=RANDOM_TRIALS, constant_liar=True
+    )
+    study.sampler = sampler
+    for name, choices in problem.choices().items():
+        batch[0].suggest_categorical(name, choices)
+    for name, (low, high) in RANGES.items():
+        batch[0].suggest_float(name, low, high, log=name in LOGARITHMIC)
+    shared = {name: batch[0].params[name] for name in BATCH_PARAMETERS}
+    if is_closed_form(shared):  # the others would be the same
+        return batch
+    study.sampler = PartialFixedSampler(shared, sampler)
+    space = batch[0].distributions
+    return batch + [study.ask(space) for _ in range(count - 1)]
+
+
+def _summarise_trials(folder: Path, study: Study, select: str) -> SweepSummary:
+    """Summarise the trials of a study, and write ``trials.csv``."""
+    trials = study.get_trials(deepcopy=False)
+    states = [t.state.name.lower() for t in trials]
+    sign = 1 if METRICS[select].lower_is_better else -1
+    complete = [t for t in trials if t.state.name == "COMPLETE"]
+    ranked = sorted(complete, key=lambda t: (sign * (t.value or 0.0), t.number))
+    summary: SweepSummary = {
+        "sweep": str(folder),
+        "select": select,
+        "trials": {name: states.count(name) for name in sorted(set(states))},
+        "best_trials": [_summarise(trial) for trial in ranked[:BEST_TRIALS]],
+    }
+    if ranked:
+        summary["best"] = _summarise(ranked[0])
+        rows = []
+        for trial, state in zip(trials, states, strict=True):
+            row: dict[str, Any] = {**_summarise(trial)}
+            rows.append(row | row.pop("params") | {"state": state})
+        with replacing(folder / "trials.csv") as partial:
+            pd.DataFrame(rows).to_csv(partial, index=False)
+    return summary
+
+
+def _summarise(trial: FrozenTrial) -> TrialSummary:
+    return {"trial": trial.number, "value": trial.value, "params": used_parameters(trial.params)}
+
+
+def describe_winner(summary: SweepSummary) -> str:
+    """Describe the best trial in one line."""
+    best = summary["best"]
+    # optuna's names of trials that were stopped, whose process was killed or runs, without a score
+    words = {"fail": "interrupted", "running": "unfinished", "pruned": "without a score"}
+    counts = ", ".join(f"{n} {words.get(one, one)}" for one, n in summary["trials"].items())
+    chosen = ", ".join(f"{name} {_format(value)}" for name, value in best["params"].items())
+    return (
+        f"{counts}; best {summary['select']} {best['value']:.3f} on inner folds, trial "
+        f"{best['trial']}: {chosen}. To refit it and score the test part once, add --final to the "
+        "same command"
+    )
+
+
+def describe_trials(summary: SweepSummary) -> str:
+    """Lay out the best trials: a row for each parameter, a column for each trial."""
+    shown = summary["best_trials"][:SHOWN_TRIALS]
+    if not shown:
+        return "no trial is complete yet"
+    names = dict.fromkeys(name for one in shown for name in one["params"])
+    lines = align(
+        [
+            ["trial", *(str(one["trial"]) for one in shown)],
+            [summary["select"], *(f"{one['value']:.3f}" for one in shown)],
+            *([name, *(_format(one["params"].get(name, "-")) for one in shown)] for name in names),
+        ]
+    )
+    return "\n".join([*lines, f"all trials: {summary['sweep']}/trials.csv"])
+
+
+def _format(value: object) -> str:
+    return f"{value:.2g}" if isinstance(value, float) else str(value)

@@ -18,8 +18,13 @@ if find_spec("sklearn") is None:
     raise AbagError(msg)
 
 from abag.head.estimators.regressor import AffinityRegressor
-from abag.head.estimators.splitters import AntibodySplit, AntigenSplit, BothSplit, RandomSplit
-from abag.head.estimators.vectorizer import PairVectorizer
+from abag.head.estimators.scikit import (
+    AntibodySplit,
+    AntigenSplit,
+    BothSplit,
+    PairVectorizer,
+    RandomSplit,
+)
 
 __all__ = [
     "AffinityRegressor",
