@@ -28,12 +28,12 @@ from abag.core.files import (
 )
 from abag.core.messages import reporting, say
 from abag.core.options import BadOption
+from abag.embed.encoders.adapters import ADAPTER_FORMAT, adapter_digest, read_adapter_files
 from abag.embed.encoders.identity import identify
 from abag.embed.encoders.lora import fit_lora, import_peft
 from abag.embed.sequences.chains import KINDS
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.store_files import ADAPTER_FILE, CONFIG_FILE, ROWS_FILE, WEIGHTS_FILE
-from abag.embed.weights.adapters import ADAPTER_FORMAT, adapter_digest, read_adapter_files
 from abag.head.data.labels import label_pairs, training_labels
 from abag.head.evaluation import metrics
 from abag.head.models.config import RunMismatch, check_same

@@ -26,13 +26,15 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.nn.functional as F
+from shapes import SHAPES
 
 from abag.core.device import DevicePlan, plan_device
 from abag.core.messages import first_line
-from abag.embed.encoders.identity import identify, save_random_checkpoint
+from abag.embed.encoders.identity import identify
 from abag.embed.encoders.loading import load_encoder
-from abag.embed.families.registry import ALIASES, FAMILIES, SHAPES, family_of
-from abag.embed.packing.batches import fill_batches, pool_tokens
+from abag.embed.encoders.random_checkpoints import save_random_checkpoint
+from abag.embed.families.registry import ALIASES, FAMILIES, family_of
+from abag.embed.packing import fill_batches, pool_tokens
 
 LETTERS = np.array(list("ACDEFGHIKLMNPQRSTVWY"))
 

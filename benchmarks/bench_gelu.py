@@ -20,7 +20,7 @@ from abag.core.device import DevicePlan
 from abag.embed.encoders.identity import identify
 from abag.embed.encoders.loading import load_encoder
 from abag.embed.kernels.ops import PlainOps
-from abag.embed.packing.batches import pack_spans, pool_tokens
+from abag.embed.packing import pack_spans, pool_tokens
 from abag.embed.sequences.pairs import read_pairs
 from abag.head.data.demo import demo_table
 

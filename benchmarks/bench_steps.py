@@ -34,11 +34,11 @@ from bench_encoders import (
 from bench_turing import Fp16Bench
 
 from abag.core.device import DevicePlan
-from abag.embed.encoders.identity import save_random_checkpoint
 from abag.embed.encoders.loading import load_encoder
+from abag.embed.encoders.random_checkpoints import save_random_checkpoint
 from abag.embed.kernels import triton_kernels
 from abag.embed.kernels.ops import HalfOps, PlainOps
-from abag.embed.packing.batches import fill_batches
+from abag.embed.packing import fill_batches
 
 
 class Report:
@@ -115,7 +115,7 @@ def bench_products(report, device, tiny):
 
 
 def bench_writes(report, device, tiny):
-    """Time ways of writing a padded group's attention to its tokens, as in grouped_sdpa.py."""
+    """Time ways of writing a padded group's attention to its tokens, as in attention.py."""
     tokens, width = (64, 64) if tiny else (32768, 1280)
     y, out = draw(device, tokens + tokens // 20, width).half(), draw(device, tokens, width).half()
     kept = torch.arange(tokens, device=device)

@@ -217,8 +217,9 @@ def make_inputs(folder, args):
 
     antibody_encoder, antigen_encoder = args.encoders
     if args.random_weights:
-        from abag.embed.encoders.identity import save_random_checkpoint
-        from abag.embed.families.registry import SHAPES
+        from shapes import SHAPES
+
+        from abag.embed.encoders.random_checkpoints import save_random_checkpoint
 
         antibody_encoder, antigen_encoder = (
             save_random_checkpoint(folder / name, SHAPES[name], seed)

@@ -21,8 +21,9 @@ from pathlib import Path
 from bench_encoders import config_of
 
 import abag
-from abag.embed.encoders.identity import find_checkpoint, save_random_checkpoint
-from abag.embed.weights import tensors as digest
+from abag.embed import weights as digest
+from abag.embed.encoders.identity import find_checkpoint
+from abag.embed.encoders.random_checkpoints import save_random_checkpoint
 
 
 def read(path):

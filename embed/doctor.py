@@ -26,18 +26,20 @@ from abag.core.cache import cache_dir, keeping_kernels
 from abag.core.device import DevicePlan, default_batch_tokens, plan_device
 from abag.core.files import remove_quietly, write_bytes
 from abag.core.messages import first_line, size_text
-from abag.embed.encoders.identity import Identity, find_checkpoint, save_random_checkpoint
+from abag.embed.encoders.identity import Identity, find_checkpoint
 from abag.embed.encoders.loading import load_encoder
+from abag.embed.encoders.random_checkpoints import save_random_checkpoint
+from abag.embed.encoders.vocabulary import vocabulary_of
 from abag.embed.families.family import Backend
 from abag.embed.families.registry import FAMILIES, HubSource, guess_family, hub_source
 from abag.embed.kernels.attention import kernel_problems, triton_problem
-from abag.embed.packing.tokens import Layout
+from abag.embed.packing import Layout
 from abag.embed.sequences.chains import STANDARD_RESIDUES, Chains, Kind
 from abag.embed.store.filesystem import is_unmounted_drive
 from abag.embed.store.spool import spooled_rows
 from abag.embed.store.store import open_store
 from abag.embed.stream import encode_stream
-from abag.embed.weights.checkpoints import EncoderCheckpoint, EncoderNotFound
+from abag.embed.weights import EncoderCheckpoint, EncoderNotFound
 
 State = Literal["PASS", "WARN", "FAIL"]
 Result = tuple[State, str]
@@ -328,7 +330,7 @@ def measure_parity(
     BadCheckpoint, TokenizerMismatch, AttentionUnavailable
         See `abag.embed.encoders.loading.load_encoder`.
     """
-    layout = Layout(kind, FAMILIES[checkpoint.family].vocabulary_of(checkpoint))
+    layout = Layout(kind, vocabulary_of(checkpoint))
     identity = Identity(checkpoint, layout, "", {})
     probes = _probes(kind, large=plan.device.type == "cuda")
     budget = sum(sum(layout.span_lengths(probe)) for probe in probes)  # all in one batch

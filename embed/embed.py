@@ -216,7 +216,9 @@ def _embed(
             if options.skipped is not None:
                 reading.skipped.write(Path(options.skipped))
         to_do, noted = [job for job in jobs if job.missing], reading if first else None
-        _check_encoders(to_do, started_by_us=started_by_us)
+        for job in to_do:
+            if job.options.ray is None and (text := job.change_of_precision()):
+                say(f"note: {text}")
         if not to_do:
             seconds = [0.0] * len(jobs)
         elif options.ray is not None:
@@ -273,21 +275,6 @@ def _identify(
         )
         raise OtherEncoder(msg)
     return identity
-
-
-def _check_encoders(jobs: Sequence[KindJob], *, started_by_us: bool) -> None:
-    """Refuse encoders that would fail when they are loaded, which may be hours from now."""
-    for job in jobs:
-        if job.options.ray is None and (text := job.change_of_precision()):
-            say(f"note: {text}")
-    if not jobs or started_by_us:  # by a process that has checked them
-        return
-    from abag.embed.encoders.loading import check_loadable, check_tokenizer
-
-    for place, job in enumerate(jobs):
-        check_tokenizer(job.identity.checkpoint, job.identity.layout)
-        if place and job.options.backend(job.kind) == "packed":  # the first is loaded at once
-            check_loadable(job.identity)
 
 
 def _begin(jobs: Sequence[KindJob], store: Store, reading: TableTotals | None) -> None:

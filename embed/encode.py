@@ -16,7 +16,7 @@ from abag.core.messages import bar, detail, note
 from abag.embed.encoders.loading import build_encoder
 from abag.embed.families.family import Encoder
 from abag.embed.job import KindJob
-from abag.embed.packing.batches import longest_first
+from abag.embed.packing import longest_first
 from abag.embed.ranks import Rank
 from abag.embed.sequences.partitions import SequencePart
 from abag.embed.store import status

@@ -16,16 +16,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from abag import AbagError
+from abag.embed.encoders.adapters import copy_adapter
 from abag.embed.encoders.identity import Identity, check_backend, identify
 from abag.embed.options import EmbedOptions
-from abag.embed.packing.batches import BatchTooLarge
-from abag.embed.packing.tokens import SequenceTooLong
+from abag.embed.packing import BatchTooLarge, SequenceTooLong
 from abag.embed.ranks import Rank
 from abag.embed.sequences.chains import PLURAL, Chains, Kind
 from abag.embed.sequences.partitions import Partitions, SequencePart
 from abag.embed.store.encoder_folder import EncoderFolder
 from abag.embed.store.store import Store
-from abag.embed.weights.adapters import copy_adapter
 
 if TYPE_CHECKING:
     from abag.core.device import DevicePlan

@@ -26,14 +26,14 @@ from abag.embed.encode import EncodeProgress, encode_parts
 from abag.embed.encoders.loading import load_encoder
 from abag.embed.job import KindJob, identify_for
 from abag.embed.options import EmbedOptions
-from abag.embed.packing.batches import longest_first
+from abag.embed.packing import longest_first
 from abag.embed.sequences.chains import Kind
 from abag.embed.sequences.partitions import SequencePart
 from abag.embed.store.store import StoreMismatch, open_store
 
 if TYPE_CHECKING:
     from abag.embed.families.family import Encoder
-    from abag.embed.packing.tokens import Layout
+    from abag.embed.packing import Layout
 
 UNIT_TOKENS = {"GPU": 1 << 22, "CPU": 1 << 16}
 """Most tokens in a unit: about 15 s on an H200, 10 s on one core."""

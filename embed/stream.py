@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 
 from abag.core.device import DevicePlan, current_device, to_device
 from abag.embed.families.family import Encoder, PoolingEncoder
-from abag.embed.packing.batches import LayerPooling, PackedBatch, fill_batches, pool_tokens
-from abag.embed.packing.tokens import Layout
+from abag.embed.packing import LayerPooling, Layout, PackedBatch, fill_batches, pool_tokens
 from abag.embed.sequences.chains import Chains
 
 AHEAD = 4

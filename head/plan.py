@@ -20,7 +20,7 @@ from abag import AbagError
 from abag.core.cores import count_cores
 from abag.core.messages import align
 from abag.embed.families.registry import ALIASES, FAMILIES, Alias
-from abag.embed.packing.tokens import Layout
+from abag.embed.packing import Layout
 from abag.embed.sequences.chains import KINDS
 from abag.embed.sequences.columns import MissingColumn
 from abag.embed.sequences.pairs import SequenceTable, UniqueSequences, read_pairs

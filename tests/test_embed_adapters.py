@@ -10,14 +10,7 @@ import abag
 from abag.cli import main
 from abag.core.device import plan_device
 from abag.embed.embed import embed_table
-from abag.embed.encoders.identity import TINY_CONFIG, identify, save_random_checkpoint
-from abag.embed.encoders.loading import load_encoder, load_transformers_model, run_padded
-from abag.embed.encoders.lora import BadLora, Lora, LoraEncoder, fit_lora
-from abag.embed.families.registry import FAMILIES
-from abag.embed.packing.batches import pack_spans, pool_tokens
-from abag.embed.store.maintenance import merge
-from abag.embed.store.store_files import CONFIG_FILE, WEIGHTS_FILE, AdapterDamaged
-from abag.embed.weights.adapters import (
+from abag.embed.encoders.adapters import (
     ADAPTER_FORMAT,
     PEFT_PREFIX,
     AdapterMismatch,
@@ -25,7 +18,15 @@ from abag.embed.weights.adapters import (
     adapter_digest,
     read_adapter_files,
 )
-from abag.embed.weights.tensors import weights_digest
+from abag.embed.encoders.identity import identify
+from abag.embed.encoders.loading import load_encoder, load_transformers_model, run_padded
+from abag.embed.encoders.lora import BadLora, Lora, LoraEncoder, fit_lora
+from abag.embed.encoders.random_checkpoints import TINY_CONFIG, save_random_checkpoint
+from abag.embed.families.registry import FAMILIES
+from abag.embed.packing import pack_spans, pool_tokens
+from abag.embed.store.maintenance import merge
+from abag.embed.store.store_files import CONFIG_FILE, WEIGHTS_FILE, AdapterDamaged
+from abag.embed.weights import weights_digest
 from abag.head.data.demo import demo_table
 
 CPU = plan_device("cpu")

@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from abag.embed.packing.batches import BatchTooLarge, fill_batches, longest_first
-from abag.embed.packing.tokens import TokenSpan
+from abag.embed.packing import BatchTooLarge, TokenSpan, fill_batches, longest_first
 
 sequences = st.lists(st.lists(st.integers(1, 40), min_size=1, max_size=4), min_size=1, max_size=30)
 

@@ -20,8 +20,7 @@ def signatures(half, descriptors):
     import torch
 
     from abag.embed.kernels.attention import _POINTER_TILES, _TILES
-    from abag.embed.kernels.triton_gated import rotary_launch
-    from abag.embed.kernels.triton_kernels import _row_launch
+    from abag.embed.kernels.triton_kernels import _row_launch, rotary_launch
 
     row = {width: _row_launch(width) for width in (1024, 1280)}
     warps = {width: launch.pop("num_warps") for width, launch in row.items()}
@@ -78,7 +77,7 @@ def gated_signatures(half):
     """As `signatures`, of the kernels of Ankh Large and ESM C 300M, 600M and 6B."""
     import torch
 
-    from abag.embed.kernels.triton_gated import rotary_launch
+    from abag.embed.kernels.triton_kernels import rotary_launch
 
     x, f = f"*{half}", "*fp32"
     gate = {"x_ptr": x, "out_ptr": x, "tokens": "i32"}
@@ -96,10 +95,10 @@ def gated_signatures(half):
 def shape_signatures(half):
     """As `signatures`, of the kernels whose widths are those of Ankh 3, AMPLIFY and gLM2."""
     import torch
+    from shapes import SHAPES
 
-    from abag.embed.families.registry import ALIASES, FAMILIES, SHAPES
-    from abag.embed.kernels.triton_gated import rotary_launch
-    from abag.embed.kernels.triton_kernels import _row_launch
+    from abag.embed.families.registry import ALIASES, FAMILIES
+    from abag.embed.kernels.triton_kernels import _row_launch, rotary_launch
 
     x, f = f"*{half}", "*fp32"
     wide = f if half == "fp16" else x  # fp16 could not hold the residual stream
@@ -133,19 +132,16 @@ def compile_all(capability, only):
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    from abag.embed.kernels import triton_gated
     from abag.embed.kernels import triton_kernels as kernels
 
     half = HALF.get(capability, "bf16")
-    cases = [(kernels, *case) for case in signatures(half, capability >= 90)]
-    for case in (*gated_signatures(half), *shape_signatures(half)):
-        cases.append((kernels if hasattr(kernels, case[0]) else triton_gated, *case))
+    cases = [*signatures(half, capability >= 90), *gated_signatures(half), *shape_signatures(half)]
     bundled = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
-    for module, name, types, constants, warps, stages in cases:
+    for name, types, constants, warps, stages in cases:
         if not re.fullmatch(only, name):
             continue
         signature = types | dict.fromkeys(constants, "constexpr")
-        kernel = getattr(module, name)
+        kernel = getattr(kernels, name)
         # as launched: tensors and the rows of queries, keys and values are aligned
         kinds = [types.get(argument, "") for argument in kernel.arg_names]
         aligned = [i for i, kind in enumerate(kinds) if kind.startswith("*")]
@@ -187,10 +183,13 @@ def test_every_kernel_compiles_and_fits_the_gpu(capability, only, tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr
     found = [json.loads(line) for line in done.stdout.splitlines()]
-    from abag.embed.kernels import triton_gated, triton_kernels
+    from abag.embed.kernels import triton_kernels
 
-    names = {*vars(triton_kernels), *vars(triton_gated)}
-    kernels = {name for name in names if name.endswith("_kernel") and re.fullmatch(only, name)}
+    kernels = {
+        name
+        for name in vars(triton_kernels)
+        if name.endswith("_kernel") and re.fullmatch(only, name)
+    }
     assert {name for name, *_ in found} == kernels
     for name, shared_bytes, registers, stack_bytes, tensor_cores in found:
         attends = name == "_attention_kernel"

@@ -10,7 +10,7 @@ from abag.embed.encoders.loading import load_encoder
 from abag.embed.kernels import attention, triton_kernels
 from abag.embed.kernels.attention import AttentionUnavailable, choose_attention, load_kernels
 from abag.embed.kernels.ops import HalfOps, PlainOps
-from abag.embed.packing.batches import pack_spans
+from abag.embed.packing import pack_spans
 
 
 @pytest.fixture

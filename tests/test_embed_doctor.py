@@ -28,7 +28,7 @@ from abag.embed.doctor import (
 )
 from abag.embed.encoders.identity import find_checkpoint
 from abag.embed.kernels import attention
-from abag.embed.kernels.grouped_sdpa import grouped_sdpa
+from abag.embed.kernels.attention import grouped_sdpa
 from abag.embed.store import filesystem as mounts
 from abag.embed.store.filesystem import StoreUnreachable
 from abag.embed.store.store import open_store

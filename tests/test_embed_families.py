@@ -11,16 +11,17 @@ import transformers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from layer_states import LayerStates
+from shapes import SHAPES
 
 import abag
 from abag.core.device import plan_device
 from abag.core.messages import reporting
-from abag.embed.encoders.identity import identify, save_random_checkpoint
+from abag.embed.encoders.identity import identify
 from abag.embed.encoders.loading import load_encoder
-from abag.embed.families.family import Family
-from abag.embed.families.registry import ALIASES, FAMILIES, SHAPES, Alias, family_of
-from abag.embed.packing.batches import pack_spans, pool_tokens
-from abag.embed.packing.tokens import Vocabulary, residue_ids
+from abag.embed.encoders.random_checkpoints import save_random_checkpoint
+from abag.embed.families.family import Architecture, Family
+from abag.embed.families.registry import ALIASES, FAMILIES, Alias, family_of
+from abag.embed.packing import Vocabulary, number_tokens, pack_spans, pool_tokens
 from abag.head.data.demo import demo_table
 
 FINGERPRINTS = {
@@ -83,7 +84,8 @@ class LetterFamily(Family):
 
 
 def test_a_new_family_needs_a_description_an_alias_and_nothing_else(monkeypatch, tmp_path):
-    vocabulary = Vocabulary(residue_ids("ACDEFGHIKLMNPQRSTVWYX", 4), start=1, end=2, window=40)
+    tokens = number_tokens("<pad> <s> </s> <unk> A C D E F G H I K L M N P Q R S T V W Y X")
+    vocabulary = Vocabulary.of(tokens, start="<s>", end="</s>", window=40)
     letters = LetterFamily(name="letters", vocabulary=vocabulary, backends=("letters",))
     monkeypatch.setitem(FAMILIES, "letters", letters)
     monkeypatch.setitem(ALIASES, "letters", Alias("letters"))
@@ -95,6 +97,40 @@ def test_a_new_family_needs_a_description_an_alias_and_nothing_else(monkeypatch,
     expected = LetterEmbedding.table[torch.from_numpy(vocabulary.encode(antigen)).long()].mean(0)
     (vector,) = abag.open_store(store).vectors("antigen", [antigen])
     np.testing.assert_allclose(vector, expected.numpy(), atol=1e-6)
+
+
+def test_a_new_encoder_of_known_layers_is_one_table(monkeypatch, tmp_path):
+    tokens = number_tokens("<s> </s> ? | A C D E F G H I K L M N P Q R S T V W Y")
+    own = Family(
+        name="own",
+        model_type="own",
+        tokens=tokens,
+        vocabulary=Vocabulary.of(
+            tokens, unknown="?", start="<s>", end="</s>", separator="|", max_residues=500
+        ),
+        sizes=("layers", "width", "heads", "hidden"),
+        config_keys=("layers", "width", "heads", "hidden"),
+        architecture=Architecture(
+            embedding="tokens", layers="blocks", norms=("n1", "n2"), qkv=("qkv",), out="out",
+            up=("gate", "up"), down="down", last_norm="norm", norm="rms", biased=False,
+            rotary="halves", activation="silu", gate="first", eps=1e-6,
+        ),
+        tiny_config={
+            "model_type": "own", "layers": 3, "width": 32, "heads": 2, "hidden": 64,
+            "vocab_size": 24,
+        },
+    )  # fmt: skip
+    monkeypatch.setitem(FAMILIES, "own", own)
+    folder = str(save_random_checkpoint(tmp_path / "model", own.tiny_config, seed=0))
+    table, vectors = demo_table().head(8), {}
+    for backend in ("packed", "reference"):
+        options = {"antibody_backend": backend, "antigen_backend": backend, "layers": (2,)}
+        store = tmp_path / backend
+        abag.embed_table(table, store, folder, folder, store_dtype="float32", **options)
+        pairs = list(zip(table["heavy"], table["light"], strict=True))
+        vectors[backend] = abag.open_store(store).vectors("antibody", pairs, pooling="mean@2")
+    assert vectors["packed"].shape == (8, 32)
+    np.testing.assert_allclose(*vectors.values(), atol=1e-5)
 
 
 def test_every_alias_has_a_family_a_licence_and_the_size_of_a_hub_model():
@@ -169,7 +205,7 @@ def test_the_vocabulary_decides_between_families_of_one_model_type(config, famil
 def test_family_descriptions_and_token_layouts_load_no_torch():
     program = (
         "import sys; from abag.embed.families.registry import FAMILIES\n"
-        "from abag.embed.packing.tokens import Layout\n"
+        "from abag.embed.packing import Layout\n"
         "assert Layout('antigen', FAMILIES['esm'].vocabulary).span_lengths(('MKV',)) == [5]\n"
         "assert not {'torch', 'transformers', 'pandas'} & sys.modules.keys()"
     )

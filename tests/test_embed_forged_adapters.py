@@ -7,9 +7,7 @@ import pytest
 from safetensors.numpy import save
 
 from abag.core.device import plan_device
-from abag.embed.encoders.identity import find_checkpoint, identify
-from abag.embed.encoders.loading import load_encoder
-from abag.embed.weights.adapters import (
+from abag.embed.encoders.adapters import (
     ADAPTER_FORMAT,
     PEFT_PREFIX,
     AdapterDamaged,
@@ -17,8 +15,9 @@ from abag.embed.weights.adapters import (
     adapter_digest,
     read_adapter_files,
 )
-from abag.embed.weights.checkpoints import AdapterMismatch
-from abag.embed.weights.tensors import weights_digest
+from abag.embed.encoders.identity import find_checkpoint, identify
+from abag.embed.encoders.loading import load_encoder
+from abag.embed.weights import AdapterMismatch, weights_digest
 
 ENCODER = "tiny-esm2"
 MODULE = "encoder.layer.0.attention.self.query"

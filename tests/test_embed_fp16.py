@@ -7,12 +7,13 @@ from safetensors.numpy import load_file, save_file
 from transformers import T5EncoderModel
 
 from abag.core.device import DevicePlan, plan_device
-from abag.embed.encoders.identity import identify, save_random_checkpoint
+from abag.embed.encoders.identity import identify
 from abag.embed.encoders.loading import load_encoder
-from abag.embed.families import packed_rms_norm
+from abag.embed.encoders.random_checkpoints import save_random_checkpoint
+from abag.embed.families import packed
 from abag.embed.families.registry import FAMILIES
 from abag.embed.kernels.ops import HalfOps, PlainOps
-from abag.embed.packing.batches import LayerPooling, pack_spans, pool_tokens
+from abag.embed.packing import LayerPooling, pack_spans, pool_tokens
 
 FP16 = DevicePlan(torch.device("cpu"), "fp16", "as on a T4")
 FP32 = plan_device("cpu")
@@ -98,7 +99,7 @@ def test_the_reference_does_not_round_the_weights_it_keeps_in_fp32(tmp_path):
 def test_without_the_scale_the_products_of_t5_overflow(tmp_path, monkeypatch):
     identity = identity_of(tmp_path, "t5", wo=3e4)
     assert max(layer.down_scale for layer in load_encoder(identity, FP16)._layers) > 1
-    monkeypatch.setattr(packed_rms_norm, "FP16_BITS", 1000)
+    monkeypatch.setattr(packed, "FP16_BITS", 1000)
     unscaled = load_encoder(identity, FP16)
     assert {layer.down_scale for layer in unscaled._layers} == {1}
     assert not means(unscaled, identity).isfinite().all()

@@ -8,15 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from abag.core.device import DevicePlan
-from abag.embed.encoders.identity import identify, save_random_checkpoint
+from abag.embed.encoders.identity import identify
 from abag.embed.encoders.loading import load_encoder
+from abag.embed.encoders.random_checkpoints import save_random_checkpoint
 from abag.embed.families.registry import FAMILIES
 from abag.embed.kernels import triton_kernels as kernels
-from abag.embed.kernels.attention import Attention, query_tiles
-from abag.embed.kernels.grouped_sdpa import dense_bias, group_lengths
+from abag.embed.kernels.attention import Attention, dense_bias, group_lengths, query_tiles
 from abag.embed.kernels.ops import HalfOps, PlainOps
-from abag.embed.packing.batches import pack_spans
-from abag.embed.packing.tokens import TokenSpan
+from abag.embed.packing import TokenSpan, pack_spans
 
 HERE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 NEAR = 1e-5 if HERE.type == "cpu" else 2e-3  # a GPU multiplies fp32 in TF32

@@ -3,21 +3,18 @@
 import numpy as np
 import pytest
 import torch
-from transformers import AutoTokenizer, EsmModel, T5EncoderModel
+from published_tokens import published_ids
+from transformers import EsmModel, T5EncoderModel
 
 import abag
 from abag.core.device import plan_device
 from abag.embed.embed import embed_table
-from abag.embed.encoders.identity import (
-    WrongBackend,
-    find_checkpoint,
-    identify,
-    save_random_checkpoint,
-)
+from abag.embed.encoders.identity import WrongBackend, find_checkpoint, identify
 from abag.embed.encoders.loading import load_encoder
+from abag.embed.encoders.random_checkpoints import save_random_checkpoint
 from abag.embed.families.registry import FAMILIES
 from abag.embed.job import AbsentLayer, PoolingsMismatch
-from abag.embed.packing.batches import LayerPooling, pack_spans
+from abag.embed.packing import LayerPooling, pack_spans
 from abag.embed.store.encoder_folder import UnknownPooling
 from abag.embed.store.maintenance import merge
 from abag.embed.store.store import StoreMismatch
@@ -37,8 +34,8 @@ def mean_of_layer(name, residues, layer):
     """Mean over residues of transformers' hidden_states[layer]: (D,)."""
     folder = find_checkpoint(name).folder
     model = (T5EncoderModel if "igt5" in name else EsmModel).from_pretrained(folder).eval()
-    ids = AutoTokenizer.from_pretrained(folder)(" ".join(residues), return_tensors="pt")
-    states = model(input_ids=ids["input_ids"], output_hidden_states=True).hidden_states
+    ids = torch.tensor([published_ids(name, " ".join(residues))])
+    states = model(input_ids=ids, output_hidden_states=True).hidden_states
     first = 0 if "igt5" in name else 1
     return states[layer][0, first : first + len(residues)].mean(0).numpy()
 

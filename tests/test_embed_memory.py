@@ -7,8 +7,10 @@ import sys
 
 import numpy as np
 import pytest
+from shapes import SHAPES
 
-from abag.embed.families.registry import FAMILIES, SHAPES
+from abag.embed.encoders.random_checkpoints import draw_weights
+from abag.embed.families.registry import FAMILIES
 
 GIB = 2**30
 LOAD = """
@@ -39,13 +41,12 @@ def write_checkpoint(folder, config):
     """Write random weights a tensor at a time: all of them in memory would take 10 GB."""
     family, rng = FAMILIES[config["model_type"]], np.random.default_rng(0)
     # zero bytes per tensor: every value is the scale at which it is to be drawn
-    scales = family.random_weights(
-        config, lambda shape, scale: np.broadcast_to(np.float32(scale), shape)
+    scales = draw_weights(
+        family, config, lambda shape, scale: np.broadcast_to(np.float32(scale), shape)
     )
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps(dict(config)))
-    for name, content in family.tokenizer_files().items():
-        (folder / name).write_bytes(content)
+    (folder / "vocab.json").write_text(json.dumps(family.tokens))
     header, end = {}, 0
     for name, x in scales.items():
         header[name] = {

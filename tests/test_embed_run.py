@@ -22,10 +22,10 @@ from abag.core.cache import cache_dir
 from abag.embed import encode as encode_module
 from abag.embed.embed import embed_table
 from abag.embed.encode import DeviceFull, NonFiniteVector
-from abag.embed.encoders import loading
+from abag.embed.encoders import identity as identity_module
 from abag.embed.encoders.identity import find_checkpoint
+from abag.embed.encoders.vocabulary import TokenizerMismatch
 from abag.embed.job import MixedPrecision
-from abag.embed.packing.tokens import TokenizerMismatch
 from abag.embed.sequences.chains import antibody, antigen
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.shard import check_shard
@@ -270,7 +270,7 @@ def test_a_refusal_of_one_encoder_makes_no_folder_for_the_other(
 def drop_a_weight(folder):
     path = folder / "model.safetensors"
     tensors = load_file(path)
-    del tensors["esm.encoder.layer.1.output.dense.weight"]
+    del tensors["encoder.layer.1.output.dense.weight"]
     save_file(tensors, path)
 
 
@@ -290,14 +290,14 @@ def break_the_config(folder):
 
 
 def reorder_the_tokens(folder):
-    lines = (folder / "vocab.txt").read_text().split()
-    (folder / "vocab.txt").write_text("\n".join(lines[:4] + lines[:3:-1]))
+    path = folder / "vocab.json"
+    ids = json.loads(path.read_text())
+    path.write_text(json.dumps(dict(zip(ids, reversed(ids.values()), strict=True))))
 
 
 @pytest.mark.parametrize(
     ("spoil", "match"),
     [
-        (drop_a_weight, "layer.1.output.dense.weight is missing; the download may be incomplete"),
         (cut_the_weights, "model.safetensors: cannot be read .*download may be incomplete"),
         (forget_a_width, "missing intermediate_size; give the config.json of a complete esm model"),
         (break_the_config, "config.json: not valid JSON"),
@@ -324,13 +324,26 @@ def test_a_wrong_tokenizer_is_refused_before_the_store_is_made(table, tmp_path):
     assert not (tmp_path / "store").exists()
 
 
-def test_each_tokenizer_is_checked_once(table, tmp_path, monkeypatch):
-    checked, check = [], loading.check_tokenizer
-    monkeypatch.setattr(
-        loading, "check_tokenizer", lambda c, layout: (checked.append(c.name), check(c, layout))
-    )
+def test_a_missing_weight_stops_the_run_after_what_was_encoded_before(table, tmp_path):
+    folder = tmp_path / "esm"
+    shutil.copytree(find_checkpoint("tiny-esm2").folder, folder)
+    drop_a_weight(folder)
+    with pytest.raises(abag.AbagError, match=r"layer.1.output.dense.weight is missing; the downl"):
+        embed_table(table, tmp_path / "store", "composition", str(folder))
+    again = embed_table(table, tmp_path / "store", "composition", "composition")
+    assert again["antibodies"]["encoded"] == 0
+
+
+def test_each_encoder_is_found_identified_and_checked_once(table, tmp_path, monkeypatch):
+    calls = []
+    for name in ("find_checkpoint", "weights_digest", "vocabulary_of"):
+        step = getattr(identity_module, name)
+        monkeypatch.setattr(
+            identity_module, name,
+            lambda x, name=name, step=step: (calls.append(name), step(x))[1],
+        )  # fmt: skip
     embed_table(table, tmp_path / "store", "tiny-igt5", "tiny-esm2")
-    assert checked == ["tiny-igt5", "tiny-esm2"]
+    assert calls == ["find_checkpoint", "weights_digest", "vocabulary_of"] * 2
 
 
 @pytest.mark.parametrize(

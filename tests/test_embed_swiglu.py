@@ -10,11 +10,12 @@ from safetensors.torch import load_file, save_file
 from transformers import LlamaConfig, LlamaModel
 
 from abag.core.device import plan_device
-from abag.embed.encoders.identity import find_checkpoint, identify, save_random_checkpoint
+from abag.embed.encoders.identity import find_checkpoint, identify
 from abag.embed.encoders.loading import load_encoder
+from abag.embed.encoders.random_checkpoints import save_random_checkpoint
 from abag.embed.families.registry import FAMILIES
-from abag.embed.packing.batches import pack_spans
-from abag.embed.weights.checkpoints import BadCheckpoint, EncoderNotFound
+from abag.embed.packing import pack_spans
+from abag.embed.weights import BadCheckpoint, EncoderNotFound
 
 CPU = plan_device("cpu")
 CHAIN = "ACDEFGHIKLMNPQRSTVWYX" * 9

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from abag.embed.families.registry import guess_family
-from abag.embed.packing.tokens import Layout
+from abag.embed.packing import Layout
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.status import note_speed
 from abag.embed.store.store import open_store

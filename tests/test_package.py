@@ -289,7 +289,7 @@ def test_head_imports_no_encoder():
         if module.startswith("head."):
             # to count tokens and name licences; descriptions load no torch (test_embed_families.py)
             tokens = {
-                "head.plan": ("embed.packing.", "embed.families.registry"),
+                "head.plan": ("embed.packing", "embed.families.registry"),
                 "head.runs.report": ("embed.families.registry",),  # licences
                 "head.sharing.share": ("embed.families.registry",),  # licences and hub names
             }.get(module, ())

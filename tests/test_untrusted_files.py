@@ -15,7 +15,9 @@ from hypothesis import strategies as st
 
 from abag.cli import main
 from abag.core.names import UnsafeFile, read_inside
-from abag.embed.encoders.identity import TINY_CONFIG, find_checkpoint, save_random_checkpoint
+from abag.embed.encoders.adapters import read_adapter_files
+from abag.embed.encoders.identity import find_checkpoint
+from abag.embed.encoders.random_checkpoints import TINY_CONFIG, save_random_checkpoint
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.encoder_folder import UnknownPooling
 from abag.embed.store.maintenance import merge
@@ -23,7 +25,6 @@ from abag.embed.store.shard import DamagedShard
 from abag.embed.store.status import info
 from abag.embed.store.store import open_store
 from abag.embed.store.store_files import ADAPTER_PATHS, write_adapter_files
-from abag.embed.weights.adapters import read_adapter_files
 from abag.head.data.demo import demo_table
 
 PARTS = ("..", ".", "", "adapter", "antibody", "pwned", "a\0b", "~", "C:", "\\..\\", "é", "\x1b[2J")

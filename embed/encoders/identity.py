@@ -10,37 +10,31 @@ import json
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, get_args
 
-import numpy as np
-
 from abag import AbagError
-from abag.core.cache import cache_dir
-from abag.core.files import write_bytes
 from abag.core.messages import first_line
 from abag.core.options import user_path
-from abag.embed.families.architecture import Config, EncoderShape
-from abag.embed.families.family import Backend, DrawNormal, Family
+from abag.embed.encoders.adapters import with_adapter
+from abag.embed.encoders.vocabulary import vocabulary_of
+from abag.embed.families.family import Backend, EncoderShape, Family
 from abag.embed.families.registry import ALIASES, FAMILIES, HubSource, family_of, hub_source
-from abag.embed.packing.tokens import TOKENS_VERSION, Layout, LongPolicy
+from abag.embed.packing import TOKENS_VERSION, Layout, LongPolicy
 from abag.embed.sequences.chains import RESIDUES, Kind
-from abag.embed.weights.adapters import with_adapter
-from abag.embed.weights.checkpoints import (
+from abag.embed.weights import (
     WHOLE_FILES,
     BadCheckpoint,
     EncoderCheckpoint,
     EncoderNotFound,
     shard_names,
     weight_files,
+    weights_digest,
 )
-from abag.embed.weights.tensors import weights_digest
 
 POOLING_VERSION = 1
 """Part of the fingerprint; changes if the meaning of a pooled vector changes."""
-TINY_CONFIG: dict[str, Config] = {
-    name: FAMILIES[alias.family].tiny_config for name, alias in ALIASES.items() if alias.random
-}
 MOST_NEAR = 8
 """More names than these would hide the one that is meant."""
 _SMALL_FILES = ["*.json", "*.model", "vocab.txt"]
@@ -98,6 +92,8 @@ def identify(
     ------
     EncoderNotFound, BadCheckpoint
         See `find_checkpoint`.
+    TokenizerMismatch
+        Its files number tokens otherwise than abag does.
     AdapterNotFound, AdapterMismatch, AdapterDamaged
         See `with_adapter`.
     """
@@ -106,7 +102,7 @@ def identify(
     if adapter is not None:
         checkpoint = with_adapter(checkpoint, weights, Path(adapter), kind)
     family = FAMILIES[checkpoint.family]
-    layout = Layout(kind, family.vocabulary_of(checkpoint), long)
+    layout = Layout(kind, vocabulary_of(checkpoint), long)
     # "error" accepts only sequences that fit into one window
     policy = "truncate" if long == "truncate" else "window"
     meaning: dict[str, object] = {
@@ -133,11 +129,14 @@ def check_backend(identity: Identity, backend: Backend, *, layers: bool = False)
     ------
     WrongBackend
         Unknown backend, or FAESM for another encoder than ESM-2 or for inner layers.
+    BadCheckpoint
+        A config.json that describes layers that abag does not have.
     FaesmUnavailable
     """
     if backend not in get_args(Backend):
         msg = f"backend {backend!r}: unknown; give one of {', '.join(get_args(Backend))}"
         raise WrongBackend(msg)
+    identity.family.checked_config(identity.checkpoint)
     if backend != "faesm":
         return
     if layers:
@@ -169,9 +168,11 @@ def find_checkpoint(name: str, *, download: bool = True) -> EncoderCheckpoint:
     """
     alias = ALIASES.get(name)
     if alias is not None and alias.random:
-        return _open(_tiny_folder(name), name, name, random=True)
+        from abag.embed.encoders.random_checkpoints import tiny_folder
+
+        return _open(tiny_folder(name), name, name, random=True)
     if alias is not None and alias.hub_name is None:
-        return FAMILIES[alias.family].builtin_checkpoint(name)
+        return _open_package(name, FAMILIES[alias.family])
     folder = user_path(name, "encoder")
     if folder.is_dir():
         return _open(folder, _slug(folder.resolve().name), name)
@@ -225,7 +226,7 @@ def _open(folder: Path, name: str, origin: str, *, random: bool = False) -> Enco
         msg = f"{folder}: no config.json; give a checkpoint folder as transformers saves it"
         raise BadCheckpoint(msg)
     config, family = _read_config(path)
-    names = family.weight_names(config)
+    names = family.weight_names
     weights = weight_files(folder, names)
     if not weights:
         msg = (
@@ -238,23 +239,60 @@ def _open(folder: Path, name: str, origin: str, *, random: bool = False) -> Enco
     )
 
 
-def _read_config(path: Path) -> tuple[dict[str, Any], Family]:
-    """Read config.json, find its family, and check the values that the family needs."""
+def _open_package(alias: str, family: Family) -> EncoderCheckpoint:
+    """Find the weights inside an installed package, whose code is never imported.
+
+    Raises
+    ------
+    EncoderNotFound
+        If the package is not installed, or has not downloaded its weights.
+    BadCheckpoint
+        If its settings cannot be read.
+    """
+    if family.package is None:  # there are no weights
+        return EncoderCheckpoint(alias, family.name, None, (), {}, alias)
+    package = family.package
+    spec = find_spec(package.name)
+    if spec is None or not spec.submodule_search_locations:
+        msg = (
+            f"encoder {alias}: the package {package.name} is not installed; "
+            f"run pip install 'abag[{package.name}]'"
+        )
+        raise EncoderNotFound(msg)
+    folder = Path(spec.submodule_search_locations[0]) / package.folder
+    weights, settings = folder / package.weights, folder / package.config
+    if not (weights.is_file() and settings.is_file()):
+        run = package.download or f"pip install --force-reinstall {package.name}"
+        msg = (
+            f"encoder {alias}: the package {package.name} has not downloaded its weights "
+            f"({weights.parent}); run {run} once"
+        )
+        raise EncoderNotFound(msg)
+    config, _ = _read_config(settings, family)
+    names = family.weight_names
+    return EncoderCheckpoint(alias, family.name, folder, (weights,), config, alias, names=names)
+
+
+def _read_config(path: Path, family: Family | None = None) -> tuple[dict[str, Any], Family]:
+    """Read config.json, find its family if none is given, and check the values that it needs."""
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
         msg = f"{path}: not valid JSON ({error}); the download may be incomplete"
         raise BadCheckpoint(msg) from error
     config = config if isinstance(config, dict) else {}
-    name, family = config.get("model_type"), family_of(config)
+    name, family = config.get("model_type"), family or family_of(config)
     if family is None:
         known = ", ".join(dict.fromkeys(f.model_type for f in FAMILIES.values() if f.model_type))
         msg = f"{path}: model_type {name!r} is not supported; expected one of {known}"
         raise BadCheckpoint(msg)
-    config = dict(family.in_transformers_keys(config))
-    if missing := [key for key in family.config_keys if config.get(key) is None]:
+    if family.translate is not None:
+        config = dict(family.translate(config))
+    needed = (*family.config_keys, "vocab_size")
+    if missing := [key for key in dict.fromkeys(needed) if config.get(key) is None]:
         msg = (
-            f"{path}: missing {', '.join(missing)}; give the config.json of a complete {name} model"
+            f"{path}: missing {', '.join(missing)}; "
+            f"give the config.json of a complete {family.name} model"
         )
         raise BadCheckpoint(msg)
     for key, example in family.tiny_config.items():
@@ -329,7 +367,8 @@ def _unavailable(name: str, source: HubSource, reason: Exception) -> str:
     return (
         f"encoder {name}: the weights of {source} are not on disk and could not be downloaded "
         f"({first_line(reason)}); run `{source.download_command}` on a machine with network "
-        f"access, or give the folder of a downloaded checkpoint.{meant}"
+        "access, give the folder of a downloaded checkpoint, or use an encoder that needs no "
+        f"download: antiberty (pip install 'abag[antiberty]') or composition.{meant}"
     )
 
 
@@ -343,8 +382,8 @@ def _fetch(source: HubSource, *, local: bool) -> Path:
     if not (folder / "config.json").is_file():
         msg = "config.json"
         raise _NotACheckpoint(msg)
-    config, family = _read_config(folder / "config.json")
-    names = family.weight_names(config)
+    _, family = _read_config(folder / "config.json")
+    names = family.weight_names
     for whole in WHOLE_FILES:
         get(allow_patterns=["config.json", whole])  # huggingface_hub warns if nothing matches
         if (folder / whole).is_file():
@@ -355,43 +394,3 @@ def _fetch(source: HubSource, *, local: bool) -> Path:
     if not weight_files(folder, names):
         raise _NotACheckpoint(" or ".join(WHOLE_FILES))
     return folder
-
-
-def _tiny_folder(name: str) -> Path:
-    """Return the cached folder of a tiny checkpoint, written on first use."""
-    files = _random_checkpoint_files(TINY_CONFIG[name], seed=0)
-    version = hashlib.blake2b(digest_size=6)
-    for file_name, data in sorted(files.items()):
-        version.update(file_name.encode() + b"\0" + data)
-    folder = cache_dir() / "tiny" / f"{name}-{version.hexdigest()}"
-    folder.mkdir(parents=True, exist_ok=True)
-    for file_name, data in files.items():
-        path = folder / file_name
-        if not path.is_file() or path.read_bytes() != data:
-            write_bytes(path, data)
-    return folder
-
-
-def save_random_checkpoint(folder: Path, config: Config, seed: int) -> Path:
-    """Write a checkpoint of seeded random weights to a folder; returns the folder.
-
-    For demos, tests, parity checks and benchmarks: the real architecture and tokenizer files, no
-    biology. Equal seeds give equal bytes.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, content in _random_checkpoint_files(config, seed).items():
-        (folder / name).write_bytes(content)
-    return folder
-
-
-def _random_checkpoint_files(config: Config, seed: int) -> dict[str, bytes]:
-    from safetensors.numpy import save
-
-    family = family_of(config)
-    assert family is not None
-    weights = family.random_weights(config, DrawNormal(np.random.default_rng(seed)))
-    return {
-        "config.json": json.dumps(dict(config), indent=1).encode(),
-        "model.safetensors": save(weights, metadata={"format": "pt"}),
-        **family.tokenizer_files(),
-    }

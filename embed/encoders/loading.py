@@ -13,18 +13,17 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from abag import AbagError
 from abag.core.device import DevicePlan
-from abag.core.messages import first_line
 from abag.embed.encoders.identity import Identity, check_backend
-from abag.embed.families.family import Backend, Encoder
+from abag.embed.families.family import Backend, Encoder, Family
+from abag.embed.families.packed import PackedLayerNormEncoder, PackedRmsNormEncoder
 from abag.embed.families.registry import FAMILIES
-from abag.embed.packing.batches import PackedBatch, pad_batch
-from abag.embed.packing.tokens import Layout, TokenizerMismatch
-from abag.embed.sequences.chains import RESIDUES, Chains
-from abag.embed.weights.checkpoints import BadCheckpoint, EncoderCheckpoint
+from abag.embed.packing import PackedBatch, pad_batch
+from abag.embed.weights import BadCheckpoint, EncoderCheckpoint, EncoderTensors
 
 if TYPE_CHECKING:
-    from abag.embed.packing.batches import LayerPooling
+    from abag.embed.packing import LayerPooling
 
 
 def load_encoder(
@@ -39,35 +38,31 @@ def load_encoder(
     ------
     WrongBackend, FaesmUnavailable, AttentionUnavailable
         The backend or the kernel cannot run this encoder on this device.
-    BadCheckpoint, TokenizerMismatch, AdapterMismatch
-        The weights contradict config.json, the tokenizer abag's vocabulary, or the adapter the
-        weights.
+    BadCheckpoint, AdapterMismatch
+        The weights contradict config.json, or the adapter the weights.
     """
     check_backend(identity, backend)
-    check_tokenizer(identity.checkpoint, identity.layout)
     return build_encoder(identity, plan, identity.family.effective_backend(backend), attention)
 
 
 def build_encoder(identity: Identity, plan: DevicePlan, backend: str, attention: str) -> Encoder:
-    """As `load_encoder`, with a backend of the family, and a tokenizer that has been checked."""
+    """As `load_encoder`, with a backend of the family that has been checked."""
+    checkpoint, family = identity.checkpoint, identity.family
     if backend == "reference":
-        return ReferenceEncoder(identity.checkpoint, plan)
-    return identity.family.build(backend, identity.checkpoint, plan, attention)
+        return ReferenceEncoder(checkpoint, plan)
+    if backend == "faesm":
+        from abag.embed.families.faesm import FaesmEncoder
 
-
-def check_loadable(identity: Identity) -> None:
-    """Check that a packed encoder can be built, without reading its weights.
-
-    On torch's meta device a tensor is only a name and a shape; the first call takes 2 to 7 s,
-    because torch imports its compiler for arithmetic there.
-
-    Raises
-    ------
-    BadCheckpoint, AdapterMismatch
-    """
-    if "packed" in identity.family.backends:
-        plan = DevicePlan(torch.device("meta"), "fp32", "check of the weights")
-        build_encoder(identity, plan, "packed", "auto")
+        return FaesmEncoder(checkpoint, plan)
+    if backend != "packed":
+        return family.build(backend, checkpoint, plan, attention)
+    config = family.checked_config(checkpoint)
+    architecture = family.architecture_of(config)
+    rms = architecture.norm == "rms"
+    return (PackedRmsNormEncoder if rms else PackedLayerNormEncoder)(
+        checkpoint, config, architecture, identity.shape, plan, attention,
+        positions=family.vocabulary.longest_span,
+    )  # fmt: skip
 
 
 class ReferenceEncoder:
@@ -130,72 +125,6 @@ def cast_parameters(
     return model.to(plan.device)
 
 
-def check_tokenizer(checkpoint: EncoderCheckpoint, layout: Layout) -> None:
-    """Check that a checkpoint's own tokenizer, if any, returns abag's ids of every residue letter.
-
-    Raises
-    ------
-    TokenizerMismatch
-        With the first position that differs.
-    BadCheckpoint
-        No readable tokenizer.
-    """
-    if checkpoint.folder is None:
-        return
-    family, tokenizer = FAMILIES[checkpoint.family], None
-    probes = [(RESIDUES, ""), ("EVQLXW", "DIQMTX")]
-    for probe in probes:
-        chains: Chains = probe if layout.kind == "antibody" else probe[:1]
-        spans = layout.spans(chains)
-        ours = spans[0].ids.tolist()
-        if len(spans) > 1:  # the second chain has a span of its own
-            chains = (probe[0], "")
-        text = family.text(chains, layout.kind)
-        if ours == family.ids_by_files(checkpoint, text):
-            continue
-        with quiet_transformers():
-            tokenizer = tokenizer or load_tokenizer(checkpoint)
-            with _readable(checkpoint):
-                theirs: list[int] = list(tokenizer(text)["input_ids"])
-        if ours != theirs:
-            shorter = min(len(ours), len(theirs))
-            at = next((i for i in range(shorter) if ours[i] != theirs[i]), shorter)
-            msg = (
-                f"{checkpoint.origin}: its tokenizer disagrees with abag's vocabulary at position "
-                f"{at} of {'|'.join(probe)}: {theirs[at : at + 1]}, expected {ours[at : at + 1]} "
-                f"({len(theirs)} tokens, expected {len(ours)}). "
-                "Use a checkpoint of the family that config.json names, with all files of its "
-                "tokenizer."
-            )
-            raise TokenizerMismatch(msg)
-
-
-def load_tokenizer(checkpoint: EncoderCheckpoint) -> Any:  # noqa: ANN401 - untyped
-    """Load a checkpoint's tokenizer.
-
-    Raises
-    ------
-    BadCheckpoint
-    """
-    with _readable(checkpoint):
-        return FAMILIES[checkpoint.family].load_tokenizer(checkpoint)
-
-
-@contextmanager
-def _readable(checkpoint: EncoderCheckpoint) -> Iterator[None]:
-    """Turn what a tokenizer of damaged files raises into one line."""
-    try:
-        yield
-    except ImportError:  # of a package that this kind of tokenizer needs
-        raise
-    except Exception as error:  # tokenizers raises nothing narrower
-        msg = (
-            f"{checkpoint.folder}: no readable tokenizer ({first_line(error)}); "
-            "copy the tokenizer's files into the folder"
-        )
-        raise BadCheckpoint(msg) from error
-
-
 def load_transformers_model(checkpoint: EncoderCheckpoint) -> torch.nn.Module:
     """Load a checkpoint as transformers' own module, in fp32, with its adapter merged.
 
@@ -206,8 +135,41 @@ def load_transformers_model(checkpoint: EncoderCheckpoint) -> torch.nn.Module:
     AdapterMismatch
         An adapter with changes that match no weight.
     """
-    with quiet_transformers():
-        model, unmatched = FAMILIES[checkpoint.family].load_reference(checkpoint)
+    family = FAMILIES[checkpoint.family]
+    config = family.checked_config(checkpoint)
+    with quiet_transformers(), EncoderTensors(checkpoint) as tensors:
+        weights = {name: read().float() for name, read in tensors.read.items()}
+        encoder = _transformers_class(family)
+        if encoder is None:
+            from abag.embed.families.encoder_module import EncoderModule
+
+            model: torch.nn.Module = EncoderModule(
+                family.architecture_of(config), family.shape(config), config
+            )
+            found = model.load_state_dict(weights, strict=False)
+            unmatched = {*found.missing_keys, *found.unexpected_keys}
+        else:
+            model, report = encoder.from_pretrained(
+                None,
+                # in a half-precision type, buffers such as rotary frequencies would be computed
+                # in it
+                config=encoder.config_class.from_dict(
+                    {
+                        k: v
+                        for k, v in checkpoint.config.items()
+                        if k not in ("dtype", "torch_dtype")
+                    }
+                ),
+                state_dict=weights,
+                output_loading_info=True,
+                **family.transformers_options,
+            )
+            model = model.float()
+            # parameters only: buffers such as rotary frequencies are computed
+            learned = {n for n, _ in model.named_parameters()}
+            missing = learned & set(report["missing_keys"])
+            unused = {n for n in missing if n.startswith(family.unused_weights)}
+            unmatched = (missing - unused) | set(report["unexpected_keys"])
     if unmatched:
         msg = (
             f"{checkpoint.folder}: {len(unmatched)} encoder weights are missing, or not part of a "
@@ -220,6 +182,24 @@ def load_transformers_model(checkpoint: EncoderCheckpoint) -> torch.nn.Module:
             parameter.data = adapter.merge(name, parameter.data)
         adapter.check_all_merged(name for name, _ in model.named_parameters())
     return model
+
+
+def _transformers_class(family: Family) -> Any:  # noqa: ANN401 - untyped
+    """Return transformers' class, or None if abag's own module takes its place."""
+    if not family.transformers_class:
+        return None
+    import transformers
+
+    if found := getattr(transformers, family.transformers_class, None):
+        return found
+    assert family.architecture is not None
+    if family.architecture.gate and family.architecture.rotary:  # such as ESM C
+        return None
+    msg = (
+        f"encoder family {family.name}: transformers {transformers.__version__} has no "
+        f"{family.transformers_class}; run pip install -U transformers"
+    )
+    raise AbagError(msg)
 
 
 @contextmanager

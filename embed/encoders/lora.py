@@ -19,6 +19,7 @@ import torch
 from torch.utils.checkpoint import checkpoint as recompute
 
 from abag import AbagError
+from abag.embed.encoders.adapters import PEFT_PREFIX
 from abag.embed.encoders.loading import (
     cast_parameters,
     load_transformers_model,
@@ -26,12 +27,11 @@ from abag.embed.encoders.loading import (
 )
 from abag.embed.encoders.options import Lora
 from abag.embed.families.registry import FAMILIES
-from abag.embed.weights.adapters import PEFT_PREFIX
-from abag.embed.weights.checkpoints import EncoderCheckpoint
+from abag.embed.weights import EncoderCheckpoint
 
 if TYPE_CHECKING:
     from abag.core.device import DevicePlan
-    from abag.embed.packing.batches import PackedBatch
+    from abag.embed.packing import PackedBatch
 
 
 class LoraUnavailable(AbagError):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from abag.embed.families.family import Encoder, Family
-from abag.embed.packing.tokens import Vocabulary, residue_ids
+from abag.embed.packing import Vocabulary
 
 if TYPE_CHECKING:
     import torch
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from abag.core.arrays import Ints
     from abag.core.device import DevicePlan
-    from abag.embed.packing.batches import LayerPooling, PackedBatch
-    from abag.embed.weights.checkpoints import EncoderCheckpoint
+    from abag.embed.packing import LayerPooling, PackedBatch
+    from abag.embed.weights import EncoderCheckpoint
 
 _LETTERS = "ACDEFGHIKLMNPQRSTVWYX"
 _KMER_BUCKETS = 234  # 21 letters + 1 + 234 = 256 columns
@@ -92,6 +92,6 @@ class _CompositionFamily(Family):
 
 COMPOSITION = _CompositionFamily(
     name="composition",
-    vocabulary=Vocabulary(residue_ids(_LETTERS, 0), window=None),
+    vocabulary=Vocabulary.of({letter: i for i, letter in enumerate(_LETTERS)}, window=None),
     backends=("composition",),
 )

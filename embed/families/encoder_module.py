@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from abag.embed.families.architecture import Architecture, Config, EncoderShape
+from abag.embed.families.family import Architecture, Config, EncoderShape
 from abag.embed.families.packed import rotary_tables
 
 

@@ -1,94 +1,25 @@
-"""ESM-2: one chain per sequence, with a classification token."""
+"""ESM-2 and ESM C: one chain per span, with a classification token.
+
+Checkpoints of ESM C have two layouts: that of transformers, and that of Biohub's package, which
+fuses projections and has other keys in config.json.
+
+References
+----------
+github.com/Biohub/esm, esm/models/esmc: config.py for the keys and the width that none gives,
+checkpoint_layout.py for the names and the order of rows in fused tensors. transformers,
+models/esmc/convert_esmc_checkpoint.py, says the same.
+"""
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
-from abag.embed.families.architecture import Architecture, Config, EncoderShape
-from abag.embed.families.family import DrawNormal, Encoder, Family, Weights
-from abag.embed.families.vocabulary_files import WordTokenizer
-from abag.embed.packing.tokens import Vocabulary, residue_ids
+from abag.embed.families.family import Architecture, Config, Family
+from abag.embed.packing import Vocabulary, number_tokens
 
-if TYPE_CHECKING:
-    from abag.core.device import DevicePlan
-    from abag.embed.weights.checkpoints import EncoderCheckpoint, WeightNames
-
-_TINY_CONFIG: Config = {
-    "model_type": "esm", "architectures": ["EsmForMaskedLM"], "hidden_size": 64,
-    "intermediate_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4,
-    "vocab_size": 33, "max_position_embeddings": 1026, "layer_norm_eps": 1e-5,
-    "position_embedding_type": "rotary", "token_dropout": True,
-    "emb_layer_norm_before": False, "hidden_act": "gelu", "mask_token_id": 32,
-    "pad_token_id": 1, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0,
-    "is_folding_model": False,
-}  # fmt: skip
-_VOCABULARY = (
+_TOKENS = number_tokens(
     "<cls> <pad> <eos> <unk> L A G V S E R T I D P K Q N F Y M H W C X B U Z O . - <null_1> <mask>"
 )
-
-
-class _EsmFamily(Family):
-    def shape(self, config: Config) -> EncoderShape:
-        return EncoderShape.of(config)
-
-    def build(
-        self, backend: str, checkpoint: EncoderCheckpoint, plan: DevicePlan, attention: str
-    ) -> Encoder:
-        if backend != "faesm":
-            return super().build(backend, checkpoint, plan, attention)
-        from abag.embed.families.faesm import FaesmEncoder
-
-        self.checked_config(checkpoint)
-        return FaesmEncoder(checkpoint, plan)
-
-    def weight_names(self, config: Config) -> WeightNames:
-        """Return the names of the weights; ESM-2's old position embeddings are not used."""
-        names = super().weight_names(config)
-        if config.get("position_embedding_type") != "rotary":
-            return names
-        return replace(names, unused=(*names.unused, "embeddings.position_embeddings."))
-
-    def random_weights(self, config: Config, draw: DrawNormal) -> Weights:
-        """Draw weights of an ESM-2 encoder and its contact head."""
-        hidden, inner = config["hidden_size"], config["intermediate_size"]
-        layers, heads = config["num_hidden_layers"], config["num_attention_heads"]
-        embedding = draw((config["vocab_size"], hidden), 1.0)
-        weights = {"esm.embeddings.word_embeddings.weight": embedding}
-
-        def linear(name: str, rows: int, columns: int) -> None:
-            weights[f"{name}.weight"] = draw((rows, columns), columns**-0.5)
-            weights[f"{name}.bias"] = draw((rows,), 0.1)
-
-        def norm(name: str) -> None:
-            weights[f"{name}.weight"] = 1 + draw((hidden,), 0.1)
-            weights[f"{name}.bias"] = draw((hidden,), 0.1)
-
-        for i in range(layers):
-            at = f"esm.encoder.layer.{i}"
-            for projection in ("query", "key", "value"):
-                linear(f"{at}.attention.self.{projection}", hidden, hidden)
-            linear(f"{at}.attention.output.dense", hidden, hidden)
-            norm(f"{at}.attention.LayerNorm")
-            linear(f"{at}.intermediate.dense", inner, hidden)
-            linear(f"{at}.output.dense", hidden, inner)
-            norm(f"{at}.LayerNorm")
-        norm("esm.encoder.emb_layer_norm_after")
-        linear("esm.contact_head.regression", 1, layers * heads)
-        return weights
-
-    def tokenizer_files(self) -> dict[str, bytes]:
-        config = {
-            "tokenizer_class": "EsmTokenizer", "cls_token": "<cls>", "eos_token": "<eos>",
-            "pad_token": "<pad>", "unk_token": "<unk>", "mask_token": "<mask>",
-        }  # fmt: skip
-        return {
-            "vocab.txt": "\n".join(_VOCABULARY.split()).encode(),
-            "tokenizer_config.json": json.dumps(config).encode(),
-        }
-
-
 _LAYERS = Architecture(
     embedding="embeddings.word_embeddings",
     layers="encoder.layer",
@@ -102,12 +33,12 @@ _LAYERS = Architecture(
     # the embeddings are scaled by the share of tokens that were not masked in training
     embedding_scale=1 - 0.15 * 0.8,
 )
-ESM = _EsmFamily(
+ESM = Family(
     name="esm",
     model_type="esm",
-    vocabulary=Vocabulary(
-        residue_ids("LAGVSERTIDPKQNFYMHWCX", 4), start=0, end=2, pad=1, max_residues=1022,
-        has_cls=True,
+    tokens=_TOKENS,
+    vocabulary=Vocabulary.of(
+        _TOKENS, start="<cls>", end="<eos>", pad="<pad>", max_residues=1022, has_cls=True
     ),
     backends=("packed", "reference", "faesm"),
     config_keys=(
@@ -128,13 +59,108 @@ ESM = _EsmFamily(
     transformers_class="EsmModel",
     transformers_options={"add_pooling_layer": False},
     weight_prefix="esm.",
-    unused_weights=("contact_head.", "pooler."),
-    tokenizer=WordTokenizer(("EsmTokenizer",), ("cls_token", "<cls>"), ("eos_token", "<eos>")),
+    # position embeddings are left over from before ESM-2
+    unused_weights=("contact_head.", "pooler.", "embeddings.position_embeddings."),
     lora_targets=("query", "value"),
     lora_projections=("query", "key", "value"),
-    tiny_config=_TINY_CONFIG,
-    reduced_config={
-        **_TINY_CONFIG, "hidden_size": 256, "num_attention_heads": 4, "intermediate_size": 1024,
-        "num_hidden_layers": 4,
+    tiny_config={
+        "model_type": "esm", "architectures": ["EsmForMaskedLM"], "hidden_size": 64,
+        "intermediate_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4,
+        "vocab_size": 33, "max_position_embeddings": 1026, "layer_norm_eps": 1e-5,
+        "position_embedding_type": "rotary", "token_dropout": True,
+        "emb_layer_norm_before": False, "hidden_act": "gelu", "mask_token_id": 32,
+        "pad_token_id": 1, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0,
+        "is_folding_model": False,
+    },
+)  # fmt: skip
+
+_ROPE = {"rope_type": "default", "rope_theta": 10000.0}
+_PACKAGE_KEYS = {
+    "d_model": "hidden_size", "n_layers": "num_hidden_layers", "n_heads": "num_attention_heads",
+}  # fmt: skip
+
+
+def _in_transformers_keys(config: Config) -> Config:
+    """Return config.json with transformers' keys, if it has those of Biohub's package."""
+    if not isinstance(width := config.get("d_model"), int):
+        return config
+    derived = -(-width // 96) * 256  # 8 / 3 of it, up to a multiple of 256
+    renamed = {_PACKAGE_KEYS.get(key, key): value for key, value in config.items()}
+    return {"intermediate_size": derived, **renamed}
+
+
+def _check_esmc(config: Config) -> str:
+    """Say whether a config.json has fewer heads of keys, or other rotary positions."""
+    heads = config["num_attention_heads"]
+    wanted = {"num_key_value_heads": heads, "head_dim": config["hidden_size"] // heads}
+    for key, value in wanted.items():
+        if (found := config.get(key)) not in (None, value):
+            return f"{key} {found!r}; only {value!r} is supported"
+    if (rope := {**_ROPE, **(config.get("rope_parameters") or {})}) != _ROPE:
+        return f"rope_parameters {rope!r}; only {_ROPE!r} is supported"
+    return ""
+
+
+ESMC = Family(
+    name="esmc",
+    model_type="esmc",
+    tokens=number_tokens("<cls> <pad> <eos> <unk> L A G V S E R T I D P K Q N F Y M H W C X"),
+    # trained on up to 2048 tokens, two of them special
+    vocabulary=replace(ESM.vocabulary, max_residues=2046, window=2046),
+    translate=_in_transformers_keys,
+    check=_check_esmc,
+    config_keys=(
+        "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
+        "vocab_size",
+    ),
+    config_defaults={
+        "hidden_act": "silu", "max_position_embeddings": 2048, "rope_parameters": _ROPE,
+        "attention_bias": False, "mlp_bias": False, "pad_token_id": 1,
+    },
+    required={
+        "hidden_act": "silu", "attention_bias": False, "mlp_bias": False, "rope_scaling": None,
+        "rope_theta": 10000.0,
+    },
+    architecture=Architecture(
+        embedding="embed_tokens",
+        layers="layers",
+        norms=("input_layernorm", "post_attention_layernorm"),
+        qkv=tuple(f"self_attn.{part}_proj" for part in "qkv"),
+        out="self_attn.o_proj",
+        up=("mlp.gate_proj", "mlp.up_proj"),
+        down="mlp.down_proj",
+        last_norm="norm",
+        qk_norms=("self_attn.q_norm", "self_attn.k_norm"),
+        biased=False,
+        rotary="halves",
+        activation="silu",
+        gate="first",
+        eps=1e-5,
+        residual_layers=36,
+        last_norm_biased=False,
+    ),
+    transformers_class="EsmcModel",
+    weight_prefix="esmc.",
+    other_names={  # of Biohub's package
+        "embed.": ("embed_tokens.",),
+        "transformer.blocks.": ("layers.",),
+        "transformer.norm.": ("norm.",),
+        "attn.layernorm_qkv.layer_norm_": ("input_layernorm.",),
+        "attn.layernorm_qkv.weight": tuple(f"self_attn.{p}_proj.weight" for p in "qkv"),
+        "attn.q_ln.": ("self_attn.q_norm.",),
+        "attn.k_ln.": ("self_attn.k_norm.",),
+        "attn.out_proj.": ("self_attn.o_proj.",),
+        "ffn.layer_norm_": ("post_attention_layernorm.",),
+        "ffn.fc1_weight": ("mlp.gate_proj.weight", "mlp.up_proj.weight"),
+        "ffn.fc2_weight": ("mlp.down_proj.weight",),
+    },
+    lora_targets=("q_proj", "v_proj"),
+    lora_projections=(
+        "q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj",
+    ),
+    layer_list="layers",
+    tiny_config={
+        "model_type": "esmc", "hidden_size": 64, "intermediate_size": 256, "num_hidden_layers": 2,
+        "num_attention_heads": 4, "vocab_size": 64, "max_position_embeddings": 2048,
     },
 )  # fmt: skip

@@ -18,13 +18,13 @@ from torch import Tensor
 
 from abag import AbagError
 from abag.core.messages import first_line
-from abag.embed.packing.batches import pad_batch
-from abag.embed.weights.tensors import EncoderWeights
+from abag.embed.packing import pad_batch
+from abag.embed.weights import EncoderWeights
 
 if TYPE_CHECKING:
     from abag.core.device import DevicePlan
-    from abag.embed.packing.batches import LayerPooling, PackedBatch
-    from abag.embed.weights.checkpoints import EncoderCheckpoint
+    from abag.embed.packing import LayerPooling, PackedBatch
+    from abag.embed.weights import EncoderCheckpoint
 
 
 class FaesmUnavailable(AbagError):

@@ -6,8 +6,10 @@ width, D in most encoders), F feed-forward width, V tokens of the vocabulary.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Set
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,13 +17,23 @@ from torch import Tensor
 
 from abag.core.device import to_device
 from abag.embed.kernels.attention import Attention, BatchGeometry, load_kernels
-from abag.embed.weights.tensors import EncoderWeights
+from abag.embed.weights import EncoderWeights
 
 if TYPE_CHECKING:
     from abag.core.device import DevicePlan
-    from abag.embed.families.architecture import Architecture, EncoderShape
-    from abag.embed.packing.batches import LayerPooling, PackedBatch
-    from abag.embed.weights.checkpoints import EncoderCheckpoint
+    from abag.embed.families.family import Architecture, EncoderShape
+    from abag.embed.packing import LayerPooling, PackedBatch
+    from abag.embed.weights import EncoderCheckpoint
+
+
+MAX_DISTANCE = 128
+"""Longer distances share T5's last bucket of relative positions."""
+FP16_BITS = 15
+"""Products are scaled to stay below 2^15, half of the largest fp16 number."""
+
+
+Norm = tuple[Tensor | None, Tensor | None]
+"""Factors and offsets, each shape (D,); None if they are part of the product that follows."""
 
 
 class PackedEncoder(ABC):
@@ -141,6 +153,288 @@ class PackedEncoder(ABC):
         assert activation == "gelu"
         assert bias is not None
         return ops.linear_gelu(y_TD, up, bias)
+
+
+@dataclass(frozen=True, slots=True)
+class _LayerNormLayer:
+    """A `shift` is the sum of the biases that a norm's input lacks."""
+
+    shift1_D: Tensor
+    norm1: Norm
+    qkv_3DD: Tensor
+    qkv_bias_3D: Tensor | None
+    qk_norm_2D: Tensor | None
+    out_DD: Tensor
+    shift2_D: Tensor
+    norm2: Norm
+    up: Tensor  # shape (F, D); (2 * F, D) if gated: the gate first
+    up_bias: Tensor | None
+    down_DF: Tensor
+
+
+class PackedLayerNormEncoder(PackedEncoder):
+    """A packed encoder with layer norms, before or after each residual sum.
+
+    The residual stream is kept without the biases that each layer adds. They are constant, so
+    they are added where the stream is read, in the norms, and the matrix product can accumulate
+    into the stream in place. The factors and offsets of a norm before a part with biases are
+    merged into the projection that follows it.
+    """
+
+    def _load(self, weights: EncoderWeights) -> Tensor | None:
+        declared, d, full = self._architecture, self.width, torch.float32
+        self._embed_VD = self._load_embedding(weights, self._dtype)
+        self._positions_PD: Tensor | None = None
+        shift_D = torch.zeros(d, device=self._device)
+        if name := declared.type_embedding:
+            types = int(self._config["type_vocab_size"])
+            shift_D = weights(f"{name}.weight", types, d, dtype=full)[0]
+        if name := declared.position_embedding:
+            rows = weights(f"{name}.weight", int(self._config["max_position_embeddings"]), d)
+            first = self._config["pad_token_id"] + 1 if declared.positions_after_pad else 0
+            self._positions_PD = rows[first:]
+        layers = [f"{declared.layers}.{i}" for i in range(self._shape.layers)]
+        norms = [f"{at}.{name}" for at in layers for name in declared.norms]
+        # a norm after one part of a layer is the norm before the next
+        norms = [declared.first_norm, *norms] if declared.norm_after else norms
+        self._layers = []
+        for i, at in enumerate(layers):
+            layer, shift_D = self._load_layer(weights, at, norms[2 * i : 2 * i + 2], shift_D)
+            self._layers.append(layer)
+        self._last_shift_D = shift_D
+        last = norms[-1] if declared.norm_after else declared.last_norm
+        if declared.last_norm_biased:
+            self._last_norm = weights.norm(last, d)
+        else:
+            self._last_norm = (weights(f"{last}.weight", d, dtype=full), torch.zeros_like(shift_D))
+        return None
+
+    def _load_layer(
+        self, weights: EncoderWeights, at: str, norms: list[str], shift1_D: Tensor
+    ) -> tuple[_LayerNormLayer, Tensor]:
+        """Read one layer; also returns the shift of the norm after it."""
+        declared, shape, full = self._architecture, self._shape, torch.float32
+        d, f = shape.width, shape.feed_forward_width
+        qkv_3DD, qkv_bias_3D = self._projection(weights, at, declared.qkv, 3 * d, d)
+        qkv_3DD, qkv_bias_3D = self._arrange_qkv(qkv_3DD), self._arrange_qkv(qkv_bias_3D)
+        up, up_bias = self._projection(weights, at, declared.up, (1 + bool(declared.gate)) * f, d)
+        if declared.gate == "second":
+            up, up_bias = up.roll(f, 0), up_bias.roll(f, 0)
+        out_DD, out_bias_D = self._projection(weights, at, (declared.out,), d, d)
+        down_DF, down_bias_D = self._projection(weights, at, (declared.down,), d, f)
+        scale = declared.branch_scale(shape.layers)
+        norm1, norm2 = (weights.norm(name, d) for name in norms)
+        merges = declared.biased and not declared.norm_after
+        if merges:
+            qkv_3DD, qkv_bias_3D = _merge(norm1, qkv_3DD, qkv_bias_3D)
+            up, up_bias = _merge(norm2, up, up_bias)
+        # attention weights sum to 1, so the bias of the values is a constant of the output
+        value_bias_D = qkv_bias_3D[2 * d :].clone()
+        qkv_bias_3D[2 * d :] = 0
+        before_D = torch.zeros_like(shift1_D) if declared.norm_after else shift1_D
+        shift2_D = before_D + out_bias_D + out_DD @ value_bias_D
+        qk_norm_2D = None
+        if declared.qk_norms:
+            names = [f"{at}.{name}.weight" for name in declared.qk_norms]
+            qk_norm_2D = torch.cat([weights(name, d, dtype=full) for name in names])
+        dtype, biased = self._dtype, declared.biased
+        layer = _LayerNormLayer(
+            shift1_D,
+            (None, None) if merges else norm1,
+            qkv_3DD.to(dtype),
+            qkv_bias_3D.to(dtype) if biased else None,
+            qk_norm_2D,
+            (out_DD / scale).to(dtype),
+            shift2_D,
+            (None, None) if merges else norm2,
+            up.to(dtype),
+            up_bias.to(dtype) if biased else None,
+            (down_DF / scale).to(dtype),
+        )
+        return layer, down_bias_D if declared.norm_after else shift2_D + down_bias_D
+
+    def _projection(
+        self, weights: EncoderWeights, at: str, names: tuple[str, ...], rows: int, columns: int
+    ) -> tuple[Tensor, Tensor]:
+        """Read weights, shape (rows, columns), and biases, shape (rows,), of which some are 0."""
+        each, full = rows // len(names), torch.float32
+        weight = [weights(f"{at}.{name}.weight", each, columns, dtype=full) for name in names]
+        if not self._architecture.biased:
+            return torch.cat(weight), torch.zeros(rows, device=self._device)
+        bias = [weights(f"{at}.{name}.bias", each, dtype=full) for name in names]
+        return torch.cat(weight), torch.cat(bias)
+
+    def _hidden_states(
+        self, ids_T: Tensor, geometry: BatchGeometry, read: Set[int]
+    ) -> Iterator[Tensor]:
+        ops, eps, after = self._ops, self._eps, self._architecture.norm_after
+        x_TD = self._embed_VD[ids_T]
+        if self._positions_PD is not None:
+            x_TD += self._positions_PD[geometry.positions]
+        for i, layer in enumerate(self._layers):
+            y_TD = ops.layer_norm(x_TD, layer.shift1_D, *layer.norm1, eps)
+            if after:
+                x_TD = y_TD
+            yield x_TD + layer.shift1_D if i in read and not after else x_TD
+            attended_TD = self._attend(
+                y_TD, layer.qkv_3DD, layer.qkv_bias_3D, geometry, layer.qk_norm_2D
+            )
+            ops.add_linear_(x_TD, attended_TD, layer.out_DD)
+            y_TD = ops.layer_norm(x_TD, layer.shift2_D, *layer.norm2, eps)
+            if after:
+                x_TD = y_TD
+            ops.add_linear_(x_TD, self._feed(y_TD, layer.up, layer.up_bias), layer.down_DF)
+        yield ops.layer_norm(x_TD, self._last_shift_D, *self._last_norm, eps)
+
+
+def _merge(norm: Norm, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+    """Merge a norm's factors and offsets into the projection after it.
+
+    With ``n`` the standardized stream: ``W (n * w + b) + c = (W * w) n + (W b + c)``.
+    """
+    factor_D, offset_D = norm
+    assert factor_D is not None
+    assert offset_D is not None
+    return weight * factor_D, bias + weight @ offset_D
+
+
+@dataclass(frozen=True, slots=True)
+class _RmsNormLayer:
+    norm1_D: Tensor
+    qkv_3ID: Tensor
+    out_DI: Tensor
+    norm2_D: Tensor
+    up: Tensor  # shape (F, D); (2 * F, D) if gated: the gate first; float32 where fp16 overflows
+    down_DF: Tensor
+    out_scale: float  # of what out_DI and down_DF add to the residual stream: 1 except in fp16
+    down_scale: float
+
+
+class PackedRmsNormEncoder(PackedEncoder):
+    """A packed encoder with RMS norms and no biases.
+
+    In fp16, the residual stream is in fp32, which fp16 could not hold.
+    """
+
+    def _load(self, weights: EncoderWeights) -> Tensor | None:
+        declared, d, full = self._architecture, self.width, torch.float32
+        # all weights before they are scaled, and the residual stream
+        self._wide = full if self._dtype is torch.float16 else self._dtype
+        self._embed_VD = self._load_embedding(weights, self._wide)
+        self._layers = [
+            self._load_layer(weights, f"{declared.layers}.{i}") for i in range(self._shape.layers)
+        ]
+        self._last_norm_D: Tensor | None = None
+        if name := declared.last_norm:
+            self._last_norm_D = weights(f"{name}.weight", d, dtype=full)
+        if not (name := declared.relative_bias):
+            return None
+        buckets = int(self._config["relative_attention_num_buckets"])
+        table_BH = weights(f"{name}.weight", buckets, self._shape.heads, dtype=full)
+        return bias_by_distance(table_BH).to(self._dtype)
+
+    def _load_layer(self, weights: EncoderWeights, at: str) -> _RmsNormLayer:
+        declared, shape, wide = self._architecture, self._shape, self._wide
+        d, inner, f = shape.width, shape.attention_width, shape.feed_forward_width
+        norm1_D, norm2_D = (
+            weights(f"{at}.{name}.weight", d, dtype=torch.float32) for name in declared.norms
+        )
+        rows = 3 * inner // len(declared.qkv)
+        qkv_3ID = torch.cat(
+            [weights(f"{at}.{name}.weight", rows, d, dtype=wide) for name in declared.qkv]
+        )
+        query_ID, key_ID, value_ID = self._arrange_qkv(qkv_3ID).chunk(3)
+        value_ID, out_DI, scale1 = self._fitted(
+            norm1_D, value_ID, weights(f"{at}.{declared.out}.weight", d, inner, dtype=wide)
+        )
+        rows = (1 + bool(declared.gate)) * f // len(declared.up)
+        up = torch.cat(
+            [weights(f"{at}.{name}.weight", rows, d, dtype=wide) for name in declared.up]
+        )
+        *gate, first = up.chunk(2) if declared.gate else (up,)
+        up, down_DF, scale2 = self._fitted(
+            norm2_D, first, *gate, weights(f"{at}.{declared.down}.weight", d, f, dtype=wide)
+        )
+        qkv_3ID = torch.cat([query_ID.to(self._dtype), key_ID.to(self._dtype), value_ID])
+        return _RmsNormLayer(norm1_D, qkv_3ID, out_DI, norm2_D, up, down_DF, scale1, scale2)
+
+    def _fitted(
+        self, norm_D: Tensor, first_ID: Tensor, *others: Tensor
+    ) -> tuple[Tensor, Tensor, float]:
+        """Divide two successive products by powers of 2, so that neither can overflow fp16.
+
+        Between them is a ReLU, an average over tokens, or a gate: a factor of the first carries
+        over to the second. Before its weights are applied, a norm returns vectors of length
+        sqrt(D), which bounds both products. `others` are a gate's weights, shape (I, D), if there
+        is one, and the second weights, shape (D, I). A gate cannot be scaled: where its own
+        product could overflow, the first weights stay in fp32. Returns the first weights, after
+        those of the gate, the second, and the factor that restores the second product.
+        """
+        *gates, second_DI = others
+        if self._wide is self._dtype:
+            return torch.cat([*gates, first_ID]), second_DI, 1.0
+        reach = self.width**0.5
+        bound_I = (first_ID * norm_D).norm(dim=1) * reach
+        fits = True
+        for gate_ID in gates:  # an activation never exceeds its argument
+            gate_I = (gate_ID * norm_D).norm(dim=1) * reach
+            fits = float(gate_I.max()) < 2.0**FP16_BITS  # GPU sync
+            bound_I = bound_I * gate_I.clamp(min=1)
+        inner, outer = (
+            max(0, math.frexp(float(bound))[1] - FP16_BITS)  # GPU sync
+            for bound in (bound_I.max(), (second_DI.abs() @ bound_I).max())
+        )
+        first = torch.cat([*gates, first_ID * 2.0**-inner])
+        second_DI = second_DI * 2.0 ** (inner - outer)
+        return first.to(self._dtype) if fits else first, second_DI.to(self._dtype), 2.0**outer
+
+    def _hidden_states(
+        self, ids_T: Tensor, geometry: BatchGeometry, read: Set[int]
+    ) -> Iterator[Tensor]:
+        ops, eps = self._ops, self._eps
+        x_TD = self._embed_VD[ids_T]
+        delta_TD, scale = torch.zeros_like(x_TD, dtype=self._dtype), 1.0
+        for i, layer in enumerate(self._layers):
+            yield x_TD.add(delta_TD, alpha=scale) if i in read else x_TD
+            y_TD = ops.add_rms_norm_(x_TD, delta_TD, scale, layer.norm1_D, eps)
+            attended_TI = self._attend(y_TD, layer.qkv_3ID, None, geometry)
+            delta_TD = ops.linear(attended_TI, layer.out_DI)
+            y_TD = ops.add_rms_norm_(x_TD, delta_TD, layer.out_scale, layer.norm2_D, eps)
+            delta_TD = ops.linear(self._feed(y_TD, layer.up, None), layer.down_DF)
+            scale = layer.down_scale
+        if self._last_norm_D is None:
+            yield x_TD.add_(delta_TD, alpha=scale)
+        else:
+            yield ops.add_rms_norm_(x_TD, delta_TD, scale, self._last_norm_D, eps)
+
+
+def bias_by_distance(table_BH: Tensor) -> Tensor:
+    """Expand T5's bucketed bias to every distance up to `MAX_DISTANCE`.
+
+    Parameters
+    ----------
+    table_BH : Tensor, shape=(buckets, H)
+
+    Returns
+    -------
+    Tensor, shape=(H, 2 * MAX_DISTANCE + 1)
+        Column ``MAX_DISTANCE + d`` belongs to ``d = key - query``; dtype of `table_BH`.
+
+    References
+    ----------
+    Raffel et al., JMLR 21(140), 2020: half of the buckets per direction; the first half of
+    those are exact distances, the others are logarithmic up to a distance of 128.
+    """
+    half = len(table_BH) // 2
+    exact = half // 2
+    buckets = []
+    for distance in range(-MAX_DISTANCE, MAX_DISTANCE + 1):
+        bucket = abs(distance)
+        if bucket >= exact:
+            logarithmic = math.log(bucket / exact) / math.log(MAX_DISTANCE / exact)
+            bucket = min(exact + int(logarithmic * (half - exact)), half - 1)
+        buckets.append(bucket + half * (distance > 0))
+    return table_BH[torch.tensor(buckets, device=table_BH.device)].T.contiguous()
 
 
 def rotary_tables(positions: int, head_width: int, device: torch.device) -> tuple[Tensor, Tensor]:

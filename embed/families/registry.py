@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from abag.embed.families.ablang2 import ABLANG2
-from abag.embed.families.ankh3 import ANKH3
-from abag.embed.families.architecture import Config
 from abag.embed.families.bert import BERT, PROTBERT, ROBERTA, ROFORMER
 from abag.embed.families.composition import COMPOSITION
-from abag.embed.families.esm import ESM
-from abag.embed.families.esmc import ESMC
-from abag.embed.families.family import Family
-from abag.embed.families.swiglu import AMPLIFY, GLM2
-from abag.embed.families.t5 import ANKH, PROSTT5, T5
+from abag.embed.families.esm import ESM, ESMC
+from abag.embed.families.family import Config, Family
+from abag.embed.families.swiglu import ABLANG2, AMPLIFY, GLM2
+from abag.embed.families.t5 import ANKH, ANKH3, PROSTT5, T5
 
 
 class Alias(NamedTuple):
@@ -119,66 +115,6 @@ ALIASES: dict[str, Alias] = {
     "tiny-igt5": Alias("t5", random=True, licence=_RANDOM),
     "tiny-esm2": Alias("esm", random=True, licence=_RANDOM),
 }  # fmt: skip
-SHAPES: dict[str, Config] = {
-    "igt5": {
-        **T5.tiny_config,
-        "d_model": 1024, "d_ff": 16384, "d_kv": 128, "num_heads": 32, "num_layers": 24,
-    },
-    "esm2-650m": {
-        **ESM.tiny_config, "hidden_size": 1280, "intermediate_size": 5120,
-        "num_hidden_layers": 33, "num_attention_heads": 20,
-    },
-    "esm2-35m": {
-        **ESM.tiny_config, "hidden_size": 480, "intermediate_size": 1920,
-        "num_hidden_layers": 12, "num_attention_heads": 20,
-    },
-    "igbert": {
-        **PROTBERT.tiny_config, "hidden_size": 1024, "intermediate_size": 4096,
-        "num_hidden_layers": 30, "num_attention_heads": 16,
-    },
-    "antiberta2": {
-        **ROFORMER.tiny_config, "hidden_size": 1024, "intermediate_size": 4096,
-        "num_hidden_layers": 16, "num_attention_heads": 16,
-    },
-    "ab-roberta": {
-        **ROBERTA.tiny_config, "hidden_size": 768, "intermediate_size": 3072,
-        "num_hidden_layers": 12, "num_attention_heads": 12,
-    },
-    "ablang2": {
-        **ABLANG2.tiny_config, "hidden_embed_size": 480, "n_attn_heads": 20, "n_encoder_blocks": 12,
-    },
-    "ankh-base": {
-        **ANKH.tiny_config,
-        "d_model": 768, "d_ff": 3072, "d_kv": 64, "num_heads": 12, "num_layers": 48,
-    },
-    "ankh-large": {
-        **ANKH.tiny_config,
-        "d_model": 1536, "d_ff": 3840, "d_kv": 64, "num_heads": 16, "num_layers": 48,
-    },
-    "ankh3-large": {
-        **ANKH3.tiny_config,
-        "d_model": 1536, "d_ff": 3840, "d_kv": 64, "num_heads": 16, "num_layers": 48,
-    },
-    "esmc-300m": {
-        **ESMC.tiny_config, "hidden_size": 960, "intermediate_size": 2560,
-        "num_hidden_layers": 30, "num_attention_heads": 15,
-    },
-    "esmc-600m": {
-        **ESMC.tiny_config, "hidden_size": 1152, "intermediate_size": 3072,
-        "num_hidden_layers": 36, "num_attention_heads": 18,
-    },
-    "amplify-120m": {
-        **AMPLIFY.tiny_config, "hidden_size": 640, "intermediate_size": 2560,
-        "num_hidden_layers": 24, "num_attention_heads": 10,
-    },
-    "amplify-350m": {
-        **AMPLIFY.tiny_config, "hidden_size": 960, "intermediate_size": 3840,
-        "num_hidden_layers": 32, "num_attention_heads": 15,
-    },
-    "glm2-150m": {**GLM2.tiny_config, "dim": 640, "depth": 30, "heads": 10},
-    "glm2-650m": {**GLM2.tiny_config, "dim": 1280, "depth": 33, "heads": 20},
-}  # fmt: skip
-"""config.json of the default encoders and one of each architecture, as far as it decides speed."""
 
 
 class HubSource(NamedTuple):
@@ -205,7 +141,8 @@ def hub_source(name: str) -> HubSource:
 
 def family_of(config: Config) -> Family | None:
     """Return the family of a config.json; families of the same model_type differ in vocabulary."""
-    families = [family for family in FAMILIES.values() if family.reads(config)]
+    of_type = config.get("model_type")
+    families = [family for family in FAMILIES.values() if of_type and family.model_type == of_type]
     own = [family for family in families if config.get("vocab_size") in family.vocab_sizes]
     return next(iter(own + [f for f in families if not f.vocab_sizes]), None)
 

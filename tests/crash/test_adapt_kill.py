@@ -86,8 +86,7 @@ def main(folder, kills, seed):
     from forks import in_child, kill_anywhere
     from transformers import EsmModel, T5EncoderModel  # noqa: F401
 
-    import abag.embed.families.packed_layer_norm
-    import abag.embed.families.packed_rms_norm  # noqa: F401
+    import abag.embed.families.packed  # noqa: F401
     from abag.adapt.train import AdapterTraining
 
     torch.set_num_threads(1)

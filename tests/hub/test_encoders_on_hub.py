@@ -6,8 +6,9 @@ import pytest
 from fake_hub import Problem
 from transformers import EsmModel
 
-from abag.embed.encoders.identity import TINY_CONFIG, find_checkpoint, save_random_checkpoint
-from abag.embed.weights.checkpoints import BadCheckpoint, EncoderNotFound
+from abag.embed.encoders.identity import find_checkpoint
+from abag.embed.encoders.random_checkpoints import TINY_CONFIG, save_random_checkpoint
+from abag.embed.weights import BadCheckpoint, EncoderNotFound
 
 
 @pytest.fixture

@@ -3,14 +3,15 @@
 An encoder reads spans: tokens that attend to each other and to nothing else. A paired antibody is
 one span for IgT5 and two spans for an encoder that takes one chain; a long antigen chain is several
 overlapping windows. A pooling is a weighted sum over tokens, so each span carries one weight per
-token and pooling, and no later step needs to know about windows.
+token and pooling, and no later step needs to know about windows. Batches of spans are packed, or
+padded for other modules.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,16 +19,16 @@ from numpy.typing import NDArray
 from abag import AbagError
 from abag.embed.sequences.chains import RESIDUES, Chains, Kind
 
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
 TOKENS_VERSION = 1
 """Part of the fingerprint; changes if the ids, the windows or the pooling weights change."""
 WINDOW_RESIDUES = 1022
 """ESM-2 was trained on 1024 tokens, two of them special."""
 
 LongPolicy = Literal["window", "truncate", "error"]
-
-
-class TokenizerMismatch(AbagError):
-    """A checkpoint's tokenizer returns other ids than abag's vocabulary."""
 
 
 class SequenceTooLong(AbagError):
@@ -70,23 +71,36 @@ class Vocabulary:
         between = self.between_chains + 2 * (self.chain_tokens is not None)
         return max(self.window, self.max_residues + between) + self.special_tokens
 
+    @classmethod
+    def of(
+        cls, tokens: Mapping[str, int], *, unknown: str = "", start: str = "", end: str = "",
+        separator: str = "", pad: str = "", chain_tokens: tuple[str, str] | None = None,
+        **limits: Any,  # noqa: ANN401 - of the fields' own types
+    ) -> Self:  # fmt: skip
+        """Look up the residues and the named special tokens; `limits` are the other fields.
+
+        Raises
+        ------
+        KeyError
+            If a token is missing. Residues without one have the id of `unknown`.
+        """
+        ids = np.full(256, -1, dtype=np.int32)
+        for letter in RESIDUES:
+            ids[ord(letter)] = tokens[letter if letter in tokens else unknown]
+        given = {"start": start, "end": end, "separator": separator, "pad": pad}
+        limits |= {field: tokens[token] for field, token in given.items() if token}
+        if chain_tokens is not None:
+            limits["chain_tokens"] = tuple(tokens[token] for token in chain_tokens)
+        return cls(ids, **limits)
+
     def encode(self, chain: str) -> NDArray[np.int32]:
         """Return the residue ids of a chain, shape (L,), without special tokens."""
         return self.ids[np.frombuffer(chain.encode("ascii"), dtype=np.uint8)]
 
 
-def residue_ids(letters: str, first: int, other: int = -1) -> NDArray[np.int32]:
-    """Number residue letters from `first`; residues that `letters` lacks get the id `other`.
-
-    Returns
-    -------
-    ndarray, shape=(256,), dtype=int32
-        See `Vocabulary.ids`.
-    """
-    table = np.full(256, -1, dtype=np.int32)
-    table[[ord(c) for c in RESIDUES]] = other
-    table[[ord(c) for c in letters]] = np.arange(first, first + len(letters))
-    return table
+def number_tokens(tokens: str) -> dict[str, int]:
+    """Number tokens, separated by spaces, from 0."""
+    return {token: i for i, token in enumerate(tokens.split())}
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,3 +305,138 @@ class Layout:
         if self.vocabulary.has_cls:
             span.weights[0, 1] = 1
         return span
+
+
+# --- batches --------------------------------------------------------------------------------------
+
+
+class BatchTooLarge(AbagError):
+    """A single span exceeds the token budget."""
+
+
+def longest_first(lengths: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the stable order by descending length, shape (N,): memory peaks in the first batch."""
+    return np.argsort(-np.asarray(lengths, dtype=np.int64), kind="stable")
+
+
+@dataclass(frozen=True, slots=True)
+class PackedBatch:
+    """Spans laid end to end, without padding: T tokens, N spans, S sequences, P poolings."""
+
+    ids: NDArray[np.int32]  # shape (T,)
+    offsets: NDArray[np.int32]  # shape (N + 1,); span i is ids[offsets[i]:offsets[i + 1]]
+    weights: NDArray[np.float32]  # shape (T, P): of each token in each pooling
+    sequences: NDArray[np.int64]  # shape (S,), in order of their first token
+    bounds: NDArray[np.int32]  # shape (S + 1,); sequence s owns tokens bounds[s]:bounds[s + 1]
+    continues: bool  # whether the last sequence has further spans in the next batch
+
+    @property
+    def max_length(self) -> int:
+        """Tokens in the longest span."""
+        return int(np.diff(self.offsets).max())
+
+
+def fill_batches(
+    spans: Iterable[tuple[int, TokenSpan]], budget_tokens: int
+) -> Iterator[PackedBatch]:
+    """Fill batches of at most `budget_tokens` with spans; those of a sequence are consecutive.
+
+    Raises
+    ------
+    BatchTooLarge
+        If one span alone exceeds the budget.
+    """
+    held: list[tuple[int, TokenSpan]] = []
+    tokens = 0
+    for sequence, span in spans:
+        length = len(span.ids)
+        if length > budget_tokens:
+            msg = (
+                f"--batch-tokens {budget_tokens}: a sequence has {length} tokens; "
+                f"give --batch-tokens {length} or more"
+            )
+            raise BatchTooLarge(msg)
+        if tokens + length > budget_tokens:
+            yield pack_spans(held, continues=held[-1][0] == sequence)
+            held, tokens = [], 0
+        held.append((sequence, span))
+        tokens += length
+    if held:
+        yield pack_spans(held)
+
+
+def pack_spans(spans: Sequence[tuple[int, TokenSpan]], *, continues: bool = False) -> PackedBatch:
+    """Lay spans, each given with its sequence, end to end."""
+    offsets = np.zeros(len(spans) + 1, dtype=np.int32)
+    np.cumsum([len(span.ids) for _, span in spans], out=offsets[1:])
+    owner = np.array([sequence for sequence, _ in spans], dtype=np.int64)
+    first = np.flatnonzero(np.r_[True, owner[1:] != owner[:-1]])
+    return PackedBatch(
+        ids=np.concatenate([span.ids for _, span in spans]),
+        offsets=offsets,
+        weights=np.concatenate([span.weights for _, span in spans]),
+        sequences=owner[first],
+        bounds=np.r_[offsets[first], offsets[-1]].astype(np.int32),
+        continues=continues,
+    )
+
+
+def pad_batch(
+    batch: PackedBatch, pad_id: int, device: torch.device
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Copy a batch into one padded row per span, L tokens wide.
+
+    Returns
+    -------
+    ids_NL : Tensor, shape=(N, L), dtype=int64
+    is_token_NL : Tensor, shape=(N, L), dtype=bool
+        False is padding.
+    """
+    import torch
+
+    lengths_N = torch.from_numpy(batch.offsets).diff()
+    is_token_NL = torch.arange(batch.max_length)[None, :] < lengths_N[:, None]
+    ids_NL = torch.full(is_token_NL.shape, pad_id, dtype=torch.int64)
+    ids_NL[is_token_NL] = torch.from_numpy(batch.ids).long()
+    return ids_NL.to(device), is_token_NL.to(device)
+
+
+def pool_tokens(hidden_TD: Tensor, weights_TP: Tensor, bounds: Tensor) -> Tensor:
+    """Sum each sequence's token vectors with the weights of each pooling.
+
+    Parameters
+    ----------
+    hidden_TD : Tensor, shape=(T, D), dtype=float32, bfloat16 or float16
+    weights_TP : Tensor, shape=(T, P), dtype=float32
+    bounds : Tensor, shape=(S + 1,), dtype=int64
+        Sequence ``s`` owns tokens ``bounds[s]:bounds[s + 1]``; none is empty.
+
+    Returns
+    -------
+    Tensor, shape=(S, P, D), dtype=float32
+        Summed in fp32 whatever the input type.
+    """
+    import torch
+
+    weighted = (hidden_TD.float() * w_T[:, None] for w_T in weights_TP.T)
+    sums = [torch.segment_reduce(x_TD, "sum", offsets=bounds, axis=0) for x_TD in weighted]
+    return torch.stack(sums, dim=1)
+
+
+class LayerPooling:
+    """Pools the token vectors of selected layers while an encoder runs.
+
+    Layers are numbered as in transformers' ``hidden_states``: 1 is the output of the first layer.
+    Only the output of the last layer is normalised. `weights_TP` and `bounds` are those of
+    `pool_tokens`.
+    """
+
+    def __init__(self, layers: Sequence[int], weights_TP: Tensor, bounds: Tensor) -> None:
+        self.layers = frozenset(layers)
+        self._weights_TP, self._bounds = weights_TP, bounds
+        self.pooled: dict[int, Tensor] = {}  # by layer: shape (S, P, D), dtype float32
+
+    def add(self, layer: int, hidden_TD: Tensor) -> None:
+        """Pool the token vectors of a layer, shape (T, D), if it is one of those selected."""
+        if layer in self.layers:
+            self.pooled[layer] = pool_tokens(hidden_TD, self._weights_TP, self._bounds)

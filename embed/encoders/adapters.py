@@ -35,11 +35,7 @@ from abag.embed.store.store_files import (
     AdapterDamaged,
     write_adapter_files,
 )
-from abag.embed.weights.checkpoints import (
-    Adapter,
-    AdapterMismatch,
-    EncoderCheckpoint,
-)
+from abag.embed.weights import Adapter, AdapterMismatch, EncoderCheckpoint
 
 if TYPE_CHECKING:
     from abag.embed.sequences.chains import Kind

@@ -1,1 +1,0 @@
-"""Sequences to packed batches of tokens, and token vectors to one vector per sequence."""
