@@ -286,6 +286,7 @@ def plan(
     affinity_type: str | None = None,
     price_per_hour: float | None = None,
     store: Path | str | None = None,
+    all_gpus: bool = False,
 ) -> Plan: ...
 def predict(
     table: TableLike,

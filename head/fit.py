@@ -5,6 +5,7 @@ The table is read and split before torch is imported, so that errors in it are r
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -82,6 +83,7 @@ def _fit(
 ) -> RunSummary:
     stage("reading", READING_SHARE)
     inputs = read_inputs(table, store, config, run)
+    config = replace(config, antibody_region=inputs.region)
     record = describe_inputs(config, inputs)
     if (finished := finished_summary(run, record)) is not None:
         say(f"{run}: nothing to do, this run has finished")

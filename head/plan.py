@@ -1,8 +1,8 @@
 """What `abag embed` and `abag fit` would do with a table, and how long it would take.
 
-Nothing is encoded or written. Speeds were measured on one H200 (benchmarks/results). All other
-times are scaled by the speed of matrix products and marked as estimates, except those from the
-speed at which a store was written.
+Nothing is encoded or written. Speeds were measured on one H100 and one H200 (benchmarks/results).
+All other times are scaled by the speed of matrix products and marked as estimates, except those
+from the speed at which a store was written.
 """
 
 from __future__ import annotations
@@ -105,9 +105,13 @@ GPUS: Mapping[str, Gpu] = {
     "T4": Gpu(65, False), "L4": Gpu(121, True), "V100": Gpu(125, False),
     "A100": Gpu(312, True), "H100": Gpu(989, True), "H200": Gpu(989, True),
 }  # fmt: skip
-MEASURED_ON = "H200"
+MEASURED_ON = ("H100", "H200")
+SHOWN_GPUS = ("T4", "H100")
+"""The free GPU of Colab and the fastest that is easy to rent; --all-gpus lists all."""
 PEAK_REACHED = 0.81
 """Share of the published peak that a matrix product reached on the H200."""
+CORE_FLOPS = 50e9
+"""Of fp32 products on one core of a server; a measured rate would change from call to call."""
 
 
 class SequencePlan(TypedDict):
@@ -197,7 +201,8 @@ def plan(
     size = FitSize(rows, unique, (widths[0], widths[1]))
     size = size._replace(variants=are_variants(read.antibodies, size))
     work = _Work(encoders, tokens, size, chosen.price_per_hour)
-    machines = {n: _on_gpu(gpu, work, measured=n == MEASURED_ON) for n, gpu in GPUS.items()}
+    shown = GPUS if chosen.all_gpus else SHOWN_GPUS
+    machines = {n: _on_gpu(GPUS[n], work, measured=n in MEASURED_ON) for n in shown}
     work = work._replace(cores=count_cores())
     name, here = _on_this_machine(work)
     seen = None if chosen.store is None else _at_store_speed(chosen.store, work, here)
@@ -309,13 +314,13 @@ def _on_gpu(gpu: Gpu, work: _Work, *, measured: bool) -> MachinePlan:
     speeds = work.speeds()
     if speeds is None:
         return {"embed_s": None, "measured": False}
-    relative = gpu.tflops / GPUS[MEASURED_ON].tflops
+    relative = gpu.tflops / GPUS["H200"].tflops
     rates = [(speed.packed if gpu.packed else speed.grouped) * relative for speed in speeds]
     # half-precision weights of the larger encoder, and activations of 16k tokens
     memory_gib = max(speed.weights for speed in speeds) * 2 / 2**30 + 6
     embed_s = sum(n / rate for n, rate in zip(work.tokens, rates, strict=True))
     path = "" if gpu.packed else " in fp16 without Triton"
-    basis = f"estimate: {relative:.0%} of the speed of an {MEASURED_ON}{path}"
+    basis = f"estimate: {relative:.0%} of the speed of an H200{path}"
     if not all(speed.measured for speed in speeds):
         measured, basis = False, "estimate from the number of weights"
     elif measured:
@@ -324,7 +329,7 @@ def _on_gpu(gpu: Gpu, work: _Work, *, measured: bool) -> MachinePlan:
 
 
 def _on_this_machine(work: _Work) -> tuple[str, MachinePlan]:
-    """Name and estimate this machine from the speed of its matrix products."""
+    """Name and estimate this machine: a GPU by the speed of its matrix products."""
     from abag.core.device import device_name, measure_matmul_flops, plan_device
 
     device, speeds = plan_device(), work.speeds()
@@ -332,13 +337,12 @@ def _on_this_machine(work: _Work) -> tuple[str, MachinePlan]:
     name = f"this machine ({device_name(device.device) if on_gpu else 'CPU'})"
     if speeds is None:
         return name, {"embed_s": None, "measured": False}
-    flops = measure_matmul_flops(device)
     if on_gpu:
-        gpu = Gpu(flops / PEAK_REACHED / 1e12, packed=device.precision == "bf16")
-        return name, _on_gpu(gpu, work, measured=False)
+        tflops = measure_matmul_flops(device) / PEAK_REACHED / 1e12
+        return name, _on_gpu(Gpu(tflops, device.precision == "bf16"), work, measured=False)
     products = sum(2 * speed.weights * n for speed, n in zip(speeds, work.tokens, strict=True))
     memory_gib = max(speed.weights for speed in speeds) * 4 / 2**30 + 2
-    embed_s, basis = products / (0.5 * flops), "estimate from the speed of matrix products"
+    embed_s, basis = products / (0.5 * CORE_FLOPS * work.cores), "estimate from the number of cores"
     return name, work.estimate(embed_s, memory_gib, basis, on_gpu=False, measured=False)
 
 
@@ -408,7 +412,7 @@ def _describe_machines(machines: Mapping[str, MachinePlan], *, verbose: bool) ->
     fits = any(_fit_counts(one) for one in known.values())
     sessions = any(n > 1 for one in known.values() for n in one["sessions"].values())
     prices = any(one["price"] is not None for one in known.values())
-    hours = "/".join(length.removesuffix(" h") for length in next(iter(known.values()))["sessions"])
+    hours = " / ".join(next(iter(known.values()))["sessions"])
     titles = ["machine", "embed"]
     titles += ["fit", f"{DEFAULT_FOLDS} folds"] * fits + ["memory"]
     rows = [titles + ["sessions"] * sessions + ["price"] * prices]
@@ -423,7 +427,7 @@ def _describe_machines(machines: Mapping[str, MachinePlan], *, verbose: bool) ->
         rows.append(row)
     measured = [f"{name} {one['basis']}" for name, one in known.items() if one["measured"]]
     others = "others are estimates" if measured else "all are estimates"
-    notes = [*measured, others] + [f"Colab sessions needed ({hours} h each)"] * sessions
+    notes = [*measured, others] + [f"Colab sessions needed ({hours} each)"] * sessions
     lines = [*align(rows, numbers=True), f"times: {'; '.join(notes)}"]
     return lines + [f"{name}: {one['basis']}" for name, one in known.items() if verbose]
 

@@ -78,9 +78,8 @@ OPTIONS = {
     "trials",
     "evaluate": "affinity-type antigen bad-rows column json predictions run store",
     "report": "json",
-    "plan": "affinity-type antibody-encoder antibody-region antigen antigen-encoder bad-rows "
-    "chains "
-    "column floor json label limit price-per-hour replicates store verbose",
+    "plan": "affinity-type all-gpus antibody-encoder antibody-region antigen antigen-encoder "
+    "bad-rows chains column floor json label limit price-per-hour replicates store verbose",
     "demo": "force",
     "share": "json license private to",
     "doctor": "antibody-encoder antigen-encoder device json store",
@@ -323,6 +322,24 @@ def test_both_stages_run_from_the_command_line_and_again_to_no_effect(pairs, tmp
     again = run(*arguments, "--split", "random")
     assert json.loads(again.stdout) == first
     assert "nothing to do" in again.stderr
+
+
+CH1 = "ASTKGPSVFPLAPSSKSTSGGTAALGCLVKDYFPEPVTVSWNSGALTSGVHTFPAVLQSSGLYSLSSVVTVPSSSLGTQ"
+
+
+def test_fit_cuts_antibodies_as_they_were_cut_for_the_store(tmp_path):
+    table, store, where = tmp_path / "fabs.csv", tmp_path / "store", tmp_path / "run"
+    demo_table().head(160).assign(heavy=lambda t: t["heavy"] + CH1).to_csv(table, index=False)
+    run("embed", table, "--store", store, *COMPOSITION, "--antibody-region", "fv")
+    arguments = ["fit", table, "--store", store, "--run", where, "--head", "ridge"]
+    arguments += ["--split", "random"]
+    assert "cut to their variable domains, as in the store" in run(*arguments).stderr
+    assert json.loads((where / "config.json").read_text())["antibody_region"] == "fv"
+    assert "nothing to do" in run(*arguments, "--antibody-region", "fv").stderr
+    other = ["--store", tmp_path / "other", *COMPOSITION, "--limit", 80]
+    run("embed", table, *other)  # neither as given nor cut
+    arguments[3], arguments[5] = tmp_path / "other", tmp_path / "second"
+    assert "antibody sequences of" in run(*arguments, code=1).stderr
 
 
 def test_a_tilde_is_the_home_folder_wherever_a_path_enters(pairs, tmp_path, monkeypatch):

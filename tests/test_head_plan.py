@@ -69,7 +69,7 @@ def test_igt5_reads_heavy_and_light_in_one_span_with_two_special_tokens():
 
 
 def test_a_longer_table_takes_longer_and_a_faster_gpu_less():
-    short, long = plan(table(20)), plan(table(200))
+    short, long = plan(table(20), all_gpus=True), plan(table(200), all_gpus=True)
     for name in GPUS:
         assert short["machines"][name]["embed_s"] < long["machines"][name]["embed_s"]
     times = [long["machines"][name]["embed_s"] for name in ("T4", "V100", "L4", "A100", "H200")]
@@ -78,7 +78,7 @@ def test_a_longer_table_takes_longer_and_a_faster_gpu_less():
 
 def test_only_measured_times_are_not_marked_as_estimates():
     lines = describe_plan(plan(table()), verbose=True)
-    assert "times: H200 from measured tokens/s; others are estimates" in lines
+    assert "times: H100 from measured tokens/s; others are estimates" in lines
     assert any("estimate" in line and line.startswith("this machine") for line in lines)
     other = describe_plan(plan(table(), antibody_encoder="antiberty"))
     assert other[-1] == "times: all are estimates"
@@ -100,12 +100,19 @@ def test_times_come_from_the_speed_of_a_store_written_here(tmp_path):
 
 
 def test_a_gpu_without_bf16_is_estimated_from_its_own_path():
-    lines = describe_plan(plan(table()), verbose=True)
+    lines = describe_plan(plan(table(), all_gpus=True), verbose=True)
     assert "T4: estimate: 7% of the speed of an H200 in fp16 without Triton" in lines
     assert "L4: estimate: 12% of the speed of an H200" in lines
     assert "H200: from measured tokens/s" in lines
     other = describe_plan(plan(table(), antigen_encoder="esm2-8m"), verbose=True)
-    assert sum("estimate from the number of weights" in line for line in other) == len(GPUS)
+    assert sum("estimate from the number of weights" in line for line in other) == 2
+
+
+def test_two_gpus_and_this_machine_are_shown_and_the_same_twice():
+    first, second = plan(table()), plan(table())
+    assert [name.partition(" (")[0] for name in first["machines"]] == ["T4", "H100", "this machine"]
+    assert first["machines"] == second["machines"]
+    assert {*plan(table(), all_gpus=True)["machines"]} >= {*GPUS}
 
 
 def test_affinity_types_are_kept_apart_in_a_plan_too():
@@ -307,4 +314,4 @@ def test_the_text_of_a_plan_fits_into_twenty_lines_of_80_columns():
     tables = [line for line in lines if "  " in line.strip()]
     assert max(map(len, tables)) <= 80
     assert any("8 GiB    25/9/5" in line for line in tables)
-    assert lines[-1].endswith("Colab sessions needed (4/12/24 h each)")
+    assert lines[-1].endswith("Colab sessions needed (4 h / 12 h / 24 h each)")

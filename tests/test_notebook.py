@@ -14,6 +14,7 @@ import time
 import venv
 import zipfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import nbformat
 import pandas as pd
@@ -120,6 +121,19 @@ def test_the_notebook_installs_what_source_names_or_a_wheel_in_its_folder(source
     assert source(tmp_path) == "abag-work/abag-0.1.0.tar.gz"
     (tmp_path / "abag-work" / "abag-0.1.0-py3-none-any.whl").touch()
     assert source(tmp_path).endswith(".whl")
+
+
+def test_on_colab_a_wheel_can_be_uploaded_and_is_kept(source, tmp_path, monkeypatch):
+    uploaded = {"abag-0.1.0-py3-none-any.whl": b"wheel"}
+    colab = SimpleNamespace(files=SimpleNamespace(upload=lambda: uploaded))
+    monkeypatch.setitem(sys.modules, "google.colab", colab)
+    monkeypatch.setenv("ABAG_WORK", str(tmp_path / "drive"))
+    (tmp_path / "drive").mkdir()
+    wheel = tmp_path / "drive" / "abag-0.1.0-py3-none-any.whl"
+    assert source(tmp_path) == str(wheel)
+    assert wheel.read_bytes() == b"wheel"
+    uploaded.clear()  # the next session finds it on Drive
+    assert source(tmp_path) == str(wheel)
 
 
 def test_a_missing_source_is_one_clear_line(source, tmp_path):

@@ -41,3 +41,4 @@ class PlanOptions(LabelOptions, TableOptions, EncoderOptions, group="Hardware"):
     store: Path | str | None = option(
         None, help="Store written on this machine, to take its encoding speed from."
     )
+    all_gpus: bool = option(False, help="List six GPU models beside this machine, not only two.")

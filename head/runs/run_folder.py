@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from abag.embed.sequences.chains import Kind
+    from abag.embed.sequences.options import AntibodyRegion
+    from abag.embed.sequences.pairs import SequenceTable
     from abag.head.runs.summary import RunSummary
 
 
@@ -53,6 +55,8 @@ class RunInputs:
     pairs: LabelledPairs
     store: Store
     vectors: dict[Kind, StoredVectors]
+    region: AntibodyRegion = "as-given"
+    """Of the antibodies whose vectors these are."""
 
 
 def read_inputs(
@@ -64,17 +68,25 @@ def read_inputs(
     """Read the labelled pairs of a table and their vectors, and report what was read.
 
     Of several encoders in the store, those of `run` are used, if it was started and none is given.
+    Antibodies are cut to their variable domains if the store holds them so and not as given.
 
     Raises
     ------
     AbagError
         If the table, a label or the store is invalid, or the store lacks a sequence.
     """
-    pairs = label_pairs(read_pairs(table, config), config)
+    opened = open_store(store)
+    read = read_pairs(table, config)
+    region = config.antibody_region
+    if region == "as-given" and not _has_antibodies(opened, read):
+        cut = read_pairs(table, replace(config, antibody_region="fv"))
+        if _has_antibodies(opened, cut):
+            say("antibodies: cut to their variable domains, as in the store (--antibody-region fv)")
+            read, region = cut, "fv"
+    pairs = label_pairs(read, config)
     report_counts(pairs)
     for problem in label_sense(pairs.table, config.label)[1]:
         say(f"{pairs.table.source}: {problem}")
-    opened = open_store(store)
     path = run and run / "config.json"
     before = read_json(path) if path and path.exists() else {}
     vectors = {}
@@ -83,7 +95,13 @@ def read_inputs(
         if chosen["encoder"] is None and known in {f.fingerprint for f in opened.folders(kind)}:
             chosen["encoder"] = known
         vectors[kind] = read_vectors(opened, pairs.table, kind, **chosen)
-    return RunInputs(pairs, opened, vectors)
+    return RunInputs(pairs, opened, vectors, region)
+
+
+def _has_antibodies(store: Store, table: SequenceTable) -> bool:
+    """Whether an encoder of a store has the vectors of all antibodies of a table."""
+    keys = table.antibodies.keys
+    return any(not folder.missing(keys).any() for folder in store.folders("antibody"))
 
 
 def describe_inputs(config: FitConfig, inputs: RunInputs) -> dict[str, Any]:

@@ -174,6 +174,7 @@ def _sweep(
         raise BadOption(refusal(flag(given[0])))
     config = FitConfig.from_keywords(options, "sweep")
     inputs = read_inputs(table, store, config)
+    config = replace(config, antibody_region=inputs.region)
     config, split = _hold_out_test(inputs.pairs, config)
     problem, record = _define_search(inputs, config, split, own.folds)
     wanted = own.trials or (0 if own.final else TRIALS)
