@@ -13,10 +13,10 @@ from torch import Tensor, nn
 
 from abag.core.arrays import distinct
 from abag.core.device import default_batch_tokens, to_device
+from abag.embed.encode import encode_stream
 from abag.embed.encoders.loading import load_encoder
 from abag.embed.encoders.lora import LoraEncoder, fit_lora
 from abag.embed.packing import longest_first, pack_spans, pool_tokens
-from abag.embed.stream import encode_stream
 from abag.head.data.vectors import Standardizer
 
 if TYPE_CHECKING:

@@ -39,7 +39,6 @@ STAGES = {
         "identify encoders": "abag.embed.embed:identify_for",
         "distinct sequences": "abag.embed.job:KindJob.survey",
         "start the device": "abag.embed.embed:_announce",
-        "check the checkpoints": "abag.embed.embed:_check_encoders",
         "look up": "abag.embed.job:KindJob.look_up",
         "load encoders": "abag.embed.encode:build_encoder",
         "encode and commit": "abag.embed.encode:encode_share",

@@ -26,6 +26,7 @@ from abag.core.cache import cache_dir, keeping_kernels
 from abag.core.device import DevicePlan, default_batch_tokens, plan_device
 from abag.core.files import remove_quietly, write_bytes
 from abag.core.messages import first_line, size_text
+from abag.embed.encode import encode_stream
 from abag.embed.encoders.identity import Identity, find_checkpoint
 from abag.embed.encoders.loading import load_encoder
 from abag.embed.encoders.random_checkpoints import save_random_checkpoint
@@ -38,7 +39,6 @@ from abag.embed.sequences.chains import STANDARD_RESIDUES, Chains, Kind
 from abag.embed.store.filesystem import is_unmounted_drive
 from abag.embed.store.spool import spooled_rows
 from abag.embed.store.store import open_store
-from abag.embed.stream import encode_stream
 from abag.embed.weights import EncoderCheckpoint, EncoderNotFound
 
 State = Literal["PASS", "WARN", "FAIL"]

@@ -12,13 +12,13 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NotRequired, TypeAlias, TypedDict, cast
 
 from abag import AbagError
 from abag.core.messages import bar, detail, note, reporting, say
 from abag.core.options import EncoderOptions
-from abag.embed.encoders.identity import Identity
 from abag.embed.families.registry import known_alias
 from abag.embed.job import KindJob, check_layers, identify_for
 from abag.embed.options import EmbedOptions
@@ -193,45 +193,31 @@ def _embed(
 
     `expected` holds the fingerprints that the encoders must have; None accepts any.
     """
-    started_by_us = rank is not None
+    first = rank is None and not rank_here().number
     rank = rank or rank_here()
-    first = not rank.number and not started_by_us
-    encoders = dict(zip(KINDS, names, strict=True))
     with reporting(bars=options.progress, silent=not options.progress), ExitStack() as files:
         ranks, device = _choose_devices(options, rank)
         partitions = [files.enter_context(Partitions(kind)) for kind in options.kinds]
         reading = _read(table, options, partitions)
-        identities = [_identify(encoders[p.kind], p.kind, options, expected) for p in partitions]
-        check_layers(identities, options.layers or ())
-        jobs = [KindJob(identity, device, options) for identity in identities]
-        for job, part in zip(jobs, partitions, strict=True):
-            job.survey(part)
-        opened = open_store(store, create=True)
-        if first:
-            publish_spools(opened.path)
-        for job in jobs:
-            job.look_up(opened, rank)
+        jobs = _identify(partitions, names, device, options, expected)
+        opened = _look_up(store, jobs, rank, first=first)
         if first:
             _announce(reading, jobs, device)
             if options.skipped is not None:
                 reading.skipped.write(Path(options.skipped))
-        to_do, noted = [job for job in jobs if job.missing], reading if first else None
-        for job in to_do:
-            if job.options.ray is None and (text := job.change_of_precision()):
-                say(f"note: {text}")
-        if not to_do:
-            seconds = [0.0] * len(jobs)
-        elif options.ray is not None:
-            seconds = _on_ray(jobs, opened, noted, encoders)
-        elif ranks > 1:
-            _begin(jobs, opened, noted)
-            alone = replace(options, devices=None)
-            seconds = _seconds_of(launch(ranks, _as_rank, table, store, names, alone), jobs)
-        else:
-            _begin(jobs, opened, noted)
-            seconds = _encode_here(jobs, rank, reading.rows, meanwhile)
-            if first and rank.world > 1:
-                seconds = [s + j.wait_for_others() for s, j in zip(seconds, jobs, strict=True)]
+        seconds = [0.0] * len(jobs)
+        begin = partial(_create_folders, jobs, opened, reading if first else None)
+        if any(job.missing for job in jobs):
+            if options.ray is not None:
+                seconds = _on_ray(jobs, opened, names, begin)
+            elif ranks > 1:
+                begin()
+                alone = replace(options, devices=None)
+                shares = launch(ranks, _as_rank, table, store, names, alone)
+                seconds = _seconds_of(shares, jobs)
+            else:
+                begin()
+                seconds = _encode_here(jobs, rank, reading.rows, meanwhile, first=first)
     return _summary(reading, jobs, seconds, rank)
 
 
@@ -262,22 +248,75 @@ def _read(table: TableLike, options: EmbedOptions, partitions: Sequence[Partitio
 
 
 def _identify(
-    name: str, kind: Kind, options: EmbedOptions, expected: Mapping[Kind, str] | None
-) -> Identity:
-    """Find an encoder; raise `OtherEncoder` if its fingerprint is not the expected one."""
-    identity = identify_for(name, kind, options)
-    wanted = (expected or {}).get(kind, identity.fingerprint)
-    if identity.fingerprint != wanted:
-        msg = (
-            f"{kind} encoder {name}: its fingerprint is {identity.fingerprint}; expected {wanted}, "
-            f"that of the encoder used in training. Give that checkpoint as --{kind}-encoder, "
-            "or a --store that holds its vectors."
-        )
-        raise OtherEncoder(msg)
-    return identity
+    partitions: Sequence[Partitions],
+    names: tuple[str, str],
+    device: str,
+    options: EmbedOptions,
+    expected: Mapping[Kind, str] | None,
+) -> list[KindJob]:
+    """Find the encoder of each kind, and check that it can encode the sequences."""
+    of_kind = dict(zip(KINDS, names, strict=True))
+    jobs = []
+    for part in partitions:
+        name = of_kind[part.kind]
+        identity = identify_for(name, part.kind, options)
+        wanted = (expected or {}).get(part.kind, identity.fingerprint)
+        if identity.fingerprint != wanted:
+            msg = (
+                f"{part.kind} encoder {name}: its fingerprint is {identity.fingerprint}; expected "
+                f"{wanted}, that of the encoder used in training. Give that checkpoint as "
+                f"--{part.kind}-encoder, or a --store that holds its vectors."
+            )
+            raise OtherEncoder(msg)
+        jobs.append(KindJob(identity, device, options))
+    check_layers([job.identity for job in jobs], options.layers or ())
+    for job, part in zip(jobs, partitions, strict=True):
+        job.survey(part)
+    return jobs
 
 
-def _begin(jobs: Sequence[KindJob], store: Store, reading: TableTotals | None) -> None:
+def _look_up(store: Path | str, jobs: Sequence[KindJob], rank: Rank, *, first: bool) -> Store:
+    """Open the store, and find what it lacks."""
+    opened = open_store(store, create=True)
+    if first:
+        publish_spools(opened.path)
+    for job in jobs:
+        job.look_up(opened, rank)
+    for job in jobs:
+        if job.missing and job.options.ray is None and (text := job.change_of_precision()):
+            note(text)
+    return opened
+
+
+def _announce(reading: TableTotals, jobs: Sequence[KindJob], device: str) -> None:
+    """Say what was read, what is done to it, and where; the summary counts what was encoded."""
+    options = jobs[0].options
+    if not any(job.missing for job in jobs):
+        place = "nothing to encode"
+    elif options.ray is not None:
+        place = "running on Ray"
+    else:
+        from abag.core.device import plan_device
+
+        plan = plan_device(device, options.precision)
+        place = f"running on {plan.reason}, {plan.precision}"
+    detail(f"{reading.source}: {reading.rows:,} rows; {place}")
+    forms = sum((job.forms for job in jobs), Counter())
+    counts = count_changes(forms, sum(job.replaced for job in jobs))
+    counts["line_breaks"] = reading.line_breaks
+    for line in reading.ignored + describe_counts(counts, reading.skipped, reading.light_only):
+        say(f"  {line}")
+    for job in jobs:
+        for line in job.remarks():
+            say(f"  {line}")
+    checkpoints = [job.identity.checkpoint for job in jobs]
+    for name, origin in dict.fromkeys((c.name, c.origin) for c in checkpoints):
+        alias = known_alias(name, origin)
+        if alias is not None and not alias.commercial:
+            note(f"{name}: the licence of its weights, {alias.licence}, forbids commercial use")
+
+
+def _create_folders(jobs: Sequence[KindJob], store: Store, reading: TableTotals | None) -> None:
     """Create the folders; with `reading`, record what this run will do for `store info`."""
     for job in jobs:
         job.create_folder(store)
@@ -294,7 +333,7 @@ def _begin(jobs: Sequence[KindJob], store: Store, reading: TableTotals | None) -
 
 
 def _encode_here(
-    jobs: Sequence[KindJob], rank: Rank, rows: int, meanwhile: Meanwhile
+    jobs: Sequence[KindJob], rank: Rank, rows: int, meanwhile: Meanwhile, *, first: bool
 ) -> list[float]:
     """Encode the share of this process; return the seconds of each kind."""
     from abag.embed.encode import encode_share
@@ -302,7 +341,10 @@ def _encode_here(
     devices = {job.plan.device.type for job in jobs if job.missing}
     device = "cuda" if "cuda" in devices else "cpu"
     with meanwhile(device, rows) if rank.world == 1 else nullcontext():
-        return [encode_share(job, rank) for job in jobs]
+        seconds = [encode_share(job, rank) for job in jobs]
+    if first and rank.world > 1:
+        seconds = [s + job.wait_for_others() for s, job in zip(seconds, jobs, strict=True)]
+    return seconds
 
 
 def _as_rank(
@@ -320,22 +362,19 @@ def _seconds_of(shares: Sequence[EmbedSummary], jobs: Sequence[KindJob]) -> list
 
 
 def _on_ray(
-    jobs: Sequence[KindJob],
-    store: Store,
-    reading: TableTotals | None,
-    encoders: Mapping[Kind, str],
+    jobs: Sequence[KindJob], store: Store, names: tuple[str, str], begin: Callable[[], None]
 ) -> list[float]:
-    """Encode on a Ray cluster; return the seconds of each kind."""
+    """Encode on a Ray cluster, which must be there to `begin`; return the seconds of each kind."""
     from abag.embed.ray_cluster import cluster, encode_on
 
-    seconds, options = [], jobs[0].options
-    with cluster(options.ray or "") as resource:
-        _begin(jobs, store, reading)
-        resource = "CPU" if options.device == "cpu" else resource
+    seconds, options, of_kind = [], jobs[0].options, dict(zip(KINDS, names, strict=True))
+    with cluster(options.ray or "") as found:
+        begin()
+        resource = "CPU" if options.device == "cpu" else found
         for job in jobs:
             start_s = time.perf_counter()
             status.start_encoding(job.folder.path)
-            encode_on(resource, job, encoders[job.kind], store.path.resolve())
+            encode_on(resource, job, of_kind[job.kind], store.path.resolve())
             job.check_complete()
             seconds.append(time.perf_counter() - start_s)
     return seconds
@@ -356,52 +395,3 @@ def _summary(
     }  # fmt: skip
     totals = {"rows": reading.rows, "skipped_rows": len(reading.skipped)}
     return cast("EmbedSummary", kinds | totals)
-
-
-def _announce(reading: TableTotals, jobs: Sequence[KindJob], device: str) -> None:
-    """Say what was read, what will be encoded, and where."""
-    detail(f"{reading.source}: {reading.rows:,} rows; {_describe_place(jobs, device)}")
-    forms = sum((job.forms for job in jobs), Counter())
-    counts = count_changes(forms, sum(job.replaced for job in jobs))
-    counts["line_breaks"] = reading.line_breaks
-    for line in reading.ignored + describe_counts(counts, reading.skipped, reading.light_only):
-        say(f"  {line}")
-    for job in jobs:
-        _announce_kind(job)
-    checkpoints = [job.identity.checkpoint for job in jobs]
-    for name, origin in dict.fromkeys((c.name, c.origin) for c in checkpoints):
-        alias = known_alias(name, origin)
-        if alias is not None and not alias.commercial:
-            note(f"{name}: the licence of its weights, {alias.licence}, forbids commercial use")
-
-
-def _describe_place(jobs: Sequence[KindJob], device: str) -> str:
-    """Say where the missing sequences are encoded."""
-    options = jobs[0].options
-    if not any(job.missing for job in jobs):
-        return "nothing to encode"
-    if options.ray is not None:
-        return "running on Ray"
-    from abag.core.device import plan_device
-
-    plan = plan_device(device, options.precision)
-    return f"running on {plan.reason}, {plan.precision}"
-
-
-def _announce_kind(job: KindJob) -> None:
-    layout, checkpoint = job.identity.layout, job.identity.checkpoint
-    detail(
-        f"  {job.unique:,} unique {job.plural}: {job.unique - job.missing:,} already stored, "
-        f"{job.missing:,} to encode with {checkpoint.name}"
-    )
-    if job.long:
-        policy = "truncated" if layout.long == "truncate" else "encoded in overlapping windows"
-        say(f"    {job.long:,} with a chain of more than {layout.limit:,} residues: {policy}")
-    if layers := job.folder.layers:
-        say(f"    poolings of layers {', '.join(map(str, layers))} are stored too")
-    chosen = job.options.store_dtype
-    if others := {block.number_format for block in job.folder.shards()} - {chosen}:
-        kept = f"    stored {job.plural} keep their {others.pop()} vectors"
-        say(f"{kept}; those encoded now are stored as {chosen}" if job.missing else kept)
-    if checkpoint.random:
-        say(f"    {checkpoint.name}: random weights, its vectors have no biological meaning")

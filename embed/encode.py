@@ -1,30 +1,53 @@
-"""Missing sequences of one kind to committed vectors: batches, memory limits and progress."""
+"""Missing sequences of one kind to committed vectors: batches, memory limits and progress.
+
+The device never waits: a thread tokenises ahead of it, and the vectors of one batch are copied back
+while the next batch is computed.
+"""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from abag import AbagError
-from abag.core.device import default_batch_tokens, measure_matmul_flops
+from abag.core.device import (
+    DevicePlan,
+    current_device,
+    default_batch_tokens,
+    measure_matmul_flops,
+    to_device,
+)
 from abag.core.messages import bar, detail, note
 from abag.embed.encoders.loading import build_encoder
-from abag.embed.families.family import Encoder
+from abag.embed.families.family import Encoder, PoolingEncoder
 from abag.embed.job import KindJob
-from abag.embed.packing import longest_first
+from abag.embed.packing import (
+    LayerPooling,
+    Layout,
+    PackedBatch,
+    fill_batches,
+    longest_first,
+    pool_tokens,
+)
 from abag.embed.ranks import Rank
+from abag.embed.sequences.chains import Chains
 from abag.embed.sequences.partitions import SequencePart
 from abag.embed.store import status
 from abag.embed.store.writer import ShardWriter
-from abag.embed.stream import Encoded, encode_stream
 
-MOST_TOO_LONG = 10
-"""Sequences that do not fit alone after which the device is taken to be too small for any."""
+AHEAD = 4
+"""Batches tokenised in advance."""
+
+
 STORED = {"float16": torch.float16, "float32": torch.float32}
 """Types of stored vectors by their names."""
 
@@ -34,7 +57,155 @@ class NonFiniteVector(AbagError):
 
 
 class DeviceFull(AbagError):
-    """The device has too little memory for some sequences, each encoded alone."""
+    """The device has too little memory for a sequence encoded alone."""
+
+
+# --- sequences to vectors, batch by batch ---------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """Pooled vectors of the sequences that a batch completed.
+
+    Attributes
+    ----------
+    positions : ndarray, shape=(S,), dtype=int64
+        Positions in the input; consecutive over batches.
+    lengths : ndarray, shape=(N,), dtype=int32
+        Tokens in each span of the batch.
+    stored_SPD : ndarray, shape=(S, P, D)
+        S sequences, P poolings, D values; float16 or float32.
+    bad : tuple of int and str, or None
+        Position of the first vector that must not be stored, and the problem: ``not finite``, or
+        ``overflow`` or ``underflow`` (to zeros) of the stored type, where it is sound in fp32.
+    """
+
+    positions: NDArray[np.int64]
+    lengths: NDArray[np.int32]
+    stored_SPD: NDArray[np.float16 | np.float32]
+    bad: tuple[int, str] | None
+
+
+def encode_stream(
+    encoder: Encoder,
+    layout: Layout,
+    chains: Iterable[Chains],
+    plan: DevicePlan,
+    budget: int,
+    dtype: torch.dtype,
+    layers: Sequence[int] = (),
+) -> Iterator[Encoded]:
+    """Encode sequences in the given order.
+
+    Parameters
+    ----------
+    chains : iterable of tuple of str
+        Best sorted by length, longest first: less padding, and memory runs out at once or never.
+    budget : int
+        Most tokens per batch.
+    dtype : torch.dtype
+        Type of the yielded vectors: float16 or float32.
+    layers : sequence of int
+        Layers whose poolings follow those of the last layer.
+
+    Raises
+    ------
+    torch.OutOfMemoryError
+        If a batch does not fit; vectors yielded before are valid.
+    """
+    carry: torch.Tensor | None = None
+    pending: _Pending | None = None
+    for batch in _prefetch(fill_batches(layout.numbered_spans(chains), budget)):
+        with current_device(plan.device):  # not around the yield: the caller keeps its own
+            pooled_SPD = _pooled(encoder, batch, plan, carry, layers)
+            carry = pooled_SPD[-1].clone() if batch.continues else None
+            latest = _Pending(batch, pooled_SPD, dtype)
+        if pending is not None:
+            yield pending.fetch()
+        pending = latest
+    if pending is not None:
+        yield pending.fetch()
+
+
+@torch.inference_mode()
+def _pooled(
+    encoder: Encoder,
+    batch: PackedBatch,
+    plan: DevicePlan,
+    carry: torch.Tensor | None,
+    layers: Sequence[int],
+) -> torch.Tensor:
+    """Pool a batch, shape (S, P, D); `carry` is the sum so far of its first sequence, (P, D)."""
+    weights_TP = to_device(batch.weights, plan.device)
+    bounds = to_device(batch.bounds.astype(np.int64), plan.device)
+    if isinstance(encoder, PoolingEncoder):
+        pooled_SPD = encoder.pool(batch)
+    elif layers:
+        layer_pooling = LayerPooling(layers, weights_TP, bounds)
+        last_SPD = pool_tokens(encoder(batch, layer_pooling), weights_TP, bounds)
+        pooled_SPD = torch.cat([last_SPD, *(layer_pooling.pooled[n] for n in layers)], dim=1)
+    else:
+        pooled_SPD = pool_tokens(encoder(batch), weights_TP, bounds)
+    if carry is not None:
+        pooled_SPD[0] += carry
+    return pooled_SPD
+
+
+class _Pending:
+    """Pooled vectors that are being copied from the device."""
+
+    def __init__(self, batch: PackedBatch, pooled_SPD: torch.Tensor, dtype: torch.dtype) -> None:
+        done = len(batch.sequences) - batch.continues
+        self._positions = batch.sequences[:done]
+        self._lengths = np.diff(batch.offsets)
+        stored_SPD = pooled_SPD[:done].to(dtype)
+        lost_SP = pooled_SPD[:done].any(2) & ~stored_SPD.any(2)
+        self._finite_S = _to_host(pooled_SPD[:done].isfinite().flatten(1).all(1))
+        self._lost_S = _to_host(lost_SP.any(1))
+        self._stored_SPD = _to_host(stored_SPD)
+        self._copied: Any = None
+        if pooled_SPD.is_cuda:
+            self._copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            self._copied.record()
+
+    def fetch(self) -> Encoded:
+        """Wait for the copy."""
+        if self._copied is not None:
+            self._copied.synchronize()
+        stored_SPD = self._stored_SPD.numpy()
+        bad = None
+        infinite_S = ~np.isfinite(stored_SPD).all((1, 2))
+        at_S = np.flatnonzero(infinite_S | self._lost_S.numpy())
+        if len(at_S):
+            at, problem = at_S[0], "underflow"
+            if infinite_S[at]:
+                problem = "overflow" if self._finite_S[at] else "not finite"
+            bad = int(self._positions[at]), problem
+        return Encoded(self._positions, self._lengths, stored_SPD, bad)
+
+
+def _to_host(x: torch.Tensor) -> torch.Tensor:
+    """Start copying to pinned host memory; a CPU tensor is returned as it is."""
+    if not x.is_cuda:
+        return x
+    host = torch.empty(x.shape, dtype=x.dtype, pin_memory=True)
+    return host.copy_(x, non_blocking=True)
+
+
+def _prefetch(batches: Iterable[PackedBatch]) -> Iterator[PackedBatch]:
+    """Make batches in a thread, a few in advance; the thread ends with its consumer."""
+    source = iter(batches)
+    with ThreadPoolExecutor(1, "tokenise") as thread:
+        ahead = deque(thread.submit(next, source, None) for _ in range(AHEAD))
+        try:
+            while (batch := ahead.popleft().result()) is not None:
+                ahead.append(thread.submit(next, source, None))
+                yield batch
+        finally:
+            thread.shutdown(wait=False, cancel_futures=True)
+
+
+# --- into the store -------------------------------------------------------------------------------
 
 
 class EncodeProgress:
@@ -86,13 +257,13 @@ def encode_share(job: KindJob, rank: Rank) -> float:
     if not rank.number:
         status.start_encoding(job.folder.path)
     with EncodeProgress(job, job.own, shown=not rank.number) as progress:
-        encode_parts(job, encoder, job.own_parts(), progress, rank.job_digest)
+        encode_parts(job, encoder, job.own_parts(), progress)
     device = str(job.plan.device)
     status.note_speed(job.folder.path, progress.residues, progress.seconds, device)
-    name = f"{rank}: " if rank.world > 1 else ""
+    name = f"{rank}: {progress.sequences:,} " if rank.world > 1 else ""
     detail(
-        f"{name}{progress.sequences:,} {job.plural}, {progress.tokens:,} tokens; loaded in "
-        f"{load_s:.1f} s, encoded in {progress.seconds:.2f} s = {progress.rate}"
+        f"{name}{job.plural}: {progress.tokens:,} tokens; loaded in {load_s:.1f} s, encoded in "
+        f"{progress.seconds:.2f} s = {progress.rate}"
     )
     return time.perf_counter() - start_s
 
@@ -102,91 +273,64 @@ def encode_parts(
     encoder: Encoder,
     parts: Iterable[SequencePart],
     progress: EncodeProgress,
-    job_digest: str = "",
 ) -> None:
     """Encode sequences that are not stored yet, longest of each part first, and commit them.
-
-    `job_digest` names the job of several ranks that this process belongs to (`Rank.job_digest`).
 
     Raises
     ------
     NonFiniteVector
         If a vector cannot be stored; the vectors before it are committed.
     DeviceFull
-        If sequences do not fit into the device's memory even alone; the others are stored, unless
-        there are `MOST_TOO_LONG` such sequences.
+        If a sequence does not fit into the device's memory even alone; those before it are stored.
     """
     attrs = {
         "precision": job.plan.precision,
         "device": str(job.plan.device),
         "backend": job.backend,
     }
-    if job_digest:
-        attrs["job"] = job_digest
     with job.folder.writer(attrs=attrs, commit_seconds=job.options.commit_seconds) as writer:
         encoding = _Encoding(job, encoder, writer, progress)
         for part in parts:
             encoding.encode(part)
-        if encoding.too_long:
-            raise encoding.device_full()
 
 
 class _Encoding:
-    """Encodes parts into a store, within the token budget that turned out to fit the device.
-
-    Sequences that do not fit even alone are named in `too_long`, and the others are encoded.
-    """
+    """Encodes parts into a store, within the token budget that turned out to fit the device."""
 
     def __init__(
         self, job: KindJob, encoder: Encoder, writer: ShardWriter, progress: EncodeProgress
     ) -> None:
         self._job, self._encoder, self._writer, self._progress = job, encoder, writer, progress
         self._budget = job.options.batch_tokens or default_batch_tokens(job.plan)
-        self.too_long: list[str] = []
 
     def encode(self, part: SequencePart) -> None:
         job = self._job
         lengths = [max(job.identity.layout.span_lengths(chains)) for chains in part.chains]
-        todo, alone = longest_first(lengths), False
+        todo = longest_first(lengths)
         while len(todo):
             done, longest = 0, lengths[todo[0]]
-            alone = alone or (job.options.batch_tokens is None and longest > self._budget)
+            budget = max(self._budget, longest)
+            stream = encode_stream(
+                self._encoder, job.identity.layout, [part.chains[i] for i in todo], job.plan,
+                budget, STORED[job.options.store_dtype], job.folder.layers,
+            )  # fmt: skip
             try:
-                for vectors in self._vectors(part, todo, longest if alone else 0):
+                for vectors in stream:
                     self._store(part, todo, vectors)
                     done += len(vectors.positions)
-                alone = False
             except (RuntimeError, MemoryError) as error:
                 if not _is_out_of_memory(error):
                     raise
+                if budget <= lengths[todo[done]]:  # a batch of its own
+                    raise _device_full(job, _name(job, part, int(todo[done])), budget) from error
                 if job.plan.device.type == "cuda":
                     torch.cuda.empty_cache()
-                if alone:
-                    self.too_long.append(f"{_name(job, part, int(todo[0]))}, {longest:,} tokens")
-                    if len(self.too_long) == MOST_TOO_LONG:
-                        raise self.device_full() from error
-                    done, alone = 1, False
-                elif self._budget // 2 < lengths[todo[done]]:
-                    alone = True
-                else:
-                    half = self._budget // 2
-                    note(
-                        f"out of memory with {self._budget:,} tokens per batch; continuing with "
-                        f"{half:,}"
-                    )
-                    self._budget = half
+                self._budget = max(budget // 2, lengths[todo[done]])
+                note(
+                    f"out of memory with {budget:,} tokens per batch; continuing with "
+                    f"{self._budget:,}"
+                )
             todo = todo[done:]
-
-    def _vectors(
-        self, part: SequencePart, todo: NDArray[np.int64], alone: int
-    ) -> Iterator[Encoded]:
-        """Encode the sequences `todo` of a part; or the first of them, of `alone` tokens."""
-        job = self._job
-        chains = [part.chains[i] for i in (todo[:1] if alone else todo)]
-        return encode_stream(
-            self._encoder, job.identity.layout, chains, job.plan, alone or self._budget,
-            STORED[job.options.store_dtype], job.folder.layers,
-        )  # fmt: skip
 
     def _store(self, part: SequencePart, todo: NDArray[np.int64], vectors: Encoded) -> None:
         """Hand the vectors of a batch to the writer, and count them."""
@@ -203,15 +347,12 @@ class _Encoding:
         self._writer.add(part.keys[at], residues, poolings, flags)
         self._progress.advance(vectors, int(residues.sum()), self._writer.committed)
 
-    def device_full(self) -> DeviceFull:
-        first, more = self.too_long[0], len(self.too_long) - 1
-        stopped = len(self.too_long) == MOST_TOO_LONG
-        rest = "stopped there" if stopped else f"the other {self._job.kind} sequences are stored"
-        return DeviceFull(
-            f"{first}{f' and {more} more' * bool(more)}: out of memory on "
-            f"{self._job.plan.device} even alone; {rest}. "
-            "Cut or remove these sequences, or use a device with more memory."
-        )
+
+def _device_full(job: KindJob, name: str, tokens: int) -> DeviceFull:
+    return DeviceFull(
+        f"{name}, {tokens:,} tokens: out of memory on {job.plan.device} even alone; the sequences "
+        "encoded before it are stored. Cut or remove it, or use a device with more memory."
+    )
 
 
 def _is_out_of_memory(error: Exception) -> bool:

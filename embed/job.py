@@ -56,35 +56,26 @@ class Incomplete(AbagError):
 class KindJob:
     """The sequences of one kind, the encoder that encodes them, and where their vectors go.
 
-    In the order of the steps: `survey`, `look_up`, `create_folder`; then it can be encoded. What
-    encodes sequences from elsewhere (a Ray worker) needs `create_folder` only.
-
-    Attributes
-    ----------
-    folder : EncoderFolder
-        The encoder's folder in the store, which may not exist yet.
-    unique, missing, long : int
-        Sequences of the table; those that the store lacked before this job; those with a chain that
-        is longer than the encoder takes at once.
-    own : int
-        Missing sequences that this process encodes.
-    tokens : int
-        Tokens in the missing sequences.
-    forms, replaced
-        As in `SequencePart`, of all sequences.
-    residues, residues_missing : int
-        Residues in all sequences, and in the missing ones.
+    In the order of the steps: `survey`, `look_up`, `create_folder`; then it can be encoded. A Ray
+    worker, whose sequences come from elsewhere, needs `create_folder` only.
     """
 
-    folder: EncoderFolder
+    folder: EncoderFolder  # the encoder's folder in the store, which may not exist yet
+    partitions: Partitions  # all sequences of the table
 
     def __init__(self, identity: Identity, device: str, options: EmbedOptions) -> None:
         self.identity, self.options, self._device = identity, options, device
         self.kind: Kind = identity.layout.kind
         self.plural = PLURAL[self.kind]
-        self.unique = self.missing = self.long = self.own = self.tokens = self.replaced = 0
-        self.residues = self.residues_missing = 0
-        self.forms: Counter[str] = Counter()
+        self.unique = 0  # sequences of the table
+        self.residues = 0  # in all of them
+        self.long = 0  # those with a chain that is longer than the encoder takes at once
+        self.forms: Counter[str] = Counter()  # as in `SequencePart`, as is the next
+        self.replaced = 0
+        self.missing = 0  # sequences that the store lacked before this job
+        self.residues_missing = 0
+        self.tokens = 0  # in the missing sequences
+        self.own = 0  # missing sequences that this process encodes
         self._own_bits: list[NDArray[np.uint8]] = []  # one bit per sequence, for each part
 
     @cached_property
@@ -117,7 +108,7 @@ class KindJob:
         SequenceTooLong, BatchTooLarge
         """
         layout, options = self.identity.layout, self.options
-        self._partitions = partitions
+        self.partitions = partitions
         longest_chain = longest_span = 0
         for part in partitions.parts():
             self.unique += len(part.chains)
@@ -162,13 +153,12 @@ class KindJob:
     def look_up(self, store: Store, rank: Rank) -> None:
         """Find what the store lacks, and which part of it this rank encodes; write nothing."""
         self.folder, layout = self._open_folder(store), self.identity.layout
-        for part in self._partitions.parts():
+        for part in self.partitions.parts():
             # verified byte for byte, so that a run replaces what a disk has damaged
             missing = self.folder.missing(part.keys, verify=True)
             own = missing
             if rank.world > 1:
                 own = missing & rank.owns(part.keys, layout.count_tokens(part.chains))
-                missing = missing | self._stored_by(rank, part.keys)
             absent = [part.chains[i] for i in np.flatnonzero(missing)]
             self.missing += len(absent)
             self.residues_missing += _count_residues(absent)
@@ -209,19 +199,33 @@ class KindJob:
             raise PoolingsMismatch(msg)
         return folder
 
-    def _stored_by(self, rank: Rank, keys: NDArray[np.uint8]) -> NDArray[np.bool_]:
-        """Select what faster ranks of this job have stored already, shape (N,), dtype bool."""
-        job = rank.job_digest
-        block, _ = self.folder.find(keys)
-        of_job = [job != "" and one.attrs.get("job") == job for one in self.folder.shards()]
-        return np.array([*of_job, False])[block]  # -1, not stored, is the last
-
     def own_parts(self) -> Iterator[SequencePart]:
         """Yield the missing sequences that this process has to encode."""
-        for part, bits in zip(self._partitions.parts(), self._own_bits, strict=True):
+        for part, bits in zip(self.partitions.parts(), self._own_bits, strict=True):
             at = np.flatnonzero(np.unpackbits(bits, count=len(part.chains)))
             if len(at):
                 yield part.take(at)
+
+    def remarks(self) -> list[str]:
+        """Describe what else happens to the sequences and their vectors, one line each."""
+        lines, layout, name = [], self.identity.layout, self.identity.checkpoint.name
+        if self.long:
+            policy = "truncated" if layout.long == "truncate" else "encoded in overlapping windows"
+            lines.append(
+                f"{self.long:,} {self.plural} have a chain of more than {layout.limit:,} "
+                f"residues: {policy}"
+            )
+        if layers := self.folder.layers:
+            numbers = ", ".join(map(str, layers))
+            lines.append(f"{self.plural}: poolings of layers {numbers} are stored too")
+        chosen = self.options.store_dtype
+        if others := {block.number_format for block in self.folder.shards()} - {chosen}:
+            kept = f"stored {self.plural} keep their {others.pop()} vectors"
+            kept += f"; those encoded now are stored as {chosen}" if self.missing else ""
+            lines.append(kept)
+        if self.identity.checkpoint.random:
+            lines.append(f"{name}: random weights, its vectors have no biological meaning")
+        return lines
 
     def change_of_precision(self) -> str:
         """Describe a change of precision since the store was begun; empty if there is none.
@@ -249,7 +253,7 @@ class KindJob:
         """
         start_s = changed_s = time.monotonic()
         patience_s = PATIENCE_SECONDS + 10 * self.options.commit_seconds
-        for part in self._partitions.parts():
+        for part in self.partitions.parts():
             before = -1
             while left := int(self.folder.missing(part.keys).sum()):
                 now_s = time.monotonic()
@@ -262,7 +266,7 @@ class KindJob:
 
     def check_complete(self) -> None:
         """Raise `Incomplete` unless the store now holds every sequence."""
-        left = sum(int(self.folder.missing(p.keys).sum()) for p in self._partitions.parts())
+        left = sum(int(self.folder.missing(p.keys).sum()) for p in self.partitions.parts())
         if left:
             raise self._incomplete(left, "although every process ended normally")
 

@@ -56,11 +56,6 @@ class Rank:
     def __str__(self) -> str:
         return f"rank {self.number} of {self.world}"
 
-    @property
-    def job_digest(self) -> str:
-        """16 hexadecimal digits that name the job in the shards it writes; empty without a name."""
-        return _digest(self.job).hex() if self.job else ""
-
     def owns(self, keys: NDArray[np.uint8], tokens: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Select the sequences that this rank encodes, shape (N,), dtype bool; see `owners`."""
         return np.equal(owners(keys, tokens, self.world, self.job), self.number)
@@ -143,27 +138,15 @@ def owners(
     ndarray, shape=(N,), dtype=int64
         Rank of each sequence, 0 to ``world - 1``.
     """
-    drawn = _drawn(keys, job)
-    order = np.lexsort((drawn, -tokens))
-    place = np.arange(len(order))
-    order = order[np.lexsort((drawn[order], place // world))]
-    owner = np.empty(len(order), np.int64)
-    first = int(drawn.min()) if len(drawn) else 0  # or the remainder would always go to rank 0
-    owner[order] = (place + first % world) % world
+    seed = hashlib.blake2b(job.encode() + keys[:1].tobytes(), digest_size=8).digest()
+    rng = np.random.default_rng(int.from_bytes(seed, "little"))
+    place = np.arange(len(keys))
+    order = np.lexsort((rng.random(len(keys)), -tokens))
+    order = order[np.lexsort((rng.random(len(keys)), place // world))]
+    owner = np.empty(len(keys), np.int64)
+    # a random first rank, or the remainder would always go to rank 0
+    owner[order] = (place + rng.integers(world)) % world
     return owner
-
-
-def _drawn(keys: NDArray[np.uint8], job: str) -> NDArray[np.uint64]:
-    """Draw a random number for each key and job, shape (N,) (finalizer of splitmix64)."""
-    salt = int.from_bytes(_digest(job), "little")
-    x = np.ascontiguousarray(keys[:, 8:]).view("<u8")[:, 0].astype(np.uint64) ^ np.uint64(salt)
-    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-        x = (x ^ (x >> np.uint64(shift))) * np.uint64(factor)
-    return x ^ (x >> np.uint64(31))
-
-
-def _digest(job: str) -> bytes:
-    return hashlib.blake2b(job.encode(), digest_size=8).digest()
 
 
 def count_devices(devices: Devices, device: str) -> int:

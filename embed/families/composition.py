@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from abag.embed.families.family import Encoder, Family
-from abag.embed.packing import Vocabulary
+from abag.embed.packing import Vocabulary, number_tokens
 
 if TYPE_CHECKING:
     import torch
@@ -92,6 +92,6 @@ class _CompositionFamily(Family):
 
 COMPOSITION = _CompositionFamily(
     name="composition",
-    vocabulary=Vocabulary.of({letter: i for i, letter in enumerate(_LETTERS)}, window=None),
+    vocabulary=Vocabulary.of(number_tokens(" ".join(_LETTERS)), window=None),
     backends=("composition",),
 )

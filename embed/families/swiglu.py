@@ -149,7 +149,10 @@ ABLANG2 = Family(
         embedding="aa_embed_layer",
         layers="encoder_blocks",
         norms=("pre_attn_layer_norm", "final_layer_norm"),
-        qkv=tuple(f"multihead_attention.{part}_proj" for part in "qkv"),
+        qkv=(
+            "multihead_attention.q_proj", "multihead_attention.k_proj",
+            "multihead_attention.v_proj",
+        ),
         out="multihead_attention.out_proj",
         up=("intermediate_layer.0",),
         down="intermediate_layer.2",
