@@ -29,11 +29,16 @@ from rapidfuzz.process import cdist
 from scipy import sparse
 
 from abag.core.cores import count_cores
-from abag.head.clustering.alignment import Residues, contained_distances
-from abag.head.clustering.clusters import antibody_clusters, antigen_clusters
-from abag.head.clustering.mmseqs import mmseqs_cluster, mmseqs_version
+from abag.head.regimes.alignment import contained_distances
+from abag.head.regimes.clusters import antibody_clusters, antigen_clusters, clone_clusters
 
 RESIDUES = np.array(list("ACDEFGHIKLMNPQRSTVWY"))
+TRASTUZUMAB = (
+    "EVQLVESGGGLVQPGGSLRLSCAASGFNIKDTYIHWVRQAPGKGLEWVARIYPTNGYTRYADSVKGRFTISADTSKNTAYLQMNSLRAEDTAVYYC"
+    "SRWGGDGFYAMDYWGQGTLVTVSS",
+    "DIQMTQSPSSLSASVGDRVTITCRASQDVNTAVAWYQQKPGKAPKLLIYSASFLYSGVPSRFSGSRSGTDFTLTISSLQPEDFATYYCQQHYTTPPT"
+    "FGQGTKVEIK",
+)
 
 
 def synthetic_antibodies(n, seed=0):
@@ -85,6 +90,20 @@ def synthetic_antigens(n, length=350, families=None, seed=1):
     return found
 
 
+def library(n, mutations=8, seed=4):
+    """Variants of one antibody with as many mutations in each chain, at random places."""
+    rng = np.random.default_rng(seed)
+    parents = [np.searchsorted(RESIDUES, list(chain)) for chain in TRASTUZUMAB]
+    found = []
+    for _ in range(n):
+        children = [parent.copy() for parent in parents]
+        for child in children:
+            at = rng.choice(len(child), mutations, replace=False)
+            child[at] = (child[at] + rng.integers(1, 20, size=mutations)) % 20
+        found.append(tuple("".join(RESIDUES[child]) for child in children))
+    return found
+
+
 def every_pair(texts, identity):
     """Clusters of strings by aligning every pair."""
     lengths = np.array([len(text) for text in texts])
@@ -130,25 +149,41 @@ def drawn(n, length):
     return [(row.tobytes().decode(),) for row in RESIDUES.astype("S1")[numbers]]
 
 
+def by_identity(antibodies):
+    """Cluster antibodies at 90 %."""
+    return [antibody_clusters(antibodies, 0.9)]
+
+
+def with_clones(antibodies):
+    """Cluster antibodies as a fit does: by clones, and by identity where that joins others."""
+    clones = clone_clusters(antibodies)
+    return [clones, antibody_clusters(antibodies, 0.9, clones)]
+
+
+def as_a_fit(antigens):
+    """Cluster antigens at 40 %, and inside these clusters at 90 %."""
+    far = antigen_clusters(antigens, 0.4)
+    return [far, antigen_clusters(antigens, 0.9, within=far)]
+
+
 def cases(n_antibodies, n_antigens):
-    """By name: sequences, method and identities."""
+    """By name: sequences, and how they are clustered."""
     return {
-        "antibodies": (lambda: synthetic_antibodies(n_antibodies), antibody_clusters, [0.9]),
-        "drawn antibodies": (
+        "antibodies, 90 %": (lambda: synthetic_antibodies(n_antibodies), by_identity),
+        "drawn antibodies, 90 %": (
             lambda: [(a[:120], a[120:]) for (a,) in drawn(n_antibodies, 228)],
-            antibody_clusters,
-            [0.9],
+            by_identity,
         ),
-        "drawn antigens": (lambda: drawn(n_antigens, 300), antigen_clusters, [0.9, 0.7, 0.4]),
-        "unrelated antigens": (
-            lambda: synthetic_antigens(n_antigens),
-            antigen_clusters,
-            [0.9, 0.7, 0.4],
+        "variants of one antibody, 90 %": (lambda: library(n_antibodies * 4 // 11), by_identity),
+        "variants of one antibody, clones and 90 %": (
+            lambda: library(n_antibodies * 4 // 11),
+            with_clones,
         ),
-        "mutants of 20 antigens": (
+        "drawn antigens, 40 and 90 %": (lambda: drawn(n_antigens, 300), as_a_fit),
+        "unrelated antigens, 40 and 90 %": (lambda: synthetic_antigens(n_antigens), as_a_fit),
+        "mutants of 20 antigens, 40 and 90 %": (
             lambda: synthetic_antigens(n_antigens * 5, families=20),
-            antigen_clusters,
-            [0.4],
+            as_a_fit,
         ),
     }
 
@@ -157,22 +192,15 @@ def from_table(path):
     """The case of a table's antigens, with their chains separated by `|`."""
     antigens = sorted(set(pd.read_csv(path)["antigen"]))
     chains = [tuple(text.split("|")) for text in antigens]
-    return {f"antigens of {path.name}": (lambda: chains, antigen_clusters, [0.9, 0.7, 0.4])}
+    return {f"antigens of {path.name}, 40 and 90 %": (lambda: chains, as_a_fit)}
 
 
 def clusterings(chosen):
     """Markdown table of clusterings."""
     lines = ["| what | clusters | s | CPU s | peak MiB so far |", "|---|---|---|---|---|"]
-    for name, (make, method, identities) in chosen.items():
+    for name, (make, method) in chosen.items():
         sequences = make()
-        at = ", ".join(f"{t:.0%}" for t in identities)
-        what = f"{len(sequences):,} {name}, {at}"
-        lines.append(timed(what, lambda: method(sequences, identities))[1])
-        if name == "antibodies" and mmseqs_version():
-            what += f", MMseqs2 {mmseqs_version()}"
-            lines.append(
-                timed(what, lambda: antibody_clusters(sequences, [0.9], mmseqs_cluster))[1]
-            )
+        lines.append(timed(f"{len(sequences):,} {name}", lambda: method(sequences))[1])
     return lines
 
 
@@ -182,7 +210,7 @@ def checked(n_antibodies, sample):
     few = [antibodies[i] for i in np.random.default_rng(2).permutation(n_antibodies)[:sample]]
     levels = [0.95, 0.9, 0.8]
     what = f"{len(few):,} antibodies, 95%, 90%, 80%"
-    found, line = timed(what, lambda: antibody_clusters(few, levels))
+    found, line = timed(what, lambda: [antibody_clusters(few, level) for level in levels])
     lines = [line, ""]
     for labels, identity in zip(found, levels, strict=True):
         expected = every_pair(["".join(chains) for chains in few], identity)
@@ -203,8 +231,8 @@ def libraries(n=8192):
     variants = ["".join(RESIDUES[np.where(rng.random(230) < 0.06, rng.integers(20, size=230), parent)])
                 for _ in range(200)]  # fmt: skip
     i, j = rng.integers(200, size=(2, n))
-    residues = Residues.of(proteins)
-    rows = {"numpy, contained": (lambda: contained_distances(residues, i, j), n)}
+    texts = np.array(proteins, object)
+    rows = {"numpy, contained": (lambda: contained_distances(texts[i], texts[j]), n)}
     rows["rapidfuzz, whole, at most 23 edits"] = (
         lambda: cdist(variants, variants, scorer=Levenshtein.distance, score_cutoff=23), 200 * 200
     )  # fmt: skip

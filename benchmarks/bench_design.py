@@ -29,7 +29,6 @@ import abag
 from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.store import open_store
-from abag.head.clustering.clusters import antibody_clusters
 from abag.head.data.demo import demo_table
 from abag.head.data.labels import LabelledPairs, label_pairs
 from abag.head.design.batches import (
@@ -44,6 +43,7 @@ from abag.head.models.baselines import inner_folds
 from abag.head.models.pair_model import PairVectors, TrainingRows
 from abag.head.models.registry import CLOSED_FORM
 from abag.head.models.sigma import fit_sigma
+from abag.head.regimes.clusters import antibody_clusters
 
 CORRELATIONS = (0.0, 0.25, 0.5, 0.75, 0.9)
 POOL = 4
@@ -127,7 +127,7 @@ class Library:
         pool = ordered[: POOL * batch]
         if policy.diversity == "clusters":
             chains = [self.pairs.table.antibodies.chains[i] for i in self.pairs.antibody[pool]]
-            chosen = cap_clusters(antibody_clusters(chains, [IDENTITY])[0], batch, PER_CLUSTER)
+            chosen = cap_clusters(antibody_clusters(chains, IDENTITY), batch, PER_CLUSTER)
             rest = np.setdiff1d(np.arange(len(pool)), chosen)  # a cap that cannot be kept
             return pool[np.concatenate([chosen, rest[: batch - len(chosen)]])]
         if policy.diversity == "distance":

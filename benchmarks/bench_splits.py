@@ -2,8 +2,7 @@
 
     python benchmarks/bench_splits.py TABLE --store DIR [--split NAME ...] [--out FOLDER]
 
-The store must hold a vector for every sequence of the table (`abag embed`). With `--agreement`, it
-compares the clusters of MMseqs2 with the exact ones instead.
+The store must hold a vector for every sequence of the table (`abag embed`).
 """
 
 from __future__ import annotations
@@ -20,15 +19,14 @@ import numpy as np
 from abag import AbagError
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.store import open_store
-from abag.head.clustering.clusters import antigen_clusters
-from abag.head.clustering.mmseqs import mmseqs_cluster, mmseqs_version
 from abag.head.data.label_options import LabelOptions
 from abag.head.data.labels import label_pairs
 from abag.head.evaluation.comparison import compare
 from abag.head.evaluation.metrics import average_folds, score
 from abag.head.evaluation.verdicts import verdict, warnings
 from abag.head.models.baselines import BaselineInputs, predict_baselines
-from abag.head.regimes.split_methods import describe_splits, make_splits
+from abag.head.regimes.leaks import total_leaks
+from abag.head.regimes.split_methods import make_splits
 from abag.head.regimes.split_options import SplitOptions
 from abag.head.regimes.splits import TEST
 
@@ -65,7 +63,8 @@ def _bench_split(pairs, options, vectors):
     split_s = time.perf_counter() - begun
     begun = time.perf_counter()
     found = [predict_baselines(BaselineInputs(pairs, split, *vectors)) for split in splits]
-    lines = [f"- {line}" for line in describe_splits(splits)]
+    how = splits[0].description
+    lines = [f"- {how['split']}: {how['why']}", f"- leaks: {total_leaks(splits)}"]
     lines += [f"- warning: {line}" for line in warnings(pairs, splits)]
     lines += [f"- splits {split_s:.1f} s, baselines {time.perf_counter() - begun:.1f} s", ""]
     lines += ["| baseline | " + " | ".join(COLUMNS) + " |", "|---" * (len(COLUMNS) + 1) + "|"]
@@ -89,29 +88,6 @@ def _cell(value):
     return f"{value['mean']:.3f}{spread}"
 
 
-def agreement(table):
-    """Markdown lines: the agreement of MMseqs2 with the exact clusters."""
-    antigens = read_pairs(table).antigens.chains
-    begun = time.perf_counter()
-    exact = antigen_clusters(antigens, [0.4])[0]
-    exact_s = time.perf_counter() - begun
-    lines = [f"Antigens at 40 %: built-in {exact.max() + 1} clusters in {exact_s:.1f} s."]
-    if mmseqs_version() is None:
-        return [*lines, "MMseqs2 is not installed."]
-    begun = time.perf_counter()
-    other = antigen_clusters(antigens, [0.4], mmseqs_cluster)[0]
-    other_s = time.perf_counter() - begun
-    same_exact, same_other = (labels[:, None] == labels for labels in (exact, other))
-    off = ~np.eye(len(exact), dtype=bool)
-    both = (same_exact & same_other & off).sum()
-    return [
-        *lines,
-        f"MMseqs2 {mmseqs_version()}: {other.max() + 1} clusters in {other_s:.1f} s. Of the pairs "
-        f"together in the built-in {both / max(1, (same_exact & off).sum()):.1%} are together in "
-        f"MMseqs2, and conversely {both / max(1, (same_other & off).sum()):.1%}.",
-    ]
-
-
 def main():
     """Run and print; write the report into a folder if asked."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -122,7 +98,6 @@ def main():
     parser.add_argument("--split", nargs="+", default=SPLITS)
     parser.add_argument("--folds", type=int, default=5)
     parser.add_argument("--repeats", type=int, default=4)
-    parser.add_argument("--agreement", action="store_true")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     lines = [
@@ -133,11 +108,8 @@ def main():
         f"{platform.machine()} CPU.",
         "",
     ]
-    if args.agreement:
-        lines += agreement(args.table)
-    else:
-        encoders = (args.antibody_encoder, args.antigen_encoder)
-        lines += bench(args.table, args.store, args.split, args.folds, args.repeats, encoders)
+    encoders = (args.antibody_encoder, args.antigen_encoder)
+    lines += bench(args.table, args.store, args.split, args.folds, args.repeats, encoders)
     print("\n".join(lines))
     if args.out:
         args.out.mkdir(parents=True, exist_ok=True)

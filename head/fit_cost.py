@@ -17,7 +17,6 @@ from abag.head.models.config import VALIDATION_PAIRS, FitConfig, HeadName
 from abag.head.models.gaussian_process import INNER_PAIRS
 from abag.head.models.kernels import SEARCH_PAIRS
 from abag.head.models.registry import stacked_models
-from abag.head.regimes.groups import FEW_SEQUENCES
 from abag.head.regimes.split_methods import FOLDS, REPEATS
 
 DEFAULT_FOLDS = FOLDS * REPEATS
@@ -32,9 +31,8 @@ GPU_START_S = 4.0
 """Further start of a GPU: imports, the driver's libraries and the capture of a step."""
 ROW_S = 1.2e-5
 """Reading and labelling a row, and its vectors."""
-CLUSTER_S, LEVELS_S = 3e-4, 1.1e-7
-"""Clustering an antibody; comparing two of few, which are clustered at three identities. Variants
-of one have a near-duplicate at once."""
+CLUSTER_S = 3e-4
+"""Clustering an antibody."""
 ANTIGEN_S = 1.2e-4
 """Clustering antigens, times their number to the power of 1.5: most pairs need no alignment."""
 NUMBER_S = 1.5e-4
@@ -154,10 +152,7 @@ def _speedup(cores: int) -> float:
 def _cluster_seconds(size: FitSize) -> tuple[float, float]:
     """Estimate one core's time to cluster the antibodies, and the antigens."""
     antibodies, antigens = size.unique
-    antibodies_s = CLUSTER_S * antibodies
-    if antibodies <= FEW_SEQUENCES["antibody"] and not size.variants:
-        antibodies_s += LEVELS_S * antibodies**2
-    return antibodies_s, ANTIGEN_S * antigens**1.5
+    return CLUSTER_S * antibodies, ANTIGEN_S * antigens**1.5
 
 
 def _network_seconds(size: FitSize, config: FitConfig, on_gpu: bool, folds: int) -> float:

@@ -44,14 +44,11 @@ def prepare_fit(table: Path | str, config: FitConfig) -> None:
     from abag.embed.sequences.numbering import number_antibodies
     from abag.embed.sequences.pairs import read_pairs
     from abag.head.data.labels import label_pairs
-    from abag.head.regimes.groups import PairGroups, with_clusters
-    from abag.head.regimes.regimes import KNOWN_ANTIGEN
+    from abag.head.regimes.groups import PairGroups
 
-    pairs, cache = label_pairs(read_pairs(table, config), config), cache_dir() / "clusters"
-    groups = PairGroups(pairs, config, cache)
-    groups.near_antigens(KNOWN_ANTIGEN)
+    pairs = label_pairs(read_pairs(table, config), config)
+    groups = PairGroups(pairs, config, cache_dir() / "clusters")
     groups.levels()
-    with_clusters(pairs, config, cache)
     number_antibodies(pairs.table.antibodies.chains, cache_dir() / "numbering")
 
 

@@ -50,8 +50,7 @@ OPTIONS = {
     "commit-seconds device devices json kind layers limit long-antigens no-prepare-fit "
     "precision prepare-fit ray skipped store store-dtype "
     "strict-precision",
-    "fit": "accumulate adapter-rows affinity-type allow-adapter-leak antibody-by "
-    "antibody-encoder "
+    "fit": "accumulate adapter-rows affinity-type allow-adapter-leak antibody-encoder "
     "antibody-identity antibody-pooling antibody-region antigen antigen-encoder antigen-identity "
     "antigen-pooling bad-rows batch-size chains column compile "
     "deterministic device dropout "
@@ -69,7 +68,7 @@ OPTIONS = {
     "runs": "json",
     "scan": "antibody-encoder antigen antigen-encoder bad-rows chains column device exclude force "
     "heavy json light limit mutate-to out pairs-of parents positions region store",
-    "sweep": "accumulate adapter-rows affinity-type allow-adapter-leak antibody-by "
+    "sweep": "accumulate adapter-rows affinity-type allow-adapter-leak "
     "antibody-encoder antibody-identity antibody-region antigen antigen-encoder antigen-identity "
     "bad-rows batch-size chains column compile "
     "deterministic device epochs final floor "

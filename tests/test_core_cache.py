@@ -8,11 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from abag import cache_dir
 from abag.core import cache
-from abag.core.cache import keep, kept
+from abag.core.cache import cache_dir, keep, kept
 from abag.core.messages import reporting
-from abag.head.regimes.groups import ClusterMethod, cached_clusters
+from abag.head.regimes.groups import cached_clusters
 
 CONTENT = b"what was computed"
 
@@ -212,20 +211,13 @@ def test_a_folder_that_cannot_be_written_does_no_harm(tmp_path):
     assert kept(tmp_path / "file" / "kept", b"what") is None
 
 
-def test_wrong_clusters_in_the_cache_are_computed_again(tmp_path):
-    chains = [("EVQL", ""), ("EVQK", ""), ("DIQM", "")]
+def test_clusters_of_another_length_in_the_cache_are_computed_again(tmp_path):
     keys = np.arange(48, dtype=np.uint8).reshape(3, 16)
-    method = ClusterMethod("test", lambda _, levels: [np.array([0, 0, 2]) for _ in levels])
-    right = cached_clusters(method, keys, chains, [0.9], tmp_path)
+    right = cached_clusters("test", keys, lambda: np.array([0, 0, 2]), tmp_path)
     (path,) = tmp_path.iterdir()
+    assert cached_clusters("test", keys, lambda: None, tmp_path).tolist() == right.tolist()
     path.write_bytes(path.read_bytes()[:16] + np.array([0, 1, 2]).tobytes())
-    again = cached_clusters(method, keys, chains, [0.9], tmp_path)
-    assert again[0.9].tolist() == right[0.9].tolist() == [0, 0, 2]
-
-
-def test_clusters_at_nearly_the_same_identity_are_kept_apart(tmp_path):
-    keys = np.zeros((1, 16), np.uint8)
-    method = ClusterMethod("test", lambda _, levels: [np.array([0]) for _ in levels])
-    for identity in (0.9, 0.90000001):
-        cached_clusters(method, keys, [("EVQL", "")], [identity], tmp_path)
+    again = cached_clusters("test", keys, lambda: right, tmp_path)
+    assert again.tolist() == right.tolist() == [0, 0, 2]
+    cached_clusters("test of another kind", keys, lambda: right, tmp_path)
     assert len(list(tmp_path.iterdir())) == 2

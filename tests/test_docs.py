@@ -307,7 +307,7 @@ def test_a_text_that_abag_does_not_print_is_not_found():
 SELF_EXPLANATORY = set(
     """
     AbagError BadLora BadOption BadSplit CannotPredict CheckpointVersion FileDamaged Incomplete
-    LogDamaged MMseqsFailed MissingVectors NoHeadRows NoRuns NoTrials NotAFrame
+    LogDamaged MissingVectors NoHeadRows NoRuns NoTrials NotAFrame
     NotFinite NothingToEvaluate SequencesMissing Stopped StoreChanged SweepClosed
     TableExists TemporaryDiskFull UnequalLengths UnitFailed WrongBackend WrongRank
     """.split()

@@ -12,7 +12,7 @@ from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.store import open_store
 from abag.embed.store.store_files import write_adapter_files
 from abag.head.data.labels import label_pairs
-from abag.head.regimes.adapter_leaks import AdapterLeak, NoHeadRows
+from abag.head.regimes.leaks import AdapterLeak, NoHeadRows
 from abag.head.regimes.split_methods import make_splits
 from abag.head.regimes.split_options import SplitOptions
 from abag.head.regimes.splits import split_frame
@@ -118,8 +118,9 @@ def test_a_near_duplicate_of_a_held_out_pair_is_refused_even_outside_the_table(t
     # the very pair is nowhere in the table; its antigen differs from the held-out one
     outside = pd.DataFrame({"heavy": [residues(60)], "antigen": [twin]})
     store = make_store(tmp_path / "store", table, outside)
-    with pytest.raises(AdapterLeak, match="or near-duplicates of them"):
-        abag.fit(table, store, tmp_path / "run", split="antigen", **QUIET)
+    for split in ("antigen", "auto"):
+        with pytest.raises(AdapterLeak, match="or near-duplicates of them"):
+            abag.fit(table, store, tmp_path / "run", split=split, **QUIET)
     abag.fit(table, store, tmp_path / "run", split="random", **QUIET)
 
 

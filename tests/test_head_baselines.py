@@ -34,7 +34,7 @@ from abag.head.models.one_hot import OneHot
 from abag.head.models.pair_model import DoesNotApply, PairVectors, TrainingRows
 from abag.head.models.registry import CLOSED_FORM, COMPARED
 from abag.head.models.ridge import FeatureBlock, fit_ridges, ridge, ridges
-from abag.head.regimes.groups import with_clusters
+from abag.head.regimes.groups import PairGroups, with_clusters
 from abag.head.regimes.split_methods import make_splits
 from abag.head.regimes.split_options import SplitOptions
 from abag.head.regimes.splits import TEST, TRAIN, VALIDATION, Split
@@ -302,7 +302,11 @@ def two_families():
     pairs = label_pairs(read_pairs(pd.DataFrame(rows)), LabelOptions())
     chains = pairs.table.antibodies.chains
     family = np.array([len(heavy) for heavy, _ in chains])
-    return with_clusters(pairs, SplitOptions()), family, family[:, None].astype(np.float32)
+    return (
+        with_clusters(PairGroups(pairs, SplitOptions())),
+        family,
+        family[:, None].astype(np.float32),
+    )
 
 
 def test_parent_distance_learns_what_mutations_of_any_parent_cost():

@@ -242,7 +242,6 @@ def test_the_folds_are_those_of_abag_fit(table, X, name):
         (AntigenSplit(1), "n_splits: 1 is out of range"),
         (BothSplit(2, antigen_identity=2.0), "antigen_identity: 2.0 is out of range"),
         (AntibodySplit(2, n_repeats=0), "n_repeats: 0 is out of range"),
-        (AntibodySplit(2, antibody_by="cdr"), "antibody_by: 'cdr' is unknown"),
     ],
 )
 def test_errors_of_splitters_name_their_arguments(X, splitter, words):

@@ -23,7 +23,7 @@ from abag.head.models.network import factorise
 from abag.head.models.pair_model import PairVectors
 from abag.head.prediction.bundle import WEIGHTS, PredictorDamaged, load_predictor, record_digest
 from abag.head.prediction.predictor import SCORE_COLUMNS, UnequalLengths, existing_store
-from abag.head.regimes.recogniser import NewSequences
+from abag.head.regimes.recognise import NewSequences
 
 RESIDUES = list("ACDEFGHIKLMNPQRSTVWY")
 QUICK = {
@@ -205,7 +205,7 @@ def test_a_bundle_of_another_schema_is_refused(trained, tmp_path):
     record = json.loads((trained.run / "predictor/predictor.json").read_text())
     (tmp_path / "predictor.json").write_text(json.dumps(record | {"schema": 7}))
     with pytest.raises(
-        PredictorDamaged, match="schema 7 is not supported; this abag reads schema 8"
+        PredictorDamaged, match="schema 7 is not supported; this abag reads schema 9"
     ):
         load_predictor(tmp_path)
 

@@ -12,8 +12,8 @@ import pandas as pd
 import pytest
 from click.testing import CliRunner
 
-from abag import cache_dir
 from abag.cli import main
+from abag.core.cache import cache_dir
 from abag.embed import encode as encode_module
 from abag.embed.sequences import numbering
 from abag.embed.sequences.chains import RESIDUES
@@ -71,9 +71,8 @@ def test_a_fit_after_embed_finds_clusters_and_numbering_in_the_cache(
     printed = run("embed", table, "--store", table.parent / "store", *PLAIN, *options)
     assert "prepared for abag fit: clusters and numbering, in " in printed.stderr
     assert cached()
-    monkeypatch.setattr(
-        groups, "choose_method", lambda *_: groups.ClusterMethod("built-in", refuse_to_compute)
-    )
+    for name in ("antibody_clusters", "antigen_clusters", "clone_clusters"):
+        monkeypatch.setattr(groups, name, refuse_to_compute)
     monkeypatch.setattr(numbering, "number_chains", refuse_to_compute)
     fit_table(table, *options)
 

@@ -14,12 +14,12 @@ from abag.cli import main
 from abag.core.options import BadOption
 from abag.embed.sequences.columns import AmbiguousColumn, MissingColumn
 from abag.embed.store.store import VectorsMissing
-from abag.head.clustering.clusters import antibody_clusters
 from abag.head.data.demo import demo_table
 from abag.head.design import rank as rank_module
 from abag.head.design.batches import choose_far_apart, join_sides
 from abag.head.design.candidates import BadPredictions, CannotRank
 from abag.head.prediction.inputs import CannotPredict
+from abag.head.regimes.clusters import antibody_clusters
 
 ADDED = ["rank", "score", "expected_best"]
 PAIR = ["heavy", "light", "antigen"]
@@ -252,7 +252,7 @@ def test_clusters_are_capped_among_the_best(scored, tmp_path):
     options = {"batch": 20, "diversity": "clusters", "per_cluster": 2, "identity": 0.9, "pool": 8}
     found = ranked(scored, tmp_path, **options)
     chains = [*zip(found["heavy"], found["light"], strict=True)]
-    assert np.bincount(antibody_clusters(chains, [0.9])[0]).max() <= 2
+    assert np.bincount(antibody_clusters(chains, 0.9)).max() <= 2
     assert found["score"].is_monotonic_decreasing
     with pytest.raises(CannotRank, match=r"per_cluster=1 allows \d+ of the best 20 candidates"):
         ranked(scored, tmp_path, **options | {"per_cluster": 1, "pool": 1, "identity": 0.3})

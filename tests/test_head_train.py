@@ -162,13 +162,12 @@ def test_fit_learns_a_simple_rule(case):
 
 
 def test_fit_reports_the_split_and_its_leaks(case):
-    _, said = quick_fit(case, split="random", folds=2)
-    assert any(line.startswith("split random: as requested") for line in said)
-    assert any(
-        line.startswith("test rows with a near-duplicate pair in training: exact 0")
-        for line in said
-    )
-    assert any(line.startswith("antigen clusters by identity: exact 4") for line in said)
+    summary, said = quick_fit(case, split="random", folds=2)
+    assert any(": 2 folds, the first with " in line for line in said)
+    found = summary["regimes"][0]["split"]
+    assert found["why"] == "as requested"
+    assert found["leaks_of_all_folds"]["pair"]["exact"] == 0
+    assert found["clusters"]["antigen"]["exact"]["clusters"] == 4
 
 
 def test_the_run_folder_contains_the_documented_files(case):

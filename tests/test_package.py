@@ -216,7 +216,7 @@ LAYERS = """
     embed.families embed.encoders
     embed.options embed.ranks embed.job embed.encode embed.ray_cluster embed.embed
     embed.doctor
-    head.clustering head.data head.regimes head.evaluation head.models
+    head.data head.regimes head.evaluation head.models
     head.runs.summary head.runs.run_folder head.training head.prediction
     head.runs
     head.design

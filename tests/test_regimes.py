@@ -8,8 +8,15 @@ from abag.embed.sequences.pairs import read_pairs
 from abag.head.data.labels import label_pairs
 from abag.head.regimes.groups import PairGroups
 from abag.head.regimes.library import SeenMutations
-from abag.head.regimes.recognise import SeenSequences
-from abag.head.regimes.recogniser import KNOWN, NEW, OUTSIDE, NewSequences, Recogniser, applicable
+from abag.head.regimes.recognise import (
+    KNOWN,
+    NEW,
+    OUTSIDE,
+    NewSequences,
+    Recogniser,
+    SeenSequences,
+    applicable,
+)
 from abag.head.regimes.regimes import REGIMES, RegimesOfTable, all_pairs, effective_groups
 from abag.head.regimes.split_options import SplitOptions
 from abag.head.regimes.splits import TEST, TRAIN, VALIDATION
@@ -33,7 +40,7 @@ def mutated(rng, text, n):
 
 
 def groups_of(frame, **options):
-    return PairGroups(label_pairs(read_pairs(frame)), SplitOptions(**options), None)
+    return PairGroups(label_pairs(read_pairs(frame)), SplitOptions(**options))
 
 
 @pytest.fixture(scope="module")

@@ -20,11 +20,11 @@ from numpy.typing import NDArray
 
 from abag.core.arrays import Bools, Floats, Ints
 from abag.embed.store.store import open_store
-from abag.head.clustering.clusters import antibody_clusters
 from abag.head.design.candidates import Candidates, CannotRank, Measured, Pool
 from abag.head.design.options import RankOptions
 from abag.head.design.rules import RULES, Aim, best_first, expect, probability_above
 from abag.head.prediction.bundle import load_predictor
+from abag.head.regimes.clusters import antibody_clusters
 
 if TYPE_CHECKING:
     from abag.embed.sequences.chains import Kind
@@ -168,7 +168,7 @@ def _cap(candidates: Candidates, best: Ints, pool: Pool, options: RankOptions) -
     """Choose at most some pairs per cluster of near-duplicate antibodies of the pool."""
     identity, most = options.identity or IDENTITY, options.per_cluster or PER_CLUSTER
     chains = [pool.chains[i] for i in pool.find(best).tolist()]
-    cluster = antibody_clusters(chains, [identity])[0]
+    cluster = antibody_clusters(chains, identity)
     chosen = cap_clusters(cluster, options.batch, most)
     if len(chosen) < options.batch:
         msg = (

@@ -32,7 +32,7 @@ from abag.head.estimators.sequence_frame import (
 )
 from abag.head.regimes.groups import PairGroups
 from abag.head.regimes.split_methods import SPLIT_METHODS
-from abag.head.regimes.split_options import ComparedRegion, SplitOptions
+from abag.head.regimes.split_options import SplitOptions
 from abag.head.regimes.splits import TEST, UNUSED
 
 if TYPE_CHECKING:
@@ -63,8 +63,6 @@ class _PairSplit(BaseCrossValidator):  # type: ignore[misc] # scikit-learn has n
         Folds, and repetitions with other folds.
     antigen_identity, antibody_identity : float
         Sequence identities from which sequences share a cluster, of the kinds that are held out.
-    antibody_by : {"fv", "cdrh3"}
-        What is compared of antibodies: both variable domains, or CDRH3.
     seed : int
     columns : mapping, optional
         Columns of X by role, where their names do not tell.
@@ -79,13 +77,12 @@ class _PairSplit(BaseCrossValidator):  # type: ignore[misc] # scikit-learn has n
         n_repeats: int = 1,
         antigen_identity: float = 0.4,
         antibody_identity: float = 0.9,
-        antibody_by: ComparedRegion = "fv",
         seed: int = 0,
         columns: Mapping[str, str] | None = None,
     ) -> None:
         self.n_splits, self.n_repeats = n_splits, n_repeats
         self.antigen_identity, self.antibody_identity = antigen_identity, antibody_identity
-        self.antibody_by, self.seed, self.columns = antibody_by, seed, columns
+        self.seed, self.columns = seed, columns
 
     def split(
         self, X: pd.DataFrame, y: object = None, groups: object = None
@@ -146,7 +143,6 @@ class _PairSplit(BaseCrossValidator):  # type: ignore[misc] # scikit-learn has n
             repeats=self.n_repeats,
             antigen_identity=self.antigen_identity,
             antibody_identity=self.antibody_identity,
-            antibody_by=self.antibody_by,
             seed=self.seed,
         )
 
@@ -164,10 +160,9 @@ class AntigenSplit(_PairSplit):
 
 
 class AntibodySplit(_PairSplit):
-    """Hold out clusters of antibodies, as ``abag fit --split antibody``.
+    """Hold out clusters of antibodies at `antibody_identity` and of clones.
 
-    They are those at `antibody_identity` of what `antibody_by` compares: ``fv``, both variable
-    domains, or ``cdrh3``.
+    They are those of ``abag fit --split antibody``.
     """
 
     _method = "antibody"

@@ -11,7 +11,8 @@ import pandas as pd
 from abag.core.arrays import Floats, Ints
 from abag.head.data.label_units import DOUBLE_LOG, USUAL_PKD, outside
 from abag.head.data.labels import CONFLICT_PKD, FLOOR_SHARE
-from abag.head.regimes.splits import TEST, total_leaks
+from abag.head.regimes.leaks import total_leaks
+from abag.head.regimes.splits import TEST
 
 if TYPE_CHECKING:
     from abag.head.data.labels import LabelledPairs

@@ -18,10 +18,10 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from abag.core.arrays import Floats, Ints, Matrix, distinct
-from abag.head.clustering.clusters import distance_to_parent
 from abag.head.data.vectors import Standardizer
 from abag.head.models.one_hot import ENCODED, OneHot, common_reference
 from abag.head.models.ridge import FeatureBlock, ridge
+from abag.head.regimes.clusters import distance_to_parent
 from abag.head.regimes.splits import TRAIN, Split, grouped_folds
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from abag.embed.sequences.chains import RESIDUES
-from abag.head.clustering.clusters import consensus
+from abag.head.regimes.clusters import consensus
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

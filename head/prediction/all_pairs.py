@@ -36,7 +36,7 @@ from abag.head.prediction.inputs import (
     with_p_strong,
 )
 from abag.head.prediction.predictor import existing_store
-from abag.head.regimes.recogniser import NewSequences
+from abag.head.regimes.recognise import NewSequences
 
 if TYPE_CHECKING:
     from abag.embed.sequences.chains import Chains, Kind

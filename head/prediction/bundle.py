@@ -61,8 +61,7 @@ from abag.head.prediction.predictor import (
     VectorSpec,
 )
 from abag.head.regimes.library import SeenMutations
-from abag.head.regimes.recognise import SeenSequences
-from abag.head.regimes.recogniser import Recogniser
+from abag.head.regimes.recognise import Recogniser, SeenSequences
 from abag.head.regimes.regimes import REGIMES
 
 if TYPE_CHECKING:
@@ -76,7 +75,7 @@ if TYPE_CHECKING:
     from abag.head.prediction.fitted import FittedParts, WeighedRegime
     from abag.head.runs.run_folder import RunInputs
 
-SCHEMA = 8
+SCHEMA = 9
 MOST = 1e15
 """Of a number in predictor.json; the square of a larger one could overflow."""
 

@@ -31,7 +31,7 @@ from abag.embed.sequences.pairs import read_pair_chunks
 from abag.embed.sequences.table_writer import check_writable
 from abag.embed.store.store import open_store
 from abag.head.prediction.predictor import SCORE_COLUMNS, encode_new, existing_store
-from abag.head.regimes.recogniser import KNOWN
+from abag.head.regimes.recognise import KNOWN
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from abag.embed.store.store import Store
     from abag.head.prediction.options import PredictOptions, ScoringOptions
     from abag.head.prediction.predictor import Predictor
-    from abag.head.regimes.recogniser import Recogniser
+    from abag.head.regimes.recognise import Recogniser
 
 SAME_PREDICTION_PKD = 1e-3
 """Predictions of one pair that differ by no more are one: products of matrices round each row of a

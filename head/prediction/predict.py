@@ -43,7 +43,7 @@ from abag.head.prediction.inputs import (
     with_p_strong,
 )
 from abag.head.prediction.options import PredictOptions
-from abag.head.regimes.recogniser import NewSequences
+from abag.head.regimes.recognise import NewSequences
 from abag.head.regimes.regimes import REGIMES
 
 if TYPE_CHECKING:

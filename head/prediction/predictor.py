@@ -30,7 +30,7 @@ from abag.embed.store.store import NoSuchEncoder, VectorsMissing, name_encoders,
 from abag.head.models.composition import CompositionRidge
 from abag.head.models.pair_model import PairVectors
 from abag.head.models.residue_model import ResidueModel
-from abag.head.regimes.recogniser import NewSequences, Recogniser
+from abag.head.regimes.recognise import NewSequences, Recogniser
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

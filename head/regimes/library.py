@@ -49,10 +49,7 @@ class SeenMutations:
         antibodies: Sequence[Chains],
         numbered: Mapping[ChainName, Numbered] | None = None,
     ) -> SeenMutations:
-        """Collect what occurs in N antibodies.
-
-        `numbered` has them and any others; by default they are numbered here.
-        """
+        """Collect what occurs in N antibodies; `numbered` has them and any others."""
         tokens_NL, regions_NR = _digests(antibodies, numbered)
         consensus = np.array([_most_frequent(column) for column in regions_NR.T], np.uint64)
         seen = np.unique(tokens_NL)
@@ -85,13 +82,7 @@ class SeenMutations:
 
     @classmethod
     def load(cls, arrays: Mapping[str, NDArray[Any]]) -> SeenMutations:
-        """Restore from arrays of a file.
-
-        Raises
-        ------
-        ValueError
-            If they are not those of `arrays`.
-        """
+        """Restore from arrays of a file; ValueError if they are not those of `arrays`."""
         expected = {"tokens": None, "consensus": (2 * REGIONS,), "changed": None}
         for name, shape in expected.items():
             found = arrays[name]
@@ -103,14 +94,9 @@ class SeenMutations:
 
 
 def align(chains: Sequence[str], numbered: Numbered) -> tuple[list[str], NDArray[np.uint8]]:
-    """Align N chains by their numbering.
+    """Align N chains by their numbering: the L positions that occur, and residues, (N, L).
 
-    Returns
-    -------
-    list of L str
-        All positions that occur in these chains.
-    NDArray, shape=(N, L), dtype=uint8
-        Residues as ASCII codes, with gaps; 0 beyond the ends of a chain.
+    Residues are ASCII codes, with gaps; 0 beyond the ends of a chain.
     """
     columns = {
         p: at for at, p in enumerate(dict.fromkeys(p for one in numbered.layouts for p in one))

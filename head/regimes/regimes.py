@@ -24,7 +24,15 @@ from abag.core.arrays import Bools, Ints, distinct
 from abag.core.cache import cache_dir
 from abag.embed.sequences.numbering import number_antibodies
 from abag.head.regimes.library import SeenMutations
-from abag.head.regimes.splits import TEST, TRAIN, UNUSED, VALIDATION, Split, grouped_folds
+from abag.head.regimes.splits import (
+    TEST,
+    TRAIN,
+    UNUSED,
+    VALIDATION,
+    Split,
+    grouped_folds,
+    is_trainable,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -38,7 +46,6 @@ ENOUGH_GROUPS = 50.0
 """Effective test groups from which one fold is enough, in tables of `LARGE_TABLE` pairs."""
 LARGE_TABLE = 5_000
 LEAST_ROWS = 10
-KNOWN_ANTIGEN = 0.9
 LIBRARY_SHARE = 0.5
 """A cluster of antibodies with a larger share of the pairs makes the table a library."""
 FULLEST = 1.2
@@ -102,18 +109,13 @@ class RegimesOfTable:
     seed: int
     folds: int = 5
     repeats: int = 1
-    pair: Ints = field(init=False)
-    """Equal for rows with the same two sequences, (P,); the others below alike."""
     antibody: Ints = field(init=False)
     antigen: Ints = field(init=False)
-    near_antigen: Ints = field(init=False)
     is_library: bool = field(init=False)
 
     def __post_init__(self) -> None:
         groups = self.groups
-        self.pair = groups.of_method("random")
-        self.antibody, self.antigen = groups.of_method("antibody"), groups.of_method("antigen")
-        self.near_antigen = groups.near_antigens(KNOWN_ANTIGEN)
+        self.antibody, self.antigen = groups.antibody, groups.antigen
         sizes = np.bincount(self.antibody)
         unique = len(distinct(groups.pairs.antibody[self.antibody == sizes.argmax()]))
         self.is_library = (
@@ -147,6 +149,8 @@ class RegimesOfTable:
             if not 0 < test.sum() < (part == TRAIN).sum():
                 continue
             part = _with_validation(part, groups[-1], [self.seed, fold])
+            if not is_trainable(part):
+                continue
             found.append(Split(name=regime.name, part=part, group=groups[-1], fold=fold))
             informative = min(effective_groups(group[test]) for group in groups)
             if len(part) >= LARGE_TABLE and informative >= ENOUGH_GROUPS:
@@ -156,18 +160,18 @@ class RegimesOfTable:
         tested = np.concatenate([np.zeros(0, np.int64), *tests])
         informative = min(effective_groups(group[tested]) for group in groups)
         if len(tested) < LEAST_ROWS or informative < LEAST_GROUPS:
-            return MeasuredRegime(
-                regime,
-                why_not=f"not measured: {len(tested)} of the held-out pairs are of this kind, as "
-                f"informative as {informative:.1f} groups of equal size; expected "
-                f"{LEAST_ROWS} pairs and {LEAST_GROUPS:.0f} groups",
-            )
+            many = f"{len(tested)} held-out pair{'s are' if len(tested) > 1 else ' is'}"
+            why_not = f"not measured: {many if len(tested) else 'no held-out pair is'} of this kind"
+            if len(tested) < LEAST_ROWS:
+                return MeasuredRegime(regime, why_not=f"{why_not}; expected {LEAST_ROWS}")
+            why_not += f", as informative as {informative:.1f} groups of equal size"
+            return MeasuredRegime(regime, why_not=f"{why_not}; expected {LEAST_GROUPS:.0f}")
         return MeasuredRegime(regime, tuple(found), tuple(groups))
 
     def _held_out(self, regime: Regime) -> dict[str, Ints]:
         """Return what the folds of a regime hold out as a whole, (P,) each, by its name."""
         if regime.name == "known" or self._of_mutations(regime):
-            return {"pair": self.pair} | (
+            return {"pair": self.groups.pair} | (
                 {"antigen cluster": self.antigen} if "antigen" in regime.new else {}
             )
         held = {"antibody": self.antibody, "antigen": self.antigen}
@@ -259,7 +263,8 @@ class RegimesOfTable:
         else:
             known_antibody = np.isin(self.antibody, self.antibody[train])
             new_antibody = ~known_antibody
-        known_antigen = np.isin(self.near_antigen, self.near_antigen[train])
+        near_antigen = self.groups.near_antigen
+        known_antigen = np.isin(near_antigen, near_antigen[train])
         new_antigen = ~np.isin(self.antigen, self.antigen[train])
         return (new_antibody if "antibody" in regime.new else known_antibody) & (
             new_antigen if "antigen" in regime.new else known_antigen

@@ -19,6 +19,7 @@ from abag.core.arrays import Ints, distinct
 from abag.core.messages import say
 from abag.core.options import user_path
 from abag.head.regimes.groups import PairGroups
+from abag.head.regimes.leaks import count_leaks
 from abag.head.regimes.regimes import OF_SPLIT, REGIMES, MeasuredRegime, RegimesOfTable
 from abag.head.regimes.split_options import SplitOptions
 from abag.head.regimes.splits import (
@@ -32,15 +33,14 @@ from abag.head.regimes.splits import (
     Split,
     TooFewGroups,
     grouped_folds,
+    is_trainable,
     read_splits,
-    total_leaks,
 )
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from abag.head.data.labels import LabelledPairs
-    from abag.head.regimes.splits import Parts
 
 
 HELD_OUT_SHARE = 0.1
@@ -66,28 +66,31 @@ def split_by_both(groups: PairGroups, options: SplitOptions) -> list[Split]:
 
     Where this empties a part, antigens and antibodies are drawn again.
     """
-    antibody_group, seed = groups.of_method("antibody"), options.effective_split_seed
+    antibody_group, seed = groups.antibody, options.effective_split_seed
+    if (n := len(distinct(antibody_group))) < 3:
+        msg = (
+            f"--split both: the pairs have {n} antibody cluster{'s' * (n != 1)}; expected at least "
+            "one for each of training, validation and test. Use --split antigen."
+        )
+        raise EmptyPart(msg)
     splits: list[Split] = []
     for attempt in range(ATTEMPTS):
-        drawn = _hold_out_groups(groups.of_method("antigen"), options, attempt)
+        drawn = _hold_out_groups(groups.antigen, options, attempt)
         cold = [
             _assign_antibodies(split, antibody_group, [seed, split.fold, attempt])
             for split in drawn
         ]
-        splits = [s if _is_complete(s) else c for s, c in zip(splits or cold, cold, strict=True)]
-        if all(map(_is_complete, splits)):
+        splits = [
+            kept if is_trainable(kept.part) else other
+            for kept, other in zip(splits or cold, cold, strict=True)
+        ]
+        if all(is_trainable(split.part) for split in splits):
             break
     return splits
 
 
 def split_by_mutations(groups: PairGroups, options: SplitOptions) -> list[Split]:
-    """Hold out residues at positions of a library, see `abag.head.regimes.regimes`.
-
-    Raises
-    ------
-    BadSplit
-        If the antibodies are no library, or too few have mutations of their own.
-    """
+    """Hold out residues at positions of a library, see `abag.head.regimes.regimes`."""
     folds = options.folds or FOLDS
     table = RegimesOfTable(groups, options.effective_split_seed, folds, options.repeats)
     if not table.is_library:
@@ -105,13 +108,7 @@ def split_by_mutations(groups: PairGroups, options: SplitOptions) -> list[Split]
 
 
 def split_by_column(groups: PairGroups, options: SplitOptions) -> list[Split]:
-    """Use the parts named in a column; other values are groups to hold out.
-
-    Raises
-    ------
-    BadSplit
-        If there is no such column, or it cannot be used with these options.
-    """
+    """Use the parts named in a column; other values are groups to hold out."""
     pairs, column = groups.pairs, options.split_value
     frame = pairs.table.frame
     if column not in frame.columns:
@@ -130,7 +127,7 @@ def split_by_column(groups: PairGroups, options: SplitOptions) -> list[Split]:
     named = values.str.lower().replace(synonyms)
     if set(named) <= set(PART_NAMES):
         part = named.map(PART_NAMES).to_numpy().astype(np.int8)
-        return [Split(name=options.split, part=part, group=groups.of_method("random"))]
+        return [Split(name=options.split, part=part, group=groups.pair)]
     group, _ = pd.factorize(values, sort=True)
     return _hold_out_groups(group.astype(np.int64), options)
 
@@ -189,10 +186,6 @@ def _hold_out(
     return mask
 
 
-def _is_complete(split: Split) -> bool:
-    return all(len(split.rows(part)) for part in (TRAIN, VALIDATION, TEST))
-
-
 def _assign_antibodies(split: Split, antibody_group: Ints, seed: Sequence[int]) -> Split:
     """Discard the pairs whose antibody cluster is assigned to another part than their antigen.
 
@@ -223,37 +216,23 @@ def make_splits(
 ) -> list[Split]:
     """Split the pairs once, or into folds times repeats.
 
-    Parameters
-    ----------
-    pairs : LabelledPairs
-    options : SplitOptions, optional
-    cache : Path, optional
-        Folder that keeps clusters for the next call; None: they are not kept.
-
-    Returns
-    -------
-    list of Split
-        Their ``description`` holds the method and its reason, rows per part, the number of groups,
-        clusters at several identities, and leaks.
-
-    Raises
-    ------
-    BadSplit
-        If a part would be empty, there are too few groups, or a column or file does not fit.
-    MMseqsFailed
-        If MMseqs2 is asked for and missing, or fails.
+    The folder `cache` keeps clusters for the next call. ``description`` of the splits holds the
+    method and its reason, rows per part, the number of groups, clusters, and leaks. Raises
+    `BadSplit` if a part would be empty, there are too few groups, or a column or file does not fit.
     """
-    return divide(PairGroups(pairs, options or SplitOptions(), cache))
+    options = options or SplitOptions()
+    return divide(PairGroups(pairs, options, cache), options)
 
 
-def divide(groups: PairGroups) -> list[Split]:
+def divide(groups: PairGroups, options: SplitOptions) -> list[Split]:
     """Split pairs that have been grouped, see `make_splits`."""
-    options, why = groups.options, "as requested"
+    why = "as requested"
     if options.split_name == "auto":
         options, why = choose_split(groups, options)
     splits = SPLIT_METHODS[options.split_name](groups, options)
+    is_given = options.split_name in ("column", "file")
     for split in splits:
-        _refuse_empty_parts(split)
+        _refuse_bad_parts(split, is_given)
     return _describe(splits, groups, options.split, why)
 
 
@@ -265,13 +244,12 @@ def _describe(splits: Sequence[Split], groups: PairGroups, name: str, why: str =
         "seed": groups.options.effective_split_seed,
         "of": len(splits),
         "clusters": groups.cluster_sizes(),
-        "cluster_tool": groups.tools,
         "test_pairs": int(np.any([split.part == TEST for split in splits], axis=0).sum()),
     }
     described = []
     for split in splits:
         own = {"rows": split.rows_per_part(), "groups": len(distinct(split.group))}
-        own |= {"leaks": _count_leaks(split.part, groups)} | split.description
+        own |= {"leaks": count_leaks(split.part, groups)} | split.description
         described.append(replace(split, description=shared | own))
     return described
 
@@ -279,10 +257,7 @@ def _describe(splits: Sequence[Split], groups: PairGroups, name: str, why: str =
 def measure_regimes(groups: PairGroups) -> list[MeasuredRegime]:
     """Return the folds of every regime, or those of the split that was asked for.
 
-    Raises
-    ------
-    BadSplit
-        If a split was asked for and is impossible, or no regime can be measured.
+    Raises `BadSplit` if that is impossible, or no regime can be measured.
     """
     options = groups.options
     if options.split_name == "auto":
@@ -307,35 +282,11 @@ def measure_regimes(groups: PairGroups) -> list[MeasuredRegime]:
     regime = REGIMES[OF_SPLIT[options.split_name]]
     if not options.folds and options.split_name not in ("column", "file"):
         options = replace(options, folds=FOLDS)
-    splits = divide(replace(groups, options=options))
+    splits = divide(groups, options)
     counted = [splits[0].group]
     if options.split_name == "both":
-        counted = [groups.of_method("antibody"), groups.of_method("antigen")]
+        counted = [groups.antibody, groups.antigen]
     return [MeasuredRegime(regime, tuple(splits), tuple(counted))]
-
-
-def _count_leaks(part: Parts, groups: PairGroups) -> dict[str, dict[str, int]]:
-    """Count the test rows with a training row of the same or a similar sequence, by closeness.
-
-    ``exact``: the same sequence. A number: the identity at which the sequences share a cluster.
-    ``near`` of ``pair``: both sequences share one, at the identities of the split. ``contained`` of
-    ``antigen``: one is a peptide of the other, see `contained_peptides`. ``clone`` of ``antibody``:
-    they share a cluster of clones.
-    """
-    test, train = part == TEST, part == TRAIN
-    leaks = {
-        kind: {at: int(np.isin(ids[test], ids[train]).sum()) for at, ids in levels.items()}
-        for kind, levels in groups.levels().items()
-    }
-    if groups.options.antibody_by == "fv" and groups.are_clustered("antibody"):
-        clones = groups.clones
-        leaks["antibody"]["clone"] = int(np.isin(clones[test], clones[train]).sum())
-    if len(groups.peptides):
-        antigen = groups.pairs.antigen
-        either = np.concatenate([groups.peptides, groups.peptides[:, ::-1]])
-        seen = either[np.isin(either[:, 1], antigen[train]), 0]
-        leaks["antigen"]["contained"] = int(np.isin(antigen[test], seen).sum())
-    return leaks
 
 
 def choose_split(groups: PairGroups, options: SplitOptions) -> tuple[SplitOptions, str]:
@@ -361,35 +312,20 @@ def choose_split(groups: PairGroups, options: SplitOptions) -> tuple[SplitOption
     return replace(options, split="random"), f"{found}; only single pairs can be held out"
 
 
-def _refuse_empty_parts(split: Split) -> None:
+def _refuse_bad_parts(split: Split, is_given: bool) -> None:
+    """Raise if a part is empty, or validation pairs outnumber training pairs that were drawn."""
+    n = {part: len(split.rows(part)) for part in (TRAIN, VALIDATION, TEST)}
+    what = f"of {len(split.part)} pairs in {len(distinct(split.group))} groups"
     for part, name in ((TRAIN, "training"), (VALIDATION, "validation"), (TEST, "test")):
-        if not len(split.rows(part)):
+        if not n[part]:
             msg = (
-                f"--split {split.name}: the {name} part of {len(split.part)} pairs in "
-                f"{len(distinct(split.group))} groups is empty; expected at least one pair. "
-                "Use more rows or another --split."
+                f"--split {split.name}: the {name} part {what} is empty; expected at least one "
+                "pair. Use more rows or another --split."
             )
             raise EmptyPart(msg)
-
-
-def describe_splits(splits: Sequence[Split]) -> list[str]:
-    """Describe splits of `make_splits` in lines: how the pairs were split, why, and what leaks."""
-    first = splits[0].description
-    rows = ", ".join(f"{n} {name}" for name, n in first["rows"].items() if n or name != "unused")
-    lines = [
-        f"{first['split'].replace('_', ' ')}: {len(splits)} folds"
-        if not first["why"]
-        else f"split {first['split']}: {first['why']}",
-        f"{rows} pairs" + (f" (first of {len(splits)} folds)" if len(splits) > 1 else ""),
-    ]
-    if first["split"] == "both":
-        n = int(np.mean([split.description["discarded"] for split in splits]))
-        lines.append(f"{n} pairs discarded: antibody and antigen in different parts")
-    n_test = sum(split.description["rows"]["test"] for split in splits)
-    for kind, totals in total_leaks(splits).items():
-        counts = ", ".join(f"{at} {n}" for at, n in totals.items())
-        lines.append(f"test rows with a near-duplicate {kind} in training: {counts} (of {n_test})")
-    for kind, levels in first["clusters"].items():
-        sizes = ", ".join(f"{at} {size['clusters']}" for at, size in levels.items())
-        lines.append(f"{kind} clusters by identity: {sizes}")
-    return lines
+    if not is_given and n[TRAIN] <= n[VALIDATION]:
+        msg = (
+            f"--split {split.name}: a fold {what} trains on {n[TRAIN]} pairs and validates on "
+            f"{n[VALIDATION]}; expected more for training. Use more rows or another --split."
+        )
+        raise EmptyPart(msg)

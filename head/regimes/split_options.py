@@ -7,7 +7,6 @@ from typing import Literal, TypeAlias
 
 from abag.core.options import BadOption, Options, option
 
-ComparedRegion: TypeAlias = Literal["fv", "cdrh3"]
 AdapterRows: TypeAlias = Literal["leave-out", "train"]
 SPLIT_VALUES = {
     "auto": ("",), "random": ("",), "antigen": ("",), "antibody": ("",), "both": ("",),
@@ -34,11 +33,6 @@ class SplitOptions(Options, group="Split"):
     )
     antibody_identity: float = option(
         0.9, above=0, high=1, help="Sequence identity from which antibodies stay in one part."
-    )
-    antibody_by: ComparedRegion = option(
-        "fv",
-        rare=True,
-        help="Region of an antibody that is compared: both variable domains, or CDRH3.",
     )
     seed: int = option(
         0, low=0, help="Seed of the split, and of all else that is random in training."

@@ -74,12 +74,16 @@ class Split:
         return {name: int((self.part == part).sum()) for name, part in PART_NAMES.items()}
 
 
-def total_leaks(splits: Sequence[Split]) -> dict[str, dict[str, int]]:
-    """Sum the leaks of all folds, by kind and closeness; empty if they were not counted."""
-    return {
-        kind: {at: sum(s.description["leaks"][kind][at] for s in splits) for at in levels}
-        for kind, levels in splits[0].description.get("leaks", {}).items()
-    }
+def is_trainable(part: Parts) -> bool:
+    """Whether no part is empty and more pairs train than validate."""
+    sizes = [int((part == one).sum()) for one in (TRAIN, VALIDATION, TEST)]
+    return min(sizes) > 0 and sizes[0] > sizes[1]
+
+
+def describe_parts(splits: Sequence[Split]) -> str:
+    """Say how many folds there are, and how many pairs each part of the first one has."""
+    parts = ", ".join(f"{n} {name}" for name, n in splits[0].rows_per_part().items() if n)
+    return f"{len(splits)} fold{'s' * (len(splits) > 1)}, the first with {parts} pairs"
 
 
 def thinned(split: Split, share: float, seed: int) -> Split:
@@ -93,31 +97,16 @@ def thinned(split: Split, share: float, seed: int) -> Split:
 
 
 def grouped_folds(group: Ints, folds: int, seed: int | Sequence[int]) -> Ints:
-    """Assign whole groups to folds of about equally many rows.
+    """Assign whole groups to folds of about equally many rows: the fold of each row, (P,).
 
     Large groups are assigned first, each to the fold with the fewest rows. The seed perturbs the
-    order, so that repeats differ even if all groups differ in size.
-
-    Parameters
-    ----------
-    group : NDArray, shape=(P,), dtype=int64
-        Group of each row. Only equality and the order of the ids matter.
-
-    Returns
-    -------
-    NDArray, shape=(P,), dtype=int64
-        Fold of each row, in ``range(folds)``.
-
-    Raises
-    ------
-    TooFewGroups
-        If there are fewer groups than folds.
+    order, so that repeats differ even if all groups differ in size. Raises `TooFewGroups`.
     """
     _, dense, sizes = np.unique(group, return_inverse=True, return_counts=True)
     if len(sizes) < folds:
         msg = (
-            f"{folds} folds: the rows form only {len(sizes)} groups; expected at least one group "
-            "per fold. Use fewer --folds or another --split."
+            f"{folds} folds: the rows form only {len(sizes)} group{'s' * (len(sizes) != 1)}; "
+            "expected at least one group per fold. Use fewer --folds or another --split."
         )
         raise TooFewGroups(msg)
     rng = np.random.default_rng(seed)
@@ -162,26 +151,11 @@ def pair_keys(pairs: LabelledPairs) -> pd.DataFrame:
 
 
 def read_splits(path: Path, pairs: LabelledPairs) -> list[Split]:
-    """Read a split file and apply it to these pairs.
+    """Read a split file and apply it to these pairs: one split per fold.
 
-    Parameters
-    ----------
-    path : Path
-        Parquet or CSV with ``antibody_key``, ``antigen_key``, ``split`` and optionally ``fold``
-        and ``group``.
-    pairs : LabelledPairs
-
-    Returns
-    -------
-    list of Split
-        One per fold.
-
-    Raises
-    ------
-    BadSplit
-        If the file cannot be read, lacks a column, or has an unknown part or a repeated pair.
-    SplitFileMismatch
-        If a pair of the table is missing in the file, or the reverse.
+    The file is Parquet or CSV with ``antibody_key``, ``antigen_key``, ``split`` and optionally
+    ``fold`` and ``group``. Raises `BadSplit` if it is damaged, `SplitFileMismatch` if it has other
+    pairs.
     """
     frame = _read_frame(path)
     wanted = pair_keys(pairs)

@@ -35,7 +35,7 @@ from abag.head.models.registry import COMPARED
 from abag.head.prediction.bundle import load_predictor
 from abag.head.prediction.fitted import COVERED
 from abag.head.prediction.inputs import SAME_PREDICTION_PKD
-from abag.head.regimes.groups import with_clusters
+from abag.head.regimes.groups import PairGroups, with_clusters
 from abag.head.regimes.regimes import LEAST_ROWS, REGIMES
 from abag.head.regimes.split_options import SplitOptions
 from abag.head.regimes.splits import KEYS
@@ -165,7 +165,7 @@ def _score_table(saved: SavedRun, pairs: LabelledPairs, store: Path | str | None
 
     The mean is that of the run's labels, and the baselines are the run's, fitted to all its pairs.
     """
-    pairs = with_clusters(pairs, SplitOptions(), cache_dir() / "clusters")
+    pairs = with_clusters(PairGroups(pairs, SplitOptions(), cache_dir() / "clusters"))
     predictor = load_predictor(saved.run)
     opened = open_store(predictor.resolve_store(store))
     antibodies = [pairs.table.antibodies.chains[i] for i in pairs.antibody.tolist()]

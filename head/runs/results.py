@@ -17,7 +17,8 @@ from abag.head.data.label_units import quantity
 from abag.head.evaluation import metrics
 from abag.head.evaluation.comparison import rows_to_score
 from abag.head.evaluation.verdicts import warnings
-from abag.head.regimes.splits import TEST, TRAIN, Split, pair_keys, total_leaks
+from abag.head.regimes.leaks import total_leaks
+from abag.head.regimes.splits import TEST, TRAIN, Split, pair_keys
 from abag.head.runs.report import NAMES, write_card, write_report
 from abag.head.runs.run_folder import read_config
 from abag.head.runs.saved_run import read_tables

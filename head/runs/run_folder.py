@@ -29,11 +29,11 @@ from abag.head.data.labels import LabelledPairs, label_pairs, report_counts, tra
 from abag.head.data.vectors import StoredVectors, read_vectors
 from abag.head.models.config import FitConfig, RunMismatch, check_same
 from abag.head.models.registry import CHECKS
-from abag.head.regimes.adapter_leaks import apply_adapter_policy
-from abag.head.regimes.groups import PairGroups, with_antibody_clusters, with_antigen_clusters
+from abag.head.regimes.groups import PairGroups, with_clusters
+from abag.head.regimes.leaks import apply_adapter_policy
 from abag.head.regimes.regimes import MeasuredRegime
-from abag.head.regimes.split_methods import describe_splits, measure_regimes
-from abag.head.regimes.splits import TRAIN, Split, split_frame
+from abag.head.regimes.split_methods import measure_regimes
+from abag.head.regimes.splits import TRAIN, Split, describe_parts, split_frame
 from abag.head.runs.summary import read_summary
 
 if TYPE_CHECKING:
@@ -224,7 +224,7 @@ def start_run(
     if path.exists() and not _is_split(path, frame):
         msg = (
             f"{path}: differs from the split that the same options give now; expected the same "
-            "split. Undo what changed (a split file, MMseqs2 installed since), or use another "
+            "split. Undo what changed, such as a split file, or use another "
             "--run folder."
         )
         raise RunMismatch(msg)
@@ -257,8 +257,7 @@ def split_inputs(inputs: RunInputs, config: FitConfig) -> tuple[RunInputs, list[
     """
     training_labels(inputs.pairs, np.arange(len(inputs.pairs)))  # raises if all are the same
     groups = PairGroups(inputs.pairs, config, cache_dir() / "clusters")
-    pairs = with_antigen_clusters(inputs.pairs, groups)
-    pairs = with_antibody_clusters(pairs, groups)
+    pairs = with_clusters(groups)
     folders = [vectors.folder for vectors in inputs.vectors.values()]
     measured, n_folds = list[MeasuredRegime](), 0
     for one in measure_regimes(groups):
@@ -275,8 +274,7 @@ def split_inputs(inputs: RunInputs, config: FitConfig) -> tuple[RunInputs, list[
         )
         for split in splits:
             check_training(pairs, split, config)
-        for line in describe_splits(splits):
-            detail(line)
+        detail(f"{one.regime.words}: {describe_parts(splits)}")
         numbered = (replace(split, fold=n) for n, split in enumerate(splits, n_folds))
         measured.append(replace(one, splits=tuple(numbered)))
         n_folds += len(splits)

@@ -256,7 +256,7 @@ OPTIONS = {
     "ridge": (
         "--antibody-pooling heavy_mean --antigen-pooling cls", "--learning-curve",
         "--replicates keep", "--replicates mean", "--floor censor", "--floor drop", "--limit 150",
-        "--antibody-by cdrh3 --split antibody", "--antigen-identity 0.95 --split antigen",
+        "--antigen-identity 0.95 --split antigen",
         "--split-seed 3", "--folds 2 --repeats 2",
     ),
 }  # fmt: skip

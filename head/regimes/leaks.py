@@ -1,8 +1,9 @@
-"""Label leaks through adapted encoders.
+"""Leaks: test pairs that a model has seen in training, as themselves or as near-duplicates.
 
-An adapter was trained on measured pairs, so its vectors depend on their labels. Scores on those
-pairs would measure memorisation: they must not be held out. By default the head does not train on
-them either, because it would trust the vectors of new sequences as much as these.
+Also through adapted encoders. An adapter was trained on measured pairs, so its vectors depend on
+their labels. Scores on those pairs would measure memorisation: they must not be held out. By
+default the head does not train on them either, because it would trust the vectors of new sequences
+as much as these.
 """
 
 from __future__ import annotations
@@ -17,14 +18,24 @@ import pandas as pd
 
 from abag import AbagError
 from abag.core.arrays import hex_keys
-from abag.head.regimes.groups import PairGroups
-from abag.head.regimes.splits import KEYS, TEST, TRAIN, UNUSED, VALIDATION, Split, pair_keys
+from abag.head.regimes.regimes import OF_SPLIT, REGIMES
+from abag.head.regimes.splits import (
+    KEYS,
+    TEST,
+    TRAIN,
+    UNUSED,
+    VALIDATION,
+    Parts,
+    Split,
+    pair_keys,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from abag.embed.store.encoder_folder import EncoderFolder
     from abag.head.data.labels import LabelledPairs
+    from abag.head.regimes.groups import PairGroups
     from abag.head.regimes.split_options import AdapterRows
 
 _ROWS = "adapter/splits.parquet"
@@ -38,6 +49,35 @@ class NoHeadRows(AbagError):
     """The adapter was trained on every training pair."""
 
 
+def count_leaks(part: Parts, groups: PairGroups) -> dict[str, dict[str, int]]:
+    """Count the test rows with a training row of the same or a similar sequence, by closeness.
+
+    ``exact``: the same sequence. A number: the identity at which the sequences share a cluster,
+    antibodies also by clones. ``near`` of ``pair``: both sequences share one, at the identities of
+    the split. ``contained`` of ``antigen``: one is a peptide of the other, see
+    `contained_peptides`. ``clone`` of ``antibody``: they share a cluster of clones.
+    """
+    test, train = part == TEST, part == TRAIN
+    leaks = {
+        kind: {at: int(np.isin(ids[test], ids[train]).sum()) for at, ids in levels.items()}
+        for kind, levels in groups.levels().items()
+    }
+    if len(groups.peptides):
+        antigen = groups.pairs.antigen
+        either = np.concatenate([groups.peptides, groups.peptides[:, ::-1]])
+        seen = either[np.isin(either[:, 1], antigen[train]), 0]
+        leaks["antigen"]["contained"] = int(np.isin(antigen[test], seen).sum())
+    return leaks
+
+
+def total_leaks(splits: Sequence[Split]) -> dict[str, dict[str, int]]:
+    """Sum the leaks of all folds, by kind and closeness; empty if they were not counted."""
+    return {
+        kind: {at: sum(s.description["leaks"][kind][at] for s in splits) for at in levels}
+        for kind, levels in splits[0].description.get("leaks", {}).items()
+    }
+
+
 def apply_adapter_policy(
     splits: Sequence[Split],
     groups: PairGroups,
@@ -48,32 +88,9 @@ def apply_adapter_policy(
 ) -> list[Split]:
     """Refuse splits that leak through adapters, and exclude the adapters' pairs from training.
 
-    Parameters
-    ----------
-    splits
-        Result of `divide`.
-    groups
-        Those of the pairs; they define near-duplicates.
-    folders : sequence of EncoderFolder
-        The vectors that the head is trained on. Those without an adapter have no effect.
-    adapter_rows : {"leave-out", "train"}
-        What happens to training pairs that the adapter was trained on.
-    allow_leak : bool
-        Report leaks instead of refusing them.
-
-    Returns
-    -------
-    list of Split
-        Their ``description["adapters"]`` holds sentences for the report.
-
-    Raises
-    ------
-    AdapterLeak
-        If an adapter was trained on a validation or test pair or a near-duplicate of one, or
-        validated on a test pair or a near-duplicate of one; or if the store does not say which
-        pairs an adapter was trained on.
-    NoHeadRows
-        If no training pair remains.
+    A split leaks if an adapter was trained on a validation or test pair or a near-duplicate of one,
+    or validated on a test pair or a near-duplicate of one. ``description["adapters"]`` of the
+    splits holds sentences for the report. Raises `AdapterLeak` and `NoHeadRows`.
     """
     adapted = [folder for folder in folders if folder.info.get("adapter")]
     if not adapted:
@@ -147,12 +164,15 @@ def _exposed(split: Split, groups: PairGroups, rows: pd.DataFrame) -> NDArray[np
     """
     pairs = groups.pairs
     exposed = np.isin(split.group, split.group[_contained(pairs, rows)])
-    for kind, unique in pairs.table.sequences.items():
-        if split.name in (kind, "both"):
-            keys = hex_keys(unique.keys)
-            known = np.isin(keys, rows[f"{kind}_key"].to_numpy(str))[pairs.index(kind)]
-            group = groups.of_method(kind)
-            exposed |= np.isin(group, group[known])
+    method = split.name.partition("=")[0]
+    for kind in REGIMES[OF_SPLIT.get(method, method)].new:
+        group = groups.of_method(kind)
+        # the variants of a library share one cluster: its folds hold out mutations instead
+        if np.isin(group[split.rows(TEST)], group[split.rows(TRAIN)]).any():
+            continue
+        keys = hex_keys(pairs.table.sequences[kind].keys)
+        known = np.isin(keys, rows[f"{kind}_key"].to_numpy(str))[pairs.index(kind)]
+        exposed |= np.isin(group, group[known])
     return exposed
 
 
