@@ -236,6 +236,12 @@ def test_the_lines_of_the_readme_work_on_the_shipped_table():
     assert run("abag --version").startswith("abag ")
     assert "antigens: " in printed
     assert "report     runs/first/report.html" in printed
+    shown = re.findall(r"^\| (known|new), (known|new) \|(.*)", PAGES[0].read_text(), re.MULTILINE)
+    for antibody, antigen, cells in shown:
+        line = re.search(rf"^{antibody} antibodies, {antigen} antigens  .*", printed, re.MULTILINE)
+        one, other = ([float(x) for x in re.findall(r"\d\.\d\d", s)] for s in (cells, line[0]))
+        np.testing.assert_allclose(one, other, atol=0.03)
+    assert len(shown) == 4
     # the worst predictions, the largest first, with their rows
     errors = found["worst"]["error"].abs()
     assert errors.is_monotonic_decreasing
