@@ -14,7 +14,7 @@ import click
 
 from abag import _FUNCTIONS, AbagError, __version__
 from abag.core.command_line import CommandGroup, GroupedOption, OptionsCommand, UserPath, outline
-from abag.core.messages import printable, reporting, wrapped
+from abag.core.messages import counted, printable, reporting, wrapped
 from abag.core.python_surface import PublicFunction
 
 T = TypeVar("T")
@@ -396,7 +396,9 @@ def store_verify(store: Path, as_json: bool) -> None:
     from abag.embed.store.store import open_store
 
     problems = [{"path": str(path), "what": what} for path, what in verify(open_store(store))]
-    lines = [problem["what"] for problem in problems] + [f"{store}: {len(problems)} problems found"]
+    lines = [problem["what"] for problem in problems] + [
+        f"{store}: {counted(len(problems), 'problem')} found"
+    ]
     _print({"problems": problems}, as_json, lambda _: "\n".join(lines))
     sys.exit(1 if problems else 0)
 
@@ -538,7 +540,7 @@ def doctor(as_json: bool, **options: Any) -> None:
             click.echo(wrapped(f"{check.state} {check.name}: {check.text}", sys.stdout))
     failed = sum(check.state == "FAIL" for check in checks)
     report = {"ok": not failed, "checks": [check._asdict() for check in checks]}
-    _print(report, as_json, lambda _: f"{len(checks)} checks, {failed} failed")
+    _print(report, as_json, lambda _: f"{counted(len(checks), 'check')}, {failed} failed")
     sys.exit(1 if failed else 0)
 
 

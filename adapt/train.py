@@ -26,7 +26,7 @@ from abag.core.files import (
     write_json,
     write_text,
 )
-from abag.core.messages import reporting, say
+from abag.core.messages import counted, reporting, say
 from abag.core.options import BadOption
 from abag.embed.encoders.adapters import ADAPTER_FORMAT, adapter_digest, read_adapter_files
 from abag.embed.encoders.identity import identify
@@ -168,10 +168,11 @@ class AdapterTraining(ResumableTraining):
             name = self.identities[kind].checkpoint.name
             say(f"{kind}: {name} with {count:,} trainable parameters")
         say(
-            f"{len(assignment.adapter)} pairs for the adapter, {len(assignment.head)} for the "
-            f"head, {len(assignment.validation)} for validation; {config.epochs} epochs of "
-            f"{self.steps_per_epoch} steps, {config.batch_size} x {config.accumulate} pairs per "
-            f"step; {self.plan.reason}, {self.plan.precision}"
+            f"{counted(len(assignment.adapter), 'pair')} for the adapter, {len(assignment.head)} "
+            f"for the head, {len(assignment.validation)} for validation; "
+            f"{counted(config.epochs, 'epoch')} of {counted(self.steps_per_epoch, 'step')}, "
+            f"{config.batch_size} x {config.accumulate} pairs per step; {self.plan.reason}, "
+            f"{self.plan.precision}"
         )
 
     def _begin_epoch(self, epoch: int, first_step: int) -> None:
@@ -458,7 +459,8 @@ def describe_adapter(summary: AdaptSummary) -> str:
     ]
     best, pairs = summary["best_validation_loss"], summary["pairs"]
     lines.append(
-        f"best of {summary['epochs']} epochs: {summary['best_epoch']}, validation loss {best:.4f}; "
-        f"trained on {pairs['adapter']} pairs, {pairs['head']} are left for the head"
+        f"best of {counted(summary['epochs'], 'epoch')}: {summary['best_epoch']}, validation loss "
+        f"{best:.4f}; trained on {counted(pairs['adapter'], 'pair')}, {pairs['head']} left for the "
+        "head"
     )
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""What the commands are made of: error handling, signals, and options from option classes."""
+"""Build commands: error handling, signals, and options from option classes."""
 
 from __future__ import annotations
 
@@ -260,7 +260,7 @@ def _click_option(one: OptionSchema) -> click.Option:
 
 
 def _fits(one: OptionSchema) -> bool:
-    """Whether help can show the choices in place of the value; otherwise it lists them below."""
+    """Tell whether help has room for the choices in place of the value; else they follow below."""
     return len("|".join(one.choices)) <= LONGEST_CHOICES
 
 

@@ -42,7 +42,7 @@ def user_path(given: str | PathLike[str], name: str = "path") -> Path:
 
 
 class Declaration(TypedDict, total=False):
-    """What `option` adds to a dataclass field."""
+    """The metadata that `option` adds to a dataclass field."""
 
     help: Required[str]
     """One line for the command line and the reference pages."""
@@ -283,7 +283,7 @@ def _without_numpy(value: Any) -> Any:  # noqa: ANN401 - any type
 
 
 def _is_of(value: object, kind: Any) -> bool:  # noqa: ANN401 - any type
-    """Whether a value may be given for an option of this type; a tuple of types allows each."""
+    """Tell whether an option of this type takes a value; a tuple of types allows each."""
     if isinstance(kind, tuple):
         return any(_is_of(value, one) for one in kind)
     if kind in _NUMBERS:  # a truth value is an integer in Python

@@ -217,7 +217,7 @@ def test_the_encoders_of_embed_table_are_those_of_the_schema():
 
 OTHER_TOOLS = set(
     # abag itself, and pip
-    "--help --version --config-settings --extra-index-url --index-url --no-deps "
+    "--help --version --extra-index-url --force-reinstall --index-url --no-deps "
     # torchrun and Slurm
     "--cpus-per-task --gpus-per-task --kill-on-bad-exit --max-restarts --no-python --nodes "
     "--nproc-per-node --ntasks-per-node --rdzv-endpoint --requeue --signal --time "
