@@ -241,7 +241,7 @@ def fit(
     seed: int = 0,
     split_seed: int | None = None,
     preset: Literal['small', 'medium', 'seed'] = 'small',
-    head: Literal['mlp', 'ridge', 'kernel', 'gp', 'one_hot_kernel', 'antibody_ridge', 'antigen_ridge', 'one_hot_ridge', 'composition_ridge', 'stack'] | None = None,
+    head: str | None = None,
     widths: tuple[int, ...] | None = None,
     dropout: float | None = None,
     epochs: int | None = None,

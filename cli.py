@@ -188,7 +188,7 @@ def predict(
 @_command("plan")
 @_TABLE
 @click.option("-v", "--verbose", is_flag=True,
-              help="Print lengths, and where each time comes from, too.")  # fmt: skip
+              help="Print where each time comes from, too.")  # fmt: skip
 @_JSON
 def plan(table: Path, as_json: bool, verbose: bool, **options: Any) -> None:
     """Describe a table, its problems and the cost of encoding.

@@ -39,13 +39,13 @@ from abag.head.evaluation import metrics
 from abag.head.models.config import RunMismatch, check_same
 from abag.head.models.losses import one_sided_errors
 from abag.head.training.checkpoint import digest
-from abag.head.training.step import cosine_rates, steps_per_epoch
-from abag.head.training.train import (
+from abag.head.training.loop import (
     LossNotFinite,
     ResumableTraining,
     TrainingProgress,
     training_digest,
 )
+from abag.head.training.step import cosine_rates, steps_per_epoch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -41,7 +41,7 @@ from abag.head.design.batches import (
 from abag.head.design.rules import RULES, Aim, best_first, expect
 from abag.head.models.baselines import inner_folds
 from abag.head.models.pair_model import PairVectors, TrainingRows
-from abag.head.models.registry import CLOSED_FORM
+from abag.head.models.registry import MODELS
 from abag.head.models.sigma import fit_sigma
 from abag.head.regimes.clusters import antibody_clusters
 
@@ -107,12 +107,19 @@ class Library:
         """Fit a head to some pairs; their labels are not known of any other."""
         rows, labels = np.sort(rows), self.pairs.pkd
         group = np.arange(len(rows))
-        fit = CLOSED_FORM[head](TrainingRows(self.pairs, self.vectors, rows, inner_folds(group)))
+        fit = MODELS[head].fit(TrainingRows(self.pairs, self.vectors, rows, inner_folds(group)))
         mean, variance = fit.model.predict(self.vectors), fit.model.variance(self.vectors)
         if variance is None:
             return Model(mean, {})
-        deviation = np.sqrt(fit.inner_variance)
-        spread, noise = fit_sigma(labels[rows] - fit.inner, deviation)
+        fold = inner_folds(group)
+        error, deviation = np.empty((2, len(rows)))
+        for k in np.unique(fold):
+            known, held = rows[fold != k], rows[fold == k]
+            inside = inner_folds(np.arange(len(known)))
+            of_rest = MODELS[head].fit(TrainingRows(self.pairs, self.vectors, known, inside)).model
+            error[fold == k] = labels[held] - of_rest.predict(self.vectors)[held]
+            deviation[fold == k] = np.sqrt(of_rest.variance(self.vectors)[held])
+        spread, noise = fit_sigma(error, deviation)
         calibrated = np.sqrt(spread**2 * variance + noise**2)
         return Model(mean, {"calibrated": calibrated, "model": np.sqrt(variance)})
 

@@ -98,10 +98,10 @@ def make_task(inputs, config: FitConfig, device: torch.device, folder: Path) -> 
         pairs=pairs,
         antibody_ND=antibody_ND,
         antigen_ME=antigen_ME,
-        folds=[FoldInputs(random_split(len(pairs)), folder / "metrics.jsonl", "bench", pairs)],
+        folds=[FoldInputs(random_split(len(pairs)), "bench", pairs)],
         config=config,
         device=device,
-        checkpoints=folder / "checkpoints",
+        folder=folder,
     )
 
 
@@ -157,7 +157,7 @@ class Runner:
             epoch, at = divmod(self.done, one.steps_per_epoch)
             if at == 0:
                 one.stack.begin_epoch(epoch)
-            one.training_step.run(at, step_seed(0, self.done))
+            one.training_step.run(step_seed(0, self.done))
             self.done += 1
 
 

@@ -24,7 +24,6 @@ from bench_fit import make_pairs, make_task, synchronize
 
 from abag.core.device import resolve_device
 from abag.head.models.config import FitConfig
-from abag.head.models.registry import CLOSED_FORM
 from abag.head.search.search import (
     LOGARITHMIC,
     RANGES,
@@ -76,7 +75,7 @@ def time_steps(inputs, size: Size, device: torch.device, **options) -> dict[str,
         begun = time.perf_counter()
         stack = HeadTraining(task).stack
         stack.begin_epoch(0)
-        stack.training_step.run(0, step_seed(0, 0))
+        stack.training_step.run(step_seed(0, 0))
         synchronize(device)
         first_s = time.perf_counter() - begun
         if device.type == "cuda":
@@ -87,7 +86,7 @@ def time_steps(inputs, size: Size, device: torch.device, **options) -> dict[str,
             synchronize(device)
             begun = time.perf_counter()
             for at in range(stack.steps):
-                stack.training_step.run(at, step_seed(0, steps + at))
+                stack.training_step.run(step_seed(0, steps + at))
             synchronize(device)
             seconds += time.perf_counter() - begun
             steps += stack.steps
@@ -117,7 +116,9 @@ def time_fit(inputs, size: Size, device: torch.device, **options) -> dict[str, o
 def draw_trials(problem: SearchProblem, rng: np.random.Generator, count: int) -> list[dict]:
     """Draw a batch of trials at random, all of the same shape."""
     shared = {name: str(rng.choice(values)) for name, values in problem.choices().items()}
-    shared["shape"] = str(rng.choice([name for name in SHAPES if name not in CLOSED_FORM]))
+    shared["shape"] = str(
+        rng.choice([name for name, one in SHAPES.items() if one["head"] == "mlp"])
+    )
     batch = []
     for _ in range(count):
         own = {}

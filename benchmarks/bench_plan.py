@@ -31,8 +31,9 @@ from abag.core.cores import count_cores
 from abag.embed.sequences.pairs import read_pairs
 from abag.head.data.label_options import LabelOptions
 from abag.head.data.labels import label_pairs
-from abag.head.fit_cost import DEFAULT_FOLDS, FitSize, fit_time
+from abag.head.fit_cost import DEFAULT_FOLDS, fit_time
 from abag.head.models.config import is_used
+from abag.head.models.pair_model import FitSize
 from abag.head.plan import are_variants
 
 ONCE = ("--split", "random")
@@ -77,8 +78,7 @@ COMPARED = {
     "reading": ["read table and vectors"],
     "clusters": ["clusters of antigens", "clusters of antibodies"],
     "networks": ["training"],
-    "closed_forms": ["models in closed form"],
-    "baselines": ["baselines"],
+    "models": ["models in closed form", "baselines"],
     "results": ["predictor", "scores and files", "report"],
 }
 """By stage of `FitTime`: those of `bench_time_to_answer`."""

@@ -259,8 +259,10 @@ def main():
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     if given.head == "ridges":
-        registry.STACKED = ("ridge", "antibody_ridge", "antigen_ridge")  # type: ignore[misc]
-        registry.COMPARED = registry.STACKED  # type: ignore[misc]
+        kept = ("train_mean", "ridge", "antibody_ridge", "antigen_ridge")
+        models = dict(registry.MODELS)
+        registry.MODELS.clear()  # type: ignore[attr-defined]
+        registry.MODELS.update({n: models[n] for n in kept})  # type: ignore[attr-defined]
     config = FitConfig()
     last = given.last if given.last is not None else given.first
     first = 0 if given.mode == "seeds" else given.first

@@ -34,7 +34,7 @@ from abag.head.evaluation.metrics import average_folds, score
 from abag.head.evaluation.regime_scores import TestedPairs, compare_models
 from abag.head.models.baselines import inner_folds
 from abag.head.models.pair_model import PairVectors, TrainingRows
-from abag.head.models.registry import CLOSED_FORM
+from abag.head.models.registry import MODELS
 from abag.head.regimes.groups import PairGroups
 from abag.head.regimes.split_methods import measure_regimes
 from abag.head.regimes.split_options import SplitOptions
@@ -185,7 +185,7 @@ def ridge(pairs, split, antibodies, antigens):
     rows = split.rows(TRAIN)
     vectors = PairVectors(antibodies, antigens, pairs.antibody, pairs.antigen)
     training = TrainingRows(pairs, vectors, rows, inner_folds(split.group[rows]))
-    return CLOSED_FORM["ridge"](training).model.predict(vectors)
+    return MODELS["ridge"].fit(training).model.predict(vectors)
 
 
 if __name__ == "__main__":

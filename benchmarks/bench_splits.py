@@ -24,11 +24,17 @@ from abag.head.data.labels import label_pairs
 from abag.head.evaluation.comparison import compare
 from abag.head.evaluation.metrics import average_folds, score
 from abag.head.evaluation.verdicts import verdict, warnings
-from abag.head.models.baselines import BaselineInputs, predict_baselines
+from abag.head.models.baselines import (
+    BaselineInputs,
+    ResidueFeatures,
+    inner_folds,
+    predict_baselines,
+)
+from abag.head.models.pair_model import PairVectors, TrainingRows
 from abag.head.regimes.leaks import total_leaks
 from abag.head.regimes.split_methods import make_splits
 from abag.head.regimes.split_options import SplitOptions
-from abag.head.regimes.splits import TEST
+from abag.head.regimes.splits import TEST, TRAIN
 
 COLUMNS = ("spearman_within_antigen", "spearman", "rmse", "r2", "concordance")
 SPLITS = ("random", "antigen", "antibody", "both")
@@ -57,12 +63,19 @@ def bench(table, store, splits, folds, repeats, encoders):
     return lines
 
 
+def _inputs(pairs, split, vectors):
+    rows = np.flatnonzero((split.part == TRAIN) & (pairs.censored == 0))
+    tables = PairVectors(*vectors, pairs.antibody, pairs.antigen)
+    training = TrainingRows(pairs, tables, rows, inner_folds(split.group[rows]))
+    return BaselineInputs(training, split, ResidueFeatures(pairs.table))
+
+
 def _bench_split(pairs, options, vectors):
     begun = time.perf_counter()
     splits = make_splits(pairs, options)
     split_s = time.perf_counter() - begun
     begun = time.perf_counter()
-    found = [predict_baselines(BaselineInputs(pairs, split, *vectors)) for split in splits]
+    found = [predict_baselines(_inputs(pairs, split, vectors)) for split in splits]
     how = splits[0].description
     lines = [f"- {how['split']}: {how['why']}", f"- leaks: {total_leaks(splits)}"]
     lines += [f"- warning: {line}" for line in warnings(pairs, splits)]

@@ -55,11 +55,11 @@ STAGES = {
 AFTER = {
     "split": {
         "prepare the step": "abag.head.training.step:TrainingStep.__init__",
-        "training": "abag.head.fit_run:train",
-        "baselines": "abag.head.fit_run:predict_baselines",
-        "models in closed form": "abag.head.fit_run:fit_closed_forms",
-        "predictor": "abag.head.fit_run:save_predictor",
-        "scores and files": "abag.head.fit_run:write_results",
+        "training": "abag.head.training.train:train",
+        "baselines": "abag.head.fit:predict_baselines",
+        "models in closed form": "abag.head.fit:fit_closed_forms",
+        "predictor": "abag.head.fit:save_predictor",
+        "scores and files": "abag.head.fit:write_results",
         "report": "abag.head.runs.results:write_report",
     }
 }

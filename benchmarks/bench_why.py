@@ -31,7 +31,7 @@ from abag.head.data.labels import label_pairs
 from abag.head.evaluation import metrics
 from abag.head.evaluation.ranking import spearman
 from abag.head.models.baselines import group_mean, inner_folds, standardised
-from abag.head.models.ridge import FeatureBlock, ridge
+from abag.head.models.ridge import FeatureBlock, fit_ridges
 from abag.head.regimes.split_methods import make_splits
 from abag.head.regimes.split_options import SplitOptions
 from abag.head.regimes.splits import TEST, TRAIN
@@ -102,7 +102,9 @@ class Bench:
             FeatureBlock(standardised(table, index[rows]), index)
             for table, index in zip(tables, (pairs.antibody, pairs.antigen), strict=True)
         ]
-        return ridge(blocks, pkd, rows, inner_folds(split.group[rows]))
+        (fit,) = fit_ridges(blocks, pkd, rows, inner_folds(split.group[rows]), [(0, 1)])
+        joined = np.hstack([block.table_ND[block.index] for block in blocks])
+        return fit.intercept + joined @ fit.weight_D
 
     def mean(self, split, group=None):
         """Predict the training mean, or that of each pair's group."""

@@ -1,27 +1,79 @@
 """``fit``: a table and a store in, a run folder out.
 
 The table is read and split before torch is imported, so that errors in it are reported at once.
+Nothing is written before everything has been checked. Every file of the folder is written
+atomically, so the same command resumes the run after an interruption at any point.
+
+Small folds are fitted in one pool of threads. Steps and factorisations release the lock of the
+interpreter most of the time, so threads suffice. They copy nothing, and work in notebooks and
+scripts that a new process could not import. Results do not depend on the number of threads.
 """
 
 from __future__ import annotations
 
+import shutil
+import time
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from contextvars import copy_context
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from abag.core.messages import reporting, say, stage, whole_bar
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from abag.core.cores import SMALL_FOLD_PAIRS, count_cores, count_threads
+from abag.core.files import FolderBusy, only_writer
+from abag.core.messages import detail, part_of_stage, reporting, say, stage, whole_bar
+from abag.core.options import BadOption
+from abag.head.data.labels import NothingToLearn
+from abag.head.models.baselines import (
+    BaselineInputs,
+    ResidueFeatures,
+    inner_folds,
+    predict_baselines,
+)
 from abag.head.models.config import FitConfig
-from abag.head.runs.run_folder import describe_inputs, finished_summary, read_inputs, split_inputs
+from abag.head.models.pair_model import DoesNotApply, PairVectors, TrainingRows
+from abag.head.models.ridge import impute_censored
+from abag.head.prediction.bundle import save_predictor
+from abag.head.prediction.fitted import FittedParts, add_networks, fit_closed_forms, weigh
+from abag.head.regimes.regimes import all_pairs
+from abag.head.regimes.splits import TRAIN, thinned
+from abag.head.runs.results import curve_point, join_logs, write_results
+from abag.head.runs.run_folder import (
+    check_training,
+    describe_inputs,
+    finished_summary,
+    read_inputs,
+    split_inputs,
+    start_run,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     import pandas as pd
+    import torch
 
-    from abag.head.runs.summary import RunSummary
+    from abag.head.evaluation.regime_scores import RegimeScore
+    from abag.head.prediction.fitted import WeighedRegime
+    from abag.head.regimes.regimes import MeasuredRegime
+    from abag.head.regimes.splits import Split
+    from abag.head.runs.run_folder import RunInputs
+    from abag.head.runs.summary import CurvePoint, RunSummary
+    from abag.head.training.train import TrainedHeads
 
-READING_SHARE, CLUSTERS_SHARE = 0.03, 0.07
+READING_SHARE, CLUSTERS_SHARE, FOLDS_SHARE, ALL_SHARE, REPORT_SHARE = 0.03, 0.07, 0.65, 0.15, 0.1
 """Shares of the time of a fit, for the time left that the progress bar shows."""
+NETWORKS_SHARE = 0.7
+"""Share of the networks of the time of all folds."""
+LEARNING_CURVE_SHARES = (0.125, 0.25, 0.5)
+"""Shares of the training groups that ``--learning-curve`` fits beside the whole."""
+WAIT_S = 0.05
+"""Time after which the main thread looks for signals that another thread received: these do not
+end its wait."""
 
 
 def fit(
@@ -89,7 +141,273 @@ def _fit(
         say(f"{run}: nothing to do, this run has finished")
         return finished
     stage("clusters", CLUSTERS_SHARE)
-    inputs, measured = split_inputs(inputs, config)
-    from abag.head.fit_run import complete_run  # imports torch
+    inputs, regimes = split_inputs(inputs, config)
+    device = choose_device(config)
+    with only_writer(run):
+        if finished_summary(run, record) is not None:
+            msg = f"{run}: another process has just finished this run. Run the command again."
+            raise FolderBusy(msg)
+        start_run(run, record, inputs.pairs, splits_of(regimes))
+        begun = time.monotonic()
+        trainings = Trainings(run / "checkpoints", inputs, config, device, verbose)
+        fitted, weighed, parts, curve = _fit_models(trainings, regimes)
+        stage("scores and report", REPORT_SHARE)
+        save_predictor(run / "predictor", inputs, parts, weighed, config.antibody_region)
+        join_logs(run)
+        summary = write_results(
+            run, inputs.pairs, regimes, weighed, fitted, parts, curve, report=report
+        )
+        shutil.rmtree(run / "checkpoints", ignore_errors=True)  # what they resume has finished
+        for text in summary["warnings"]:
+            say(text)
+        steps = f"{summary['steps']} steps" if summary["epochs"] else "fitted"
+        detail(f"{run}: {steps} in {time.monotonic() - begun:.1f} s")
+        return summary
 
-    return complete_run(run, inputs, measured, record, config, verbose=verbose, report=report)
+
+def fit_predictor(
+    inputs: RunInputs, config: FitConfig, folder: Path, predictor: Path
+) -> list[RegimeScore]:
+    """Fit and write a predictor without a run; return the scores of its regimes."""
+    inputs, regimes = split_inputs(inputs, config)
+    trainings = Trainings(folder / "checkpoints", inputs, config, choose_device(config))
+    _, weighed, parts, _ = _fit_models(trainings, regimes)
+    save_predictor(predictor, inputs, parts, weighed, config.antibody_region)
+    return [one.score for one in weighed]
+
+
+def choose_device(config: FitConfig) -> torch.device:
+    """Return the device to train on, and import torch for it."""
+    from abag.core.device import resolve_device
+
+    device = resolve_device(config.device)
+    if config.compile == "graph" and device.type == "cpu":
+        msg = (
+            "--compile graph: CUDA graphs need a CUDA device, but this run uses the CPU. "
+            "Use --compile auto."
+        )
+        raise BadOption(msg)
+    return device
+
+
+def splits_of(regimes: Sequence[MeasuredRegime]) -> list[Split]:
+    """Return the folds of all regimes."""
+    return [split for one in regimes for split in one.splits]
+
+
+class Trainings(NamedTuple):
+    """What the parts of all folds are fitted to, and where their checkpoints are."""
+
+    folder: Path
+    inputs: RunInputs
+    config: FitConfig
+    device: torch.device
+    verbose: bool = False
+
+
+def _fit_models(
+    trainings: Trainings, regimes: Sequence[MeasuredRegime]
+) -> tuple[list[FittedParts], list[WeighedRegime], FittedParts, list[CurvePoint]]:
+    """Fit all parts to every fold, weigh them by regime, and fit them to all pairs."""
+    from abag.head.training.torch_settings import torch_settings
+
+    with torch_settings(trainings.device, trainings.config):
+        stage("folds", _folds_share(trainings.config))
+        fitted = fit_folds(trainings, splits_of(regimes))
+        weighed = weigh_regimes(trainings, regimes, fitted)
+        curve = _learning_curve(trainings, regimes)
+        stage("all pairs", ALL_SHARE)
+        return fitted, weighed, fit_all(trainings, regimes, fitted), curve
+
+
+def fit_folds(
+    trainings: Trainings, splits: Sequence[Split], *, with_baselines: bool = True
+) -> list[FittedParts]:
+    """Fit the parts of every split, and the baselines that they are compared with."""
+    from abag.head.training.torch_settings import matrix_threads
+
+    config, pairs, device = trainings.config, trainings.inputs.pairs, trainings.device
+    rows = [training_rows(trainings, split) for split in splits]
+    n_training = max(len(one.rows) for one in rows)
+    trained: dict[int, TrainedHeads] = {}
+    fitted: dict[int, FittedParts] = {}
+    residues = ResidueFeatures(pairs.table)
+
+    def fit_and_predict(i: int) -> None:
+        with matrix_threads(n_training):
+            name = fold_name(splits[i])
+            fitted[i] = fit_closed_forms(rows[i], config, name, compared=with_baselines)
+            if with_baselines:
+                inputs = BaselineInputs(rows[i], splits[i], residues)
+                fitted[i].predicted |= predict_baselines(inputs)
+
+    share = (1 - NETWORKS_SHARE) / len(splits)
+    models = [Task(partial(fit_and_predict, i), share) for i in range(len(splits))]
+    tasks = [*_network_tasks(trainings, splits, rows, trained), *models]
+    # A GPU is used by the thread that made it the current one.
+    threads = count_threads(len(tasks), n_training, count_cores()) if device.type == "cpu" else 1
+    run_tasks(tasks, threads)
+    for i, heads in trained.items():
+        add_networks(fitted[i], heads, config)
+    return [fitted[i] for i in range(len(splits))]
+
+
+def fold_name(split: Split) -> str:
+    """Name a fold in messages."""
+    return f"{split.name.replace('_', ' ')} {split.fold}"
+
+
+def training_rows(trainings: Trainings, split: Split) -> TrainingRows:
+    """Return the training pairs of a split; censored ones have expected labels."""
+    pairs, device = trainings.inputs.pairs, trainings.device
+    antibody_ND, antigen_ME = (vectors.x_ND for vectors in trainings.inputs.vectors.values())
+    rows = split.rows(TRAIN)
+    chains = pairs.table.antibodies.chains, pairs.table.antigens.chains
+    vectors = PairVectors(antibody_ND, antigen_ME, pairs.antibody, pairs.antigen, *chains)
+    use_gpu = device.type == "cuda" and len(rows) > SMALL_FOLD_PAIRS
+    inner = inner_folds(split.group[rows])
+    return impute_censored(TrainingRows(pairs, vectors, rows, inner, device if use_gpu else None))
+
+
+def _network_tasks(
+    trainings: Trainings,
+    splits: Sequence[Split],
+    rows: Sequence[TrainingRows],
+    trained: dict[int, TrainedHeads],
+) -> list[Task]:
+    """Return tasks that train the networks of every split, the longest first.
+
+    Folds whose steps have the same shapes train as one stack.
+    """
+    if trainings.config.network is None:
+        return []
+    from abag.head.training.stack import folds_per_stack, group_folds
+    from abag.head.training.train import FoldInputs, TrainingInputs, train
+
+    config, on_cpu = trainings.config, trainings.device.type == "cpu"
+    antibody_ND, antigen_ME = (vectors.x_ND for vectors in trainings.inputs.vectors.values())
+    groups = group_folds(splits, config, folds_per_stack(config, (antibody_ND, antigen_ME), on_cpu))
+
+    def train_group(group: Sequence[int]) -> None:
+        # On another device stacks have other sizes, and begin again in other folders.
+        own = f"stack-{group[0]:02d}-of-{len(group)}" if len(splits) > 1 else ""
+        found = train(
+            TrainingInputs(
+                pairs=trainings.inputs.pairs,
+                antibody_ND=antibody_ND,
+                antigen_ME=antigen_ME,
+                folds=[FoldInputs(splits[i], fold_name(splits[i]), rows[i].pairs) for i in group],
+                config=config,
+                device=trainings.device,
+                folder=trainings.folder / own,
+                verbose=trainings.verbose,
+            )
+        )
+        trained.update(zip(group, found, strict=True))
+
+    return [
+        Task(partial(train_group, group), NETWORKS_SHARE * len(group) / len(splits))
+        for group in sorted(groups, key=len, reverse=True)
+    ]
+
+
+def weigh_regimes(
+    trainings: Trainings, regimes: Sequence[MeasuredRegime], fitted: Sequence[FittedParts]
+) -> list[WeighedRegime]:
+    """Weigh and calibrate every regime that was measured, by the folds that measure it."""
+    remaining = iter(fitted)
+    return [
+        weigh(trainings.inputs.pairs, one, [next(remaining) for _ in one.splits])
+        for one in regimes
+        if one.splits
+    ]
+
+
+def fit_all(
+    trainings: Trainings, regimes: Sequence[MeasuredRegime], fitted: Sequence[FittedParts]
+) -> FittedParts:
+    """Fit the parts to all pairs; networks take as many epochs as the best of the folds did."""
+    trained = [one.trained for one in fitted if one.trained is not None]
+    epochs = [-(-t.progress.best_step[0] * t.epochs // t.progress.step) for t in trained]
+    config = trainings.config
+    if epochs:
+        config = replace(config, epochs=max(1, round(float(np.median(epochs)))))
+    folder = trainings.folder / "all-pairs"
+    own = trainings._replace(folder=folder, config=config, verbose=False)
+    (parts,) = fit_folds(own, [all_pairs(regimes)], with_baselines=False)
+    return parts
+
+
+def _folds_share(config: FitConfig) -> float:
+    """Return the share of the time for the folds of all training groups."""
+    return FOLDS_SHARE / (1 + sum(LEARNING_CURVE_SHARES) * config.learning_curve)
+
+
+def _learning_curve(trainings: Trainings, regimes: Sequence[MeasuredRegime]) -> list[CurvePoint]:
+    """Fit the first regime to smaller shares of the training groups; test parts stay the same."""
+    points, config, pairs = [], trainings.config, trainings.inputs.pairs
+    first = next(one for one in regimes if one.splits)
+    for share in LEARNING_CURVE_SHARES if config.learning_curve else ():
+        name = f"{share:.1%} of the training groups"
+        splits = [thinned(one, share, config.effective_split_seed) for one in first.splits]
+        try:
+            for split in splits:
+                check_training(pairs, split, config)
+        except NothingToLearn:
+            say(f"learning curve: {name} have no different labels in some fold; left out")
+            continue
+        except DoesNotApply as error:
+            say(f"learning curve: {name} left out: {error}")
+            continue
+        stage(f"learning curve, {share}", share * _folds_share(config))
+        own = trainings._replace(folder=trainings.folder / f"share-{share}", verbose=False)
+        regime = weigh(pairs, replace(first, splits=tuple(splits)), fit_folds(own, splits))
+        points.append(curve_point(splits, regime.score, share))
+        detail(f"learning curve: {name}, {points[-1]['training_pairs']} pairs")
+    return points
+
+
+class Task(NamedTuple):
+    """A part of a fit that needs no other part."""
+
+    run: Callable[[], object]
+    share: float
+    """Of the stage's time, for the progress bar."""
+
+
+def run_tasks(tasks: Sequence[Task], threads: int) -> None:
+    """Run all tasks; after a signal or an error none begins, and trainings save and stop.
+
+    With one thread they run in this one, in their order. With several, each has one core.
+
+    Raises
+    ------
+    Stopped
+        If a signal has stopped the tasks and its handler did not raise an exception.
+    """
+    from abag.head.training.loop import NO_SIGNAL, Stopped, delayed_signals
+
+    with delayed_signals() as stop:
+
+        def run(task: Task) -> None:
+            if not stop:
+                with part_of_stage(task.share):
+                    task.run()
+
+        if threads == 1:
+            for task in tasks:
+                run(task)
+        else:
+            with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(threads) as pool:
+                running = [pool.submit(copy_context().run, run, task) for task in tasks]
+                waiting = set(running)
+                while waiting:
+                    ended, waiting = wait(waiting, WAIT_S, FIRST_COMPLETED)
+                    if any(task.exception() is not None for task in ended):
+                        stop.append(NO_SIGNAL)
+            errors = [error for task in running if (error := task.exception()) is not None]
+            for error in errors:
+                if not isinstance(error, Stopped):
+                    raise error
+    if stop:
+        raise Stopped

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, NamedTuple, NotRequired, TypedDict
 
 import numpy as np
-from numpy.typing import NDArray
 
 from abag import AbagError
 from abag.core.cores import count_cores
@@ -31,10 +30,9 @@ from abag.head.data.label_options import Label, LabelOptions
 from abag.head.data.label_units import BadLabel, describe_columns, label_sense, suggest_label
 from abag.head.data.labels import ConflictingReplicates, label_pairs
 from abag.head.evaluation.verdicts import LabelSummary, label_problems, summarize_labels
-from abag.head.fit_cost import DEFAULT_FOLDS, GPU_CORES, FitSize, fit_time
-from abag.head.models.pair_model import DoesNotApply
-from abag.head.models.registry import describe_left_out, stacked_models
-from abag.head.models.residue_model import find_reference
+from abag.head.fit_cost import DEFAULT_FOLDS, GPU_CORES, fit_time
+from abag.head.models.pair_model import DoesNotApply, FitSize
+from abag.head.models.registry import MODELS, describe_left_out
 from abag.head.runs.options import PlanOptions
 
 SESSION_HOURS = (4, 12, 24)
@@ -121,10 +119,8 @@ class SequencePlan(TypedDict):
     unique: int
     tokens: int
     longest: int
-    """Residues of all chains of a sequence, as in `mean_length` and `histogram`."""
+    """Residues of all chains of a sequence, as in `mean_length`."""
     mean_length: float
-    histogram: list[tuple[int, int, int]]
-    """Shortest length, longest length and number of sequences of each bin."""
     window: int | None
     """Most residues of a chain that are encoded at once; None: any number."""
     long_chains: int
@@ -218,10 +214,11 @@ def plan(
 
 def are_variants(antibodies: UniqueSequences, size: FitSize) -> bool:
     """Whether a stack would compare the residues of these antibodies."""
-    if "one_hot_kernel" not in stacked_models(size.training_pairs):
+    kernel = MODELS["one_hot_kernel"]
+    if kernel.check is None or size.training_pairs > kernel.most_pairs:
         return False
     try:
-        find_reference("one_hot_kernel", antibodies.chains, antibodies.of_row)
+        kernel.check(antibodies.chains, antibodies.of_row)
     except DoesNotApply:
         return False
     return True
@@ -245,17 +242,9 @@ def _plan_sequences(sequences: UniqueSequences, encoder: str) -> SequencePlan:
     return {
         "encoder": encoder, "unique": len(lengths), "tokens": tokens,
         "longest": int(lengths.max()), "mean_length": float(lengths.mean()),
-        "histogram": _histogram(lengths), "window": layout.limit, "long_chains": long_chains,
+        "window": layout.limit, "long_chains": long_chains,
         "windows": windows, "bytes": None if stored is None else len(lengths) * stored,
     }  # fmt: skip
-
-
-def _histogram(lengths: NDArray[np.int64]) -> list[tuple[int, int, int]]:
-    """Count lengths in at most ten bins of whole residues: first and last length, and number."""
-    low = int(lengths.min())
-    step = -(-(int(lengths.max()) - low + 1) // 10)
-    counts = np.bincount((lengths - low) // step)
-    return [(low + i * step, low + (i + 1) * step - 1, int(n)) for i, n in enumerate(counts)]
 
 
 def _read_labels(
@@ -365,7 +354,7 @@ def _at_store_speed(store: Path | str, work: _Work, here: MachinePlan) -> Machin
 
 
 def describe_plan(found: Plan, *, verbose: bool = False) -> list[str]:
-    """Describe a plan; with `verbose` also the lengths, and where each estimate comes from."""
+    """Describe a plan; with `verbose` also where each estimate comes from."""
     sequences = {"antibodies": found["antibodies"], "antigens": found["antigens"]}
     lines = [f"{found['table']}: {found['rows']:,} rows", found["columns"], *found["notes"]]
     lines += _sequence_table(sequences)
@@ -373,7 +362,6 @@ def describe_plan(found: Plan, *, verbose: bool = False) -> list[str]:
         if one["long_chains"]:
             chains = f"{plural}: {one['long_chains']:,} chains over {one['window']} residues"
             lines.append(f"{chains} are encoded in {one['windows']:,} windows")
-        lines += _draw_histogram(plural, one) if verbose else []
     if (labels := found["labels"]) is not None:
         lines.append(
             f"{labels['pairs']:,} pairs with pKd {labels['range'][0]:.2f} to "
@@ -393,15 +381,6 @@ def _sequence_table(sequences: Mapping[str, SequencePlan]) -> list[str]:
         numbers = [f"{one['mean_length']:.0f}", f"{one['longest']:,}", f"{one['tokens']:,}"]
         rows.append([plural, f"{one['unique']:,}", *numbers, one["encoder"], size])
     return align(rows, numbers=True)
-
-
-def _draw_histogram(plural: str, found: SequencePlan) -> list[str]:
-    most = max(n for *_, n in found["histogram"])
-    return [f"residues of {plural}:"] + [
-        f"  {first:>6}-{last:<6} {n:>8,} {'#' * math.ceil(40 * n / most)}"
-        for first, last, n in found["histogram"]
-        if n
-    ]
 
 
 def _describe_machines(machines: Mapping[str, MachinePlan], *, verbose: bool) -> list[str]:

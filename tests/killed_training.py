@@ -7,10 +7,10 @@ def stop_after(monkeypatch, steps):
     """Make training fail after some steps; nothing is saved on the way out."""
     real, taken = TrainingStep.run, []
 
-    def step(self, at, seed):
+    def step(self, seed):
         if len(taken) == steps:
             raise KeyboardInterrupt
-        taken.append(at)
-        real(self, at, seed)
+        taken.append(seed)
+        real(self, seed)
 
     monkeypatch.setattr(TrainingStep, "run", step)

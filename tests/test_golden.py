@@ -1,15 +1,14 @@
 """The commands do what was recorded in ``tests/golden``; its script says how to record it again."""
 
 import copy
-from typing import get_args
 
 import pytest
 from golden.make_golden import PARTS, Folder, differences, read_golden, record
 
 from abag.head.design.rules import RULES
 from abag.head.models.baselines import BASELINES
-from abag.head.models.config import HeadName
-from abag.head.models.registry import COMPARED
+from abag.head.models.config import head_names
+from abag.head.models.registry import MODELS
 from abag.head.regimes.split_options import SPLIT_VALUES
 
 
@@ -29,10 +28,12 @@ def test_commands_do_what_was_recorded(part, folder):
 
 def test_every_head_split_baseline_and_rule_is_recorded():
     heads = [read_golden(f"scores/heads on {what}") for what in ("pairs", "variants", "folds")]
-    assert set().union(*heads) == set(get_args(HeadName))
+    assert set().union(*heads) == set(head_names())
     assert {how.partition("=")[0] for how in read_golden("splits/splits")} == set(SPLIT_VALUES)
     baselines = read_golden("baselines/baselines").values()
-    assert set().union(*baselines) >= set(BASELINES) | set(COMPARED)
+    assert set().union(*baselines) >= set(BASELINES) | {
+        name for name, one in MODELS.items() if one.is_baseline
+    }
     assert {rule.split()[0] for rule in read_golden("predictions/rank")} == set(RULES)
 
 

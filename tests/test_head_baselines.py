@@ -19,21 +19,21 @@ from abag.head.data.labels import label_pairs
 from abag.head.evaluation.metrics import score
 from abag.head.evaluation.verdicts import explained, warnings
 from abag.head.models import baselines
-from abag.head.models import baselines as baselines_module
+from abag.head.models import residues as residues_module
 from abag.head.models import ridge as module
 from abag.head.models.baselines import (
     BASELINES,
     BaselineInputs,
-    columns_for_ridge,
     group_mean,
+    inner_folds,
     predict_baselines,
     standardised,
 )
 from abag.head.models.composition import count_residues
-from abag.head.models.one_hot import OneHot
 from abag.head.models.pair_model import DoesNotApply, PairVectors, TrainingRows
-from abag.head.models.registry import CLOSED_FORM, COMPARED
-from abag.head.models.ridge import FeatureBlock, fit_ridges, ridge, ridges
+from abag.head.models.registry import MODELS
+from abag.head.models.residues import OneHot, columns_of
+from abag.head.models.ridge import FeatureBlock, fit_ridges
 from abag.head.regimes.groups import PairGroups, with_clusters
 from abag.head.regimes.split_methods import make_splits
 from abag.head.regimes.split_options import SplitOptions
@@ -89,19 +89,37 @@ def planted(seed=0, antibodies=60, antigens=12, rows=300, antigen_effect=1.0, no
     return pairs, antibody_ND, antigen_ND
 
 
-def predict_compared(inputs):
-    """Predict by the baselines and by the parts that every fit is compared with."""
-    pairs = inputs.pairs
+def inputs_of(pairs, split, antibody_ND, antigen_ND, residues=None):
+    """Return what baselines learn from: the exact pairs of the training part."""
     antibodies, antigens = pairs.table.antibodies.chains, pairs.table.antigens.chains
-    vectors = PairVectors(
-        inputs.antibody_ND, inputs.antigen_ND, pairs.antibody, pairs.antigen, antibodies, antigens
-    )
-    training = TrainingRows(pairs, vectors, inputs.fit_rows, inputs.fold)
+    tables = (np.asarray(one, np.float32) for one in (antibody_ND, antigen_ND))
+    vectors = PairVectors(*tables, pairs.antibody, pairs.antigen, antibodies, antigens)
+    rows = np.flatnonzero((split.part == TRAIN) & (pairs.censored == 0))
+    training = TrainingRows(pairs, vectors, rows, inner_folds(split.group[rows]))
+    return BaselineInputs(training, split, residues or baselines.ResidueFeatures(pairs.table))
+
+
+def predict_compared(inputs):
+    """Predict by the baselines and by the models that every fit is compared with."""
     found = predict_baselines(inputs)
-    for name in COMPARED:
-        with suppress(DoesNotApply):
-            found[name] = CLOSED_FORM[name](training).model.predict(vectors)
+    for name, one in MODELS.items():
+        if one.is_baseline:
+            with suppress(DoesNotApply):
+                fit = one.fit(inputs.training)
+                found[name] = fit.model.predict(inputs.training.vectors)
     return found
+
+
+def ridge(blocks, pkd, fit_rows, fold, choice=None):
+    """Fit a ridge on blocks, and predict every pair."""
+    choice = range(len(blocks)) if choice is None else choice
+    (fit,) = fit_ridges(blocks, pkd, fit_rows, fold, [choice])
+    return predict(blocks, choice, fit)
+
+
+def predict(blocks, choice, fit):
+    rows = np.hstack([blocks[i].table_ND[blocks[i].index] for i in choice])
+    return fit.intercept + rows @ fit.weight_D
 
 
 @pytest.mark.parametrize("width", [5, 80])
@@ -133,10 +151,10 @@ def test_ridges_on_subsets_of_the_blocks_equal_separate_ridges(monkeypatch):
     ]
     pkd, fit_rows, fold = rng.normal(8, 1, 60), np.arange(40), np.arange(40) % 5
     choices = [(0, 1, 2), (2,), (0, 2)]
-    found = ridges(blocks, pkd, fit_rows, fold, choices)
-    for choice, one in zip(choices, found, strict=True):
+    fits = fit_ridges(blocks, pkd, fit_rows, fold, choices)
+    for choice, fit in zip(choices, fits, strict=True):
         alone = ridge([blocks[i] for i in choice], pkd, fit_rows, fold)
-        np.testing.assert_allclose(one, alone, atol=1e-9)
+        np.testing.assert_allclose(predict(blocks, choice, fit), alone, atol=1e-9)
 
 
 @pytest.mark.gpu
@@ -170,9 +188,7 @@ def test_a_small_ridge_uses_one_thread_and_a_large_one_all(limit, threads, monke
     monkeypatch.setattr(module, "PARALLEL_COLUMNS", limit)
     pairs, *vectors = planted()
     with threadpool_limits(2, user_api="blas"):
-        predict_compared(
-            BaselineInputs(pairs, random_split(pairs.antibody, pairs.antigen, 0), *vectors)
-        )
+        predict_compared(inputs_of(pairs, random_split(pairs.antibody, pairs.antigen, 0), *vectors))
     assert seen == threads
 
 
@@ -180,10 +196,10 @@ def test_ridge_recovers_a_planted_rule_and_predicts_the_mean_on_noise():
     pairs, antibody_ND, antigen_ND = planted()
     split = random_split(pairs.antibody, pairs.antigen, 0)
     rows = split.rows(TEST)
-    good = predict_compared(BaselineInputs(pairs, split, antibody_ND, antigen_ND))["ridge"]
+    good = predict_compared(inputs_of(pairs, split, antibody_ND, antigen_ND))["ridge"]
     assert score(pairs.pkd[rows], good[rows], pairs.antigen[rows])["rmse"] < 0.3
     shuffled = replace(pairs, pkd=np.random.default_rng(1).permutation(pairs.pkd))
-    blind = predict_compared(BaselineInputs(shuffled, split, antibody_ND, antigen_ND))
+    blind = predict_compared(inputs_of(shuffled, split, antibody_ND, antigen_ND))
     assert blind["ridge"].std() < 0.3 * pairs.pkd.std()
 
 
@@ -193,10 +209,10 @@ def test_baselines_use_only_exact_training_labels():
     censored = np.where(np.arange(len(pairs)) % 5 == 0, -1, 0).astype(np.int8)
     hidden = (split.part != TRAIN) | (censored != 0)
     first = predict_compared(
-        BaselineInputs(replace(pairs, censored=censored), split, antibody_ND, antigen_ND)
+        inputs_of(replace(pairs, censored=censored), split, antibody_ND, antigen_ND)
     )
     other = replace(pairs, censored=censored, pkd=np.where(hidden, 99.0, pairs.pkd))
-    second = predict_compared(BaselineInputs(other, split, antibody_ND, antigen_ND))
+    second = predict_compared(inputs_of(other, split, antibody_ND, antigen_ND))
     assert first.keys() == second.keys()
     for name in first:
         np.testing.assert_array_equal(first[name], second[name])
@@ -207,7 +223,7 @@ def test_a_registered_baseline_is_predicted(monkeypatch):
     split = random_split(pairs.antibody, pairs.antigen, 0)
     monkeypatch.setitem(BASELINES, "constant", lambda inputs: np.full(len(inputs.pairs), 7.0))
     monkeypatch.setitem(BASELINES, "not_applicable", lambda _inputs: None)
-    found = predict_baselines(BaselineInputs(pairs, split, antibody_ND, antigen_ND))
+    found = predict_baselines(inputs_of(pairs, split, antibody_ND, antigen_ND))
     assert (found["constant"] == 7).all()
     assert "not_applicable" not in found
 
@@ -215,10 +231,10 @@ def test_a_registered_baseline_is_predicted(monkeypatch):
 def test_the_antigen_mean_is_undefined_where_every_antigen_is_new():
     pairs, antibody_ND, antigen_ND = planted()
     cold = make_splits(pairs, SplitOptions(split="antigen"))[0]
-    found = predict_baselines(BaselineInputs(pairs, cold, antibody_ND, antigen_ND))["antigen_mean"]
+    found = predict_baselines(inputs_of(pairs, cold, antibody_ND, antigen_ND))["antigen_mean"]
     assert np.isnan(found[cold.rows(TEST)]).all()
     warm = random_split(pairs.antibody, pairs.antigen, 0)
-    found = predict_baselines(BaselineInputs(pairs, warm, antibody_ND, antigen_ND))["antigen_mean"]
+    found = predict_baselines(inputs_of(pairs, warm, antibody_ND, antigen_ND))["antigen_mean"]
     row = warm.rows(TEST)[0]
     same_antigen = (warm.part == TRAIN) & (pairs.antigen == pairs.antigen[row])
     assert found[row] == pytest.approx(pairs.pkd[same_antigen].mean())
@@ -239,12 +255,12 @@ def test_a_new_antigen_among_known_ones_gets_the_training_mean():
 def test_constant_inputs_and_a_single_antigen_give_finite_predictions():
     pairs, antibody_ND, _ = planted(antigens=1, antigen_effect=0)
     split = random_split(pairs.antibody, pairs.antigen, 0)
-    found = predict_compared(BaselineInputs(pairs, split, antibody_ND, np.ones((1, 4), np.float32)))
+    found = predict_compared(inputs_of(pairs, split, antibody_ND, np.ones((1, 4), np.float32)))
     rows = split.rows(TEST)
     assert all(np.isfinite(p[rows]).all() for p in found.values())
     assert found["antigen_ridge"] == pytest.approx(found["train_mean"])
     constant = predict_compared(
-        BaselineInputs(pairs, split, np.ones_like(antibody_ND), np.ones((1, 4), np.float32))
+        inputs_of(pairs, split, np.ones_like(antibody_ND), np.ones((1, 4), np.float32))
     )
     assert constant["ridge"] == pytest.approx(constant["train_mean"])
 
@@ -254,7 +270,7 @@ def test_the_assay_mean_applies_to_tables_with_an_assay_column():
     frame = pairs.table.frame.assign(assay=lambda f: np.where(f["pkd"] > 8, "spr", "elisa"))
     named = label_pairs(read_pairs(frame), LabelOptions())
     split = random_split(named.antibody, named.antigen, 0)
-    found = predict_baselines(BaselineInputs(named, split, antibody_ND, antigen_ND))["assay_mean"]
+    found = predict_baselines(inputs_of(named, split, antibody_ND, antigen_ND))["assay_mean"]
     assert len(np.unique(found.round(6))) == 2
     assert any("assay alone explains" in line for line in warnings(named, []))
 
@@ -272,7 +288,7 @@ def test_variants_of_one_length_get_one_hot_and_mutation_baselines():
     pairs = label_pairs(read_pairs(frame), LabelOptions())
     split = random_split(pairs.antibody, pairs.antigen, 0)
     vectors = rng.normal(size=(len(pairs.table.antibodies.chains), 3)), np.zeros((1, 2))
-    found = predict_compared(BaselineInputs(pairs, split, *vectors))
+    found = predict_compared(inputs_of(pairs, split, *vectors))
     rows = np.flatnonzero(
         [
             split.part[i] == TEST and len(h) == 60
@@ -283,9 +299,7 @@ def test_variants_of_one_length_get_one_hot_and_mutation_baselines():
     assert counted["spearman"] > 0.95
     hot = score(pairs.pkd[rows], found["one_hot_ridge"][rows], pairs.antigen[rows])
     assert hot["spearman"] > 0.8
-    assert "one_hot_ridge" not in predict_compared(
-        BaselineInputs(*antibodies_of_different_lengths())
-    )
+    assert "one_hot_ridge" not in predict_compared(inputs_of(*antibodies_of_different_lengths()))
 
 
 def two_families():
@@ -314,11 +328,11 @@ def test_parent_distance_learns_what_mutations_of_any_parent_cost():
     assert len(np.unique(pairs.antibody_cluster)) == 2
     split, no_antigen = random_split(pairs.antibody, pairs.antigen, 0), np.zeros((1, 2))
     rows = split.rows(TEST)
-    found = predict_baselines(BaselineInputs(pairs, split, vectors, no_antigen))
+    found = predict_baselines(inputs_of(pairs, split, vectors, no_antigen))
     assert score(pairs.pkd[rows], found["parent_distance"][rows], pairs.antigen[rows])["r2"] > 0.95
     unclustered = replace(pairs, antibody_cluster=None)
     assert "parent_distance" not in predict_baselines(
-        BaselineInputs(unclustered, split, vectors, no_antigen)
+        inputs_of(unclustered, split, vectors, no_antigen)
     )
 
 
@@ -330,9 +344,7 @@ def test_parent_distance_counts_a_new_family_like_the_furthest_variant():
     part[np.flatnonzero(part == TRAIN)[:9]] = VALIDATION
     split = Split(name="cold", part=part, group=third)
     cold = replace(pairs, antibody_cluster=third)
-    found = predict_baselines(BaselineInputs(cold, split, vectors, np.zeros((1, 2))))[
-        "parent_distance"
-    ]
+    found = predict_baselines(inputs_of(cold, split, vectors, np.zeros((1, 2))))["parent_distance"]
     assert np.ptp(found[split.rows(TEST)]) == 0
     assert found[split.rows(TEST)[0]] == pytest.approx(found[split.rows(TRAIN)].min())
 
@@ -340,15 +352,20 @@ def test_parent_distance_counts_a_new_family_like_the_furthest_variant():
 def test_nearest_antibodies_are_left_out_of_large_tables(monkeypatch):
     pairs, antibody_ND, antigen_ND = planted()
     split = random_split(pairs.antibody, pairs.antigen, 0)
-    every = set(predict_compared(BaselineInputs(pairs, split, antibody_ND, antigen_ND)))
-    monkeypatch.setattr(baselines_module, "MAX_COMPARISONS", 1)
-    left = set(predict_compared(BaselineInputs(pairs, split, antibody_ND, antigen_ND)))
+    every = set(predict_compared(inputs_of(pairs, split, antibody_ND, antigen_ND)))
+    monkeypatch.setattr(baselines, "MAX_COMPARISONS", 1)
+    left = set(predict_compared(inputs_of(pairs, split, antibody_ND, antigen_ND)))
     assert every - left == {"nearest_antibody"}
 
 
 def test_columns_that_are_too_many_for_a_ridge_are_not_collected_from_all_antibodies(monkeypatch):
     rng, read = np.random.default_rng(0), []
-    trained = [("".join(rng.choice(RESIDUES, 9)), "") for _ in range(50)]
+    parent = rng.choice(RESIDUES, 9)
+    trained = []
+    for at in range(50):
+        letters = parent.copy()
+        letters[at % 9] = RESIDUES[at % 20]
+        trained.append(("".join(letters), ""))
     real = OneHot.of
 
     def record(chains, reference, *, marks_new):
@@ -356,23 +373,25 @@ def test_columns_that_are_too_many_for_a_ridge_are_not_collected_from_all_antibo
         return real(chains, reference, marks_new=marks_new)
 
     monkeypatch.setattr(OneHot, "of", record)
-    monkeypatch.setattr(baselines_module, "ENCODED", 20)
-    expected = real(trained, trained[0], marks_new=False)
-    assert columns_for_ridge(trained, trained[0]) == expected
-    monkeypatch.setattr(baselines_module, "MAX_PRODUCTS", 50 * expected.width**2 - 1)
-    assert columns_for_ridge(trained, trained[0]) is None
+    monkeypatch.setattr(residues_module, "ENCODED", 20)
+    of_pair = np.arange(50)
+    reference = residues_module.common_reference(trained, of_pair)
+    expected = real(trained, reference, marks_new=False)
+    assert columns_of(trained, of_pair) == expected
+    monkeypatch.setattr(residues_module, "MAX_PRODUCTS", 50 * expected.width**2 - 1)
+    with pytest.raises(DoesNotApply, match="few enough"):
+        columns_of(trained, of_pair)
     assert read == [20, 50, 20, 50]
-    monkeypatch.setattr(baselines_module, "MAX_PRODUCTS", 1000)
-    assert columns_for_ridge(trained, trained[0]) is None
+    monkeypatch.setattr(residues_module, "MAX_PRODUCTS", 1000)
+    with pytest.raises(DoesNotApply, match="few enough"):
+        columns_of(trained, of_pair)
     assert read[4:] == [20]
 
 
 def test_baselines_of_all_splits_count_mutations_once_in_whichever_thread(monkeypatch):
     pairs, antibody_ND, antigen_ND = planted()
     splits = [random_split(pairs.antibody, pairs.antigen, seed) for seed in range(3)]
-    expected = [
-        predict_baselines(BaselineInputs(pairs, s, antibody_ND, antigen_ND)) for s in splits
-    ]
+    expected = [predict_baselines(inputs_of(pairs, s, antibody_ND, antigen_ND)) for s in splits]
     real, counted = baselines.distance_to_parent, []
 
     def record(*inputs):
@@ -381,9 +400,7 @@ def test_baselines_of_all_splits_count_mutations_once_in_whichever_thread(monkey
 
     monkeypatch.setattr(baselines, "distance_to_parent", record)
     shared = baselines.ResidueFeatures(pairs.table)
-    inputs = [
-        BaselineInputs(pairs, split, antibody_ND, antigen_ND, residues=shared) for split in splits
-    ]
+    inputs = [inputs_of(pairs, split, antibody_ND, antigen_ND, residues=shared) for split in splits]
     with ThreadPoolExecutor(4) as threads:
         found = list(threads.map(predict_baselines, inputs))
     assert len(counted) == 1
@@ -406,9 +423,7 @@ def antibodies_of_different_lengths():
 def test_nearest_antibody_prefers_labels_with_the_same_antigen():
     pairs, antibody_ND, antigen_ND = planted()
     split = random_split(pairs.antibody, pairs.antigen, 0)
-    found = predict_baselines(BaselineInputs(pairs, split, antibody_ND, antigen_ND))[
-        "nearest_antibody"
-    ]
+    found = predict_baselines(inputs_of(pairs, split, antibody_ND, antigen_ND))["nearest_antibody"]
     train = split.rows(TRAIN)
     z_ND = standardised(antibody_ND, pairs.antibody[train])
     seen = np.unique(pairs.antibody[train])

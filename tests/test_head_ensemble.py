@@ -15,7 +15,7 @@ from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.store import open_store
 from abag.head.data.labels import LabelledPairs
 from abag.head.models.config import FitConfig
-from abag.head.models.heads import stacked_layers
+from abag.head.models.layers import stacked_layers
 from abag.head.models.pair_model import PairVectors
 from abag.head.regimes.splits import TEST, TRAIN, VALIDATION, Split
 from abag.head.training import stack as stack_module
@@ -80,7 +80,7 @@ def take_steps(stack, steps):
         epoch, at = divmod(step, stack.steps)
         if at == 0:
             stack.begin_epoch(epoch)
-        stack.training_step.run(at, step_seed(0, step))
+        stack.training_step.run(step_seed(0, step))
         losses.append(stack.training_step.loss_S[at].reshape(-1).tolist())
     return np.array(losses)
 
@@ -248,11 +248,11 @@ def test_a_bootstrap_sample_contains_whole_groups(sizes, seed):
 def test_members_draw_different_bootstrap_samples_and_a_single_head_none():
     part = np.repeat(np.array([TRAIN, VALIDATION, TEST], np.int8), 60)
     split = Split(name="x", part=part, group=np.repeat(np.arange(60), 3))
-    bags = make_training_sets(FitConfig(head="mlp", members=3, seed=5), None, split)
+    bags = make_training_sets(FitConfig(head="mlp", members=3, seed=5), split)
     assert len({tuple(bag) for bag in bags}) == 3
     assert max(map(max, bags)) < 60
     assert bags[1].tolist() == draw_bootstrap_sample(np.arange(60), split.group[:60], 6).tolist()
-    (training,) = make_training_sets(FitConfig(head="mlp"), None, split)
+    (training,) = make_training_sets(FitConfig(head="mlp"), split)
     assert training.tolist() == list(range(60))
 
 

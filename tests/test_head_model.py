@@ -1,5 +1,4 @@
 from types import SimpleNamespace
-from typing import get_args
 
 import numpy as np
 import pytest
@@ -7,11 +6,11 @@ import torch
 
 from abag.core.options import BadOption
 from abag.head.data.labels import LabelledPairs
-from abag.head.models.config import PRESETS, FitConfig, HeadName
-from abag.head.models.heads import Mlp, plain_layers
+from abag.head.models.config import PRESETS, FitConfig, head_names
+from abag.head.models.layers import Mlp, plain_layers
 from abag.head.models.losses import LOSSES, PredictedPairs
-from abag.head.models.registry import CLOSED_FORM
-from abag.head.training.stack import PairStandardizer, StackedHeads, make_members
+from abag.head.models.registry import MODELS
+from abag.head.training.stack import Member, PairStandardizer, StackedHeads
 
 IGT5, ESM = 1024, 1280
 
@@ -139,7 +138,7 @@ def test_a_registered_loss_is_accepted_and_trained_with(monkeypatch):
         antigen_ME,
         [PairStandardizer.of(pairs, every, antibody_ND, antigen_ME)],
         [every],
-        make_members(config, 1),
+        [Member.of(config, config.seed)],
         config=config,
         epoch_pairs=[8],
         device=torch.device("cpu"),
@@ -147,7 +146,7 @@ def test_a_registered_loss_is_accepted_and_trained_with(monkeypatch):
     before = stack.predict(every)
     stack.begin_epoch(0)
     for step in range(stack.steps):
-        stack.training_step.run(step, seed=step)
+        stack.training_step.run(seed=step)
     assert stack.steps == 2
     assert stack.predict(every).mean() < before.mean() - 0.1  # which is all that lowers this loss
 
@@ -158,4 +157,4 @@ def test_an_unregistered_loss_is_refused_and_valid_names_are_listed():
 
 
 def test_the_head_option_lists_exactly_the_registered_heads():
-    assert set(get_args(HeadName)) == {"mlp", *CLOSED_FORM, "stack"}
+    assert {*head_names(), "train_mean"} == {"stack", *MODELS}

@@ -1,5 +1,6 @@
 """Residues of variants as columns, and kernel ridge on them as a head and as part of a stack."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,15 +12,14 @@ from trastuzumab import HEAVY as TRASTUZUMAB
 
 import abag
 from abag.embed.store.store import open_store
-from abag.head.models import baselines, registry, residue_model
-from abag.head.models.one_hot import OneHot, common_reference
+from abag.head.models import registry, residues
 from abag.head.models.pair_model import (
     DoesNotApply,
     PairVectors,
     SequencesMissing,
     TrainingRows,
 )
-from abag.head.models.residue_model import fit_one_hot_kernel
+from abag.head.models.residues import OneHot, common_reference, fit_one_hot_kernel
 from abag.head.prediction.bundle import load_predictor
 
 RESIDUES = list("ACDEFGHIKLMNPQRSTVWY")
@@ -130,7 +130,7 @@ def test_the_kernel_is_that_of_mismatches_between_each_two_antibodies():
     rng = np.random.default_rng(1)
     training = make_training(chains, 8 + rng.normal(size=len(chains)), 40)
     fit = fit_one_hot_kernel(training)
-    settings = fit.model.process.settings
+    settings = fit.model.inner.settings
     # residues that training did not have are of one kind, and where nothing varied half as far
     seen = ["".join({one[0][at] for one in chains[:40]}) for at in range(len(TRASTUZUMAB))]
 
@@ -146,7 +146,7 @@ def test_the_kernel_is_that_of_mismatches_between_each_two_antibodies():
     d = np.array([[squared(a, b) for b in chains] for a in chains], float)
     unit = d[:40, :40].mean()
     k = 1 / (1 + d / unit / (2 * settings.scale))
-    noise = float(fit.description.rsplit(" ", 1)[1])
+    noise = float(fit.chosen.rsplit(" ", 1)[1])
     mean = training.pkd.mean()
     weight = np.linalg.solve(k[:40, :40] + noise * np.eye(40), training.pkd - mean)
     np.testing.assert_allclose(fit.model.predict(training.vectors), mean + k[:, :40] @ weight)
@@ -260,14 +260,14 @@ def test_unrelated_antibodies_are_refused_before_anything_is_written(tmp_path, l
 
 
 def test_too_many_antibodies_for_a_ridge_are_refused_before_anything_is_written(case, monkeypatch):
-    monkeypatch.setattr(baselines, "MAX_PRODUCTS", 1000)
+    monkeypatch.setattr(residues, "MAX_PRODUCTS", 1000)
     with pytest.raises(DoesNotApply, match="training antibodies; expected few enough"):
         abag.fit(case.frame, case.store, case.at / "refused", head="one_hot_ridge", **QUICK)
     assert not (case.at / "refused").exists()
 
 
 def test_a_learning_curve_leaves_out_what_a_head_cannot_be_fitted_to(case, monkeypatch):
-    full, said = residue_model.columns_of, []
+    full, said = residues.columns_of, []
 
     def columns_of(chains, of_pair):
         if len(of_pair) < 60:
@@ -275,7 +275,8 @@ def test_a_learning_curve_leaves_out_what_a_head_cannot_be_fitted_to(case, monke
             raise DoesNotApply(msg)
         return full(chains, of_pair)
 
-    monkeypatch.setitem(registry.CHECKS, "one_hot_ridge", columns_of)
+    entry = replace(registry.MODELS["one_hot_ridge"], check=columns_of)
+    monkeypatch.setitem(registry.MODELS, "one_hot_ridge", entry)
     options = QUICK | {"say": said.append, "learning_curve": True}
     summary = abag.fit(case.frame, case.store, case.at / "curve", head="one_hot_ridge", **options)
     assert "learning curve: 12.5% of the training groups left out: one_hot_ridge: too few" in said

@@ -11,15 +11,13 @@ import pytest
 import torch
 
 import abag
-from abag.core import messages
 from abag.core.cores import SMALL_FOLD_PAIRS, count_threads
-from abag.core.messages import part_of_stage, reporting, stage, whole_bar
-from abag.head import fit_run
-from abag.head.fit_run import Task, run_tasks
-from abag.head.models.heads import _Dropout
+from abag.head import fit as fit_module
+from abag.head.fit import Task, run_tasks
+from abag.head.models.layers import _Dropout
 from abag.head.training import torch_settings
+from abag.head.training.loop import Stopped, delayed_signals
 from abag.head.training.torch_settings import matrix_threads
-from abag.head.training.train import Stopped, delayed_signals
 
 
 def wait(event):
@@ -117,19 +115,6 @@ def test_an_ignored_signal_stays_ignored_while_training():
         signal.signal(signal.SIGHUP, before)
 
 
-def test_parts_of_a_stage_in_any_order_fill_its_share_of_the_bar(monkeypatch):
-    drawn = []
-    monkeypatch.setattr(messages.tqdm, "update", lambda _bar, n: drawn.append(n))
-    with reporting(bars=True), whole_bar("fit"):
-        stage("training", 0.8)
-        with part_of_stage(0.25), messages.bar(total=4) as steps:
-            steps.update(2)
-        with part_of_stage(0.75), part_of_stage(0.5):
-            stage("inside", 1.0)
-    # from 0, as nothing moves the bar: the stage begins, half of the first part, all of it ...
-    assert drawn == pytest.approx([0.0, 0.1, 0.2, 0.5, 0.8])
-
-
 def test_stacked_heads_with_a_generator_of_their_own_drop_what_torch_would():
     dropout, ones = _Dropout([0.3, 0.5]), torch.ones(2, 4, 3)
     torch.manual_seed(7)
@@ -162,7 +147,7 @@ def test_results_do_not_depend_on_the_number_of_threads(tmp_path, monkeypatch, h
     inputs = small_table(tmp_path)
     options = {"head": head, "say": print} | small | FOLDS
     for cores in (1, 4):
-        monkeypatch.setattr(fit_run, "count_cores", lambda cores=cores: cores)
+        monkeypatch.setattr(fit_module, "count_cores", lambda cores=cores: cores)
         abag.fit(*inputs, tmp_path / str(cores), **options)
     for name in ("predictions.parquet", "predictor/weights.safetensors"):
         assert (tmp_path / "1" / name).read_bytes() == (tmp_path / "4" / name).read_bytes()

@@ -17,8 +17,8 @@ import abag
 from abag.cli import main
 from abag.embed.sequences.chains import EmptySequence
 from abag.embed.store.store import VectorsMissing
-from abag.head.data.vectors import Standardizer
-from abag.head.models.heads import Mlp, plain_layers
+from abag.head.data.scaling import Standardizer
+from abag.head.models.layers import Mlp, plain_layers
 from abag.head.models.network import factorise
 from abag.head.models.pair_model import PairVectors
 from abag.head.prediction.bundle import WEIGHTS, PredictorDamaged, load_predictor, record_digest
@@ -249,7 +249,7 @@ def part(record):
         (lambda r: r.update(more=1), "the record has"),
         (lambda r: r["regimes"][0].pop("spread"), "regimes has"),
         (lambda r: settings(r).pop("widths"), "does not match"),
-        (lambda r: part(r).update(model="exec"), "does not match"),
+        (lambda r: part(r).update(name="exec"), "does not match"),
         (lambda r: part(r).update(settings={}), "settings is"),
         (lambda r: part(r).update(settings=[]), "does not match"),
         (lambda r: r["antibody"].update(width=True), "width is True"),

@@ -126,7 +126,7 @@ def half(tmp_path):
         line(100 * (k + 1), k + 1, s, v)
         for k, (s, v) in enumerate(zip(seconds, scores, strict=True))
     )
-    (tmp_path / "metrics.jsonl").write_text(log + line(501, 6) + '{"step": 502, "ep')
+    (tmp_path / "checkpoints" / "log.jsonl").write_text(log + line(501, 6) + '{"step": 502, "ep')
     (tmp_path / "checkpoints" / "latest").write_text("")
     return tmp_path
 
@@ -161,11 +161,13 @@ def test_a_run_with_only_a_configuration_is_starting(tmp_path):
 
 
 def test_steps_of_all_folds_are_added(half):
-    log = (half / "metrics.jsonl").read_text().rpartition("\n")[0] + "\n"
-    (half / "metrics.jsonl").unlink()
+    whole = half / "checkpoints" / "log.jsonl"
+    log = whole.read_text().rpartition("\n")[0] + "\n"
+    whole.unlink()
     for fold in range(2):
-        (half / "checkpoints" / f"fold-{fold:02d}").mkdir()
-        (half / "checkpoints" / f"fold-{fold:02d}" / "log.jsonl").write_text(log)
+        folder = half / "checkpoints" / f"stack-{fold:02d}-of-1"
+        folder.mkdir()
+        (folder / "log.jsonl").write_text(log.replace('{"step"', f'{{"fold": {fold}, "step"'))
     pd.DataFrame({"fold": [0, 1, 2, 3]}).to_parquet(half / "splits.parquet")
     found = read_progress(half, CONFIG)
     assert (found["fold"], found["folds"]) == (2, 4)

@@ -1,8 +1,8 @@
 """Parts of a prediction and their weights: fit, weigh, store, refit and predict."""
 
 import json
+from dataclasses import replace
 from types import SimpleNamespace
-from typing import get_args
 
 import numpy as np
 import pandas as pd
@@ -17,8 +17,9 @@ from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.store import open_store
 from abag.head.models import registry
 from abag.head.models.baselines import inner_folds
-from abag.head.models.config import WITH_A_NETWORK, FitConfig, HeadName, RunMismatch, is_used
-from abag.head.models.pair_model import PairVectors, TrainingRows, fit_linear
+from abag.head.models.config import WITH_A_NETWORK, FitConfig, RunMismatch, head_names, is_used
+from abag.head.models.pair_model import PairVectors, TrainingRows
+from abag.head.models.ridge import fit_linear
 from abag.head.prediction import fitted
 from abag.head.prediction.bundle import load_predictor
 from abag.head.prediction.fitted import FittedParts, stack_weights, weigh
@@ -384,7 +385,8 @@ def test_a_stack_of_few_pairs_some_of_them_censored_is_fitted(case, tmp_path, ro
 def test_a_stack_leaves_out_what_takes_too_long_and_says_so(
     case, tmp_path, monkeypatch, largest, missing
 ):
-    monkeypatch.setattr(registry, "LARGEST", largest)
+    for name, most in largest.items():
+        monkeypatch.setitem(registry.MODELS, name, replace(registry.MODELS[name], most_pairs=most))
     said = []
     fit(case, tmp_path / "run", say=said.append)
     assert not parts_of(tmp_path / "run") & missing
@@ -416,6 +418,6 @@ def test_options_that_the_head_does_not_use_are_refused(tmp_path, head, options)
 
 def test_every_head_takes_the_defaults_of_all_options():
     options = {one.name: one.default for one in schema(FitConfig)}
-    for head in get_args(HeadName):
+    for head in head_names():
         FitConfig(**options | {"head": head})
-    assert set(WITH_A_NETWORK) <= set(get_args(HeadName))
+    assert set(WITH_A_NETWORK) <= set(head_names())

@@ -23,7 +23,7 @@ from abag.head.evaluation.ranking import spearman
 from abag.head.models import baselines
 from abag.head.models.config import FitConfig, RunMismatch
 from abag.head.models.pair_model import PairVectors, TrainingRows
-from abag.head.models.registry import CLOSED_FORM, ON_VECTORS
+from abag.head.models.registry import MODELS
 from abag.head.regimes.splits import BadSplit, TooFewGroups
 from abag.head.runs import results as outcome
 from abag.head.runs.run_folder import read_inputs
@@ -348,7 +348,7 @@ OF_NETWORKS = ("dropout", "loss", "lr", "weight_decay")
 
 
 def with_closed_form(monkeypatch):
-    few = {name: SHAPES[name] for name in ("mlp 64", *ON_VECTORS)}
+    few = {name: SHAPES[name] for name in ("mlp 64", *search.ON_VECTORS)}
     monkeypatch.setattr(search, "SHAPES", few | {"mlp 64": {"head": "mlp", "widths": (8,)}})
 
 
@@ -363,7 +363,7 @@ def test_a_head_in_closed_form_is_fitted_to_the_other_inner_folds(case, monkeypa
         rows = np.flatnonzero(problem.fold != fold)
         inner = baselines.inner_folds(problem.group[rows])
         assert not set(problem.group[rows]) & set(problem.group[problem.fold == fold])
-        fit = CLOSED_FORM["ridge"](TrainingRows(pairs, vectors, rows, inner))
+        fit = MODELS["ridge"].fit(TrainingRows(pairs, vectors, rows, inner))
         held = problem.fold == fold
         predicted = fit.model.predict(vectors)[held]
         expected.append(spearman(pairs.pkd[held], predicted))
@@ -378,13 +378,13 @@ def test_a_sweep_can_choose_a_head_in_closed_form_and_refits_it(case, tmp_path, 
     frame = pd.read_csv(tmp_path / "s/trials.csv")
     best = summary["best"]["params"]
     assert best.keys() == {"shape", "antibody_pooling", "antigen_pooling"}
-    closed = frame["shape"].isin(ON_VECTORS)
+    closed = frame["shape"].isin(search.ON_VECTORS)
     assert frame.loc[closed, list(OF_NETWORKS)].isna().all(axis=None)
     assert frame.loc[~closed, list(OF_NETWORKS)].notna().all(axis=None)
     (told,) = [text for text in said if "best spearman" in text]
     assert not [name for name in OF_NETWORKS if f"{name} " in told]
-    assert set(ON_VECTORS) & set(frame["shape"])  # nothing is left to learn in one epoch
-    assert best["shape"] in ON_VECTORS
+    assert set(search.ON_VECTORS) & set(frame["shape"])  # nothing is left to learn in one epoch
+    assert best["shape"] in search.ON_VECTORS
     config = json.loads((tmp_path / "s/final/config.json").read_text())
     assert (config["head"], config["members"]) == (best["shape"], 1)
     assert config["antibody_pooling"] == best["antibody_pooling"]

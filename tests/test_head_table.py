@@ -20,7 +20,7 @@ from abag.head.data.labels import (
     MixedAffinityTypes,
     label_pairs,
 )
-from abag.head.data.vectors import Standardizer
+from abag.head.data.scaling import Standardizer
 from abag.head.models.config import FitConfig
 
 ANTIBODIES = {"a": "EVQLVESGG", "b": "QVQLQESGP", "c": "DVQLQASGG"}

@@ -33,14 +33,14 @@ from abag.head.models.config import FitConfig, RunMismatch, is_used
 from abag.head.training import stack
 from abag.head.training import train as train_module
 from abag.head.training.checkpoint import load
+from abag.head.training.log import LogDamaged
+from abag.head.training.loop import LossNotFinite
 from abag.head.training.step import (
     TrainingStep,
     cosine_rates,
     epoch_permutation,
     make_epoch_batches,
 )
-from abag.head.training.step_log import LogDamaged
-from abag.head.training.train import LossNotFinite
 
 RESIDUES = list("ACDEFGHIKLMNPQRSTVWY")
 QUICK = {
@@ -275,9 +275,9 @@ def test_a_resumed_run_equals_an_uninterrupted_one(case, monkeypatch, steps):
 def test_a_signal_takes_effect_after_the_step_is_saved(case, monkeypatch):
     real = TrainingStep.run
 
-    def step(self, at, seed):
-        real(self, at, seed)
-        if at == 3:
+    def step(self, seed):
+        real(self, seed)
+        if int(self.cursor) == 4:
             os.kill(os.getpid(), signal.SIGINT)
             time.sleep(2)  # the main thread, which may do something else, receives it
 
@@ -665,7 +665,7 @@ def test_a_truncated_log_is_refused(case, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         quick_fit(case, save_every=4)
     monkeypatch.undo()
-    (case.at / "run/metrics.jsonl").write_text("")
+    (case.at / "run/checkpoints/log.jsonl").write_text("")
     with pytest.raises(LogDamaged):
         quick_fit(case, save_every=4)
 
@@ -681,16 +681,17 @@ def stopped_run(case, monkeypatch, name="run", **options):
 @pytest.mark.parametrize("line", [b"\xff\xfe", b"[]", b"1", b"{}", b'{"step": 1}'])
 def test_a_damaged_log_is_refused_with_its_line(case, monkeypatch, line):
     run = stopped_run(case, monkeypatch)
-    lines = (run / "metrics.jsonl").read_bytes().split(b"\n")
+    log = run / "checkpoints/log.jsonl"
+    lines = log.read_bytes().split(b"\n")
     lines[1] = line.ljust(len(lines[1]))
-    (run / "metrics.jsonl").write_bytes(b"\n".join(lines))
+    log.write_bytes(b"\n".join(lines))
     with pytest.raises(LogDamaged, match="line 2 is damaged"):
         quick_fit(case, save_every=4)
 
 
 def test_a_run_in_progress_with_a_damaged_log_is_unreadable(case, monkeypatch):
     run = stopped_run(case, monkeypatch)
-    (run / "metrics.jsonl").write_text('{"step": "x"}\n')
+    (run / "checkpoints/log.jsonl").write_text('{"step": "x"}\n')
     (state,) = abag.runs(run)["runs"]
     assert state["state"] == "unreadable"
     assert "line 1 is damaged" in state["reason"]

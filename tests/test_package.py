@@ -220,7 +220,7 @@ LAYERS = """
     head.runs.summary head.runs.run_folder head.training head.prediction
     head.runs
     head.design
-    head.fit_run head.fit
+    head.fit
     head.search head.prepare head.fit_cost head.plan
     head.estimators
     head.sharing

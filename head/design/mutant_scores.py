@@ -25,10 +25,8 @@ from abag.core.messages import counted, say
 from abag.embed.sequences.chains import KINDS, Chains, Kind, keys_array
 from abag.embed.store.store import open_store
 from abag.head.design.sites import Mutant, Parent, name_mutant
-from abag.head.models.gaussian_process import GaussianProcess
-from abag.head.models.kernels import BLOCK
 from abag.head.models.pair_model import Index, PairVectors
-from abag.head.models.residue_model import OneHotKernel
+from abag.head.models.registry import MODELS
 from abag.head.prediction.inputs import Scorer, row_bar
 from abag.head.prediction.predictor import encode_new, existing_store
 
@@ -36,7 +34,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from abag.embed.store.store import Store
-    from abag.head.models.kernels import Side
     from abag.head.prediction.predictor import Predictor
 
 BATCH = 16_384
@@ -187,9 +184,8 @@ def _batches(mutants: Iterable[MutantOfParent]) -> Iterator[list[MutantOfParent]
 
 def has_difference_sigma(predictor: Predictor) -> bool:
     """Whether sigmas of differences can be computed."""
-    kinds = GaussianProcess, OneHotKernel
-    models = [model for part in predictor.parts for model in part.models]
-    known = any(isinstance(model, kinds) for model in models) or len(models) > len(predictor.parts)
+    several = any(len(part.models) > 1 for part in predictor.parts)
+    known = several or any(MODELS[part.name].has_posterior for part in predictor.parts)
     return known and any(one.spread > 0 for one in predictor.regimes.values())
 
 
@@ -216,12 +212,13 @@ def deviation(predictor: Predictor, vectors: PairVectors, parent: Index) -> Floa
     -------
     NDArray, shape=(P,), dtype=float64
     """
-    models = [model for part in predictor.parts for model in part.models]
-    processes = [(model, vectors) for model in models if isinstance(model, GaussianProcess)]
-    of_residues = [model for model in models if isinstance(model, OneHotKernel)]
-    processes += [(model.process, model.encode(vectors)) for model in of_residues]
-    if processes:
-        own = [process_variance(process, read, parent) for process, read in processes]
+    own = [
+        model.difference_variance(vectors, parent)
+        for part in predictor.parts
+        for model in part.models
+        if MODELS[part.name].has_posterior
+    ]
+    if own:
         return np.asarray(np.sqrt(np.mean(own, axis=0)))
     several = [part.models for part in predictor.parts if len(part.models) > 1]
     variances = []
@@ -229,45 +226,3 @@ def deviation(predictor: Predictor, vectors: PairVectors, parent: Index) -> Floa
         predicted = np.stack([model.predict(vectors) for model in each])
         variances.append(np.var(predicted - predicted[:, parent], axis=0))
     return np.asarray(np.sqrt(np.mean(variances, axis=0)))
-
-
-def process_variance(process: GaussianProcess, vectors: PairVectors, parent: Index) -> Floats:
-    """Return the posterior variance of the difference between each pair and another, (P,) in pKd^2.
-
-    With the prior kernel k, the kernel row of a pair and the training pairs k_V, and the root R of
-    `GaussianProcess`, it is amplitude x (2 - 2 k(pair, parent) - |(k_V - k_V of the parent) R|^2).
-    """
-    kernel, root_VV = process.kernel, process.root.astype(np.float64)
-    train = process.train.select(slice(len(root_VV)))
-    antibody_NA = train.antibodies.kernel(kernel, vectors.antibody_ND)
-    antigen_MG = train.antigens.kernel(kernel, vectors.antigen_ME)
-    sides = (
-        (_in_units(train.antibodies, vectors.antibody_ND), vectors.antibody),
-        (_in_units(train.antigens, vectors.antigen_ME), vectors.antigen),
-    )
-    variance = np.empty(len(parent))
-    for at in range(0, len(parent), BLOCK):
-        rows = np.arange(at, min(at + BLOCK, len(parent)))
-        of_pair, of_parent = (
-            kernel.mix(
-                antibody_NA[vectors.antibody[pairs]][:, train.antibody],
-                antigen_MG[vectors.antigen[pairs]][:, train.antigen],
-            )
-            for pairs in (rows, parent[rows])
-        )
-        joint = kernel.mix(
-            *(
-                kernel.of_distances(
-                    np.square(z_ND[index[rows]] - z_ND[index[parent[rows]]]).sum(axis=1)
-                )
-                for z_ND, index in sides
-            )
-        )
-        known = np.square((of_pair - of_parent) @ root_VV).sum(axis=1)
-        variance[rows] = 2 - 2 * joint - known
-    return np.asarray(process.settings.amplitude * np.maximum(variance, 0))
-
-
-def _in_units(side: Side, x_ND: NDArray[np.float32]) -> Floats:
-    """Scale vectors, (N, D), so that their squared distances are those of `Side.distances`."""
-    return np.asarray(side.scaling.apply(x_ND).astype(np.float64) / np.sqrt(side.unit))

@@ -21,7 +21,7 @@ from abag.embed.store.store import Store
 from abag.embed.store.store_files import ADAPTER_FOLDER
 from abag.head.data.vectors import StoredVectors
 from abag.head.estimators.sequence_frame import as_store, folders_with, labelled, read_frame
-from abag.head.fit_run import fit_predictor
+from abag.head.fit import fit_predictor
 from abag.head.models.config import FitConfig
 from abag.head.runs.run_folder import RunInputs
 

@@ -1,13 +1,14 @@
-"""Closed-form baselines, fitted to the same split and rows as the head.
+"""Baselines that describe a table rather than new pairs, fitted to the same rows as the models.
 
-Each baseline learns from the exact rows of the training part and predicts all pairs. To add one,
-write its function and register it in `BASELINES`. All ridges choose their strength by inner folds
-that keep the groups of the split together.
+Each learns from the training part of a split and predicts all pairs of the table. To add one, write
+its function and register it in `BASELINES`. Baselines that can predict new pairs are models, see
+`registry`. N antibodies, T of them in training, F training pairs, P pairs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from threading import Lock
@@ -18,63 +19,56 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from abag.core.arrays import Floats, Ints, Matrix, distinct
-from abag.head.data.vectors import Standardizer
-from abag.head.models.one_hot import ENCODED, OneHot, common_reference
+from abag.head.data.scaling import Standardizer
+from abag.head.models.pair_model import TRAIN_SHARE
+from abag.head.models.residues import common_reference
 from abag.head.models.ridge import FeatureBlock, ridge
 from abag.head.regimes.clusters import distance_to_parent
-from abag.head.regimes.splits import TRAIN, Split, grouped_folds
+from abag.head.regimes.splits import Split, grouped_folds
 
 if TYPE_CHECKING:
-    import torch
-
-    from abag.embed.sequences.chains import Chains
     from abag.embed.sequences.pairs import SequenceTable
     from abag.head.data.labels import LabelledPairs
-
+    from abag.head.models.pair_model import FitSize, TrainingRows
 
 INNER_FOLDS = 5
 NEAREST_ROWS = 1024
 """Antibodies compared with the whole training set at a time."""
-MAX_PRODUCTS = 2 * 10**11
-"""Products of columns above which the ridge on residues, which would take minutes, is left out."""
 MAX_COMPARISONS = 10**9
 """Comparisons above which the nearest antibodies, which take minutes, are not looked for."""
+COMPARE_S = 2.5e-11
+"""Looking for the nearest antibody, for each pair of antibodies and column of their vectors."""
 
 
 @dataclass(frozen=True)
 class BaselineInputs:
     """What baselines learn from and predict, with the parts that several of them share."""
 
-    pairs: LabelledPairs
+    training: TrainingRows
     split: Split
-    antibody_ND: NDArray[np.floating]
-    """One vector per unique antibody."""
-    antigen_ND: NDArray[np.floating]
-    """One vector per unique antigen."""
-    device: torch.device | None = None
-    """A GPU on which ridges are fitted; None: with numpy."""
-    residues: ResidueFeatures | None = None
-    """Those of the table, if other splits use them, too."""
+    residues: ResidueFeatures
+    """Those of the table, which all splits use."""
 
-    @cached_property
+    @property
+    def pairs(self) -> LabelledPairs:
+        """All pairs."""
+        return self.training.pairs
+
+    @property
     def fit_rows(self) -> Ints:
-        """Exact pairs of the training part, shape (F,)."""
-        return np.flatnonzero((self.split.part == TRAIN) & (self.pairs.censored == 0))
+        """The training pairs, (F,)."""
+        return self.training.rows
 
     @cached_property
     def trained(self) -> Ints:
-        """Antibodies of these pairs, shape (T,)."""
+        """Antibodies of these pairs, (T,)."""
         return distinct(self.pairs.antibody[self.fit_rows])
-
-    @cached_property
-    def fold(self) -> Ints:
-        """Inner fold of each of the `fit_rows`, shape (F,)."""
-        return inner_folds(self.split.group[self.fit_rows])
 
     @cached_property
     def mutations(self) -> Ints | None:
         """Mutations of each antibody, (N,); None where most do not share their lengths."""
-        return None if self._reference is None else self._residues.mutations
+        chains, of_pair = self.pairs.table.antibodies.chains, self.pairs.antibody[self.fit_rows]
+        return None if common_reference(chains, of_pair) is None else self.residues.mutations
 
     @cached_property
     def nearest(self) -> Ints | None:
@@ -82,50 +76,54 @@ class BaselineInputs:
 
         None where finding it would take minutes.
         """
-        if len(self.antibody_ND) * len(self.trained) > MAX_COMPARISONS:
+        antibody_ND = self.training.vectors.antibody_ND
+        if len(antibody_ND) * len(self.trained) > MAX_COMPARISONS:
             return None
-        return _nearest(standardised(self.antibody_ND, self.trained), self.trained)
+        return _nearest(standardised(antibody_ND, self.trained), self.trained)
+
+    def ridge(self, values: NDArray[np.integer]) -> Floats:
+        """Predict every pair by a ridge on one number per antibody, (P,)."""
+        training = self.training
+        block = FeatureBlock(values[:, None].astype(np.float32), self.pairs.antibody)
+        return ridge(block, self.pairs.pkd, training.rows, training.fold, training.device)
+
+
+class ResidueFeatures:
+    """Computed once, by the first of several threads that asks."""
+
+    def __init__(self, table: SequenceTable) -> None:
+        self._table, self._lock = table, Lock()
+
+    @property
+    def mutations(self) -> Ints:
+        """Edits between each antibody and the consensus of all, (N,)."""
+        with self._lock:
+            return self._mutations
 
     @cached_property
-    def _residues(self) -> ResidueFeatures:
-        return self.residues or ResidueFeatures(self.pairs.table)
-
-    @cached_property
-    def _reference(self) -> tuple[str, str] | None:
-        """What the residues of antibodies are compared with; None if their lengths differ."""
-        of_pair = self.pairs.antibody[self.fit_rows]
-        return common_reference(self.pairs.table.antibodies.chains, of_pair)
-
-    def ridge(self, *blocks: FeatureBlock) -> Floats:
-        """Predict every pair by a ridge on the given features, (P,)."""
-        return ridge(blocks, self.pairs.pkd, self.fit_rows, self.fold, self.device)
+    def _mutations(self) -> Ints:
+        chains = self._table.antibodies.chains
+        return distance_to_parent(chains, np.zeros(len(chains), np.int64))
 
 
 def predict_baselines(inputs: BaselineInputs) -> dict[str, Floats]:
-    """Fit each baseline to the training part and predict every pair.
+    """Fit each baseline to the training part and predict every pair, (P,), by name.
 
-    Returns
-    -------
-    dict of NDArray, shape=(P,), dtype=float64
-        Predicted pKd by name of the baseline, in the order of `BASELINES`, without those that do
-        not apply to the table. NaN over a whole part where a baseline is undefined (the mean of
-        an antigen that is not in training).
+    Those that do not apply to the table are left out. NaN over a whole part where a baseline is
+    undefined (the mean of an antigen that is not in training).
     """
     predicted = {name: baseline(inputs) for name, baseline in BASELINES.items()}
     return {name: pkd for name, pkd in predicted.items() if pkd is not None}
 
 
 def standardised(table_ND: NDArray[np.floating], train: Ints) -> Matrix:
-    """Standardise vectors, (N, D) to float32 (N, D), as the head does.
-
-    `train` lists the rows of the table in training; the distinct ones give the statistics.
-    """
+    """Standardise vectors, (N, D), by the statistics of the distinct rows in training."""
     table_ND = np.asarray(table_ND, np.float32)
     return Standardizer.of(table_ND, train).apply(table_ND)
 
 
 def inner_folds(group: Ints) -> Ints:
-    """Assign rows, groups (F,), to folds (F,) for choosing a ridge's strength.
+    """Assign rows, groups (F,), to folds (F,) for choosing what a model leaves open.
 
     Rows of one group stay together, unless there is only one group.
     """
@@ -136,20 +134,10 @@ def inner_folds(group: Ints) -> Ints:
 
 
 def group_mean(group: Ints, pkd: Floats, split: Split, fit_rows: Ints) -> Floats:
-    """Predict the mean label of the training rows in the same group.
+    """Predict the mean label of the training rows in the same group, (P,).
 
-    Parameters
-    ----------
-    group : NDArray, shape=(P,), dtype=int64
-    pkd : NDArray, shape=(P,), dtype=float64
-    fit_rows : NDArray, shape=(F,), dtype=int64
-        Pairs to learn from.
-
-    Returns
-    -------
-    NDArray, shape=(P,), dtype=float64
-        A group without training rows gets the mean of all training rows. In a part that has only
-        such groups the baseline is undefined, and its rows are NaN.
+    `group` and `pkd` have shape (P,). A group without training rows gets the mean of all training
+    rows. In a part that has only such groups the baseline is undefined, and its rows are NaN.
     """
     size = int(group.max(initial=0)) + 1
     count = np.bincount(group[fit_rows], minlength=size)
@@ -161,11 +149,6 @@ def group_mean(group: Ints, pkd: Floats, split: Split, fit_rows: Ints) -> Floats
         if not seen[rows].any():
             mean[rows] = np.nan
     return mean
-
-
-def _train_mean(inputs: BaselineInputs) -> Floats:
-    pkd = inputs.pairs.pkd
-    return np.full(len(pkd), pkd[inputs.fit_rows].mean())
 
 
 def _antigen_mean(inputs: BaselineInputs) -> Floats:
@@ -183,10 +166,7 @@ def _assay_mean(inputs: BaselineInputs) -> Floats | None:
 
 def _mutation_count(inputs: BaselineInputs) -> Floats | None:
     """Ridge on the number of mutations, where most antibodies share their lengths."""
-    if inputs.mutations is None:
-        return None
-    mutations = inputs.mutations[:, None].astype(np.float32)
-    return inputs.ridge(FeatureBlock(mutations, inputs.pairs.antibody))
+    return None if inputs.mutations is None else inputs.ridge(inputs.mutations)
 
 
 def _parent_distance(inputs: BaselineInputs) -> Floats | None:
@@ -197,35 +177,15 @@ def _parent_distance(inputs: BaselineInputs) -> Floats | None:
     furthest of these: it has no parent there. With a single parent see `_mutation_count`.
     """
     pairs, nearest = inputs.pairs, inputs.nearest
-    if nearest is None:
-        return None
-    of_pair = pairs.antibody_cluster
-    if of_pair is None:
+    if nearest is None or pairs.antibody_cluster is None:
         return None
     cluster = np.zeros(len(nearest), np.int64)
-    cluster[pairs.antibody] = of_pair
+    cluster[pairs.antibody] = pairs.antibody_cluster
     parent, known = cluster[nearest], nearest == np.arange(len(nearest))
     if len(distinct(parent)) == 1:
         return None
     edits = distance_to_parent(pairs.table.antibodies.chains, parent, known)
-    edits = np.minimum(edits, edits[known].max())
-    return inputs.ridge(FeatureBlock(edits[:, None].astype(np.float32), pairs.antibody))
-
-
-def columns_for_ridge(trained: Sequence[Chains], reference: tuple[str, str]) -> OneHot | None:
-    """Return a column per residue of training antibodies, for a ridge.
-
-    Returns
-    -------
-    OneHot or None
-        None if nothing varies, or if the ridge would take minutes. Then even the columns of a few
-        antibodies are often too many, and those of all are not collected.
-    """
-    for size in sorted({min(ENCODED, len(trained)), len(trained)}):
-        one_hot = OneHot.of(trained[:size], reference, marks_new=False)
-        if one_hot is not None and len(trained) * one_hot.width**2 > MAX_PRODUCTS:
-            return None
-    return one_hot
+    return inputs.ridge(np.minimum(edits, edits[known].max()))
 
 
 def _nearest_antibody(inputs: BaselineInputs) -> Floats | None:
@@ -255,8 +215,15 @@ def _nearest(table_ND: Matrix, train: Ints) -> Ints:
     return nearest
 
 
+def nearest_seconds(size: FitSize, cores: int) -> float:
+    """Estimate the time of looking for the nearest antibodies of a split."""
+    comparisons = TRAIN_SHARE * size.unique[0] ** 2
+    if comparisons > MAX_COMPARISONS:
+        return 0.0
+    return COMPARE_S * comparisons * size.widths[0] / math.sqrt(cores)
+
+
 BASELINES: dict[str, Callable[[BaselineInputs], Floats | None]] = {
-    "train_mean": _train_mean,
     "antigen_mean": _antigen_mean,
     "assay_mean": _assay_mean,
     "mutation_count": _mutation_count,
@@ -264,21 +231,3 @@ BASELINES: dict[str, Callable[[BaselineInputs], Floats | None]] = {
     "nearest_antibody": _nearest_antibody,
 }
 """Predicted pKd of every pair, (P,), by name; None where a baseline does not apply."""
-
-
-class ResidueFeatures:
-    """Computed once, by the first of several threads that asks."""
-
-    def __init__(self, table: SequenceTable) -> None:
-        self._table, self._lock = table, Lock()
-
-    @property
-    def mutations(self) -> Ints:
-        """Edits between each antibody and the consensus of all, (N,)."""
-        with self._lock:
-            return self._mutations
-
-    @cached_property
-    def _mutations(self) -> Ints:
-        chains = self._table.antibodies.chains
-        return distance_to_parent(chains, np.zeros(len(chains), np.int64))

@@ -8,21 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
-from abag.core.arrays import Floats, Matrix
+from abag.core.arrays import Matrix
 from abag.embed.sequences.chains import STANDARD_RESIDUES
-from abag.head.models.pair_model import (
-    Arrays,
-    ClosedFormFit,
-    LinearModel,
-    LinearSettings,
-    PairVectors,
-    TrainingRows,
-    fit_linear,
-)
+from abag.head.models.pair_model import Arrays, Fitted, OnFeatures, PairVectors, TrainingRows
+from abag.head.models.ridge import LinearModel, LinearSettings, fit_linear
 
 if TYPE_CHECKING:
     from abag.embed.sequences.chains import Chains
@@ -32,26 +25,19 @@ COUNTED = 4_096
 
 
 @dataclass(frozen=True, slots=True)
-class CompositionRidge:
+class CompositionRidge(OnFeatures):
     """A linear function of the composition of both sequences."""
 
-    linear: LinearModel
+    inner: LinearModel
 
     @property
     def settings(self) -> LinearSettings:
         """Those of the linear function."""
-        return self.linear.settings
+        return self.inner.settings
 
-    def predict(self, vectors: PairVectors) -> Floats:
-        """Predict pKd, (P,); see `PairModel`."""
-        return self.linear.predict(with_composition(vectors))
-
-    def variance(self, vectors: PairVectors) -> None:
-        """Return None: not computed."""
-
-    def arrays(self) -> Arrays:
-        """Return those of the linear function."""
-        return self.linear.arrays()
+    def features(self, vectors: PairVectors) -> PairVectors:
+        """Put compositions in place of the vectors of both sequences."""
+        return with_composition(vectors)
 
     @classmethod
     def load(cls, arrays: Arrays, settings: LinearSettings) -> CompositionRidge:
@@ -59,12 +45,10 @@ class CompositionRidge:
         return cls(LinearModel.load(arrays, settings))
 
 
-def fit_composition_ridge(training: TrainingRows) -> ClosedFormFit:
-    """Fit the ridge to the exact training pairs; the inner folds choose its strength."""
-    read = training.with_vectors(with_composition(training.vectors))
-    fit = fit_linear(read)
-    model = CompositionRidge(fit.model)  # type: ignore[arg-type] # a LinearModel
-    return ClosedFormFit(model, fit.inner, None, "ridge on residue frequencies and lengths")
+def fit_composition_ridge(training: TrainingRows) -> Fitted:
+    """Fit the ridge to the training pairs; the inner folds choose its strength."""
+    fit = fit_linear(training.with_vectors(with_composition(training.vectors)))
+    return Fitted(CompositionRidge(cast("LinearModel", fit.model)))
 
 
 def with_composition(vectors: PairVectors) -> PairVectors:
@@ -72,6 +56,7 @@ def with_composition(vectors: PairVectors) -> PairVectors:
     return vectors._replace(
         antibody_ND=antibody_composition(vectors.chains("antibody")),
         antigen_ME=antigen_composition(vectors.chains("antigen")),
+        views=None,
     )
 
 

@@ -18,12 +18,7 @@ from abag.head.data.label_options import LabelOptions
 from abag.head.models.losses import loss_names
 from abag.head.regimes.split_options import AdapterRows, SplitOptions
 
-HeadName = Literal[
-    "mlp", "ridge", "kernel", "gp", "one_hot_kernel", "antibody_ridge", "antigen_ridge",
-    "one_hot_ridge", "composition_ridge", "stack"
-]  # fmt: skip
-STACKS = ("stack",)
-WITH_A_NETWORK = ("mlp", *STACKS)
+WITH_A_NETWORK = ("mlp", "stack")
 PresetName = Literal["small", "medium", "seed"]
 Precision = Literal["auto", "fp32", "bf16"]
 Compile = Literal["auto", "off", "graph", "full"]
@@ -41,6 +36,13 @@ def _selectable_metrics() -> list[str]:
     return selectable_metrics()
 
 
+def head_names() -> tuple[str, ...]:
+    """Names that ``--head`` accepts."""
+    from abag.head.models.registry import HEADS
+
+    return ("stack", *HEADS)
+
+
 class RunMismatch(AbagError):
     """The run folder belongs to another configuration, table or encoder."""
 
@@ -55,7 +57,7 @@ class Preset:
     """Upper limit: small tables use fewer, see `FitConfig.fitting_batch`."""
     accumulate: int = 1
     lr: float = 1e-3
-    head: HeadName = "stack"
+    head: str = "stack"
     dropout: float = 0.3
     weight_decay: float = 0.05
 
@@ -77,8 +79,8 @@ class HeadOptions(Options, group="Head"):
     """Shape of the head."""
 
     preset: PresetName = option("small", help="Size of the head and its optimization.")
-    head: HeadName | None = option(
-        None, default_text=FROM_PRESET,
+    head: str | None = option(
+        None, choices=head_names, default_text=FROM_PRESET,
         help="stack: all of these and the mean, weighed in each regime by held-out errors. "
         "One of them and the mean: mlp on both vectors joined; in closed form kernel ridge, "
         "Gaussian process (gp), ridge, antibody_ridge, antigen_ridge, composition_ridge and, for "
@@ -227,7 +229,7 @@ class FitConfig(
     @property
     def stacks(self) -> bool:
         """Whether the head weighs several models."""
-        return self.filled().head in STACKS
+        return self.filled().head == "stack"
 
     def __post_init__(self) -> None:
         """Refuse options that the head does not use."""

@@ -1,12 +1,11 @@
 """Gaussian processes on pairs: kernel ridge regression with a variance for each prediction.
 
-Scale, mixture and noise are chosen from a small grid, by the error on inner folds (``kernel``) or
-by the marginal likelihood (``gp``). A fold's predictions follow from the inverse of the whole
-matrix, so inner folds cost no further fit. The inner predictions that are kept come from the kernel
-that the other folds choose: the best of 60 on few groups is so by chance. Up to `EXACT_PAIRS` pairs
-the fit is exact, beyond it uses `INDUCING_PAIRS` of them as inducing points. All in float64, which
-needs a quarter of the time of scikit-learn's search and gives these predictions. A
-label that stands for n measurements has 1/n of the noise of one.
+Scale, mixture, weights of views and noise are chosen from a small grid, by the error on inner folds
+(``kernel``) or by the marginal likelihood (``gp``). A fold's predictions follow from the inverse of
+the whole matrix, so inner folds cost no further fit. Up to `EXACT_PAIRS` pairs the fit is exact,
+beyond it uses `INDUCING_PAIRS` of them as inducing points. All in float64, which needs a quarter of
+the time of scikit-learn's search and gives these predictions. A label that stands for n
+measurements has 1/n of the noise of one.
 
 F training pairs, C of them inducing, P pairs to predict.
 
@@ -26,7 +25,8 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from abag.core.arrays import Floats
-from abag.head.data.vectors import Standardizer
+from abag.embed.sequences.chains import KINDS
+from abag.head.data.scaling import Standardizer
 from abag.head.models.kernels import (
     BLOCK,
     SEARCH_PAIRS,
@@ -40,18 +40,41 @@ from abag.head.models.kernels import (
     choose_kernel,
     factorise,
     solve_triangle,
+    view_weights,
 )
-from abag.head.models.pair_model import Arrays, ClosedFormFit, PairVectors, TrainingRows
+from abag.head.models.pair_model import (
+    Arrays,
+    FitSize,
+    Fitted,
+    Index,
+    PairVectors,
+    TrainingRows,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from abag.head.models.kernels import Weights
+
 VARIANCE_PAIRS, INDUCING_PAIRS = 1_024, 2_048
 """Training pairs that variances are computed from, and that are used at all if there are more than
 `EXACT_PAIRS`; drawn at random."""
-INNER_PAIRS, EXACT_PAIRS = 5_000, 20_000
-"""Most training pairs for which inner predictions and the exact fit are computed."""
+EXACT_PAIRS = 20_000
+"""Most training pairs of an exact fit."""
 JITTER = 1e-8
+SEARCH_S = 1.1e-9
+"""Choosing a kernel, times the cube of the pairs tried."""
+SOLVE_S = 4e-11
+"""Fitting a kernel on one core, times the cube of the training pairs."""
+
+
+@dataclass(frozen=True, slots=True)
+class SideSettings:
+    """The views of one side; see `Side` and `PairKernel`."""
+
+    widths: tuple[int, ...]
+    units: tuple[float, ...]
+    weights: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +84,8 @@ class ProcessSettings:
     scale: float
     """See `PairKernel`."""
     product: float
-    antibody_unit: float
-    """See `Side`."""
-    antigen_unit: float
+    antibody: SideSettings
+    antigen: SideSettings
     pkd_mean: float
     amplitude: float
     """Variance of a pair unlike any other, in pKd^2."""
@@ -94,19 +116,20 @@ class GaussianProcess:
     @property
     def kernel(self) -> PairKernel:
         """The kernel of pairs."""
-        return PairKernel(self.settings.scale, self.settings.product)
+        one = self.settings
+        return PairKernel(one.scale, one.product, (one.antibody.weights, one.antigen.weights))
 
     def predict(self, vectors: PairVectors) -> Floats:
         """Predict pKd, (P,); see `PairModel`."""
         train, kernel = self.train, self.kernel
         shape = len(train.antibodies.train_AD), len(train.antigens.train_AD)
         weight_AG = sparse.csr_array((self.weight, (train.antibody, train.antigen)), shape)
-        antigen_MG = train.antigens.kernel(kernel, vectors.antigen_ME)
+        antigen_MG = train.antigens.kernel(kernel, 1, vectors.antigen_ME)
         alone_M = kernel.side * (antigen_MG @ weight_AG.sum(axis=0))
         pkd = self.settings.pkd_mean + alone_M[vectors.antigen]
         for first, pairs in _by_antibody(vectors.antibody, len(vectors.antibody_ND)):
             x_BD = vectors.antibody_ND[first : first + BLOCK]
-            antibody_BA = train.antibodies.kernel(kernel, x_BD)
+            antibody_BA = train.antibodies.kernel(kernel, 0, x_BD)
             alone_B = kernel.side * (antibody_BA @ weight_AG.sum(axis=1))
             joint_BG = kernel.product * (weight_AG.T @ antibody_BA.T).T
             for at in range(0, len(pairs), BLOCK):
@@ -119,8 +142,8 @@ class GaussianProcess:
         """Return the variance of each prediction in pKd^2, (P,)."""
         root_VV, kernel = self.root, self.kernel
         train = self.train.select(slice(len(root_VV)))
-        antibody_NA = train.antibodies.kernel(kernel, vectors.antibody_ND).astype(np.float32)
-        antigen_MG = train.antigens.kernel(kernel, vectors.antigen_ME).astype(np.float32)
+        antibody_NA = train.antibodies.kernel(kernel, 0, vectors.antibody_ND).astype(np.float32)
+        antigen_MG = train.antigens.kernel(kernel, 1, vectors.antigen_ME).astype(np.float32)
         variance = np.empty(len(vectors.antibody))
         for at in range(0, len(variance), BLOCK):
             rows = slice(at, at + BLOCK)
@@ -131,25 +154,54 @@ class GaussianProcess:
             variance[rows] = 1 - np.square(k_BV @ root_VV).sum(axis=1)
         return np.asarray(self.settings.amplitude * np.maximum(variance, 0))
 
+    def difference_variance(self, vectors: PairVectors, other: Index) -> Floats:
+        """Return the variance of the difference between each pair and another, (P,) in pKd^2.
+
+        With the prior kernel k, the kernel row of a pair and the training pairs k_V, and the root
+        R, it is amplitude x (2 - 2 k(pair, other) - |(k_V - k_V of the other) R|^2).
+        """
+        kernel, root_VV = self.kernel, self.root.astype(np.float64)
+        train = self.train.select(slice(len(root_VV)))
+        antibody_NA = train.antibodies.kernel(kernel, 0, vectors.antibody_ND)
+        antigen_MG = train.antigens.kernel(kernel, 1, vectors.antigen_ME)
+        variance = np.empty(len(other))
+        for at in range(0, len(other), BLOCK):
+            rows = np.arange(at, min(at + BLOCK, len(other)))
+            of_pair, of_other = (
+                kernel.mix(
+                    antibody_NA[vectors.antibody[pairs]][:, train.antibody],
+                    antigen_MG[vectors.antigen[pairs]][:, train.antigen],
+                )
+                for pairs in (rows, other[rows])
+            )
+            sides = (
+                (train.antibodies, vectors.antibody_ND, vectors.antibody),
+                (train.antigens, vectors.antigen_ME, vectors.antigen),
+            )
+            joint = kernel.mix(
+                *(
+                    kernel.of_views(n, side.paired_distances(x_ND, index[rows], index[other[rows]]))
+                    for n, (side, x_ND, index) in enumerate(sides)
+                )
+            )
+            known = np.square((of_pair - of_other) @ root_VV).sum(axis=1)
+            variance[rows] = 2 - 2 * joint - known
+        return np.asarray(self.settings.amplitude * np.maximum(variance, 0))
+
     def arrays(self) -> Arrays:
         """Return what `load` needs as named arrays."""
-        train = self.train
-        sides = {"antibody": train.antibodies, "antigen": train.antigens}
         found: dict[str, NDArray[Any]] = {"weight": self.weight, "root": self.packed_root}
-        for kind, side in sides.items():
+        for kind, (side, of_pair) in zip(KINDS, self.train.sides, strict=True):
             found |= {**side.scaling.arrays(kind), f"{kind}.train": side.train_AD}
-        return found | {
-            "antibody.of_pair": train.antibody.astype(np.int32),
-            "antigen.of_pair": train.antigen.astype(np.int32),
-        }
+            found[f"{kind}.of_pair"] = of_pair.astype(np.int32)
+        return found
 
     @classmethod
     def load(cls, arrays: Arrays, settings: ProcessSettings) -> GaussianProcess:
         """Restore a process from `arrays` and `settings`."""
-        units = {"antibody": settings.antibody_unit, "antigen": settings.antigen_unit}
         antibodies, antigens = (
-            Side(Standardizer.load(arrays, kind), unit, arrays[f"{kind}.train"])
-            for kind, unit in units.items()
+            Side(Standardizer.load(arrays, kind), one.widths, one.units, arrays[f"{kind}.train"])
+            for kind, one in zip(KINDS, (settings.antibody, settings.antigen), strict=True)
         )
         of_pair = arrays["antibody.of_pair"], arrays["antigen.of_pair"]
         train = PairSet(antibodies, antigens, *of_pair)
@@ -157,27 +209,30 @@ class GaussianProcess:
 
 
 def fit_gaussian_process(
-    training: TrainingRows, criterion: Criterion, *, scale_antibodies: bool = True
-) -> ClosedFormFit:
-    """Fit a Gaussian process to the exact training pairs.
+    training: TrainingRows,
+    criterion: Criterion,
+    *,
+    scale_antibodies: bool = True,
+    antibody_weights: Sequence[Weights] | None = None,
+) -> Fitted:
+    """Fit a Gaussian process to the training pairs.
 
     Parameters
     ----------
     training : TrainingRows
     criterion : {"error", "evidence"}
-        What chooses scale, mixture and noise: the squared error on the inner folds, or the
-        marginal likelihood.
+        What chooses scale, mixture, weights and noise: the squared error on the inner folds, or
+        the marginal likelihood.
     scale_antibodies : bool
         Whether to standardise the columns of antibodies.
+    antibody_weights : sequence of tuple of float, optional
+        Weights of the views of antibodies to try, by default those of `view_weights`.
     """
-    order, solver, search = _solvers(training, scale_antibodies)
-    pairs, mean = len(solver), float(training.pkd.mean())
+    solver, search = _solvers(training, scale_antibodies)
+    pairs, views = len(solver), [view_weights(len(side.widths)) for side, _ in solver.train.sides]
     with blas_threads(pairs):
         with blas_threads(len(search)):
-            chosen, without_fold = choose_kernel(search, criterion)
-        inner, variance = np.full((2, pairs), np.nan)
-        if pairs <= INNER_PAIRS:
-            inner[order], variance[order] = _predict_folds(solver, without_fold)
+            chosen = choose_kernel(search, criterion, [antibody_weights or views[0], views[1]])
         if pairs <= EXACT_PAIRS:
             solved = _solve(solver, chosen)
         else:
@@ -187,22 +242,34 @@ def fit_gaussian_process(
     used = solver.train  # not a copy: kernel ridge and Gaussian process share it
     if len(solved.weight) < pairs:
         used = used.select(slice(len(solved.weight)))
+    of_sides = (
+        SideSettings(side.widths, side.units, weights)
+        for (side, _), weights in zip(used.sides, chosen.kernel.weights, strict=True)
+    )
     settings = ProcessSettings(
         chosen.kernel.scale,
         chosen.kernel.product,
-        used.antibodies.unit,
-        used.antigens.unit,
-        mean,
+        *of_sides,
+        float(training.pkd.mean()),
         solved.amplitude,
     )
-    return ClosedFormFit(
-        # in the order in which it is stored, or writing a predictor would copy it
-        GaussianProcess(settings, used, solved.weight, root.astype(np.float32, order="C")),
-        mean + inner,
-        variance,
+    # in the order in which it is stored, or writing a predictor would copy it
+    root = root.astype(np.float32, order="C")
+    return Fitted(
+        GaussianProcess(settings, used, solved.weight, root),
         f"squared length scale {chosen.kernel.scale:g}, share of the product "
         f"{chosen.kernel.product:.2g}, noise {chosen.noise:g}",
     )
+
+
+def search_seconds(size: FitSize, cores: int) -> float:
+    """Estimate the time of kernel ridge; what it tried saves `gp` its own search."""
+    return SEARCH_S * min(size.training_pairs, SEARCH_PAIRS) ** 3 + solve_seconds(size, cores)
+
+
+def solve_seconds(size: FitSize, cores: int) -> float:
+    """Estimate the time of a fit with a known kernel."""
+    return SOLVE_S * size.training_pairs**3 / cores
 
 
 def _upper(size: int) -> NDArray[np.bool_]:
@@ -211,31 +278,25 @@ def _upper(size: int) -> NDArray[np.bool_]:
 
 
 class _Solvers(NamedTuple):
-    order: NDArray[np.int64]
-    """Random, so that the first pairs are a sample of all."""
     whole: SolvedKernels
     search: SolvedKernels
     """Chooses the kernel."""
 
 
 def _solvers(training: TrainingRows, scale_antibodies: bool) -> _Solvers:
-    """Return the solvers that all processes fitted to these rows share."""
+    """Return the solvers that all processes fitted to these rows share.
+
+    Their pairs are in random order, so that the first ones are a sample of all.
+    """
     found = training.shared.get("solvers")
     if not isinstance(found, _Solvers):
         order = np.random.default_rng(0).permutation(len(training.rows))
         train, pkd = _pair_set(training, order, scale_antibodies), training.pkd[order]
         share = training.noise_share[order]
         whole = SolvedKernels(train, pkd - training.pkd.mean(), training.fold[order], share)
-        found = _Solvers(order, whole, whole.first(SEARCH_PAIRS))
+        found = _Solvers(whole, whole.first(SEARCH_PAIRS))
         training.shared["solvers"] = found
     return found
-
-
-class _Solution(NamedTuple):
-    weight: Floats
-    root: Floats
-    """See `GaussianProcess.packed_root`."""
-    amplitude: float
 
 
 def _pair_set(training: TrainingRows, order: NDArray[np.int64], scale_antibodies: bool) -> PairSet:
@@ -245,31 +306,22 @@ def _pair_set(training: TrainingRows, order: NDArray[np.int64], scale_antibodies
     used_G, antigen = np.unique(vectors.antigen[rows], return_inverse=True)
     train_AD = vectors.antibody_ND[used_A]
     scaling = None if scale_antibodies else Standardizer.identity(train_AD.shape[1])
-    antigens = Side.of(vectors.antigen_ME[used_G])
-    return PairSet(Side.of(train_AD, scaling), antigens, antibody, antigen)
+    antibodies = Side.of(train_AD, vectors.widths(0), scaling)
+    antigens = Side.of(vectors.antigen_ME[used_G], vectors.widths(1))
+    return PairSet(antibodies, antigens, antibody, antigen)
 
 
-def _predict_folds(solver: SolvedKernels, without_fold: Sequence[Chosen]) -> tuple[Floats, Floats]:
-    """Predict each fold from the others with the kernel that they chose.
-
-    Predictions minus the mean label and their variance in pKd^2, (F,) each.
-    """
-    predicted, variance = np.empty((2, len(solver)))
-    for k, chosen in enumerate(without_fold):
-        rows, inner = solver.fold == k, solver.predict_folds(chosen)
-        amplitude = float(solver.target @ solver.solve(chosen).weight) / len(solver)
-        predicted[rows] = inner.mean[rows]
-        noise_F = chosen.noise * solver.share
-        variance[rows] = amplitude * np.maximum(inner.variance - noise_F, 0)[rows]
-    return predicted, variance
+class _Solution(NamedTuple):
+    weight: Floats
+    root: Floats
+    """See `GaussianProcess.packed_root`."""
+    amplitude: float
 
 
 def _solve(solver: SolvedKernels, chosen: Chosen) -> _Solution:
     """Fit exactly."""
-    weight, pairs, root = solver.solve(chosen).weight, len(solver), np.zeros(0)
+    (lower, weight), pairs, root = solver.factorise(chosen), len(solver), np.zeros(0)
     if pairs <= VARIANCE_PAIRS:
-        noise_F = chosen.noise * solver.share
-        lower, _ = factorise(solver.matrix(chosen.kernel), noise_F, solver.target)
         root = solve_triangle(lower, np.eye(pairs)).T[_upper(pairs)]
     return _Solution(weight, root, float(solver.target @ weight) / pairs)
 

@@ -2,7 +2,7 @@
 
 The first layer is linear in the joined vectors, so its product splits into a term per antibody and
 a term per antigen, computed once per sequence. Per pair there remain their sum and the narrow
-layers behind it, a twentieth of the arithmetic.
+layers behind it, a twentieth of the arithmetic. torch is imported when a network is used.
 
 N antibodies, M antigens, D and E their widths; B pairs; H width of the first layer.
 """
@@ -14,18 +14,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
-import torch
-from torch import Tensor, nn
 
 from abag.core.arrays import Floats
 from abag.embed.sequences.chains import KINDS
-from abag.head.data.vectors import Standardizer
-from abag.head.models.heads import Mlp, plain_layers
+from abag.head.data.scaling import Standardizer
 from abag.head.models.pair_model import Arrays, PairVectors
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from torch import Tensor, nn
+
+    from abag.head.models.layers import Mlp
 
 PREFIX = "model."
 """Of the names of a network's weights among its arrays."""
@@ -51,20 +51,22 @@ class NetworkModel:
     antibody: Standardizer
     antigen: Standardizer
 
-    @torch.no_grad()
     def predict(self, vectors: PairVectors) -> Floats:
         """Predict pKd, (P,); see `PairModel`."""
-        antibodies, antigens, combine = factorise(self.model, vectors.antibody_ND.shape[1])
-        antibody_NH = antibodies(torch.from_numpy(self.antibody.apply(vectors.antibody_ND)))
-        antigen_MH = antigens(torch.from_numpy(self.antigen.apply(vectors.antigen_ME)))
+        import torch
+
         z = np.empty(len(vectors.antibody), np.float32)
-        for at in range(0, len(z), PAIRS_PER_BATCH):
-            pairs = slice(at, at + PAIRS_PER_BATCH)
-            i, j = (
-                torch.from_numpy(index[pairs].astype(np.int64))
-                for index in (vectors.antibody, vectors.antigen)
-            )
-            z[pairs] = combine(antibody_NH[i], antigen_MH[j]).numpy()
+        with torch.no_grad():
+            antibodies, antigens, combine = factorise(self.model, vectors.antibody_ND.shape[1])
+            antibody_NH = antibodies(torch.from_numpy(self.antibody.apply(vectors.antibody_ND)))
+            antigen_MH = antigens(torch.from_numpy(self.antigen.apply(vectors.antigen_ME)))
+            for at in range(0, len(z), PAIRS_PER_BATCH):
+                pairs = slice(at, at + PAIRS_PER_BATCH)
+                i, j = (
+                    torch.from_numpy(index[pairs].astype(np.int64))
+                    for index in (vectors.antibody, vectors.antigen)
+                )
+                z[pairs] = combine(antibody_NH[i], antigen_MH[j]).numpy()
         return z.astype(np.float64) * self.settings.pkd_scale + self.settings.pkd_mean
 
     def variance(self, vectors: PairVectors) -> None:
@@ -80,6 +82,8 @@ class NetworkModel:
     @classmethod
     def load(cls, arrays: Arrays, settings: NetworkSettings) -> NetworkModel:
         """Restore a network from `arrays` and `settings`."""
+        import torch
+
         weights = {
             name.removeprefix(PREFIX): torch.from_numpy(array)
             for name, array in arrays.items()
@@ -96,6 +100,10 @@ class NetworkModel:
         antigen: Standardizer,
     ) -> NetworkModel:
         """Make a network with these weights."""
+        import torch
+
+        from abag.head.models.layers import Mlp, plain_layers
+
         if min(settings.widths, default=0) < 1:
             msg = f"widths are {settings.widths}; expected one or more, each at least 1"
             raise ValueError(msg)

@@ -5,24 +5,38 @@ the number of times that two of them are paired. The sums of the inner folds add
 strength costs one factorisation. Ridges on a subset of the inputs use a part of the same sums.
 All sums are torch's, in float64, on a CPU or a GPU.
 
-P pairs, R rows of them, N sequences, D joined columns, E those of another block, S strengths.
+A ridge also gives the expected labels of censored training pairs. Models in closed form minimise
+squared errors, which a bound does not have. Expectation maximisation alternates between a ridge on
+both vectors and the mean of a normal distribution that is cut off at the bound, around the ridge's
+prediction from the other inner folds. All models and baselines of a split then learn from these
+labels as from exact ones.
+
+P pairs, R rows of them, F training pairs, N sequences, D joined columns, E those of another block,
+S strengths.
+
+References
+----------
+Tobin: Estimation of relationships for limited dependent variables, Econometrica 26, 1958.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 from threadpoolctl import threadpool_limits
 
 from abag.core.arrays import Floats, Ints, Matrix, distinct
+from abag.head.data.scaling import Standardizer
+from abag.head.models.pair_model import Arrays, FitSize, Fitted, PairVectors, TrainingRows
+from abag.head.models.sigma import expected_labels
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
-
 
 CHUNK = 8192
 """Rows, or unique sequences, converted to float64 at a time."""
@@ -33,6 +47,142 @@ ROUNDING = 1e-10
 """Scatter, relative to the sums it is computed from, below which it may be rounding alone."""
 STRENGTHS = np.logspace(-4, 3, 8)
 """Ridge strengths, in units of the mean eigenvalue of the training rows' scatter matrix."""
+SIDES = ((0, 1), (0,), (1,))
+"""Sides with weights, 0 for the antibody and 1 for the antigen, of all ridges on vectors."""
+ROUNDS, CLOSE = 20, 0.01
+"""Most ridges that are fitted, and the change of all labels in pKd at which no more are."""
+LEAST_SIGMA = 1e-6
+FACTORISE_S = 6e-10
+"""A ridge on a CPU, times the cube of its columns: a factorisation per inner fold and strength."""
+SUM_S = 3e-11
+"""The Gram matrices of its inner folds, for each sequence and pair of columns."""
+
+
+@dataclass(frozen=True, slots=True)
+class LinearSettings:
+    """The part of a `LinearModel` that is no array."""
+
+    intercept: float
+    """Prediction in pKd where both standardised vectors are 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class LinearModel:
+    """A sum of a linear function of each standardised vector and an intercept."""
+
+    settings: LinearSettings
+    antibody: Standardizer
+    antigen: Standardizer
+    antibody_D: Floats
+    """Weights of the standardised antibody vector, in pKd."""
+    antigen_E: Floats
+
+    def predict(self, vectors: PairVectors) -> Floats:
+        """Predict pKd, (P,); see `PairModel`."""
+        left_N = self.antibody.project(vectors.antibody_ND, self.antibody_D)
+        right_M = self.antigen.project(vectors.antigen_ME, self.antigen_E)
+        return np.asarray(
+            self.settings.intercept + left_N[vectors.antibody] + right_M[vectors.antigen]
+        )
+
+    def variance(self, vectors: PairVectors) -> None:
+        """Return None: not computed."""
+
+    def arrays(self) -> Arrays:
+        """Return what `load` needs as named arrays."""
+        return {
+            **self.antibody.arrays("antibody"),
+            **self.antigen.arrays("antigen"),
+            "antibody.weight": self.antibody_D,
+            "antigen.weight": self.antigen_E,
+        }
+
+    @classmethod
+    def load(cls, arrays: Arrays, settings: LinearSettings) -> LinearModel:
+        """Restore a model from `arrays` and `settings`."""
+        return cls(
+            settings,
+            Standardizer.load(arrays, "antibody"),
+            Standardizer.load(arrays, "antigen"),
+            arrays["antibody.weight"],
+            arrays["antigen.weight"],
+        )
+
+
+def fit_linear(training: TrainingRows, sides: tuple[int, ...] = (0, 1)) -> Fitted:
+    """Fit a ridge to the training pairs; the inner folds choose its strength.
+
+    The first call fits those of all `SIDES`, which share most of the work.
+    """
+    fits = training.shared.get("ridges")
+    if fits is None:
+        fits = training.shared["ridges"] = dict(
+            zip(SIDES, _fit_sides(training, SIDES), strict=True)
+        )
+    return Fitted(cast("dict[tuple[int, ...], LinearModel]", fits)[sides])
+
+
+def _blocks(training: TrainingRows) -> tuple[list[Standardizer], list[FeatureBlock]]:
+    """Standardise the vectors of both sides."""
+    vectors, rows = training.vectors, training.rows
+    sides = (
+        (vectors.antibody_ND, vectors.antibody.astype(np.int64)),
+        (vectors.antigen_ME, vectors.antigen.astype(np.int64)),
+    )
+    scalings = [Standardizer.of(x_ND, index[rows]) for x_ND, index in sides]
+    both = zip(scalings, sides, strict=True)
+    return scalings, [FeatureBlock(scaling.apply(x_ND), index) for scaling, (x_ND, index) in both]
+
+
+def _fit_sides(training: TrainingRows, choices: Sequence[tuple[int, ...]]) -> list[LinearModel]:
+    scalings, blocks = _blocks(training)
+    pkd, found = training.pairs.pkd, []
+    fits = fit_ridges(blocks, pkd, training.rows, training.fold, choices, training.device)
+    for sides, fit in zip(choices, fits, strict=True):
+        weights = [np.zeros(block.table_ND.shape[1]) for block in blocks]
+        ends = np.cumsum([len(weights[side]) for side in sides])[:-1]
+        for side, weight_D in zip(sides, np.split(fit.weight_D, ends), strict=True):
+            weights[side] = weight_D
+        found.append(LinearModel(LinearSettings(fit.intercept), *scalings, *weights))
+    return found
+
+
+def impute_censored(training: TrainingRows) -> TrainingRows:
+    """Replace the bounds of censored training pairs by expected labels, and mark these as exact."""
+    pairs, rows, bound = training.pairs, training.rows, training.pkd
+    censored = pairs.censored[rows]
+    if not censored.any():
+        return training
+    pkd, side = pairs.pkd.copy(), pairs.censored.copy()
+    side[rows] = 0
+    training = replace(training, pairs=replace(pairs, pkd=pkd, censored=side))
+    blocks, sigma = _blocks(training)[1], float(bound.std())
+    for _ in range(ROUNDS):
+        (fit,) = fit_ridges(blocks, pkd, rows, training.fold, SIDES[:1], training.device)
+        sigma = max(sigma, LEAST_SIGMA)
+        label, variance = expected_labels(bound, censored, fit.inner, sigma)
+        sigma = float(np.sqrt(np.mean(np.square(label - fit.inner) + variance)))
+        moved = np.abs(label - pkd[rows]).max()
+        pkd[rows] = label
+        if moved < CLOSE:
+            break
+    return training
+
+
+def linear_seconds(size: FitSize, cores: int) -> float:
+    """Estimate the time of all ridges on vectors of a split."""
+    pairs = size.training_pairs
+    columns = sum(min(*both, pairs) for both in zip(size.unique, size.widths, strict=True))
+    return factorise_seconds(columns, size, cores)
+
+
+def factorise_seconds(columns: int, size: FitSize, cores: int) -> float:
+    """Estimate the time of a ridge with this many columns."""
+    factorised_s = FACTORISE_S * columns**3 + SUM_S * max(size.unique) * columns**2
+    return factorised_s / math.sqrt(cores)
+
+
+# ---- the solver ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,55 +193,6 @@ class FeatureBlock:
     """One vector per unique sequence, (N, D) float32."""
     index: Ints
     """Row of the table for each pair, (P,)."""
-
-
-def ridge(
-    blocks: Sequence[FeatureBlock],
-    pkd: Floats,
-    fit_rows: Ints,
-    fold: Ints,
-    device: torch.device | None = None,
-) -> Floats:
-    """Fit a ridge on the joined vectors of pairs; inner folds choose its strength.
-
-    Parameters
-    ----------
-    blocks : sequence of FeatureBlock
-        The inputs, standardised.
-    pkd : NDArray, shape=(P,), dtype=float64
-    fit_rows : NDArray, shape=(F,), dtype=int64
-        Pairs to learn from.
-    fold : NDArray, shape=(F,), dtype=int64
-        Inner fold of each of these pairs.
-    device : torch.device, optional
-        Compute there; by default on the CPU.
-
-    Returns
-    -------
-    NDArray, shape=(P,), dtype=float64
-        Prediction for every pair.
-    """
-    return ridges(blocks, pkd, fit_rows, fold, [range(len(blocks))], device)[0]
-
-
-def ridges(
-    blocks: Sequence[FeatureBlock],
-    pkd: Floats,
-    fit_rows: Ints,
-    fold: Ints,
-    choices: Sequence[Sequence[int]],
-    device: torch.device | None = None,
-) -> list[Floats]:
-    """Fit a `ridge` on each subset of the blocks; predictions have shape (P,).
-
-    `choices` has the indices of the blocks of each ridge.
-    """
-    fits = fit_ridges(blocks, pkd, fit_rows, fold, choices, device)
-    columns, every_pair = _Columns(blocks, pkd, device), np.arange(len(pkd))
-    return [
-        columns.predict(choice, fit.weight_D[:, None], np.array([fit.intercept]), every_pair)[:, 0]
-        for choice, fit in zip(choices, fits, strict=True)
-    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +206,18 @@ class RidgeFit:
     """Prediction for each training pair from the other folds, (F,); the mean for a single fold."""
 
 
+def ridge(
+    block: FeatureBlock,
+    pkd: Floats,
+    fit_rows: Ints,
+    fold: Ints,
+    device: torch.device | None = None,
+) -> Floats:
+    """Fit a ridge on one input, and predict every pair, (P,); see `fit_ridges`."""
+    (fit,) = fit_ridges([block], pkd, fit_rows, fold, [(0,)], device)
+    return np.asarray(fit.intercept + (block.table_ND @ fit.weight_D)[block.index])
+
+
 def fit_ridges(
     blocks: Sequence[FeatureBlock],
     pkd: Floats,
@@ -113,7 +226,22 @@ def fit_ridges(
     choices: Sequence[Sequence[int]],
     device: torch.device | None = None,
 ) -> list[RidgeFit]:
-    """Fit a ridge on each subset of the blocks; the arguments are those of `ridges`."""
+    """Fit a ridge on each subset of the blocks; inner folds choose its strength.
+
+    Parameters
+    ----------
+    blocks : sequence of FeatureBlock
+        The inputs, standardised.
+    pkd : NDArray, shape=(P,), dtype=float64
+    fit_rows : NDArray, shape=(F,), dtype=int64
+        Pairs to learn from.
+    fold : NDArray, shape=(F,), dtype=int64
+        Inner fold of each of these pairs.
+    choices : sequence of sequence of int
+        The indices of the blocks of each ridge.
+    device : torch.device, optional
+        Compute there; by default on the CPU.
+    """
     size = sum(min(block.table_ND.shape) for block in blocks)
     with threadpool_limits(1 if size < PARALLEL_COLUMNS else None, user_api="blas"):
         bases = [_training_span(block, fit_rows) for block in blocks]
@@ -131,11 +259,10 @@ def fit_ridges(
             every = list(choice) == list(range(len(blocks)))
             parts = grams if every else [gram[at][:, at] for gram in grams]
             fit = _best_ridge(columns, choice, parts, pkd[fit_rows], fit_rows, fold)
+            each = np.split(fit.weight_D, np.cumsum(list(map(len, own)))[:-1])
             weights = [
                 weight if (basis := bases[i]) is None else basis @ weight
-                for i, weight in zip(
-                    choice, np.split(fit.weight_D, np.cumsum(list(map(len, own)))[:-1]), strict=True
-                )
+                for i, weight in zip(choice, each, strict=True)
             ]
             found.append(replace(fit, weight_D=np.concatenate(weights)))
     return found

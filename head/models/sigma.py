@@ -11,11 +11,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-
-from abag.head.models.pair_model import expected_labels
+from scipy.special import erfcx
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from abag.core.arrays import Floats
 
 RATIOS = np.concatenate([[0.0], np.logspace(-4, 4, 161)])
 """Values of (spread / noise)^2 that are tried: steps of 6 % in spread / noise."""
@@ -29,10 +30,29 @@ SMALLEST = 1e-6
 """Smallest noise, in pKd."""
 
 
+def expected_labels(
+    label: Floats, censored: NDArray[np.int8], mean: Floats, sigma: Floats | float
+) -> tuple[Floats, Floats]:
+    """Return mean and variance of the hidden labels, (R,) each; exact ones have no variance.
+
+    Parameters
+    ----------
+    label : NDArray, shape=(R,), dtype=float64
+        Label, or the bound of a censored one.
+    censored : NDArray, shape=(R,), dtype=int8
+        -1: the hidden label is below the bound; +1: above; 0: exact.
+    mean, sigma : NDArray, shape=(R,), dtype=float64
+        Normal distribution of the hidden label if no bound were known.
+    """
+    allowed = censored * (mean - label) / sigma  # sigmas from the bound, above 0 if it is satisfied
+    ratio = np.sqrt(2 / np.pi) / erfcx(-allowed / np.sqrt(2))  # normal density / probability
+    expected = np.where(censored == 0, label, mean + censored * sigma * ratio)
+    left = np.clip(1 - ratio * (allowed + ratio), 0, 1)  # share of the variance
+    return expected, np.where(censored == 0, 0.0, np.square(sigma) * left)
+
+
 def fit_sigma(
-    error: NDArray[np.float64],
-    deviation: NDArray[np.float64],
-    censored: NDArray[np.int8] | None = None,
+    error: Floats, deviation: Floats, censored: NDArray[np.int8] | None = None
 ) -> tuple[float, float]:
     """Fit spread and noise by the likelihood of normally distributed errors.
 
@@ -56,9 +76,7 @@ def fit_sigma(
     return spread, noise
 
 
-def _fit_squares(
-    square: NDArray[np.float64], deviation: NDArray[np.float64]
-) -> tuple[float, float]:
+def _fit_squares(square: Floats, deviation: Floats) -> tuple[float, float]:
     """Fit spread and noise to squared errors, see `fit_sigma`."""
     # sigma^2 = noise^2 (1 + ratio x deviation^2): the best noise for a given ratio is a mean.
     factor_KR = 1 + RATIOS[:, None] * deviation**2

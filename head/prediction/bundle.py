@@ -36,22 +36,8 @@ from abag.core.options import BadOption
 from abag.embed.sequences.chains import KINDS
 from abag.embed.sequences.numbering import number_antibodies
 from abag.embed.sequences.options import AntibodyRegion  # read by get_type_hints
-from abag.head.models.composition import CompositionRidge
-from abag.head.models.gaussian_process import GaussianProcess, ProcessSettings
-from abag.head.models.network import NetworkModel, NetworkSettings
-from abag.head.models.pair_model import (
-    ConstantModel,
-    ConstantSettings,
-    LinearModel,
-    LinearSettings,
-    PairVectors,
-)
-from abag.head.models.residue_model import (
-    OneHotKernel,
-    OneHotRidge,
-    OneHotRidgeSettings,
-    OneHotSettings,
-)
+from abag.head.models.pair_model import PairVectors
+from abag.head.models.registry import MODELS
 from abag.head.prediction.predictor import (
     EmbedFunction,
     Part,
@@ -85,8 +71,7 @@ class PartRecord:
     """A part of the predictor without its arrays."""
 
     name: str
-    model: str
-    """Key of `abag.head.prediction.bundle.MODELS`."""
+    """Key of `abag.head.models.registry.MODELS`."""
     settings: tuple[dict[str, Any], ...]
     """Fields of the settings of each model."""
 
@@ -144,17 +129,6 @@ def parse_record(kind: Any, value: Any, where: str = "the record") -> Any:  # no
     return value
 
 
-MODELS: Mapping[str, tuple[Any, Any]] = {
-    "network": (NetworkModel, NetworkSettings),
-    "ridge": (LinearModel, LinearSettings),
-    "process": (GaussianProcess, ProcessSettings),
-    "one_hot_kernel": (OneHotKernel, OneHotSettings),
-    "one_hot_ridge": (OneHotRidge, OneHotRidgeSettings),
-    "composition_ridge": (CompositionRidge, LinearSettings),
-    "mean": (ConstantModel, ConstantSettings),
-}
-"""Classes of models and of their settings, by the name in predictor.json."""
-GIVE_VARIANCE = (GaussianProcess, OneHotKernel)
 WEIGHTS, RECORD = "weights.safetensors", "predictor.json"
 _MISMATCHES = (TypeError, LookupError, ValueError, RuntimeError, ArithmeticError, BadOption)
 _HOW_TO_FIX = "Copy the whole predictor folder again, or train the run again."
@@ -177,8 +151,8 @@ def save_predictor(
     tensors: dict[str, NDArray[Any]] = {}
     used = [
         name
-        for name, models in parts.models.items()
-        if any(name in one.weights for one in weighed) or isinstance(models[0], GIVE_VARIANCE)
+        for name in parts.models
+        if any(name in one.weights for one in weighed) or MODELS[name].has_posterior
     ]
     records = []
     for k, name in enumerate(used):
@@ -186,7 +160,7 @@ def save_predictor(
         for i, model in enumerate(models):
             tensors |= {f"{k}.{i}.{key}": array for key, array in model.arrays().items()}
         settings = tuple(asdict(model.settings) for model in models)
-        records.append(PartRecord(name, _model_name(models[0]), settings))
+        records.append(PartRecord(name, settings))
     tensors |= recogniser_of(
         pairs, any(r.measured.regime.name == "new_mutations" for r in weighed)
     ).arrays()
@@ -237,10 +211,6 @@ def recogniser_of(pairs: LabelledPairs, is_library: bool) -> Recogniser:
         SeenSequences.of("antigen", antigens),
         SeenMutations.of(antibodies, numbered) if is_library else None,
     )
-
-
-def _model_name(model: PairModel) -> str:
-    return next(name for name, (cls, _) in MODELS.items() if isinstance(model, cls))
 
 
 def _keep_adapter(folder: Path, files: Mapping[str, bytes]) -> None:
@@ -365,7 +335,7 @@ def _check_values(record: PredictorRecord, tensors: Mapping[str, NDArray[Any]]) 
 
 def _part(k: int, record: PredictorRecord, tensors: Mapping[str, NDArray[Any]]) -> Part:
     part = record.parts[k]
-    model_class, settings_class = MODELS[part.model]
+    entry = MODELS[part.name]
     if not part.settings:
         msg = f"part {part.name!r} has no models"
         raise ValueError(msg)
@@ -373,8 +343,8 @@ def _part(k: int, record: PredictorRecord, tensors: Mapping[str, NDArray[Any]]) 
     for i, values in enumerate(part.settings):
         prefix = f"{k}.{i}."
         own = {n.removeprefix(prefix): a for n, a in tensors.items() if n.startswith(prefix)}
-        settings = parse_record(settings_class, values, "settings")
-        model: PairModel = model_class.load(own, settings)
+        settings = parse_record(entry.settings, values, "settings")
+        model: PairModel = entry.model.load(own, settings)
         # Arrays of other shapes would fail in the middle of a table.
         first = np.zeros(1, np.int64)
         antibody_ND, antigen_ME = (

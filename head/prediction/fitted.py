@@ -17,7 +17,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 from scipy.optimize import nnls
@@ -27,19 +27,8 @@ from abag.core.arrays import Floats, Ints, distinct
 from abag.core.messages import detail
 from abag.head.evaluation.regime_scores import RegimeScore, TestedPairs, score_regime
 from abag.head.models.network import NetworkModel, NetworkSettings
-from abag.head.models.pair_model import (
-    ConstantModel,
-    ConstantSettings,
-    DoesNotApply,
-    PairModel,
-    TrainingRows,
-)
-from abag.head.models.registry import (
-    CLOSED_FORM,
-    COMPARED,
-    describe_left_out,
-    stacked_models,
-)
+from abag.head.models.pair_model import DoesNotApply, PairModel, TrainingRows
+from abag.head.models.registry import MEAN, MODELS, NETWORK, closed_forms, describe_left_out
 from abag.head.models.sigma import fit_sigma
 from abag.head.regimes.regimes import effective_groups
 from abag.head.regimes.splits import TEST, grouped_folds
@@ -47,14 +36,13 @@ from abag.head.regimes.splits import TEST, grouped_folds
 if TYPE_CHECKING:
     from abag.head.data.labels import LabelledPairs
     from abag.head.models.config import FitConfig
+    from abag.head.models.pair_model import Fit
     from abag.head.regimes.regimes import MeasuredRegime
     from abag.head.training.train import TrainedHeads
 
 PRIOR_GROUPS = 3.0
 SUM_WEIGHT = 1e4
 """Weight of the condition that the weights add up to 1, relative to the errors."""
-NETWORK, MEAN = "mlp", "train_mean"
-NOT_BASELINES = (MEAN, NETWORK, "kernel", "gp", "one_hot_kernel")
 COVERED = float(ndtri(0.95))
 """Half the width of a 90 % interval, in sigmas."""
 
@@ -74,53 +62,33 @@ class FittedParts:
     seconds: float = 0.0
 
 
-def part_names(config: FitConfig, n_training: int) -> list[str]:
-    """Return the closed-form parts of a fit."""
-    chosen = str(config.filled().head)
-    if config.stacks:
-        return stacked_models(n_training)
-    return [] if chosen == config.network else [chosen]
-
-
 def fit_closed_forms(
     training: TrainingRows, config: FitConfig, name: str, *, compared: bool = True
 ) -> FittedParts:
-    """Fit the mean and the parts in closed form, and predict all pairs.
+    """Fit the parts in closed form, the mean among them, and predict all pairs.
 
-    Parameters
-    ----------
-    name : str
-        Name of this fit in messages.
-    compared : bool
-        Whether to predict by the parts of `COMPARED` that are not used, too.
-
-    Raises
-    ------
-    DoesNotApply
-        If the only part cannot be fitted to these pairs.
+    `name` is that of this fit in messages. If `compared`, baselines that are no parts are fitted
+    and predict, too. Raises `DoesNotApply` if the only part cannot be fitted to these pairs.
     """
-    start_s = time.monotonic()
-    mean = ConstantModel(ConstantSettings(float(training.pkd.mean())))
-    fitted: dict[str, PairModel] = {MEAN: mean}
-    if config.stacks and (left_out := describe_left_out(len(training.rows))):
+    start_s, head, pairs = time.monotonic(), config.filled().head, len(training.rows)
+    if config.stacks and (left_out := describe_left_out(pairs)):
         detail(f"{name}: {left_out}")
-    wanted = part_names(config, len(training.rows))
-    others = [one for one in COMPARED if compared and one not in wanted]
-    for one in (*wanted, *others):
+    parts = closed_forms(head, pairs)
+    baselines = [one for one, entry in MODELS.items() if compared and entry.is_baseline]
+    fitted: dict[str, PairModel] = {}
+    for one in dict.fromkeys((*parts, *baselines)):
+        fit = cast("Fit", MODELS[one].fit)
         try:
-            fit = CLOSED_FORM[one](training)
+            fitted[one], chosen = fit(training)
         except DoesNotApply as error:
-            if one in wanted and not config.stacks:
+            if one == head:
                 raise
             detail(f"{name}: {one} left out: {error}")
             continue
-        fitted[one] = fit.model
-        detail(f"{name}: {one}: {fit.description}")
+        detail(f"{name}: {one}: {chosen or MODELS[one].help}")
     training.shared.clear()
     predicted = {one: model.predict(training.vectors) for one, model in fitted.items()}
-    models: dict[str, tuple[PairModel, ...]] = {
-        one: (model,) for one, model in fitted.items() if one not in others
-    }
+    models = {one: (model,) for one, model in fitted.items() if one in parts}
     found = (each[0].variance(training.vectors) for each in models.values())
     known = [variance for variance in found if variance is not None]
     variance = np.mean(known or [np.zeros(len(training.pairs))], axis=0)
@@ -236,7 +204,7 @@ def weigh(
     baselines = {
         name: tested.take([fold.predicted[name] for fold in folds])
         for name in folds[0].predicted
-        if name not in NOT_BASELINES and all(name in fold.predicted for fold in folds)
+        if _is_compared(name) and all(name in fold.predicted for fold in folds)
     }
     score = score_regime(
         regime.name,
@@ -249,3 +217,8 @@ def weigh(
     )
     used = {name: float(w) for name, w in zip(names, weights, strict=True) if w > 0}
     return WeighedRegime(measured, used, spread, noise, predicted, sigmas, score)
+
+
+def _is_compared(name: str) -> bool:
+    """Whether a score names the best of the baselines among others by this one."""
+    return name != MEAN and (name not in MODELS or MODELS[name].is_baseline)

@@ -27,9 +27,7 @@ from abag.embed.sequences.chains import antibody as antibody_chains
 from abag.embed.sequences.chains import antigen as antigen_chains
 from abag.embed.sequences.regions import arrange
 from abag.embed.store.store import NoSuchEncoder, VectorsMissing, name_encoders, open_store
-from abag.head.models.composition import CompositionRidge
-from abag.head.models.pair_model import PairVectors
-from abag.head.models.residue_model import ResidueModel
+from abag.head.models.pair_model import OnFeatures, PairVectors
 from abag.head.regimes.recognise import NewSequences, Recogniser
 
 if TYPE_CHECKING:
@@ -210,8 +208,7 @@ class Predictor:
     @property
     def reads_residues(self) -> bool:
         """Whether a part reads residues beside the vectors."""
-        kinds = (ResidueModel, CompositionRidge)
-        return any(isinstance(model, kinds) for part in self.parts for model in part.models)
+        return any(isinstance(model, OnFeatures) for part in self.parts for model in part.models)
 
     def score(self, vectors: PairVectors, new: NewSequences) -> pd.DataFrame:
         """Predict pairs, each as a pair of its regime.

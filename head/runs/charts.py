@@ -19,7 +19,7 @@ from abag.core.arrays import Floats, Ints
 from abag.head.evaluation import metrics
 from abag.head.evaluation.comparison import antigen_groups
 from abag.head.evaluation.ranking import spearman_by_group
-from abag.head.training.step_log import read_lines
+from abag.head.training.log import read_lines
 
 if TYPE_CHECKING:
     from abag.head.runs.saved_run import SavedRun

@@ -26,9 +26,9 @@ from abag.core.options import user_path
 from abag.head.evaluation.metrics import is_better, metric_label
 from abag.head.evaluation.regime_scores import compare_models, describe_regimes
 from abag.head.regimes.splits import KEYS
-from abag.head.runs.run_folder import read_config
+from abag.head.runs.run_folder import read_config, training_logs
 from abag.head.runs.saved_run import NoFinishedRun, SavedRun, read_run
-from abag.head.training.step_log import LogDamaged, parse_line
+from abag.head.training.log import LogDamaged, parse_line
 
 if TYPE_CHECKING:
     from abag.head.runs.summary import RegimeSummary
@@ -287,14 +287,15 @@ def _shorten(value: object) -> str:
 def read_progress(run: Path, config: Mapping[str, Any], now: float | None = None) -> RunState:
     """Read how far an unfinished run with this config.json has come, at the Unix time `now`."""
     now = time.time() if now is None else now
-    paths = sorted((run / "checkpoints").glob("fold-*/log.jsonl"))
-    paths = paths or [p for p in [run / "metrics.jsonl"] if p.exists()]
+    paths = training_logs(run)
     logs = [_read_log(path) for path in paths]
     validated = [[line for line in log if "seconds" in line] for log in logs]
     last = [log[-1] if log else {"step": 0, "epoch": 0} for log in logs]
+    # the folds of a training take each step together, and have a line each
+    width = [max(1, len({line.get("fold", 0) for line in log})) for log in logs]
     folds = _folds(run)
     first = next((lines[0] for lines in validated if lines), None)
-    step = sum(line["step"] for line in last)
+    step = sum(line["step"] * n for line, n in zip(last, width, strict=True))
     steps = round(first["step"] / first["epoch"] * config["epochs"] * folds) if first else None
     speed = next((s for lines in reversed(validated) if (s := _speed(lines))), None)
     saved = run / "checkpoints"
@@ -304,7 +305,7 @@ def read_progress(run: Path, config: Mapping[str, Any], now: float | None = None
     return {
         "run": str(run),
         "state": "stopped" if (written_s_ago or 0) > ALIVE_SECONDS else state,
-        "fold": max(len(logs), 1),
+        "fold": max(sum(width), 1),
         "folds": folds,
         "epoch": last[-1]["epoch"] if last else 0,
         "epochs": config["epochs"],

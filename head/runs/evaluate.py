@@ -31,7 +31,7 @@ from abag.head.evaluation.regime_scores import (
     compare_models,
     score_regime,
 )
-from abag.head.models.registry import COMPARED
+from abag.head.models.registry import MEAN, MODELS
 from abag.head.prediction.bundle import load_predictor
 from abag.head.prediction.fitted import COVERED
 from abag.head.prediction.inputs import SAME_PREDICTION_PKD
@@ -174,7 +174,9 @@ def _score_table(saved: SavedRun, pairs: LabelledPairs, store: Path | str | None
     predicted, sigma = (found[name].to_numpy(np.float64) for name in ("pkd_predicted", "sigma"))
     mean = saved.pairs.pkd[saved.pairs.censored == 0].mean()
     baselines = {
-        part.name: part.predict(vectors) for part in predictor.parts if part.name in COMPARED
+        part.name: part.predict(vectors)
+        for part in predictor.parts
+        if part.name != MEAN and MODELS[part.name].is_baseline
     }
     exact, of_pair = pairs.censored == 0, found["regime"].to_numpy(str)
     regimes = list[RegimeScore]()

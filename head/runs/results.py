@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,9 +19,8 @@ from abag.head.evaluation.verdicts import warnings
 from abag.head.regimes.leaks import total_leaks
 from abag.head.regimes.splits import TEST, TRAIN, Split, pair_keys
 from abag.head.runs.report import NAMES, write_card, write_report
-from abag.head.runs.run_folder import read_config
+from abag.head.runs.run_folder import read_config, training_logs
 from abag.head.runs.saved_run import read_tables
-from abag.head.training.step_log import read_lines
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -218,13 +216,9 @@ def _settings_used(folds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
-def join_logs(logs: Sequence[Path], path: Path) -> None:
-    """Write the logs of several folds to one file, `path`, where the log of a single fold is."""
-    if len(logs) > 1:
-        lines = [
-            {"fold": fold} | line
-            for fold, log in enumerate(logs)
-            if log.exists()  # a head in closed form has none
-            for line in read_lines(log)
-        ]
-        write_text(path, "".join(json.dumps(line) + "\n" for line in lines))
+def join_logs(run: Path) -> None:
+    """Write the logs of the trainings of all folds to one file."""
+    logs = training_logs(run)
+    if logs:  # a head in closed form has none
+        text = "".join(log.read_text(encoding="utf-8") for log in logs)
+        write_text(run / "metrics.jsonl", text)

@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -28,7 +28,7 @@ from abag.head.data.label_units import label_sense
 from abag.head.data.labels import LabelledPairs, label_pairs, report_counts, training_labels
 from abag.head.data.vectors import StoredVectors, read_vectors
 from abag.head.models.config import FitConfig, RunMismatch, check_same
-from abag.head.models.registry import CHECKS
+from abag.head.models.registry import MODELS
 from abag.head.regimes.groups import PairGroups, with_clusters
 from abag.head.regimes.leaks import apply_adapter_policy
 from abag.head.regimes.regimes import MeasuredRegime
@@ -145,27 +145,10 @@ def read_config(run: Path) -> dict[str, Any]:
     return config
 
 
-class FoldPaths(NamedTuple):
-    """Where the training of one fold writes."""
-
-    checkpoints: Path
-    log: Path
-
-
-def fold_paths(run: Path, n_folds: int) -> list[FoldPaths]:
-    """Return the paths of each fold; a single split writes into the run folder itself."""
-    if n_folds == 1:
-        return [FoldPaths(run / "checkpoints", run / "metrics.jsonl")]
-    folders = [run / "checkpoints" / f"fold-{i:02d}" for i in range(n_folds)]
-    return [FoldPaths(folder, folder / "log.jsonl") for folder in folders]
-
-
-def stack_folder(run: Path, first_fold: int, n_folds: int) -> Path:
-    """Return the folder of the checkpoints of folds that train as one stack.
-
-    On another device stacks have other sizes, and begin again in other folders.
-    """
-    return run / "checkpoints" / f"stack-{first_fold:02d}-of-{n_folds}"
+def training_logs(run: Path) -> list[Path]:
+    """Return the logs of the trainings of an unfinished run's folds."""
+    folder = run / "checkpoints"
+    return [*folder.glob("log.jsonl"), *sorted(folder.glob("stack-*/log.jsonl"))]
 
 
 def finished_summary(run: Path, record: Mapping[str, Any]) -> RunSummary | None:
@@ -285,5 +268,6 @@ def check_training(pairs: LabelledPairs, split: Split, config: FitConfig) -> Non
     """Raise `NothingToLearn` or `DoesNotApply` if the training part does not suit the head."""
     rows = split.rows(TRAIN)
     training_labels(pairs, rows)
-    if check := CHECKS.get(str(config.filled().head)):
-        check(pairs.table.antibodies.chains, pairs.antibody[rows])
+    entry = MODELS.get(config.filled().head)
+    if entry is not None and entry.check is not None:
+        entry.check(pairs.table.antibodies.chains, pairs.antibody[rows])

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import numpy as np
 
@@ -23,8 +23,9 @@ from abag.head.evaluation.metrics import METRICS, MeasuredRows
 from abag.head.models.baselines import inner_folds as pairs_inner_folds
 from abag.head.models.config import VALIDATION_PAIRS, FitConfig, is_used
 from abag.head.models.losses import LOSSES
-from abag.head.models.pair_model import PairVectors, TrainingRows, impute_censored
-from abag.head.models.registry import CLOSED_FORM, ON_VECTORS
+from abag.head.models.pair_model import Fit, PairVectors, TrainingRows
+from abag.head.models.registry import MODELS
+from abag.head.models.ridge import impute_censored
 from abag.head.regimes.splits import TRAIN, VALIDATION, Split, TooFewGroups, grouped_folds
 from abag.head.training.stack import Member, PairStandardizer, StackedHeads
 from abag.head.training.step import step_seed
@@ -37,7 +38,8 @@ if TYPE_CHECKING:
     from abag.embed.sequences.chains import Kind
 
 Params: TypeAlias = Mapping[str, Any]
-
+ON_VECTORS = ("ridge", "kernel", "gp")
+"""Heads in closed form whose results depend on the pooling of both vectors."""
 SHAPES: Mapping[str, Mapping[str, Any]] = {
     "mlp 64": {"head": "mlp", "widths": (64,)},
     "mlp 256": {"head": "mlp", "widths": (256,)},
@@ -117,7 +119,7 @@ def inner_folds(group: NDArray[np.int64], folds: int, seed: int) -> NDArray[np.i
 
 def is_closed_form(params: Params) -> bool:
     """Tell whether a trial fits a head in closed form, for which only the poolings count."""
-    return SHAPES[params["shape"]]["head"] in CLOSED_FORM
+    return MODELS[SHAPES[params["shape"]]["head"]].fit is not None
 
 
 def used_parameters(params: Params) -> dict[str, Any]:
@@ -149,7 +151,7 @@ def score_batch(problem: SearchProblem, batch: Sequence[Params]) -> list[float |
     for epoch in range(stack.epochs):
         stack.begin_epoch(epoch)
         for at in range(stack.steps):
-            stack.training_step.run(at, step_seed(problem.config.seed, epoch * stack.steps + at))
+            stack.training_step.run(step_seed(problem.config.seed, epoch * stack.steps + at))
         if epoch + 1 in rungs:
             for of_trial, value in zip(values, _score(problem, stack), strict=True):
                 of_trial += [] if value is None else [value]
@@ -160,6 +162,7 @@ def score_batch(problem: SearchProblem, batch: Sequence[Params]) -> list[float |
 def _score_closed_form(problem: SearchProblem, params: Params) -> float | None:
     """Score a head in closed form: the mean over the inner folds, each fitted to the others."""
     pairs, (scored, labels) = problem.pairs, _scored(problem)
+    fit = cast("Fit", MODELS[fit_options(params)["head"]].fit)
     table_ND, table_ME = (problem.vectors(kind, params[f"{kind}_pooling"]) for kind in KINDS)
     vectors = PairVectors(table_ND, table_ME, pairs.antibody, pairs.antigen)
     predicted = []
@@ -168,7 +171,7 @@ def _score_closed_form(problem: SearchProblem, params: Params) -> float | None:
         inside = pairs_inner_folds(problem.group[rows])
         training = impute_censored(TrainingRows(pairs, vectors, rows, inside))
         with matrix_threads(len(rows)):
-            fitted = CLOSED_FORM[fit_options(params)["head"]](training)
+            fitted = fit(training)
         predicted.append(fitted.model.predict(vectors)[scored[fold]])
     return _mean_score(problem, labels, predicted)
 
@@ -180,16 +183,7 @@ def _make_stack(problem: SearchProblem, batch: Sequence[Params]) -> StackedHeads
     n_training = max(map(len, training))
     antibody_ND = problem.vectors("antibody", configs[0].antibody_pooling)
     antigen_ME = problem.vectors("antigen", configs[0].antigen_pooling)
-    members = [
-        Member(
-            seed=config.seed + fold,
-            lr=config.filled().lr,
-            weight_decay=config.filled().weight_decay,
-            dropout=config.filled().dropout,
-        )
-        for fold in range(problem.folds)
-        for config in configs
-    ]
+    members = [Member.of(one, one.seed + fold) for fold in range(problem.folds) for one in configs]
     everything = np.arange(len(problem.pairs))
     with reporting(silent=True):  # else every batch reports where its vectors are
         return StackedHeads(

@@ -18,8 +18,7 @@ from abag.core.names import read_inside
 from abag.embed.families.registry import hub_source, known_alias
 from abag.embed.sequences.chains import KINDS
 from abag.embed.store.store_files import PrivatePath, public_adapter_files, public_origin
-from abag.head.models.gaussian_process import GaussianProcess
-from abag.head.models.residue_model import OneHotKernel
+from abag.head.models.registry import MODELS
 from abag.head.prediction.bundle import RECORD, WEIGHTS, load_predictor, record_digest
 from abag.head.prediction.predictor import Predictor
 from abag.head.sharing.fetch import (
@@ -106,9 +105,9 @@ def describe_share(summary: ShareSummary) -> str:
 
 def _held_of_training(predictor: Predictor) -> str:
     """Say what a predictor holds of the data that it was trained on."""
-    models = [model for part in predictor.parts for model in part.models]
+    entries = [MODELS[part.name] for part in predictor.parts]
     held = ["sketches of the training sequences, with which guesses can be tested"]
-    if any(isinstance(one, GaussianProcess | OneHotKernel) for one in models):
+    if any(one.has_posterior for one in entries):
         antibodies, antigens = (predictor.spec(kind).training_sequences for kind in KINDS)
         held.append(
             f"vectors of up to {antibodies:,} training antibodies and {antigens:,} antigens"
@@ -116,7 +115,7 @@ def _held_of_training(predictor: Predictor) -> str:
         held.append("which of them are training pairs, with weights that follow from their labels")
     if predictor.seen.mutations is not None:
         held.append("which residues the training antibodies have at each position")
-    if any(isinstance(one, OneHotKernel) for one in models):
+    if any(one.has_posterior and one.reads == "residues" for one in entries):
         held.append("sequences of training antibodies")
     if predictor.adapters:
         held.append("the keys of the pairs that its adapters were trained on")

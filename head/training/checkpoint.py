@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-SCHEMA = 4
+SCHEMA = 5
+_DELETE = "Delete it to resume from the previous checkpoint."
 
 
 class CheckpointDamaged(AbagError):
@@ -49,15 +50,9 @@ class TrainingCheckpoint:
 
 
 def save_rotating(folder: Path, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
-    """Write ``latest`` atomically, keeping the one before as ``previous``.
+    """Write ``latest`` atomically, keeping the one before as ``previous``; may raise `DiskFull`.
 
-    Between the two renames there is no ``latest``; ``previous`` is then the newest. Tensors may
-    have any shape, dtype and device; the state consists of JSON values.
-
-    Raises
-    ------
-    DiskFull
-        If the file cannot be written.
+    Between the two renames there is no ``latest``; ``previous`` is then the newest.
     """
     path, own = folder / "latest", _unshared(tensors)
     text = json.dumps(state, sort_keys=True, allow_nan=False)
@@ -93,15 +88,7 @@ def _unshared(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def load(path: Path) -> TrainingCheckpoint:
-    """Read and check one checkpoint.
-
-    Raises
-    ------
-    CheckpointDamaged
-        If it is truncated, modified or not a safetensors file.
-    CheckpointVersion
-        If it has another schema.
-    """
+    """Read and check one checkpoint; raise `CheckpointDamaged` or `CheckpointVersion`."""
     try:
         with safe_open(path, framework="pt") as file:
             header = file.metadata() or {}
@@ -122,18 +109,11 @@ def load(path: Path) -> TrainingCheckpoint:
     return TrainingCheckpoint(tensors, json.loads(text))
 
 
-_DELETE = "Delete it to resume from the previous checkpoint."
-
-
 def load_newest(folder: Path) -> TrainingCheckpoint | None:
     """Read the newest whole checkpoint, if there is any; damaged ones are reported and skipped.
 
-    Raises
-    ------
-    CheckpointDamaged
-        If there are checkpoints and none is whole: starting again would hide the loss.
-    CheckpointVersion
-        If the newest has another schema.
+    Where there are checkpoints and none is whole, `CheckpointDamaged` is raised: starting again
+    would hide the loss.
     """
     damage: list[CheckpointDamaged] = []
     for path in (folder / "latest", folder / "previous"):

@@ -2,10 +2,8 @@
 
 P pairs, M members, G training sets, F folds, R rows. Member k of ``fit --members K`` has the
 initial weights of a single run with ``--seed`` seed + k. Its training set is a bootstrap sample: as
-many groups as there are, drawn with replacement, each with all its pairs. The groups that a member
-never drew are as new to it as test groups, and sigma is calibrated on them (`uncertainty`). The
-heads of one fold of a sweep read the same pairs in the same order, so each batch is gathered once
-for all of them.
+many groups as there are, drawn with replacement, each with all its pairs. The heads of one fold of
+a sweep read the same pairs in the same order, so each batch is gathered once for all of them.
 
 The folds of a cross-validation have statistics of their own, so the same pair has other inputs and
 another target in each. The tables hold all pairs once per fold: pair p of fold f is row p + f P.
@@ -23,8 +21,8 @@ import torch
 
 from abag.core.messages import detail
 from abag.head.data.labels import training_labels
-from abag.head.data.vectors import Standardizer
-from abag.head.models.heads import Mlp, build_stacked_heads, plain_layers
+from abag.head.data.scaling import Standardizer
+from abag.head.models.layers import Mlp, build_stacked_heads, plain_layers
 from abag.head.regimes.splits import TRAIN
 from abag.head.training.step import (
     TrainingPairs,
@@ -49,7 +47,7 @@ if TYPE_CHECKING:
 
 INITIAL, BOOTSTRAP = 3, 5  # streams of the seed, beside those of step.py and train.py
 MAX_TABLE_BYTES = 2**30
-"""Largest size of the vectors of a stack, which holds them once per fold."""
+"""Largest size of the vectors of a stack on a GPU, which holds them once per fold."""
 MAX_CPU_BYTES = 2**26
 """Largest size, on a CPU, of all that a stack holds: vectors, weights, gradients, two moments and
 best weights. Larger stacks are not faster there."""
@@ -65,6 +63,14 @@ class Member:
     """Peak learning rate."""
     weight_decay: float
     dropout: float
+
+    @classmethod
+    def of(cls, config: FitConfig, seed: int) -> Member:
+        """Return the head that a configuration describes."""
+        filled = config.filled()
+        return cls(
+            seed=seed, lr=filled.lr, weight_decay=filled.weight_decay, dropout=filled.dropout
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,20 +90,7 @@ class PairStandardizer:
         antibody_ND: NDArray[np.float32],
         antigen_ME: NDArray[np.float32],
     ) -> PairStandardizer:
-        """Measure the training pairs; each unique sequence and each exact label counts once.
-
-        Parameters
-        ----------
-        training : NDArray, dtype=int64
-            Indices of the training pairs.
-        antibody_ND, antigen_ME : NDArray, shape=(N, D) and (M, E), dtype=float32
-            One vector per unique sequence.
-
-        Raises
-        ------
-        NothingToLearn
-            If all training labels are the same.
-        """
+        """Measure the training pairs; each unique sequence and each exact label counts once."""
         labels = training_labels(pairs, training)
         return cls(
             Standardizer.of(antibody_ND, pairs.antibody[training]),
@@ -107,24 +100,7 @@ class PairStandardizer:
         )
 
 
-def make_members(config: FitConfig, training_sets: int) -> list[Member]:
-    """Return the members of a fit, in the order of their training sets."""
-    filled = config.filled()
-    heads = max(config.members, training_sets)
-    return [
-        Member(
-            seed=seed,
-            lr=filled.lr,
-            weight_decay=filled.weight_decay,
-            dropout=filled.dropout,
-        )
-        for seed in range(config.seed, config.seed + heads)
-    ]
-
-
-def make_training_sets(
-    config: FitConfig, pairs: LabelledPairs, split: Split
-) -> list[NDArray[np.int64]]:
+def make_training_sets(config: FitConfig, split: Split) -> list[NDArray[np.int64]]:
     """Return all training pairs, shape (N,), as one set, or a bootstrap sample per head."""
     training = split.rows(TRAIN)
     if config.members == 1:
@@ -167,8 +143,6 @@ class StackedHeads:
     epoch_pairs : sequence of int
         Pairs per epoch of each training set. Of a larger set each epoch uses a different part; a
         smaller one is repeated.
-    batch : (int, int), optional
-        Pairs per batch and batches per step; by default those for the pairs of an epoch.
     """
 
     def __init__(
@@ -183,11 +157,10 @@ class StackedHeads:
         config: FitConfig,
         epoch_pairs: Sequence[int],
         device: torch.device,
-        batch: tuple[int, int] | None = None,
     ) -> None:
         self.scalings, self.members, self.config, self.device = scalings, members, config, device
         self.training_sets, self.epoch_pairs = training_sets, epoch_pairs
-        self.batch_size, self.accumulate = batch or config.fitting_batch(epoch_pairs[0])
+        self.batch_size, self.accumulate = config.fitting_batch(epoch_pairs[0])
         self.steps = steps_per_epoch(epoch_pairs[0], self.batch_size, self.accumulate)
         self.epochs = config.filled().epochs
         self.stacked = len(members) > 1
@@ -206,13 +179,15 @@ class StackedHeads:
             _join([one.censored for one in pairs]),
         )
         on_device = TrainingPairs(*(torch.from_numpy(column).to(device) for column in columns))
-        vectors = (
-            _join([scaling.antibody.apply(antibody_ND) for scaling in scalings]),
-            _join([scaling.antigen.apply(antigen_ME) for scaling in scalings]),
-        )
-        # Folds are in the precision of separate training.
-        in_bf16 = uses_bf16(config, device, stacked=len(members) > len(scalings))
-        self.tables = _place_tables(vectors, on_device, shape[1:], device)
+        vectors = [
+            torch.from_numpy(_join([scaling.antibody.apply(antibody_ND) for scaling in scalings])),
+            torch.from_numpy(_join([scaling.antigen.apply(antigen_ME) for scaling in scalings])),
+        ]
+        needed = sum(x_ND.nbytes for x_ND in vectors)
+        fits = fit_on_device(needed, device)
+        if device.type != "cpu":
+            detail(f"vectors: {needed / 2**20:.0f} MiB on the {'device' if fits else 'host'}")
+        self.tables = VectorTables(vectors[0], vectors[1], on_device, device, on_host=not fits)
         self.model = build_stacked_heads(
             antibody_ND.shape[1],
             antigen_ME.shape[1],
@@ -220,10 +195,11 @@ class StackedHeads:
             [initial_seed(member.seed) for member in members],
             [member.dropout for member in members],
         ).to(device)
-        decay_M = [member.weight_decay for member in members]
         self.training_step = TrainingStep(
-            self.model, self.tables, on_device, config, decay_M, shape, device,
-            in_bf16=in_bf16,
+            self.model, self.tables, on_device, config,
+            [member.weight_decay for member in members], shape, device,
+            # Folds are in the precision of separate training.
+            in_bf16=uses_bf16(config, device, stacked=len(members) > len(scalings)),
             alike=len({(member.lr, member.weight_decay) for member in members}) == 1,
         )  # fmt: skip
         self.rates_S = np.zeros(0, np.float32)
@@ -268,8 +244,7 @@ class StackedHeads:
             return [self.predict(parts[0])]
         longest, sets_per_part = max(map(len, parts)), len(self.training_sets) // len(parts)
         rows_GR = np.stack([np.resize(rows, longest) for rows in parts]).repeat(sets_per_part, 0)
-        predicted_MR = self.predict(rows_GR)
-        each = np.split(predicted_MR, len(parts))
+        each = np.split(self.predict(rows_GR), len(parts))
         return [one[:, : len(rows)] for one, rows in zip(each, parts, strict=True)]
 
 
@@ -283,21 +258,6 @@ def initial_seed(seed: int) -> int:
     return int(np.random.SeedSequence([seed, INITIAL]).generate_state(1)[0])
 
 
-def _place_tables(
-    standardized: tuple[NDArray[np.float32], NDArray[np.float32]],
-    pairs: TrainingPairs,
-    shape_AB: tuple[int, ...],
-    device: torch.device,
-) -> VectorTables:
-    """Put both tables where they fit, and report where."""
-    antibody_ND, antigen_ME = map(torch.from_numpy, standardized)
-    needed = antibody_ND.nbytes + antigen_ME.nbytes
-    fit = fit_on_device(needed, device)
-    if device.type != "cpu":
-        detail(f"vectors: {needed / 2**20:.0f} MiB on the {'device' if fit else 'host'}")
-    return VectorTables(antibody_ND, antigen_ME, pairs, device, None if fit else shape_AB)
-
-
 def fit_on_device(needed_bytes: int, device: torch.device) -> bool:
     """Whether vectors fit in half of a GPU's free memory; a CPU has them in memory already."""
     return device.type != "cuda" or needed_bytes <= torch.cuda.mem_get_info(device)[0] / 2
@@ -306,15 +266,9 @@ def fit_on_device(needed_bytes: int, device: torch.device) -> bool:
 def folds_per_stack(
     config: FitConfig, vectors: tuple[NDArray[np.float32], NDArray[np.float32]], cpu: bool
 ) -> int:
-    """Return how many folds train in one step at most.
+    """Return how many folds train in one step at most; `vectors` are those of both sides.
 
-    Parameters
-    ----------
-    vectors : (NDArray, NDArray), shape=(N, D) and (M, E), dtype=float32
-        Of the antibodies and antigens of one fold.
-    cpu : bool
-        Whether they train on a CPU. Stacks of a GPU are as large as possible, because its steps are
-        bound by kernel launches.
+    Stacks of a GPU are as large as possible, because its steps are bound by kernel launches.
     """
     table_bytes = sum(x_ND.nbytes for x_ND in vectors)
     if not cpu:
@@ -328,20 +282,10 @@ def folds_per_stack(
 
 
 def group_folds(splits: Sequence[Split], config: FitConfig, size: int) -> list[list[int]]:
-    """Group the folds whose steps have the same shapes.
+    """Group the folds whose steps have the same shapes, at most `size` each, divided evenly.
 
     Folds with several heads are stacks already, and early stopping ends each fold at its own step:
     both train one by one.
-
-    Parameters
-    ----------
-    size : int
-        Most folds of a group, see `folds_per_stack`; they are divided evenly.
-
-    Returns
-    -------
-    list of list of int
-        Every fold once.
     """
     one_by_one = config.members > 1 or config.patience > 0
     groups: dict[tuple[int, ...], list[int]] = {}

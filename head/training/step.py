@@ -10,8 +10,7 @@ and advances the cursor. Every step is therefore the same sequence of kernels on
 eager on a CPU, one CUDA graph on a GPU. Inputs and outputs are buffers allocated before the
 capture, so a replay cannot overwrite a tensor that is still in use.
 
-N antibodies with vectors of width D, M antigens with vectors of width E, on the device or in host
-memory next to it; both give the same numbers.
+N antibodies with vectors of width D, M antigens with vectors of width E.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from torch.linalg import vector_norm
 from torch.nn.functional import embedding
 from torch.optim.adamw import adamw
 
-from abag.head.models.heads import supports_bf16, use_generator
+from abag.head.models.layers import supports_bf16, use_generator
 from abag.head.models.losses import LOSSES, PredictedPairs
 
 if TYPE_CHECKING:
@@ -64,11 +63,8 @@ class TrainingPairs:
 class VectorTables:
     """The vectors of all sequences, and the two that form each pair.
 
-    Parameters
-    ----------
-    host_shape : tuple of int, optional
-        Keep the tables in host memory, and room on the device for the pairs of one step: (A, B) or
-        (A, G, B). By default the tables are on the device.
+    Tables that do not fit on the device stay in host memory (`on_host`). Their steps run eagerly,
+    because each batch is gathered there.
     """
 
     def __init__(
@@ -77,42 +73,22 @@ class VectorTables:
         antigen_ME: Tensor,
         pairs: TrainingPairs,
         device: torch.device,
-        host_shape: tuple[int, ...] | None = None,
+        *,
+        on_host: bool,
     ) -> None:
-        self.device, place = device, device if host_shape is None else torch.device("cpu")
+        self.device, self.on_host = device, on_host
+        place = torch.device("cpu") if on_host else device
         self.tables = antibody_ND.to(place), antigen_ME.to(place)
         self.index = pairs.antibody_P.to(place), pairs.antigen_P.to(place)
-        self.rows_SAB = torch.empty(0, dtype=torch.int64)
-        self.of_step: list[Tensor] | None = None
-        if host_shape is not None:
-            self.of_step = [
-                torch.empty(*host_shape, t.shape[1], device=device) for t in self.tables
-            ]
-
-    def begin_epoch(self, rows_SAB: NDArray[np.int64]) -> None:
-        """Set the pairs of the next epoch, shape (S, A, B) or (S, A, G, B)."""
-        self.rows_SAB = torch.from_numpy(rows_SAB)
-
-    def prepare_step(self, step: int) -> None:
-        """Copy the vectors of a step to the device if the tables are in host memory."""
-        if self.of_step is not None:
-            for target, source in zip(self.of_step, self._gather(self.rows_SAB[step]), strict=True):
-                target.copy_(source)
-
-    def batch_vectors(self, batch: int) -> tuple[Tensor, Tensor] | None:
-        """Return the prepared vectors, (B, D) and (B, E); None if `read` can gather them."""
-        return None if self.of_step is None else (self.of_step[0][batch], self.of_step[1][batch])
 
     def read(self, rows_B: Tensor) -> tuple[Tensor, Tensor]:
         """Gather the vectors of pairs, shapes (B, D) and (B, E), on the device."""
-        if self.of_step is not None:
-            rows_B = rows_B.cpu()
-        antibody_BD, antigen_BE = self._gather(rows_B)
-        return antibody_BD.to(self.device), antigen_BE.to(self.device)
-
-    def _gather(self, rows_B: Tensor) -> tuple[Tensor, Tensor]:
+        if self.on_host:
+            rows_B = rows_B.cpu()  # GPU sync
         (antibody_ND, antigen_ME), (antibody_P, antigen_P) = self.tables, self.index
-        return embedding(antibody_P[rows_B], antibody_ND), embedding(antigen_P[rows_B], antigen_ME)
+        antibody_BD = embedding(antibody_P[rows_B], antibody_ND)
+        antigen_BE = embedding(antigen_P[rows_B], antigen_ME)
+        return antibody_BD.to(self.device), antigen_BE.to(self.device)
 
 
 @torch.no_grad()
@@ -123,19 +99,9 @@ def predict_rows(
     device: torch.device,
     members: int,
 ) -> NDArray[np.float32]:
-    """Predict pairs in batches, without dropout.
+    """Predict pairs in batches, without dropout: (members, R), in deviations of the labels.
 
-    Parameters
-    ----------
-    model : nn.Module
-        One head, or `members` stacked heads.
-    rows : NDArray, shape=(R,), dtype=int64
-        For stacked heads (G, R): the pairs of each training set's members.
-
-    Returns
-    -------
-    NDArray, shape=(members, R), dtype=float32
-        In standard deviations of the training labels.
+    `rows` has shape (R,), or for stacked heads (G, R): the pairs of each training set's members.
     """
     training = model.training
     model.eval()
@@ -154,19 +120,10 @@ class AdamW:
     """AdamW with torch's fused kernel.
 
     The state is allocated at once and its addresses never change, as a CUDA graph requires. The
-    class in ``torch.optim`` does the same, but imports torch._dynamo, which takes 1.3 s.
-
-    Parameters
-    ----------
-    model : nn.Module
-        One head, or M stacked heads.
-    decay_M : sequence of float
-        Decoupled weight decay of each member, of matrices, not of biases and norms.
-    lr : Tensor, shape=() or (M,)
-        Holds the learning rate of the current step; shape (M,) for stacked heads.
-    alike : bool
-        Whether all members have the same learning rate and weight decay, so that one call of the
-        kernel updates them all.
+    class in ``torch.optim`` does the same, but imports torch._dynamo, which takes 1.3 s. The weight
+    decay of each of M members is that of matrices, not of biases and norms; `lr` holds the rate of
+    the current step, () or (M,). Members that are `alike` have the same rate and decay, so that one
+    call of the kernel updates them all.
     """
 
     def __init__(
@@ -281,16 +238,8 @@ def make_epoch_batches(
     """Order the training pairs of an epoch.
 
     The order depends on the epoch alone, so heads with different seeds can read the same batches.
-
-    Parameters
-    ----------
-    training_sets : sequence of NDArray, dtype=int64
-    epoch : int
-    batch_size, accumulate : int
-        The last step is padded with pairs of weight 0 so that all shapes are equal.
-    epoch_pairs : sequence of int
-        Pairs per epoch of each set: the first ones of its order, which is repeated if it is
-        shorter. All give the same number of steps.
+    Each set gives the first `epoch_pairs` of its order, which is repeated if it is shorter; all
+    give the same number of steps. The last step is padded with pairs of weight 0.
     """
     steps = steps_per_epoch(epoch_pairs[0], batch_size, accumulate)
     shape = (steps, accumulate, batch_size)
@@ -309,20 +258,9 @@ def make_epoch_batches(
 
 
 def cosine_rates(first: int, count: int, total: int, lr: float) -> NDArray[np.float32]:
-    """Return the learning rates of consecutive steps: a linear rise, then half a cosine.
+    """Return the rates, (count,), of the steps of `total` from `first` on.
 
-    Parameters
-    ----------
-    first, count : int
-        The first step, counted from 0, and how many.
-    total : int
-        Steps of the whole training.
-    lr : float
-        Peak rate.
-
-    Returns
-    -------
-    NDArray, shape=(count,), dtype=float32
+    A linear rise to the peak `lr`, then half a cosine.
     """
     step = np.arange(first, first + count) + 1.0
     rising = max(1.0, round(WARMUP * total))
@@ -374,7 +312,7 @@ class TrainingStep:
         if self.owns_generator:
             use_generator(model, generator)
         self.optimizer = AdamW(model, decay_M, self.lr, alike=alike)
-        self.mode = choose_mode(config.compile, device)
+        self.mode: CompiledMode = "off" if tables.on_host else choose_mode(config.compile, device)
         self._prepared = False
         # An eager step is a method, which would keep this object in memory if it were kept here.
         self._compiled_loss: Callable[..., Tensor] | None = None
@@ -399,14 +337,12 @@ class TrainingStep:
         self.weight_SAB.copy_(torch.from_numpy(weight_SAB))
         self.rate_S.copy_(torch.from_numpy(rates_S))
         self.cursor.fill_(first_step)
-        self.tables.begin_epoch(rows_SAB)
 
-    def run(self, step: int, seed: int) -> None:
-        """Take a step of the epoch, the one at the cursor; `seed` determines its dropout."""
+    def run(self, seed: int) -> None:
+        """Take the step at the cursor; `seed` determines its dropout."""
         if not self._prepared:
             self._prepare()
         self._seed(seed)
-        self.tables.prepare_step(step)
         (self._replay or self._step)()
 
     def tensors(self) -> dict[str, Tensor]:
@@ -418,14 +354,11 @@ class TrainingStep:
         """Restore what `tensors` returned."""
         load_tensors(self.tensors(), saved)
 
-    def _batch_loss(
-        self, vectors: tuple[Tensor, Tensor] | None, rows_SB: Tensor, weight_SB: Tensor
-    ) -> Tensor:
+    def _batch_loss(self, rows_SB: Tensor, weight_SB: Tensor) -> Tensor:
         """Return the loss of a batch of the step at the cursor, shape () or (M,)."""
         rows_B = rows_SB.index_select(0, self.cursor)[0]
         weight_B = weight_SB.index_select(0, self.cursor)[0]
-        if vectors is None:  # here, so that the compiler fuses it
-            vectors = self.tables.read(rows_B)
+        vectors = self.tables.read(rows_B)  # here, so that the compiler fuses it
         if rows_B.ndim > 1:  # from (G, B) to (M, B)
             heads = len(self.lr) // len(rows_B)
             rows_B, weight_B = (x.repeat_interleave(heads, 0) for x in (rows_B, weight_B))
@@ -444,9 +377,9 @@ class TrainingStep:
         self.lr.copy_(self.rate_S.index_select(0, self.cursor)[0])
         self.optimizer.clear()
         losses, batch_loss = [], self._compiled_loss or self._batch_loss
-        batches = list(zip(self.rows_SAB.unbind(1), self.weight_SAB.unbind(1), strict=True))
-        for batch, (rows_SB, weight_SB) in enumerate(batches):
-            loss = batch_loss(self.tables.batch_vectors(batch), rows_SB, weight_SB)
+        batches = zip(self.rows_SAB.unbind(1), self.weight_SAB.unbind(1), strict=True)
+        for rows_SB, weight_SB in batches:
+            loss = batch_loss(rows_SB, weight_SB)
             # Members share no weights, so the gradient of the sum is that of each member's loss.
             # With a gradient as its argument, backward would import sympy.
             (loss.sum() if loss.ndim else loss).backward()  # type: ignore[no-untyped-call]

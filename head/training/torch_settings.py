@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
     from abag.head.models.config import FitConfig
 
-
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 """Parameters of glibc's mallopt."""
 
@@ -27,42 +26,41 @@ def torch_settings(device: torch.device, config: FitConfig) -> Iterator[None]:
     """Set torch's process-wide settings for one training, and restore them afterwards.
 
     The device is made the current one, because CUDA graphs are captured there. Compiled kernels are
-    kept in the user's cache. What a CPU frees stays with the process from then on, see
-    `keep_freed_memory`, until `return_freed_memory`.
+    kept in the user's cache. What a CPU frees stays with the process, see `keep_freed_memory`.
     """
     if device.type == "cpu":
         keep_freed_memory()
-    threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
+    precision = torch.get_float32_matmul_precision()
     deterministic = torch.are_deterministic_algorithms_enabled()
-    torch.set_num_threads(config.threads)
     torch.set_float32_matmul_precision("high" if device.type == "cuda" else "highest")  # TF32
     if config.deterministic and not deterministic:  # the call imports the compiler: 2 s
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # required by cuBLAS
         torch.use_deterministic_algorithms(True)
+    current = torch.cuda.device(device) if device.type == "cuda" else nullcontext()
     try:
-        with (
-            keeping_kernels(),
-            torch.cuda.device(device) if device.type == "cuda" else nullcontext(),
-        ):
+        with _threads(config.threads), keeping_kernels(), current:
             yield
     finally:
-        torch.set_num_threads(threads)
         torch.set_float32_matmul_precision(precision)
         if config.deterministic and not deterministic:
             torch.use_deterministic_algorithms(False)
 
 
 @contextmanager
-def matrix_threads(training_pairs: int) -> Iterator[None]:
-    """Let torch use all cores for the matrices of a large fold, which runs beside no other."""
-    threads = torch.get_num_threads()
-    if training_pairs > SMALL_FOLD_PAIRS:
-        torch.set_num_threads(count_cores())
+def _threads(count: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
     try:
         yield
     finally:
-        if training_pairs > SMALL_FOLD_PAIRS:
-            torch.set_num_threads(threads)
+        torch.set_num_threads(before)
+
+
+@contextmanager
+def matrix_threads(training_pairs: int) -> Iterator[None]:
+    """Let torch use all cores for the matrices of a large fold, which runs beside no other."""
+    with _threads(count_cores()) if training_pairs > SMALL_FOLD_PAIRS else nullcontext():
+        yield
 
 
 def keep_freed_memory() -> None:
@@ -75,12 +73,3 @@ def keep_freed_memory() -> None:
         libc = ctypes.CDLL("libc.so.6")
         libc.mallopt(M_TRIM_THRESHOLD, 2**28)
         libc.mallopt(M_MMAP_THRESHOLD, 2**25)
-
-
-def return_freed_memory() -> None:
-    """Give back to the kernel what `keep_freed_memory` has kept, at the end of a task.
-
-    Blocks that one thread has freed do not serve the tasks of other threads.
-    """
-    with suppress(OSError, AttributeError):
-        ctypes.CDLL("libc.so.6").malloc_trim(0)

@@ -1,297 +1,51 @@
 """Train the heads of one split, or of several folds, with validation, a log and checkpoints.
 
-What a step of `ResumableTraining` does depends only on the seed, the step number and the state in
-the checkpoint. A training that was interrupted at any point and resumed therefore ends like an
-uninterrupted one, bit for bit on a CPU. Adapters are trained by the same loop.
-
-Several heads (``--members``, or the folds of a cross-validation) train as one stack. Each has its
-own best score, best weights and patience; a head that is out of patience keeps its best weights
-while the others continue.
+Several heads (``--members``, or the folds of a cross-validation) train as one stack, with one
+checkpoint and one log. Each has its own best score, best weights and patience; a head that is out
+of patience keeps its best weights while the others continue.
 """
 
 from __future__ import annotations
 
-import json
-import signal
 import threading
-import time
-from abc import ABC, abstractmethod
-from contextlib import ExitStack, contextmanager
-from contextvars import ContextVar
-from dataclasses import asdict, dataclass, field, replace
-from hashlib import blake2b
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
-from abag import AbagError
 from abag.core.arrays import distinct
 from abag.core.files import make_folder
-from abag.core.messages import bar, detail, say
+from abag.core.messages import detail
 from abag.head.evaluation import metrics
 from abag.head.evaluation.comparison import antigen_groups
-from abag.head.models.config import VALIDATION_PAIRS, RunMismatch
+from abag.head.models.config import VALIDATION_PAIRS
 from abag.head.regimes.splits import TRAIN, VALIDATION
-from abag.head.training.checkpoint import load_newest, save_rotating
-from abag.head.training.stack import (
-    PairStandardizer,
-    StackedHeads,
-    make_members,
-    make_training_sets,
+from abag.head.training import log
+from abag.head.training.loop import (
+    LossNotFinite,
+    ResumableTraining,
+    TrainingProgress,
+    training_digest,
 )
+from abag.head.training.stack import Member, PairStandardizer, StackedHeads, make_training_sets
 from abag.head.training.step import load_tensors, step_seed
-from abag.head.training.step_log import StepLogs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
     from numpy.typing import NDArray
     from torch import Tensor
 
-    from abag.core.options import Options
     from abag.head.data.labels import LabelledPairs
     from abag.head.models.config import FitConfig
     from abag.head.regimes.splits import Split
 
-MAX_SAVING_SHARE = 0.01
-"""Share of the training time that may go into checkpoints without a `save_every`."""
-MIN_SAVE_INTERVAL_S = 30.0
-NO_SIGNAL = 0
-"""In a list of `delayed_signals`: stop because of an error elsewhere."""
-_received: ContextVar[list[int] | None] = ContextVar("signals received", default=None)
 VALIDATION_SUBSET = 4  # stream of the seed, beside those of step.py and stack.py
 TORCH_RANDOM = threading.Lock()
 """Held while torch's own generator is in use."""
-
-
-class LossNotFinite(AbagError):
-    """Training diverged."""
-
-
-class Stopped(AbagError):
-    """A signal or an error elsewhere has stopped this training; its last step is saved."""
-
-    def __init__(self) -> None:
-        super().__init__(
-            "training: stopped by a signal; its last step is saved. Run the same command again to "
-            "resume."
-        )
-
-
-@dataclass(slots=True, kw_only=True)
-class TrainingProgress:
-    """The part of a checkpoint that is not tensors; subclasses add fields."""
-
-    training: str
-    """Digest of `training_digest`."""
-    step: int = 0
-    seconds: float = 0.0
-    """Training time over all sessions."""
-
-
-class ResumableTraining(ABC):
-    """Epochs of steps with checkpoints, early stopping and delayed signals.
-
-    Parameters
-    ----------
-    name : str
-        Used in messages and on the progress bar.
-    checkpoints : Path
-        Folder of the checkpoints ``latest`` and ``previous``.
-    save_every : int or None
-        Steps between checkpoints; None: at least `MIN_SAVE_INTERVAL_S` apart, and no more often
-        than `MAX_SAVING_SHARE` allows.
-    progress : TrainingProgress
-        The progress of a training that has not started.
-    """
-
-    def __init__(
-        self,
-        *,
-        name: str,
-        checkpoints: Path,
-        epochs: int,
-        steps_per_epoch: int,
-        save_every: int | None,
-        progress: TrainingProgress,
-    ) -> None:
-        self.name, self.checkpoints, self.save_every = name, checkpoints, save_every
-        self.epochs, self.steps_per_epoch = epochs, steps_per_epoch
-        self.progress = progress
-        self.resumed_from_step: int | None = None
-        self._started = self._saved_at = time.monotonic()
-        self._saved_step, self._saving_s = 0, 0.0
-
-    @abstractmethod
-    def _tensors(self) -> Mapping[str, Tensor]:
-        """Return every tensor that a checkpoint stores."""
-
-    @abstractmethod
-    def _restore(self, tensors: dict[str, Tensor] | None) -> None:
-        """Load a checkpoint's tensors, `progress` being loaded; None: there is no checkpoint."""
-
-    @abstractmethod
-    def _announce(self) -> None:
-        """Report what is about to be trained."""
-
-    @abstractmethod
-    def _begin_epoch(self, epoch: int, first_step: int) -> None:
-        """Prepare the steps of an epoch, counted from 0, from `first_step` on."""
-
-    @abstractmethod
-    def _take_step(self, step_in_epoch: int) -> None:
-        """Take one optimizer step."""
-
-    @abstractmethod
-    def _end_epoch(self, epochs_done: int) -> None:
-        """Validate and log."""
-
-    @abstractmethod
-    def _is_out_of_patience(self) -> bool:
-        """Whether early stopping ends the training."""
-
-    def _write_checkpoint(self) -> None:
-        """Write the checkpoint; subclasses add what has to be written before and after it."""
-        save_rotating(self.checkpoints, self._tensors(), asdict(self.progress))
-
-    def _bar_fields(self) -> dict[str, str]:
-        """Return what the progress bar shows beside the step."""
-        return {}
-
-    def run(self) -> None:
-        """Train from the newest whole checkpoint, or from the start, to the end.
-
-        A signal takes effect after the current step, when the state is saved.
-
-        Raises
-        ------
-        CheckpointDamaged, CheckpointVersion
-            If there are checkpoints and none can be used.
-        RunMismatch
-            If they belong to another training.
-        LossNotFinite
-            If training diverges.
-        DiskFull
-            If a checkpoint cannot be written.
-        """
-        self._resume()
-        if not self._is_finished():
-            self._announce()
-            if self.resumed_from_step is not None:
-                say(f"{self.name}: resuming from step {self.resumed_from_step}")
-        with (
-            bar(
-                total=self.epochs * self.steps_per_epoch,
-                initial=self.progress.step,
-                desc=self.name,
-                unit="step",
-            ) as drawn,
-            delayed_signals() as received,
-        ):
-            while not received and not self._is_finished():
-                epoch, first_step = divmod(self.progress.step, self.steps_per_epoch)
-                self._begin_epoch(epoch, first_step)
-                for step_in_epoch in range(first_step, self.steps_per_epoch):
-                    self._take_step(step_in_epoch)
-                    self.progress.step += 1
-                    if step_in_epoch == self.steps_per_epoch - 1:
-                        self._end_epoch(epoch + 1)
-                    if self._save_is_due():
-                        self.save()
-                    if drawn.update() and (fields := self._bar_fields()):
-                        drawn.set_postfix(fields, refresh=False)
-                    if received:
-                        break
-            self.save()
-
-    def save(self) -> None:
-        """Write a checkpoint, unless there is one of this step.
-
-        Raises
-        ------
-        DiskFull
-            If it cannot be written.
-        """
-        if self.progress.step == self._saved_step:
-            return
-        begun = time.monotonic()
-        self.progress.seconds = begun - self._started
-        self._write_checkpoint()
-        self._saved_step, self._saved_at = self.progress.step, time.monotonic()
-        self._saving_s = self._saved_at - begun
-
-    def elapsed_s(self) -> float:
-        """Return the training time over all sessions."""
-        return time.monotonic() - self._started
-
-    def _resume(self) -> None:
-        found = load_newest(self.checkpoints)
-        if found is not None:
-            if found.state.get("training") != self.progress.training:
-                msg = (
-                    f"{self.checkpoints}: the checkpoints belong to another training; expected "
-                    "those of these options and data. Restore them, or use another folder."
-                )
-                raise RunMismatch(msg)
-            self.progress = type(self.progress)(**found.state)
-            self.resumed_from_step = self._saved_step = self.progress.step
-        self._restore(None if found is None else found.tensors)
-        self._saved_at = time.monotonic()
-        self._started = self._saved_at - self.progress.seconds
-
-    def _is_finished(self) -> bool:
-        done = self.progress.step >= self.epochs * self.steps_per_epoch
-        return done or self._is_out_of_patience()
-
-    def _save_is_due(self) -> bool:
-        if self.save_every is not None:
-            return self.progress.step % self.save_every == 0
-        waited_s = time.monotonic() - self._saved_at
-        return waited_s >= max(MIN_SAVE_INTERVAL_S, self._saving_s / MAX_SAVING_SHARE)
-
-
-def training_digest(config: Options, arrays: Iterable[NDArray[Any]]) -> str:
-    """Hash what a training resumes with: options that may not change, and its data."""
-    options = {n: x for n, x in config.to_json().items() if n not in config.changeable()}
-    digest = blake2b(json.dumps(options, sort_keys=True).encode(), digest_size=16)
-    for array in arrays:
-        digest.update(f"{array.dtype}{array.shape}".encode())
-        digest.update(np.ascontiguousarray(array).data)
-    return digest.hexdigest()
-
-
-@contextmanager
-def delayed_signals() -> Iterator[list[int]]:
-    """Collect signals in a list instead of acting on them; raise the first when the block ends.
-
-    A signal that interrupts a step leaves weights that must not be saved. A block inside another
-    one, also in a thread, has the same list and raises `Stopped` if there is anything in it.
-    Outside the main thread signals are not collected, and ignored ones stay ignored.
-    """
-    outer = _received.get()
-    if outer is not None:
-        yield outer
-        if outer:
-            raise Stopped
-        return
-    received: list[int] = []
-    handlers = {}
-    if threading.current_thread() is threading.main_thread():
-        found = {n: signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-        handlers = {n: one for n, one in found.items() if one != signal.SIG_IGN}
-    token = _received.set(received)
-    for number in handlers:
-        signal.signal(number, lambda number, _frame: received.append(number))
-    try:
-        yield received
-    finally:
-        _received.reset(token)
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
-    if any(received):
-        signal.raise_signal(next(filter(None, received)))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -302,8 +56,8 @@ class HeadProgress(TrainingProgress):
     best_step: list[int]
     stale: list[int]
     """Epochs since the best one."""
-    log_bytes: list[int] = field(default_factory=list)
-    """Size of the log of each fold when this was saved."""
+    log_bytes: int = 0
+    """Size of the log when this was saved."""
 
     @classmethod
     def unstarted(cls, training: str, heads: int) -> HeadProgress:
@@ -339,47 +93,6 @@ class HeadProgress(TrainingProgress):
         return False
 
 
-class Validation:
-    """The validation pairs of each fold, and the best weights of the heads of a stack.
-
-    Parameters
-    ----------
-    splits : sequence of Split
-        Of each fold.
-    """
-
-    def __init__(
-        self, pairs: LabelledPairs, splits: Sequence[Split], config: FitConfig, stack: StackedHeads
-    ) -> None:
-        self._config, self._stack = config, stack
-        self.rows = [draw_validation_rows(split, config) for split in splits]
-        """Those that are scored while training, of each fold."""
-        self._labels = [
-            metrics.MeasuredRows.of(
-                pairs.pkd[rows], antigen_groups(pairs, rows), pairs.censored[rows]
-            )
-            for rows in self.rows
-        ]
-        weights = stack.model.state_dict()
-        self.best = {name: tensor.detach().clone() for name, tensor in weights.items()}
-        """The best weights of every head so far."""
-
-    def score(self, progress: HeadProgress) -> list[metrics.Scores]:
-        """Score the mean of each fold's heads, and keep the weights of the heads that improved."""
-        config, of_heads, of_folds = self._config, list[float | None](), []
-        predicted = self._stack.predict_parts(self.rows)
-        for labels, predicted_MR in zip(self._labels, predicted, strict=True):
-            of_folds.append(labels.score(predicted_MR.mean(axis=0)))
-            of_heads += [labels.score_one(config.select, one) for one in predicted_MR]
-        improved = [k for k, one in enumerate(of_heads) if progress.record_score(k, one, config)]
-        for name, tensor in self._stack.model.state_dict().items():
-            if len(improved) == len(of_heads):
-                self.best[name].copy_(tensor)
-            elif improved:
-                self.best[name][improved] = tensor[improved]
-        return of_folds
-
-
 def draw_validation_rows(split: Split, config: FitConfig) -> NDArray[np.int64]:
     """Draw the fixed random subset that is scored while training."""
     rows = split.rows(VALIDATION)
@@ -398,8 +111,6 @@ class TrainedHeads:
     scaling: PairStandardizer
     predicted_MP: NDArray[np.float64]
     """pKd of every pair, predicted with each head's best weights; shape (M, P)."""
-    in_bag_MP: NDArray[np.bool_]
-    """Which pairs each head was trained on; shape (M, P)."""
     progress: HeadProgress
     """Of these heads; the seconds of a stack of folds are divided among them."""
     epochs: int
@@ -423,8 +134,6 @@ class FoldInputs:
     """A split to train on."""
 
     split: Split
-    log: Path
-    """File with one line of JSON per step."""
     name: str
     """Used in messages."""
     pairs: LabelledPairs
@@ -442,8 +151,8 @@ class TrainingInputs:
     """One split, or the folds of a group of `stack.group_folds`."""
     config: FitConfig
     device: torch.device
-    checkpoints: Path
-    """Folder of the checkpoints."""
+    folder: Path
+    """Of the checkpoints and the log."""
     verbose: bool = False
     """Whether to report the score of every validation."""
 
@@ -464,7 +173,7 @@ def train(inputs: TrainingInputs) -> list[TrainedHeads]:
     LossNotFinite
         If training diverges; the last checkpoint is kept.
     LogDamaged
-        If a log lacks lines that were written before the checkpoint.
+        If the log lacks lines that were written before the checkpoint.
     CheckpointDamaged, CheckpointVersion
         If there are checkpoints and none can be used.
     RunMismatch
@@ -472,8 +181,7 @@ def train(inputs: TrainingInputs) -> list[TrainedHeads]:
     DiskFull
         If a checkpoint cannot be written.
     """
-    for folder in (inputs.checkpoints, *(fold.log.parent for fold in inputs.folds)):
-        make_folder(folder)
+    make_folder(inputs.folder)
     with ExitStack() as held:
         held.enter_context(TORCH_RANDOM)
         # Initial weights and steps set the seed; the caller's random state must not change.
@@ -491,42 +199,48 @@ class HeadTraining(ResumableTraining):
     progress: HeadProgress
 
     def __init__(self, inputs: TrainingInputs) -> None:
-        config, pairs = inputs.config, inputs.pairs
+        config, folds = inputs.config, inputs.folds
         vectors = (inputs.antibody_ND, inputs.antigen_ME)
-        training = [fold.split.rows(TRAIN) for fold in inputs.folds]
-        sets = [
-            one for fold in inputs.folds for one in make_training_sets(config, pairs, fold.split)
-        ]
-        sets_per_fold = len(sets) // len(training)
+        training = [fold.split.rows(TRAIN) for fold in folds]
+        sets = [one for fold in folds for one in make_training_sets(config, fold.split)]
+        sets_per_fold = len(sets) // len(folds)
+        seeds = range(config.seed, config.seed + sets_per_fold)
         self.inputs, self.config = inputs, config
-        of_folds = [fold.pairs for fold in inputs.folds]
         self.stack = StackedHeads(
-            of_folds,
+            [fold.pairs for fold in folds],
             *vectors,
             [
-                PairStandardizer.of(one, rows, *vectors)
-                for one, rows in zip(of_folds, training, strict=True)
+                PairStandardizer.of(fold.pairs, rows, *vectors)
+                for fold, rows in zip(folds, training, strict=True)
             ],
             sets,
-            [member for _ in training for member in make_members(config, sets_per_fold)],
+            [Member.of(config, seed) for _ in folds for seed in seeds],
             config=config,
             epoch_pairs=np.repeat([len(rows) for rows in training], sets_per_fold).tolist(),
             device=inputs.device,
-            batch=config.fitting_batch(len(training[0])),
         )
         self.training_step, self.model = self.stack.training_step, self.stack.model
         self.heads = range(len(self.stack.members))
         super().__init__(
             name=inputs.name,
-            checkpoints=inputs.checkpoints,
+            checkpoints=inputs.folder,
             epochs=self.stack.epochs,
             steps_per_epoch=self.stack.steps,
             save_every=config.save_every,
             progress=HeadProgress.unstarted(self._digest(), len(self.heads)),
         )
-        splits = [fold.split for fold in inputs.folds]
-        self.validation = Validation(pairs, splits, config, self.stack)
-        self.logs = StepLogs([fold.log for fold in inputs.folds], self.steps_per_epoch)
+        self.log, self.logged_step = inputs.folder / log.NAME, 0
+        self.scored_rows = [draw_validation_rows(fold.split, config) for fold in folds]
+        """Validation pairs that are scored while training, of each fold."""
+        pairs = inputs.pairs
+        self._labels = [
+            metrics.MeasuredRows.of(
+                pairs.pkd[rows], antigen_groups(pairs, rows), pairs.censored[rows]
+            )
+            for rows in self.scored_rows
+        ]
+        self.best = {name: t.detach().clone() for name, t in self.model.state_dict().items()}
+        """The best weights of every head so far."""
 
     def _digest(self) -> str:
         inputs, pairs = self.inputs, self.inputs.pairs
@@ -537,12 +251,10 @@ class HeadTraining(ResumableTraining):
 
     def results(self) -> list[TrainedHeads]:
         """Predict every pair with the best weights."""
-        self.model.load_state_dict(self.validation.best)
-        every_pair = np.arange(len(self.inputs.pairs))
-        predicted = self._by_fold(self.stack.predict(every_pair))
-        in_bag_GP = np.stack([np.isin(every_pair, rows) for rows in self.stack.training_sets])
-        in_bag = self._by_fold(np.repeat(in_bag_GP, len(self.heads) // len(in_bag_GP), axis=0))
-        best = {name: tensor.cpu() for name, tensor in self.validation.best.items()}
+        self.model.load_state_dict(self.best)
+        folds, every_pair = len(self.inputs.folds), np.arange(len(self.inputs.pairs))
+        predicted = np.split(self.stack.predict(every_pair), folds)
+        best = {name: tensor.cpu() for name, tensor in self.best.items()}
         weights = [
             best if len(self.heads) == 1 else {name: t[k] for name, t in best.items()}
             for k in self.heads
@@ -552,13 +264,12 @@ class HeadTraining(ResumableTraining):
                 weights=tuple(weights[k] for k in heads),
                 scaling=self.stack.scalings[fold],
                 predicted_MP=predicted[fold],
-                in_bag_MP=in_bag[fold],
-                progress=self.progress.of_fold(heads, len(self.inputs.folds)),
+                progress=self.progress.of_fold(heads, folds),
                 epochs=self.progress.step // self.steps_per_epoch,
                 resumed_from_step=self.resumed_from_step,
                 used=self._settings_used(),
             )
-            for fold, heads in enumerate(self._by_fold(np.array(self.heads)))
+            for fold, heads in enumerate(np.split(np.array(self.heads), folds))
         ]
 
     def _settings_used(self) -> dict[str, Any]:
@@ -570,9 +281,6 @@ class HeadTraining(ResumableTraining):
             "precision": "bf16" if self.training_step.in_bf16 else "fp32",
             "device": str(self.inputs.device),
         }
-
-    def _by_fold(self, of_heads: NDArray[Any]) -> list[NDArray[Any]]:
-        return np.split(of_heads, len(self.inputs.folds))
 
     def _announce(self) -> None:
         members, folds = "", self.inputs.folds
@@ -588,72 +296,91 @@ class HeadTraining(ResumableTraining):
         detail(
             f"{self.name}: {members}{self.epochs} epochs of {self.steps_per_epoch} steps, "
             f"{self.stack.batch_size} x {self.stack.accumulate} pairs per step; validation every "
-            f"epoch on {sum(map(len, self.validation.rows))} of {total} pairs, at the end on all"
+            f"epoch on {sum(map(len, self.scored_rows))} of {total} pairs, at the end on all"
         )
 
     def _begin_epoch(self, epoch: int, first_step: int) -> None:
         self.stack.begin_epoch(epoch, first_step)
 
     def _take_step(self, step_in_epoch: int) -> None:
-        self.training_step.run(step_in_epoch, step_seed(self.config.seed, self.progress.step))
+        self.training_step.run(step_seed(self.config.seed, self.progress.step))
 
     def _end_epoch(self, epochs_done: int) -> None:
-        fields: list[dict[str, Any]] = []
-        seconds = round(self.elapsed_s() / len(self.inputs.folds), 3)  # each fold took its share
-        scored = self.validation.score(self.progress)
-        validated = zip(self.inputs.folds, scored, self.validation.rows, strict=True)
-        for fold, scores, rows in validated:
-            fields.append({"validation": scores, "validation_pairs": len(rows), "seconds": seconds})
-            if self.inputs.verbose:
-                headline = ", ".join(
-                    f"{name} {value:.3f}"
-                    for name in metrics.headline_metrics()
-                    if (value := scores[name]) is not None
-                )
-                detail(f"{fold.name}: epoch {epochs_done}: validation {headline}")
-        self._write_log(fields)
+        scored, folds = self._validate(), self.inputs.folds
+        seconds = round(self.elapsed_s() / len(folds), 3)  # each fold took its share
+        self._write_log(
+            [
+                {"validation": scores, "validation_pairs": len(rows), "seconds": seconds}
+                for scores, rows in zip(scored, self.scored_rows, strict=True)
+            ]
+        )
+        for fold, scores in zip(folds if self.inputs.verbose else (), scored, strict=False):
+            known = {name: scores[name] for name in metrics.headline_metrics()}
+            headline = ", ".join(f"{n} {x:.3f}" for n, x in known.items() if x is not None)
+            detail(f"{fold.name}: epoch {epochs_done}: validation {headline}")
+
+    def _validate(self) -> list[metrics.Scores]:
+        """Score the mean of each fold's heads, and keep the weights of the heads that improved."""
+        select, of_heads, of_folds = self.config.select, list[float | None](), []
+        predicted = self.stack.predict_parts(self.scored_rows)
+        for labels, predicted_MR in zip(self._labels, predicted, strict=True):
+            of_folds.append(labels.score(predicted_MR.mean(axis=0)))
+            of_heads += [labels.score_one(select, one) for one in predicted_MR]
+        scores = enumerate(of_heads)
+        improved = [k for k, one in scores if self.progress.record_score(k, one, self.config)]
+        for name, tensor in self.model.state_dict().items():
+            if len(improved) == len(of_heads):
+                self.best[name].copy_(tensor)
+            elif improved:
+                self.best[name][improved] = tensor[improved]
+        return of_folds
 
     def _is_out_of_patience(self) -> bool:
         return all(self.progress.is_out_of_patience(k, self.config) for k in self.heads)
 
     def _tensors(self) -> dict[str, Tensor]:
-        best = {f"best.{name}": t for name, t in self.validation.best.items()}
-        return self.training_step.tensors() | best
+        return self.training_step.tensors() | {f"best.{name}": t for name, t in self.best.items()}
 
     def _write_checkpoint(self) -> None:
         self._write_log()
         self._refuse_broken_weights()
-        self.progress.log_bytes = self.logs.sync()
+        self.progress.log_bytes = log.sync_log(self.log)
         super()._write_checkpoint()
 
     def _restore(self, tensors: dict[str, Tensor] | None) -> None:
         if tensors is None:
-            self.logs.delete()
+            self.log.unlink(missing_ok=True)
             return
         self.training_step.load(tensors)
-        best, progress = self.validation.best, self.progress
-        load_tensors(best, {name: tensors[f"best.{name}"] for name in best})
-        self.logs.resume(progress.step, progress.log_bytes)
-
-    def _bar_fields(self) -> dict[str, str]:
-        epoch, step_in_epoch = divmod(self.progress.step - 1, self.steps_per_epoch)
-        best = self.progress.best_score[0]
-        return {
-            "epoch": f"{epoch + 1}/{self.epochs}",
-            "loss": f"{self.training_step.loss_S[step_in_epoch].mean().item():.3f}",  # GPU sync
-            "best": "-" if best is None else f"validation {self.config.select} {best:.3f}",
-        }
+        load_tensors(self.best, {name: tensors[f"best.{name}"] for name in self.best})
+        log.truncate_log(self.log, self.progress.log_bytes)
+        self.logged_step = self.progress.step
 
     def _write_log(self, fields: Sequence[dict[str, Any]] = ()) -> None:
-        """Write a line per step since the last call, the last one with fields of each fold."""
-        new = self.progress.step - self.logs.step
-        first = self.logs.step % self.steps_per_epoch
-        of_steps = slice(first, first + new)
+        """Write the lines since the last call, those of the last step with fields of each fold."""
+        first, new = self.logged_step, self.progress.step - self.logged_step
+        of_steps = slice(first % self.steps_per_epoch, first % self.steps_per_epoch + new)
         losses_S = self.training_step.loss_S[of_steps].double().cpu().numpy()  # GPU sync
         losses_SM = losses_S.reshape(new, len(self.heads))
         for step, head in np.argwhere(~np.isfinite(losses_SM)).tolist():
-            raise self._diverged(self.logs.step + step, head, float(losses_SM[step, head]))
-        self.logs.write(losses_SM, self.stack.rates_S[of_steps], fields)
+            raise self._diverged(first + step, head, float(losses_SM[step, head]))
+        lines = []
+        for at, losses_M in enumerate(losses_SM):
+            step, rate = first + at, float(self.stack.rates_S[of_steps][at].flat[0])
+            of_folds = np.split(losses_M, len(self.inputs.folds))
+            for number, (fold, losses) in enumerate(zip(self.inputs.folds, of_folds, strict=True)):
+                line: dict[str, Any] = {
+                    "fold": fold.split.fold,
+                    "step": step + 1,
+                    "epoch": step // self.steps_per_epoch + 1,
+                    "loss": sum(losses.tolist()) / len(losses),
+                    "lr": rate,
+                }
+                if len(losses) > 1:
+                    line["losses"] = losses.tolist()
+                lines.append(line | (fields[number] if fields and at == new - 1 else {}))
+        log.append_lines(self.log, lines)
+        self.logged_step = self.progress.step
 
     def _refuse_broken_weights(self) -> None:
         """Refuse to save weights that an update broke after a finite loss."""
@@ -672,10 +399,9 @@ class HeadTraining(ResumableTraining):
         taken = batches.rows_SAGB[step_in_epoch, :, own][weighted] % len(self.inputs.pairs)
         table = self.inputs.pairs.table
         rows = distinct(table.row_numbers[self.inputs.pairs.row[taken]])
-        fold = self.inputs.folds[head * len(self.inputs.folds) // len(self.heads)]
         shown = ", ".join(map(str, rows[:5])) + (f" and {len(rows) - 5} more" * (len(rows) > 5))
         return LossNotFinite(
-            f"{fold.log.parent}: the loss is {loss} at step {step + 1} (table rows {shown}); "
+            f"{self.checkpoints}: the loss is {loss} at step {step + 1} (table rows {shown}); "
             f"expected a finite number. The checkpoint of step {self._saved_step} is kept. Use a "
             "lower --lr with another --run folder, or check those rows."
         )

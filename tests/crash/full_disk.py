@@ -160,7 +160,7 @@ def main(folder, levels=18, *names):
     import torch
 
     import abag.embed.embed
-    import abag.head.fit_run
+    import abag.head.fit
     import abag.head.prediction.predict  # noqa: F401
 
     torch.set_num_threads(1)

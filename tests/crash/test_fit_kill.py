@@ -93,7 +93,7 @@ def main(folder, kills, seed, members=1, folds=0):
     import torch
     from forks import in_child, kill_anywhere
 
-    import abag.head.fit_run  # noqa: F401
+    import abag.head.fit  # noqa: F401
     from abag.head.training.step import TrainingStep
 
     torch.set_num_threads(1)

@@ -91,7 +91,7 @@ def main(folder, kills, seed):
     import abag.embed.embed
     import abag.embed.store.export
     import abag.head.design.rank
-    import abag.head.fit_run
+    import abag.head.fit
     import abag.head.prediction.predict
     import abag.head.sharing.share  # noqa: F401
     from abag.head.data.demo import demo_table

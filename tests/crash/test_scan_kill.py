@@ -66,7 +66,7 @@ def main(folder, kills, seed):
     import abag
     import abag.embed.embed
     import abag.head.design.scan
-    import abag.head.fit_run
+    import abag.head.fit
     from abag.embed.sequences.table_writer import TableWriter
     from abag.head.data.demo import demo_table
 

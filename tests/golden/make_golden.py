@@ -19,7 +19,6 @@ import re
 import sys
 import tempfile
 from pathlib import Path
-from typing import get_args
 
 import click
 import numpy as np
@@ -30,7 +29,8 @@ from abag.cli import main as abag
 from abag.embed.store.store import open_store
 from abag.head.data.demo import demo_table
 from abag.head.models.baselines import BASELINES
-from abag.head.models.config import HeadName, is_used
+from abag.head.models.config import head_names, is_used
+from abag.head.models.registry import MODELS
 
 HERE = Path(__file__).parent
 TOLERANCES = {
@@ -200,12 +200,12 @@ def scores(summary, *names):
 
 
 OF_REGIME = ("n", "groups", "rmse", "coverage", "weights", "noise", "metrics")
-VARIABLE_KEY = "|".join([r"[\d.]+[A-Z]?", "head", *get_args(HeadName), *BASELINES])
+VARIABLE_KEY = "|".join([r"[\d.]+[A-Z]?", "head", "stack", *MODELS, *BASELINES])
 """Keys that name a head, a baseline, a residue or a threshold: ``*`` in lists of keys."""
 
 
 def heads_on_pairs(folder):
-    heads = sorted(set(get_args(HeadName)) - {"one_hot_kernel", "one_hot_ridge"})
+    heads = sorted(set(head_names()) - {"one_hot_kernel", "one_hot_ridge"})
     given = ("--split", "random")
     return {head: scores(folder.fit("pairs", head, *given)[0]) for head in heads}
 
