@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import platform
 import sys
 from collections.abc import Callable, Iterable
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,7 +12,7 @@ import click
 
 from abag import _FUNCTIONS, AbagError, __version__
 from abag.core.command_line import CommandGroup, GroupedOption, OptionsCommand, UserPath, outline
-from abag.core.messages import counted, printable, reporting, wrapped
+from abag.core.messages import counted, printable, reporting
 from abag.core.python_surface import PublicFunction
 
 T = TypeVar("T")
@@ -27,24 +25,8 @@ _RUN = click.option("--run", type=_PATH, required=True, help="Folder of the run.
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
 
 
-def _print_versions(ctx: click.Context, _param: click.Parameter, asked: bool) -> None:
-    """Print one version per line, without importing any of the packages."""
-    if not asked or ctx.resilient_parsing:
-        return
-    click.echo(f"abag {__version__}\nPython {platform.python_version()}")
-    for name in ("torch", "transformers", "h5py", "numpy", "pandas", "safetensors"):
-        try:
-            click.echo(f"{name} {version(name)}")
-        except PackageNotFoundError:
-            click.echo(f"{name} not installed")
-    ctx.exit()
-
-
 @click.group(cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"]})
-@click.option(
-    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_versions,
-    help="Print the versions of the packages that affect results and speed.",
-)  # fmt: skip
+@click.version_option(__version__, message="abag %(version)s")
 def main() -> None:
     """Encode antibodies and antigens once; train affinity heads in seconds.
 
@@ -77,7 +59,7 @@ def _print(result: T, as_json: bool, describe: Callable[[T], Iterable[str]]) -> 
         return
     found = describe(result)
     text = found if isinstance(found, str) else "\n".join(found)
-    click.echo(wrapped(printable(text), sys.stdout))
+    click.echo(printable(text))
 
 
 # The commands are in the order in which help lists them: what most people need first.
@@ -514,7 +496,7 @@ def demo(folder: Path, force: bool) -> None:
         f"Table {pairs}\nStore {store}\nRun {run}\n"
         "With your own table: abag embed pairs.csv --store store"
     )
-    click.echo(wrapped(printable(ending), sys.stdout))
+    click.echo(printable(ending))
 
 
 @_command("", "core.options:DeviceOptions", "core.options:EncoderOptions")
@@ -537,7 +519,7 @@ def doctor(as_json: bool, **options: Any) -> None:
     for check in examine(**options):
         checks.append(check)
         if not as_json:
-            click.echo(wrapped(f"{check.state} {check.name}: {check.text}", sys.stdout))
+            click.echo(printable(f"{check.state} {check.name}: {check.text}"))
     failed = sum(check.state == "FAIL" for check in checks)
     report = {"ok": not failed, "checks": [check._asdict() for check in checks]}
     _print(report, as_json, lambda _: f"{counted(len(checks), 'check')}, {failed} failed")

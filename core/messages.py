@@ -7,14 +7,12 @@ entry point, and no function in between has to hand it down.
 
 from __future__ import annotations
 
-import os
 import sys
-import textwrap
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from operator import length_hint
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
@@ -46,7 +44,7 @@ class _Channel:
 def _to_stderr(text: str) -> None:
     with suppress(OSError):  # a closed terminal must not stop the work
         # keeps a bar that is being drawn in one piece
-        tqdm.write(wrapped(printable(text), sys.stderr), file=sys.stderr)
+        tqdm.write(printable(text), file=sys.stderr)
 
 
 _STDERR = _Channel(_to_stderr)
@@ -85,23 +83,6 @@ def printable(text: str) -> str:
     return "".join(
         c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text
     )
-
-
-def wrapped(text: str, stream: TextIO) -> str:
-    """Wrap prose at words if the stream is a terminal; lines of tables stay as they are."""
-    try:
-        columns = os.get_terminal_size(stream.fileno()).columns
-    except (OSError, ValueError):  # no terminal
-        return text
-    lines: list[str] = []
-    for line in text.split("\n"):
-        is_table = "  " in line.strip()
-        indent = " " * (len(line) - len(line.lstrip()) + 2)
-        whole_words = textwrap.TextWrapper(
-            columns, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
-        )
-        lines += [line] if is_table or len(line) <= columns else whole_words.wrap(line)
-    return "\n".join(lines)
 
 
 def first_line(error: BaseException) -> str:

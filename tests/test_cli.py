@@ -11,7 +11,6 @@ from pathlib import Path
 import click
 import pandas as pd
 import pytest
-import torch
 from click.shell_completion import ShellComplete
 from click.testing import CliRunner
 
@@ -271,13 +270,6 @@ def test_a_slip_on_the_command_line_is_named_with_what_was_expected(
 def test_devices_that_are_no_number_are_a_usage_error(pairs):
     asked = ["embed", pairs, "--store", "s", "--devices"]
     assert "'two' is neither a number nor all" in run(*asked, "two", code=2).stderr
-
-
-def test_version_names_what_decides_results_and_speed():
-    lines = dict(line.split(" ", 1) for line in run("--version").stdout.splitlines())
-    assert lines["abag"] == abag.__version__
-    assert lines["torch"].startswith(torch.__version__.split("+")[0])
-    assert {"Python", "transformers", "h5py"} <= set(lines)
 
 
 def test_a_misspelled_option_is_a_usage_error_that_suggests_what_was_meant(pairs):

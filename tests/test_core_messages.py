@@ -67,17 +67,6 @@ def test_a_terminal_shows_one_bar_over_all_stages_that_disappears():
     assert not shown.rstrip("\r").split("\r")[-1].strip()  # the bar is wiped out
 
 
-def test_a_terminal_wraps_prose_at_words_and_leaves_tables_as_they_are(capsys):
-    prose, table = " ".join(["word"] * 15), "name  " * 15
-    script = f"from abag.core.messages import say\nsay('  {prose}')\nsay('{table}')"
-    lines = on_terminal(script, columns=40).split("\r\n")
-    assert lines[0] == "  " + " ".join(["word"] * 7)
-    assert lines[1].startswith("    word")
-    assert table.strip() in " ".join(lines)
-    say(prose)
-    assert capsys.readouterr().err == f"{prose}\n"
-
-
 def shown_lines(capsys, seconds, monkeypatch, script):
     monkeypatch.setattr(messages, "LINE_INTERVAL_S", seconds)
     script()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from abag import cache_dir
+from abag.core.cache import cache_dir
 from abag.core.messages import printable
 from abag.embed.store.store import open_store
 from abag.head.data.demo import demo_table

@@ -203,7 +203,7 @@ def test_import_help_and_version_load_neither_torch_nor_pandas():
     code = (
         "import sys, abag; from click.testing import CliRunner; from abag.cli import main;"
         "assert CliRunner().invoke(main, ['--help']).exit_code == 0;"
-        "assert 'torch' in CliRunner().invoke(main, ['--version']).output;"
+        "assert CliRunner().invoke(main, ['--version']).output.startswith('abag ');"
         "print([m for m in ('torch', 'pandas', 'transformers') if m in sys.modules])"
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
