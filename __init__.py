@@ -44,7 +44,7 @@ _FUNCTIONS = {
     "report": ("head.runs.report", "describe_report"),
     "runs": ("head.runs.compare", "describe_runs"),
     "scan": ("head.design.scan", "describe_scan", "head.design.options:ScanOptions"),
-    "share": ("head.sharing.share", "describe_share", "head.sharing.options:ShareOptions"),
+    "share": ("head.share", "describe_share", "head.share:ShareOptions"),
     "sweep": (
         "head.search.sweep", "describe_trials",
         "head.search.options:SweepOptions", _FIT,
@@ -131,6 +131,6 @@ def load_predictor(path: _Path | str) -> Predictor:
     """
     from abag.embed.embed import embed_with_same_encoders
     from abag.head.prediction.bundle import load_predictor as load
-    from abag.head.sharing.fetch import predictor_folder
+    from abag.head.share import predictor_folder
 
     return load(predictor_folder(path), embed=embed_with_same_encoders)

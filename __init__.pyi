@@ -36,8 +36,8 @@ if TYPE_CHECKING:  # type checkers resolve import cycles by leaving such imports
     from abag.head.runs.summary import RunSummary
     from abag.head.search.options import SweepOptions as SweepOptions
     from abag.head.search.sweep import SweepSummary
-    from abag.head.sharing.options import ShareOptions as ShareOptions
-    from abag.head.sharing.share import ShareSummary
+    from abag.head.share import ShareOptions as ShareOptions
+    from abag.head.share import ShareSummary
     import abag.sklearn
 
 __version__: str

@@ -1,11 +1,9 @@
 """Results that can be computed again, such as clusters, in folders below the cache folder.
 
 What is there decides results, and compiled kernels are programs. So the cache folder is used only
-if nobody but this user can have written to it, see `ensure_private`. An entry is used only if it is
-a plain file of this user that holds what was kept under its name. Anything else counts as missing,
-and is computed and written again. A folder holds at most `MOST_ENTRIES` and `MOST_BYTES`; then the
-entries that were used least recently are deleted. Any number of processes may read and write at the
-same time.
+if nobody but this user can have written to it, see `ensure_private`. An entry whose digest differs
+counts as missing. A folder holds at most `MOST_ENTRIES` and `MOST_BYTES`; then the entries that
+were used least recently are deleted. Any number of processes may read and write at the same time.
 """
 
 from __future__ import annotations
@@ -35,13 +33,8 @@ _KERNELS = "TORCHINDUCTOR_CACHE_DIR"
 def ensure_private(folder: Path) -> bool:
     """Create a folder for this user alone; tell whether nobody else can have written to it.
 
-    If it exists, others lose their access to it, and with it to all that is inside, whatever the
-    modes there. One that others could write to is reported, and must not be read.
-
-    Raises
-    ------
-    OSError
-        If it cannot be created.
+    If it exists, others lose their access to all that is inside. One that others could write to is
+    reported, and must not be read.
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     state, user = folder.stat(), os.getuid()
@@ -65,19 +58,14 @@ def cache_dir() -> Path:
         folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "abag"
         if ensure_private(folder):
             return folder
-    return _temporary_folder(tempfile.gettempdir())
-
-
-def _temporary_folder(parent: str) -> Path:
-    """Return this user's folder in the temporary folder `parent`, or a new one if others own it."""
-    folder = Path(parent) / f"abag-{os.getuid()}"
-    return folder if ensure_private(folder) else _new_folder(parent)
+    folder = Path(tempfile.gettempdir()) / f"abag-{os.getuid()}"
+    return folder if ensure_private(folder) else _new_folder()
 
 
 @functools.cache
-def _new_folder(parent: str) -> Path:
+def _new_folder() -> Path:
     """Make one folder for this process."""
-    return Path(tempfile.mkdtemp(prefix="abag-", dir=parent))
+    return Path(tempfile.mkdtemp(prefix="abag-"))
 
 
 @functools.cache
@@ -99,32 +87,25 @@ def keeping_kernels() -> Iterator[None]:
         os.environ.pop(_KERNELS, None)
 
 
-def kept(folder: Path | None, what: bytes) -> bytes | None:
-    """Return what was kept for the inputs `what`; None if there is nothing that can be trusted."""
+def load_cached(folder: Path | None, inputs: bytes) -> bytes | None:
+    """Return what was computed from `inputs` before; None if there is nothing or it is damaged."""
     if folder is None:
         return None
-    path = _path(folder, what)
+    path = _path(folder, inputs)
     with suppress(OSError):
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-        with open(descriptor, "rb") as file:  # noqa: PTH123 - a link has not been followed
-            state = os.fstat(descriptor)
-            if not stat.S_ISREG(state.st_mode) or state.st_mode & stat.S_IWOTH:
-                return None
-            if state.st_uid not in (os.getuid(), 0) or state.st_size > MOST_BYTES:
-                return None
-            digest, content = file.read(_DIGEST_BYTES), file.read()
+        entry = path.read_bytes()
+        digest, content = entry[:_DIGEST_BYTES], entry[_DIGEST_BYTES:]
         if digest == _digest(path, content):
-            with suppress(OSError):
-                os.utime(path)  # used just now
+            os.utime(path)  # used just now
             return content
     return None
 
 
-def keep(folder: Path | None, what: bytes, content: bytes) -> None:
-    """Keep `content` for the inputs `what`, if the file system allows it."""
+def store_cached(folder: Path | None, inputs: bytes, content: bytes) -> None:
+    """Keep what was computed from `inputs`, if the file system allows it."""
     if folder is None:
         return
-    path = _path(folder, what)
+    path = _path(folder, inputs)
     try:
         make_folder(folder)
         sweep_partials(folder)
@@ -134,15 +115,13 @@ def keep(folder: Path | None, what: bytes, content: bytes) -> None:
         detail(f"{folder}: nothing is kept there for the next command ({error})")
 
 
-def _path(folder: Path, what: bytes) -> Path:
-    return folder / hashlib.blake2b(what, digest_size=_DIGEST_BYTES).hexdigest()
+def _path(folder: Path, inputs: bytes) -> Path:
+    return folder / hashlib.blake2b(inputs, digest_size=_DIGEST_BYTES).hexdigest()
 
 
 def _digest(path: Path, content: bytes) -> bytes:
-    """Compute the digest that an entry begins with; its name is included."""
-    running = hashlib.blake2b(path.name.encode(), digest_size=_DIGEST_BYTES)
-    running.update(content)
-    return running.digest()
+    """Hash an entry with its name: that of other inputs does not count under this one."""
+    return hashlib.blake2b(path.name.encode() + content, digest_size=_DIGEST_BYTES).digest()
 
 
 def _forget_oldest(folder: Path) -> None:
@@ -151,8 +130,7 @@ def _forget_oldest(folder: Path) -> None:
     for path in folder.iterdir():
         with suppress(FileNotFoundError):  # another process deletes, too
             state = path.lstat()
-            if not stat.S_ISDIR(state.st_mode):
-                found.append((state.st_mtime_ns, state.st_size, path))
+            found.append((state.st_mtime_ns, state.st_size, path))
     held_bytes = 0
     for number, (_, size, path) in enumerate(sorted(found, reverse=True)):
         held_bytes += size

@@ -6,8 +6,7 @@ import os
 
 MOST_THREADS = 4
 SMALL_FOLD_PAIRS = 2_000
-"""Most training pairs of a fold for which threads pay: larger matrices are faster one after the
-other on all cores, and take less memory."""
+"""Training pairs of a fold up to which threads pay: larger matrices are faster in sequence."""
 
 
 def count_cores() -> int:
@@ -18,11 +17,5 @@ def count_cores() -> int:
 
 
 def count_threads(tasks: int, n_training: int, cores: int) -> int:
-    """Return how many threads share the tasks of a fit; one for large folds.
-
-    Parameters
-    ----------
-    n_training : int
-        Training pairs of the largest fold.
-    """
+    """Return how many threads share the tasks of a fit: one if its largest fold is large."""
     return max(1, min(MOST_THREADS, cores, tasks)) if n_training <= SMALL_FOLD_PAIRS else 1

@@ -15,7 +15,6 @@ import json
 import os
 import re
 import secrets
-import shutil
 import socket
 import stat
 import time
@@ -26,7 +25,6 @@ from typing import Any
 
 from abag import AbagError
 
-_SCRATCH = ".arriving"
 _STEM = 32  # characters of a name that its partial files begin with; file systems allow 255 bytes
 STALE_SECONDS = 86_400
 """Age at which a partial file of another host counts as abandoned."""
@@ -51,49 +49,46 @@ class DiskFull(AbagError):
     """A file of the run could not be written."""
 
 
-def why_unreadable(folder: Path, error: Exception) -> str:
-    """Say in one line why a file of a folder cannot be read."""
-    if not folder.exists():
-        return "it does not exist"
-    if isinstance(error, FileNotFoundError) and error.filename:
-        return f"it has no {Path(error.filename).name}"
-    return " ".join(str(error).split())
+# --- the calls of a commit; tests replace them to fail, or to kill the process, at each one -------
 
 
-class Files:
-    """The file system calls of an atomic write; tests substitute failing ones."""
-
-    def write(self, path: Path, content: bytes) -> None:
-        """Write a new file and sync it; a link at this path is not followed."""
-        with path.open("xb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-
-    def replace(self, source: Path, target: Path) -> None:
-        """Rename a file; `target` is the old or the new file at every instant."""
-        source.replace(target)
-
-    def sync_folder(self, folder: Path) -> None:
-        """Make renames inside a folder survive a power cut, if the file system supports it."""
-        try:
-            _sync(folder)
-        except OSError as error:
-            if error.errno not in _CANNOT_SYNC:
-                raise
-
-    def remove(self, path: Path) -> None:
-        """Delete a file if it exists."""
-        path.unlink(missing_ok=True)
+def write_synced(path: Path, content: bytes) -> None:
+    """Write a new file and sync it; a link at this path is not followed."""
+    with path.open("xb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
 
 
-def make_folder(folder: Path, files: Files | None = None) -> None:
+def rename(source: Path, target: Path) -> None:
+    """Rename a file; `target` is the old or the new file at every instant."""
+    source.replace(target)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make renames inside a folder survive a power cut, if the file system supports it."""
+    try:
+        _sync(folder)
+    except OSError as error:
+        if error.errno not in _CANNOT_SYNC:
+            raise
+
+
+def remove(path: Path) -> None:
+    """Delete a file if it exists."""
+    path.unlink(missing_ok=True)
+
+
+# --- writing -------------------------------------------------------------------------------------
+
+
+def make_folder(folder: Path) -> None:
     """Create a folder and those above it, if they are new, so that they survive a power cut."""
     folder = folder.resolve()
     new = [one for one in folder.parents if not one.exists()]
     folder.mkdir(parents=True, exist_ok=True)
     for one in (folder, *new):
-        (files or Files()).sync_folder(one.parent)
+        sync_folder(one.parent)
 
 
 @contextmanager
@@ -101,39 +96,24 @@ def replacing(path: Path) -> Iterator[Path]:
     """Replace a file by what the block writes, atomically.
 
     Yields the path of an empty partial file, which the block has to write and close. It is renamed
-    to `path` when the block ends, and deleted if the block raises. Its mode follows the umask, also
-    where what writes it makes it private, as safetensors does. Partial files of `path` that dead
-    processes left are deleted.
-
-    Raises
-    ------
-    OSError
-        If the file cannot be created, synced or renamed.
+    to `path` when the block ends, and deleted if the block raises.
     """
     partial = partial_path(path)
     sweep_partials_of(path)
-    with _renaming(partial, path, Files()):
+    with _renaming(partial, path):
         partial.touch(exist_ok=False)  # O_EXCL: writers open it by name, and may not follow a link
         mode = partial.stat().st_mode
         yield partial
-        if partial.stat().st_mode != mode:
+        if partial.stat().st_mode != mode:  # safetensors makes its files private
             partial.chmod(stat.S_IMODE(mode))
         _sync(partial)
 
 
-def write_bytes(path: Path, content: bytes, *, files: Files | None = None) -> None:
-    """Write a file atomically; its bytes are read back before the rename.
-
-    Raises
-    ------
-    OSError
-        If the file system fails, or returns other bytes than were written. Calling again is safe,
-        even if the file was already renamed.
-    """
-    files = files or Files()
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write a file atomically; its bytes are read back before the rename."""
     partial = partial_path(path)
-    with _renaming(partial, path, files):
-        files.write(partial, content)
+    with _renaming(partial, path):
+        write_synced(partial, content)
         if partial.read_bytes() != content:
             raise OSError(errno.EIO, "The bytes read differ from those written", str(partial))
 
@@ -144,11 +124,9 @@ def write_text(path: Path, text: str) -> None:
     write_bytes(path, text.encode(errors="backslashreplace"))  # names of files may be any bytes
 
 
-def write_json(
-    path: Path, value: object, *, sort_keys: bool = False, files: Files | None = None
-) -> None:
-    """Write a value as indented JSON, atomically; see :func:`write_bytes`."""
-    write_bytes(path, json_bytes(value, sort_keys=sort_keys), files=files)
+def write_json(path: Path, value: object, *, sort_keys: bool = False) -> None:
+    """Write a value as indented JSON, atomically."""
+    write_bytes(path, json_bytes(value, sort_keys=sort_keys))
 
 
 def json_bytes(value: object, *, sort_keys: bool = False) -> bytes:
@@ -156,16 +134,51 @@ def json_bytes(value: object, *, sort_keys: bool = False) -> bytes:
     return (json.dumps(value, indent=2, sort_keys=sort_keys) + "\n").encode()
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON object that :func:`write_json` wrote.
+def remove_quietly(path: Path) -> None:
+    """Delete a file that does no harm if it cannot be deleted."""
+    with suppress(OSError):
+        remove(path)
 
-    Raises
-    ------
-    FileDamaged
-        If it holds anything else.
-    OSError
-        If it cannot be read.
-    """
+
+@contextmanager
+def naming_errors(path: Path) -> Iterator[None]:
+    """Name a file in errors of the block: they name its partial file, or none on a full disk."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None or str(error.filename).endswith(".partial"):
+            error.filename = str(path)
+            del error.filename2  # of a rename
+        raise
+
+
+@contextmanager
+def _renaming(partial: Path, path: Path) -> Iterator[None]:
+    """Rename a partial file that the block wrote and synced; delete it if the block raises."""
+    try:
+        with naming_errors(path):
+            yield
+            rename(partial, path)
+    except BaseException:
+        remove_quietly(partial)
+        raise
+    sync_folder(path.parent)
+
+
+def _sync(path: Path) -> None:
+    """Wait until a file's bytes, or the names in a folder, are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+# --- reading, and asking before writing ----------------------------------------------------------
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a JSON object that :func:`write_json` wrote; anything else is `FileDamaged`."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
@@ -176,23 +189,24 @@ def read_json(path: Path) -> dict[str, Any]:
     raise FileDamaged(msg)
 
 
-def remove_quietly(path: Path, files: Files | None = None) -> None:
-    """Delete a file that does no harm if it cannot be deleted."""
-    with suppress(OSError):
-        (files or Files()).remove(path)
+def why_unreadable(folder: Path, error: Exception) -> str:
+    """Say in one line why a file of a folder cannot be read."""
+    if not folder.exists():
+        return "it does not exist"
+    if isinstance(error, FileNotFoundError) and error.filename:
+        return f"it has no {Path(error.filename).name}"
+    return " ".join(str(error).split())
 
 
-def refusal_to_write(
+def why_not_writable(
     out: Path, sources: Iterable[object], *, force: bool, option: str = "--out"
 ) -> str:
-    """Say why a file that the user named by `option` must not be written; empty if it may.
-
-    Its folder has to exist. The file must not be one of the `sources` that are paths, and must not
-    exist unless `force` is set.
-    """
+    """Say why a file that the user named by `option` must not be written; empty if it may."""
     if not out.parent.is_dir():
-        lacks = f"{out}: its folder does not exist; expected one."
-        return f"{lacks} Create it, or choose another {option}."
+        return (
+            f"{out}: its folder does not exist; expected one. Create it, or choose another "
+            f"{option}."
+        )
     paths = [Path(source) for source in sources if isinstance(source, Path | str)]
     if any(path.exists() and out.exists() and path.samefile(out) for path in paths):
         return (
@@ -206,17 +220,7 @@ def refusal_to_write(
 
 @contextmanager
 def only_writer(folder: Path) -> Iterator[None]:
-    """Create a folder, and keep other processes that call this out of it.
-
-    Where the file system has no locks, nobody is kept out.
-
-    Raises
-    ------
-    FolderBusy
-        If another process is inside.
-    NotUtf8
-        If its name is not UTF-8; nothing is created.
-    """
+    """Create a folder, and refuse with `FolderBusy` while another process is in this block."""
     try:
         str(folder).encode()
     except UnicodeEncodeError as error:
@@ -225,14 +229,13 @@ def only_writer(folder: Path) -> Iterator[None]:
     make_folder(folder)
     descriptor = os.open(folder, os.O_RDONLY)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        os.close(descriptor)
-        msg = f"{folder}: another process is writing into it. Wait for its end, or use another."
-        raise FolderBusy(msg) from error
-    except OSError:
-        pass
-    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            msg = f"{folder}: another process is writing into it. Wait for its end, or use another."
+            raise FolderBusy(msg) from error
+        except OSError:  # a file system without locks keeps nobody out
+            pass
         yield
     finally:
         os.close(descriptor)
@@ -255,68 +258,28 @@ def is_partial(path: Path) -> bool:
     return path.suffix == ".partial"
 
 
-def partial_owner(path: Path) -> tuple[str, int] | None:
-    """Return the host and process id in the name of a partial file, if it has them."""
-    match = _OWNED_PARTIAL.fullmatch(path.name)
-    return (match["host"], int(match["pid"])) if match else None
+def sweep_partials(folder: Path, pattern: str = "**/*.partial") -> None:
+    """Delete partial files of dead processes of this host, and those that are a day old.
 
-
-def sweep_partials(folder: Path, files: Files | None = None) -> None:
-    """Delete the partial files of dead processes of this host, and all that are a day old.
-
-    Folders inside are included; `folder` has to be one that abag made.
+    With the default pattern, `folder` has to be one that abag made.
     """
-    _sweep(folder, "**/*.partial", files)
+    with suppress(OSError):  # the folder is as usable as before
+        for path in filter(_is_stale, folder.glob(pattern)):
+            remove(path)
 
 
 def sweep_partials_of(path: Path) -> None:
     """Delete what dead processes left of a file, in a folder that may hold anything."""
-    _sweep(path.parent, f"{glob.escape(path.stem[:_STEM])}.*.partial")
-
-
-@contextmanager
-def scratch_folder(parent: Path) -> Iterator[Path]:
-    """Make a folder for files that are not whole yet, and remove it in the end.
-
-    It is in `parent`, so that a file can be renamed from it into place (:func:`adopt`). Those that
-    dead processes left there are removed.
-    """
-    _sweep(parent, f"{_SCRATCH}.*.partial")
-    folder = partial_path(parent / _SCRATCH)
-    folder.mkdir()
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def adopt(source: Path, path: Path) -> None:
-    """Sync a whole file that something else wrote on the same file system, and rename it."""
-    files = Files()
-    _sync(source)
-    files.replace(source, path)
-    files.sync_folder(path.parent)
-
-
-def _sweep(folder: Path, pattern: str, files: Files | None = None) -> None:
-    with suppress(OSError):  # the folder is as usable as before
-        for path in folder.glob(pattern):
-            if not _is_stale(path):
-                continue
-            if path.is_dir() and not path.is_symlink():
-                shutil.rmtree(path, ignore_errors=True)
-            else:
-                (files or Files()).remove(path)
+    sweep_partials(path.parent, f"{glob.escape(path.stem[:_STEM])}.*.partial")
 
 
 def _is_stale(path: Path) -> bool:
     """Whether the process that wrote a partial file is gone; False for files that are not ours."""
-    owner = partial_owner(path)
+    owner = _OWNED_PARTIAL.fullmatch(path.name)
     if owner is None:
         return False
-    host, pid = owner
     is_old = time.time() - path.lstat().st_mtime > STALE_SECONDS
-    return is_old or (host == host_name() and not is_process_alive(pid))
+    return is_old or (owner["host"] == host_name() and not is_process_alive(int(owner["pid"])))
 
 
 def host_name() -> str:
@@ -333,37 +296,3 @@ def is_process_alive(pid: int) -> bool:
     except (OSError, OverflowError):
         return True
     return True
-
-
-@contextmanager
-def naming_errors(path: Path) -> Iterator[None]:
-    """Name a file in errors of the block: they name its partial file, or none on a full disk."""
-    try:
-        yield
-    except OSError as error:
-        if error.filename is None or str(error.filename).endswith(".partial"):
-            error.filename = str(path)
-            del error.filename2  # of a rename
-        raise
-
-
-@contextmanager
-def _renaming(partial: Path, path: Path, files: Files) -> Iterator[None]:
-    """Rename a partial file that the block wrote and synced; delete it if the block raises."""
-    try:
-        with naming_errors(path):
-            yield
-            files.replace(partial, path)
-    except BaseException:
-        remove_quietly(partial, files)
-        raise
-    files.sync_folder(path.parent)
-
-
-def _sync(path: Path) -> None:
-    """Wait until a file's bytes, or the names in a folder, are on the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import re
 import shutil
+import sys
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -39,10 +40,6 @@ class HubError(AbagError):
 
 class HubUnreachable(HubError):
     """There is no connection to the hub."""
-
-
-class HubChanged(HubError):
-    """Somebody else has committed since the parent of a commit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,13 +72,7 @@ def is_hub_address(text: Path | str) -> bool:
 
 
 def parse_address(text: Path | str, kind: RepositoryKind) -> HubAddress:
-    """Read an address: ``hf://user/name``, for a dataset ``hf://datasets/user/name``.
-
-    Raises
-    ------
-    HubError
-        If it is not the address of a repository of this kind.
-    """
+    """Read an address: ``hf://user/name``, for a dataset ``hf://datasets/user/name``."""
     match = _ADDRESS.fullmatch(str(text))
     if match is None or bool(match["datasets"]) != (kind == "dataset"):
         form = HubAddress(kind, "user/name")
@@ -91,7 +82,7 @@ def parse_address(text: Path | str, kind: RepositoryKind) -> HubAddress:
 
 
 class Repository:
-    """One repository on the hub; made by :func:`open_repository`. All methods raise HubError."""
+    """One repository on the hub; made by :func:`open_repository`. Methods raise HubError."""
 
     def __init__(self, address: HubAddress, api: HfApi) -> None:
         self.address, self._api = address, api
@@ -163,21 +154,12 @@ class Repository:
                 self._api.create_branch(**self._repo, branch=str(address.revision), exist_ok=True)
 
     def commit(
-        self,
-        contents: Mapping[str, Path | bytes],
-        *,
-        parent: str,
-        message: str,
-        remove: Iterable[str] = (),
+        self, contents: Mapping[str, Path | bytes], *, message: str, remove: Iterable[str] = ()
     ) -> str:
-        """Add files in one commit, and return its id; the parent's, if they are there already.
+        """Add files in one commit, and return its id; the newest one, if they are there already.
 
-        `upload_folder` makes several commits, of which only the first is checked for its parent.
-
-        Raises
-        ------
-        HubChanged
-            If `parent` is no longer the newest commit; nothing is changed.
+        Large files that an interrupted commit has sent are not sent again. `upload_folder` needs
+        a folder of exactly these files, and makes several commits.
         """
         from huggingface_hub import CommitOperationAdd, CommitOperationDelete
 
@@ -189,10 +171,9 @@ class Repository:
             ]
             done = self._api.create_commit(
                 **self._repo,
-                operations=[*adds, *(CommitOperationDelete(name) for name in remove)],
+                operations=[*adds, *map(CommitOperationDelete, remove)],
                 commit_message=message,
                 revision=self.address.revision,
-                parent_commit=parent,
             )
         return str(done.oid)
 
@@ -222,52 +203,60 @@ class Repository:
     def _explain(self, error: BaseException, why: str) -> tuple[type[HubError], str]:
         from huggingface_hub import errors
 
-        if isinstance(error, errors.GatedRepoError):
-            access = "Ask for access on its page, then log in: hf auth login."
-            return HubError, f"its owner has to grant access to it. {access}"
-        if isinstance(error, errors.RepositoryNotFoundError):
-            missing = "does not exist on the hub, or you may not see it"
-            check = "Check the name, or log in: hf auth login."
-            return HubError, f"{missing}; expected a {self.address.kind}. {check}"
-        if isinstance(error, errors.RevisionNotFoundError):
-            expected = "expected a branch, a tag or a whole commit id"
-            return HubError, f"has no such revision; {expected}. Check what follows the @."
         status = getattr(getattr(error, "response", None), "status_code", None)
-        if status in (401, 403):
-            expected = "expected a login with enough rights. Log in: hf auth login."
-            return HubError, f"access is denied ({why}); {expected}"
-        if status in (409, 412):
-            return HubChanged, f"somebody else is changing it ({why}). Try again."
-        if status is not None:
+        if isinstance(error, errors.GatedRepoError):
+            text = (
+                "its owner has to grant access to it. Ask for access on its page, then log in: "
+                "hf auth login."
+            )
+        elif isinstance(error, errors.RepositoryNotFoundError):
+            text = (
+                "does not exist on the hub, or you may not see it; expected a "
+                f"{self.address.kind}. Check the name, or log in: hf auth login."
+            )
+        elif isinstance(error, errors.RevisionNotFoundError):
+            text = (
+                "has no such revision; expected a branch, a tag or a whole commit id. Check what "
+                "follows the @."
+            )
+        elif status in (401, 403):
+            text = (
+                f"access is denied ({why}); expected a login with enough rights. Log in: "
+                "hf auth login."
+            )
+        elif status in (409, 412):
+            text = f"somebody else is changing it ({why}). Try again."
+        elif status is not None:
             return HubUnreachable, f"the hub answers with an error ({why}). Try again later."
-        if isinstance(error, ValueError):
-            return HubError, f"the hub refuses this ({why}). Change what it names."
-        if isinstance(error, KeyError | TypeError | AttributeError):
-            unreadable = f"the hub's answer cannot be read ({error!r}); expected that of a hub"
-            return HubError, f"{unreadable}. Check HF_ENDPOINT, or try again later."
-        expected = "expected a network connection. Try again later."
-        return HubUnreachable, f"the hub cannot be reached ({why}); {expected}"
+        elif isinstance(error, ValueError):
+            text = f"the hub refuses this ({why}). Change what it names."
+        elif isinstance(error, KeyError | TypeError | AttributeError):
+            text = (
+                f"the hub's answer cannot be read ({error!r}); expected that of a hub. Check "
+                "HF_ENDPOINT, or try again later."
+            )
+        else:
+            text = f"the hub cannot be reached ({why}); expected a network connection."
+            return HubUnreachable, f"{text} Try again later."
+        return HubError, text
 
 
 @contextmanager
 def open_repository(address: HubAddress) -> Iterator[Repository]:
-    """Talk to a repository; messages and bars of huggingface_hub are off meanwhile."""
+    """Talk to a repository; huggingface_hub logs nothing, and draws bars on a terminal only."""
     from huggingface_hub import HfApi, constants
-    from huggingface_hub.utils.tqdm import (
-        are_progress_bars_disabled,
-        disable_progress_bars,
-        enable_progress_bars,
-    )
+    from huggingface_hub.utils.tqdm import disable_progress_bars, enable_progress_bars
 
     log = logging.getLogger("huggingface_hub")
-    level, chosen = log.level, constants.HF_HUB_DISABLE_PROGRESS_BARS is not None
-    bars = not chosen and not are_progress_bars_disabled()
+    level = log.level
+    is_free = constants.HF_HUB_DISABLE_PROGRESS_BARS is None  # else the user has chosen
+    hides_bars = is_free and not sys.stderr.isatty()
     log.setLevel(logging.ERROR)
-    if bars:
+    if hides_bars:
         disable_progress_bars()
     try:
         yield Repository(address, HfApi())
     finally:
         log.setLevel(level)
-        if bars:
+        if hides_bars:
             enable_progress_bars()

@@ -10,7 +10,7 @@ import errno
 import os
 import stat
 from collections.abc import Container, Iterable
-from contextlib import ExitStack
+from io import FileIO
 from pathlib import Path
 
 from abag import AbagError
@@ -21,13 +21,7 @@ class UnsafeFile(AbagError):
 
 
 def check_names(where: Path, names: Iterable[str], allowed: Container[str]) -> None:
-    """Check names that were read from a file, before any is joined to a path.
-
-    Raises
-    ------
-    UnsafeFile
-        With the first name that is not allowed.
-    """
+    """Check names that were read from a file, before any is joined to a path."""
     for name in names:
         if name not in allowed:
             msg = (
@@ -37,33 +31,28 @@ def check_names(where: Path, names: Iterable[str], allowed: Container[str]) -> N
             raise UnsafeFile(msg)
 
 
-def read_inside(folder: Path, name: str) -> bytes:
-    """Read a regular file by its path in a folder; only `folder` itself may be a link.
+def open_regular(path: Path) -> FileIO:
+    """Open a file for reading; `UnsafeFile` if it is a link, a pipe or a folder."""
+    try:
+        # O_NONBLOCK: opening a pipe would wait for its writer
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENOTDIR, errno.ENXIO):
+            raise _not_regular(path) from error
+        raise
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise _not_regular(path)
+    return os.fdopen(descriptor, "rb", buffering=0)
 
-    Raises
-    ------
-    UnsafeFile
-        If it, or a folder on the way, is a link or not a regular file.
-    OSError
-        If it does not exist or cannot be read.
-    """
-    *inner, last = name.split("/")
-    with ExitStack() as opened:
-        at = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        opened.callback(os.close, at)
-        try:
-            for part in inner:
-                at = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=at)
-                opened.callback(os.close, at)
-            # O_NONBLOCK: opening a pipe would wait for its writer
-            at = os.open(last, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW, dir_fd=at)
-        except OSError as error:
-            if error.errno in (errno.ELOOP, errno.ENOTDIR, errno.ENXIO):
-                raise _not_regular(folder / name) from error
-            raise
-        file = opened.enter_context(os.fdopen(at, "rb"))
-        if not stat.S_ISREG(os.fstat(at).st_mode):
-            raise _not_regular(folder / name)
+
+def read_inside(folder: Path, name: str) -> bytes:
+    """Read a regular file by its path in a folder; only `folder` itself may be a link."""
+    path = folder / name
+    for inner in Path(name).parents[:-1]:
+        if (folder / inner).is_symlink():
+            raise _not_regular(path)
+    with open_regular(path) as file:
         return file.read()
 
 

@@ -324,11 +324,6 @@ def measure_parity(
 
     Returns the largest relative distance of a pooled vector, over all probes and poolings, and the
     largest valid one in this precision.
-
-    Raises
-    ------
-    BadCheckpoint, TokenizerMismatch, AttentionUnavailable
-        See `abag.embed.encoders.loading.load_encoder`.
     """
     layout = Layout(kind, vocabulary_of(checkpoint))
     identity = Identity(checkpoint, layout, "", {})

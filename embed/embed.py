@@ -206,7 +206,7 @@ def _embed(
             if options.skipped is not None:
                 reading.skipped.write(Path(options.skipped))
         seconds = [0.0] * len(jobs)
-        begin = partial(_create_folders, jobs, opened, reading if first else None)
+        begin = partial(_create_folders, jobs, opened, noted=first)
         if any(job.missing for job in jobs):
             if options.ray is not None:
                 seconds = _on_ray(jobs, opened, names, begin)
@@ -316,20 +316,12 @@ def _announce(reading: TableTotals, jobs: Sequence[KindJob], device: str) -> Non
             note(f"{name}: the licence of its weights, {alias.licence}, forbids commercial use")
 
 
-def _create_folders(jobs: Sequence[KindJob], store: Store, reading: TableTotals | None) -> None:
-    """Create the folders; with `reading`, record what this run will do for `store info`."""
+def _create_folders(jobs: Sequence[KindJob], store: Store, *, noted: bool) -> None:
+    """Create the folders; if `noted`, record what this run will do for `store info`."""
     for job in jobs:
         job.create_folder(store)
-        if reading is not None and job.missing:
-            status.start_run(
-                job.folder.path,
-                {
-                    "table": reading.source, "rows": reading.rows, "sequences": job.unique,
-                    "to_encode": job.missing, "residues": job.residues,
-                    "residues_to_encode": job.residues_missing,
-                    "residues_of_rows": reading.residues[job.kind],
-                },
-            )  # fmt: skip
+        if noted and job.missing:
+            status.note_run(job.folder.path, job.missing)
 
 
 def _encode_here(
@@ -373,7 +365,6 @@ def _on_ray(
         resource = "CPU" if options.device == "cpu" else found
         for job in jobs:
             start_s = time.perf_counter()
-            status.start_encoding(job.folder.path)
             encode_on(resource, job, of_kind[job.kind], store.path.resolve())
             job.check_complete()
             seconds.append(time.perf_counter() - start_s)

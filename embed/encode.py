@@ -254,8 +254,6 @@ def encode_share(job: KindJob, rank: Rank) -> float:
         return 0.0
     encoder = build_encoder(job.identity, job.plan, job.backend, job.options.attention)
     load_s = time.perf_counter() - start_s
-    if not rank.number:
-        status.start_encoding(job.folder.path)
     with EncodeProgress(job, job.own, shown=not rank.number) as progress:
         encode_parts(job, encoder, job.own_parts(), progress)
     device = str(job.plan.device)

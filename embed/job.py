@@ -21,7 +21,7 @@ from abag.embed.encoders.identity import Identity, check_backend, identify
 from abag.embed.options import EmbedOptions
 from abag.embed.packing import BatchTooLarge, SequenceTooLong
 from abag.embed.ranks import Rank
-from abag.embed.sequences.chains import PLURAL, Chains, Kind
+from abag.embed.sequences.chains import PLURAL, Kind
 from abag.embed.sequences.partitions import Partitions, SequencePart
 from abag.embed.store.encoder_folder import EncoderFolder
 from abag.embed.store.store import Store
@@ -68,12 +68,10 @@ class KindJob:
         self.kind: Kind = identity.layout.kind
         self.plural = PLURAL[self.kind]
         self.unique = 0  # sequences of the table
-        self.residues = 0  # in all of them
         self.long = 0  # those with a chain that is longer than the encoder takes at once
         self.forms: Counter[str] = Counter()  # as in `SequencePart`, as is the next
         self.replaced = 0
         self.missing = 0  # sequences that the store lacked before this job
-        self.residues_missing = 0
         self.tokens = 0  # in the missing sequences
         self.own = 0  # missing sequences that this process encodes
         self._own_bits: list[NDArray[np.uint8]] = []  # one bit per sequence, for each part
@@ -112,7 +110,6 @@ class KindJob:
         longest_chain = longest_span = 0
         for part in partitions.parts():
             self.unique += len(part.chains)
-            self.residues += _count_residues(part.chains)
             self.forms.update(part.forms)
             self.replaced += part.replaced
             self.long += sum(map(layout.is_long, part.chains))
@@ -161,7 +158,6 @@ class KindJob:
                 own = missing & rank.owns(part.keys, layout.count_tokens(part.chains))
             absent = [part.chains[i] for i in np.flatnonzero(missing)]
             self.missing += len(absent)
-            self.residues_missing += _count_residues(absent)
             self.tokens += int(layout.count_tokens(absent).sum())
             self.own += int(own.sum())
             self._own_bits.append(np.packbits(own))
@@ -301,7 +297,3 @@ def check_layers(identities: Sequence[Identity], layers: Sequence[int]) -> None:
             f"Leave out {bad[0] if bad else 'some'}."
         )
         raise AbsentLayer(msg)
-
-
-def _count_residues(sequences: Sequence[Chains]) -> int:
-    return sum(map(len, chain.from_iterable(sequences)))

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
 from abag import AbagError
-from abag.core.cache import cache_dir, keep, kept
+from abag.core.cache import cache_dir, load_cached, store_cached
 from abag.core.messages import first_line
 from abag.core.names import check_names
 
@@ -386,10 +386,10 @@ def weights_digest(checkpoint: EncoderCheckpoint) -> str:
     for path in checkpoint.weights:
         identity.update(_file_identity(path))
     cache, entry = cache_dir() / "digests", identity.digest()
-    digest = kept(cache, entry)
+    digest = load_cached(cache, entry)
     if digest is None:
         digest = _hash_tensors(checkpoint)
-        keep(cache, entry, digest)
+        store_cached(cache, entry, digest)
     return digest.hex()
 
 

@@ -58,7 +58,7 @@ TYPES = {
     "RunsSummary": "abag.head.runs.compare",
     "ReportSummary": "abag.head.runs.report",
     "ScanSummary": "abag.head.design.scan",
-    "ShareSummary": "abag.head.sharing.share",
+    "ShareSummary": "abag.head.share",
     "SweepSummary": "abag.head.search.sweep",
 }
 

@@ -199,7 +199,7 @@ def test_a_full_disk_is_called_that(monkeypatch, tmp_path):
     def refuse(*_arguments, **_options):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(tmp_path / "weights"))
 
-    monkeypatch.setattr("abag.head.sharing.share.share", refuse)
+    monkeypatch.setattr("abag.head.share.share", refuse)
     line = one_line(run("share", tmp_path, "--to", tmp_path / "to", code=1))
     assert line.endswith("weights: the disk is full. Free space, and run the command again.")
 
@@ -219,7 +219,7 @@ def test_a_library_that_does_not_fit_into_memory_is_called_that(monkeypatch, tmp
         msg = "x.so: failed to map segment from shared object"
         raise ImportError(msg, name="scipy.x")
 
-    monkeypatch.setattr("abag.head.sharing.share.share", refuse)
+    monkeypatch.setattr("abag.head.share.share", refuse)
     line = one_line(run("share", tmp_path, "--to", tmp_path / "to", code=1))
     assert line.startswith("Error: not enough memory (x.so: failed to map segment")
 

@@ -314,12 +314,12 @@ SELF_EXPLANATORY = set(
     """
     AbagError BadLora BadOption BadSplit CannotPredict CheckpointVersion FileDamaged Incomplete
     LogDamaged MissingVectors NoHeadRows NoRuns NoTrials NotAFrame
-    NotFinite NothingToEvaluate SequencesMissing Stopped StoreChanged SweepClosed
+    NotFinite NothingToEvaluate SequencesMissing Stopped SweepClosed
     TableExists TemporaryDiskFull UnequalLengths UnitFailed WrongBackend WrongRank
     """.split()
 )
 """Error classes with messages that need no further explanation."""
-ASSEMBLED = {"HubChanged", "HubUnreachable", "MixedPrecision"}
+ASSEMBLED = {"HubUnreachable", "MixedPrecision"}
 """Error classes with messages assembled elsewhere than where they are raised; the page has them."""
 
 

@@ -12,10 +12,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 from click.testing import CliRunner
+from faults import failing
 
 from abag.cli import main
 from abag.core.device import DevicePlan, plan_device
-from abag.core.files import Files
 from abag.embed import doctor
 from abag.embed.doctor import (
     check_compiler,
@@ -199,17 +199,14 @@ def test_a_drive_that_is_not_mounted_fails(tmp_path, monkeypatch):
     assert "no Drive is mounted" in text
 
 
-class CannotRename(Files):
-    replace = staticmethod(refuse(errno.EPERM))
-
-
 def test_sequences_in_a_local_spool_are_reported(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     folder = open_store(tmp_path / "s", create=True).create_folder("antibody", INFO)
-    out = folder.writer(attrs={}, files=CannotRename(), retry_seconds=0.0)
-    out.add(np.zeros((3, 16), np.uint8), np.ones(3), {"mean": np.ones((3, 4), np.float16)})
-    with pytest.raises(StoreUnreachable):
-        out.close()
+    with failing(tmp_path / "s", errno.EPERM, at="rename"):
+        out = folder.writer(attrs={}, retry_seconds=0.0)
+        out.add(np.zeros((3, 16), np.uint8), np.ones(3), {"mean": np.ones((3, 4), np.float16)})
+        with pytest.raises(StoreUnreachable):
+            out.close()
     state, text = check_store(tmp_path / "s")
     assert state == "WARN"
     assert "3 sequences wait in a local spool" in text

@@ -223,7 +223,7 @@ LAYERS = """
     head.fit
     head.search head.prepare head.fit_cost head.plan
     head.estimators
-    head.sharing
+    head.share
     adapt
 """.split()
 """Sub-packages and modules in order; each may import only from earlier ones."""
@@ -285,7 +285,7 @@ def test_head_imports_no_encoder():
             tokens = {
                 "head.plan": ("embed.packing", "embed.families.registry"),
                 "head.runs.report": ("embed.families.registry",),  # licences
-                "head.sharing.share": ("embed.families.registry",),  # licences and hub names
+                "head.share": ("embed.families.registry",),  # licences and hub names
             }.get(module, ())
             met = [
                 m for m in found if m.startswith("embed.") and not m.startswith(allowed + tokens)

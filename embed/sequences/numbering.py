@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Literal, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from abag.core.cache import keep, kept
+from abag.core.cache import load_cached, store_cached
 from abag.core.cores import count_cores
 from abag.core.messages import bar
 from abag.embed.sequences.domains import locate_positions
@@ -130,11 +130,11 @@ def number_antibodies(
         chains = sorted({antibody[at] for antibody in antibodies} - {""})
         program = f"{NUMBERING_VERSION} immunum {version('immunum')} {name}"
         entry = program.encode() + b"\0" + "\n".join(chains).encode("ascii")
-        content = kept(cache, entry)
+        content = load_cached(cache, entry)
         if content is None:
             result[name] = found = number_chains(chains, name)
             answer = [found.layouts, found.layout.tolist(), found.start.tolist()]
-            keep(cache, entry, json.dumps(answer).encode())
+            store_cached(cache, entry, json.dumps(answer).encode())
         else:
             layouts, layout, start = json.loads(content)
             arrays = np.array(layout, np.int32), np.array(start, np.int32)

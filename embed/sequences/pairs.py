@@ -91,11 +91,6 @@ class UniqueSequences:
             chains=[self.chains[i] for i in order], forms=[self.forms[i] for i in order],
         )  # fmt: skip
 
-    def count_residues(self) -> int:
-        """Count the residues of all rows, with repeated sequences."""
-        lengths = np.array([*map(len, map("".join, self.chains))], np.int64)
-        return int(lengths[self.of_row].sum())
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SequenceTable(Table):
@@ -163,8 +158,6 @@ class TableTotals:
     skipped: SkippedRows = field(default_factory=SkippedRows)
     ignored: list[str] = field(default_factory=list)
     """One line per sequence column that is not used."""
-    residues: Counter[Kind] = field(default_factory=Counter)
-    """Residues of the kept rows, with repeated sequences."""
     line_breaks: int = 0
     """Cells that contain a line break."""
     light_only: list[int] = field(default_factory=list)
@@ -177,8 +170,6 @@ class TableTotals:
         self.skipped.update(chunk.skipped)
         self.line_breaks += chunk.counts["line_breaks"]
         self.light_only = [*self.light_only, *chunk.light_only_rows()][: SHOWN_ROWS + 1]
-        for kind, unique in chunk.sequences.items():
-            self.residues[kind] += unique.count_residues()
 
 
 def read_pairs(

@@ -13,11 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from abag import AbagError
-from abag.core.arrays import KeyIndex
-from abag.core.files import Files
+from abag.core.arrays import KEY_BYTES, KeyIndex, distinct_keys
 from abag.core.messages import say
 from abag.embed.sequences.chains import Kind
-from abag.embed.store.filesystem import StoreUnreachable, access
+from abag.embed.store.filesystem import RETRY_SECONDS, StoreUnreachable, access
 from abag.embed.store.shard import (
     SHARD_NAME,
     Attrs,
@@ -66,33 +65,20 @@ class EncoderFolder:
 
     Other processes may add shards at any time; each call looks for new ones. A damaged shard is
     reported once, left in place and skipped; the next run encodes its sequences again. An object
-    serves one thread at a time. Methods that read raise StoreUnreachable if the file system fails.
+    serves one thread at a time, and holds no open file. Methods that read raise StoreUnreachable if
+    the file system fails.
 
-    Parameters
-    ----------
-    path : Path
-    info : mapping
-        Content of encoder.json.
-    is_new : bool
-        The folder does not exist, and counts as empty.
-    files : Files, optional
-
+    `info` is the content of encoder.json. A folder that `is_new` need not exist, and counts as
+    empty.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        info: Mapping[str, Any],
-        *,
-        is_new: bool = False,
-        files: Files | None = None,
-    ) -> None:
+    def __init__(self, path: Path, info: Mapping[str, Any], *, is_new: bool = False) -> None:
         self.path = path
         self.info = dict(info)
         self.kind: Kind = info["kind"]
         self.name: str = info["name"]
         self.fingerprint: str = info["fingerprint"]
-        self._files, self._is_new = files or Files(), is_new
+        self._is_new = is_new
         self._open: dict[str, _OpenShard] = {}
         self._damaged: dict[str, tuple[FileVersion, str]] = {}
         self._verified: set[str] = set()
@@ -137,18 +123,16 @@ class EncoderFolder:
         self._refresh()
         return [self._open[name].keys for name in self._order]
 
+    def count_unique(self) -> int:
+        """Count the sequences; one that is stored twice counts once."""
+        keys = np.concatenate([np.empty((0, KEY_BYTES), np.uint8), *self.keys()])
+        return len(distinct_keys(keys)[0])
+
     def missing(self, keys: NDArray[np.uint8], *, verify: bool = False) -> NDArray[np.bool_]:
-        """Find out which sequences have no vector.
+        """Find out which sequences, keys of shape (N, 16), have no vector; shape (N,).
 
-        Parameters
-        ----------
-        keys : ndarray, shape=(N, 16), dtype=uint8
-        verify : bool
-            First check every byte of the shards that hold the keys; damaged rows count as missing.
-
-        Returns
-        -------
-        ndarray, shape=(N,), dtype=bool
+        If `verify`, first check every byte of the shards that hold the keys; damaged rows count as
+        missing.
         """
         self._refresh()
         shard, row = self.find(keys)
@@ -159,42 +143,21 @@ class EncoderFolder:
     def find(self, keys: NDArray[np.uint8]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return which of :meth:`shards`, and which of its rows, holds each key; -1 if none does.
 
-        Both have the shape (N,), for keys of the shape (N, 16). Other processes may add shards, so
-        call :meth:`shards` next, and keep the result.
+        Other processes may add shards, so call :meth:`shards` next, and keep the result.
         """
         return self._index.find(keys)
 
     def stored_order(self, keys: NDArray[np.uint8]) -> NDArray[np.int64]:
         """Return the order in which sequences are stored: reading in it opens each shard once.
 
-        Parameters
-        ----------
-        keys : ndarray, shape=(N, 16), dtype=uint8
-
-        Returns
-        -------
-        ndarray, shape=(N,), dtype=int64
-            A permutation; missing sequences come first.
+        Missing sequences come first.
         """
         self._refresh()
         shard, row = self.find(keys)
         return np.lexsort((row, shard))
 
     def read(self, keys: NDArray[np.uint8], pooling: str = "mean") -> NDArray[np.float32]:
-        """Read vectors and compare them with their checksums.
-
-        Parameters
-        ----------
-        keys : ndarray, shape=(N, 16), dtype=uint8
-
-        Returns
-        -------
-        ndarray, shape=(N, D), dtype=float32
-
-        Raises
-        ------
-        MissingVectors, UnknownPooling
-        """
+        """Read the vectors of N sequences, (N, D), and compare them with their checksums."""
         if (names := self.poolings) and pooling not in names:  # key, length or a flag, or nothing
             raise self._unknown(pooling, names)
         return self.read_array(keys, pooling, np.float32)
@@ -203,23 +166,7 @@ class EncoderFolder:
         """Read a pooling, a flag such as ``has_light``, or ``length``, as another dtype.
 
         A shard that proves damaged is skipped, and its rows are read from others that hold them.
-
-        Parameters
-        ----------
-        keys : ndarray, shape=(N, 16), dtype=uint8
-        dtype : type
-            For a pooling stored as float16, ``numpy.float16`` takes half the memory of
-            :meth:`read` and is faster; ``numpy.uint8`` for a flag, ``numpy.int32`` for ``length``.
-
-        Returns
-        -------
-        ndarray, shape=(N, ...), dtype=`dtype`
-
-        Raises
-        ------
-        MissingVectors
-        UnknownPooling
-            If the array is not stored, or is stored as float32 and float16 is requested.
+        A pooling stored as float32 is not read as float16, which would round it.
         """
         shards = self.shards()
         stored = {shard.arrays[name].dtype for shard in shards if name in shard.arrays}
@@ -255,25 +202,12 @@ class EncoderFolder:
         attrs: Attrs,
         commit_seconds: float = 30.0,
         commit_rows: int = COMMIT_ROWS,
-        **options: Any,  # noqa: ANN401
+        retry_seconds: float = RETRY_SECONDS,
     ) -> ShardWriter:
-        """Start adding vectors.
+        """Start adding vectors; `attrs`, how they are made, are written into each shard.
 
-        Parameters
-        ----------
-        attrs : mapping
-            How the vectors are made (precision, device); written into each shard.
-        commit_seconds : float
-            Longest time that added vectors stay uncommitted.
-        commit_rows : int
-            Sequences per shard; as many are committed early.
-        **options
-            ``retry_seconds``: how long to retry a failing store in the end; ``files``.
-
-        Raises
-        ------
-        ValueError
-            If `attrs` contains an attribute that the store sets itself.
+        Added vectors are committed after `commit_seconds`, or when there are `commit_rows`, those
+        of a shard. A store that fails in the end is retried for `retry_seconds`.
         """
         if not os.access(self.path, os.W_OK):  # found out before anything is encoded
             msg = f"{self.path}: cannot be written to; expected a writable store. Change that."
@@ -282,14 +216,13 @@ class EncoderFolder:
         if taken := {*own, "format"} & set(attrs):
             msg = f"attributes {sorted(taken)} are set by the store"
             raise ValueError(msg)
-        options = {"files": self._files, **options}
         return ShardWriter(
             self.path,
             self.info,
             attrs={**own, **attrs},
             commit_seconds=commit_seconds,
             commit_rows=commit_rows,
-            **options,
+            retry_seconds=retry_seconds,
         )
 
     def _unknown(self, name: str, stored: Iterable[str]) -> UnknownPooling:
@@ -329,12 +262,23 @@ class EncoderFolder:
         """Open one shard and read its keys; remember it as damaged if that fails."""
         try:
             shard, keys = open_shard(self.path / name)
-            refuse_foreign(shard, self)
+            self._refuse_foreign(shard)
             self._open[name] = _OpenShard(shard, keys, version)
         except DamagedShard as error:
             self._skip(name, version, error)
         except FileNotFoundError:  # removed since the folder was listed
             return
+
+    def _refuse_foreign(self, shard: Shard) -> None:
+        if not SHARD_NAME.fullmatch(shard.path.name):
+            msg = f"{shard.path}: its name is not a digest; expected 32 hexadecimal digits and .h5."
+            raise DamagedShard(msg)
+        kind, fingerprint = shard.attrs.get("kind"), shard.attrs.get("fingerprint")
+        if (kind, fingerprint) != (self.kind, self.fingerprint):
+            msg = (
+                f"{shard.path}: made by {kind} encoder {fingerprint}; expected {self.fingerprint}."
+            )
+            raise DamagedShard(msg)
 
     def _skip(self, name: str, version: FileVersion, error: DamagedShard) -> None:
         self._open.pop(name, None)
@@ -355,30 +299,30 @@ class EncoderFolder:
 
     # --- reading ---
 
-    def _verify_once(self, request: _RowRequest) -> None:
-        name = request.shard.path.name
-        if name not in self._verified:
-            check_shard(request.shard.path)
-            self._verified.add(name)
+    def _verify_once(self, shard: Shard, _rows: object, _places: object) -> None:
+        if shard.path.name not in self._verified:
+            check_shard(shard.path)
+            self._verified.add(shard.path.name)
 
     def _for_each(
         self,
         shard: NDArray[np.int64],
         row: NDArray[np.int64],
-        work: Callable[[_RowRequest], None],
+        work: Callable[[Shard, NDArray[np.int64], NDArray[np.int64]], None],
     ) -> bool:
-        """Call a function for each shard that holds requested rows, as :meth:`find` returns them.
+        """Call a function with each shard, the rows to read from it, and their places.
 
-        Returns False if a shard was found to be damaged; it is then skipped from now on.
+        Shards and rows are as :meth:`find` returns them. Returns False if a shard was found to be
+        damaged; it is then skipped from now on.
         """
 
-        def attempt(request: _RowRequest) -> DamagedShard | None:
+        def attempt(one: Shard, places: NDArray[np.int64]) -> DamagedShard | None:
             try:
-                work(request)
+                work(one, row[places], places)
             except DamagedShard as error:
                 return error
             except FileNotFoundError:
-                return DamagedShard(f"{request.shard.path}: was removed while it was read.")
+                return DamagedShard(f"{one.path}: was removed while it was read.")
             return None
 
         order = np.argsort(shard, kind="stable")
@@ -388,8 +332,7 @@ class EncoderFolder:
             if number < 0:
                 continue
             one = self._open[names[number]]
-            request = _RowRequest(one.shard, row[places], places)
-            if damage := access(self.path, partial(attempt, request)):
+            if damage := access(self.path, partial(attempt, one.shard, places)):
                 self._skip(names[number], one.version, damage)
                 sound = False
         if not sound:
@@ -397,32 +340,12 @@ class EncoderFolder:
         return sound
 
 
-class _RowRequest(NamedTuple):
-    """Rows to read from one shard."""
-
-    shard: Shard
-    rows: NDArray[np.int64]
-    """(n,) rows of the shard."""
-    places: NDArray[np.int64]
-    """(n,) where they belong in the result."""
-
-
-def _read_into(out: NDArray[Any], name: str, request: _RowRequest) -> None:
-    """Read one shard's rows to their places in `out`."""
-    shard, rows, places = request
+def _read_into(
+    out: NDArray[Any], name: str, shard: Shard, rows: NDArray[np.int64], places: NDArray[np.int64]
+) -> None:
+    """Read rows of one shard to their places in `out`."""
     if (np.diff(rows) == 1).all() and (np.diff(places) == 1).all():  # without a temporary array
         at = int(places[0])
         shard.load(name, start=int(rows[0]), out=out[at : at + len(places)])
     else:
         out[places] = shard.load_rows(name, rows)
-
-
-def refuse_foreign(shard: Shard, folder: EncoderFolder) -> None:
-    """Raise DamagedShard if a shard is not one of this folder."""
-    if not SHARD_NAME.fullmatch(shard.path.name):
-        msg = f"{shard.path}: its name is not a digest; expected 32 hexadecimal digits and .h5."
-        raise DamagedShard(msg)
-    kind, fingerprint = shard.attrs.get("kind"), shard.attrs.get("fingerprint")
-    if (kind, fingerprint) != (folder.kind, folder.fingerprint):
-        msg = f"{shard.path}: made by {kind} encoder {fingerprint}; expected {folder.fingerprint}."
-        raise DamagedShard(msg)

@@ -12,7 +12,7 @@ import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, TypedDict
+from typing import IO, Any, NamedTuple, TypedDict
 
 import h5py
 import numpy as np
@@ -24,16 +24,14 @@ from numpy.typing import NDArray
 
 from abag import AbagError
 from abag.core.arrays import KEY_BYTES, hex_keys, sort_keys
-from abag.core.files import refusal_to_write, replacing
-from abag.core.messages import bar, detail, first_line, reporting
+from abag.core.files import replacing, why_not_writable
+from abag.core.messages import bar, first_line, reporting
 from abag.embed.sequences.chains import KINDS, Kind
 from abag.embed.sequences.pairs import SequenceTable, read_pairs
 from abag.embed.store.encoder_folder import EncoderFolder
 from abag.embed.store.options import ExportOptions
 from abag.embed.store.store import Store, folder_with, open_store
 
-ROW_GROUP = 8_192
-"""Rows of a row group of Parquet."""
 PART_BYTES = 128 << 20
 """Vectors in memory at a time; each part of a table reads every shard that it needs once."""
 
@@ -68,27 +66,13 @@ def describe_export(summary: ExportSummary) -> str:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Side:
+class _Side(NamedTuple):
     """The vectors of one kind that each row gets."""
 
     folder: EncoderFolder
     pooling: str
     keys: NDArray[np.uint8]
     """Shape (N, 16)."""
-
-    def names(self) -> list[str]:
-        """Return the names of the numbers; raise an error for an unknown pooling."""
-        width = self.folder.read(self.keys[:1], self.pooling).shape[1]
-        return vector_names(self.folder.kind, self.pooling, width)
-
-    def is_half(self) -> bool:
-        """Whether all vectors of the folder are stored as float16."""
-        try:
-            self.folder.read_array(self.keys[:1], self.pooling, np.float16)
-        except AbagError:
-            return False
-        return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,23 +90,21 @@ class _Exported:
     def about(self) -> dict[str, dict[str, str]]:
         """Encoder, fingerprint and pooling by kind."""
         return {
-            side.folder.kind: {
-                "encoder": side.folder.name,
-                "fingerprint": side.folder.fingerprint,
-                "pooling": side.pooling,
+            folder.kind: {
+                "encoder": folder.name, "fingerprint": folder.fingerprint, "pooling": pooling,
             }
-            for side in self.sides
-        }
+            for folder, pooling, _ in self.sides
+        }  # fmt: skip
 
     def parts(self) -> Iterator[tuple[int, NDArray[Any]]]:
         """Read the vectors in the order of the rows, (n, D) at a time, each after its first row."""
-        rows, step = len(self.frame), PART_BYTES // (len(self.names) * self.dtype.itemsize)
+        rows = len(self.frame)
+        step = max(1, PART_BYTES // (len(self.names) * self.dtype.itemsize))
         with bar(total=rows, desc="exporting", unit=" rows") as shown:
-            for at in range(0, rows, max(1, step)):
-                keys = (side.keys[at : at + max(1, step)] for side in self.sides)
+            for at in range(0, rows, step):
                 vectors = [
-                    side.folder.read_array(some, side.pooling, self.dtype.type)
-                    for side, some in zip(self.sides, keys, strict=True)
+                    folder.read_array(keys[at : at + step], pooling, self.dtype.type)
+                    for folder, pooling, keys in self.sides
                 ]
                 yield at, np.concatenate(vectors, axis=1)
                 shown.update(len(vectors[0]))
@@ -207,7 +189,7 @@ def _check_target(to: Path, table: object, *, force: bool) -> None:
             f"{', '.join(FORMATS)}. Give another --to."
         )
         raise CannotExport(msg)
-    if why := refusal_to_write(to, [table], force=force, option="--to"):
+    if why := why_not_writable(to, [table], force=force, option="--to"):
         raise CannotExport(why)
 
 
@@ -215,10 +197,10 @@ def _read_table(store: Store, to: Path, options: ExportOptions) -> SequenceTable
     """Read the table, if one is given; cells for a text file stay as they are written."""
     if options.table is None:
         return None
-    as_text, stored = to.suffix == ".csv", _stored_kinds(store)
+    stored = _stored_kinds(store)
     kind = options.kind or (stored[0] if len(stored) == 1 else "pair")
     kinds: tuple[Kind, ...] = KINDS if kind == "pair" else (kind,)
-    table = read_pairs(options.table, options, kinds=kinds, as_written=as_text)
+    table = read_pairs(options.table, options, kinds=kinds, as_written=to.suffix == ".csv")
     table.report_notes()
     return table
 
@@ -261,25 +243,24 @@ def _stored_side(store: Store, options: ExportOptions) -> _Side:
 def _exported(sides: list[_Side], table: SequenceTable | None, options: ExportOptions) -> _Exported:
     """Put together what is written; the vectors are read as the writer asks for them."""
     frame = pd.DataFrame(index=pd.RangeIndex(len(sides[0].keys)))
-    for side in sides:
-        kind = side.folder.kind
-        frame[f"{kind}_key"] = pd.Series(hex_keys(side.keys), dtype=object)
-        frame[f"{kind}_length"] = side.folder.read_array(side.keys, "length", np.int32)
-    names = [name for side in sides for name in side.names()]
+    names: list[str] = []
+    for folder, pooling, keys in sides:
+        frame[f"{folder.kind}_key"] = pd.Series(hex_keys(keys), dtype=object)
+        frame[f"{folder.kind}_length"] = folder.read_array(keys, "length", np.int32)
+        width = folder.read(keys[:1], pooling).shape[1]  # refuses an unknown pooling
+        names += vector_names(folder.kind, pooling, width)
     if table is not None:
-        _refuse_same_names(table, [*frame.columns, *names, "vector"])
+        ours = {*frame.columns, *names, "vector", "vectors", "about"}
+        if taken := sorted(ours.intersection(map(str, table.frame.columns))):
+            msg = (
+                f"{table.source}: column {taken[0]!r} has the name of a column that the export "
+                "adds; expected another name. Rename it in the table."
+            )
+            raise CannotExport(msg)
         frame = pd.concat([table.frame.set_axis(frame.index), frame], axis=1)
-    half = options.dtype == "stored" and all(side.is_half() for side in sides)
+    formats = {shard.number_format for side in sides for shard in side.folder.shards()}
+    half = options.dtype == "stored" and formats == {"float16"}
     return _Exported(frame, names, np.dtype(np.float16 if half else np.float32), sides)
-
-
-def _refuse_same_names(table: SequenceTable, ours: list[str]) -> None:
-    if taken := sorted(set(map(str, table.frame.columns)) & set(ours)):
-        msg = (
-            f"{table.source}: column {taken[0]!r} has the name of a column that the export adds; "
-            "expected another name. Rename it in the table."
-        )
-        raise CannotExport(msg)
 
 
 # --- formats: the file that a writer fills becomes visible when it is whole -----------------------
@@ -288,7 +269,7 @@ def _refuse_same_names(table: SequenceTable, ours: list[str]) -> None:
 def _write_npz(path: Path, exported: _Exported) -> None:
     """Write arrays that ``numpy.load`` reads without pickle; vectors are not compressed."""
     shape = len(exported.frame), len(exported.names)
-    frame = _without_separators(exported.frame, "npz")
+    frame = exported.frame
     header = {"descr": exported.dtype.str, "fortran_order": False, "shape": shape}
     with zipfile.ZipFile(path, "w") as file:
         with _entry(file, "vectors", zipfile.ZIP_STORED) as out:
@@ -321,14 +302,17 @@ def _write_h5ad(path: Path, exported: _Exported) -> None:
             "Run: pip install 'abag[h5ad]'"
         )
         raise CannotExport(msg) from error
-    frame = _without_separators(exported.frame, "h5ad")
+    frame = exported.frame
     obs = pd.DataFrame(index=pd.Index([*map(str, frame.index)], dtype=object))
     for name in frame:
         column = _plain(frame[name]).set_axis(obs.index)
         if column.dtype == object:  # AnnData cannot write the strings of pandas 3
             categories = pd.Index(column.dropna().unique(), dtype=object)
             column = column.astype(pd.CategoricalDtype(categories))
-        obs[str(name)] = column
+        if (allowed := str(name).replace("/", "_")) in obs:  # / separates the groups of HDF5
+            msg = f"the table has several columns called {allowed!r}. Rename them in the table."
+            raise CannotExport(msg)
+        obs[allowed] = column
     var = pd.DataFrame(index=pd.Index(exported.names, dtype=object))
     try:
         AnnData(obs=obs, var=var, uns={"abag": exported.about}).write_h5ad(path)
@@ -354,7 +338,7 @@ def _write_parquet(path: Path, exported: _Exported) -> None:
         for at, part in exported.parts():
             vectors = pa.FixedSizeListArray.from_arrays(part.reshape(-1), width)
             rows = arrow.slice(at, len(part)).columns
-            writer.write_table(pa.table([*rows, vectors], schema=schema), row_group_size=ROW_GROUP)
+            writer.write_table(pa.table([*rows, vectors], schema=schema), row_group_size=8_192)
 
 
 def _write_csv(path: Path, exported: _Exported) -> None:
@@ -402,20 +386,3 @@ def _plain(column: pd.Series[Any]) -> pd.Series[Any]:
         return column.astype(float if column.hasnans else column.to_numpy().dtype)
     texts = column.astype(object)
     return texts.where(texts.isna(), texts.map(str)).where(texts.notna(), None)
-
-
-def _without_separators(frame: pd.DataFrame, suffix: str) -> pd.DataFrame:
-    """Replace what separates folders in the names of columns, and report it."""
-    separators = str.maketrans("/\\\0", "___")
-    names = {name: str(name).translate(separators) for name in frame}
-    for old, new in names.items():
-        if str(old) != new:
-            detail(f"column {old!r} is written as {new!r}: names in {suffix} files cannot hold /")
-    own = [*names.values(), "vectors", "about"]
-    if repeated := sorted({name for name in own if own.count(name) > 1}):
-        msg = (
-            f"the table has several columns called {repeated[0]!r}, or the export adds one; "
-            "expected distinct names. Rename them in the table."
-        )
-        raise CannotExport(msg)
-    return frame.set_axis(list(names.values()), axis=1)

@@ -37,12 +37,8 @@ def access(path: Path, act: Callable[[], T], *, seconds: float | None = None) ->
     """Read or write a store; call again while its file system fails temporarily.
 
     "Transport endpoint is not connected" and other failures of a mounted Drive may last for
-    seconds.
-
-    Raises
-    ------
-    StoreUnreachable
-        If the error is permanent, or lasts for `seconds`, by default `RETRY_SECONDS`.
+    seconds. `StoreUnreachable` if the error is permanent, or lasts for `seconds`, by default
+    `RETRY_SECONDS`.
     """
     seconds = RETRY_SECONDS if seconds is None else seconds
     pause, failing_since, is_reported = FIRST_PAUSE_SECONDS, 0.0, False

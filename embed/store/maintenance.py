@@ -5,45 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TypedDict
+from typing import Any
 
-import numpy as np
-
-from abag.core.arrays import KEY_BYTES, distinct_keys
-from abag.core.files import Files, write_bytes
+from abag.core.files import write_bytes
 from abag.embed.store.encoder_folder import EncoderFolder
 from abag.embed.store.shard import DamagedShard, check_digest
 from abag.embed.store.store import Store, StoreMismatch, open_store
 from abag.embed.store.store_files import write_adapter_files
 
 
-class MergeSummary(TypedDict):
-    """The keys of ``abag store merge --json``."""
-
-    out: str
-    copied: int
-    """Shards."""
-    present: int
-    """Shards that were already in the result."""
-    rows: int
-    duplicates: int
-    """Rows with a key that an earlier shard holds."""
-    damaged: list[str]
-    """Shards that were left out."""
-
-
 def verify(store: Store) -> list[tuple[Path, str]]:
-    """Check every byte of a store.
-
-    Returns
-    -------
-    list of (Path, str)
-        Each damaged file or folder, and what is wrong with it.
-
-    Raises
-    ------
-    StoreUnreachable
-    """
+    """Check every byte of a store; list damaged files and folders, and what is wrong with each."""
     findings: list[tuple[Path, str]] = []
     for folder in store.folders():
         folder.check()
@@ -51,60 +23,47 @@ def verify(store: Store) -> list[tuple[Path, str]]:
     return findings + store.damaged
 
 
-def merge(
-    sources: Sequence[Path | str], out: Path | str, *, files: Files | None = None
-) -> MergeSummary:
+def merge(sources: Sequence[Path | str], out: Path | str) -> dict[str, Any]:
     """Copy the shards of several stores into one, which is created if it is new.
 
-    Merging again copies only what is new. The sources are not changed.
-
-    Raises
-    ------
-    StoreMismatch
-        If `out` is one of the sources, or encoder folders of one name differ.
-    NotAStore, StoreUnreachable, OSError
+    Merging again copies only what is new. The sources are not changed. Returns what ``abag store
+    merge --json`` prints: shards `copied` and `present` before, `rows` of the result, `duplicates`
+    among them, and `damaged` shards that were left out.
     """
-    files = files or Files()
     stores = [open_store(source) for source in sources]
     if any(store.path.resolve() == Path(out).resolve() for store in stores):
         msg = f"{out}: is both a source and the result; expected another path. Give a new one."
         raise StoreMismatch(msg)
-    target = open_store(out, create=True, files=files)
+    target = open_store(out, create=True)
     counts: Counter[str] = Counter()
     damaged: list[str] = []
     for store in stores:
         for folder in store.folders():
             into = target.create_folder(folder.kind, folder.info)
             refuse_other_poolings(folder, into)
-            write_adapter_files(into.path, folder.adapter_files(), files)
+            write_adapter_files(into.path, folder.adapter_files())
             folder.check()
             for shard in folder.shards():
                 path = into.path / shard.path.name
-                if is_whole(path):
+                if _is_whole(path):
                     counts["present"] += 1
                 else:
-                    write_bytes(path, shard.path.read_bytes(), files=files)
+                    write_bytes(path, shard.path.read_bytes())
                     counts["copied"] += 1
             damaged += [what for _, what in folder.damaged]
         damaged += [what for _, what in store.damaged]
-    return MergeSummary(
-        out=str(out),
-        copied=counts["copied"],
-        present=counts["present"],
-        rows=sum(folder.rows for folder in target.folders()),
-        duplicates=sum(folder.rows - count_unique(folder) for folder in target.folders()),
-        damaged=damaged,
-    )
-
-
-def count_unique(folder: EncoderFolder) -> int:
-    """Count the sequences in a folder; one that is stored twice counts once."""
-    keys = np.concatenate([np.empty((0, KEY_BYTES), np.uint8), *folder.keys()])
-    return len(distinct_keys(keys)[0])
+    return {
+        "out": str(out),
+        "copied": counts["copied"],
+        "present": counts["present"],
+        "rows": sum(folder.rows for folder in target.folders()),
+        "duplicates": sum(folder.rows - folder.count_unique() for folder in target.folders()),
+        "damaged": damaged,
+    }
 
 
 def refuse_other_poolings(folder: EncoderFolder, into: EncoderFolder) -> None:
-    """All shards of a folder hold the same poolings; others would count as damaged."""
+    """Refuse shards of other poolings, which would count as damaged beside those of `into`."""
     ours, theirs = folder.info.get("layers", []), into.info.get("layers", [])
     if ours != theirs:
         msg = (
@@ -114,7 +73,7 @@ def refuse_other_poolings(folder: EncoderFolder, into: EncoderFolder) -> None:
         raise StoreMismatch(msg)
 
 
-def is_whole(path: Path) -> bool:
+def _is_whole(path: Path) -> bool:
     """Whether a shard is there and its bytes are those that its name says."""
     try:
         check_digest(path)

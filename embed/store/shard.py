@@ -12,7 +12,6 @@ import hashlib
 import math
 import os
 import re
-import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -28,6 +27,7 @@ from numpy.typing import NDArray
 from abag import AbagError
 from abag.core.arrays import KEY_BYTES, sort_keys
 from abag.core.messages import first_line
+from abag.core.names import UnsafeFile, open_regular
 from abag.embed.store.filesystem import TRANSIENT
 
 VERSION = 2
@@ -70,20 +70,13 @@ class ArrayType(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """Keys, lengths, vectors and flags of N sequences; made by :func:`open_shard`.
-
-    Attributes
-    ----------
-    attrs : mapping
-        How the vectors were made.
-    arrays : mapping of str to ArrayType
-        ``key`` (N, 16) uint8, ``length`` (N,) int32, one (N, D) float16 or float32 array per
-        pooling, and flags (N,) uint8.
-    """
+    """Keys, lengths, vectors and flags of N sequences; made by :func:`open_shard`."""
 
     path: Path
     attrs: Attrs
+    """How the vectors were made."""
     arrays: Mapping[str, ArrayType]
+    """``key`` (N, 16) uint8, ``length`` (N,) int32, (N, D) floats per pooling, (N,) uint8 flags."""
 
     @property
     def rows(self) -> int:
@@ -108,19 +101,8 @@ class Shard:
     def load(self, name: str, *, start: int = 0, out: NDArray[Any] | None = None) -> NDArray[Any]:
         """Read the rows of one array from `start` on; HDF5 compares them with their checksums.
 
-        Parameters
-        ----------
-        out : ndarray, shape=(n, ...), optional
-            Where to put n rows, converted to its dtype. By default, a new array for all rows.
-
-        Returns
-        -------
-        ndarray, shape=(n, ...)
-
-        Raises
-        ------
-        DamagedShard
-            If the bytes are not those that were written, or a number is not finite.
+        They are put into `out`, converted to its dtype; by default, into a new array.
+        `DamagedShard` if the bytes are not those that were written, or a number is not finite.
         """
         dtype, shape = self.arrays[name]
         if out is None:
@@ -132,7 +114,10 @@ class Shard:
         return out
 
     def fill(self, file: h5py.File, name: str, out: NDArray[Any], start: int = 0) -> bool:
-        """Read rows from `start` on into `out`; return whether they may have a hole."""
+        """Read rows from `start` on into `out`; return whether they may have a hole.
+
+        The file has to be compared with its digest if they may.
+        """
         dataset = _dataset(self.path, file, name)
         if ArrayType(dataset.dtype.str, dataset.shape) != self.arrays[name]:
             raise _damaged(self.path, f"{name!r} has changed")
@@ -166,15 +151,7 @@ class Shard:
 def shard_image(arrays: Mapping[str, NDArray[Any]], attrs: Attrs) -> bytes:
     """Lay out a shard; the same rows in another order give the same bytes.
 
-    Parameters
-    ----------
-    arrays : mapping of str to ndarray
-        As :attr:`Shard.arrays`, each with one row per sequence.
-
-    Raises
-    ------
-    ValueError
-        If the format does not allow an array's name, dtype or shape.
+    `arrays` are as :attr:`Shard.arrays`; ValueError for what the format does not allow.
     """
     _check_arrays({name: ArrayType(a.dtype.str, a.shape) for name, a in arrays.items()})
     order, _ = sort_keys(arrays["key"])
@@ -203,13 +180,7 @@ def shard_name(image: bytes) -> str:
 
 
 def open_shard(path: Path) -> tuple[Shard, NDArray[np.uint8]]:
-    """Inspect a shard, and read its keys, shape (N, 16).
-
-    Raises
-    ------
-    DamagedShard
-        If it is not a shard of this format, or leads out of the file.
-    """
+    """Inspect a shard, and read its keys, shape (N, 16); `DamagedShard` if it is none."""
     with _opened(path) as file:
         shard = _inspect(path, file)
         keys = np.empty(shard.arrays["key"].shape, np.uint8)
@@ -220,12 +191,7 @@ def open_shard(path: Path) -> tuple[Shard, NDArray[np.uint8]]:
 
 
 def check_shard(path: Path) -> None:
-    """Check every byte of a shard.
-
-    Raises
-    ------
-    DamagedShard
-    """
+    """Check every byte of a shard."""
     check_digest(path)
     with _opened(path) as file:
         shard = _inspect(path, file)
@@ -234,44 +200,30 @@ def check_shard(path: Path) -> None:
             shard.fill(file, name, np.empty((shard.rows, width), dtype))
 
 
-def check_digest(path: Path, name: str | None = None) -> None:
-    """Compare the bytes of a shard with its name, or with another name.
-
-    Raises
-    ------
-    DamagedShard
-    """
-    with open_regular(path) as file:
+def check_digest(path: Path) -> None:
+    """Compare the bytes of a shard with its name."""
+    with open_file(path) as file:
         digest = hashlib.file_digest(file, _digest).hexdigest()
-    if f"{digest}.h5" != (name or path.name):
+    if f"{digest}.h5" != path.name:
         raise _damaged(path, "its bytes do not match the digest in its name")
 
 
-def open_regular(path: Path) -> FileIO:
-    """Open a regular file without following links or blocking on pipes.
-
-    Raises
-    ------
-    DamagedShard
-        If the path is not a regular file.
-    """
+def open_file(path: Path) -> FileIO:
+    """Open a file of a store; `DamagedShard` if it is a link, a pipe, a folder, or too large."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except OSError as error:
-        if error.errno in (errno.ELOOP, errno.ENXIO):
-            raise _damaged(path, "a link or a pipe; expected a regular file") from error
-        raise
-    state = os.fstat(fd)
-    if stat.S_ISREG(state.st_mode) and state.st_size <= MAX_ARRAYS * MAX_ARRAY_BYTES:
-        return os.fdopen(fd, "rb", buffering=0)
-    os.close(fd)
-    raise _damaged(path, "not a regular file, or larger than a shard can be")
+        file = open_regular(path)
+    except UnsafeFile as error:
+        raise _damaged(path, "a link, a pipe or a folder; expected a regular file") from error
+    if os.fstat(file.fileno()).st_size > MAX_ARRAYS * MAX_ARRAY_BYTES:
+        file.close()
+        raise _damaged(path, "larger than a shard can be")
+    return file
 
 
 @contextmanager
 def _opened(path: Path) -> Iterator[h5py.File]:
     """Open a shard with HDF5, whose errors mean that it is damaged."""
-    open_regular(path).close()
+    open_file(path).close()
     try:
         with h5py.File(path, "r", locking=False) as file:
             yield file

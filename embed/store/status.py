@@ -1,7 +1,7 @@
 """What a store holds, and how far a run that adds to it is: ``store info``.
 
-A run leaves two notes beside the vectors: what it has to encode, and how fast it was. They only
-inform: one that cannot be written or read, or makes no sense, counts as absent.
+A run leaves two notes beside the vectors: how many sequences it has to encode, and how fast it was.
+They only inform: one that cannot be written or read, or makes no sense, counts as absent.
 """
 
 from __future__ import annotations
@@ -9,17 +9,14 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple, TypedDict, cast
-
-import numpy as np
+from typing import Any
 
 from abag import AbagError
-from abag.core.arrays import KEY_BYTES, distinct_keys
-from abag.core.files import host_name, is_process_alive, partial_owner, write_json
-from abag.core.messages import size_text
+from abag.core.files import host_name, is_process_alive, write_json
+from abag.core.messages import counted, size_text
 from abag.embed.store.encoder_folder import EncoderFolder
 from abag.embed.store.shard import Shard
 from abag.embed.store.spool import spooled_rows
@@ -30,62 +27,18 @@ RUN_FILE = "run.json"
 SPEED_FILE = "speed.json"
 LARGEST = 1e15
 """Numbers from here on are no counts, times or process ids."""
-RECENT_SECONDS = 600.0
-EPOCHS = 50  # of the notebooks that encoded both sequences of every pair in every epoch
+SILENT_SECONDS = 600.0
+"""Time without a commit after which a run on another machine may have ended."""
 _OWN_ATTRS = frozenset(("kind", "encoder", "fingerprint"))
 
 
 # --- notes of a run ------------------------------------------------------------------------------
 
 
-class RunPlan(TypedDict):
-    """What a run of ``abag embed`` has to do for one encoder."""
-
-    table: str
-    rows: int
-    sequences: int
-    """Unique sequences in the table."""
-    to_encode: int
-    """Those that the store did not hold."""
-    residues: int
-    """Of the unique sequences."""
-    residues_to_encode: int
-    residues_of_rows: int
-    """Of all rows: what encoding each row would take."""
-
-
-class RunRecord(RunPlan):
-    """Content of run.json; times are seconds since 1970."""
-
-    started: float
-    encoding_since: float
-    """When encoding began: after reading the table and loading the encoder."""
-    host: str
-    pid: int
-
-
-def start_run(folder: Path, plan: RunPlan) -> None:
-    """Note that this process starts a run that adds to an encoder's folder."""
-    now = round(time.time(), 3)
-    process = {"started": now, "encoding_since": now, "host": host_name(), "pid": os.getpid()}
-    _write(folder / RUN_FILE, {**plan, **process})
-
-
-def start_encoding(folder: Path) -> None:
-    """Note that the latest run begins to encode."""
-    if (record := latest_run(folder)) is not None:
-        _write(folder / RUN_FILE, {**record, "encoding_since": round(time.time(), 3)})
-
-
-def latest_run(folder: Path) -> RunRecord | None:
-    """Return the record of the latest run, if there is one that makes sense."""
-    record = _read(folder / RUN_FILE)
-    for name in RunRecord.__required_keys__:
-        value = record.get(name)
-        is_valid = isinstance(value, int | float) and 0 < value < LARGEST
-        if not (isinstance(value, str) if name in ("table", "host") else is_valid):
-            return None
-    return cast("RunRecord", record)
+def note_run(folder: Path, to_encode: int) -> None:
+    """Note that this process starts to encode sequences into an encoder's folder."""
+    process = {"started": round(time.time(), 3), "host": host_name(), "pid": os.getpid()}
+    _write(folder / RUN_FILE, {"to_encode": to_encode, **process})
 
 
 def note_speed(folder: Path, residues: int, seconds: float, device: str) -> None:
@@ -96,20 +49,19 @@ def note_speed(folder: Path, residues: int, seconds: float, device: str) -> None
 
 def residues_per_s(folder: Path) -> float | None:
     """Return the speed of the latest run that encoded, if there was one."""
-    speed = _read(folder / SPEED_FILE)
-    try:
-        per_s = float(speed["residues"]) / float(speed["seconds"])
-    except (ValueError, KeyError, TypeError, ArithmeticError):
-        return None
-    return per_s if 0 < per_s < LARGEST else None
+    speed = _read(folder / SPEED_FILE, "residues", "seconds")
+    return speed["residues"] / speed["seconds"] if speed else None
 
 
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        value = read_json(path)
-    except (OSError, AbagError):
-        return {}
-    return value if isinstance(value, dict) else {}
+def _read(path: Path, *numbers: str) -> dict[str, Any]:
+    """Read a note; empty if one of its numbers is not positive."""
+    with suppress(OSError, AbagError):
+        note = read_json(path)
+        if isinstance(note, dict) and all(
+            isinstance(note.get(name), int | float) and 0 < note[name] < LARGEST for name in numbers
+        ):
+            return note
+    return {}
 
 
 def _write(path: Path, value: object) -> None:
@@ -120,197 +72,91 @@ def _write(path: Path, value: object) -> None:
 # --- content and progress ------------------------------------------------------------------------
 
 
-class StoreProgress(TypedDict):
-    """How far the latest run into an encoder's folder is."""
+def info(store: Store) -> dict[str, Any]:
+    """Return what ``abag store info --json`` prints: the content of a store.
 
-    table: str
-    rows: int
-    sequences: int
-    """Unique sequences in the table."""
-    to_encode: int
-    """Sequences that were missing when the run began."""
-    encoded: int
-    """Sequences that were committed since."""
-    state: str
-    """running, finished, stopped, or unknown: started on another machine and silent since."""
-    process: str
-    """host:pid."""
-    sequences_per_s: float | None
-    """Over the ten minutes before the last commit."""
-    residues_per_s: float | None
-    """Over the ten minutes before the last commit."""
-    seconds_left: float | None
-    factor: float
-    """Residues of encoding every pair in 50 epochs, relative to encoding each sequence once."""
-    seconds_spared: float | None
-
-
-class EncoderInfo(TypedDict):
-    """What a store holds of one encoder."""
-
-    folder: str
-    kind: str
-    encoder: str
-    fingerprint: str
-    rows: int
-    unique: int
-    shards: int
-    bytes: int
-    poolings: dict[str, int]
-    """Vector width of each pooling."""
-    values: dict[str, int]
-    """Rows per number format."""
-    attrs: dict[str, dict[str, int]]
-    """Rows per value of each attribute."""
-    newest_seconds_ago: float | None
-    oldest_seconds_ago: float | None
-    rows_in_last_10_minutes: int
-    writing: list[str]
-    """Processes that are writing a shard, as host:pid."""
-    progress: StoreProgress | None
-    damaged: list[str]
-
-
-class StoreInfo(TypedDict):
-    """The keys of ``abag store info --json``."""
-
-    path: str
-    rows: int
-    bytes: int
-    encoders: list[EncoderInfo]
-    waiting: int
-    """Sequences in the local spools for the store."""
-    damaged: list[str]
-
-
-def info(store: Store) -> StoreInfo:
-    """Describe the content of a store.
-
-    Raises
-    ------
-    StoreUnreachable
+    `waiting` counts sequences in the local spools for the store. For each encoder, `poolings` are
+    their widths, and `values` and `attrs` count rows per number format and value of an attribute.
     """
     encoders = [_encoder_info(folder) for folder in store.folders()]
-    return StoreInfo(
-        path=str(store.path),
-        rows=sum(e["rows"] for e in encoders),
-        bytes=sum(e["bytes"] for e in encoders),
-        encoders=encoders,
-        waiting=spooled_rows(store.path),
-        damaged=[what for _, what in store.damaged],
-    )
+    return {
+        "path": str(store.path),
+        "rows": sum(encoder["rows"] for encoder in encoders),
+        "bytes": sum(encoder["bytes"] for encoder in encoders),
+        "encoders": encoders,
+        "waiting": spooled_rows(store.path),
+        "damaged": [what for _, what in store.damaged],
+    }
 
 
-class _Commit(NamedTuple):
-    """A shard, and when it was committed."""
-
-    at: float
-    block: Shard
-
-
-def _encoder_info(folder: EncoderFolder) -> EncoderInfo:
-    blocks = folder.shards()
-    commits = [_Commit(block.path.stat().st_mtime, block) for block in blocks]
-    now = time.time()
-    keys = np.concatenate([np.empty((0, KEY_BYTES), np.uint8), *folder.keys()])
-    ages = [round(now - commit.at, 1) for commit in commits]
-    owners = filter(None, (partial_owner(path) for path in folder.path.glob("*.partial")))
-    return EncoderInfo(
-        folder=folder.path.name,
-        kind=folder.kind,
-        encoder=folder.name,
-        fingerprint=folder.fingerprint,
-        rows=sum(block.rows for block in blocks),
-        unique=len(distinct_keys(keys)[0]),
-        shards=len(blocks),
-        bytes=sum(array.nbytes for block in blocks for array in block.arrays.values()),
-        poolings=blocks[0].widths if blocks else {},
-        values=_rows_by(blocks, [block.number_format for block in blocks]),
-        attrs={
-            name: _rows_by(blocks, [block.attrs.get(name) for block in blocks])
-            for name in sorted({name for block in blocks for name in block.attrs} - _OWN_ATTRS)
-        },
-        newest_seconds_ago=min(ages, default=None),
-        oldest_seconds_ago=max(ages, default=None),
-        rows_in_last_10_minutes=_rows(c for c in commits if now - c.at < RECENT_SECONDS),
-        writing=sorted({f"{host}:{pid}" for host, pid in owners}),
-        progress=_progress(folder.path, commits, now),
-        damaged=[what for _, what in folder.damaged],
-    )
+def _encoder_info(folder: EncoderFolder) -> dict[str, Any]:
+    shards, now = folder.shards(), time.time()
+    commits = [(shard.path.stat().st_mtime, shard.rows) for shard in shards]
+    names = sorted({name for shard in shards for name in shard.attrs} - _OWN_ATTRS)
+    return {
+        "folder": folder.path.name,
+        "kind": folder.kind,
+        "encoder": folder.name,
+        "fingerprint": folder.fingerprint,
+        "rows": sum(shard.rows for shard in shards),
+        "unique": folder.count_unique(),
+        "shards": len(shards),
+        "bytes": sum(array.nbytes for shard in shards for array in shard.arrays.values()),
+        "poolings": shards[0].widths if shards else {},
+        "values": _rows_by(shards, [shard.number_format for shard in shards]),
+        "attrs": {n: _rows_by(shards, [shard.attrs.get(n) for shard in shards]) for n in names},
+        "newest_seconds_ago": min((round(now - at, 1) for at, _ in commits), default=None),
+        "progress": _progress(folder.path, commits, now),
+        "damaged": [what for _, what in folder.damaged],
+    }
 
 
-def _rows_by(blocks: Sequence[Shard], values: Sequence[object]) -> dict[str, int]:
-    """Count rows per value; there is one value per block."""
+def _rows_by(shards: Sequence[Shard], values: Sequence[object]) -> dict[str, int]:
+    """Count rows per value; there is one value per shard."""
     rows: Counter[str] = Counter()
-    for block, value in zip(blocks, values, strict=True):
-        rows[str(value)] += block.rows
+    for shard, value in zip(shards, values, strict=True):
+        rows[str(value)] += shard.rows
     return dict(rows)
 
 
-def _progress(folder: Path, commits: Sequence[_Commit], now: float) -> StoreProgress | None:
-    """Compare what the latest run has to do with what was committed since it started."""
-    run = latest_run(folder)
-    if run is None:
+def _progress(
+    folder: Path, commits: Sequence[tuple[float, int]], now: float
+) -> dict[str, Any] | None:
+    """Compare what the latest run has to do with the rows committed since it started.
+
+    Its state is running, finished, stopped, or unknown: on another machine and silent since.
+    """
+    run = _read(folder / RUN_FILE, "to_encode", "started", "pid")
+    if not run:
         return None
-    started = run["started"]
-    since = sorted((c for c in commits if c.at >= started - 1), key=lambda c: c.at)  # coarse clocks
-    newest = since[-1].at if since else started
-    encoded = min(run["to_encode"], _rows(since))
-    # with several commits, the time before the first does not count: it includes the start
-    begin = max(run["encoding_since"], newest - RECENT_SECONDS)
-    recent = [commit for commit in since if commit.at >= begin]
-    if len(recent) > 1:
-        begin, recent = recent[0].at, recent[1:]
-    seconds = newest - begin
-    speed = _residues(recent) / seconds if seconds > 0 else None
-    state, left = _state(run, encoded, now - newest), None
-    if speed and state == "running":
-        residues_left = run["residues_to_encode"] - _residues(since)
-        left = round(max(0.0, residues_left / speed - (now - newest)), 1)
-    every_epoch = EPOCHS * run["residues_of_rows"]
-    return StoreProgress(
-        table=run["table"],
-        rows=run["rows"],
-        sequences=run["sequences"],
-        to_encode=run["to_encode"],
-        encoded=encoded,
-        state=state,
-        process=f"{run['host']}:{run['pid']}",
-        sequences_per_s=round(_rows(recent) / seconds, 2) if speed else None,
-        residues_per_s=round(speed, 1) if speed else None,
-        seconds_left=left,
-        factor=round(every_epoch / run["residues"], 1),
-        seconds_spared=round((every_epoch - run["residues"]) / speed, 1) if speed else None,
-    )
-
-
-def _rows(commits: Iterable[_Commit]) -> int:
-    return sum(commit.block.rows for commit in commits)
-
-
-def _residues(commits: Iterable[_Commit]) -> int:
-    return sum(int(commit.block.load("length").sum(dtype=np.int64)) for commit in commits)
-
-
-def _state(run: RunRecord, encoded: int, silent_seconds: float) -> str:
-    if encoded >= run["to_encode"]:
-        return "finished"
-    if run["host"] == host_name():
-        return "running" if is_process_alive(run["pid"]) else "stopped"
-    return "running" if silent_seconds < RECENT_SECONDS else "unknown"
+    started, to_encode = float(run["started"]), int(run["to_encode"])
+    since = [(at, rows) for at, rows in commits if at >= started - 1]  # coarse clocks
+    newest = max((at for at, _ in since), default=started)
+    encoded = min(to_encode, sum(rows for _, rows in since))
+    if encoded >= to_encode:
+        state = "finished"
+    elif run.get("host") == host_name():
+        state = "running" if is_process_alive(int(run["pid"])) else "stopped"
+    else:
+        state = "running" if now - newest < SILENT_SECONDS else "unknown"
+    return {
+        "to_encode": to_encode,
+        "encoded": encoded,
+        "state": state,
+        "process": f"{run.get('host')}:{run['pid']}",
+        "sequences_per_s": round(encoded / (newest - started), 2) if newest > started else None,
+    }
 
 
 # --- text ----------------------------------------------------------------------------------------
 
 
-def describe(store: StoreInfo) -> Iterator[str]:
-    """Yield the lines that ``abag store info`` prints."""
-    encoders = store["encoders"]
-    yield (
-        f"{store['path']}: {store['rows']:,} vectors of {len(encoders)} encoders, "
-        f"{size_text(store['bytes'])}"
-    )
-    for encoder in encoders:
+def describe(store: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the lines that ``abag store info`` prints: a short block per encoder."""
+    encoders = counted(len(store["encoders"]), "encoder")
+    size = size_text(store["bytes"])
+    yield f"{store['path']}: {store['rows']:,} vectors of {encoders}, {size}"
+    for encoder in store["encoders"]:
         yield from _describe_encoder(encoder)
     if store["waiting"]:
         yield (
@@ -321,49 +167,28 @@ def describe(store: StoreInfo) -> Iterator[str]:
         yield f"damaged: {what}"
 
 
-def _describe_encoder(encoder: EncoderInfo) -> Iterator[str]:
-    yield ""
-    duplicates = encoder["rows"] - encoder["unique"]
+def _describe_encoder(encoder: Mapping[str, Any]) -> Iterator[str]:
+    repeated = encoder["rows"] - encoder["unique"]
     yield (
         f"{encoder['kind']} · {encoder['encoder']} ({encoder['fingerprint'][:8]}): "
-        f"{encoder['unique']:,} sequences in "
-        f"{encoder['shards']:,} shard{'s' * (encoder['shards'] != 1)}, "
-        f"{size_text(encoder['bytes'])}" + (f"; {duplicates:,} stored twice" if duplicates else "")
+        f"{encoder['unique']:,} sequences in {counted(encoder['shards'], 'shard')}"
+        + (f"; {repeated:,} stored twice" if repeated else "")
     )
-    if encoder["poolings"]:
+    if encoder["newest_seconds_ago"] is not None:
         poolings = ", ".join(f"{name} {width}" for name, width in encoder["poolings"].items())
         attrs = (encoder["attrs"].get(name, {}) for name in ("precision", "device"))
-        made = [*encoder["values"], *(value for counts in attrs for value in counts)]
-        yield f"  {poolings} · {', '.join(made)}"
-    if encoder["newest_seconds_ago"] is not None:
-        writers = ", ".join(encoder["writing"])
-        yield f"  last commit {duration_text(encoder['newest_seconds_ago'])} ago" + (
-            f", written by {writers}" if writers else ""
+        made = ", ".join([*encoder["values"], *(value for counts in attrs for value in counts)])
+        ago = duration_text(encoder["newest_seconds_ago"])
+        yield f"  {poolings} · {made} · last commit {ago} ago"
+    run = encoder["progress"]
+    if run and run["state"] != "finished":
+        speed = f", {run['sequences_per_s']:,.1f} per second" if run["sequences_per_s"] else ""
+        yield (
+            f"  {run['state']} ({run['process']}): {run['encoded']:,} of {run['to_encode']:,} "
+            f"sequences encoded ({run['encoded'] / run['to_encode']:.0%}){speed}"
         )
-    if encoder["progress"]:
-        yield from _describe_progress(encoder["progress"])
     for what in encoder["damaged"]:
         yield f"  damaged: {what}"
-
-
-def _describe_progress(run: StoreProgress) -> Iterator[str]:
-    share = run["encoded"] / run["to_encode"] if run["to_encode"] else 1.0
-    yield (
-        f"  {run['table']}: {run['encoded']:,} of {run['to_encode']:,} sequences encoded "
-        f"({share:.0%}), {run['state']}"
-        + (f" ({run['process']})" if run["state"] in ("running", "unknown") else "")
-    )
-    if run["residues_per_s"]:
-        left = run["seconds_left"]
-        yield (
-            f"  {run['sequences_per_s']:,.1f} sequences/s, {run['residues_per_s']:,.0f} residues/s "
-            "over its last minutes" + (f"; {duration_text(left)} left" if left is not None else "")
-        )
-    spared = run["seconds_spared"]
-    yield (
-        f"  {run['factor']:,.0f} times less than encoding each of {run['rows']:,} rows in each of "
-        f"{EPOCHS} epochs" + (f", which would take {duration_text(spared)} more" if spared else "")
-    )
 
 
 def duration_text(seconds: float) -> str:

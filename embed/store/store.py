@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 import abag
 from abag import AbagError
-from abag.core.files import Files
 from abag.core.messages import say
 from abag.core.names import UnsafeFile
 from abag.core.options import user_path
@@ -42,11 +41,10 @@ from abag.embed.store.store_files import (
     STORE_FILE,
     STORE_MARK,
     check_encoder_info,
-    create_store,
+    create_encoder_folder,
     folder_name,
     read_encoder_info,
     read_json,
-    read_or_create_info,
 )
 
 
@@ -76,11 +74,10 @@ class Store:
     Methods raise StoreUnreachable if the file system fails.
     """
 
-    def __init__(self, path: Path, *, files: Files | None = None) -> None:
+    def __init__(self, path: Path) -> None:
         self.path = path
         self.damaged: list[tuple[Path, str]] = []
         """Path of each encoder folder that is skipped, and the reason."""
-        self._files = files or Files()
         self._folders: dict[str, EncoderFolder] = {}
 
     def __repr__(self) -> str:
@@ -105,8 +102,7 @@ class Store:
 
     def _open_folder(self, path: Path) -> None:
         try:
-            info = read_encoder_info(path)
-            self._folders[path.name] = EncoderFolder(path, info, files=self._files)
+            self._folders[path.name] = EncoderFolder(path, read_encoder_info(path))
         except DamagedShard as error:
             if (path, str(error)) not in self.damaged:
                 self.damaged.append((path, str(error)))
@@ -143,10 +139,8 @@ class Store:
     def create_folder(self, kind: Kind, info: Mapping[str, object]) -> EncoderFolder:
         """Return the folder of an encoder; create it if it is new.
 
-        Parameters
-        ----------
-        info : mapping
-            Content of encoder.json; at least ``name`` and ``fingerprint`` (32 hex digits).
+        `info` is the content of encoder.json: at least ``name`` and ``fingerprint`` (32 hexadecimal
+        digits).
 
         Raises
         ------
@@ -158,14 +152,12 @@ class Store:
             If the folder is a link.
         """
         path, known = self._folder_of(kind, info)
-        if not access(self.path, partial(_is_store, self.path)):
-            access(self.path, partial(create_store, self.path, self._files))
-        known = access(path, partial(read_or_create_info, path, known, self._files))
+        known = access(path, partial(_read_or_create_info, path, known))
         fingerprint = info["fingerprint"]
         if known["fingerprint"] != fingerprint:
             msg = f"{path}: holds fingerprint {known['fingerprint']}; expected {fingerprint}."
             raise StoreMismatch(msg)
-        return self._folders.setdefault(path.name, EncoderFolder(path, known, files=self._files))
+        return self._folders.setdefault(path.name, EncoderFolder(path, known))
 
     def find_folder(self, kind: Kind, info: Mapping[str, object]) -> EncoderFolder:
         """Return the folder of an encoder as :meth:`create_folder`, but write nothing to the disk.
@@ -225,7 +217,7 @@ class Store:
         return abag.dataset(self, table, **options)
 
 
-def open_store(path: Path | str, *, create: bool = False, files: Files | None = None) -> Store:
+def open_store(path: Path | str, *, create: bool = False) -> Store:
     """Open a store.
 
     Parameters
@@ -241,11 +233,11 @@ def open_store(path: Path | str, *, create: bool = False, files: Files | None = 
     StoreUnreachable
         If the path cannot be read, or is for a Drive that is not mounted.
     """
-    path, files = user_path(path, "store"), files or Files()
-    return access(path, lambda: _open(path, files, create=create))
+    path = user_path(path, "store")
+    return access(path, lambda: _open(path, create=create))
 
 
-def _open(path: Path, files: Files, *, create: bool) -> Store:
+def _open(path: Path, *, create: bool) -> Store:
     if path.exists() and not path.is_dir():
         msg = f"{path}: is a file; expected the folder of a store. If it is an archive, unpack it."
         raise NotAStore(msg)
@@ -269,7 +261,7 @@ def _open(path: Path, files: Files, *, create: bool) -> Store:
                 f"drive.mount({str(COLAB_DRIVE)!r})"
             )
             raise StoreUnreachable(msg)
-    return Store(path, files=files)
+    return Store(path)
 
 
 def _is_store(path: Path) -> bool:
@@ -281,6 +273,15 @@ def _is_store(path: Path) -> bool:
         msg = f"{path / STORE_FILE}: {mark}; {OTHER_VERSION}"
         raise NotAStore(msg)
     return True
+
+
+def _read_or_create_info(path: Path, info: dict[str, Any]) -> dict[str, Any]:
+    """Return the content of encoder.json; write it if it is missing or damaged."""
+    try:
+        return read_encoder_info(path)
+    except DamagedShard:
+        create_encoder_folder(path, info)
+        return info
 
 
 def _is_encoder_folder(path: Path) -> bool:
@@ -323,12 +324,6 @@ def folder_with(
     """Find the folder that holds a vector of every sequence of a table.
 
     Without `encoder`, the only encoder of this kind in the store is used.
-
-    Raises
-    ------
-    VectorsMissing
-        If a sequence has no vector in the store.
-    NoSuchEncoder, AmbiguousEncoder
     """
     sequences = table.sequences[kind]
     folder = store.folder(kind, encoder)

@@ -1,4 +1,4 @@
-"""The files of a store that are not shards: their names, and how they are created."""
+"""The files of a store that are not shards: their names, and how they are read and created."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from pathlib import Path, PurePosixPath
 from typing import Any, cast
 
 from abag import AbagError
-from abag.core.files import Files, json_bytes, make_folder, write_bytes, write_json
+from abag.core.files import json_bytes, make_folder, write_bytes, write_json
 from abag.core.names import check_names, read_inside
 from abag.embed.sequences.chains import KINDS
-from abag.embed.store.shard import DamagedShard, open_regular
+from abag.embed.store.shard import DamagedShard, open_file
 
 STORE_FILE = "abag-store.json"
 ENCODER_FILE = "encoder.json"
@@ -47,35 +47,17 @@ class PrivatePath(AbagError):
     """A file that is to be shared contains a path of this machine."""
 
 
-def create_store(root: Path, files: Files) -> None:
-    """Make a folder a store."""
-    make_folder(root, files)
-    write_json(root / STORE_FILE, STORE_MARK, files=files)
-
-
-def create_encoder_folder(path: Path, info: Mapping[str, object], files: Files) -> None:
-    """Create the folder for the vectors of one encoder."""
-    make_folder(path, files)
-    write_json(path / ENCODER_FILE, info, files=files)
-
-
-def read_or_create_info(path: Path, info: dict[str, Any], files: Files) -> dict[str, Any]:
-    """Return the content of encoder.json; write it if it is missing or damaged."""
-    try:
-        return read_encoder_info(path)
-    except DamagedShard:
-        create_encoder_folder(path, info, files)
-        return info
+def create_encoder_folder(path: Path, info: Mapping[str, object]) -> None:
+    """Create the folder for the vectors of one encoder, and the store above it."""
+    make_folder(path.parent)
+    if not (path.parent / STORE_FILE).exists():  # first: it tells a store from any other folder
+        write_json(path.parent / STORE_FILE, STORE_MARK)
+    make_folder(path)
+    write_json(path / ENCODER_FILE, info)
 
 
 def read_encoder_info(path: Path) -> dict[str, Any]:
-    """Read the encoder.json of an encoder folder.
-
-    Raises
-    ------
-    DamagedShard
-        If the path is not a folder, or its encoder.json is missing or belongs elsewhere.
-    """
+    """Read the encoder.json of a folder; `DamagedShard` if it has none that belongs there."""
     if path.is_symlink() or not path.is_dir():
         msg = f"{path}: is not a folder."
         raise DamagedShard(msg)
@@ -93,12 +75,7 @@ def folder_name(info: Mapping[str, object]) -> str:
 
 
 def check_encoder_info(path: Path, info: object) -> dict[str, Any]:
-    """Return the content of encoder.json if it is valid and agrees with the folder's name.
-
-    Raises
-    ------
-    DamagedShard
-    """
+    """Return the content of encoder.json if it is valid and agrees with the folder's name."""
     if isinstance(info, dict) and isinstance(info.get("name"), str):
         known = FOLDER_NAME.fullmatch(path.name) and path.name == folder_name(info)
         if known and _FINGERPRINT.fullmatch(str(info.get("fingerprint"))):
@@ -112,14 +89,8 @@ def check_encoder_info(path: Path, info: object) -> dict[str, Any]:
 
 
 def read_json(path: Path) -> object:
-    """Read a JSON file of at most 1 MiB.
-
-    Raises
-    ------
-    DamagedShard
-        If it is not a regular file, or not valid JSON.
-    """
-    with open_regular(path) as file:
+    """Read at most 1 MiB of JSON from a regular file; `DamagedShard` if it is something else."""
+    with open_file(path) as file:
         text = file.read(MAX_JSON_BYTES)
     try:
         return cast("object", json.loads(text))
@@ -131,32 +102,18 @@ def read_json(path: Path) -> object:
 # --- the copy of an adapter, beside the vectors made with it --------------------------------------
 
 
-def write_adapter_files(
-    folder: Path, contents: Mapping[str, bytes], files: Files | None = None
-) -> None:
-    """Write an adapter's files, by path, into an encoder's folder; existing files are kept.
-
-    Raises
-    ------
-    UnsafeFile
-        If a path is not that of an adapter's file.
-    """
+def write_adapter_files(folder: Path, contents: Mapping[str, bytes]) -> None:
+    """Write an adapter's files, by path, into an encoder's folder; existing files are kept."""
     check_names(folder, contents, ADAPTER_PATHS)
     for name, content in contents.items():
         path = folder / name
-        make_folder(path.parent, files)
+        make_folder(path.parent)
         if not path.exists():
-            write_bytes(path, content, files=files)
+            write_bytes(path, content)
 
 
 def read_adapter_files(folder: Path) -> dict[str, bytes]:
-    """Read an adapter's files from an encoder's folder, by path; empty without an adapter.
-
-    Raises
-    ------
-    UnsafeFile
-        If one of them is a link.
-    """
+    """Read an adapter's files from an encoder's folder, by path; empty without an adapter."""
     contents = {}
     for name in ADAPTER_PATHS:
         with suppress(FileNotFoundError):
@@ -174,15 +131,7 @@ def public_origin(origin: str) -> str:
 
 
 def public_adapter_files(where: Path, files: Mapping[str, bytes]) -> dict[str, bytes]:
-    """Return an adapter's files by path, with the part of adapter.json that readers need.
-
-    Raises
-    ------
-    PrivatePath
-        If the encoder is a folder of this machine: its path is part of the adapter's digest.
-    AdapterDamaged
-        If a file cannot be read.
-    """
+    """Return an adapter's files by path, with the part of adapter.json that readers need."""
     try:
         return {name: _public(where, name, content) for name, content in files.items()}
     except (ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
@@ -193,7 +142,13 @@ def public_adapter_files(where: Path, files: Mapping[str, bytes]) -> dict[str, b
 def _public(where: Path, name: str, content: bytes) -> bytes:
     last = PurePosixPath(name).name
     if last == ADAPTER_FILE:
-        return _public_adapter_record(json.loads(content))
+        record = json.loads(content)
+        sides = {
+            kind: {**side, "encoder": public_origin(str(side["encoder"]))}
+            for kind, side in record["sides"].items()
+        }
+        kept = {name: record[name] for name in ("format", "version", "name")}
+        return json_bytes({**kept, "sides": sides})
     if last == CONFIG_FILE:
         origin = str(json.loads(content)["base_model_name_or_path"])
         if public_origin(origin) != origin:
@@ -203,12 +158,3 @@ def _public(where: Path, name: str, content: bytes) -> bytes:
             )
             raise PrivatePath(msg)
     return content
-
-
-def _public_adapter_record(record: Mapping[str, Any]) -> bytes:
-    sides = {
-        kind: {**side, "encoder": public_origin(str(side["encoder"]))}
-        for kind, side in record["sides"].items()
-    }
-    kept = {name: record[name] for name in ("format", "version", "name")}
-    return json_bytes({**kept, "sides": sides})

@@ -1,8 +1,8 @@
 """Write vectors to a store on a background thread, while the encoder continues.
 
 The thread collects added vectors into shards and commits them. A shard that the store does not
-accept goes into a spool on the local disk, and is tried again at each commit and in the end. A
-writer that has to give up stops the run with its own error.
+accept goes into the local spool, and is tried again at each commit and in the end. A writer that
+has to give up stops the run with its own error.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from abag import AbagError
-from abag.core.files import Files, sweep_partials, write_bytes
+from abag.core.files import sweep_partials, write_bytes
 from abag.core.messages import say
 from abag.embed.store.filesystem import RETRY_SECONDS, StoreUnreachable, access
 from abag.embed.store.shard import Attrs, is_finite, shard_image, shard_name
-from abag.embed.store.spool import Spool
+from abag.embed.store.spool import publish_shard, spool_of, spool_shard
 
 COMMIT_ROWS = 4096
 QUEUED_COMMITS = 4  # shards' worth of added vectors before add() blocks
@@ -42,12 +42,8 @@ class ShardWriter:
     """Collects vectors and commits them as shards on a thread of its own.
 
     Made by `EncoderFolder.writer`; a context manager. Leaving the block, also by an exception or
-    a signal, commits everything that was added.
-
-    Attributes
-    ----------
-    committed : int
-        Sequences in the store, of those added.
+    a signal, commits everything that was added. `committed` counts the added sequences that are in
+    the store.
     """
 
     def __init__(
@@ -59,19 +55,18 @@ class ShardWriter:
         commit_seconds: float,
         commit_rows: int,
         retry_seconds: float = RETRY_SECONDS,
-        files: Files | None = None,
     ) -> None:
         self.committed = 0
-        self._folder, self._attrs, self._files = folder, dict(attrs), files or Files()
+        self._folder, self._info, self._attrs = folder, info, dict(attrs)
         self._commit_seconds, self._commit_rows = commit_seconds, commit_rows
         self._retry_seconds = retry_seconds
         self._added: deque[tuple[float, NamedArrays]] = deque()
         self._added_rows = self._received = 0
-        self._spool = Spool(folder, info)
+        self._spooled: dict[Path, int] = {}  # rows of this writer's shards in the spool
         self._closing = False
         self._error: BaseException | None = None
         self._changed = threading.Condition()
-        sweep_partials(folder, self._files)
+        sweep_partials(folder)
         # the thread's messages go where this thread's go
         self._thread = threading.Thread(
             target=copy_context().run, args=(self._run,), name="abag-writer", daemon=True
@@ -87,26 +82,10 @@ class ShardWriter:
         poolings: Mapping[str, NDArray[np.floating[Any]]],
         flags: Mapping[str, NDArray[np.uint8]] | None = None,
     ) -> None:
-        """Queue the vectors of some sequences; blocks while too many are uncommitted.
+        """Queue the vectors of n sequences; blocks while too many are uncommitted.
 
-        Parameters
-        ----------
-        keys : ndarray, shape=(n, 16), dtype=uint8
-        lengths : ndarray, shape=(n,), dtype=int32
-            Residues.
-        poolings : mapping of str to ndarray, each shape=(n, D), dtype=float16 or float32
-        flags : mapping of str to ndarray, each shape=(n,), dtype=uint8, optional
-
-        Raises
-        ------
-        NotFinite
-            If a value is infinite or NaN.
-        ValueError
-            If the arrays differ in length.
-        RuntimeError
-            If the writer is closed.
-        AbagError, OSError
-            If the writer has stopped because it cannot commit.
+        Poolings are (n, D), float16 or float32; keys, residues and flags have n rows, too. An
+        error of the thread is raised here.
         """
         arrays = _as_arrays(keys, lengths, poolings, flags or {})
         if not len(keys):
@@ -139,22 +118,16 @@ class ShardWriter:
                 error.add_note(str(own))
 
     def close(self, *, patience: float | None = None) -> None:
-        """Commit the rest and end the thread; give up after `patience` seconds, if given.
-
-        Raises
-        ------
-        AbagError, OSError
-            If the writer cannot commit.
-        """
+        """Commit the rest and end the thread; give up after `patience` seconds, if given."""
         with self._changed:
             self._closing = True
             if patience is not None:
                 self._retry_seconds = min(patience, self._retry_seconds)
             self._changed.notify_all()
         while self._thread.is_alive():
-            before = self.committed, self._spool.rows
+            before = self.committed, len(self._spooled)
             self._thread.join(HANG_SECONDS if patience is None else patience + 0.5)
-            stands_still = patience is not None or before == (self.committed, self._spool.rows)
+            stands_still = patience is not None or before == (self.committed, len(self._spooled))
             if self._thread.is_alive() and stands_still:  # in a call that cannot be interrupted
                 problem = "does not respond"
                 raise self._unreachable(problem)
@@ -167,12 +140,12 @@ class ShardWriter:
     def _unreachable(self, problem: str) -> StoreUnreachable:
         """Return the error that says where uncommitted sequences are, and what to do."""
         msg = f"{self._folder}: {problem}; expected a writable store."
-        spooled = self._spool.rows
+        spooled = sum(list(self._spooled.values()))  # the other thread may change it
         if spooled:
             msg += (
                 f" Of this run, {self.committed} sequences are committed and {spooled} are kept in "
-                f"{self._spool.path}. When the store is available, run the same command again on "
-                "this machine."
+                f"{spool_of(self._folder)}. When the store is available, run the same command "
+                "again on this machine."
             )
         if lost := self._received - self.committed - spooled:
             msg += f" {lost} sequences could not be kept and have to be encoded again."
@@ -188,7 +161,6 @@ class ShardWriter:
         except BaseException as error:  # noqa: BLE001 -- raised by add() or close()
             self._error = error
         finally:
-            self._spool.close()
             with self._changed:
                 self._changed.notify_all()
 
@@ -197,31 +169,36 @@ class ShardWriter:
         rows, image = len(arrays["key"]), shard_image(arrays, self._attrs)
         name = shard_name(image)
         try:
-            self._publish_spool()
-            write_bytes(self._folder / name, image, files=self._files)
+            self._publish_spooled()
+            write_bytes(self._folder / name, image)
             self.committed += rows
         except OSError as error:
-            is_first = not self._spool.rows
+            is_first = not self._spooled
             try:
-                self._spool.keep(name, image, rows)
+                self._spooled[spool_shard(self._folder, self._info, name, image, rows)] = rows
             except OSError as local:
                 problem = f"cannot be written to ({error}), nor can the local spool ({local})"
                 raise self._unreachable(problem) from error
             if is_first:
                 say(
                     f"{self._folder}: cannot be written to ({error}); trying again at each commit. "
-                    f"Until then, finished shards are kept in {self._spool.path}."
+                    f"Until then, finished shards are kept in {spool_of(self._folder)}."
                 )
 
-    def _publish_spool(self) -> None:
-        if self._spool.rows:
-            for rows in self._spool.publish(self._files):
+    def _publish_spooled(self) -> None:
+        """Move this writer's spooled shards into the store, unless another process did."""
+        if not self._spooled:
+            return
+        for shard, rows in [*self._spooled.items()]:
+            stored = self._folder / shard.name.partition("-")[2]
+            if publish_shard(shard, self._folder) or stored.exists():
                 self.committed += rows
-            say(f"{self._folder}: is writable again.")
+            del self._spooled[shard]
+        say(f"{self._folder}: is writable again.")
 
     def _empty_spool(self) -> None:
         try:
-            access(self._folder, self._publish_spool, seconds=self._retry_seconds)
+            access(self._folder, self._publish_spooled, seconds=self._retry_seconds)
         except StoreUnreachable as error:
             problem = f"cannot be written to ({error.__cause__})"
             raise self._unreachable(problem) from error
@@ -232,15 +209,14 @@ class ShardWriter:
     def _take(self) -> NamedArrays | None:
         """Wait until a shard is due and return its arrays; None after the last."""
         with self._changed:
-            while True:
-                wait_s = 3600.0
+            while self._added or not self._closing:
+                wait_s = None
                 if self._added:
                     wait_s = self._added[0][0] + self._commit_seconds - time.monotonic()
                     if self._closing or self._added_rows >= self._commit_rows or wait_s <= 0:
                         return self._cut()
-                elif self._closing:
-                    return None
-                self._changed.wait(min(wait_s, 3600.0))
+                self._changed.wait(wait_s)
+        return None
 
     def _cut(self) -> NamedArrays:
         """Take the rows of one shard from what was added."""
@@ -276,17 +252,13 @@ def _as_arrays(
         msg = f"unequal lengths: { {n: a.shape for n, a in arrays.items()} }"
         raise ValueError(msg)
     for name in poolings:
-        _refuse_not_finite(name, arrays[name])
+        values = arrays[name]
+        if not is_finite(values):
+            rows = int((~np.isfinite(values).all(axis=1)).sum())
+            remedy = "--store-dtype float32" if values.dtype == np.float16 else "--precision fp32"
+            msg = (
+                f"store: {rows} of {len(values)} {name!r} vectors contain infinity or NaN as "
+                f"{values.dtype.name}; expected finite values. Use {remedy}."
+            )
+            raise NotFinite(msg)
     return arrays
-
-
-def _refuse_not_finite(name: str, values: NDArray[Any]) -> None:
-    if not is_finite(values):
-        rows = int((~np.isfinite(values).all(axis=1)).sum())
-        is_half = values.dtype == np.float16
-        remedy = "--store-dtype float32" if is_half else "--precision fp32"
-        msg = (
-            f"store: {rows} of {len(values)} {name!r} vectors contain infinity or NaN as "
-            f"{values.dtype.name}; expected finite values. Use {remedy}."
-        )
-        raise NotFinite(msg)

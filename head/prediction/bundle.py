@@ -39,6 +39,8 @@ from abag.embed.sequences.options import AntibodyRegion  # read by get_type_hint
 from abag.head.models.pair_model import PairVectors
 from abag.head.models.registry import MODELS
 from abag.head.prediction.predictor import (
+    RECORD,
+    WEIGHTS,
     EmbedFunction,
     Part,
     Predictor,
@@ -129,7 +131,6 @@ def parse_record(kind: Any, value: Any, where: str = "the record") -> Any:  # no
     return value
 
 
-WEIGHTS, RECORD = "weights.safetensors", "predictor.json"
 _MISMATCHES = (TypeError, LookupError, ValueError, RuntimeError, ArithmeticError, BadOption)
 _HOW_TO_FIX = "Copy the whole predictor folder again, or train the run again."
 

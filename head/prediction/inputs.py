@@ -22,7 +22,7 @@ from scipy.special import ndtr
 import abag
 from abag import AbagError
 from abag.core.arrays import KEY_BYTES, distinct_keys
-from abag.core.files import refusal_to_write
+from abag.core.files import why_not_writable
 from abag.core.messages import bar, counted, say
 from abag.embed.sequences.chains import KINDS
 from abag.embed.sequences.changes import SkippedRows, describe_counts
@@ -322,7 +322,7 @@ def check_table_out(out: Path, sources: Sequence[TableLike | None], *, force: bo
 
 def check_out(out: Path, sources: Sequence[TableLike | None], *, force: bool) -> None:
     """Refuse a file that exists, has no folder, or is one of the files that are read."""
-    if why := refusal_to_write(out, sources, force=force):
+    if why := why_not_writable(out, sources, force=force):
         raise CannotPredict(why)
 
 

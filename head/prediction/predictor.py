@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from abag.head.models.pair_model import PairModel
 
 
+WEIGHTS, RECORD = "weights.safetensors", "predictor.json"
+"""Files of a predictor."""
 SCORE_COLUMNS = ("pkd_predicted", "sigma", "regime", "far", "why_far")
 
 

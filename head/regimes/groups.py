@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from abag.core.arrays import Ints
-from abag.core.cache import cache_dir, keep, kept
+from abag.core.cache import cache_dir, load_cached, store_cached
 from abag.core.messages import say
 from abag.head.regimes.clusters import (
     antibody_clusters,
@@ -177,11 +177,11 @@ def cached_clusters(
     # clones depend on the numbering
     versions = f"{CLUSTERS_VERSION} immunum {version('immunum')}"
     entry = f"{versions} {name}".encode() + b"\0" + keys.tobytes()
-    content = kept(cache, entry)
+    content = load_cached(cache, entry)
     if content and len(content) == 8 * len(keys):
         return np.frombuffer(content, np.int64).copy()
     labels = compute()
-    keep(cache, entry, labels.astype(np.int64).tobytes())
+    store_cached(cache, entry, labels.astype(np.int64).tobytes())
     return labels
 
 

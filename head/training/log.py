@@ -12,7 +12,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from abag import AbagError
-from abag.core.files import Files
+from abag.core.files import sync_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -36,7 +36,7 @@ def sync_log(log: Path) -> int:
     """Write what was appended, and the log's name, to the disk; return the size in bytes."""
     with log.open("a", encoding="utf-8") as file:
         os.fsync(file.fileno())
-        Files().sync_folder(log.parent)
+        sync_folder(log.parent)
         return file.tell()
 
 

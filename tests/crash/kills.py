@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import errno
+import itertools
 import json
 import os
 import random
@@ -22,11 +23,14 @@ import tempfile
 import time
 import traceback
 from collections import Counter
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import numpy as np
 
-from abag.core.files import Files
+sys.path.append(str(Path(__file__).parents[1]))
+from faults import before_operations
+
 from abag.core.messages import reporting
 from abag.embed.store import filesystem
 from abag.embed.store.spool import publish_spools
@@ -41,41 +45,26 @@ KEYS = np.random.default_rng(0).integers(0, 256, (SEQUENCES, 16), dtype=np.uint8
 VECTORS = np.random.default_rng(1).standard_normal((SEQUENCES, WIDTH)).astype(np.float16)
 
 
-class KillingFiles(Files):
-    """Kills its own process at the n-th file operation; `flaky` lets some of them fail."""
+def interrupted(root: Path, last: int, rng: random.Random | None) -> AbstractContextManager[None]:
+    """Kill this process at the n-th file operation; with `rng`, let some of them fail."""
+    left = itertools.count(last - 1, -1)
 
-    def __init__(self, last: int, rng: random.Random | None = None) -> None:
-        self.left, self.flaky = last, rng
-
-    def step(self):
-        self.left -= 1
-        if not self.left:
+    def step(_name):
+        if not next(left):
             os.kill(os.getpid(), signal.SIGKILL)
-        if self.flaky is not None and self.flaky.random() < 0.1:
+        if rng is not None and rng.random() < 0.1:
             raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    def write(self, path, content):
-        self.step()
-        super().write(path, content)
-        self.step()
-
-    def replace(self, source, target):
-        self.step()
-        super().replace(source, target)
-        self.step()
-
-    def sync_folder(self, folder):
-        super().sync_folder(folder)
-        self.step()
+    return before_operations(root, step)
 
 
-def child(root: Path, seed: int, report: int, files: Files) -> None:
+def child(root: Path, seed: int, report: int) -> None:
     """Add what is missing; write (row, committed?) pairs to `report`."""
     rng = random.Random(seed)
     os.environ["XDG_CACHE_HOME"] = str(root.parent / "cache")  # deleted with the store
     filesystem.FIRST_PAUSE_SECONDS = 0.0001
-    publish_spools(root, files)
-    folder = open_store(root, create=True, files=files).create_folder("antibody", INFO)
+    publish_spools(root)
+    folder = open_store(root, create=True).create_folder("antibody", INFO)
     rows = np.flatnonzero(folder.missing(KEYS, verify=True))
     rows = rows[np.random.default_rng(seed).permutation(len(rows))]
     reported = 0
@@ -96,7 +85,7 @@ def report_rows(report: int, rows, reported: int, committed: int) -> int:
     return committed
 
 
-def spawn(root: Path, seed: int, files: Files) -> tuple[int, int]:
+def spawn(root: Path, seed: int, last: int, flaky: random.Random | None) -> tuple[int, int]:
     """Fork a child; return its process id and the pipe that it writes to."""
     receive, send = os.pipe()
     pid = os.fork()
@@ -106,7 +95,8 @@ def spawn(root: Path, seed: int, files: Files) -> tuple[int, int]:
     code = 1
     try:
         os.close(receive)
-        child(root, seed, send, files)
+        with interrupted(root, last, flaky):
+            child(root, seed, send)
         code = 0
     except BaseException:  # noqa: BLE001 -- printed; the parent stops
         traceback.print_exc()
@@ -155,7 +145,7 @@ def run(kills: int, writers: int, seed: int, *, steps: bool, flaky: bool) -> dic
             while len(present) < SEQUENCES:
                 step = step + 1 if steps else 0
                 children = [
-                    spawn(root, rng.randrange(1 << 30), KillingFiles(step, rng if flaky else None))
+                    spawn(root, rng.randrange(1 << 30), step, rng if flaky else None)
                     for _ in range(writers)
                 ]
                 for pid, receive in children:

@@ -93,7 +93,7 @@ def main(folder, kills, seed):
     import abag.head.design.rank
     import abag.head.fit
     import abag.head.prediction.predict
-    import abag.head.sharing.share  # noqa: F401
+    import abag.head.share  # noqa: F401
     from abag.head.data.demo import demo_table
 
     torch.set_num_threads(1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
 import signal
 import subprocess
 import sys
@@ -12,12 +11,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from faults import failing
 
-from abag.core.files import Files
 from abag.core.messages import reporting
 from abag.embed.store import filesystem, maintenance
 from abag.embed.store.filesystem import StoreUnreachable
-from abag.embed.store.spool import list_spools, publish_spools, spooled_rows
+from abag.embed.store.spool import publish_spools, spool_of, spooled_rows
 from abag.embed.store.store import open_store
 
 INFO = {"name": "igt5", "fingerprint": "3f2c9b1e" * 4}
@@ -33,74 +32,77 @@ def machine(tmp_path, monkeypatch):
     return tmp_path
 
 
-class Down(Files):
-    """A store that fails until it is `up`."""
-
-    up = False
-
-    def replace(self, source, target):
-        if not self.up:
-            raise OSError(errno.ENOTCONN, os.strerror(errno.ENOTCONN))
-        super().replace(source, target)
+def down(store):
+    """Return a context in which a store accepts nothing."""
+    return failing(store, errno.ENOTCONN, at="rename")
 
 
 def writer_with_spooled_shards(store, **options):
-    """Return a writer with all rows in its spool, for a store that accepts none."""
-    folder = open_store(store, create=True).create_folder("antibody", INFO)
-    out = folder.writer(attrs={}, commit_rows=10, **options)
+    """Return a writer with all rows in its spool, for a store that is down."""
+    out = encoder_folder(store).writer(attrs={}, commit_rows=10, **options)
     out.add(KEYS, np.ones(40), {"mean": VECTORS})
     while spooled_rows(store) < 40:
         time.sleep(0.005)
     return out
 
 
+def encoder_folder(store):
+    return open_store(store, create=True).create_folder("antibody", INFO)
+
+
 CHILD = """
 import sys, time
-sys.path.insert(0, sys.argv[2])
+sys.path[:0] = sys.argv[2:]
 import test_spool
-test_spool.writer_with_spooled_shards(test_spool.Path(sys.argv[1]), files=test_spool.Down())
-print("staged", flush=True)
-time.sleep(600)
+store = test_spool.Path(sys.argv[1])
+test_spool.encoder_folder(store)
+with test_spool.down(store):
+    test_spool.writer_with_spooled_shards(store)
+    print("staged", flush=True)
+    time.sleep(600)
 """
 
 
 def test_the_shards_of_a_killed_writer_are_published_by_the_next_run(machine):
-    store, here = machine / "store", str(Path(__file__).parent)
-    command = [sys.executable, "-c", CHILD, str(store), here]
+    store, here = machine / "store", Path(__file__).parent
+    command = [sys.executable, "-c", CHILD, store, here, here.parent]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
         assert child.stdout.readline() == "staged\n"
-        assert publish_spools(store) == 0  # its writer lives
         child.send_signal(signal.SIGKILL)
     assert publish_spools(store) == 40
     assert np.array_equal(open_store(store).folder("antibody").read(KEYS), VECTORS)
     assert publish_spools(store) == 0
-    assert list_spools(store) == []
 
 
-def test_the_spool_of_a_living_writer_is_left_alone(machine):
-    files = Down()
-    out = writer_with_spooled_shards(machine / "store", files=files)
-    assert publish_spools(machine / "store") == 0
-    files.up = True
+def test_shards_of_a_living_writer_that_another_process_publishes_are_committed(machine):
+    store = machine / "store"
+    encoder_folder(store)
+    with down(store):
+        out = writer_with_spooled_shards(store)
+    assert publish_spools(store) == 40
     out.close()
     assert out.committed == 40
-    assert list_spools(machine / "store") == []
+    assert np.array_equal(open_store(store).folder("antibody").read(KEYS), VECTORS)
 
 
 def abandoned_spool(store):
     """Return the spool of a writer that gave up."""
-    out = writer_with_spooled_shards(store, files=Down(), retry_seconds=0.0)
-    with pytest.raises(StoreUnreachable):
-        out.close()
-    (spool,) = list_spools(store)
-    return spool
+    encoder_folder(store)
+    with down(store):
+        out = writer_with_spooled_shards(store, retry_seconds=0.0)
+        with pytest.raises(StoreUnreachable):
+            out.close()
+    return spool_of(encoder_folder(store).path)
 
 
 def test_a_store_that_still_fails_leaves_the_spool_as_it_was(machine):
     spool = abandoned_spool(machine / "store")
     before = {p: p.read_bytes() for p in spool.rglob("*.h5")}
-    with pytest.raises(StoreUnreachable, match=f"uncommitted shards stay in {spool}"):
-        publish_spools(machine / "store", Down())
+    with (
+        failing(machine / "store", errno.EROFS),
+        pytest.raises(StoreUnreachable, match=f"uncommitted shards stay in {spool}"),
+    ):
+        publish_spools(machine / "store")
     assert {p: p.read_bytes() for p in spool.rglob("*.h5")} == before
     assert publish_spools(machine / "store") == 40
 
@@ -124,6 +126,6 @@ def test_a_damaged_spooled_shard_is_left_out_and_reported(machine):
 
 
 def test_the_spool_of_another_store_is_left_alone(machine):
-    spool = abandoned_spool(machine / "store")
+    abandoned_spool(machine / "store")
     assert publish_spools(machine / "other") == 0
-    assert list_spools(machine / "store") == [spool]
+    assert spooled_rows(machine / "store") == 40

@@ -28,8 +28,7 @@ from abag.core.options import BadOption
 from abag.embed.store.store_files import PrivatePath
 from abag.head.data.demo import demo_table
 from abag.head.prediction.predictor import PredictorDamaged
-from abag.head.sharing.fetch import MANIFEST
-from abag.head.sharing.share import FolderTaken
+from abag.head.share import MANIFEST, FolderTaken
 
 NAME = "lab/binder"
 ADDRESS = f"hf://{NAME}"
@@ -69,17 +68,13 @@ def test_a_shared_folder_predicts_as_the_run_and_has_the_layout_of_the_hub(train
     assert again["files"] == summary["files"]
 
 
-def test_the_card_is_read_by_huggingface_hub_with_scores_tags_and_licence(trained, tmp_path):
+def test_the_card_is_read_by_huggingface_hub_with_tags_and_licence(trained, tmp_path):
     abag.share(trained.run, tmp_path / "shared", license="cc-by-4.0")
     card = ModelCard((tmp_path / "shared" / "README.md").read_text())
     assert (card.data.license, card.data.library_name) == ("cc-by-4.0", "abag")
     assert card.data.pipeline_tag == "tabular-regression"
-    measured = {one.metric_type: one.metric_value for one in card.data.eval_results}
-    (scored,) = json.loads((trained.run / "summary.json").read_text())["regimes"]
-    assert measured["rmse"] == pytest.approx(scored["metrics"]["head"]["rmse"], abs=1e-4)
     own = (trained.run / "predictor" / "README.md").read_text().replace('"predictor"', '"shared"')
     assert card.text.strip() == own.replace("--run predictor ", "--run shared ").strip()
-    assert card.data.model_name == "shared"
     abag.share(trained.run, tmp_path / "other")
     about = yaml.safe_load((tmp_path / "other" / "README.md").read_text().split("---\n")[1])
     assert (about["license"], about["license_link"]) == ("other", "LICENSE")
@@ -123,7 +118,7 @@ def test_what_a_predictor_contains_of_the_training_data_is_said_before_it_is_wri
     def refuse(*_arguments):
         raise OSError
 
-    monkeypatch.setattr("abag.head.sharing.share.write_bytes", refuse)
+    monkeypatch.setattr("abag.head.share.write_bytes", refuse)
     said = []
     with pytest.raises(OSError), reporting(said.append):  # noqa: PT011 - any write
         abag.share(trained.run, tmp_path / "shared")
@@ -314,10 +309,9 @@ def test_a_killed_download_never_looks_whole_and_is_repeated(hub, shared, traine
     child.wait()
     hub.before = lambda method, path: None
     place = tmp_path / "cache" / "abag" / "hub" / NAME
-    assert not [p for p in place.iterdir() if len(p.name) == 40]
+    assert not list(place.rglob(MANIFEST))
     with reporting(silent=True):
         assert predictions(ADDRESS, trained).equals(predictions(trained.run, trained))
-    assert sorted(p.name[:8] for p in place.iterdir() if ".arriving" in p.name) == []
 
 
 def manifest_with(files, **names):

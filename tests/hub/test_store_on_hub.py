@@ -21,7 +21,6 @@ from abag.cli import main
 from abag.core.hub import HubError, HubUnreachable
 from abag.core.messages import reporting
 from abag.core.names import UnsafeFile
-from abag.embed.store import sync
 from abag.embed.store.maintenance import verify
 from abag.embed.store.shard import DamagedShard, shard_name
 from abag.embed.store.store import NotAStore, StoreMismatch, open_store
@@ -187,7 +186,7 @@ def test_another_encoder_or_other_poolings_of_the_same_folder_are_refused(hub, p
 CHILD = """
 import sys
 from abag.embed.store import sync
-sync.COMMIT_FILES = sync.DOWNLOAD_FILES = 1
+sync.DOWNLOAD_FILES = 1
 sys.argv[1] == "pull" and sync.pull(sys.argv[2], sys.argv[3])
 sys.argv[1] == "push" and sync.push(sys.argv[3], sys.argv[2])
 """
@@ -220,18 +219,17 @@ def test_a_killed_pull_leaves_whole_shards_only_and_is_continued(hub, tmp_path, 
     child.wait()
     hub.before = lambda method, path: None
     whole = shards_of(tmp_path / "store")
-    left = shards_of(tmp_path / "new")
-    arrived = {n: c for n, c in left.items() if ".arriving" not in n}
+    arrived = shards_of(tmp_path / "new")
     assert len(arrived) <= reached
     assert arrived.items() <= whole.items()
     if arrived:
         assert verify(open_store(tmp_path / "new")) == []
     summary = pull(ADDRESS, tmp_path / "new")
     assert (summary["pulled"], summary["present"]) == (8 - len(arrived), len(arrived))
-    assert shards_of(tmp_path / "new") == whole  # the folder of the killed process is gone too
+    assert shards_of(tmp_path / "new") == whole
 
 
-@pytest.mark.parametrize("reached", [1, 9, 12, 18])
+@pytest.mark.parametrize("reached", [1, 6, 9, 11])
 def test_a_push_killed_at_any_request_is_continued_and_loses_nothing(hub, tmp_path, reached):
     add(tmp_path / "store", seed=1, shards=4)
     before, asked, at_limit = files_of(tmp_path / "store"), [], threading.Event()
@@ -266,22 +264,18 @@ def files_of(folder):
     return {p.relative_to(folder): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
 
 
-def test_a_killed_push_is_continued_without_sending_a_shard_twice(hub, tmp_path, monkeypatch):
-    monkeypatch.setattr(sync, "COMMIT_FILES", 1)
+def test_a_push_that_fails_is_continued_without_sending_a_shard_twice(hub, tmp_path):
     add(tmp_path / "store", seed=1, shards=4)
-    commits = []
 
     def stop(_method, path):
         if "/commit/" in path:
-            commits.append(path)
-            if len(commits) == 6:  # after three records
-                raise Problem(503)
+            raise Problem(503)
 
     hub.before = stop
     with pytest.raises(HubUnreachable), reporting(silent=True):
         push(tmp_path / "store", ADDRESS)
-    assert len([n for n in hub.files("dataset", NAME) if n.endswith(".h5")]) == 2
-    assert push(tmp_path / "store", ADDRESS)["pushed"] == 2
+    hub.before = lambda method, path: None
+    assert push(tmp_path / "store", ADDRESS)["pushed"] == 4
     sent = [path for method, path in hub.asked if method == "PUT"]
     assert len(sent) == len(set(sent)) == 4
 
@@ -299,8 +293,7 @@ def test_an_upload_that_the_hub_refuses_is_one_line(hub, store, status, says):
 
 # of huggingface_hub; what `commit` does to the filters of warnings, it does to those of all threads
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_stores_pushed_at_the_same_time_lose_no_shard(hub, tmp_path, monkeypatch):
-    monkeypatch.setattr(sync, "COMMIT_FILES", 1)
+def test_stores_pushed_at_the_same_time_lose_no_shard(hub, tmp_path):
     stores = [tmp_path / f"store-{number}" for number in range(3)]
     for number, path in enumerate(stores):
         add(path, seed=number, shards=3)

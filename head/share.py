@@ -1,43 +1,87 @@
-"""Write a predictor in the layout of the hub, into a folder or into a repository on the hub."""
+"""Predictors for others: written in the layout of the hub, sent there, and read from there.
+
+A manifest lists the files that are read, with their digests, which are checked each time. What was
+downloaded of a commit once is read without a network connection.
+"""
 
 from __future__ import annotations
 
 import json
-import math
 import re
 import shlex
 from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, TypedDict
+from urllib.parse import quote
 
 from abag import AbagError
-from abag.core.files import is_partial, json_bytes, make_folder, sweep_partials_of, write_bytes
-from abag.core.hub import HubAddress, is_hub_address, open_repository, parse_address
+from abag.core.cache import cache_dir
+from abag.core.files import (
+    is_partial,
+    json_bytes,
+    make_folder,
+    sweep_partials_of,
+    write_bytes,
+    write_text,
+)
+from abag.core.hub import (
+    COMMIT,
+    HubAddress,
+    HubUnreachable,
+    Repository,
+    is_hub_address,
+    open_repository,
+    parse_address,
+)
 from abag.core.messages import say
-from abag.core.names import read_inside
+from abag.core.names import check_names, read_inside
+from abag.core.options import BadOption, Options, option, user_path
 from abag.embed.families.registry import hub_source, known_alias
 from abag.embed.sequences.chains import KINDS
-from abag.embed.store.store_files import PrivatePath, public_adapter_files, public_origin
-from abag.head.models.registry import MODELS
-from abag.head.prediction.bundle import RECORD, WEIGHTS, load_predictor, record_digest
-from abag.head.prediction.predictor import Predictor
-from abag.head.sharing.fetch import (
-    ADAPTER_FILES,
-    CARD,
-    LICENCE,
-    MANIFEST,
-    NAMES,
-    make_manifest,
-    predictor_folder,
+from abag.embed.store.store_files import (
+    ADAPTER_PATHS,
+    PrivatePath,
+    public_adapter_files,
+    public_origin,
 )
-from abag.head.sharing.options import ShareOptions
+from abag.head.prediction.predictor import RECORD, WEIGHTS, Predictor, PredictorDamaged
 
-_METRICS = {"spearman": "spearmanr", "pearson": "pearsonr", "rmse": "rmse", "mae": "mae"}
-"""Metrics on the page of the hub, by our names."""
+MANIFEST, CARD, LICENCE = "manifest.json", "README.md", "LICENSE"
+# adapter/... of a store, by kind
+ADAPTER_FILES = tuple(f"{kind}-{path}" for kind in KINDS for path in ADAPTER_PATHS)
+READ = (RECORD, WEIGHTS, *ADAPTER_FILES)
+"""Names of the files that a predictor is read from."""
+NAMES = frozenset((MANIFEST, CARD, LICENCE, *READ))
+FORMAT = {"format": "abag-predictor", "version": 1}
 
 
 class FolderTaken(AbagError):
     """The folder to write holds something else."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShareOptions(Options, group="Output"):
+    """All options of ``share``."""
+
+    private: bool = option(
+        False, help="Create the repository on the hub for you and your organization only."
+    )
+    license: str | None = option(
+        None, metavar="ID", help="Licence that the hub shows, such as mit or cc-by-4.0."
+    )
+
+    def __post_init__(self) -> None:
+        """Check the form of the licence; which ones exist is for the hub to know."""
+        super().__post_init__()
+        if self.license is not None and not re.fullmatch(r"[a-z0-9][a-z0-9.-]{0,40}", self.license):
+            msg = (
+                f"--license: {self.license!r} is not the id of a licence; expected one of the hub, "
+                "such as mit or cc-by-4.0."
+            )
+            raise BadOption(msg)
 
 
 class ShareSummary(TypedDict):
@@ -80,6 +124,8 @@ def share(run: Path | str, to: Path | str, **options: Any) -> ShareSummary:  # n
     AbagError
         If the predictor is damaged, or an option is invalid.
     """
+    from abag.head.prediction.bundle import load_predictor  # imports torch
+
     chosen = ShareOptions.from_keywords(options, "share")
     folder = predictor_folder(run)
     predictor = load_predictor(folder)  # checks all of it
@@ -105,6 +151,8 @@ def describe_share(summary: ShareSummary) -> str:
 
 def _held_of_training(predictor: Predictor) -> str:
     """Say what a predictor holds of the data that it was trained on."""
+    from abag.head.models.registry import MODELS  # imports torch
+
     entries = [MODELS[part.name] for part in predictor.parts]
     held = ["sketches of the training sequences, with which guesses can be tested"]
     if any(one.has_posterior for one in entries):
@@ -139,13 +187,15 @@ def public_files(
     contents = {name: read_inside(folder, name) for name in adapters}
     files |= public_adapter_files(folder, contents)
     files[LICENCE] = _licence_note(predictor, licence)
-    files[CARD] = _card(folder, predictor, _test_scores(run, where), licence, where)
+    files[CARD] = _card(folder, predictor, licence, where)
     _refuse_paths(folder, files)
     return {**files, MANIFEST: make_manifest(files)}
 
 
 def _public_record(folder: Path) -> bytes:
     """Return predictor.json, in which encoders have no path of this machine."""
+    from abag.head.prediction.bundle import record_digest  # imports torch
+
     content = read_inside(folder, RECORD)
     record = json.loads(content)
     origins = [record[kind]["origin"] for kind in KINDS]
@@ -178,9 +228,7 @@ def _encoder_line(kind: str, predictor: Predictor) -> str:
     return f"{kind}: {spec.name} ({public_origin(spec.origin)}), {licence}"
 
 
-def _card(
-    folder: Path, predictor: Predictor, scores: dict[str, Any], licence: str | None, where: str
-) -> bytes:
+def _card(folder: Path, predictor: Predictor, licence: str | None, where: str) -> bytes:
     """Return the model card with the metadata that the page of the hub shows."""
     try:
         text = read_inside(folder, CARD).decode(errors="replace")
@@ -202,7 +250,7 @@ def _card(
     if named := [name for name in base if "/" in name]:
         about["base_model"] = named
     # JSON is YAML, and needs no quoting rules of its own
-    lines = [f"{name}: {json.dumps(value)}" for name, value in (about | scores).items()]
+    lines = [f"{name}: {json.dumps(value)}" for name, value in about.items()]
     return "\n".join(["---", *lines, "---", "", text]).encode()
 
 
@@ -212,37 +260,6 @@ def _loaded_from(card: str, where: str) -> str:
     python, shell = f"load_predictor({json.dumps(where)}){comment}", f"--run {shlex.quote(where)} "
     card = re.sub(r'load_predictor\("[^"\n]*"\)(  # this folder)?', lambda _: python, card)
     return re.sub(r"--run [^`\n]*?(?=--store store)", lambda _: shell, card)
-
-
-def _test_scores(run: Path, where: str) -> dict[str, Any]:
-    """Return the held-out scores of a run as the hub's ``model-index``; empty if there are none."""
-    try:
-        summary = json.loads((run / "summary.json").read_text(encoding="utf-8"))
-        results = [found for regime in summary["regimes"] if (found := _hub_result(regime))]
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
-        return {}
-    name = where.partition("@")[0].rpartition("/")[2]
-    return {"model-index": [{"name": name, "results": results}]} if results else {}
-
-
-def _hub_result(regime: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the scores of a regime as one result of a ``model-index``."""
-    scores = regime["metrics"]["head"]
-    found = {
-        name: value
-        for name in _METRICS
-        if isinstance(value := scores.get(name), float) and math.isfinite(value)
-    }
-    if not found:
-        return None
-    return {
-        "task": {"type": "tabular-regression"},
-        "dataset": {"type": "pairs", "name": f"held-out pairs: {regime['words']}"},
-        "metrics": [
-            {"type": _METRICS[name], "name": name, "value": round(value, 4)}
-            for name, value in found.items()
-        ],
-    }
 
 
 def _refuse_paths(folder: Path, files: Mapping[str, bytes]) -> None:
@@ -297,7 +314,7 @@ def _send(
         if stale := sorted(NAMES & listed.keys() - files.keys()):
             say(f"{address}: removing {', '.join(stale)}, which this predictor does not have")
         message = "Share a predictor with abag"
-        commit = hub.commit(files, parent=before, message=message, remove=stale)
+        commit = hub.commit(files, message=message, remove=stale)
         return _summary(address.at(commit), hub.page, files, files if commit != before else {})
 
 
@@ -306,3 +323,108 @@ def _summary(
 ) -> ShareSummary:
     sizes = {name: len(content) for name, content in files.items()}
     return ShareSummary(to=to, page=page, files=sizes, sent=[*sent])
+
+
+# --- reading what was shared ---------------------------------------------------------------------
+
+
+def make_manifest(files: Mapping[str, bytes]) -> bytes:
+    """Return the content of manifest.json for files by name; the card may change later."""
+    records = {name: _record(files[name]) for name in sorted(files) if name in READ}
+    return json_bytes({**FORMAT, "files": records})
+
+
+def _record(content: bytes) -> dict[str, object]:
+    return {"bytes": len(content), "sha256": sha256(content).hexdigest()}
+
+
+def check_manifest(folder: Path) -> None:
+    """Check every file of a shared predictor against its digest in manifest.json.
+
+    `PredictorDamaged` if a file is missing, was changed, or is not listed; `UnsafeFile` if one is a
+    link, or its name is not that of a predictor's file.
+    """
+    path = folder / MANIFEST
+    try:
+        written = json.loads(read_inside(folder, MANIFEST))
+        files = dict(written["files"])
+        found = {name: written[name] for name in FORMAT}
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        msg = f"{path}: is not the manifest of a predictor ({error}). Get the predictor again."
+        raise PredictorDamaged(msg) from error
+    check_names(path, files, READ)
+    if found != FORMAT:
+        msg = (
+            f"{path}: {found} is not supported; this abag reads {FORMAT}. Have the predictor "
+            "shared again, or use the version of abag that wrote it."
+        )
+        raise PredictorDamaged(msg)
+    for name in READ:
+        if name not in files and (name in (RECORD, WEIGHTS) or (folder / name).exists()):
+            msg = f"{folder / name}: is not listed in {MANIFEST}. Get the predictor again."
+            raise PredictorDamaged(msg)
+    for name, expected in files.items():
+        try:
+            content = read_inside(folder, name)
+        except OSError as error:
+            msg = f"{folder / name}: cannot be read ({error}). Get the predictor again."
+            raise PredictorDamaged(msg) from error
+        if _record(content) != expected:
+            msg = (
+                f"{folder / name}: differs from its digest in {MANIFEST}; expected the file that "
+                "was shared. Remove the folder and get it again."
+            )
+            raise PredictorDamaged(msg)
+
+
+def predictor_folder(path: Path | str) -> Path:
+    """Return the folder of a predictor, or of a run; download it if `path` is an address."""
+    if not is_hub_address(path):
+        folder = user_path(path, "run")
+        if (folder / MANIFEST).exists():
+            check_manifest(folder)
+        return folder
+    address = parse_address(path, "model")
+    place = cache_dir() / "hub" / address.name
+    commit = address.commit
+    if commit is None or not (place / commit / MANIFEST).exists():
+        commit = _download(address, place)
+    check_manifest(place / commit)
+    return place / commit
+
+
+def _download(address: HubAddress, place: Path) -> str:
+    """Download what the revision stands for, unless it is there; return the commit."""
+    note = place / f"revision-{quote(address.revision or 'main', safe='')}"
+    with open_repository(address) as hub:
+        try:
+            commit = hub.head()
+        except HubUnreachable:
+            known = note.read_text(encoding="utf-8") if note.exists() else ""
+            if not COMMIT.fullmatch(known) or not (place / known / MANIFEST).exists():
+                raise
+            say(f"{address}: the hub cannot be reached; using commit {known}, downloaded before.")
+            return known
+        if address.commit is None:
+            say(f"{address}: commit {commit}; for exactly this predictor, add @{commit}.")
+        if not (place / commit / MANIFEST).exists():
+            _save(hub, commit, place / commit)
+    write_text(note, commit)
+    return commit
+
+
+def _save(hub: Repository, commit: str, folder: Path) -> None:
+    """Download the predictor of a commit, check it, and write it, the manifest last."""
+    listed = hub.files(commit)
+    if MANIFEST not in listed or RECORD not in listed:
+        where = hub.address.at(commit)
+        msg = f"{where}: holds no predictor; expected a repository written by abag share."
+        raise PredictorDamaged(msg)
+    with TemporaryDirectory() as scratch:
+        arrived = Path(scratch) / "arrived"
+        names = [name for name in (*READ, MANIFEST) if name in listed]
+        hub.download({name: listed[name] for name in names}, commit, arrived)
+        check_manifest(arrived)
+        for name in names:
+            make_folder((folder / name).parent)
+            write_bytes(folder / name, read_inside(arrived, name))

@@ -1,1 +1,0 @@
-"""Predictors for others: written in the layout of the hub, sent there, and read from there."""

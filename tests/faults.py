@@ -1,0 +1,57 @@
+"""File operations of a commit that fail, wait or kill: for tests of what survives."""
+
+import os
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from abag.core import files
+
+
+@contextmanager
+def before_operations(root, step):
+    """Call `step(name)` before each file operation of abag on a path under `root`.
+
+    The names are write_synced, rename, sync_folder and remove. A write also calls it between its
+    halves and at its end.
+    """
+
+    def through(name, real):
+        def call(path, *rest):
+            if not Path(path).is_relative_to(root):
+                return real(path, *rest)
+            step(name)
+            if name != "write_synced":
+                return real(path, *rest)
+            (content,) = rest
+            half = len(content) // 2
+            real(path, content[:half])
+            step(name)
+            with path.open("ab") as file:
+                file.write(content[half:])
+            return step(name)
+
+        return call
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("write_synced", "rename", "sync_folder", "remove"):
+            patch.setattr(files, name, through(name, getattr(files, name)))
+        yield
+
+
+@contextmanager
+def failing(root, code, *, when=lambda _number: True, at=None):
+    """Fail with an errno at operations under `root`: all, those of a name, or by their number.
+
+    Yields a list to which the number of each operation is appended.
+    """
+    counted = []
+
+    def step(name):
+        counted.append(len(counted) + 1)
+        if at in (None, name) and when(counted[-1]):
+            raise OSError(code, os.strerror(code))
+
+    with before_operations(root, step):
+        yield counted
