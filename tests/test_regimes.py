@@ -98,14 +98,53 @@ def test_the_same_seed_gives_the_same_folds_and_another_one_others(crossed):
     assert any((a.part != b.part).any() for a, b in zip(first.splits, other.splits, strict=False))
 
 
-def test_a_single_antigen_cannot_be_new():
+@pytest.mark.parametrize(
+    ("antibodies", "antigens", "rows", "measured", "reasons"),
+    [
+        (
+            40, 1, 40, ["new_antibody"],
+            ["no held-out pairs of this kind; expected at least 10",
+             "1 antigen cluster; expected at least 5", "1 antigen cluster; expected at least 5"],
+        ),
+        (
+            1, 40, 40, ["new_antigen"],
+            ["no held-out pairs of this kind; expected at least 10",
+             "1 antibody cluster; expected at least 5", "1 antibody cluster; expected at least 5"],
+        ),
+        (6, 3, 6, [], ["no held-out pairs of this kind; expected at least 10",
+                       "6 held-out pairs of this kind; expected at least 10",
+                       "3 antigen clusters; expected at least 5"]),
+        # blocks without rows: each antibody has an antigen of its own
+        (20, 20, 20, ["both_new"], ["no held-out pairs of this kind; expected at least 10"] * 3),
+    ],
+)  # fmt: skip
+def test_what_a_table_cannot_measure_is_said_in_one_line(
+    antibodies, antigens, rows, measured, reasons
+):
     rng = np.random.default_rng(1)
-    heavy = [protein(rng, 100) for _ in range(40)]
-    frame = pd.DataFrame({"heavy": heavy, "antigen": "MKTAYIAKQR" * 8, "pKd": rng.normal(8, 1, 40)})
-    measured = {one.regime.name: one for one in RegimesOfTable(groups_of(frame), 0).measured()}
-    assert measured["new_antibody"].splits
-    assert "1 antigen cluster" in measured["new_antigen"].why_not
-    assert not measured["both_new"].splits
+    heavies = [protein(rng, 100) for _ in range(antibodies)]
+    targets = [protein(rng, 90) for _ in range(antigens)]
+    frame = pd.DataFrame(
+        [(heavies[i % antibodies], targets[i % antigens], rng.normal(8, 1)) for i in range(rows)],
+        columns=["heavy", "antigen", "pKd"],
+    )
+    found = RegimesOfTable(groups_of(frame), 0).measured()
+    assert [one.regime.name for one in found if one.splits] == measured
+    assert [one.why_not for one in found if one.why_not][: len(reasons)] == [
+        f"not measured: {reason}" for reason in reasons
+    ]
+    for split in (split for one in found for split in one.splits):
+        assert len(split.rows(TRAIN)) > len(split.rows(VALIDATION)) > 0
+
+
+def test_few_large_clusters_count_as_fewer():
+    rng = np.random.default_rng(2)
+    targets = [protein(rng, 90) for _ in range(6)]
+    antigen = [targets[0]] * 60 + targets
+    frame = pd.DataFrame({"heavy": [protein(rng, 100) for _ in antigen], "antigen": antigen})
+    table = RegimesOfTable(groups_of(frame.assign(pKd=rng.normal(8, 1, 66))), 0)
+    why = "not measured: 6 antigen clusters, as informative as 1.2 groups of equal size; expected"
+    assert table.measure(REGIMES["new_antigen"]).why_not.startswith(why)
 
 
 def test_variants_of_one_antibody_are_measured_by_new_mutations():

@@ -132,13 +132,8 @@ class RegimesOfTable:
     def measure(self, regime: Regime) -> MeasuredRegime:
         held = self._held_out(regime)
         for name, group in held.items():
-            if (n := effective_groups(group)) < LEAST_GROUPS:
-                clusters = len(distinct(group))
-                return MeasuredRegime(
-                    regime,
-                    why_not=f"not measured: {clusters} {name}{'s' * (clusters != 1)}, as "
-                    f"informative as {n:.1f} of equal size; expected {LEAST_GROUPS:.0f}",
-                )
+            if (informative := effective_groups(group)) < LEAST_GROUPS:
+                return _not_measured(regime, len(distinct(group)), name, informative)
         groups, found = self._counted_groups(regime), list[Split]()
         for test, unused in self._tests(regime, held):
             fold = len(found)
@@ -159,13 +154,10 @@ class RegimesOfTable:
         tests = [split.rows(TEST) for split in found]
         tested = np.concatenate([np.zeros(0, np.int64), *tests])
         informative = min(effective_groups(group[tested]) for group in groups)
-        if len(tested) < LEAST_ROWS or informative < LEAST_GROUPS:
-            many = f"{len(tested)} held-out pair{'s are' if len(tested) > 1 else ' is'}"
-            why_not = f"not measured: {many if len(tested) else 'no held-out pair is'} of this kind"
-            if len(tested) < LEAST_ROWS:
-                return MeasuredRegime(regime, why_not=f"{why_not}; expected {LEAST_ROWS}")
-            why_not += f", as informative as {informative:.1f} groups of equal size"
-            return MeasuredRegime(regime, why_not=f"{why_not}; expected {LEAST_GROUPS:.0f}")
+        if len(tested) < LEAST_ROWS:
+            return _not_measured(regime, len(tested), "held-out pair", expected=LEAST_ROWS)
+        if informative < LEAST_GROUPS:
+            return _not_measured(regime, len(tested), "held-out pair", informative)
         return MeasuredRegime(regime, tuple(found), tuple(groups))
 
     def _held_out(self, regime: Regime) -> dict[str, Ints]:
@@ -269,6 +261,18 @@ class RegimesOfTable:
         return (new_antibody if "antibody" in regime.new else known_antibody) & (
             new_antigen if "antigen" in regime.new else known_antigen
         )
+
+
+def _not_measured(
+    regime: Regime, n: int, name: str, informative: float = 0.0, expected: float = LEAST_GROUPS
+) -> MeasuredRegime:
+    """Say why a regime has no folds: too few pairs or clusters, or too unequal ones."""
+    many = f"{n or 'no'} {name}{'s' * (n != 1)}"
+    if name == "held-out pair":
+        many += " of this kind"
+    if informative and n >= expected:
+        many += f", as informative as {informative:.1f} groups of equal size"
+    return MeasuredRegime(regime, why_not=f"not measured: {many}; expected at least {expected:.0f}")
 
 
 def _beside_folds(group: Ints, beside: Ints, seed: Sequence[int]) -> Ints:
