@@ -10,14 +10,13 @@ from __future__ import annotations
 import sys
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
-from operator import length_hint
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 BAR_INTERVAL_S = 0.5
 LINE_INTERVAL_S = 30.0
@@ -35,8 +34,6 @@ class _Channel:
     bars: bool = False
     silent: bool = False
     details: bool = True
-    whole: _Part | None = None
-    """The part of the one bar of a command that other bars fill, if there is one."""
     spelled: Callable[[str], str] = str
     """Spells a message for its reader: Python has keyword arguments instead of flags."""
 
@@ -112,16 +109,9 @@ def align(rows: Sequence[Sequence[str]], *, numbers: bool = False) -> list[str]:
 def bar(**options: Any) -> Any:  # noqa: ANN401 - tqdm's own options; a bar that acts like tqdm's
     """Make a tqdm progress bar on stderr; it draws nothing where bars are not wanted.
 
-    Inside `whole_bar` it advances that one instead. Where stderr is not a terminal, it is a line
-    every `LINE_INTERVAL_S`.
+    Where stderr is not a terminal, it is a line every `LINE_INTERVAL_S`.
     """
-    channel = _channel.get()
-    if channel.whole is not None:
-        return _Filling(channel.whole, **options)
-    return _draw({"disable": not channel.bars} | options)
-
-
-def _draw(options: dict[str, Any]) -> tqdm[Any]:
+    options = {"disable": not _channel.get().bars} | options
     options["desc"] = printable(options.get("desc") or "") or None
     known = options.get("total") is not None or options.get("iterable") is not None
     # a notebook's stderr is no terminal, but can draw over a line
@@ -146,99 +136,6 @@ class _Lines:
         pass
 
 
-class _Part:
-    """A share of the bar of a command, which is filled from 0 to 1."""
-
-    def __init__(self, drawn: tqdm[Any], share: float) -> None:
-        self.drawn, self.share, self._done = drawn, share, 0.0
-
-    def fill(self, done: float) -> None:
-        """Fill the part up to `done`."""
-        step = min(1.0, done) - self._done
-        self._done += step
-        # beyond its total, which rounding may reach, tqdm draws no bar
-        self.drawn.update(min(step * self.share, 1.0 - self.drawn.n))
-
-
-class _Stage(_Part):
-    """The running stage of a command; the next one begins where it ends."""
-
-    def __init__(self, drawn: tqdm[Any], title: str) -> None:
-        super().__init__(drawn, 0.0)
-        self._title, self._end = title, 0.0
-
-    def begin(self, name: str, share: float) -> None:
-        self.drawn.update(max(0.0, self._end - self.drawn.n))
-        self._end += share
-        self.share, self._done = share, 0.0
-        self.drawn.set_description_str(f"{self._title}: {name}", refresh=False)
-
-
-class _Filling:
-    """A bar that is not drawn, but fills a `_Part`."""
-
-    def __init__(
-        self,
-        part: _Part,
-        *,
-        iterable: Iterable[Any] = (),
-        total: float | None = None,
-        initial: float = 0,
-        **_others: object,
-    ) -> None:
-        self._part, self._iterable, self.n = part, iterable, initial
-        self._total = total or length_hint(iterable)
-
-    def __enter__(self) -> _Filling:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def __iter__(self) -> Iterator[Any]:
-        for one in self._iterable:
-            yield one
-            self.update()
-
-    def update(self, n: float = 1) -> None:
-        self.n += n
-        if self._total:
-            self._part.fill(self.n / self._total)
-
-
-@contextmanager
-def whole_bar(title: str) -> Iterator[None]:
-    """Draw one bar for everything inside, if bars are wanted; `stage` names what it is at."""
-    channel = _channel.get()
-    if not channel.bars:
-        yield
-        return
-    # smoothing 0: the time left follows from the average so far
-    drawn = _draw({"desc": title, "total": 1.0, "smoothing": 0, "miniters": 0})
-    with drawn, _set(replace(channel, whole=_Stage(drawn, title))):
-        yield
-
-
-def stage(name: str, share: float) -> None:
-    """Begin a stage of the command, which takes about this share of its time."""
-    whole = _channel.get().whole
-    if isinstance(whole, _Stage):
-        whole.begin(name, share)
-
-
-@contextmanager
-def part_of_stage(share: float) -> Iterator[None]:
-    """Let the bars inside fill only a share of the stage; other threads may do the rest."""
-    channel = _channel.get()
-    if channel.whole is None:
-        yield
-        return
-    part = _Part(channel.whole.drawn, share * channel.whole.share)
-    with _set(replace(channel, whole=part)):
-        yield
-    part.fill(1.0)
-
-
 @contextmanager
 def reporting(
     to: Callable[[str], None] | None = None,
@@ -259,15 +156,8 @@ def reporting(
         before.bars if bars is None else bars,
         silent,
         before.details if details is None else details,
-        before.whole if bars is None else None,
         spelled or before.spelled,
     )
-    with _set(channel):
-        yield
-
-
-@contextmanager
-def _set(channel: _Channel) -> Iterator[None]:
     token = _channel.set(channel)
     try:
         yield

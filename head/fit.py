@@ -25,7 +25,7 @@ from threadpoolctl import threadpool_limits
 
 from abag.core.cores import SMALL_FOLD_PAIRS, count_cores, count_threads
 from abag.core.files import FolderBusy, only_writer
-from abag.core.messages import detail, part_of_stage, reporting, say, stage, whole_bar
+from abag.core.messages import bar, detail, reporting, say
 from abag.core.options import BadOption
 from abag.head.data.labels import NothingToLearn
 from abag.head.models.baselines import (
@@ -65,10 +65,6 @@ if TYPE_CHECKING:
     from abag.head.runs.summary import CurvePoint, RunSummary
     from abag.head.training.train import TrainedHeads
 
-READING_SHARE, CLUSTERS_SHARE, FOLDS_SHARE, ALL_SHARE, REPORT_SHARE = 0.03, 0.07, 0.65, 0.15, 0.1
-"""Shares of the time of a fit, for the time left that the progress bar shows."""
-NETWORKS_SHARE = 0.7
-"""Share of the networks of the time of all folds."""
 LEARNING_CURVE_SHARES = (0.125, 0.25, 0.5)
 """Shares of the training groups that ``--learning-curve`` fits beside the whole."""
 WAIT_S = 0.05
@@ -120,7 +116,7 @@ def fit(
         written; or if training diverges.
     """
     config = FitConfig.from_keywords(options, "fit")
-    with reporting(say, bars=progress), whole_bar("fit"):
+    with reporting(say, bars=progress):
         return _fit(table, store, Path(run), config, verbose=verbose, report=report)
 
 
@@ -133,14 +129,12 @@ def _fit(
     verbose: bool,
     report: bool,
 ) -> RunSummary:
-    stage("reading", READING_SHARE)
     inputs = read_inputs(table, store, config, run)
     config = replace(config, antibody_region=inputs.region)
     record = describe_inputs(config, inputs)
     if (finished := finished_summary(run, record)) is not None:
         say(f"{run}: nothing to do, this run has finished")
         return finished
-    stage("clusters", CLUSTERS_SHARE)
     inputs, regimes = split_inputs(inputs, config)
     device = choose_device(config)
     with only_writer(run):
@@ -151,7 +145,6 @@ def _fit(
         begun = time.monotonic()
         trainings = Trainings(run / "checkpoints", inputs, config, device, verbose)
         fitted, weighed, parts, curve = _fit_models(trainings, regimes)
-        stage("scores and report", REPORT_SHARE)
         save_predictor(run / "predictor", inputs, parts, weighed, config.antibody_region)
         join_logs(run)
         summary = write_results(
@@ -212,16 +205,18 @@ def _fit_models(
     from abag.head.training.torch_settings import torch_settings
 
     with torch_settings(trainings.device, trainings.config):
-        stage("folds", _folds_share(trainings.config))
         fitted = fit_folds(trainings, splits_of(regimes))
         weighed = weigh_regimes(trainings, regimes, fitted)
         curve = _learning_curve(trainings, regimes)
-        stage("all pairs", ALL_SHARE)
         return fitted, weighed, fit_all(trainings, regimes, fitted), curve
 
 
 def fit_folds(
-    trainings: Trainings, splits: Sequence[Split], *, with_baselines: bool = True
+    trainings: Trainings,
+    splits: Sequence[Split],
+    *,
+    with_baselines: bool = True,
+    title: str = "fit: folds",
 ) -> list[FittedParts]:
     """Fit the parts of every split, and the baselines that they are compared with."""
     from abag.head.training.torch_settings import matrix_threads
@@ -241,12 +236,11 @@ def fit_folds(
                 inputs = BaselineInputs(rows[i], splits[i], residues)
                 fitted[i].predicted |= predict_baselines(inputs)
 
-    share = (1 - NETWORKS_SHARE) / len(splits)
-    models = [Task(partial(fit_and_predict, i), share) for i in range(len(splits))]
-    tasks = [*_network_tasks(trainings, splits, rows, trained), *models]
+    tasks = _network_tasks(trainings, splits, rows, trained)
+    tasks += [partial(fit_and_predict, i) for i in range(len(splits))]
     # A GPU is used by the thread that made it the current one.
     threads = count_threads(len(tasks), n_training, count_cores()) if device.type == "cpu" else 1
-    run_tasks(tasks, threads)
+    run_tasks(tasks, threads, title)
     for i, heads in trained.items():
         add_networks(fitted[i], heads, config)
     return [fitted[i] for i in range(len(splits))]
@@ -274,7 +268,7 @@ def _network_tasks(
     splits: Sequence[Split],
     rows: Sequence[TrainingRows],
     trained: dict[int, TrainedHeads],
-) -> list[Task]:
+) -> list[Callable[[], None]]:
     """Return tasks that train the networks of every split, the longest first.
 
     Folds whose steps have the same shapes train as one stack.
@@ -305,10 +299,7 @@ def _network_tasks(
         )
         trained.update(zip(group, found, strict=True))
 
-    return [
-        Task(partial(train_group, group), NETWORKS_SHARE * len(group) / len(splits))
-        for group in sorted(groups, key=len, reverse=True)
-    ]
+    return [partial(train_group, group) for group in sorted(groups, key=len, reverse=True)]
 
 
 def weigh_regimes(
@@ -334,13 +325,9 @@ def fit_all(
         config = replace(config, epochs=max(1, round(float(np.median(epochs)))))
     folder = trainings.folder / "all-pairs"
     own = trainings._replace(folder=folder, config=config, verbose=False)
-    (parts,) = fit_folds(own, [all_pairs(regimes)], with_baselines=False)
+    splits = [all_pairs(regimes)]
+    (parts,) = fit_folds(own, splits, with_baselines=False, title="fit: all pairs")
     return parts
-
-
-def _folds_share(config: FitConfig) -> float:
-    """Return the share of the time for the folds of all training groups."""
-    return FOLDS_SHARE / (1 + sum(LEARNING_CURVE_SHARES) * config.learning_curve)
 
 
 def _learning_curve(trainings: Trainings, regimes: Sequence[MeasuredRegime]) -> list[CurvePoint]:
@@ -359,23 +346,15 @@ def _learning_curve(trainings: Trainings, regimes: Sequence[MeasuredRegime]) -> 
         except DoesNotApply as error:
             say(f"learning curve: {name} left out: {error}")
             continue
-        stage(f"learning curve, {share}", share * _folds_share(config))
         own = trainings._replace(folder=trainings.folder / f"share-{share}", verbose=False)
-        regime = weigh(pairs, replace(first, splits=tuple(splits)), fit_folds(own, splits))
+        fitted = fit_folds(own, splits, title=f"fit: learning curve, {share}")
+        regime = weigh(pairs, replace(first, splits=tuple(splits)), fitted)
         points.append(curve_point(splits, regime.score, share))
         detail(f"learning curve: {name}, {points[-1]['training_pairs']} pairs")
     return points
 
 
-class Task(NamedTuple):
-    """A part of a fit that needs no other part."""
-
-    run: Callable[[], object]
-    share: float
-    """Of the stage's time, for the progress bar."""
-
-
-def run_tasks(tasks: Sequence[Task], threads: int) -> None:
+def run_tasks(tasks: Sequence[Callable[[], None]], threads: int, title: str = "fit") -> None:
     """Run all tasks; after a signal or an error none begins, and trainings save and stop.
 
     With one thread they run in this one, in their order. With several, each has one core.
@@ -387,12 +366,15 @@ def run_tasks(tasks: Sequence[Task], threads: int) -> None:
     """
     from abag.head.training.loop import NO_SIGNAL, Stopped, delayed_signals
 
-    with delayed_signals() as stop:
+    # a single training draws its own bar
+    alone = {"disable": True} if len(tasks) == 1 else {}
+    with delayed_signals() as stop, bar(total=len(tasks), desc=title, **alone) as drawn:
 
-        def run(task: Task) -> None:
+        def run(task: Callable[[], None]) -> None:
             if not stop:
-                with part_of_stage(task.share):
-                    task.run()
+                with reporting(bars=None if alone else False):
+                    task()
+                drawn.update()
 
         if threads == 1:
             for task in tasks:

@@ -16,20 +16,15 @@ from abag.core.messages import (
     counted,
     detail,
     note,
-    part_of_stage,
     reporting,
     say,
-    stage,
-    whole_bar,
 )
 
 SCRIPT = """
 import time
-from abag.core.messages import bar, reporting, say, stage, whole_bar
-with reporting(bars=True), whole_bar("fit"):
-    stage("clusters", 0.2)
-    stage("training", 0.8)
-    for k in bar(iterable=range(4)):
+from abag.core.messages import bar, reporting, say
+with reporting(bars=True):
+    for k in bar(iterable=range(4), desc="training"):
         time.sleep(0.3)
         if k == 1:
             say("a message")
@@ -53,13 +48,12 @@ def on_terminal(script, columns=80):
     return shown.decode()
 
 
-def test_a_terminal_shows_one_bar_over_all_stages_that_disappears():
+def test_a_terminal_shows_a_bar_that_disappears():
     shown = on_terminal(SCRIPT)
     frames = [frame for frame in shown.replace("\n", "\r").split("\r") if frame.strip()]
-    bars = [frame for frame in frames if frame.startswith("fit")]
+    bars = [frame for frame in frames if frame.startswith("training")]
     assert "a message" in frames
     assert all(len(frame) <= 80 for frame in frames)
-    assert bars[-1].startswith("fit: training ")
     shares = [int(frame.split("%")[0].split()[-1]) for frame in bars]
     assert shares == sorted(shares)
     assert shares[-1] > 50
@@ -73,32 +67,17 @@ def shown_lines(capsys, seconds, monkeypatch, script):
     return capsys.readouterr().err.splitlines()
 
 
-def stages():
-    with reporting(bars=True), whole_bar("fit"):
-        stage("clusters", 0.25)
-        stage("training", 0.5)
-        with bar(total=10, desc="fold 1", unit="step") as drawn:
-            for _ in range(10):
-                drawn.update()
-
-
-def test_parts_of_a_stage_that_threads_run_fill_it_once():
-    with reporting(bars=True), whole_bar("fit"):
-        stage("folds", 0.5)
-        for _ in range(2):
-            with part_of_stage(0.5), bar(total=4) as drawn:
-                drawn.update(2)
-                halfway = messages._channel.get().whole.drawn.n
-        assert halfway == 0.375
-        stage("scores", 0.5)
-        assert messages._channel.get().whole.drawn.n == 0.5
+def train():
+    with reporting(bars=True), bar(total=10, desc="fold 1", unit="step") as drawn:
+        for _ in range(10):
+            drawn.update()
 
 
 def test_elsewhere_progress_is_a_line_now_and_then(capsys, monkeypatch):
-    assert shown_lines(capsys, 30, monkeypatch, stages) == []
+    assert shown_lines(capsys, 30, monkeypatch, train) == []
     monkeypatch.setattr(messages, "LINE_DELAY_S", 0)
-    lines = shown_lines(capsys, 0, monkeypatch, stages)
-    assert lines[-1].startswith("fit: training  75%, 00:00, 00:00 left")
+    lines = shown_lines(capsys, 0, monkeypatch, train)
+    assert lines[-1].startswith("fold 1 100%, 00:00, 00:00 left")
     assert all("|" not in line for line in lines)
 
 
@@ -118,8 +97,7 @@ def test_bars_of_known_and_unknown_length_are_lines_without_a_terminal(capsys, m
 
 
 def test_bars_are_drawn_only_where_they_are_wanted(capsys):
-    with whole_bar("fit"), bar(total=1) as drawn:
-        stage("training", 1.0)
+    with bar(total=1) as drawn:
         drawn.update()
     assert capsys.readouterr().err == ""
 

@@ -11,9 +11,10 @@ import pytest
 import torch
 
 import abag
+from abag.core import messages
 from abag.core.cores import SMALL_FOLD_PAIRS, count_threads
 from abag.head import fit as fit_module
-from abag.head.fit import Task, run_tasks
+from abag.head.fit import run_tasks
 from abag.head.models.layers import _Dropout
 from abag.head.training import torch_settings
 from abag.head.training.loop import Stopped, delayed_signals
@@ -31,14 +32,14 @@ def test_two_tasks_run_at_once_in_two_threads():
         met.wait(20)
         order.append(threading.current_thread())
 
-    run_tasks([Task(meet, 0.5)] * 2, 2)
+    run_tasks([meet] * 2, 2)
     assert len(set(order)) == 2
 
 
 @pytest.mark.parametrize(("cores", "pairs"), [(1, 10), (8, SMALL_FOLD_PAIRS + 1)])
 def test_one_core_or_a_large_fold_runs_in_this_thread(cores, pairs):
     found = []
-    tasks = [Task(lambda: found.append(threading.current_thread()), 0.2) for _ in range(5)]
+    tasks = [lambda: found.append(threading.current_thread())] * 5
     run_tasks(tasks, count_threads(len(tasks), pairs, cores))
     assert found == [threading.main_thread()] * 5
 
@@ -63,6 +64,24 @@ def train_until_stopped(begun, ended):
         ended.append("saved")
 
 
+def test_tasks_share_a_bar_in_which_those_of_trainings_do_not_show(capsys, monkeypatch):
+    monkeypatch.setattr(messages, "LINE_DELAY_S", 0)
+    monkeypatch.setattr(messages, "LINE_INTERVAL_S", 0)
+
+    def train():
+        with messages.bar(total=2, desc="training") as drawn:
+            drawn.update(2)
+
+    with messages.reporting(bars=True):
+        run_tasks([train] * 4, 2, "fit: folds")
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[-1].startswith("fit: folds 100%")
+    assert not any("training" in line for line in lines)
+    with messages.reporting(bars=True):
+        run_tasks([train], 1, "fit: all pairs")
+    assert "training 100%" in capsys.readouterr().err
+
+
 def test_an_error_in_one_thread_stops_the_others_and_is_raised():
     begun, ended, after = threading.Event(), [], []
     train = partial(train_until_stopped, begun, ended)
@@ -72,7 +91,7 @@ def test_an_error_in_one_thread_stops_the_others_and_is_raised():
         msg = "disk full"
         raise OSError(msg)
 
-    tasks = [Task(run, 0.3) for run in (train, fail, lambda: after.append("begun"))]
+    tasks = [train, fail, lambda: after.append("begun")]
     with pytest.raises(OSError, match="disk full"):
         run_tasks(tasks, 2)
     assert (ended, after) == (["saved"], [])
@@ -91,7 +110,7 @@ def test_a_signal_lets_every_thread_save_and_is_raised_once_they_have():
             assert received[0] == signal.SIGINT
 
     with pytest.raises(KeyboardInterrupt):
-        run_tasks([Task(train, 0.5)] * 2, 2)
+        run_tasks([train] * 2, 2)
     assert len(set(saved)) == 2
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
@@ -100,7 +119,7 @@ def test_a_signal_whose_handler_raises_nothing_still_ends_the_fit():
     before = signal.signal(signal.SIGTERM, lambda *_: None)
     try:
         with pytest.raises(Stopped, match="Run the same command again"):
-            run_tasks([Task(lambda: os.kill(os.getpid(), signal.SIGTERM), 1.0)], 2)
+            run_tasks([lambda: os.kill(os.getpid(), signal.SIGTERM)], 2)
     finally:
         signal.signal(signal.SIGTERM, before)
 
