@@ -191,6 +191,7 @@ def evaluate(
     store: Path | str | None = None,
     predictions: Path | str | Any | None = None,
     affinity_type: str | None = None,
+    strong: float | None = None,
     bad_rows: Literal['error', 'skip'] | None = None,
 ) -> RunSummary: ...
 def export_vectors(
@@ -325,15 +326,11 @@ def rank(
     best: float | None = None,
     above: float | None = None,
     measured: Path | str | Any | None = None,
+    run: Path | str | None = None,
     keep_far: bool = False,
     per_antigen: bool = False,
-    diversity: Literal['none', 'clusters', 'distance'] = 'none',
-    pool: int = 4,
     per_cluster: int | None = None,
-    identity: float | None = None,
-    run: Path | str | None = None,
-    store: Path | str | None = None,
-    correlation: float = 0.5,
+    per_position: int | None = None,
     force: bool = False,
 ) -> RankSummary: ...
 def report(

@@ -31,14 +31,8 @@ from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.store import open_store
 from abag.head.data.demo import demo_table
 from abag.head.data.labels import LabelledPairs, label_pairs
-from abag.head.design.batches import (
-    IDENTITY,
-    PER_CLUSTER,
-    cap_clusters,
-    choose_far_apart,
-    join_sides,
-)
-from abag.head.design.rules import RULES, Aim, best_first, expect
+from abag.head.design.batches import RULES, Aim, Cap, best_first, choose_capped, expect
+from abag.head.design.rank import IDENTITY, POOL
 from abag.head.models.baselines import inner_folds
 from abag.head.models.pair_model import PairVectors, TrainingRows
 from abag.head.models.registry import MODELS
@@ -46,7 +40,7 @@ from abag.head.models.sigma import fit_sigma
 from abag.head.regimes.clusters import antibody_clusters
 
 CORRELATIONS = (0.0, 0.25, 0.5, 0.75, 0.9)
-POOL = 4
+PER_CLUSTER = 8
 
 
 class Policy(NamedTuple):
@@ -74,7 +68,7 @@ POLICIES = [
     *(
         Policy(rule=rule, diversity=diversity)
         for rule in RULES
-        for diversity in ("none", "clusters", "distance")
+        for diversity in ("none", "clusters")
     ),
     Policy(rule="ucb", explore=2.0),
     Policy(rule="ucb", sigma="model"), Policy(rule="improvement", sigma="model"),
@@ -129,19 +123,15 @@ class Library:
         sigma = model.sigma.get(policy.sigma, np.zeros_like(model.mean))[left]
         mean = model.mean[left]
         aim = Aim(policy.explore, float(self.pairs.pkd[known].max()), self.goal)
-        order = best_first(RULES[policy.rule].score(mean, sigma, aim), mean)
+        order = best_first(RULES[policy.rule](mean, sigma, aim), mean)
         ordered = left[order]
         pool = ordered[: POOL * batch]
         if policy.diversity == "clusters":
             chains = [self.pairs.table.antibodies.chains[i] for i in self.pairs.antibody[pool]]
-            chosen = cap_clusters(antibody_clusters(chains, IDENTITY), batch, PER_CLUSTER)
+            cap = Cap([[one] for one in antibody_clusters(chains, IDENTITY)], PER_CLUSTER)
+            chosen = choose_capped(np.arange(len(pool)), batch, [cap])
             rest = np.setdiff1d(np.arange(len(pool)), chosen)  # a cap that cannot be kept
             return pool[np.concatenate([chosen, rest[: batch - len(chosen)]])]
-        if policy.diversity == "distance":
-            vectors = self.vectors
-            antibody_BD = vectors.antibody_ND[vectors.antibody[pool]]
-            antigen_BE = vectors.antigen_ME[vectors.antigen[pool]]
-            return pool[choose_far_apart(join_sides(antibody_BD, antigen_BE), batch)]
         return ordered[:batch]
 
 
@@ -260,7 +250,6 @@ def plot(results: dict[Policy, list[Result]], path: Path, title: str, batch: int
     shown = {
         RANDOM: "#999999", RIDGE: "#b35806", Policy(): "#2166ac", DEFAULT: "#1b7837",
         Policy(rule="improvement"): "#762a83", Policy(rule="probability"): "#d6604d",
-        Policy(rule="ucb", diversity="distance"): "#35978f",
     }  # fmt: skip
     figure, axes = pyplot.subplots(1, 2, figsize=(10, 4), constrained_layout=True)
     for axis, what, label in zip(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import typing
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields
@@ -55,6 +56,8 @@ class Declaration(TypedDict, total=False):
     choices: Sequence[str] | Callable[[], Sequence[str]]
     """Valid values; by default those of a ``Literal`` annotation. A callable is asked each time,
     so that a registry can supply them."""
+    pattern: str
+    """Regular expression of values that are valid beside the choices."""
     default_text: str
     """What help shows as the default, where the value itself does not tell."""
     metavar: str
@@ -151,7 +154,8 @@ class OptionSchema:
         """Raise `BadOption` for an invalid value."""
         if value is None and self.default is None:
             return
-        if self.choices and value not in self.choices:
+        pattern = self.declaration.get("pattern", "$^")
+        if self.choices and value not in self.choices and not re.fullmatch(pattern, str(value)):
             msg = f"{self.flag}: {value!r} is unknown; expected one of {', '.join(self.choices)}."
             raise BadOption(msg)
         if not _is_of(value, self.type):

@@ -5,7 +5,7 @@ import copy
 import pytest
 from golden.make_golden import PARTS, Folder, differences, read_golden, record
 
-from abag.head.design.rules import RULES
+from abag.head.design.batches import RULES
 from abag.head.models.baselines import BASELINES
 from abag.head.models.config import head_names
 from abag.head.models.registry import MODELS

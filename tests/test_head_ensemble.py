@@ -17,6 +17,7 @@ from abag.head.data.labels import LabelledPairs
 from abag.head.models.config import FitConfig
 from abag.head.models.layers import stacked_layers
 from abag.head.models.pair_model import PairVectors
+from abag.head.prediction.predictor import Scorer
 from abag.head.regimes.splits import TEST, TRAIN, VALIDATION, Split
 from abag.head.training import stack as stack_module
 from abag.head.training.stack import (
@@ -346,7 +347,7 @@ def test_the_ensemble_predicts_the_mean_of_its_heads(case, tmp_path):
     )
     each = [model.predict(vectors) for model in part.models]
     np.testing.assert_allclose(part.predict(vectors), np.mean(each, axis=0))
-    found, _ = predictor.score_stored(store, *([s.chains[n] for n in s.of_row] for s in sides))
+    found, _ = Scorer(predictor, store, *sides).score_rows()
     (regime,) = predictor.regimes.values()
     sigma = np.hypot(regime.spread * np.std(each, axis=0), regime.noise)
     np.testing.assert_allclose(found["sigma"], sigma, rtol=1e-6)

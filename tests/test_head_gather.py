@@ -2,7 +2,6 @@
 
 import gzip
 import tracemalloc
-from itertools import groupby
 
 import numpy as np
 import pandas as pd
@@ -11,11 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from abag.embed.sequences.pairs import UniqueSequences
 from abag.embed.sequences.tables import read_table_chunks
 from abag.head.prediction import predict as predict_module
-from abag.head.prediction.inputs import CollectedSequences
-from abag.head.prediction.predict import _blocks
+from abag.head.prediction.predict import by_antibody
+from abag.head.prediction.predictor import SequenceCollector, Sequences
 
 
 @pytest.fixture
@@ -51,83 +49,38 @@ def test_compressed_parquet_is_read_like_uncompressed(tmp_path):
     pd.testing.assert_frame_equal(one, other)
 
 
-def part_of(keys, of_row, chains=None):
-    chains = chains or [("EVQL", "")] * len(keys)
-    return UniqueSequences(
-        kind="antibody",
-        chains=chains,
-        keys=keys,
-        of_row=of_row,
-        first_rows=np.ones(len(keys), np.int64),
-        replaced=np.zeros(len(keys), np.int32),
-        forms=[""] * len(keys),
-    )
-
-
 @given(st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=12), min_size=1, max_size=9))
-def test_every_row_keeps_its_key_after_any_number_of_chunks(rows):
-    every = np.random.default_rng(0).integers(0, 256, (10, 16)).astype(np.uint8)
-    gathered = CollectedSequences("antibody")
-    for of_key in rows:
-        used, of_row = np.unique(of_key, return_inverse=True)
-        gathered.add(part_of(every[used], of_row), np.zeros(len(used), np.bool_))
-    keys, of_row = gathered.finish()
-    assert keys[of_row].tolist() == every[np.concatenate(rows)].tolist()
-    assert gathered.unique == len(keys) == len(set(np.concatenate(rows)))
+def test_every_row_keeps_its_sequence_after_any_number_of_chunks(rows):
+    collected = SequenceCollector("antibody")
+    for numbers in rows:
+        used, of_row = np.unique(numbers, return_inverse=True)
+        collected.add([(f"EVQL{'A' * n}", "") for n in used], of_row)
+    found = collected.finish()
+    assert [len(found.chains[n][0]) - 4 for n in found.of_row] == np.concatenate(rows).tolist()
+    assert len(found.keys) == len({*found.chains}) == len(found.chains)
 
 
-class Recorder:
-    """Takes the last residue of each antibody for its state, and records what it was asked for."""
-
-    def __init__(self):
-        self.asked = []
-
-    def states(self, kind, sequences):
-        assert kind == "antibody"
-        self.asked += sequences
-        return np.array([ord(heavy[-1]) for heavy, _ in sequences], np.int8)
-
-
-def test_each_sequence_of_many_chunks_is_recognised_once():
-    keys = np.random.default_rng(0).integers(0, 256, (4, 16)).astype(np.uint8)
-    chains = [(f"EVQL{residue}", "") for residue in "ACDE"]
-    gathered = CollectedSequences("antibody", Recorder(), chains=[])
-    for numbers in ([0, 1], [1, 2], [0, 2, 3]):
-        part = part_of(keys[numbers], np.arange(len(numbers)), [chains[n] for n in numbers])
-        gathered.add(part, np.ones(len(numbers), np.bool_))
-    found, of_row = gathered.finish()
-    assert gathered.seen.asked == chains
-    assert gathered.state[of_row].tolist() == [ord("ACDE"[n]) for n in (0, 1, 1, 2, 0, 2, 3)]
-    first = [gathered.chains[row] for row in of_row[:4].tolist()]
-    assert first == [chains[n] for n in (0, 1, 1, 2)]
-    assert found[of_row[-1]].tolist() == keys[3].tolist()
-    assert [*gathered.new.values()] == chains
-
-
-def test_keys_repeated_in_every_chunk_are_kept_once(traced):
-    keys = np.random.default_rng(0).integers(0, 256, (1_000, 16)).astype(np.uint8)
-    part, parts = part_of(keys, np.arange(1_000)), 100
-    gathered, none, before = CollectedSequences("antibody"), np.zeros(1_000, np.bool_), traced()[0]
+def test_sequences_repeated_in_every_chunk_are_kept_once(traced):
+    chains, parts = [(f"EVQL{n}", "") for n in range(1_000)], 100
+    collected, before = SequenceCollector("antibody"), traced()[0]
     for _ in range(parts):
-        gathered.add(part_of(keys.copy(), part.of_row), none)
-    gathered.finish()
-    # an index a row, thrice while the last parts are joined to it, and the room
-    assert (traced()[1] - before) / (parts * 1_000) < 3 * 4 + 8
+        collected.add([(heavy + "", light) for heavy, light in chains], np.arange(1_000))
+    found = collected.finish()
+    assert len(found.chains) == 1_000
+    # an index per row, twice while the parts are joined
+    assert (traced()[1] - before) / (parts * 1_000) < 2 * 4 + 8
 
 
-@given(
-    st.lists(st.tuples(st.integers(0, 4), st.integers(0, 3)), min_size=1, max_size=40),
-    st.integers(1, 5),
-)
-def test_blocks_hold_the_rows_of_two_slices_in_order(pairs, most):
-    of, (left, right) = np.arange(5, dtype=np.int32), np.array(pairs, np.int32).T
+@given(st.lists(st.integers(0, 6), min_size=1, max_size=40), st.integers(1, 5), st.integers(1, 5))
+def test_blocks_hold_each_row_once_by_antibody(antibodies, pairs, most):
+    sequences = Sequences.of("antibody", [(f"EVQL{'A' * n}", "") for n in antibodies])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(predict_module, "PAIRS", most)
-        found = [(a, g, np.arange(len(pairs))[rows]) for a, g, rows in _blocks(of, of, left, right)]
-    assert all(0 < len(rows) <= most for *_, rows in found)
-    together = [
-        (block, np.concatenate([rows for *_, rows in parts]).tolist())
-        for block, parts in groupby(found, key=lambda part: part[:2])
-    ]
-    rows_of = {pair: [i for i, p in enumerate(pairs) if p == pair] for pair in sorted(set(pairs))}
-    assert together == [*rows_of.items()]
+        patch.setattr(predict_module, "PAIRS", pairs)
+        patch.setattr(predict_module, "ANTIBODIES", most)
+        blocks = by_antibody(sequences)
+    assert sorted(np.concatenate(blocks).tolist()) == list(range(len(antibodies)))
+    for rows in blocks:
+        assert 0 < len(rows) <= pairs
+        assert len({antibodies[row] for row in rows}) <= most
+    changes = np.diff(np.array(antibodies)[np.concatenate(blocks)]) != 0
+    assert changes.sum() == len({*antibodies}) - 1

@@ -203,7 +203,6 @@ def test_a_stack_of_variants_leans_on_its_kernel_on_residues(runs):
 def test_every_way_to_predict_gives_the_same(case, runs, tmp_path, head):
     run, said = case.at / head, lambda _text: None
     rows, predictor = case.frame, load_predictor(run)
-    assert predictor.reads_residues
     direct = predictor.predict(rows["heavy"], None, rows["antigen"], store=case.store, say=said)
     expected = direct["pkd_predicted"].to_numpy()
     abag.predict(rows, run, tmp_path / "rows.csv", store=case.store, say=said)

@@ -26,12 +26,11 @@ from abag.embed.sequences.formats import BadTable
 from abag.embed.sequences.table_writer import TableWriter
 from abag.embed.sequences.tables import read_table, read_table_chunks
 from abag.embed.store.store import VectorsMissing, open_store
-from abag.head.prediction import all_pairs
 from abag.head.prediction import predict as predict_module
 from abag.head.prediction.bundle import load_predictor
-from abag.head.prediction.inputs import CannotPredict
 from abag.head.prediction.predict import describe_pair, predict, predict_pair
 from abag.head.prediction.predictor import SCORE_COLUMNS
+from abag.head.prediction.tables import CannotPredict
 
 RESIDUES = list("ACDEFGHIKLMNPQRSTVWY")
 OURS = [*SCORE_COLUMNS]
@@ -98,8 +97,9 @@ def test_every_format_gives_the_scores_of_the_predictor_in_the_order_of_the_rows
     want = load_predictor(case.run).predict(
         heavy=list(shuffled["heavy"]), antigen=list(shuffled["antigen"])
     )
-    np.testing.assert_allclose(found["pkd_predicted"], want["pkd_predicted"], rtol=1e-6)
-    np.testing.assert_allclose(found["sigma"], want["sigma"], rtol=1e-6)
+    off = 1e-6 if name.endswith("parquet") else 5.1e-5  # text has 4 digits after the point
+    np.testing.assert_allclose(found["pkd_predicted"], want["pkd_predicted"], atol=off)
+    np.testing.assert_allclose(found["sigma"], want["sigma"], atol=off)
     for column in ("regime", "far"):
         assert found[column].tolist() == want[column].tolist()
     assert summary["regimes"] == {"known": len(case.frame)}
@@ -114,15 +114,15 @@ def test_strong_adds_the_probability_of_a_pkd_or_more(case, tmp_path):
     plain, strong = (read_back(tmp_path / name) for name in ("plain.csv", "strong.csv"))
     assert list(strong) == [*plain, "p_strong"]
     want = norm.sf(8.5, loc=plain["pkd_predicted"], scale=plain["sigma"])
-    np.testing.assert_allclose(strong["p_strong"], want, rtol=1e-6)
+    np.testing.assert_allclose(strong["p_strong"], want, atol=1e-4)
     crossed = tmp_path / "crossed.csv"
     run_predict(case, case.frame.head(8), crossed, cross=case.frame.head(8), strong=8.5)
     scores = pd.read_csv(crossed)
     want = norm.sf(8.5, loc=scores["pkd_predicted"], scale=scores["sigma"])
-    np.testing.assert_allclose(scores["p_strong"], want, rtol=1e-6)
+    np.testing.assert_allclose(scores["p_strong"], want, atol=1e-4)
     one = case.frame.iloc[0]
     pair = predict_pair(load_predictor(case.run), one["heavy"], antigen=one["antigen"], strong=8.5)
-    assert pair["p_strong"] == pytest.approx(strong["p_strong"].iloc[0], rel=1e-6)
+    assert pair["p_strong"] == pytest.approx(strong["p_strong"].iloc[0], abs=1e-4)
     assert f"a pKd of 8.5 or more: {pair['p_strong']:.0%}" in describe_pair(pair)
 
 
@@ -138,7 +138,7 @@ def test_a_threshold_of_strong_pairs_that_is_no_pkd_is_refused(case, tmp_path, s
 
 def test_slices_of_sequences_change_nothing(case, tmp_path, monkeypatch):
     run_predict(case, case.frame, tmp_path / "whole.parquet")
-    monkeypatch.setattr(predict_module, "SLICE", 5)
+    monkeypatch.setattr(predict_module, "ANTIBODIES", 5)
     monkeypatch.setattr(predict_module, "PAIRS", 3)
     run_predict(case, case.frame, tmp_path / "sliced.parquet")
     whole, sliced = (pd.read_parquet(tmp_path / f"{n}.parquet") for n in ("whole", "sliced"))
@@ -147,7 +147,7 @@ def test_slices_of_sequences_change_nothing(case, tmp_path, monkeypatch):
     np.testing.assert_allclose(sliced["pkd_predicted"], want["pkd_predicted"], rtol=1e-6)
 
 
-def test_memory_grows_by_two_indices_and_two_scores_per_pair(case, tmp_path, monkeypatch):
+def test_memory_grows_by_two_indices_and_the_scores_of_each_pair(case, tmp_path, monkeypatch):
     monkeypatch.setitem(read_table_chunks.__kwdefaults__, "rows", 2000)
     monkeypatch.setattr(predict_module, "PAIRS", 4096)
     peaks, sizes = [], (20_000, 60_000)
@@ -157,7 +157,8 @@ def test_memory_grows_by_two_indices_and_two_scores_per_pair(case, tmp_path, mon
         run_predict(case, table, tmp_path / f"{pairs}.parquet")
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
-    assert (peaks[1] - peaks[0]) / (sizes[1] - sizes[0]) < 2 * 4 + 2 * 8 + 4
+    # two indices and the columns of the scores, twice while they are put in order
+    assert (peaks[1] - peaks[0]) / (sizes[1] - sizes[0]) < 2 * 4 + 2 * (4 * 8 + 1) + 32
 
 
 CELLS = st.lists(
@@ -264,7 +265,7 @@ def test_skipped_rows_are_counted_and_the_others_keep_their_scores(case, tmp_pat
     np.testing.assert_allclose(
         found["pkd_predicted"].astype(float),
         whole["pkd_predicted"].astype(float).drop(bad),
-        rtol=1e-6,
+        atol=1.1e-4,
     )
     assert found["id"].tolist() == whole["id"].drop(bad).tolist()
 
@@ -490,8 +491,8 @@ def test_another_encoder_than_the_runs_is_refused_with_both_fingerprints(compose
 
 @pytest.mark.parametrize("block", [3, 1 << 20])
 def test_a_cross_scores_every_antibody_against_every_antigen(case, tmp_path, monkeypatch, block):
-    monkeypatch.setattr(all_pairs, "PAIRS", block)
-    monkeypatch.setattr(all_pairs, "SLICE", 10 if block == 3 else 16_384)
+    monkeypatch.setattr(predict_module, "PAIRS", block)
+    monkeypatch.setattr(predict_module, "ANTIBODIES", 10 if block == 3 else 16_384)
     antibodies = case.frame[["heavy"]].drop_duplicates().assign(name=range(24), score=1.0)
     antigens = case.frame[["antigen"]].drop_duplicates().assign(name=list("abcd"))
     antibodies.to_csv(tmp_path / "antibodies.csv", index=False)
@@ -505,7 +506,7 @@ def test_a_cross_scores_every_antibody_against_every_antigen(case, tmp_path, mon
     assert found["name_antibody"].tolist() == [i for i in range(24) for _ in range(4)]
     assert found["name_antigen"].tolist() == list("abcd") * 24
     want = load_predictor(case.run).predict(list(found["heavy"]), None, list(found["antigen"]))
-    np.testing.assert_allclose(found["pkd_predicted"], want["pkd_predicted"], rtol=1e-6)
+    np.testing.assert_allclose(found["pkd_predicted"], want["pkd_predicted"], atol=5.1e-5)
     assert summary["rows"] == 96
 
 
@@ -518,10 +519,13 @@ def test_a_table_crossed_with_itself_keeps_the_columns_of_each_kind(case, tmp_pa
     ).sample(60, random_state=0)
     _, said = run_predict(case, table, tmp_path / "out.csv", cross=table)
     found = pd.read_csv(tmp_path / "out.csv")
-    assert list(found.columns) == ["heavy", "lot", "clone", "antigen", "target", *OURS]
+    names = ["id_antibody", "heavy", "lot", "clone", "id_antigen", "antigen", "target"]
+    assert list(found.columns) == [*names, *OURS]
+    first = table.drop_duplicates("heavy").set_index("heavy")["id"]
+    assert (found["id_antibody"] == found["heavy"].map(first).astype(int)).all()
     assert len(found) == table["heavy"].nunique() * table["antigen"].nunique()
     assert (found["target"] == found["antigen"].str[:4]).all()
-    assert any("left out" in line and "id, pKd, far" in line for line in said)
+    assert any("left out" in line and "pKd, far" in line for line in said)
 
 
 def test_a_cross_and_a_single_antigen_are_refused(case, tmp_path):

@@ -349,7 +349,8 @@ def test_members_predict_their_mean_and_sigma_adds_spread_and_noise(trained):
     weights = dict(zip(parts, regime.weights, strict=True))
     want = weights["mlp"] * np.mean(each, axis=0)
     want += weights.get("train_mean", 0.0) * parts["train_mean"].predict(vectors)
-    pkd, sigma = predictor.values(vectors, NewSequences(known, known))
+    found = predictor.score(vectors, NewSequences(known, known))
+    pkd, sigma = found["pkd_predicted"], found["sigma"]
     np.testing.assert_allclose(pkd, want, rtol=1e-12)
     deviation = regime.spread**2 * np.var(each, axis=0) + regime.noise**2
     np.testing.assert_allclose(sigma, np.sqrt(deviation))

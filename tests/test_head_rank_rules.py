@@ -1,6 +1,5 @@
-"""Rules, diversity and expectations of `rank`, against integrals, plain loops and brute force."""
+"""Rules, caps and expectations of `rank`, against integrals, and plain loops."""
 
-import itertools
 from typing import get_args
 
 import numpy as np
@@ -9,16 +8,15 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from scipy import integrate, stats
 
-from abag.head.design.batches import cap_clusters, choose_far_apart, join_sides
+from abag.head.design.batches import RULES, Aim, Cap, best_first, choose_capped, expect
 from abag.head.design.options import RuleName
-from abag.head.design.rules import RULES, Aim, best_first, expect
 
 PKD = st.floats(4, 12)
 SIGMA = st.floats(0.05, 3)
 
 
 def score(rule, mean, sigma, **aim):
-    return RULES[rule].score(np.array([mean]), np.array([sigma]), Aim(**aim))[0]
+    return RULES[rule](np.array([mean]), np.array([sigma]), Aim(**aim))[0]
 
 
 def integral(of_gain, mean, sigma, limit):
@@ -63,49 +61,22 @@ def test_equal_scores_are_ordered_by_mean_and_then_as_they_come():
     assert best_first(np.array([0.0, 1, 0, 0]), np.array([5.0, 1, 7, 5])).tolist() == [1, 2, 0, 3]
 
 
-@given(st.lists(st.integers(0, 4), max_size=30), st.integers(1, 30), st.integers(1, 5))
-def test_a_cap_takes_the_best_of_each_cluster_as_a_plain_loop_does(cluster, size, most):
+@given(
+    st.lists(st.tuples(st.integers(0, 4), st.integers(0, 6)), max_size=30),
+    st.integers(1, 30), st.integers(1, 5), st.integers(1, 5),
+)  # fmt: skip
+def test_caps_take_the_best_that_keep_to_both_as_a_plain_loop_does(groups, size, most, at_site):
+    order = np.random.default_rng(len(groups)).permutation(len(groups))
+    clusters = [[cluster] for cluster, _ in groups]
+    sites = [[site % 4, site % 3 + 4] for _, site in groups]  # as double mutants have
     taken = []
-    for candidate, number in enumerate(cluster):
-        if sum(cluster[i] == number for i in taken) < most and len(taken) < size:
-            taken.append(candidate)
-    assert cap_clusters(np.array(cluster, np.int64), size, most).tolist() == taken
-
-
-def smallest_distance(points):
-    return min(np.linalg.norm(a - b) for a, b in itertools.combinations(points, 2))
-
-
-@given(st.integers(0, 10_000), st.integers(3, 9), st.integers(2, 5))
-def test_the_distant_choice_is_at_least_half_as_good_as_brute_force(seed, n, size):
-    x_BD = np.random.default_rng(seed).normal(size=(n, 2))
-    size = min(size, n)
-    chosen = choose_far_apart(x_BD, size)
-    best = max(smallest_distance(x_BD[list(c)]) for c in itertools.combinations(range(n), size))
-    assert 0 in chosen
-    assert chosen.tolist() == sorted({*chosen.tolist()})
-    assert smallest_distance(x_BD[chosen]) >= best / 2 - 1e-12
-
-
-@given(st.integers(0, 10_000), st.integers(1, 12))
-def test_the_distant_choice_is_that_of_a_plain_loop(seed, size):
-    # few distinct points, so that some are equally far
-    x_BD = np.random.default_rng(seed).integers(0, 3, (12, 2))
-    chosen = [0]
-    while len(chosen) < size:
-        others = [i for i in range(12) if i not in chosen]
-        nearest = [min(((x_BD[i] - x_BD[j]) ** 2).sum() for j in chosen) for i in others]
-        chosen.append(others[int(np.argmax(nearest))])
-    assert choose_far_apart(x_BD, size).tolist() == sorted(chosen)
-
-
-def test_both_sides_of_a_pair_contribute_equally_and_a_constant_side_nothing():
-    rng = np.random.default_rng(0)
-    left, right = rng.normal(size=(50, 3)), 100 * rng.normal(size=(50, 7)) + 5
-    joined = join_sides(left, right)
-    assert joined[:, :3].var(axis=0).sum() == pytest.approx(1)
-    assert joined[:, 3:].var(axis=0).sum() == pytest.approx(1)
-    assert not join_sides(left, np.ones((50, 4)))[:, 3:].any()
+    for one in order.tolist():
+        same = sum(clusters[i] == clusters[one] for i in taken)
+        crowded = any(sum(s in sites[i] for i in taken) >= at_site for s in sites[one])
+        if same < most and not crowded and len(taken) < size:
+            taken.append(one)
+    caps = [Cap(clusters, most), Cap(sites, at_site)]
+    assert choose_capped(order, size, caps).tolist() == taken
 
 
 MEAN = np.array([8.4, 8.0, 7.9, 7.0, 6.0])
@@ -148,7 +119,7 @@ def test_the_number_above_a_threshold_is_the_sum_of_probabilities_whatever_the_c
 
 
 def test_a_large_batch_is_simulated_in_blocks_and_the_same_every_time(monkeypatch):
-    monkeypatch.setattr("abag.head.design.rules.BLOCK_VALUES", 1_000)
+    monkeypatch.setattr("abag.head.design.batches.BLOCK_VALUES", 1_000)
     mean = np.linspace(9, 6, 400)
     one, two = (expect(mean, np.full(400, 0.5), correlation=0.3, above=8) for _ in range(2))
     assert (np.diff(one.best_of_first) >= 0).all()

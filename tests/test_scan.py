@@ -29,7 +29,7 @@ from abag.head.design import heat_map, mutant_scores
 from abag.head.design.scan import describe_scan
 from abag.head.design.scan import scan as scan_mutants
 from abag.head.models.gaussian_process import GaussianProcess
-from abag.head.prediction.inputs import CannotPredict
+from abag.head.prediction.tables import CannotPredict
 
 RESIDUES = "ACDEFGHIKLMNPQRSTVWY"
 ANTIGEN = "MKTAYIAKQRQISFVKSHFSRQLEERLGLIEVQ"
@@ -76,6 +76,7 @@ def run_scan(case, out, run="ensemble", **options):
     said = []
     summary = abag.scan(case.runs[run], out, say=said.append, **options)
     frame = pd.read_csv(out, dtype={"position": str}, keep_default_na=False)
+    frame["pkd_measured"] = pd.to_numeric(frame["pkd_measured"])
     return summary, frame, said
 
 
@@ -108,14 +109,17 @@ def test_a_scan_equals_a_plain_enumeration_and_predict(case, tmp_path, run):
     sequences = ["chain", "position", "mutant", "heavy", "light", "antigen"]
     pd.testing.assert_frame_equal(found[sequences], plain[sequences], check_dtype=False)
     for name in ("pkd_predicted", "sigma"):
-        np.testing.assert_allclose(found[name], plain[name], rtol=1e-5)
+        np.testing.assert_allclose(found[name], plain[name], atol=1e-4)
     for name in ("regime", "far"):
         assert found[name].tolist() == plain[name].tolist()
     expected = plain["pkd_predicted"] - parent["pkd_predicted"]
-    np.testing.assert_allclose(found["difference"], expected, atol=1e-5)
+    np.testing.assert_allclose(found["difference"], expected, atol=1e-4)
     assert summary["rows"] == len(found) == 19 * summary["sites"]
     assert summary["parent_pkd"] == pytest.approx(parent["pkd_predicted"], rel=1e-5)
-    assert summary["best"][0]["difference"] == found["difference"].max()
+    improving = found["difference"] > found.get("difference_sigma", 0.0)
+    best = found[improving].nlargest(5, "difference")
+    assert [one["mutation"] for one in summary["best"]] == best["mutation"].tolist()
+    assert summary["improved"] == improving.sum()
     assert not list(tmp_path.glob("*.partial"))
 
 
@@ -125,7 +129,7 @@ def test_every_format_and_batch_size_gives_the_same_rows(case, tmp_path, monkeyp
     asked = {"heavy": HEAVY, "light": LIGHT, "antigen": ANTIGEN, "region": "cdrh3", "pairs_of": 3}
     abag.scan(case.runs["ensemble"], tmp_path / "b.parquet", **asked, **QUIET)
     batched = pd.read_parquet(tmp_path / "b.parquet")
-    pd.testing.assert_frame_equal(whole, batched, check_dtype=False, rtol=1e-5, atol=1e-6)
+    pd.testing.assert_frame_equal(whole, batched, check_dtype=False, atol=1e-4)
     assert (tmp_path / "b.html").exists()
 
 
@@ -179,7 +183,7 @@ def test_double_mutants_combine_the_best_single_ones_at_different_sites(case, tm
         doubles[["heavy", "light", "antigen"]], case.runs["ensemble"], tmp_path / "p.csv", **QUIET
     )
     plain = pd.read_csv(tmp_path / "p.csv")["pkd_predicted"]
-    np.testing.assert_allclose(doubles["pkd_predicted"], plain, rtol=1e-5)
+    np.testing.assert_allclose(doubles["pkd_predicted"], plain, atol=1e-4)
     a, b = doubles.iloc[0]["mutation"].split("+")
     chain = list(HEAVY)
     for one in (a, b):
@@ -240,9 +244,10 @@ def plain_kernels(process, antibody, antigen):
 
     sides = []
     for side, x in ((train.antibodies, antibody), (train.antigens, antigen)):
+        (unit,) = side.units  # of the only view
         z, t = side.scaling.apply(x).astype(float), side.train_AD.astype(float)
-        own = np.array([[of(((a - b) ** 2).sum() / side.unit) for b in z] for a in z])
-        cross = np.array([[of(((a - b) ** 2).sum() / side.unit) for b in t] for a in z])
+        own = np.array([[of(((a - b) ** 2).sum() / unit) for b in z] for a in z])
+        cross = np.array([[of(((a - b) ** 2).sum() / unit) for b in t] for a in z])
         sides.append((own, cross))
     share = (1 - settings.product) / 2
     (own_a, cross_a), (own_g, cross_g) = sides
@@ -292,7 +297,7 @@ def test_a_table_of_parents_goes_on_without_those_that_cannot_be_numbered(case, 
         HEAVY.replace("WGGDG", "YGGDG"), LIGHT, ANTIGEN
     )
     own = second["pkd_predicted"] - parent["pkd_predicted"][0]
-    np.testing.assert_allclose(second["difference"], own, atol=1e-5)
+    np.testing.assert_allclose(second["difference"], own, atol=1e-4)
 
 
 def test_a_position_that_only_some_parents_have_is_reported(case, tmp_path):
@@ -323,9 +328,9 @@ def test_new_sequences_are_encoded_once(case, tmp_path):
     first, _, said = run_scan(case, tmp_path / "a.csv", **options)
     second, _, _ = run_scan(case, tmp_path / "a.csv", force=True, **options)
     assert first["antibodies"]["encoded"] > 0
-    assert f"{first['antibodies']['encoded']} to encode" in "\n".join(said)
+    assert f"{first['antibodies']['encoded']} antibodies and 1 antigen have no" in "\n".join(said)
     assert second["antibodies"]["encoded"] == 0
-    assert second["antibodies"]["reused"] == sum(first["antibodies"].values())
+    assert second["antibodies"]["reused"] == first["antibodies"]["unique"]
 
 
 def test_chains_are_cut_to_the_region_of_the_run(case, tmp_path):
@@ -435,7 +440,7 @@ def test_the_command_prints_at_most_twelve_lines_or_json(case, tmp_path):
     lines = done.stdout.splitlines()
     assert len(lines) <= 12
     assert lines[0].startswith("1 parent, predicted pKd ")
-    assert "far from all that was measured" in done.stdout
+    assert "outside the training data" in done.stdout
     done = CliRunner().invoke(main, [*given, str(tmp_path / "b.csv"), "--json"])
     summary = json.loads(done.stdout)
     assert summary["heat_map"] == str(tmp_path / "b.html")

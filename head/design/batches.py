@@ -1,257 +1,157 @@
-"""Batches: candidates in the order of their scores, and the best of them, or the best that differ.
+"""Rules that score predicted pairs, batches of the best, and what to expect of measuring them.
 
-R candidates in all, B pairs of a batch; D and E are the widths of their vectors.
+The pair with the largest score is ordered first. The best pKd of a batch and the number of its
+pairs above a threshold are simulated: the measurement of a pair is normally distributed about its
+prediction, with standard deviation sigma, and the errors of any two pairs of a batch have the same
+correlation, because they come from one model.
+
+R candidates in all, B pairs of a batch, with a predicted pKd and its standard error sigma.
 
 References
 ----------
-Ravi, Rosenkrantz, Tayi: Heuristic and special case algorithms for dispersion problems, Oper. Res.
-42:299 (1994): the smallest distance of the farthest-first choice is at least half of the largest
-possible.
+Jones, Schonlau, Welch: Efficient global optimization of expensive black-box functions, J. Global
+Optim. 13:455 (1998): expected improvement. Srinivas et al.: Gaussian process optimization in the
+bandit setting, ICML 2010: upper confidence bound.
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypedDict
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
-import pandas as pd
-from numpy.typing import NDArray
+from scipy.special import ndtr
 
-from abag.core.arrays import Bools, Floats, Ints
-from abag.embed.store.store import open_store
-from abag.head.design.candidates import Candidates, CannotRank, Measured, Pool
-from abag.head.design.options import RankOptions
-from abag.head.design.rules import RULES, Aim, best_first, expect, probability_above
-from abag.head.prediction.bundle import load_predictor
-from abag.head.regimes.clusters import antibody_clusters
-
-if TYPE_CHECKING:
-    from abag.embed.sequences.chains import Kind
-
-PER_CLUSTER, IDENTITY, EXPLORE = 8, 0.98, 1.0
-"""Defaults of options that are read for one rule or diversity only."""
+from abag.core.arrays import Floats, Ints
+from abag.head.design.options import RuleName
 
 
-class BatchSummary(TypedDict):
-    """One batch, and what measuring it is expected to give; None without sigma."""
+class Aim(NamedTuple):
+    """What rules compare predictions with."""
 
-    antigen: str | None
-    """Name of the antigen; None if the batch is of all antigens."""
-    pairs: int
-    candidates: int
-    predicted: tuple[float, float]
-    """Smallest and largest predicted pKd."""
-    best_measured: float | None
-    expected_best: float | None
-    best_interval: tuple[float, float] | None
-    """Central 90 % of the best pKd."""
-    expected_above: float | None
-    above_interval: tuple[float, float] | None
+    explore: float = 1.0
+    """Sigmas that an upper confidence bound adds to the mean."""
+    best: float = np.nan
+    """Best pKd measured so far."""
+    above: float = np.nan
+    """pKd that a pair should reach."""
+
+
+Rule: TypeAlias = Callable[[Floats, Floats, Aim], Floats]
+"""Scores pairs with these means and sigmas, (B,) each in pKd."""
+
+
+def _mean(mean: Floats, _sigma: Floats, _aim: Aim) -> Floats:
+    return mean
+
+
+def _upper_confidence_bound(mean: Floats, sigma: Floats, aim: Aim) -> Floats:
+    return mean + aim.explore * sigma
+
+
+def _expected_improvement(mean: Floats, sigma: Floats, aim: Aim) -> Floats:
+    """Return by how much a pair is expected to exceed the best, in pKd; 0 for one that does not."""
+    gain, z = mean - aim.best, _standardised(mean - aim.best, sigma)
+    density = np.exp(-np.square(z) / 2) / np.sqrt(2 * np.pi)
+    # Far below the best, both terms cancel but for rounding.
+    return np.where(sigma > 0, np.maximum(gain * ndtr(z) + sigma * density, 0), np.maximum(gain, 0))
+
+
+def probability_above(mean: Floats, sigma: Floats, aim: Aim) -> Floats:
+    """Return the probability that the pKd of a pair reaches ``aim.above``."""
+    return np.asarray(ndtr(_standardised(mean - aim.above, sigma)))
+
+
+def _standardised(gain: Floats, sigma: Floats) -> Floats:
+    """Divide by sigma; without error, a gain is certain and anything else impossible."""
+    certain = np.where(gain > 0, np.inf, -np.inf)
+    return np.divide(gain, sigma, out=certain, where=sigma > 0)
+
+
+RULES: Mapping[RuleName, Rule] = {
+    "mean": _mean,
+    "ucb": _upper_confidence_bound,
+    "improvement": _expected_improvement,
+    "probability": probability_above,
+}
+"""By the names that ``--rule`` takes; all but the first need sigma."""
+
+
+def best_first(score: Floats, mean: Floats) -> Ints:
+    """Order pairs by score, shape (B,); of equal scores by mean, and then as they come."""
+    return np.lexsort((-mean, -score))
+
+
+class Cap(NamedTuple):
+    """At most so many pairs of a batch may share a group."""
+
+    groups: Sequence[Sequence[object]]
+    """Of each of R candidates; a pair may have several."""
+    most: int
+
+
+def choose_capped(order: Ints, size: int, caps: Sequence[Cap]) -> Ints:
+    """Choose the first candidates of an order that keep to all caps, at most `size`."""
+    chosen: list[int] = []
+    used = [Counter[object]() for _ in caps]
+    for row in order.tolist():
+        if len(chosen) == size:
+            break
+        if all(
+            count[group] < cap.most
+            for cap, count in zip(caps, used, strict=True)
+            for group in cap.groups[row]
+        ):
+            chosen.append(row)
+            for cap, count in zip(caps, used, strict=True):
+                count.update(cap.groups[row])
+    return np.array(chosen, np.int64)
+
+
+DRAWS = 10_000
+"""Simulated batches: the error of an expected pKd is about 0.01 sigma."""
+BLOCK_VALUES = 1 << 22
+"""Simulated measurements in memory at a time."""
+INTERVAL = (0.05, 0.95)
+CORRELATION = 0.5
+"""Of the errors of two pairs of a batch: with it, the interval held the best pair of 90 % of the
+batches of a HER2 table and of 98 % of those of an HIV table; without it, 0 % and 14 %."""
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
-    """The candidates of one batch, best first."""
+class Expectation:
+    """Expected results of measuring a batch."""
 
-    antigen: int | None
-    """Index of their antigen; None: candidates of all antigens."""
-    rows: Ints
-    """Indices of the candidates."""
-    score: Floats
-    """What the rule gives, in the order of `rows`."""
-    best_measured: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """The chosen pairs."""
-
-    rows: Ints
-    """Indices among the candidates, best first, (B,)."""
-    frame: pd.DataFrame
-    """Their columns and those that `rank` adds."""
-    summary: BatchSummary
+    best_of_first: Floats
+    """Expected best pKd of the first 1, 2, ... B pairs, (B,)."""
+    best_interval: tuple[float, float]
+    """Central 90 % of the best pKd of the batch."""
+    above: float
+    """Expected number of pairs above the threshold; NaN without one."""
+    above_interval: tuple[float, float]
 
 
-def order_groups(
-    candidates: Candidates, eligible: Bools, measured: Measured | None, options: RankOptions
-) -> list[Order]:
-    """Score the eligible candidates, (R,), and order those of all antigens, or of each.
-
-    Antigens come in the order of their numbers, that of their first rows.
-    """
-    if not options.per_antigen:
-        return [_order(candidates, np.flatnonzero(eligible), None, measured, options)]
-    return [
-        _order(
-            candidates, np.flatnonzero(eligible & (candidates.antigen == n)), n, measured, options
-        )
-        for n in range(len(candidates.antigen_keys))
-    ]
-
-
-def _order(
-    candidates: Candidates,
-    rows: Ints,
-    antigen: int | None,
-    measured: Measured | None,
-    options: RankOptions,
-) -> Order:
-    rule, best = RULES[options.rule], options.best
-    if rule.needs == "best" and best is None and measured is not None:
-        best = measured.best(antigen)
-    explore = EXPLORE if options.explore is None else options.explore
-    aim = Aim(explore, *(np.nan if x is None else x for x in (best, options.above)))
-    mean = candidates.mean[rows]
-    sigma = np.zeros_like(mean) if candidates.sigma is None else candidates.sigma[rows]
-    score = rule.score(mean, sigma, aim)
-    order = best_first(score, mean)
-    return Order(antigen, rows[order], score[order], best)
-
-
-def pool_size(options: RankOptions) -> int:
-    """Return how many of the best candidates a batch is chosen from."""
-    return options.batch * (options.pool if options.diversity != "none" else 1)
-
-
-def choose_batch(candidates: Candidates, order: Order, pool: Pool, options: RankOptions) -> Batch:
-    """Choose a batch and lay out its rows; `pool` has the best candidates of every order.
-
-    Raises
-    ------
-    CannotRank
-        If near-duplicates leave fewer pairs than the batch needs.
-    AbagError
-        If the vectors that `options` asks for cannot be read.
-    """
-    best = order.rows[: pool_size(options)]
-    chosen = np.arange(options.batch)
-    if options.diversity == "clusters":
-        chosen = _cap(candidates, best, pool, options)
-    elif options.diversity == "distance":
-        chosen = choose_far_apart(_vectors(candidates, best, options), options.batch)
-    rows = best[chosen]
-    frame = pool.frame.iloc[pool.find(rows)].reset_index(drop=True)
-    frame = frame.assign(rank=np.arange(1, len(rows) + 1), score=order.score[chosen])
-    mean = candidates.mean[rows]
-    summary: BatchSummary = {
-        "antigen": None if order.antigen is None else pool.antigen_name(rows[0], order.antigen),
-        "pairs": len(rows),
-        "candidates": len(order.rows),
-        "predicted": (float(mean.min()), float(mean.max())),
-        "best_measured": order.best_measured,
-        "expected_best": None, "best_interval": None,
-        "expected_above": None, "above_interval": None,
-    }  # fmt: skip
-    if candidates.sigma is not None:
-        frame, summary = _add_expected(frame, summary, mean, candidates.sigma[rows], options)
-    return Batch(rows, frame, summary)
-
-
-def _add_expected(
-    frame: pd.DataFrame, summary: BatchSummary, mean: Floats, sigma: Floats, options: RankOptions
-) -> tuple[pd.DataFrame, BatchSummary]:
-    """Add what measuring the batch is expected to give."""
-    above = np.nan if options.above is None else options.above
-    found = expect(mean, sigma, correlation=options.correlation, above=above)
-    frame = frame.assign(expected_best=found.best_of_first)
-    summary["expected_best"] = float(found.best_of_first[-1])
-    summary["best_interval"] = found.best_interval
-    if options.above is not None:
-        frame["probability_above"] = probability_above(mean, sigma, Aim(above=above))
-        summary["expected_above"], summary["above_interval"] = found.above, found.above_interval
-    return frame, summary
-
-
-def _cap(candidates: Candidates, best: Ints, pool: Pool, options: RankOptions) -> Ints:
-    """Choose at most some pairs per cluster of near-duplicate antibodies of the pool."""
-    identity, most = options.identity or IDENTITY, options.per_cluster or PER_CLUSTER
-    chains = [pool.chains[i] for i in pool.find(best).tolist()]
-    cluster = antibody_clusters(chains, identity)
-    chosen = cap_clusters(cluster, options.batch, most)
-    if len(chosen) < options.batch:
-        msg = (
-            f"{candidates.source}: --per-cluster {most} allows {len(chosen):,} of the best "
-            f"{len(best):,} candidates, by clusters of antibodies at {identity:.0%} identity; "
-            f"expected {options.batch:,}. Raise --per-cluster, --pool or --identity, or use a "
-            "smaller --batch."
-        )
-        raise CannotRank(msg)
-    return chosen
-
-
-def _vectors(candidates: Candidates, best: Ints, options: RankOptions) -> Floats:
-    """Read the vectors of candidates as the heads of the run see them, (B, D)."""
-    assert options.run is not None
-    predictor = load_predictor(options.run)
-    store = open_store(predictor.resolve_store(options.store))
-    sides: tuple[tuple[Kind, NDArray[np.uint8], NDArray[np.int32]], ...] = (
-        ("antibody", candidates.antibody_keys, candidates.antibody[best]),
-        ("antigen", candidates.antigen_keys, candidates.antigen[best]),
-    )
-    vectors = []
-    for kind, keys, index in sides:
-        used, of_row = np.unique(index, return_inverse=True)
-        vectors.append(predictor.read(store, kind, keys[used])[of_row])
-    return join_sides(*vectors)
-
-
-def join_sides(antibody_BD: NDArray[np.floating], antigen_BE: NDArray[np.floating]) -> Floats:
-    """Join the vectors of both sides so that both contribute equally to a distance.
-
-    Each side is divided by the square root of its variance; a constant side adds nothing.
-
-    Returns
-    -------
-    NDArray, shape=(B, D + E), dtype=float64
-    """
-    sides = []
-    for side in (antibody_BD, antigen_BE):
-        x_BD = side.astype(np.float64)
-        unit = np.sqrt(x_BD.var(axis=0).sum())
-        sides.append((x_BD - x_BD.mean(axis=0)) / (unit or 1.0))
-    return np.concatenate(sides, axis=1)
-
-
-def cap_clusters(cluster: Ints, size: int, most: int) -> Ints:
-    """Choose the best candidates with at most `most` of each cluster.
-
-    Parameters
-    ----------
-    cluster : NDArray, shape=(B,), dtype=int64
-        Cluster of each candidate.
-    size : int
-        Candidates to choose; fewer are chosen if the clusters do not hold as many.
-
-    Returns
-    -------
-    NDArray, shape=(at most size,), dtype=int64
-        Chosen candidates, best first.
-    """
-    better_of_cluster = pd.Series(cluster).groupby(cluster).cumcount().to_numpy()
-    return np.flatnonzero(better_of_cluster < most)[:size]
-
-
-def choose_far_apart(x_BD: NDArray[np.floating], size: int) -> Ints:
-    """Choose the best candidate, and then always the one farthest from those chosen.
-
-    Parameters
-    ----------
-    x_BD : NDArray, shape=(B, D), dtype=floating
-    size : int
-        Candidates to choose, at most B.
-
-    Returns
-    -------
-    NDArray, shape=(size,), dtype=int64
-        Chosen candidates, best first; of equally far ones the best is chosen.
-    """
-    x_BD = x_BD.astype(np.float64)
-    chosen = [0]
-    squares_B = np.full(len(x_BD), np.inf)
-    while len(chosen) < size:
-        squares_B = np.minimum(squares_B, np.square(x_BD - x_BD[chosen[-1]]).sum(axis=1))
-        squares_B[chosen] = -1.0  # equal vectors have the distance 0, too
-        chosen.append(int(np.argmax(squares_B)))
-    return np.sort(np.array(chosen, np.int64))
+def expect(
+    mean: Floats, sigma: Floats, *, correlation: float = CORRELATION, above: float = np.nan
+) -> Expectation:
+    """Simulate the measurement of a batch, best first; equal arguments give equal results."""
+    rng, sums = np.random.default_rng(0), np.zeros(len(mean))
+    best, counts = np.empty(DRAWS), np.empty(DRAWS)
+    step = max(1, BLOCK_VALUES // len(mean))
+    for at in range(0, DRAWS, step):
+        block = slice(at, min(at + step, DRAWS))
+        draws = block.stop - at
+        common = rng.standard_normal((draws, 1))
+        own = rng.standard_normal((draws, len(mean)))
+        error = np.sqrt(correlation) * common + np.sqrt(1 - correlation) * own
+        measured = mean + sigma * error
+        counts[block] = (measured > above).sum(axis=1)
+        best_so_far = np.maximum.accumulate(measured, axis=1)
+        sums += best_so_far.sum(axis=0)
+        best[block] = best_so_far[:, -1]
+    low, high = np.quantile(best, INTERVAL).tolist()
+    few, many = np.quantile(counts, INTERVAL).tolist()
+    number = float(counts.mean()) if np.isfinite(above) else np.nan
+    return Expectation(sums / DRAWS, (low, high), number, (few, many))

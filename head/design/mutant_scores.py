@@ -12,29 +12,26 @@ training pairs that a variance is computed from.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import islice
-from typing import TYPE_CHECKING, TypeAlias, TypedDict
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import pandas as pd
 
-from abag.core.arrays import Floats
-from abag.core.messages import counted, say
-from abag.embed.sequences.chains import KINDS, Chains, Kind, keys_array
+from abag.core.arrays import Floats, hex_keys
+from abag.embed.sequences.chains import Chains
 from abag.embed.store.store import open_store
 from abag.head.design.sites import Mutant, Parent, name_mutant
 from abag.head.models.pair_model import Index, PairVectors
 from abag.head.models.registry import MODELS
-from abag.head.prediction.inputs import Scorer, row_bar
-from abag.head.prediction.predictor import encode_new, existing_store
+from abag.head.prediction.predictor import STATES, Scorer, Sequences
+from abag.head.prediction.tables import row_bar, say_verdicts
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from abag.embed.store.store import Store
-    from abag.head.prediction.predictor import Predictor
+    from abag.embed.sequences.chains import Kind
+    from abag.head.prediction.predictor import Predictor, SequenceCounts
 
 BATCH = 16_384
 """Mutants whose vectors are in memory at a time: 70 MB at IgT5's width."""
@@ -43,143 +40,121 @@ MutantOfParent: TypeAlias = tuple[int, Mutant]
 """Index of a parent, and what is changed."""
 
 
-class EncodedCounts(TypedDict):
-    """Numbers of distinct sequences of one kind, parents included."""
-
-    reused: int
-    encoded: int
-
-
-@dataclass(frozen=True, slots=True)
-class ScoredMutants:
-    """M mutants and their scores."""
-
-    frame: pd.DataFrame
-    """Rows of the table that is written."""
-    mutants: list[MutantOfParent]
-
-    @property
-    def improves(self) -> NDArray[np.bool_]:
-        """Which differences exceed their sigma, or 0 where that is not known; (M,)."""
-        least = self.frame.get("difference_sigma", 0.0)
-        return np.asarray(self.frame["difference"] > least)
-
-    @property
-    def far(self) -> NDArray[np.bool_]:
-        """Which pairs no measured regime covers, (M,)."""
-        return self.frame["far"].to_numpy(bool)
-
-
 class MutantScorer:
-    """Encodes and scores mutants of some parents."""
+    """Encodes and scores mutants of some parents.
 
-    def __init__(self, scorer: Scorer, parents: Sequence[Parent]) -> None:
-        self._scorer, self._parents = scorer, parents
-        self.parent_pkd = np.full(len(parents), np.nan)
-        """Predictions for the parents, once their mutants are scored."""
-        self.far_parents: set[int] = set()
-        """Parents that are far from the training set themselves."""
-        self.has_sigma = has_difference_sigma(scorer.predictor)
-        self.counts: dict[Kind, EncodedCounts] = {
-            kind: {"reused": 0, "encoded": 0} for kind in KINDS
-        }
+    `measured` has the pKd of training pairs by the keys of antibody and antigen, as hex digits, for
+    the column ``pkd_measured``; if it is empty, there is no such column.
+    """
 
-    def encode(self, mutants: Iterable[MutantOfParent]) -> None:
-        """Encode the mutants and parents that the store lacks, all in one go."""
-        predictor = self._scorer.predictor
-        store = existing_store(self._scorer.store_path)
-        new: dict[Kind, dict[bytes, Chains]] = {"antibody": {}, "antigen": {}}
-        stored: dict[Kind, set[bytes]] = {"antibody": set(), "antigen": set()}
-        for batch in _batches(mutants):
-            pairs, _ = self._pairs(batch)
-            for kind, chains in zip(KINDS, zip(*pairs, strict=True), strict=True):
-                distinct = list(dict.fromkeys(chains))
-                keys = keys_array(kind, distinct)
-                missing = predictor.missing(store, kind, keys)
-                for one, key, lacks in zip(distinct, keys, missing, strict=True):
-                    if lacks:
-                        new[kind][key.tobytes()] = one
-                    else:
-                        stored[kind].add(key.tobytes())
-        for kind in KINDS:
-            self.counts[kind]["reused"] += len(stored[kind])
-            self.counts[kind]["encoded"] += len(new[kind])
-            total = counted(len(stored[kind]) + len(new[kind]), kind)
-            say(f"{total} to score: {len(stored[kind]):,} stored, {len(new[kind]):,} to encode")
-        if any(new.values()) and predictor.embed is not None:
-            first = self._parents[0]
-            encode_new(
-                predictor,
-                self._scorer.store_path,
-                [*new["antibody"].values()],
-                [*new["antigen"].values()],
-                (first.antibody, first.antigen),
-                **self._scorer.embed_options,
-            )
+    def __init__(
+        self, predictor: Predictor, store: Path, parents: Sequence[Parent], measured: pd.Series
+    ) -> None:
+        self._predictor, self._store, self._parents = predictor, store, parents
+        self._measured = measured
+        self.parent_scores = pd.DataFrame()
+        """The columns of `Predictor.score` and ``pkd_measured`` of each parent, once scored."""
+        self.counts: dict[Kind, SequenceCounts] = {}
+        self.regimes = Counter[str]()
+        """Mutants by regime."""
 
-    def score(self, mutants: Iterable[MutantOfParent], total: int) -> Iterator[ScoredMutants]:
-        """Yield the scores of mutants whose sequences are stored, `BATCH` at a time."""
-        store = open_store(self._scorer.store_path)
-        with row_bar("scoring", total) as shown:
-            for batch in _batches(mutants):
-                yield ScoredMutants(self._score(batch, store), batch)
+    def score(
+        self, mutants: Sequence[MutantOfParent], **embed_options: Any  # noqa: ANN401
+    ) -> Iterator[pd.DataFrame]:  # fmt: skip
+        """Encode what the store lacks, in one go, and yield rows of the table, `BATCH` at a time.
+
+        What the run has shown for the regimes of the mutants is said first.
+        """
+        pairs = [(parent.antibody, parent.antigen) for parent in self._parents]
+        pairs += [self._parents[number].mutant(changes) for number, changes in mutants]
+        antibodies = Sequences.of("antibody", [one for one, _ in pairs])
+        antigens = Sequences.of("antigen", [one for _, one in pairs])
+        counts = self._predictor.encode(self._store, antibodies, antigens, **embed_options)
+        self._add(counts)
+        scorer = Scorer(self._predictor, open_store(self._store), antibodies, antigens)
+        self._count_regimes(scorer, antibodies, antigens)
+        measured = self._find_measured(antibodies, antigens)
+        first, sides = len(self._parents), (antibodies.of_row, antigens.of_row)
+        own, _ = scorer.score(*(index[:first] for index in sides))
+        self.parent_scores = own.assign(pkd_measured=measured[:first])
+        with row_bar("scoring", len(mutants)) as shown:
+            for at in range(0, len(mutants), BATCH):
+                batch = mutants[at : at + BATCH]
+                numbers, parent = np.unique([number for number, _ in batch], return_inverse=True)
+                rows = np.concatenate([numbers, np.arange(len(batch)) + first + at])
+                scores, vectors = scorer.score(*(index[rows] for index in sides))
+                of_pair = np.concatenate([np.arange(len(numbers)), parent])
+                frame = _with_differences(self._predictor, scores, vectors, of_pair)
+                if len(self._measured):
+                    frame.insert(0, "pkd_measured", measured[rows])
+                described = _describe(
+                    batch, self._parents, [pairs[row] for row in rows[len(numbers) :]]
+                )
+                kept = frame[len(numbers) :].reset_index(drop=True)
+                yield pd.concat([described, kept], axis=1)
                 shown.update(len(batch))
 
-    def _pairs(
-        self, batch: list[MutantOfParent]
-    ) -> tuple[list[tuple[Chains, Chains]], NDArray[np.int64]]:
-        """Return P pairs, the parents of the batch first, and the pair of each one's parent."""
-        place = {number: at for at, number in enumerate(dict.fromkeys(n for n, _ in batch))}
-        parents = [self._parents[number] for number in place]
-        pairs = [(parent.antibody, parent.antigen) for parent in parents]
-        pairs += [self._parents[number].mutant(changes) for number, changes in batch]
-        of_pair = [*range(len(parents)), *(place[number] for number, _ in batch)]
-        return pairs, np.array(of_pair, np.int64)
+    def _add(self, counts: Mapping[Kind, SequenceCounts]) -> None:
+        """Add the counts of new mutants; their parents were counted with the first ones."""
+        for kind, found in counts.items():
+            if kind not in self.counts:
+                self.counts[kind] = found
+                continue
+            before, known = self.counts[kind], len({getattr(one, kind) for one in self._parents})
+            before["unique"] += found["unique"] - known
+            before["reused"] += found["reused"] - known
+            before["encoded"] += found["encoded"]
 
-    def _score(self, batch: list[MutantOfParent], store: Store) -> pd.DataFrame:
-        predictor = self._scorer.predictor
-        pairs, parent = self._pairs(batch)
-        scores, vectors = predictor.score_stored(store, *zip(*pairs, strict=True))
-        pkd = scores["pkd_predicted"].to_numpy()
-        far = scores["far"].to_numpy()
-        at = list(scores).index("regime")
-        scores.insert(at, "difference", pkd - pkd[parent])
-        if self.has_sigma:
-            spread = spreads(predictor, scores)
-            scores.insert(
-                at + 1, "difference_sigma", spread * deviation(predictor, vectors, parent)
-            )
-        for row, number in enumerate(dict.fromkeys(n for n, _ in batch)):
-            self.parent_pkd[number] = pkd[row]
-            if far[row]:
-                self.far_parents.add(number)
-        first = len(pairs) - len(batch)
-        described = self._describe(batch, pairs[first:])
-        return pd.concat([described, scores[first:].reset_index(drop=True)], axis=1)
+    def _count_regimes(self, scorer: Scorer, antibodies: Sequences, antigens: Sequences) -> None:
+        """Count the mutants by regime, and say what the run has shown for these."""
+        first = len(self._parents)
+        a = scorer.new.antibody[antibodies.of_row[first:]].astype(np.int64)
+        g = scorer.new.antigen[antigens.of_row[first:]]
+        pairs = np.bincount(STATES * a + g, minlength=STATES**2).reshape(STATES, STATES)
+        counts = scorer.count_regimes(pairs)["regimes"]
+        verdicts = {name: one.verdict for name, one in self._predictor.regimes.items()}
+        say_verdicts(counts, verdicts, "mutants")
+        self.regimes.update(counts)
 
-    def _describe(
-        self, batch: list[MutantOfParent], pairs: list[tuple[Chains, Chains]]
-    ) -> pd.DataFrame:
-        """Return the columns that say what each mutant is, and its sequences."""
-        columns: dict[str, list[str]] = {
-            "parent": [self._parents[number].name for number, _ in batch],
-            "mutation": [name_mutant(changes) for _, changes in batch],
-        }
-        for name in ("chain", "position", "region", "wild_type"):
-            columns[name] = [
-                "+".join(getattr(site, name) for site, _ in changes) for _, changes in batch
-            ]
-        columns["mutant"] = ["+".join(new for _, new in changes) for _, changes in batch]
-        columns["heavy"] = [antibody[0] for antibody, _ in pairs]
-        columns["light"] = [antibody[1] for antibody, _ in pairs]
-        columns["antigen"] = ["|".join(antigen) for _, antigen in pairs]
-        return pd.DataFrame(columns)
+    def _find_measured(self, antibodies: Sequences, antigens: Sequences) -> Floats:
+        """Return the measured pKd of each pair, NaN where there is none."""
+        keys = [np.array(hex_keys(one.keys), object)[one.of_row] for one in (antibodies, antigens)]
+        if not len(self._measured):
+            return np.full(len(keys[0]), np.nan)
+        return self._measured.reindex(pd.MultiIndex.from_arrays(keys)).to_numpy(np.float64)
 
 
-def _batches(mutants: Iterable[MutantOfParent]) -> Iterator[list[MutantOfParent]]:
-    remaining = iter(mutants)
-    while batch := list(islice(remaining, BATCH)):
-        yield batch
+def _with_differences(
+    predictor: Predictor, scores: pd.DataFrame, vectors: PairVectors, parent: Index
+) -> pd.DataFrame:
+    """Add the difference of each pair from its parent, (P,), and its sigma if there is one."""
+    pkd, at = scores["pkd_predicted"].to_numpy(), list(scores).index("regime")
+    scores.insert(at, "difference", pkd - pkd[parent])
+    if has_difference_sigma(predictor):
+        sigma = spreads(predictor, scores) * deviation(predictor, vectors, parent)
+        scores.insert(at + 1, "difference_sigma", sigma)
+    return scores
+
+
+def _describe(
+    batch: Sequence[MutantOfParent],
+    parents: Sequence[Parent],
+    pairs: Sequence[tuple[Chains, Chains]],
+) -> pd.DataFrame:
+    """Return the columns that say what each mutant is, and its sequences."""
+    columns: dict[str, list[str]] = {
+        "parent": [parents[number].name for number, _ in batch],
+        "mutation": [name_mutant(changes) for _, changes in batch],
+    }
+    for name in ("chain", "position", "region", "wild_type"):
+        columns[name] = [
+            "+".join(getattr(site, name) for site, _ in changes) for _, changes in batch
+        ]
+    columns["mutant"] = ["+".join(new for _, new in changes) for _, changes in batch]
+    columns["heavy"] = [antibody[0] for antibody, _ in pairs]
+    columns["light"] = [antibody[1] for antibody, _ in pairs]
+    columns["antigen"] = ["|".join(antigen) for _, antigen in pairs]
+    return pd.DataFrame(columns)
 
 
 def has_difference_sigma(predictor: Predictor) -> bool:
@@ -197,20 +172,9 @@ def spreads(predictor: Predictor, scores: pd.DataFrame) -> Floats:
 
 
 def deviation(predictor: Predictor, vectors: PairVectors, parent: Index) -> Floats:
-    """Return the standard deviation of the difference between each pair and another one, in pKd.
+    """Return the standard deviation of the difference of each pair from its parent, (P,) in pKd.
 
-    Parameters
-    ----------
-    predictor : Predictor
-        One that `has_difference_sigma`.
-    vectors : PairVectors
-        P pairs.
-    parent : NDArray, shape=(P,), dtype=integer
-        The pair that each is compared with; for itself the result is 0.
-
-    Returns
-    -------
-    NDArray, shape=(P,), dtype=float64
+    The predictor must be one that `has_difference_sigma`.
     """
     own = [
         model.difference_variance(vectors, parent)

@@ -15,7 +15,7 @@ import pandas as pd
 from abag.core.messages import bar, printable, say
 from abag.embed.sequences.domains import IMGT_REGIONS, locate_positions, position_number
 from abag.embed.sequences.pairs import read_pairs
-from abag.head.prediction.inputs import CannotPredict
+from abag.head.prediction.tables import CannotPredict
 
 if TYPE_CHECKING:
     from abag.embed.sequences.chains import Chains
@@ -101,15 +101,7 @@ def name_mutant(changes: Mutant) -> str:
 def find_sites(
     antibody: Chains, antigen: Chains, options: ScanOptions
 ) -> tuple[tuple[Site, ...], list[str]]:
-    """Find the residues of a parent to mutate.
-
-    Returns
-    -------
-    tuple of Site
-        Empty if there are none.
-    list of str
-        What is not scanned, and why: a chain that cannot be numbered, positions that are lacking.
-    """
+    """Find the residues of a parent to mutate; say what is not scanned, and why."""
     problems = []
     found: list[Site] = []
     for index, (name, chain) in enumerate(zip(("heavy", "light"), antibody, strict=True)):
@@ -172,11 +164,6 @@ def read_parents(options: ScanOptions) -> tuple[list[Parent], int]:
     """Read and check the parents that have residues to mutate; count those that have none.
 
     What is not scanned is reported.
-
-    Raises
-    ------
-    AbagError
-        If a row is bad, or no parent has a residue to mutate.
     """
     table = read_pairs(_table(options), options)
     table.report_notes()

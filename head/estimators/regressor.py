@@ -23,6 +23,7 @@ from abag.head.data.vectors import StoredVectors
 from abag.head.estimators.sequence_frame import as_store, folders_with, labelled, read_frame
 from abag.head.fit import fit_predictor
 from abag.head.models.config import FitConfig
+from abag.head.prediction.predictor import Scorer
 from abag.head.runs.run_folder import RunInputs
 
 if TYPE_CHECKING:
@@ -187,12 +188,7 @@ class AffinityRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc] # 
                 antigen_encoder=predictor.antigen.fingerprint,
             )
             folders_with(store, table, of_fit, encode=self.encode)
-            antibodies, antigens = table.antibodies, table.antigens
-            scores, _ = predictor.score_stored(
-                store,
-                [antibodies.chains[n] for n in antibodies.of_row.tolist()],
-                [antigens.chains[n] for n in antigens.of_row.tolist()],
-            )
+            scores, _ = Scorer(predictor, store, table.antibodies, table.antigens).score_rows()
             pkd, sigma = (scores[name].to_numpy() for name in ("pkd_predicted", "sigma"))
             return (pkd, sigma) if return_std else pkd
 

@@ -13,6 +13,7 @@ counts only in `concordance`, in the pairs of rows with a known order, and in `b
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -150,7 +151,7 @@ class ScoredRows:
 
     @cached_property
     def strong_binders(self) -> Scores:
-        return _strong_binders(self.pkd >= STRONG_PKD, self.predicted)
+        return _strong_binders(self.pkd, self.predicted, STRONG_PKD)
 
     @cached_property
     def concordance(self) -> Scores:
@@ -310,8 +311,8 @@ def top_enrichment(pkd: Floats, predicted: Floats) -> float | None:
     return finite(_expected_hits(strongest, predicted, budget) / budget / strongest.mean())
 
 
-def _strong_binders(strong: NDArray[np.bool_], predicted: Floats) -> Scores:
-    picked = predicted >= STRONG_PKD
+def _strong_binders(pkd: Floats, predicted: Floats, threshold: float) -> Scores:
+    strong, picked = pkd >= threshold, predicted >= threshold
     hits = np.count_nonzero(strong & picked)
     base = float(strong.mean()) if len(strong) else 0.0
     precision = hits / picked.sum() if picked.any() else None
@@ -379,7 +380,32 @@ def _single(function: Callable[[Floats, Floats], Number], **flags: Any) -> Metri
     return Metric(function=lambda rows: function(rows.pkd, rows.predicted), **flags)
 
 
-METRICS: dict[str, Metric] = {
+AT_THRESHOLD = r"(recall|precision|average_precision)_at_(\d{1,2}(?:\.\d{1,3})?)"
+"""Names of metrics of strong binders for any threshold in pKd."""
+
+
+class _Metrics(dict[str, Metric]):
+    """Metrics by name; those of `AT_THRESHOLD` are made when they are asked for."""
+
+    def __missing__(self, name: str) -> Metric:
+        found = re.fullmatch(AT_THRESHOLD, name)
+        if found is None:
+            raise KeyError(name)
+        what, threshold = found[1], float(found[2])
+        return Metric(
+            function=lambda rows: _strong_binders(rows.pkd, rows.predicted, threshold)[
+                f"{what}_at_9"
+            ]
+        )
+
+
+def strong_threshold(select: str) -> float:
+    """Return the pKd from which a binder is strong: that of the selecting metric, or the usual."""
+    found = re.fullmatch(AT_THRESHOLD, select)
+    return STRONG_PKD if found is None else float(found[2])
+
+
+METRICS: dict[str, Metric] = _Metrics({
     **_joint(
         "within_antigen", "spearman_within_antigen",
         label="Spearman within antigen", headline=True, in_tables=True, selectable=True, least=-1.0,
@@ -434,7 +460,7 @@ METRICS: dict[str, Metric] = {
         lower_is_better=True, best=0.0,
     ),
     **_joint("calibration", "calibration_slope", "calibration_intercept"),
-}  # fmt: skip
+})  # fmt: skip
 """All metrics by name, in the order of the keys of `score`."""
 NO_ROWS = MeasuredRows.of([], [])
 """What is scored if a prediction is not finite."""

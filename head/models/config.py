@@ -170,7 +170,9 @@ class FitConfig(
     select: str = option(
         "spearman",
         choices=_selectable_metrics,
-        help="Validation metric that selects the best checkpoint.",
+        pattern=r"(recall|precision|average_precision)_at_\d{1,2}(\.\d{1,3})?",
+        help="Validation metric that selects the best checkpoint. The pKd of a strong binder "
+        "may be any, as in recall_at_8.5.",
     )
     patience: int = option(
         0, low=0, metavar="N",

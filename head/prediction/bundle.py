@@ -254,7 +254,7 @@ def load_predictor(path: Path | str, *, embed: EmbedFunction | None = None) -> P
     path = Path(path)
     folder = path / "predictor" if (path / "predictor").is_dir() else path
     record, tensors = _read(folder)
-    store = store_of_run(folder.parent)
+    store, pairs = store_of_run(folder.parent), folder.parent / "pairs.parquet"
     with _refusing(folder / WEIGHTS, f"does not match {RECORD}", *_MISMATCHES):
         _check_values(record, tensors)
         return Predictor(
@@ -268,6 +268,7 @@ def load_predictor(path: Path | str, *, embed: EmbedFunction | None = None) -> P
             store_is_far=store is not None and not _is_near(store, folder.parent),
             embed=embed,
             adapters={k: path for k in KINDS if (path := folder / f"{k}-adapter").is_dir()},
+            pairs=pairs if folder.name == "predictor" and pairs.is_file() else None,
         )
 
 

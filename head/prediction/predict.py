@@ -1,69 +1,103 @@
 """``predict``: score a table of pairs, or every antibody against every antigen, into a file.
 
-The table is read twice, in chunks: first to check every row and to collect the sequences, then to
-write the rows beside their scores. In between, two indices and two scores per pair are kept;
-vectors are read in slices, in the order in which the store holds them.
+A table of pairs is read twice, in chunks: first to check every row and to collect the sequences,
+then to write the rows beside their scores. In between are kept the distinct sequences, and two
+indices and the scores of each pair. With ``--cross``, antibodies come in the order of their table,
+each with all antigens in the order of theirs, and scores are written as they come. Vectors are read
+in blocks.
 P pairs, N antibodies, M antigens.
 """
 
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NotRequired, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from scipy.special import ndtri
+from scipy.special import ndtr, ndtri
 
 from abag.core import messages
+from abag.core.arrays import sort_keys
 from abag.core.options import flag
-from abag.embed.sequences.options import TableOptions
+from abag.embed.sequences.chains import KINDS
+from abag.embed.sequences.changes import SkippedRows, describe_counts
+from abag.embed.sequences.pairs import read_pair_chunks, read_pairs
 from abag.embed.sequences.table_writer import TableWriter
 from abag.embed.sequences.tables import TableLike, read_table_chunks
-from abag.head.models.pair_model import PairVectors
-from abag.head.prediction.all_pairs import PAIRS, predict_all_pairs
-from abag.head.prediction.inputs import (
-    CannotPredict,
-    CollectedPairs,
-    PairScores,
+from abag.embed.store.store import open_store
+from abag.head.data.label_units import TO_PKD
+from abag.head.prediction.options import PredictOptions
+from abag.head.prediction.predictor import (
+    SCORE_COLUMNS,
+    STATES,
     RegimeCounts,
     Scorer,
+    SequenceCollector,
+    SequenceCounts,
+    Sequences,
+)
+from abag.head.prediction.tables import (
+    CannotPredict,
     check_table_out,
-    collect_pairs,
-    digest_rows,
-    encode_missing,
+    describe_far,
+    file_stamps,
     loaded,
+    refuse_changed,
+    refuse_score_columns,
     region_of_run,
+    rounded,
     row_bar,
     say_random_weights,
-    with_p_strong,
+    say_verdicts,
 )
-from abag.head.prediction.options import PredictOptions
-from abag.head.regimes.recognise import NewSequences
 from abag.head.regimes.regimes import REGIMES
 
 if TYPE_CHECKING:
     from abag.embed.sequences.chains import Kind
-    from abag.embed.store.store import Store
+    from abag.embed.sequences.pairs import SequenceTable, UniqueSequences
     from abag.head.prediction.predictor import Predictor
-
-IndexedKeys: TypeAlias = tuple[NDArray[np.uint8], NDArray[np.int32]]
-"""Distinct keys, (N, 16), and the index of each pair's key among them, (P,)."""
+    from abag.head.regimes.recognise import NewSequences
 
 PAIR_OPTIONS = {"store", "antibody_encoder", "antigen_encoder", "device", "batch_tokens"}
 """Options of one pair, as in `Predictor.predict`."""
-SLICE = 16_384
-"""Sequences of one kind whose vectors are in memory at a time: 80 MB at the real widths."""
+PAIRS, ANTIBODIES = 1 << 16, 1 << 14
+"""Most pairs and antibodies scored at a time: up to 400 MB of vectors at the real widths."""
+PAIR_ROLES = frozenset({*TO_PKD, "prediction", "sigma", "censored", "affinity_type"})
+"""Roles of columns that describe one pair, and would be wrong beside another."""
+KIND_ROLES: dict[Kind, frozenset[str]] = {
+    "antibody": frozenset({"heavy", "light", "antibody"}),
+    "antigen": frozenset({"antigen"}),
+}
+NAME_ROLES: dict[Kind, frozenset[str]] = {
+    "antibody": frozenset({"id", "antibody_name"}),
+    "antigen": frozenset({"id", "antigen_name"}),
+}
+"""Roles of columns that name a sequence by the first row that has it."""
 
 
-class PredictSummary(PairScores):
+class PredictedSequences(SequenceCounts):
+    """Numbers of distinct antibodies, or antigens, of a prediction."""
+
+    new: int
+    """Without a near-duplicate in training, or with new mutations."""
+
+
+class PredictSummary(RegimeCounts):
     """What `predict` returns, and ``abag predict --json`` prints."""
 
     out: str
+    rows: int
+    skipped_rows: int
+    verdicts: dict[str, str]
+    """What the run has shown for the regimes that occur."""
+    antibodies: PredictedSequences
+    antigens: PredictedSequences
     seconds: float
 
 
@@ -92,7 +126,8 @@ def predict(
     run : path or Predictor
         As for `abag.load_predictor`, or what it returned.
     out : path
-        Its suffix decides on the format; written whole or not at all.
+        Its suffix decides on the format; written whole or not at all. In text files, predictions
+        have 4 digits after the point.
     say : callable, optional
         Receives each message; by default they go to stderr.
     progress : bool
@@ -103,9 +138,10 @@ def predict(
     Returns
     -------
     dict
-        ``out``, ``rows`` written, ``skipped_rows``, ``regimes`` (rows by regime), ``far_rows`` (no
-        measured regime covers them), ``why_far`` (these by reason), ``seconds``; ``antibodies`` and
-        ``antigens``, each with ``unique``, ``reused``, ``encoded``, ``new``.
+        ``out``, ``rows`` written, ``skipped_rows``, ``regimes`` (rows by regime), ``verdicts``
+        (what the run has shown for these), ``far_rows`` (no measured regime covers them),
+        ``why_far`` (these by reason), ``seconds``; ``antibodies`` and ``antigens``, each with
+        ``unique``, ``reused``, ``encoded``, ``new``.
 
     Raises
     ------
@@ -118,17 +154,56 @@ def predict(
     with messages.reporting(say, bars=progress):
         check_table_out(out, (table, cross), force=chosen.force)
         chosen = replace(chosen, antibody_region=region_of_run(chosen, predictor))
-        scorer = Scorer(predictor, predictor.resolve_store(chosen.store), chosen.encoding(progress))
+        store = predictor.resolve_store(chosen.store)
         say_random_weights(predictor)
-        if cross is None:
-            scored = _predict_pairs(scorer, table, out, chosen)
-        else:
-            scored = predict_all_pairs(scorer, table, cross, out, chosen)
-        messages.say(f"{out}: {scored['rows']:,} rows")
-        for line in describe_regimes_of(predictor, scored):
-            messages.say(line)
-    seconds = round(time.monotonic() - start_s, 3)
-    return {"out": str(out), **scored, "seconds": seconds}
+        source = _PairTable(table, chosen) if cross is None else _Cross(table, cross, chosen)
+        before = file_stamps(table)
+        antibodies, antigens = source.read()
+        counts = predictor.encode(store, antibodies, antigens, **chosen.encoding(progress))
+        scorer = Scorer(predictor, open_store(store), antibodies, antigens)
+        regimes = scorer.count_regimes(source.count_states(scorer.new))
+        verdicts = {name: one.verdict for name, one in predictor.regimes.items()}
+        say_verdicts(regimes["regimes"], verdicts, "rows")
+        if regimes["far_rows"]:
+            far = describe_far(regimes, "rows")
+            messages.say(f"{far}: measure some of these pairs before you use their scores")
+        with TableWriter(out) as writer:
+            for rows, scores in source.score(scorer):
+                strong = with_p_strong(scores, chosen.strong)
+                both = [part.reset_index(drop=True) for part in (rows, strong)]
+                writer.write(rounded(pd.concat(both, axis=1), out))
+            refuse_changed(table, before)
+        messages.say(f"{out}: {source.rows:,} rows")
+    new = scorer.count_new()
+    return {
+        "out": str(out),
+        "rows": source.rows,
+        "skipped_rows": source.skipped,
+        **regimes,
+        "verdicts": {name: verdicts[name] for name in regimes["regimes"] if name in verdicts},
+        "antibodies": {**counts["antibody"], "new": new["antibody"]},
+        "antigens": {**counts["antigen"], "new": new["antigen"]},
+        "seconds": round(time.monotonic() - start_s, 3),
+    }
+
+
+def score_columns(strong: float | None) -> tuple[str, ...]:
+    """Return the names of the columns to add."""
+    return SCORE_COLUMNS if strong is None else (*SCORE_COLUMNS, "p_strong")
+
+
+def with_p_strong(scores: pd.DataFrame, strong: float | None) -> pd.DataFrame:
+    """Add the probability that the pKd of a pair is at least `strong`, if that is given.
+
+    The error of a prediction is taken as normal with the sigma of its regime.
+    """
+    if strong is None:
+        return scores
+    z = (scores["pkd_predicted"] - strong) / scores["sigma"]
+    return scores.assign(p_strong=ndtr(z))
+
+
+# ---- one pair ------------------------------------------------------------------------------------
 
 
 class PairPrediction(TypedDict):
@@ -159,22 +234,14 @@ def predict_pair(
     strong: float | None = None,
     **options: Any,  # noqa: ANN401 - the options of Predictor.predict
 ) -> PairPrediction:
-    """Predict one pair, see `Predictor.predict`.
-
-    Raises
-    ------
-    CannotPredict
-        If there is no antigen, or an option is of tables alone.
-    AbagError
-        If a sequence is invalid, or cannot be encoded.
-    """
+    """Predict one pair, see `Predictor.predict`."""
     if antigen is None:
         msg = "A pair needs an antigen. Add --antigen SEQUENCE."
         raise CannotPredict(msg)
     if unused := sorted(options.keys() - PAIR_OPTIONS):
         msg = f"{flag(unused[0])}: is an option of tables; one pair does not use it. Leave it out."
         raise CannotPredict(msg)
-    strong = PredictOptions.take({"strong": strong})[0].strong
+    strong = PredictOptions(strong=strong).strong
     scores = predictor.predict([heavy], [light], [antigen], **options)
     row = with_p_strong(scores, strong).iloc[0]
     regime = str(row["regime"])
@@ -197,169 +264,184 @@ def describe_pair(pair: PairPrediction) -> str:
     pkd, sigma = pair["pkd_predicted"], pair["sigma"]
     low, high = (pkd + sign * ndtri(0.95) * sigma for sign in (-1, 1))
     text = (
-        f"pKd {pkd:.2f}, Kd {_in_nanomolar(pkd)}; 90 % interval of pKd {low:.2f} to {high:.2f} "
+        f"pKd {pkd:.2f}, Kd {10 ** (9 - pkd):.3g} nM; 90 % interval of pKd {low:.2f} to {high:.2f} "
         f"(sigma {sigma:.2f})\n{pair['verdict']}"
     )
     if "p_strong" in pair:
         text += f"\nProbability of a pKd of {pair['strong']:g} or more: {pair['p_strong']:.0%}."
     if pair["far"]:
-        text += f"\nOutside of all that was measured: {pair['why_far']}."
+        text += f"\nOutside the training data: {pair['why_far']}."
     return text
 
 
-def _in_nanomolar(pkd: float) -> str:
-    return f"{10 ** (9 - pkd):.3g} nM"
+# ---- a table of pairs ----------------------------------------------------------------------------
 
 
-def describe_regimes_of(predictor: Predictor, scored: PairScores) -> list[str]:
-    """Say what the run has shown for the regimes that occur, most frequent first."""
-    lines = []
-    for name, rows in sorted(scored["regimes"].items(), key=lambda item: -item[1]):
-        if name in predictor.regimes:
-            lines.append(f"{rows:,} rows: {predictor.regimes[name].verdict}")
-        else:
-            lines.append(f"{rows:,} rows: {REGIMES[name].words}: not measured by the run")
-    if scored["far_rows"]:
-        why = ", ".join(f"{rows:,} because {text}" for text, rows in scored["why_far"].items())
-        lines.append(
-            f"{scored['far_rows']:,} rows are far from all that was measured ({why}): measure some "
-            "of these pairs before you use their scores"
+class _PairTable:
+    """The rows of a table of pairs."""
+
+    def __init__(self, table: TableLike, options: PredictOptions) -> None:
+        self._table, self._options = table, options
+        self.rows = self.skipped = 0
+        self._sequences: list[Sequences] = []
+        self._row = np.zeros(0, np.int64)
+        """Rows of the table to score, from 0, (P,)."""
+
+    def read(self) -> list[Sequences]:
+        """Check every row, and return its sequences."""
+        collected, rows = [SequenceCollector(kind) for kind in KINDS], []
+        counts, skipped = Counter[str](), SkippedRows()
+        with row_bar("reading") as shown:
+            for chunk in read_pair_chunks(self._table, self._options, as_written=True):
+                added = score_columns(self._options.strong)
+                refuse_score_columns(chunk.names, chunk.source, added)
+                for one, kind in zip(collected, KINDS, strict=True):
+                    one.add(chunk.sequences[kind].chains, chunk.sequences[kind].of_row)
+                rows.append(chunk.row_numbers - 1)
+                skipped.update(chunk.skipped)
+                counts.update(chunk.counts)
+                shown.update(len(chunk.frame))
+        for note in describe_counts(counts, skipped):
+            messages.say(f"{chunk.source}: {note}")
+        self._sequences, self._row = [one.finish() for one in collected], np.concatenate(rows)
+        self.rows, self.skipped = len(self._row), len(skipped)
+        return self._sequences
+
+    def count_states(self, new: NewSequences) -> NDArray[np.int64]:
+        """Count the pairs of each two states; see `Scorer.count_regimes`."""
+        a, g = (
+            state[one.of_row].astype(np.int64)
+            for state, one in zip(new, self._sequences, strict=True)
         )
-    return lines
+        return np.bincount(STATES * a + g, minlength=STATES**2).reshape(STATES, STATES)
+
+    def score(self, scorer: Scorer) -> Iterator[tuple[pd.DataFrame, pd.DataFrame]]:
+        """Yield rows of the table, and their scores."""
+        antibody, antigen = (one.of_row for one in self._sequences)
+        order, parts = by_antibody(self._sequences[0]), []
+        with row_bar("scoring", self.rows) as shown:
+            for rows in order:
+                parts.append(scorer.score(antibody[rows], antigen[rows])[0])
+                shown.update(len(rows))
+        scores = pd.concat(parts, ignore_index=True).set_axis(np.concatenate(order)).sort_index()
+        with row_bar("writing", self.rows) as shown:
+            limit = self._options.limit
+            for chunk in read_table_chunks(self._table, limit=limit, as_written=True):
+                first, frame = chunk.frame.index[:1].to_numpy(), chunk.frame
+                start, end = np.searchsorted(self._row, [*first, *(first + len(frame))])
+                yield frame.loc[self._row[start:end]], scores[start:end]
+                shown.update(end - start)
 
 
-def _predict_pairs(
-    scorer: Scorer, table: TableLike, out: Path, options: PredictOptions
-) -> PairScores:
-    found = collect_pairs(scorer, table, options)
-    antibodies, antigens = found.antibodies.finish(), found.antigens.finish()
-    store = encode_missing(scorer, found.antibodies, found.antigens)
-    predictor, at = scorer.predictor, 0
-    new = NewSequences(found.antibodies.state[antibodies[1]], found.antigens.state[antigens[1]])
-    pkd, sigma = _score(scorer, store, antibodies, antigens, found, new)
-    counts = RegimeCounts()
-    with TableWriter(out) as writer, row_bar("writing", found.rows) as shown:
-        for part in _read_again(table, found, options):
-            rows = slice(at, at + len(part))
-            at += len(part)
-            scores = predictor.columns(
-                pkd[rows], sigma[rows], NewSequences(*(side[rows] for side in new))
+def by_antibody(antibodies: Sequences) -> list[NDArray[np.int64]]:
+    """Divide rows into blocks of at most `PAIRS` with at most `ANTIBODIES`.
+
+    Antibodies come in the order of their keys, in which shards hold them: a block reads few places
+    of a shard, and each antibody is read once.
+    """
+    place = np.empty(len(antibodies.keys), np.int64)
+    place[sort_keys(antibodies.keys)[0]] = np.arange(len(place))
+    of_row = place[antibodies.of_row]
+    rows = np.argsort(of_row, kind="stable")
+    ends = np.searchsorted(of_row[rows], np.arange(ANTIBODIES, len(place), ANTIBODIES))
+    return [
+        part[at : at + PAIRS] for part in np.split(rows, ends) for at in range(0, len(part), PAIRS)
+    ]
+
+
+# ---- all pairs of two tables ---------------------------------------------------------------------
+
+
+class _Cross:
+    """Every distinct antibody of one table with every distinct antigen of another."""
+
+    def __init__(self, antibodies: TableLike, antigens: TableLike, options: PredictOptions) -> None:
+        if options.antigen is not None:
+            msg = (
+                "--antigen and --cross: each defines the antigens; expected one of them. Remove "
+                "one."
             )
-            counts.add(scores)
-            scores = with_p_strong(scores, options.strong)
-            writer.write(pd.concat([part.reset_index(drop=True), scores], axis=1))
-            shown.update(len(part))
-    return counts.summary(found.rows, len(found.skipped), found.antibodies, found.antigens)
+            raise CannotPredict(msg)
+        self._tables, self._options = (antibodies, antigens), options
+        self._same = antibodies is antigens
+        if not (isinstance(antibodies, pd.DataFrame) or isinstance(antigens, pd.DataFrame)):
+            self._same = Path(antibodies).samefile(antigens)
+        self._columns: list[pd.DataFrame] = []
+        self.rows = self.skipped = 0
+
+    def read(self) -> list[UniqueSequences]:
+        """Check every row, and return the sequences of both tables."""
+        read = [
+            self._read_kind(table, kind) for table, kind in zip(self._tables, KINDS, strict=True)
+        ]
+        self._columns = self._select_columns(*read)
+        for table, columns in zip(read, self._columns, strict=True):
+            refuse_score_columns(columns, table.source, score_columns(self._options.strong))
+        self.skipped = sum(len(table.skipped) for table in read)
+        unique = [table.sequences[kind] for table, kind in zip(read, KINDS, strict=True)]
+        self.rows = len(unique[0].chains) * len(unique[1].chains)
+        return unique
+
+    def _read_kind(self, table: TableLike, kind: Kind) -> SequenceTable:
+        given = self._options.columns.items()
+        columns = {role: name for role, name in given if role in KIND_ROLES[kind]}
+        options = replace(self._options, columns=columns)
+        read = read_pairs(table, options, kinds=(kind,), as_written=True)
+        read.report_notes()
+        return read
+
+    def _select_columns(
+        self, antibodies: SequenceTable, antigens: SequenceTable
+    ) -> list[pd.DataFrame]:
+        """Select the columns that belong to each distinct sequence; report which are left out."""
+        left, right = _columns_of(antibodies, "antibody"), _columns_of(antigens, "antigen")
+        ids = {antibodies.columns.get("id"), antigens.columns.get("id")}
+        if self._same:  # a column of both, such as a constant one, is written once
+            right = right.drop(columns=[name for name in right if name in left and name not in ids])
+        shown = {*left, *right} if self._same else {*left}
+        dropped = [name for name in antibodies.frame if name not in shown]
+        if not self._same:
+            dropped += [name for name in antigens.frame if name not in right]
+        if dropped:
+            messages.say(
+                "columns left out, because they describe a pair or differ between rows of the same "
+                f"sequence: {', '.join(map(str, dropped))}"
+            )
+        both = set(left) & set(right)
+        return [
+            columns.rename(columns={name: f"{name}_{kind}" for name in both})
+            for columns, kind in zip((left, right), KINDS, strict=True)
+        ]
+
+    def count_states(self, new: NewSequences) -> NDArray[np.int64]:
+        """Count the pairs of each two states; see `Scorer.count_regimes`."""
+        return np.outer(*(np.bincount(state, minlength=STATES) for state in new))
+
+    def score(self, scorer: Scorer) -> Iterator[tuple[pd.DataFrame, pd.DataFrame]]:
+        """Yield the columns of pairs, and their scores."""
+        left, right = self._columns
+        step = min(ANTIBODIES, max(1, PAIRS // len(right)))
+        with row_bar("scoring", self.rows) as shown:
+            for first in range(0, len(left), step):
+                some = np.arange(first, min(first + step, len(left)))
+                i, j = np.repeat(some, len(right)), np.tile(np.arange(len(right)), len(some))
+                pairs = (left.iloc[i], right.iloc[j])
+                columns = pd.concat([one.reset_index(drop=True) for one in pairs], axis=1)
+                yield columns, scorer.score(i, j)[0]
+                shown.update(len(i))
 
 
-def _read_again(
-    table: TableLike, found: CollectedPairs, options: TableOptions
-) -> Iterator[pd.DataFrame]:
-    """Yield the rows to score, all columns; their sequences have to be those of the first time."""
-    digests, read = iter(found.digests), 0
-    for chunk in read_table_chunks(table, limit=options.limit, as_written=True):
-        kept = found.kept.get(read, np.ones(len(chunk.frame), np.bool_))
-        read += len(chunk.frame)
-        is_same = len(kept) == len(chunk.frame)
-        if not is_same or digest_rows(chunk.frame[kept], found.columns) != next(digests, None):
-            raise _changed(chunk.source)
-        yield chunk.frame[kept]
-    if next(digests, None) is not None:
-        raise _changed(chunk.source)
-
-
-def _changed(source: str) -> CannotPredict:
-    return CannotPredict(
-        f"{source}: the table changed while it was read; expected the same rows as at first. Run "
-        "the command again."
-    )
-
-
-def _score(
-    scorer: Scorer,
-    store: Store,
-    antibodies: IndexedKeys,
-    antigens: IndexedKeys,
-    found: CollectedPairs,
-    new: NewSequences,
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Score all pairs, one slice of antibodies against one slice of antigens at a time.
-
-    Returns pKd and sigma of each pair, (P,).
-    """
-    predictor, pairs = scorer.predictor, len(antibodies[1])
-    left = _SlicedVectors(predictor, store, "antibody", antibodies[0])
-    right = _SlicedVectors(predictor, store, "antigen", antigens[0])
-    pkd, sigma = np.empty(pairs), np.empty(pairs)
-    with row_bar("scoring", pairs) as shown:
-        for a, g, rows in _blocks(left.slice_of, right.slice_of, antibodies[1], antigens[1]):
-            i = left.row_in_slice[antibodies[1][rows]]
-            j = right.row_in_slice[antigens[1][rows]]
-            chains = [
-                None if side.chains is None else [side.chains[n] for n in own.tolist()]
-                for side, own in ((found.antibodies, left.rows(a)), (found.antigens, right.rows(g)))
-            ]
-            vectors = PairVectors(left.read(a), right.read(g), i, j, *chains)
-            states = NewSequences(*(side[rows] for side in new))
-            pkd[rows], sigma[rows] = predictor.values(vectors, states)
-            shown.update(len(i))
-    return pkd, sigma
-
-
-def _blocks(
-    antibody_slice: NDArray[np.int32],
-    antigen_slice: NDArray[np.int32],
-    antibody: NDArray[np.int32],
-    antigen: NDArray[np.int32],
-) -> Iterator[tuple[int, int, NDArray[np.int64] | slice]]:
-    """Yield the pairs of each two slices: the numbers of the slices, and at most `PAIRS` rows."""
-    if not antibody_slice.any() and not antigen_slice.any():  # one slice each: nothing to sort
-        for at in range(0, len(antibody), PAIRS):
-            yield 0, 0, slice(at, at + PAIRS)
-        return
-    # One number holds block and row and is sorted in place: 8 bytes per pair, where numpy.lexsort
-    # and a search for the ends of the blocks need 28.
-    antigen_slices, bits = int(antigen_slice.max()) + 1, len(antibody).bit_length()
-    pairs = np.empty(len(antibody), np.int64)
-    for at in range(0, len(pairs), PAIRS):
-        rows = slice(at, at + PAIRS)
-        blocks = antibody_slice[antibody[rows]].astype(np.int64) * antigen_slices
-        blocks += antigen_slice[antigen[rows]]
-        pairs[rows] = (blocks << bits) + np.arange(at, at + len(blocks))
-    pairs.sort()
-    at = 0
-    while at < len(pairs):
-        block = int(pairs[at]) >> bits
-        end = min(int(np.searchsorted(pairs, (block + 1) << bits)), at + PAIRS)
-        yield *divmod(block, antigen_slices), pairs[at:end] & ((1 << bits) - 1)
-        at = end
-
-
-class _SlicedVectors:
-    """The vectors of N sequences, one slice of them in memory at a time.
-
-    Sequence ``n`` is row ``row_in_slice[n]`` of slice ``slice_of[n]``.
-    """
-
-    def __init__(
-        self, predictor: Predictor, store: Store, kind: Kind, keys: NDArray[np.uint8]
-    ) -> None:
-        predictor.refuse_missing(store, kind, keys)
-        self._predictor, self._store, self._kind, self._keys = predictor, store, kind, keys
-        self._order = store.folder(kind, predictor.spec(kind).fingerprint).stored_order(keys)
-        rank = np.empty(len(keys), np.int32)
-        rank[self._order] = np.arange(len(keys), dtype=np.int32)
-        self.slice_of, self.row_in_slice = rank // SLICE, rank % SLICE
-        self._held, self._held_slice = np.zeros((0, 0), np.float32), -1
-
-    def rows(self, number: int) -> NDArray[np.int64]:
-        """Return the sequences of a slice, shape (S,)."""
-        return self._order[number * SLICE : (number + 1) * SLICE]
-
-    def read(self, number: int) -> NDArray[np.float32]:
-        """Return the vectors of a slice, shape (S, D)."""
-        if number != self._held_slice:
-            rows = self.rows(number)
-            self._held = self._predictor.read(self._store, self._kind, self._keys[rows])
-            self._held_slice = number
-        return self._held
+def _columns_of(table: SequenceTable, kind: Kind) -> pd.DataFrame:
+    """Select the columns with one value per sequence, and its names; one row per sequence."""
+    foreign = PAIR_ROLES | KIND_ROLES["antigen" if kind == "antibody" else "antibody"]
+    excluded = {name for role, name in table.columns.items() if role in foreign}
+    kept = {table.columns.get(role) for role in KIND_ROLES[kind] | NAME_ROLES[kind]}
+    of_row = table.sequences[kind].of_row
+    _, first = np.unique(of_row, return_index=True)
+    selected = []
+    for name in table.frame.columns:
+        value = pd.factorize(table.frame[name], use_na_sentinel=False)[0]
+        constant = (value == value[first[of_row]]).all()
+        if name in kept or (name not in excluded and constant):
+            selected.append(name)
+    return table.frame[selected].iloc[first].reset_index(drop=True)

@@ -8,11 +8,12 @@ provides (`abag.load_predictor`), because this module imports no encoder.
 from __future__ import annotations
 
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypedDict
 
 import numpy as np
 import pandas as pd
@@ -27,14 +28,15 @@ from abag.embed.sequences.chains import antibody as antibody_chains
 from abag.embed.sequences.chains import antigen as antigen_chains
 from abag.embed.sequences.regions import arrange
 from abag.embed.store.store import NoSuchEncoder, VectorsMissing, name_encoders, open_store
-from abag.head.models.pair_model import OnFeatures, PairVectors
-from abag.head.regimes.recognise import NewSequences, Recogniser
+from abag.head.models.pair_model import PairVectors
+from abag.head.regimes.recognise import KNOWN, NewSequences, Recogniser
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from abag.embed.sequences.chains import Chains, Kind
     from abag.embed.sequences.options import AntibodyRegion
+    from abag.embed.sequences.pairs import UniqueSequences
     from abag.embed.store.store import Store
     from abag.head.models.pair_model import PairModel
 
@@ -42,6 +44,11 @@ if TYPE_CHECKING:
 WEIGHTS, RECORD = "weights.safetensors", "predictor.json"
 """Files of a predictor."""
 SCORE_COLUMNS = ("pkd_predicted", "sigma", "regime", "far", "why_far")
+SAME_PREDICTION_PKD = 1e-3
+"""Predictions of one pair that differ by no more are one: products of matrices round each row of a
+table in their own way."""
+STATES = 3
+"""Number of states of a sequence; see `abag.head.regimes.recognise`."""
 
 
 class PredictorDamaged(AbagError):
@@ -114,6 +121,58 @@ class VectorSpec:
     """Number of distinct sequences in training."""
 
 
+@dataclass(frozen=True, slots=True)
+class Sequences:
+    """The N distinct sequences of one kind in a table, and which of them each of its P rows has."""
+
+    kind: Kind
+    chains: list[Chains]
+    keys: NDArray[np.uint8]
+    """Shape (N, 16)."""
+    of_row: NDArray[np.int32]
+    """Shape (P,)."""
+
+    @classmethod
+    def of(cls, kind: Kind, chains: Sequence[Chains]) -> Sequences:
+        """Find the distinct ones among the sequences of P rows."""
+        collected = SequenceCollector(kind)
+        collected.add(chains, slice(None))
+        return collected.finish()
+
+
+class SequenceCollector:
+    """Collects the distinct sequences of one kind from the chunks of a table."""
+
+    def __init__(self, kind: Kind) -> None:
+        self._kind = kind
+        self._number: dict[Chains, int] = {}
+        self._of_row: list[NDArray[np.int32]] = []
+
+    def add(self, chains: Sequence[Chains], of_row: NDArray[np.integer] | slice) -> None:
+        """Add some sequences, and the indices of those that the next rows have."""
+        number = [self._number.setdefault(one, len(self._number)) for one in chains]
+        self._of_row.append(np.array(number, np.int32)[of_row])
+
+    def finish(self) -> Sequences:
+        """Return all sequences."""
+        chains = list(self._number)
+        self._number.clear()
+        return Sequences(
+            self._kind, chains, keys_array(self._kind, chains), np.concatenate(self._of_row)
+        )
+
+
+AnySequences: TypeAlias = "Sequences | UniqueSequences"
+
+
+class SequenceCounts(TypedDict):
+    """Numbers of distinct antibodies, or antigens, of a prediction."""
+
+    unique: int
+    reused: int
+    encoded: int
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class Predictor:
     """Models whose weighted mean is the prediction, and where their vectors usually are."""
@@ -136,6 +195,8 @@ class Predictor:
     """Encodes sequences that a store lacks; None: they are refused."""
     adapters: Mapping[str, Path] = field(default_factory=dict)
     """Folders of the encoders' adapters, by kind."""
+    pairs: Path | None = None
+    """File of the training pairs, if the run is known."""
 
     @names_keywords
     def predict(
@@ -192,62 +253,29 @@ class Predictor:
             ).chains
             for h, x in zip(heavies, lights, strict=True)
         ]
-        targets = [antigen_chains(text) for text in antigens]
-        keys = keys_array("antibody", antibodies), keys_array("antigen", targets)
+        left = Sequences.of("antibody", antibodies)
+        right = Sequences.of("antigen", [antigen_chains(text) for text in antigens])
         with reporting(say), self._working_store(store) as path:
-            opened = existing_store(path)
-            new_antibodies = _distinct(antibodies, self.missing(opened, "antibody", keys[0]))
-            new_antigens = _distinct(targets, self.missing(opened, "antigen", keys[1]))
-            if self.embed is not None and (new_antibodies or new_antigens):
-                padding = antibodies[0], targets[0]
-                encode_new(
-                    self, path, new_antibodies, new_antigens, padding,
-                    antibody_encoder=antibody_encoder, antigen_encoder=antigen_encoder,
-                    device=device, batch_tokens=batch_tokens, progress=progress,
-                )  # fmt: skip
-            return self.score_stored(open_store(path), antibodies, targets)[0]
-
-    @property
-    def reads_residues(self) -> bool:
-        """Whether a part reads residues beside the vectors."""
-        return any(isinstance(model, OnFeatures) for part in self.parts for model in part.models)
+            self.encode(
+                path, left, right,
+                antibody_encoder=antibody_encoder, antigen_encoder=antigen_encoder,
+                device=device, batch_tokens=batch_tokens, progress=progress,
+            )  # fmt: skip
+            return Scorer(self, open_store(path), left, right).score_rows()[0]
 
     def score(self, vectors: PairVectors, new: NewSequences) -> pd.DataFrame:
-        """Predict pairs, each as a pair of its regime.
+        """Predict P pairs, each as a pair of its regime; see `predict` for the columns.
 
-        All that is scored is scored here: tables, all pairs, lists of sequences and mutants.
-
-        Parameters
-        ----------
-        vectors : PairVectors
-            With the chains of both sequences, if the predictor `reads_residues`.
-        new : NewSequences
-            What is new about the antibody and the antigen of each pair, (P,).
-
-        Returns
-        -------
-        DataFrame
-            P rows with the columns `SCORE_COLUMNS`; see `predict`.
-
-        Raises
-        ------
-        PredictorDamaged
-            If the weights are so large that a prediction overflows.
-        SequencesMissing
-            If it needs chains that are not given.
+        All that is scored is scored here: tables, all pairs, lists of sequences, mutants, and the
+        tables of `evaluate` and of scikit-learn. `vectors` has the chains of both sequences for
+        models that read residues; `new` says what is new about both sequences of each pair.
         """
-        return self.columns(*self.values(vectors, new), new)
-
-    def values(
-        self, vectors: PairVectors, new: NewSequences
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return the predicted pKd of each pair and its sigma, (P,) each; see `score`."""
+        regime, used, why_far = self.seen.regimes_of(new, self.regimes)
         with np.errstate(all="ignore"):  # checked here
             part_PK = np.stack([part.predict(vectors) for part in self.parts], axis=1)
-            variance = self.variance(vectors, part_PK)
+            variance = self._variance(vectors, part_PK)
             pkd, sigma = np.zeros(len(part_PK)), np.zeros(len(part_PK))
-            _, used, _ = self.seen.regimes_of(new, self.regimes)
-            for name in np.unique(used).tolist():
+            for name in set(used.tolist()):
                 rows, one = used == name, self.regimes[name]
                 pkd[rows] = part_PK[rows] @ np.array(one.weights)
                 sigma[rows] = np.sqrt(one.spread**2 * variance[rows] + one.noise**2)
@@ -256,23 +284,13 @@ class Predictor:
                 "the predictor gives infinity or NaN; expected finite predictions. Train it again."
             )
             raise PredictorDamaged(msg)
-        return pkd, sigma
-
-    def columns(
-        self, pkd: NDArray[np.float64], sigma: NDArray[np.float64], new: NewSequences
-    ) -> pd.DataFrame:
-        """Return the columns `SCORE_COLUMNS` of P pairs with these `values`."""
-        regime, _, why_far = self.seen.regimes_of(new, self.regimes)
         values = (pkd, sigma, regime, why_far != "", why_far)
         return pd.DataFrame(dict(zip(SCORE_COLUMNS, values, strict=True)))
 
-    def variance(self, vectors: PairVectors, part_PK: NDArray[np.float64]) -> NDArray[np.float64]:
+    def _variance(self, vectors: PairVectors, part_PK: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the variance of predictions in pKd^2, (P,): of models that have one, or networks.
 
-        Parameters
-        ----------
-        part_PK : NDArray, shape=(P, K), dtype=float64
-            Predictions of the parts.
+        `part_PK` has the predictions of the parts.
         """
         models = [model for part in self.parts for model in part.models]
         own = [v for model in models if (v := model.variance(vectors)) is not None]
@@ -306,25 +324,17 @@ class Predictor:
     def missing(
         self, store: Store | None, kind: Kind, keys: NDArray[np.uint8]
     ) -> NDArray[np.bool_]:
-        """Return which sequences lack a vector of the run's encoder.
+        """Return which of N sequences, keys (N, 16), lack a vector of the run's encoder, (N,).
 
-        Parameters
-        ----------
-        store : Store or None
-            None: a store that does not exist yet.
-        keys : NDArray, shape=(N, 16), dtype=uint8
-
-        Returns
-        -------
-        NDArray, shape=(N,), dtype=bool
+        `store` is None if it does not exist yet.
         """
         if store is not None:
             with suppress(NoSuchEncoder):
                 return store.folder(kind, self.spec(kind).fingerprint).missing(keys)
         return np.ones(len(keys), np.bool_)
 
-    def refuse_missing(self, store: Store, kind: Kind, keys: NDArray[np.uint8]) -> None:
-        """Raise `VectorsMissing` if sequences, keys (N, 16), lack a vector of the run's encoder."""
+    def read(self, store: Store, kind: Kind, keys: NDArray[np.uint8]) -> NDArray[np.float32]:
+        """Read vectors of the run's encoder, (N, D), by keys of shape (N, 16)."""
         spec, missing = self.spec(kind), int(self.missing(store, kind, keys).sum())
         if missing:
             stored = name_encoders(store.folders(kind))
@@ -334,54 +344,66 @@ class Predictor:
                 "abag embed on these sequences into this store first, with that encoder."
             )
             raise VectorsMissing(msg)
-
-    def score_stored(
-        self, store: Store, antibodies: Sequence[Chains], antigens: Sequence[Chains]
-    ) -> tuple[pd.DataFrame, PairVectors]:
-        """Predict P pairs of stored sequences.
-
-        Returns
-        -------
-        DataFrame
-            See `predict`.
-        PairVectors
-            What was read for them.
-
-        Raises
-        ------
-        VectorsMissing
-            If the store lacks some of them.
-        """
-        vectors, index, states, unique = [], [], [], []
-        for kind, chains in zip(KINDS, (antibodies, antigens), strict=True):
-            row = {one: n for n, one in enumerate(dict.fromkeys(chains))}
-            unique.append(list(row))
-            vectors.append(self.read(store, kind, keys_array(kind, unique[-1])))
-            index.append(np.array([row[one] for one in chains], np.int64))
-            states.append(self.seen.states(kind, unique[-1])[index[-1]])
-        pairs = PairVectors(vectors[0], vectors[1], index[0], index[1], unique[0], unique[1])
-        return self.score(pairs, NewSequences(states[0], states[1])), pairs
-
-    def read(self, store: Store, kind: Kind, keys: NDArray[np.uint8]) -> NDArray[np.float32]:
-        """Read vectors of the run's encoder, float32 (N, D), by keys of shape (N, 16).
-
-        Raises
-        ------
-        VectorsMissing
-            If the store lacks some of them.
-        """
-        self.refuse_missing(store, kind, keys)
-        spec = self.spec(kind)
         return store.folder(kind, spec.fingerprint).read(keys, spec.pooling)
 
-    def resolve_store(self, given: Path | str | None) -> Path:
-        """Return the given store, or else the store of the run.
+    def encode(
+        self,
+        path: Path,
+        antibodies: AnySequences,
+        antigens: AnySequences,
+        **options: Any,  # noqa: ANN401
+    ) -> dict[Kind, SequenceCounts]:
+        """Encode the sequences that a store lacks, if the predictor can, and count them.
 
-        Raises
-        ------
-        VectorsMissing
-            If neither is known, or new vectors could be written to a store far from the run.
+        The options are those of `Predictor.predict`.
         """
+        store, new = existing_store(path), []
+        counts: dict[Kind, SequenceCounts] = {}
+        for one in (antibodies, antigens):
+            lacking = np.flatnonzero(self.missing(store, one.kind, one.keys)).tolist()
+            new.append([one.chains[n] for n in lacking])
+            counts[one.kind] = {
+                "unique": len(one.keys),
+                "reused": len(one.keys) - len(lacking),
+                "encoded": len(lacking),
+            }
+        if self.embed is not None and any(new):
+            # tables hold pairs: any antibody and antigen fill up the shorter list
+            rows = max(map(len, new))
+            sides = [
+                part + one.chains[:1] * (rows - len(part))
+                for part, one in zip(new, (antibodies, antigens), strict=True)
+            ]
+            table = pd.DataFrame(sides[0], columns=["heavy", "light"])
+            table["antigen"] = ["|".join(chains) for chains in sides[1]]
+            say(
+                f"{counted(len(new[0]), 'antibody')} and {counted(len(new[1]), 'antigen')} have no "
+                f"vector yet: encoding them with {self.antibody.name} and {self.antigen.name} "
+                f"into {path}"
+            )
+            self._embed(table, path, options)
+        return counts
+
+    def _embed(self, table: pd.DataFrame, store: Path, options: Mapping[str, Any]) -> None:
+        """Add the vectors of a table to a store, with the encoders of the run."""
+        assert self.embed is not None
+        of_run: dict[str, str | Path] = {
+            "antibody_encoder": self.antibody.origin,
+            "antigen_encoder": self.antigen.origin,
+            "long_antigens": self.antigen.long.partition("-")[0].replace("whole", "window"),
+        }
+        of_run |= {f"{kind}_adapter": path for kind, path in self.adapters.items()}
+        with reporting(details=False):  # which encoders, and how many sequences, has been said
+            self.embed(
+                table,
+                store,
+                antibody_fingerprint=self.antibody.fingerprint,
+                antigen_fingerprint=self.antigen.fingerprint,
+                **of_run | {name: value for name, value in options.items() if value is not None},
+            )
+
+    def resolve_store(self, given: Path | str | None) -> Path:
+        """Return the given store, or else the store of the run."""
         if given is not None:
             return user_path(given, "--store")
         if self.store is None:
@@ -409,45 +431,74 @@ class Predictor:
             yield Path(folder) / "store"
 
 
-def encode_new(
-    predictor: Predictor,
-    store: Path,
-    antibodies: Sequence[Chains],
-    antigens: Sequence[Chains],
-    padding: tuple[Chains, Chains],
-    **options: Any,  # noqa: ANN401
-) -> None:
-    """Add vectors of distinct sequences to a store, with the encoders of a predictor's run.
+class RegimeCounts(TypedDict):
+    """Pairs by what is new about them."""
 
-    Tables hold pairs, so `padding`, any antibody and antigen of the input, fills up the shorter
-    list. The options are those of `Predictor.predict`.
+    regimes: dict[str, int]
+    """By regime."""
+    far_rows: int
+    """Those that no measured regime covers."""
+    why_far: dict[str, int]
+    """These by reason."""
+
+
+class Scorer:
+    """Scores pairs of antibodies and antigens whose vectors are stored.
+
+    Only vectors of the pairs that are scored together are in memory.
     """
-    assert predictor.embed is not None
-    rows = max(len(antibodies), len(antigens))
-    table = pd.DataFrame(
-        [*antibodies, *[padding[0]] * (rows - len(antibodies))], columns=["heavy", "light"]
-    )
-    targets = [*antigens, *[padding[1]] * (rows - len(antigens))]
-    table["antigen"] = ["|".join(chains) for chains in targets]
-    say(
-        f"{counted(len(antibodies), 'antibody')} and {counted(len(antigens), 'antigen')} have no "
-        "vector yet: "
-        f"encoding them with {predictor.antibody.name} and {predictor.antigen.name} into {store}"
-    )
-    of_run: dict[str, str | Path] = {
-        "antibody_encoder": predictor.antibody.origin,
-        "antigen_encoder": predictor.antigen.origin,
-        "long_antigens": predictor.antigen.long.partition("-")[0].replace("whole", "window"),
-    }
-    of_run |= {f"{kind}_adapter": path for kind, path in predictor.adapters.items()}
-    with reporting(details=False):  # which encoders, and how many sequences, has been said
-        predictor.embed(
-            table,
-            store,
-            antibody_fingerprint=predictor.antibody.fingerprint,
-            antigen_fingerprint=predictor.antigen.fingerprint,
-            **of_run | {name: value for name, value in options.items() if value is not None},
+
+    def __init__(
+        self, predictor: Predictor, store: Store, antibodies: AnySequences, antigens: AnySequences
+    ) -> None:
+        self._predictor, self._store = predictor, store
+        self._sides = antibodies, antigens
+        self.new = NewSequences(
+            *(predictor.seen.states(one.kind, one.chains) for one in self._sides)
         )
+        """What is new about each of the distinct sequences, (N,) and (M,)."""
+
+    def score(self, *index: NDArray[np.integer]) -> tuple[pd.DataFrame, PairVectors]:
+        """Score P pairs, given by the indices of their antibodies and antigens, (P,) each.
+
+        Returns what `Predictor.score` does, and what was read for it.
+        """
+        (x_ND, i, left), (y_ME, j, right) = (
+            self._read(one, at) for one, at in zip(self._sides, index, strict=True)
+        )
+        pairs = PairVectors(x_ND, y_ME, i, j, left, right)
+        new = NewSequences(*(state[at] for state, at in zip(self.new, index, strict=True)))
+        return self._predictor.score(pairs, new), pairs
+
+    def _read(
+        self, sequences: AnySequences, index: NDArray[np.integer]
+    ) -> tuple[NDArray[np.float32], NDArray[np.int64], list[Chains]]:
+        """Read the vectors that pairs need, the row of each pair among them, and their chains."""
+        used, row = np.unique(index, return_inverse=True)
+        x_ND = self._predictor.read(self._store, sequences.kind, sequences.keys[used])
+        return x_ND, row, [sequences.chains[n] for n in used.tolist()]
+
+    def score_rows(self) -> tuple[pd.DataFrame, PairVectors]:
+        """Score the pair of each row of both `Sequences`, all at once."""
+        return self.score(*(one.of_row for one in self._sides))
+
+    def count_regimes(self, pairs_AG: NDArray[np.integer]) -> RegimeCounts:
+        """Count pairs by regime, given how many have each two states, (STATES, STATES)."""
+        states = NewSequences(*(side.astype(np.int8) for side in np.nonzero(pairs_AG)))
+        regimes, _, why_far = self._predictor.seen.regimes_of(states, self._predictor.regimes)
+        found, far = Counter[str](), Counter[str]()
+        for name, why, pairs in zip(regimes, why_far, pairs_AG[pairs_AG > 0].tolist(), strict=True):
+            found[name] += pairs
+            if why:
+                far[why] += pairs
+        return {"regimes": dict(found), "far_rows": far.total(), "why_far": dict(far)}
+
+    def count_new(self) -> dict[Kind, int]:
+        """Count the sequences without a near-duplicate in training, or with new mutations."""
+        return {
+            one.kind: int((state != KNOWN).sum())
+            for one, state in zip(self._sides, self.new, strict=True)
+        }
 
 
 def existing_store(path: Path) -> Store | None:
@@ -471,7 +522,3 @@ def _broadcast(*chains: Sequence[str] | str | None) -> list[list[str]]:
     rows = lengths.pop() if lengths else 1
     pairs = zip(chains, lists, strict=True)
     return [[str(c or "")] * rows if one is None else one for c, one in pairs]
-
-
-def _distinct(chains: Sequence[Chains], wanted: NDArray[np.bool_]) -> list[Chains]:
-    return list(dict.fromkeys(chains[i] for i in np.flatnonzero(wanted).tolist()))

@@ -31,10 +31,11 @@ from abag.head.evaluation.regime_scores import (
     compare_models,
     score_regime,
 )
+from abag.head.evaluation.strong import score_strong
 from abag.head.models.registry import MEAN, MODELS
 from abag.head.prediction.bundle import load_predictor
 from abag.head.prediction.fitted import COVERED
-from abag.head.prediction.inputs import SAME_PREDICTION_PKD
+from abag.head.prediction.predictor import SAME_PREDICTION_PKD, Scorer
 from abag.head.regimes.groups import PairGroups, with_clusters
 from abag.head.regimes.regimes import LEAST_ROWS, REGIMES
 from abag.head.regimes.split_options import SplitOptions
@@ -86,8 +87,9 @@ def evaluate(
     -------
     RunSummary
         The result of `fit`. A table adds ``table``: scores by the regime of its pairs, and how many
-        of these are in training. ``predictions`` adds ``predictions``: their scores in each regime,
-        and ``verdicts``.
+        of these are in training. ``strong`` adds ``strong_at``: how well strong binders are found,
+        with cut-offs and the calibration of p_strong. ``predictions`` adds
+        ``predictions``: their scores in each regime, and ``verdicts``.
 
     Raises
     ------
@@ -117,7 +119,12 @@ def evaluate(
             labels = _label_options(saved, other, chosen.affinity_type)
             pairs = label_pairs(other, replace(labels, bad_rows=reading.bad_rows))
             report_counts(pairs)
-            summary["table"] = _score_table(saved, pairs, chosen.store)
+            summary["table"], scored = _score_table(saved, pairs, chosen.store)
+            if chosen.strong is not None:
+                regimes = summary["table"]["regimes"]
+                summary["strong_at"] = score_strong(scored, regimes, chosen.strong, saved.tested)
+        elif chosen.strong is not None:
+            summary["strong_at"] = score_strong(saved.tested, summary["regimes"], chosen.strong)
         if chosen.predictions is not None:
             others = read_pairs(chosen.predictions, reading)
             others.report_notes()
@@ -160,17 +167,18 @@ def _label_options(
     return replace(options, affinity_type=None)
 
 
-def _score_table(saved: SavedRun, pairs: LabelledPairs, store: Path | str | None) -> TableSummary:
-    """Score the pairs of a table by what is new about them.
+def _score_table(
+    saved: SavedRun, pairs: LabelledPairs, store: Path | str | None
+) -> tuple[TableSummary, pd.DataFrame]:
+    """Score the pairs of a table by what is new about them; return the scores of each, too.
 
     The mean is that of the run's labels, and the baselines are the run's, fitted to all its pairs.
     """
     pairs = with_clusters(PairGroups(pairs, SplitOptions(), cache_dir() / "clusters"))
     predictor = load_predictor(saved.run)
     opened = open_store(predictor.resolve_store(store))
-    antibodies = [pairs.table.antibodies.chains[i] for i in pairs.antibody.tolist()]
-    antigens = [pairs.table.antigens.chains[i] for i in pairs.antigen.tolist()]
-    found, vectors = predictor.score_stored(opened, antibodies, antigens)
+    scorer = Scorer(predictor, opened, pairs.table.antibodies, pairs.table.antigens)
+    found, vectors = scorer.score(pairs.antibody, pairs.antigen)
     predicted, sigma = (found[name].to_numpy(np.float64) for name in ("pkd_predicted", "sigma"))
     mean = saved.pairs.pkd[saved.pairs.censored == 0].mean()
     baselines = {
@@ -201,7 +209,8 @@ def _score_table(saved: SavedRun, pairs: LabelledPairs, store: Path | str | None
             )
         )
     error = (predicted - pairs.pkd)[exact]
-    return {
+    scored = found.assign(pkd=pairs.pkd, censored=pairs.censored, fold=0, group=pairs.antigen)
+    summary: TableSummary = {
         "source": pairs.table.source,
         "pairs": len(pairs),
         "in_training": _count_known(saved, pairs),
@@ -210,6 +219,7 @@ def _score_table(saved: SavedRun, pairs: LabelledPairs, store: Path | str | None
         "regimes": regimes,
         "metrics": score_rows(pairs, predicted, np.arange(len(pairs))),
     }
+    return summary, scored
 
 
 def _groups(pairs: LabelledPairs, regime: str) -> list[NDArray[np.int64]]:

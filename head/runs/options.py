@@ -24,6 +24,10 @@ class EvaluateOptions(ColumnOptions, group="Data"):
     affinity_type: str | None = option(
         None, metavar="NAME", default_text="as in the run", help="Rows of TABLE to score."
     )
+    strong: float | None = option(
+        None, low=-20, high=20, metavar="PKD",
+        help="Say how well pairs with at least this pKd are found: precision, recall and cut-offs.",
+    )  # fmt: skip
     bad_rows: Literal["error", "skip"] | None = option(
         None,
         default_text="as in the run",

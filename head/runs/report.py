@@ -29,6 +29,7 @@ from abag.head.data.scaling import Standardizer
 from abag.head.evaluation.metrics import METRICS, metric_label, table_metrics
 from abag.head.evaluation.ranking import MIN_ROWS_PER_ANTIGEN
 from abag.head.evaluation.regime_scores import describe_regimes
+from abag.head.evaluation.strong import page_of
 from abag.head.models.config import FitConfig
 from abag.head.prediction.bundle import store_of_run
 from abag.head.runs.charts import AntigenNames, chart_data, shorten
@@ -143,6 +144,7 @@ def write_report(saved: SavedRun) -> list[str]:
         least_rows=MIN_ROWS_PER_ANTIGEN,
         map_share=f"{charts['map']['share']:.0%}",
         worst=_largest_errors(saved),
+        strong=page_of(summary["strong"]),
         settings=_settings(saved),
     )
     write_text(saved.run / "report.html", page)

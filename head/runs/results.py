@@ -15,6 +15,7 @@ from abag.embed.sequences.chains import KINDS
 from abag.head.data.label_units import quantity
 from abag.head.evaluation import metrics
 from abag.head.evaluation.comparison import rows_to_score
+from abag.head.evaluation.strong import score_strong
 from abag.head.evaluation.verdicts import warnings
 from abag.head.regimes.leaks import total_leaks
 from abag.head.regimes.splits import TEST, TRAIN, Split, pair_keys
@@ -50,9 +51,9 @@ def write_results(
     write report.html.
     """
     baselines = [one.predicted for one in fitted]
-    config = read_config(run)
+    config, tested = read_config(run), _prediction_frame(pairs, weighed)
     for name, frame in (
-        ("predictions.parquet", _prediction_frame(pairs, weighed)),
+        ("predictions.parquet", tested),
         ("baselines.parquet", _baseline_frame(pairs, weighed, baselines)),
         ("pairs.parquet", _pair_frame(pairs)),
     ):
@@ -61,6 +62,8 @@ def write_results(
     # products of some thousand numbers: to wake threads for them takes longer
     with threadpool_limits(1, user_api="blas"):
         summary = _summarise(run, pairs, measured, weighed, baselines, [*fitted, parts])
+    threshold = metrics.strong_threshold(config["select"])
+    summary["strong"] = score_strong(tested, summary["regimes"], threshold)
     summary["data"]["quantity"] = quantity(pairs.table, config["affinity_type"])
     if curve:
         first = weighed[0]
@@ -173,6 +176,7 @@ def _summarise(
         },
         "noise": pairs.noise,
         "counts": pairs.counts,
+        "strong": {"threshold": metrics.STRONG_PKD, "regimes": []},  # scored by the caller
     }
 
 

@@ -10,6 +10,7 @@ from abag.core.files import FileDamaged, read_json
 from abag.core.messages import align, counted
 from abag.head.evaluation.metrics import Scores
 from abag.head.evaluation.regime_scores import RegimeScore, describe_regimes
+from abag.head.evaluation.strong import StrongSummary, describe_strong
 
 
 class CurvePoint(TypedDict):
@@ -85,10 +86,14 @@ class RunSummary(TypedDict):
     ``quantity`` of its labels, such as pKd or pIC50."""
     noise: float | None
     counts: Mapping[str, int]
+    strong: StrongSummary
+    """How well strong binders are found; strong is 9.0, or the threshold of ``--select``."""
     learning_curve: NotRequired[list[CurvePoint]]
     """Only with ``--learning-curve``; the last point is the run itself."""
     table: NotRequired[TableSummary]
     predictions: NotRequired[PredictionsSummary]
+    strong_at: NotRequired[StrongSummary]
+    """The same for ``evaluate --strong``; of the table, if one is given."""
 
 
 def read_summary(run: Path) -> RunSummary:
@@ -103,7 +108,9 @@ def read_summary(run: Path) -> RunSummary:
     """
     path = run / "summary.json"
     found = read_json(path)
-    needed = get_type_hints(RunSummary).keys() - {"learning_curve", "table", "predictions"}
+    needed = get_type_hints(RunSummary).keys() - {
+        "learning_curve", "table", "predictions", "strong_at",
+    }  # fmt: skip
     if missing := sorted(needed - found.keys()):
         msg = f"{path}: {missing[0]} is missing. Copy the whole run folder again."
         raise FileDamaged(msg)
@@ -121,10 +128,12 @@ def describe_scores(summary: Mapping[str, Any]) -> str:
         found = summary["table"]
         lines += ["", f"{found['source']}:", *_describe_regimes(found["regimes"])]
         if found["far"]:
-            lines.append(f"{found['far']:,} pairs are far from all that the run has measured")
+            lines.append(f"{found['far']:,} pairs are outside the training data")
         if found["bias"] is not None:
             side = "high" if found["bias"] > 0 else "low"
             lines.append(f"predictions are {abs(found['bias']):.2f} pKd too {side} on average")
+    if "strong_at" in summary:
+        lines += ["", *describe_strong(summary["strong_at"])]
     return "\n".join(lines)
 
 

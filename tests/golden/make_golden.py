@@ -321,13 +321,12 @@ def rankings(folder):
     found = {}
     for rule in (
         "mean", "ucb", "improvement --best 11", "probability --above 10",
-        "ucb --explore 3 --keep-far", "ucb --diversity clusters --per-cluster 2",
-        f"ucb --diversity distance --run {run}",
+        "ucb --explore 3 --keep-far", "ucb --per-cluster 2",
     ):  # fmt: skip
-        out = f"rank {rule.partition(' --run')[0]}.csv"
+        out = f"rank {rule}.csv"
         given = ("--measured", "some.csv", "--batch", "12", "--rule", *rule.split())
         summary = folder.json("rank", "all.csv", *given, "--out", out)
-        found[rule.partition(" --run")[0]] = {"ids": folder.read(out)["id"], "summary": summary}
+        found[rule] = {"ids": folder.read(out)["id"], "summary": summary}
     return found
 
 

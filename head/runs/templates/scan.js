@@ -13,7 +13,8 @@ function cellsOf(parent) {
     for (const residue of data.residues) {
       if (residue === wild) continue;
       cells.set(residue, {
-        difference: parent.difference[k], sigma: parent.sigma?.[k], far: Number(parent.far[k]),
+        difference: parent.difference[k], sigma: parent.sigma?.[k], far: parent.far[k] === "1",
+        measured: parent.measured?.[k],
       });
       k += 1;
     }
@@ -24,17 +25,20 @@ function cellsOf(parent) {
 
 const signed = (x) => `${x < 0 ? "−" : "+"}${Math.abs(x).toFixed(3)}`;
 const nameOf = (site, residue) => `${site.prefix}:${site.wild}${site.position}${residue}`;
-const FAR = ["", "antibody", "antigen", "antibody and antigen"];
 
 function describe(parent, site, residue) {
   const place = `${site.chain} ${site.position}, ${site.region}`;
-  if (residue === site.wild) return `${site.label} ${site.wild}, wild type\n${place}\nparent pKd ${parent.pkd}`;
-  const { difference, sigma, far } = site.cells.get(residue);
+  if (residue === site.wild) {
+    const own = parent.measuredPkd === undefined ? "" : `, measured ${parent.measuredPkd}`;
+    return `${site.label} ${site.wild}, wild type\n${place}\nparent: predicted pKd ${parent.pkd}${own}`;
+  }
+  const { difference, sigma, far, measured } = site.cells.get(residue);
   return [
     nameOf(site, residue), place,
     `difference ${signed(difference)}${sigma === undefined ? "" : ` ± ${sigma}`}`,
     `predicted pKd ${(parent.pkd + difference).toFixed(3)}`,
-    far ? `${FAR[far]} far from the training set` : "",
+    measured === undefined ? "" : `measured pKd ${measured}, in training`,
+    far ? "outside the training data" : "",
   ].filter(Boolean).join("\n");
 }
 
@@ -59,7 +63,7 @@ function draw() {
   const rows = figure.querySelector(".rows"), box = figure.querySelector(".scroll");
   rows.replaceChildren();
   box.replaceChildren();
-  const column = Math.max(14, Math.min(30, Math.floor(box.clientWidth / sites.length)));
+  const column = Math.max(16, Math.min(44, Math.floor(box.clientWidth / sites.length)));
   const width = column * sites.length, bottom = BAND + ROW * order.length, meanRow = bottom + 6;
   const height = meanRow + ROW + LABELS;
 
@@ -70,6 +74,7 @@ function draw() {
   const svg = add(box, "svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": "Predicted change of pKd by position and residue" });
   drawBands(svg, sites, column, bottom);
   const far = [];
+  let measured = 0;
   sites.forEach((site, c) => {
     const x = column * c;
     order.forEach((residue, r) => {
@@ -80,6 +85,10 @@ function draw() {
       }
       const cell = site.cells.get(residue);
       add(svg, "rect", { x, y, width: column - 1, height: ROW - 1, style: shade(cell.difference, most) });
+      if (cell.measured !== undefined) {
+        measured += 1;
+        add(svg, "rect", { class: "measured", x: x + 1, y: y + 1, width: column - 3, height: ROW - 3 });
+      }
       if (cell.far) far.push(`M${x + 2} ${y + ROW - 4}L${x + column - 4} ${y + 2}`);
     });
     if (site.cells.size) add(svg, "rect", { x, y: meanRow, width: column - 1, height: ROW - 1, style: shade(mean(site), most) });
@@ -87,7 +96,7 @@ function draw() {
     add(svg, "text", { transform: place, "text-anchor": "end" }, `${site.label} ${site.wild}`);
   });
   if (farBox.checked) add(svg, "path", { class: "far", d: far.join("") });
-  drawScale(most, far.length);
+  drawScale(most, far.length, measured);
   listen(svg, parent, sites, column, meanRow);
 }
 
@@ -105,7 +114,7 @@ function drawBands(svg, sites, column, bottom) {
   });
 }
 
-function drawScale(most, far) {
+function drawScale(most, far, measured) {
   const caption = figure.querySelector("figcaption");
   caption.replaceChildren();
   const svg = add(caption, "svg", { width: 260, height: 34, role: "img", "aria-label": "Colour scale" });
@@ -116,7 +125,9 @@ function drawScale(most, far) {
   for (const [x, anchor, value] of ends) {
     add(svg, "text", { x, y: 28, "text-anchor": anchor }, value ? `${signed(value)} pKd` : "0");
   }
-  const marks = far && farBox.checked ? `; a stroke marks the ${far.toLocaleString("en")} mutants that are far from the training set` : "";
+  const outside = `; a stroke marks the ${far.toLocaleString("en")} mutants outside the training data`;
+  const frames = `; a frame marks the ${measured.toLocaleString("en")} measured mutants`;
+  const marks = `${measured ? frames : ""}${far && farBox.checked ? outside : ""}`;
   add(caption, "span", {}, `A dot marks the wild type${marks}. Colours end at the 99 % quantile of the differences.`);
 }
 
@@ -137,11 +148,11 @@ function listen(svg, parent, sites, column, meanRow) {
 }
 
 function csvRows() {
-  const head = ["parent", "mutation", "chain", "position", "region", "wild_type", "mutant", "pkd_predicted", "difference", "difference_sigma", "far"];
+  const head = ["parent", "mutation", "chain", "position", "region", "wild_type", "mutant", "pkd_predicted", "difference", "difference_sigma", "pkd_measured", "outside_training"];
   const rows = data.parents.flatMap((parent) => cellsOf(parent).flatMap((site) =>
-    [...site.cells].map(([residue, { difference, sigma, far }]) => [
+    [...site.cells].map(([residue, { difference, sigma, far, measured }]) => [
       parent.name, nameOf(site, residue), site.chain, site.position, site.region, site.wild, residue,
-      (parent.pkd + difference).toFixed(3), String(difference), String(sigma ?? ""), FAR[far],
+      (parent.pkd + difference).toFixed(3), String(difference), String(sigma ?? ""), String(measured ?? ""), far ? "yes" : "",
     ])));
   return [head, ...rows];
 }
@@ -150,6 +161,6 @@ addCsv(figure, "single-mutants", csvRows);
 select?.addEventListener("change", draw);
 farBox.addEventListener("change", draw);
 onResize(draw);
-farBox.parentElement.hidden = !data.parents.some((one) => /[123]/.test(one.far));
+farBox.parentElement.hidden = !data.parents.some((one) => one.far.includes("1"));
 farBox.checked = !data.mostFar; // where nearly all are marked, strokes only hide the colours
 draw();

@@ -1,0 +1,283 @@
+"""How well strong binders are found: precision and recall, cut-offs, and the probability p_strong.
+
+Recall alone can be had by calling every pair strong: it stands beside precision and prevalence
+everywhere. A cut-off on the prediction that reaches a wanted precision or recall does so by chance
+on the pairs that it was chosen on; its own results are those on other pairs: of other folds, of the
+other half of the groups if there is one fold, or of another table.
+
+Of a censored pair it is often known whether it is strong; where it is not, the pair is left out.
+R pairs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypedDict
+
+import numpy as np
+import pandas as pd
+from scipy.special import ndtr
+
+from abag.core.arrays import Bools, Floats, Ints
+from abag.head.evaluation.metrics import average_precision
+from abag.head.regimes.splits import grouped_folds
+
+WANTED = (("recall", 0.5), ("recall", 0.8), ("precision", 0.5), ("precision", 0.8))
+"""What cut-offs are chosen for."""
+BINS = (0.0, 0.1, 0.3, 0.5, 0.7, 1.0)
+"""Edges of p_strong."""
+POINTS = 100
+"""Most points of a curve."""
+
+
+class Picked(TypedDict):
+    """What pairs with a prediction from a cut-off on are; None without such pairs."""
+
+    cutoff: float | None
+    """Of the predicted pKd."""
+    picked: int
+    precision: float | None
+    recall: float | None
+
+
+class WantedCutoff(Picked):
+    """A cut-off for a wanted precision or recall, and its results on pairs that did not choose it.
+
+    `cutoff` is chosen on all out-of-fold pairs.
+    """
+
+    wanted: str
+    level: float
+
+
+class CalibrationBin(TypedDict):
+    """Pairs whose p_strong is between two edges."""
+
+    low: float
+    high: float
+    pairs: int
+    expected: float
+    """Mean p_strong."""
+    strong: float
+    """Share that is strong."""
+
+
+class StrongScore(TypedDict):
+    """How well the strong binders of a regime are found."""
+
+    regime: str
+    words: str
+    n: int
+    """Pairs that are known to be strong or not."""
+    strong: int
+    prevalence: float
+    at_threshold: Picked
+    """With the threshold itself as cut-off."""
+    average_precision: float | None
+    curve: list[list[float]]
+    """Recall and precision by falling cut-off."""
+    cutoffs: list[WantedCutoff]
+    expected: float
+    """Sum of p_strong."""
+    calibration: list[CalibrationBin]
+
+
+class StrongSummary(TypedDict):
+    """How well strong binders are found in each regime."""
+
+    threshold: float
+    regimes: list[StrongScore]
+
+
+def score_strong(
+    tested: pd.DataFrame,
+    regimes: Sequence[Mapping[str, Any]],
+    threshold: float,
+    chosen_on: pd.DataFrame | None = None,
+) -> StrongSummary:
+    """Score how well the pairs with a pKd of at least `threshold` are found.
+
+    Parameters
+    ----------
+    tested : DataFrame
+        Rows of ``predictions.parquet``: ``regime``, ``fold``, ``group``, ``pkd``, ``censored``,
+        ``pkd_predicted`` and ``sigma``.
+    regimes : sequence
+        ``regime`` and ``words`` of those to score.
+    chosen_on : DataFrame, optional
+        Rows that choose the cut-offs; by default the other folds of `tested`.
+    """
+    found = []
+    for one in regimes:
+        rows = _decided(tested[tested["regime"] == one["regime"]], threshold)
+        if len(rows):
+            others = None
+            if chosen_on is not None:
+                others = _decided(chosen_on[chosen_on["regime"] == one["regime"]], threshold)
+            found.append(_score(rows, others, one["regime"], one["words"], threshold))
+    return {"threshold": threshold, "regimes": found}
+
+
+def _decided(rows: pd.DataFrame, threshold: float) -> pd.DataFrame:
+    """Return the rows that are known to be ``strong`` or not."""
+    below = (rows["censored"] < 0) & (rows["pkd"] <= threshold)
+    above = (rows["censored"] > 0) & (rows["pkd"] >= threshold)
+    known = rows[(rows["censored"] == 0) | below | above]
+    return known.assign(strong=(known["pkd"] >= threshold) & (known["censored"] >= 0))
+
+
+def _score(
+    rows: pd.DataFrame, others: pd.DataFrame | None, regime: str, words: str, threshold: float
+) -> StrongScore:
+    strong, predicted = rows["strong"].to_numpy(bool), rows["pkd_predicted"].to_numpy(float)
+    p = ndtr((predicted - threshold) / rows["sigma"].to_numpy(float))
+    recall, precision, _ = _curve(strong, predicted)
+    step = max(1, len(recall) // POINTS)
+    return {
+        "regime": regime,
+        "words": words,
+        "n": len(rows),
+        "strong": int(strong.sum()),
+        "prevalence": float(strong.mean()),
+        "at_threshold": _pick(strong, predicted >= threshold, threshold),
+        "average_precision": average_precision(strong, predicted),
+        "curve": np.stack([recall, precision], axis=1)[::step].tolist(),
+        "cutoffs": [_try_cutoff(rows, others, wanted, level) for wanted, level in WANTED],
+        "expected": float(p.sum()),
+        "calibration": _calibration(strong, p),
+    }
+
+
+def _curve(strong: Bools, predicted: Floats) -> tuple[Floats, Floats, Floats]:
+    """Return recall, precision and cut-off, each cut-off once, the highest first."""
+    if not strong.any():
+        return np.zeros(0), np.zeros(0), np.zeros(0)
+    order = np.argsort(-predicted, kind="stable")
+    last = np.flatnonzero(np.append(np.diff(predicted[order]) != 0, True))  # ties go together
+    hits = np.cumsum(strong[order])[last]
+    return hits / hits[-1], hits / (last + 1), predicted[order][last]
+
+
+def _choose_cutoff(rows: pd.DataFrame, wanted: str, level: float) -> float | None:
+    """Return the highest cut-off that has a recall, or the lowest that has a precision, if any."""
+    recall, precision, cutoff = _curve(
+        rows["strong"].to_numpy(bool), rows["pkd_predicted"].to_numpy(float)
+    )
+    reached = np.flatnonzero((recall if wanted == "recall" else precision) >= level)
+    return float(cutoff[reached[0 if wanted == "recall" else -1]]) if len(reached) else None
+
+
+def _try_cutoff(
+    rows: pd.DataFrame, others: pd.DataFrame | None, wanted: str, level: float
+) -> WantedCutoff:
+    """Choose a cut-off, and try it on pairs that did not choose it."""
+    chosen = _choose_cutoff(rows if others is None else others, wanted, level)
+    strong, predicted = rows["strong"].to_numpy(bool), rows["pkd_predicted"].to_numpy(float)
+    if others is not None:
+        is_picked = predicted >= (np.inf if chosen is None else chosen)
+    else:
+        part, is_picked = _parts(rows), np.zeros(len(rows), bool)
+        for k in np.unique(part):
+            own = _choose_cutoff(rows[part != k], wanted, level)
+            is_picked[part == k] = predicted[part == k] >= (np.inf if own is None else own)
+    return {"wanted": wanted, "level": level, **_pick(strong, is_picked, chosen)}
+
+
+def _parts(rows: pd.DataFrame) -> Ints:
+    """Divide rows into folds, or into halves by groups if there is one fold."""
+    fold, group = rows["fold"].to_numpy(np.int64), rows["group"].to_numpy(np.int64)
+    if len(np.unique(fold)) > 1:
+        return fold
+    return grouped_folds(group, min(2, len(np.unique(group))), 0)
+
+
+def _pick(strong: Bools, is_picked: Bools, cutoff: float | None) -> Picked:
+    hits, picked = int((strong & is_picked).sum()), int(is_picked.sum())
+    return {
+        "cutoff": cutoff,
+        "picked": picked,
+        "precision": hits / picked if picked else None,
+        "recall": hits / int(strong.sum()) if strong.any() else None,
+    }
+
+
+def _calibration(strong: Bools, p: Floats) -> list[CalibrationBin]:
+    number = np.clip(np.digitize(p, BINS) - 1, 0, len(BINS) - 2)
+    return [
+        {
+            "low": BINS[k],
+            "high": BINS[k + 1],
+            "pairs": int((number == k).sum()),
+            "expected": float(p[number == k].mean()),
+            "strong": float(strong[number == k].mean()),
+        }
+        for k in np.unique(number).tolist()
+    ]
+
+
+def describe_strong(found: StrongSummary) -> list[str]:
+    """Describe how well strong binders are found, in lines of text."""
+    lines = [f"Strong binders: pKd >= {found['threshold']:g}"]
+    for one in found["regimes"]:
+        at = one["at_threshold"]
+        lines += [
+            f"{one['words']}: {one['strong']:,} of {one['n']:,} pairs are strong (prevalence "
+            f"{one['prevalence']:.0%})",
+            f"  predicted >= {found['threshold']:g}: {describe_pick(at)}",
+        ]
+        for cut in one["cutoffs"] if one["strong"] else ():
+            reached = f"predicted >= {cut['cutoff']:.2f}" if cut["cutoff"] is not None else "none"
+            lines.append(
+                f"  cut-off for a {cut['wanted']} of {cut['level']:.0%}: {reached}; on pairs that "
+                f"did not choose it: {describe_pick(cut)}"
+            )
+        bins = ", ".join(
+            f"{bin_['low']:.0%}-{bin_['high']:.0%}: {bin_['strong']:.0%} of {bin_['pairs']:,}"
+            for bin_ in one["calibration"]
+        )
+        lines.append(
+            f"  p_strong expects {one['expected']:.0f} strong pairs; share that is strong by "
+            f"p_strong: {bins}"
+        )
+    return lines
+
+
+def describe_pick(one: Picked) -> str:
+    """Say what was picked; recall never stands alone."""
+    if not one["picked"]:
+        return "no pair"
+    recall = "none to find" if one["recall"] is None else f"recall {one['recall']:.0%}"
+    return f"{one['picked']:,} picked, precision {one['precision']:.0%}, {recall}"
+
+
+def page_of(found: StrongSummary) -> dict[str, Any]:
+    """Return what the report shows of a summary."""
+    regimes = []
+    for one in found["regimes"]:
+        shown: list[tuple[str, Picked]] = [("the threshold itself", one["at_threshold"])]
+        shown += [(f"{cut['wanted']} {cut['level']:.0%}", cut) for cut in one["cutoffs"]]
+        rows = [
+            [
+                name,
+                None if cut["cutoff"] is None else round(cut["cutoff"], 2),
+                cut["picked"],
+                _percent(cut["precision"]),
+                _percent(cut["recall"]),
+            ]
+            for name, cut in shown
+        ]
+        bins = [
+            [
+                f"{bin_['low']:g} to {bin_['high']:g}",
+                bin_["pairs"],
+                f"{bin_['expected']:.0%}",
+                f"{bin_['strong']:.0%}",
+            ]
+            for bin_ in one["calibration"]
+        ]
+        regimes.append({**one, "rows": rows, "bins": bins})
+    return {"threshold": f"{found['threshold']:g}", "regimes": regimes}
+
+
+def _percent(value: float | None) -> str | None:
+    return None if value is None else f"{value:.0%}"

@@ -1,0 +1,154 @@
+"""Strong binders: precision, recall, cut-offs and p_strong, against plain counts."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+from click.testing import CliRunner
+from scipy.stats import norm
+
+import abag
+from abag.cli import main
+from abag.core.options import BadOption
+from abag.head.data.demo import demo_table
+from abag.head.evaluation.metrics import METRICS, score, strong_threshold
+from abag.head.evaluation.strong import describe_strong, score_strong
+
+REGIME = [{"regime": "known", "words": "known pairs"}]
+
+
+def drawn(pairs=2_000, folds=5, sigma=0.7, seed=0):
+    rng = np.random.default_rng(seed)
+    predicted = rng.normal(8, 1, pairs)
+    return pd.DataFrame(
+        {
+            "regime": "known", "fold": np.arange(pairs) % folds, "group": np.arange(pairs) % 97,
+            "pkd": predicted + rng.normal(0, sigma, pairs), "censored": 0,
+            "pkd_predicted": predicted, "sigma": sigma,
+        }
+    )  # fmt: skip
+
+
+def test_precision_recall_and_prevalence_are_plain_counts():
+    rows = drawn()
+    (one,) = score_strong(rows, REGIME, 9.0)["regimes"]
+    strong, picked = rows["pkd"] >= 9, rows["pkd_predicted"] >= 9
+    assert (one["n"], one["strong"]) == (len(rows), strong.sum())
+    assert one["prevalence"] == pytest.approx(strong.mean())
+    assert one["at_threshold"]["precision"] == pytest.approx(strong[picked].mean())
+    assert one["at_threshold"]["recall"] == pytest.approx(picked[strong].mean())
+    metrics = score(rows["pkd"], rows["pkd_predicted"], np.zeros(len(rows), int))
+    assert one["average_precision"] == pytest.approx(metrics["average_precision_at_9"])
+    recall, precision = np.array(one["curve"]).T
+    assert (np.diff(recall) >= 0).all()
+    assert ((precision >= 0) & (precision <= 1)).all()
+
+
+def test_a_calibrated_sigma_gives_calibrated_probabilities():
+    rows = drawn(20_000)
+    (one,) = score_strong(rows, REGIME, 9.0)["regimes"]
+    p = norm.sf(9.0, rows["pkd_predicted"], rows["sigma"])
+    assert one["expected"] == pytest.approx(p.sum())
+    assert sum(part["pairs"] for part in one["calibration"]) == len(rows)
+    for part in one["calibration"]:
+        assert part["low"] <= part["expected"] <= part["high"]
+        assert part["strong"] == pytest.approx(part["expected"], abs=0.05)
+
+
+@pytest.mark.parametrize("folds", [1, 5])
+def test_cutoffs_reach_about_what_was_wanted_on_pairs_that_did_not_choose_them(folds):
+    rows = drawn(20_000, folds)
+    (one,) = score_strong(rows, REGIME, 9.0)["regimes"]
+    for cut in one["cutoffs"]:
+        assert cut[cut["wanted"]] == pytest.approx(cut["level"], abs=0.03)
+        picked = rows["pkd_predicted"] >= cut["cutoff"]
+        strong = rows["pkd"] >= 9
+        own = {"precision": strong[picked].mean(), "recall": picked[strong].mean()}
+        assert own[cut["wanted"]] >= cut["level"]
+
+
+def test_without_signal_a_chosen_cutoff_does_not_keep_its_precision():
+    rows = drawn(60, folds=5, seed=3)
+    rows["pkd"] = np.random.default_rng(1).normal(8, 1, len(rows))
+    (one,) = score_strong(rows, REGIME, 9.0)["regimes"]
+    best = next(
+        cut for cut in one["cutoffs"] if (cut["wanted"], cut["level"]) == ("precision", 0.5)
+    )
+    assert best["precision"] is None or best["precision"] < 0.5
+
+
+def test_censored_pairs_count_where_they_are_decided():
+    rows = drawn(6).assign(
+        pkd=[9.5, 8.0, 9.2, 8.5, 9.5, 7.0], censored=[1, 1, -1, -1, 0, 0]
+    )  # above 9.5, above 8 (unknown), below 9.2 (unknown), below 8.5
+    (one,) = score_strong(rows, REGIME, 9.0)["regimes"]
+    assert (one["n"], one["strong"]) == (4, 2)
+
+
+def test_without_strong_binders_nothing_is_claimed():
+    found = score_strong(drawn(50), REGIME, 14.0)
+    (one,) = found["regimes"]
+    assert one["strong"] == 0
+    assert one["curve"] == []
+    assert one["at_threshold"]["recall"] is None
+    assert "0 of 50 pairs are strong (prevalence 0%)" in "\n".join(describe_strong(found))
+
+
+def test_any_threshold_can_select_and_is_that_of_the_report():
+    rows = drawn(300)
+    strong, picked = rows["pkd"] >= 8.5, rows["pkd_predicted"] >= 8.5
+    from abag.head.evaluation.metrics import MeasuredRows
+
+    measured = MeasuredRows.of(rows["pkd"], np.zeros(len(rows), int))
+    assert measured.score_one("recall_at_8.5", rows["pkd_predicted"]) == pytest.approx(
+        picked[strong].mean()
+    )
+    assert measured.score_one("precision_at_8.5", rows["pkd_predicted"]) == pytest.approx(
+        strong[picked].mean()
+    )
+    assert strong_threshold("recall_at_8.5") == 8.5
+    assert strong_threshold("rmse") == strong_threshold("recall_at_9") == 9.0
+    assert abag.FitConfig(head="mlp", select="recall_at_8.5").select == "recall_at_8.5"
+    with pytest.raises(BadOption, match="recall_at_high"):
+        abag.FitConfig(head="mlp", select="recall_at_high")
+    with pytest.raises(KeyError):
+        METRICS["recall_at_high"]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    at = tmp_path_factory.mktemp("strong")
+    demo_table().head(240).to_csv(at / "pairs.csv", index=False)
+    encoders = {"antibody_encoder": "composition", "antigen_encoder": "composition"}
+    quiet = {"say": lambda _text: None}
+    abag.embed_table(at / "pairs.csv", at / "store", **encoders)
+    abag.fit(at / "pairs.csv", at / "store", at / "run", head="ridge", split="random", **quiet)
+    return at
+
+
+def test_evaluate_says_how_strong_binders_are_found(run):
+    done = CliRunner().invoke(main, ["evaluate", "--run", f"{run / 'run'}", "--strong", "8"])
+    assert done.exit_code == 0, done.stderr
+    assert "Strong binders: pKd >= 8" in done.stdout
+    for line in done.stdout.splitlines():
+        assert "recall" not in line or "precision" in line or "cut-off" in line
+    assert "prevalence" in done.stdout
+    given = ["evaluate", f"{run / 'pairs.csv'}", "--run", f"{run / 'run'}", "--strong", "8"]
+    found = json.loads(CliRunner().invoke(main, [*given, "--json"]).stdout)
+    own = json.loads((run / "run" / "summary.json").read_text())
+    assert found["strong"] == own["strong"]
+    assert found["strong_at"]["threshold"] == 8.0
+    assert sum(one["n"] for one in found["strong_at"]["regimes"]) > 0
+    cut, chosen = (
+        one["regimes"][0]["cutoffs"][0]["cutoff"]
+        for one in (found["strong_at"], abag.evaluate(run / "run", strong=8)["strong_at"])
+    )
+    assert cut == chosen  # chosen on the out-of-fold pairs of the run
+
+
+def test_the_report_shows_the_curve_cutoffs_and_calibration(run):
+    page = (run / "run" / "report.html").read_text()
+    assert "<h2>Strong binders: pKd of 9 or more</h2>" in page
+    assert "p_strong" in page
+    assert "cut-off (predicted)" in page
