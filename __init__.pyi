@@ -173,6 +173,7 @@ def embed_table(
     antibody_adapter: Path | str | None = None,
     antigen_adapter: Path | str | None = None,
     layers: tuple[int, ...] | None = None,
+    poolings: tuple[str, ...] | None = None,
     attention: Literal['auto', 'triton', 'flash-attn', 'varlen', 'sdpa'] = 'auto',
     batch_tokens: int | None = None,
     commit_seconds: float = 30.0,

@@ -34,6 +34,7 @@ from abag.embed.packing import (
     LayerPooling,
     Layout,
     PackedBatch,
+    ResidueWeights,
     fill_batches,
     longest_first,
     pool_tokens,
@@ -94,6 +95,7 @@ def encode_stream(
     budget: int,
     dtype: torch.dtype,
     layers: Sequence[int] = (),
+    extra: Sequence[ResidueWeights] | None = None,
 ) -> Iterator[Encoded]:
     """Encode sequences in the given order.
 
@@ -107,6 +109,8 @@ def encode_stream(
         Type of the yielded vectors: float16 or float32.
     layers : sequence of int
         Layers whose poolings follow those of the last layer.
+    extra : sequence of tuple of ndarray, optional
+        Weights of the residues of each sequence in one more pooling; see `Layout.spans`.
 
     Raises
     ------
@@ -115,7 +119,7 @@ def encode_stream(
     """
     carry: torch.Tensor | None = None
     pending: _Pending | None = None
-    for batch in _prefetch(fill_batches(layout.numbered_spans(chains), budget)):
+    for batch in _prefetch(fill_batches(layout.numbered_spans(chains, extra), budget)):
         with current_device(plan.device):  # not around the yield: the caller keeps its own
             pooled_SPD = _pooled(encoder, batch, plan, carry, layers)
             carry = pooled_SPD[-1].clone() if batch.continues else None
@@ -290,6 +294,11 @@ def encode_parts(
         encoding = _Encoding(job, encoder, writer, progress)
         for part in parts:
             encoding.encode(part)
+    if encoding.unnumbered:
+        note(
+            "cdr_mean leaves out chains without IMGT numbering (antibodies with such a chain: "
+            f"{encoding.unnumbered:,}); without any numbered chain, it is the mean"
+        )
 
 
 class _Encoding:
@@ -300,17 +309,24 @@ class _Encoding:
     ) -> None:
         self._job, self._encoder, self._writer, self._progress = job, encoder, writer, progress
         self._budget = job.options.batch_tokens or default_batch_tokens(job.plan)
+        self.unnumbered = 0  # antibodies with a chain whose CDRs are unknown
 
     def encode(self, part: SequencePart) -> None:
         job = self._job
         lengths = [max(job.identity.layout.span_lengths(chains)) for chains in part.chains]
-        todo = longest_first(lengths)
+        todo, extra = longest_first(lengths), None
+        if job.extra_poolings:
+            from abag.embed.cdr import weigh_cdrs
+
+            extra, unnumbered = weigh_cdrs(part.chains)
+            self.unnumbered += unnumbered
         while len(todo):
             done, longest = 0, lengths[todo[0]]
             budget = max(self._budget, longest)
             stream = encode_stream(
                 self._encoder, job.identity.layout, [part.chains[i] for i in todo], job.plan,
                 budget, STORED[job.options.store_dtype], job.folder.layers,
+                None if extra is None else [extra[i] for i in todo],
             )  # fmt: skip
             try:
                 for vectors in stream:

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from abag import AbagError
 from abag.embed.encoders.adapters import copy_adapter
 from abag.embed.encoders.identity import Identity, check_backend, identify
-from abag.embed.options import EmbedOptions
+from abag.embed.options import CDR_MEAN, EmbedOptions
 from abag.embed.packing import BatchTooLarge, SequenceTooLong
 from abag.embed.ranks import Rank
 from abag.embed.sequences.chains import PLURAL, Kind
@@ -42,7 +42,7 @@ class AbsentLayer(AbagError):
 
 
 class PoolingsMismatch(AbagError):
-    """The store holds the poolings of other layers."""
+    """The store holds other poolings."""
 
 
 class MixedPrecision(AbagError):
@@ -93,8 +93,13 @@ class KindJob:
     @property
     def poolings(self) -> tuple[str, ...]:
         """Names of all stored poolings, in the order in which the encoder returns them."""
-        last = self.identity.layout.poolings
+        last = (*self.identity.layout.poolings, *self.extra_poolings)
         return (*last, *(f"{name}@{n}" for n in self.folder.layers for name in last))
+
+    @property
+    def extra_poolings(self) -> tuple[str, ...]:
+        """Names of poolings of residues that the layout does not know."""
+        return tuple(self.folder.info.get("poolings", ()))
 
     def survey(self, partitions: Partitions) -> None:
         """Count the sequences, and refuse what cannot be encoded with these options.
@@ -169,29 +174,37 @@ class KindJob:
             copy_adapter(self.identity.checkpoint.adapter, self.folder)
 
     def _open_folder(self, store: Store, *, create: bool = False) -> EncoderFolder:
-        """Return the encoder's folder, with the layers that it was begun with, or those asked for.
+        """Return the encoder's folder, with the poolings it was begun with, or those asked for.
 
         Raises
         ------
         PoolingsMismatch
-            If it was begun with other layers than those asked for.
+            If it was begun with other layers or poolings than those asked for.
         """
-        identity, given = self.identity, self.options.layers
-        asked = tuple(n for n in sorted(set(given or ())) if n <= identity.shape.layers)
-        new = identity.info() | ({"layers": list(asked)} if asked else {})
+        identity, options = self.identity, self.options
+        asked: dict[str, list[Any]] = {}
+        if options.layers is not None:
+            known = {n for n in options.layers if n <= identity.shape.layers}
+            asked["layers"] = sorted(known)
+        if options.poolings is not None:
+            asked["poolings"] = list(options.poolings) if self.kind == "antibody" else []
         same = (f for f in store.folders(self.kind) if f.fingerprint == identity.fingerprint)
         begun = next(same, None)
+        new = identity.info() | {name: value for name, value in asked.items() if value}
         folder = (store.create_folder if create else store.find_folder)(
             self.kind, new if begun is None else begun.info
         )
-        if given is not None and asked != folder.layers:
-            held = ",".join(map(str, folder.layers))
-            msg = (
-                f"{folder.path}: begun with {f'--layers {held}' if held else 'the last layer only'}"
-                f", but --layers {','.join(map(str, asked))} was "
-                "given; all sequences of a store have the same poolings. Leave out --layers to "
-                "continue, or give a new --store."
-            )
+        for name, value in asked.items():
+            if (held := folder.info.get(name, [])) != value:
+                ours, theirs = (",".join(map(str, one)) or "none" for one in (value, held))
+                msg = (
+                    f"{folder.path}: begun with --{name} {theirs}, but --{name} {ours} was given; "
+                    f"all sequences of a store have the same poolings. Leave out --{name} to "
+                    "continue, or give a new --store."
+                )
+                raise PoolingsMismatch(msg)
+        if (held := folder.info.get("poolings", [])) not in ([], [CDR_MEAN]):
+            msg = f"{folder.path}: has the poolings {held!r}; this abag knows {CDR_MEAN} only."
             raise PoolingsMismatch(msg)
         return folder
 

@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from abag.embed.sequences.chains import Kind
 
 
+CDR_MEAN = "cdr_mean"
+"""The pooling over the CDR residues of both chains."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class EmbedOptions(DeviceOptions, TableOptions, group="Encoders"):
     """Options of stage one."""
@@ -65,6 +69,11 @@ class EmbedOptions(DeviceOptions, TableOptions, group="Encoders"):
         help="Also store poolings of these layers, such as 24,28, for abag fit --antigen-pooling "
         "mean@24.",
     )  # fmt: skip
+    poolings: tuple[str, ...] | None = option(
+        None, metavar="NAMES", default_text="those of the store",
+        rare=True,
+        help="Also store this pooling of antibodies: cdr_mean, the mean over CDR residues.",
+    )  # fmt: skip
     attention: Literal["auto", "triton", "flash-attn", "varlen", "sdpa"] = option(
         "auto",
         rare=True,
@@ -112,6 +121,13 @@ class EmbedOptions(DeviceOptions, TableOptions, group="Encoders"):
 
         if self.skipped is not None and self.bad_rows == "error":
             msg = "--skipped: no row is skipped; expected --bad-rows skip with it. Add it."
+            raise BadOption(msg)
+
+        if self.poolings not in (None, (), (CDR_MEAN,)):
+            msg = (
+                f"--poolings {','.join(self.poolings or ())}: unknown; expected {CDR_MEAN}. "
+                "All others are stored anyway."
+            )
             raise BadOption(msg)
 
         if self.kind == "antibody" and self.antigen is not None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,8 @@ WINDOW_RESIDUES = 1022
 """ESM-2 was trained on 1024 tokens, two of them special."""
 
 LongPolicy = Literal["window", "truncate", "error"]
+ResidueWeights: TypeAlias = tuple[NDArray[np.float32], ...]
+"""Of the residues of each chain of a sequence in a pooling, each shape (L,)."""
 
 
 class SequenceTooLong(AbagError):
@@ -178,11 +180,12 @@ class Layout:
         tokens = {key: sum(self.span_lengths(chains)) for key, chains in examples.items()}
         return np.array([tokens[key] for key in lengths], np.int64)
 
-    def spans(self, chains: Chains) -> list[TokenSpan]:
+    def spans(self, chains: Chains, extra: ResidueWeights | None = None) -> list[TokenSpan]:
         """Return token ids and pooling weights of one sequence.
 
         Overlapping windows share a residue's weight equally: the weighted sum equals the average
-        over residues of each residue's average over windows.
+        over residues of each residue's average over windows. `extra` holds the weights of the
+        residues of each chain in one more pooling, the last.
 
         Raises
         ------
@@ -190,19 +193,23 @@ class Layout:
             For a long chain if the policy is ``"error"``.
         """
         if self._joins(chains):
-            return [self._joined_span(chains)]
+            return [self._joined_span(chains, extra)]
         present = [(i, chain) for i, chain in enumerate(chains) if chain]
         encoded = sum(self._encoded_residues(len(chain)) for _, chain in present)
         return [
             span
             for i, chain in present
-            for span in self._window_spans(i, chain, encoded, len(present))
+            for span in self._window_spans(
+                i, chain, encoded, len(present), None if extra is None else extra[i]
+            )
         ]
 
-    def numbered_spans(self, sequences: Iterable[Chains]) -> Iterator[tuple[int, TokenSpan]]:
+    def numbered_spans(
+        self, sequences: Iterable[Chains], extra: Sequence[ResidueWeights] | None = None
+    ) -> Iterator[tuple[int, TokenSpan]]:
         """Yield the spans of sequences, each with the position of its sequence."""
         for position, chains in enumerate(sequences):
-            for span in self.spans(chains):
+            for span in self.spans(chains, None if extra is None else extra[position]):
                 yield position, span
 
     def _encoded_residues(self, residues: int) -> int:
@@ -227,8 +234,9 @@ class Layout:
         return [(k * stride, min(k * stride + size, residues)) for k in range(last + 1)]
 
     def _window_spans(
-        self, chain_index: int, chain: str, encoded: int, chains: int
-    ) -> list[TokenSpan]:
+        self, chain_index: int, chain: str, encoded: int, chains: int,
+        extra_L: NDArray[np.float32] | None,
+    ) -> list[TokenSpan]:  # fmt: skip
         """Return the windows of one chain; `encoded` counts the residues of all `chains`."""
         windows = self._windows(len(chain))
         cover_L = np.zeros(len(chain), dtype=np.float32)
@@ -238,13 +246,15 @@ class Layout:
         ids_L = self.vocabulary.encode(chain)
         spans = []
         for start, stop in windows:
-            span, (first,) = self._framed({chain_index: ids_L[start:stop]})
+            span, (first,) = self._framed({chain_index: ids_L[start:stop]}, extra_L is not None)
             residues_LP = span.weights[first : first + stop - start]
             residues_LP[:, 0] = share_L[start:stop] / encoded
             if self.kind == "antibody":
                 pooling = self.poolings.index(("heavy_mean", "light_mean")[chain_index])
                 own = self._encoded_residues(len(chain))
                 residues_LP[:, pooling] = share_L[start:stop] / own
+            if extra_L is not None:
+                residues_LP[:, -1] = share_L[start:stop] * extra_L[start:stop]
             if self.vocabulary.has_cls:
                 span.weights[0, 1] = 1 / (chains * len(windows))
             spans.append(span)
@@ -254,7 +264,9 @@ class Layout:
     def _chain_tokens(self) -> tuple[int, int] | None:
         return self.vocabulary.chain_tokens if self.kind == "antibody" else None
 
-    def _framed(self, ids: Mapping[int, NDArray[np.int32]]) -> tuple[TokenSpan, list[int]]:
+    def _framed(
+        self, ids: Mapping[int, NDArray[np.int32]], extra: bool
+    ) -> tuple[TokenSpan, list[int]]:
         """Put special tokens around the residue ids of chains, with all weights zero.
 
         `ids` maps 0 (heavy) and 1 (light) to residue ids. Also returns the position of the first
@@ -267,7 +279,7 @@ class Layout:
                 first.append(sum(map(len, pieces)))
             pieces.append(piece)
         framed_L = np.concatenate(pieces).astype(np.int32)
-        weights = np.zeros((len(framed_L), len(self.poolings)), dtype=np.float32)
+        weights = np.zeros((len(framed_L), len(self.poolings) + extra), dtype=np.float32)
         return TokenSpan(framed_L, weights), first
 
     def _pieces(
@@ -293,15 +305,17 @@ class Layout:
             yield chain
         yield end
 
-    def _joined_span(self, chains: Chains) -> TokenSpan:
+    def _joined_span(self, chains: Chains, extra: ResidueWeights | None) -> TokenSpan:
         """Return heavy and light chain as one span: the paired input of IgT5 and IgBert."""
         present = {i: self.vocabulary.encode(chain) for i, chain in enumerate(chains) if chain}
-        span, first = self._framed(present)
+        span, first = self._framed(present, extra is not None)
         for (i, ids_L), start in zip(present.items(), first, strict=True):
             own = slice(start, start + len(ids_L))
             span.weights[own, 0] = 1 / sum(map(len, chains))
             pooling = self.poolings.index(("heavy_mean", "light_mean")[i])
             span.weights[own, pooling] = 1 / len(ids_L)
+            if extra is not None:
+                span.weights[own, -1] = extra[i]
         if self.vocabulary.has_cls:
             span.weights[0, 1] = 1
         return span

@@ -106,7 +106,7 @@ def test_a_store_continues_with_its_own_layers_and_refuses_others(table, tmp_pat
 
 def test_a_store_without_layers_says_how_to_get_them(table, tmp_path):
     embed_table(table, tmp_path / "store", **TINY)
-    with pytest.raises(PoolingsMismatch, match="begun with the last layer only"):
+    with pytest.raises(PoolingsMismatch, match="begun with --layers none, but --layers"):
         embed_table(table, tmp_path / "store", layers=(1,), **TINY)
     opened = abag.open_store(tmp_path / "store")
     with pytest.raises(

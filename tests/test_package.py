@@ -214,7 +214,7 @@ LAYERS = """
     core
     embed.sequences embed.store embed.packing embed.kernels embed.weights
     embed.families embed.encoders
-    embed.options embed.ranks embed.job embed.encode embed.ray_cluster embed.embed
+    embed.options embed.ranks embed.job embed.cdr embed.encode embed.ray_cluster embed.embed
     embed.doctor
     head.data head.regimes head.evaluation head.models
     head.runs.summary head.runs.run_folder head.training head.prediction

@@ -262,7 +262,7 @@ def _open_package(alias: str, family: Family) -> EncoderCheckpoint:
     folder = Path(spec.submodule_search_locations[0]) / package.folder
     weights, settings = folder / package.weights, folder / package.config
     if not (weights.is_file() and settings.is_file()):
-        run = package.download or f"pip install --force-reinstall {package.name}"
+        run = package.download or f"pip install -U {package.name}"
         msg = (
             f"encoder {alias}: the package {package.name} has not downloaded its weights "
             f"({weights.parent}); run {run} once"

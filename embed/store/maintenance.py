@@ -64,13 +64,14 @@ def merge(sources: Sequence[Path | str], out: Path | str) -> dict[str, Any]:
 
 def refuse_other_poolings(folder: EncoderFolder, into: EncoderFolder) -> None:
     """Refuse shards of other poolings, which would count as damaged beside those of `into`."""
-    ours, theirs = folder.info.get("layers", []), into.info.get("layers", [])
-    if ours != theirs:
-        msg = (
-            f"{folder.path}: has poolings of layers {ours or 'none'} beside the last, {into.path} "
-            f"of {theirs or 'none'}; expected the same. Merge into another store."
-        )
-        raise StoreMismatch(msg)
+    for key in ("layers", "poolings"):
+        ours, theirs = folder.info.get(key, []), into.info.get(key, [])
+        if ours != theirs:
+            msg = (
+                f"{folder.path}: has more {key} ({ours or 'none'}), {into.path} has "
+                f"{theirs or 'none'}; expected the same. Merge into another store."
+            )
+            raise StoreMismatch(msg)
 
 
 def _is_whole(path: Path) -> bool:
