@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NotRequired, TypeAlias, TypedDict, cast
 
 from abag import AbagError
-from abag.core.messages import bar, detail, note, reporting, say
+from abag.core.messages import bar, counted, detail, note, reporting, say
 from abag.core.options import EncoderOptions
 from abag.embed.families.registry import known_alias
 from abag.embed.job import KindJob, check_layers, identify_for
@@ -300,7 +300,7 @@ def _announce(reading: TableTotals, jobs: Sequence[KindJob], device: str) -> Non
 
         plan = plan_device(device, options.precision)
         place = f"running on {plan.reason}, {plan.precision}"
-    detail(f"{reading.source}: {reading.rows:,} rows; {place}")
+    detail(f"{reading.source}: {counted(reading.rows, 'row')}; {place}")
     forms = sum((job.forms for job in jobs), Counter())
     counts = count_changes(forms, sum(job.replaced for job in jobs))
     counts["line_breaks"] = reading.line_breaks

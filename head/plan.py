@@ -17,7 +17,7 @@ import numpy as np
 
 from abag import AbagError
 from abag.core.cores import count_cores
-from abag.core.messages import align
+from abag.core.messages import align, counted
 from abag.embed.families.registry import ALIASES, FAMILIES, Alias
 from abag.embed.packing import Layout
 from abag.embed.sequences.chains import KINDS
@@ -356,7 +356,11 @@ def _at_store_speed(store: Path | str, work: _Work, here: MachinePlan) -> Machin
 def describe_plan(found: Plan, *, verbose: bool = False) -> list[str]:
     """Describe a plan; with `verbose` also where each estimate comes from."""
     sequences = {"antibodies": found["antibodies"], "antigens": found["antigens"]}
-    lines = [f"{found['table']}: {found['rows']:,} rows", found["columns"], *found["notes"]]
+    lines = [
+        f"{found['table']}: {counted(found['rows'], 'row')}",
+        found["columns"],
+        *found["notes"],
+    ]
     lines += _sequence_table(sequences)
     for plural, one in sequences.items():
         if one["long_chains"]:
@@ -364,10 +368,10 @@ def describe_plan(found: Plan, *, verbose: bool = False) -> list[str]:
             lines.append(f"{chains} are encoded in {one['windows']:,} windows")
     if (labels := found["labels"]) is not None:
         lines.append(
-            f"{labels['pairs']:,} pairs with pKd {labels['range'][0]:.2f} to "
-            f"{labels['range'][1]:.2f}; {labels['duplicate_rows']:,} replicate rows, "
-            f"{labels['conflicting_pairs']:,} conflicting pairs, "
-            f"{labels['censored']:,} censored pairs"
+            f"{counted(labels['pairs'], 'pair')} with pKd {labels['range'][0]:.2f} to "
+            f"{labels['range'][1]:.2f}; {counted(labels['duplicate_rows'], 'replicate row')}, "
+            f"{counted(labels['conflicting_pairs'], 'conflicting pair')}, "
+            f"{counted(labels['censored'], 'censored pair')}"
         )
     lines += [line for line in (found["sense"], found["head"]) if line]
     lines += [f"problem: {line}" for line in found["problems"]]

@@ -168,5 +168,5 @@ def test_damage_and_spooled_sequences_are_shown(folder, monkeypatch):
     next(folder.path.glob("*.h5")).write_bytes(b"")
     monkeypatch.setattr("abag.embed.store.status.spooled_rows", lambda _: 7)
     text = "\n".join(describe(info(open_store(folder.path.parent))))
-    assert "7 sequences are in a local spool on this machine" in text
+    assert "7 sequences in a local spool on this machine" in text
     assert "damaged: " in text

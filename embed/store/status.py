@@ -160,7 +160,7 @@ def describe(store: Mapping[str, Any]) -> Iterator[str]:
         yield from _describe_encoder(encoder)
     if store["waiting"]:
         yield (
-            f"{store['waiting']:,} sequences are in a local spool on this machine: "
+            f"{counted(store['waiting'], 'sequence')} in a local spool on this machine: "
             "run abag embed again to add them"
         )
     for what in store["damaged"]:
@@ -171,7 +171,7 @@ def _describe_encoder(encoder: Mapping[str, Any]) -> Iterator[str]:
     repeated = encoder["rows"] - encoder["unique"]
     yield (
         f"{encoder['kind']} · {encoder['encoder']} ({encoder['fingerprint'][:8]}): "
-        f"{encoder['unique']:,} sequences in {counted(encoder['shards'], 'shard')}"
+        f"{counted(encoder['unique'], 'sequence')} in {counted(encoder['shards'], 'shard')}"
         + (f"; {repeated:,} stored twice" if repeated else "")
     )
     if encoder["newest_seconds_ago"] is not None:
