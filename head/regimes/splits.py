@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from abag import AbagError
 from abag.core.arrays import Ints, hex_keys
+from abag.core.messages import counted
 from abag.embed.sequences.chains import KINDS
 
 if TYPE_CHECKING:
@@ -105,7 +106,7 @@ def grouped_folds(group: Ints, folds: int, seed: int | Sequence[int]) -> Ints:
     _, dense, sizes = np.unique(group, return_inverse=True, return_counts=True)
     if len(sizes) < folds:
         msg = (
-            f"{folds} folds: the rows form only {len(sizes)} group{'s' * (len(sizes) != 1)}; "
+            f"{folds} folds: the rows form only {counted(len(sizes), 'group')}; "
             "expected at least one group per fold. Use fewer --folds or another --split."
         )
         raise TooFewGroups(msg)
