@@ -6,6 +6,7 @@ import pytest
 
 from abag.embed.sequences.pairs import read_pairs
 from abag.head.data.labels import label_pairs
+from abag.head.evaluation import regime_scores
 from abag.head.regimes.groups import PairGroups
 from abag.head.regimes.library import SeenMutations
 from abag.head.regimes.recognise import (
@@ -172,6 +173,24 @@ def test_effective_groups_count_equal_ones_and_discount_a_large_one():
     assert effective_groups(np.arange(7)) == 7
     assert effective_groups(np.repeat([0, 1], [98, 2])) == pytest.approx(1.04, abs=0.01)
     assert effective_groups(np.zeros(0, np.int64)) == 0
+
+
+def test_the_best_baseline_is_compared_with_twice_the_variance_in_several_folds():
+    rng, n = np.random.default_rng(8), 60
+    pkd, predicted, other = rng.normal(8, 1, (3, n))
+
+    def widths(fold):
+        tested = regime_scores.TestedPairs(
+            np.arange(n), pkd, fold, np.zeros(n, int), [np.arange(n)]
+        )
+        score = regime_scores.score_regime(
+            "known", "known", tested, predicted, np.full(n, 8.0), {"ridge": other}, None
+        )
+        claims = score["better_than_best"], score["better_than_mean"]
+        return np.array([one["high"] - one["low"] for one in claims])
+
+    ratio = widths(np.arange(n) % 5) / widths(np.zeros(n, int))
+    np.testing.assert_allclose(ratio, [np.sqrt(2), 1])
 
 
 # --- recognising what is new --------------------------------------------------------------------
