@@ -182,9 +182,9 @@ def plan(table: Path, as_json: bool, verbose: bool, **options: Any) -> None:
     from abag.head.plan import describe_plan
     from abag.head.plan import plan as make_plan
 
-    _print(
-        make_plan(table, **options), as_json, lambda found: describe_plan(found, verbose=verbose)
-    )
+    found = make_plan(table, **options)
+    _print(found, as_json, lambda found: describe_plan(found, verbose=verbose))
+    sys.exit(1 if found["refused"] else 0)
 
 
 @main.command()

@@ -32,9 +32,8 @@ from abag.embed.encoders.adapters import ADAPTER_FORMAT, adapter_digest, read_ad
 from abag.embed.encoders.identity import identify
 from abag.embed.encoders.lora import fit_lora, import_peft
 from abag.embed.sequences.chains import KINDS
-from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.store_files import ADAPTER_FILE, CONFIG_FILE, ROWS_FILE, WEIGHTS_FILE
-from abag.head.data.labels import label_pairs, training_labels
+from abag.head.data.labels import read_labelled_pairs, training_labels
 from abag.head.evaluation import metrics
 from abag.head.models.config import RunMismatch, check_same
 from abag.head.models.losses import one_sided_errors
@@ -325,7 +324,7 @@ def adapt_encoders(
 def _adapt(table: Path | str | pd.DataFrame, out: Path, config: AdaptConfig) -> AdaptSummary:
     import_peft()
     plan = _plan_training(config)
-    pairs = label_pairs(read_pairs(table, config), config)
+    pairs = read_labelled_pairs(table, config, config)
     assignment = assign_pairs(pairs, config)
     identities = {kind: identify(config.encoder(kind), kind) for kind in KINDS}
     _refuse_unused_names(config, identities)

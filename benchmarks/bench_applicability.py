@@ -27,7 +27,7 @@ import torch
 
 import abag
 from abag.embed.sequences.chains import antibody, keys_array
-from abag.embed.sequences.domains import number_domain
+from abag.embed.sequences.domains import locate_positions
 from abag.embed.store.store import open_store
 from abag.head.evaluation.ranking import spearman
 
@@ -41,7 +41,10 @@ rows of AlphaBind HER2."""
 
 def changes(table: pd.DataFrame) -> pd.DataFrame:
     """Count the changes of each row from the consensus of the heavy chains, by region."""
-    numbered = [number_domain(heavy, "heavy") for heavy in table["antibody_heavy"]]
+    numbered = [
+        {position: heavy[at] for position, at in locate_positions(heavy, "heavy").items()}
+        for heavy in table["antibody_heavy"]
+    ]
     places = list(dict.fromkeys(place for one in numbered for place in one))
     frame = pd.DataFrame([[one.get(p, "-") for p in places] for one in numbered], columns=places)
     changed = frame != frame.mode().iloc[0]

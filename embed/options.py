@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from abag.core.options import BadOption, DeviceOptions, Precision, option
-from abag.embed.sequences.options import TableOptions
+from abag.embed.sequences.options import SkippedOptions, TableOptions
 
 if TYPE_CHECKING:
     from abag.embed.sequences.chains import Kind
@@ -18,7 +18,7 @@ CDR_MEAN = "cdr_mean"
 
 
 @dataclass(frozen=True, kw_only=True)
-class EmbedOptions(DeviceOptions, TableOptions, group="Encoders"):
+class EmbedOptions(DeviceOptions, SkippedOptions, TableOptions, group="Encoders"):
     """Options of stage one."""
 
     kind: Literal["both", "antibody", "antigen"] = option(
@@ -36,11 +36,6 @@ class EmbedOptions(DeviceOptions, TableOptions, group="Encoders"):
         group="Hardware",
         help="Precision of the encoders; auto: bf16, fp16 on a GPU without bf16, fp32 on a CPU.",
     )
-    skipped: Path | str | None = option(
-        None, metavar="FILE", default_text="not listed",
-        rare=True, group="Data",
-        help="CSV that lists the rows skipped by --bad-rows skip, with the reasons.",
-    )  # fmt: skip
     strict_precision: bool = option(
         False,
         rare=True,
@@ -117,10 +112,6 @@ class EmbedOptions(DeviceOptions, TableOptions, group="Encoders"):
         super().__post_init__()
         if self.devices is not None and self.ray is not None:
             msg = "--devices and --ray: cannot be combined; expected one of them. Remove the other."
-            raise BadOption(msg)
-
-        if self.skipped is not None and self.bad_rows == "error":
-            msg = "--skipped: no row is skipped; expected --bad-rows skip with it. Add it."
             raise BadOption(msg)
 
         if self.poolings not in (None, (), (CDR_MEAN,)):

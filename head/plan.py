@@ -21,14 +21,14 @@ from abag.core.messages import align, counted
 from abag.embed.families.registry import ALIASES, FAMILIES, Alias
 from abag.embed.packing import Layout
 from abag.embed.sequences.chains import KINDS
-from abag.embed.sequences.columns import MissingColumn
+from abag.embed.sequences.columns import AmbiguousColumn, MissingColumn
 from abag.embed.sequences.pairs import SequenceTable, UniqueSequences, read_pairs
 from abag.embed.sequences.tables import TableLike
 from abag.embed.store.status import residues_per_s
 from abag.embed.store.store import open_store
-from abag.head.data.label_options import Label, LabelOptions
-from abag.head.data.label_units import BadLabel, describe_columns, label_sense, suggest_label
-from abag.head.data.labels import ConflictingReplicates, label_pairs
+from abag.head.data.label_options import Label
+from abag.head.data.label_units import UnclearLabel, describe_columns, label_sense
+from abag.head.data.labels import LabelledPairs, label_pairs, training_labels
 from abag.head.evaluation.verdicts import LabelSummary, label_problems, summarize_labels
 from abag.head.fit_cost import DEFAULT_FOLDS, GPU_CORES, fit_time
 from abag.head.models.pair_model import DoesNotApply, FitSize
@@ -164,6 +164,8 @@ class Plan(TypedDict):
     sense: str
     """Whether a higher label means stronger binding, and what supports it; may be empty."""
     problems: list[str]
+    refused: str
+    """Why ``fit`` would refuse this table, which is also a problem; empty if it would not."""
     head: str
     """What the default head leaves out for a table of this size; empty if nothing."""
     machines: dict[str, MachinePlan]
@@ -175,7 +177,8 @@ def plan(
 ) -> Plan:
     """Describe a table, and estimate what encoding and training on it would cost.
 
-    Encoders that are not an alias get no times.
+    Encoders that are not an alias get no times. A table whose labels ``fit`` would refuse is
+    described, too.
 
     Raises
     ------
@@ -183,9 +186,15 @@ def plan(
         The table cannot be read, or has a bad row.
     """
     chosen = PlanOptions.from_keywords(options, "plan")
-    read = read_pairs(table, chosen)
-    labels, problems = _read_labels(read, chosen)
-    sense, doubts = _label_sense(read, chosen.label)
+    read = read_pairs(table, replace(chosen, bad_rows="skip"))
+    pairs, refused = _read_labels(read, chosen)
+    labels = None if pairs is None else summarize_labels(pairs)
+    sense, problems = _label_sense(read, chosen.label)
+    problems += [refused] if pairs is None and refused else []
+    problems += [] if pairs is None else label_problems(pairs)
+    read = read if pairs is None else pairs.table
+    if chosen.skipped is not None:
+        read.skipped.write(Path(chosen.skipped))
     encoders = (chosen.antibody_encoder, chosen.antigen_encoder)
     antibodies = _plan_sequences(read.antibodies, encoders[0])
     antigens = _plan_sequences(read.antigens, encoders[1])
@@ -206,7 +215,8 @@ def plan(
     return {
         "table": read.source, "rows": len(read.frame), "antibodies": antibodies,
         "antigens": antigens, "found": read.counts, "notes": read.notes, "labels": labels,
-        "columns": describe_columns(read), "sense": sense, "problems": doubts + problems,
+        "columns": describe_columns(read), "sense": sense, "problems": problems,
+        "refused": refused,
         "head": describe_left_out(size.training_pairs),
         "machines": machines,
     }  # fmt: skip
@@ -247,25 +257,31 @@ def _plan_sequences(sequences: UniqueSequences, encoder: str) -> SequencePlan:
     }  # fmt: skip
 
 
-def _read_labels(
-    table: SequenceTable, options: LabelOptions
-) -> tuple[LabelSummary | None, list[str]]:
-    """Count the pairs as `fit` would, and list what looks wrong with their labels."""
+def _read_labels(table: SequenceTable, options: PlanOptions) -> tuple[LabelledPairs | None, str]:
+    """Label the pairs as `fit` would; None, and why, if it would refuse them.
+
+    Bad sequences are an error. A table without any label column is none: it may be meant for
+    `embed` or `predict`.
+    """
+    strict = options.bad_rows == "error" and bool(table.skipped.bad)
     try:
-        pairs = label_pairs(table, options)
-    except (BadLabel, ConflictingReplicates) as error:
-        return None, [str(error)]
-    except MissingColumn:
-        return None, []
-    labels = label_pairs(table, replace(options, replicates="keep"))
-    return summarize_labels(pairs, labels), label_problems(labels)
+        pairs = label_pairs(table, options, refuse_sequences=strict)
+        training_labels(pairs, np.arange(len(pairs)))
+    except AbagError as error:
+        no_label = isinstance(error, MissingColumn) and not isinstance(error, UnclearLabel)
+        if strict:
+            refusal = table.skipped.refusal(table.source, kept=len(table.frame))
+            raise (refusal if isinstance(error, MissingColumn) else error) from None
+        return None, "" if no_label else str(error)
+    return pairs, ""
 
 
-def _label_sense(table: SequenceTable, label: Label) -> tuple[str, list[str]]:
+def _label_sense(table: SequenceTable, label: Label | None) -> tuple[str, list[str]]:
     """Describe the direction of the label column, if there is one."""
-    if table.has("pkd"):
+    try:
         return label_sense(table, label)
-    return "", suggest_label(table)
+    except (MissingColumn, AmbiguousColumn):
+        return "", []
 
 
 class _Work(NamedTuple):
@@ -374,7 +390,9 @@ def describe_plan(found: Plan, *, verbose: bool = False) -> list[str]:
             f"{counted(labels['censored'], 'censored pair')}"
         )
     lines += [line for line in (found["sense"], found["head"]) if line]
-    lines += [f"problem: {line}" for line in found["problems"]]
+    for line in found["problems"]:
+        refused = line == found["refused"]
+        lines.append(f"abag fit refuses this table: {line}" if refused else f"problem: {line}")
     return lines + _describe_machines(found["machines"], verbose=verbose)
 
 

@@ -42,11 +42,10 @@ def prepare_fit(table: Path | str, config: FitConfig) -> None:
         If the table cannot be fitted, for instance because it has no label.
     """
     from abag.embed.sequences.numbering import number_antibodies
-    from abag.embed.sequences.pairs import read_pairs
-    from abag.head.data.labels import label_pairs
+    from abag.head.data.labels import read_labelled_pairs
     from abag.head.regimes.groups import PairGroups
 
-    pairs = label_pairs(read_pairs(table, config), config)
+    pairs = read_labelled_pairs(table, config, config)
     groups = PairGroups(pairs, config, cache_dir() / "clusters")
     groups.levels()
     number_antibodies(pairs.table.antibodies.chains, cache_dir() / "numbering")

@@ -39,10 +39,10 @@ def run(*arguments, code=0):
 
 OPTIONS = {
     "adapt": "accumulate affinity-type alpha antibody-encoder antibody-region antigen "
-    "antigen-encoder bad-rows batch-size chains column device dropout epochs floor fold "
-    "gradient-checkpointing head-lr head-share json label layers limit lr out patience "
-    "precision rank replicates save-every seed sides "
-    "split-from targets",
+    "antigen-encoder bad-rows batch-size chains column device dropout epochs floor "
+    "fold gradient-checkpointing head-lr head-share json label label-range layers "
+    "limit lr out patience precision rank replicates save-every seed sides split-from "
+    "targets",
     "embed": "antibody-adapter antibody-backend antibody-encoder antibody-region antigen "
     "antigen-adapter antigen-backend antigen-encoder attention bad-rows batch-tokens chains "
     "column "
@@ -50,15 +50,12 @@ OPTIONS = {
     "precision prepare-fit ray skipped store store-dtype "
     "strict-precision",
     "fit": "accumulate adapter-rows affinity-type allow-adapter-leak antibody-encoder "
-    "antibody-identity antibody-pooling antibody-region antigen antigen-encoder antigen-identity "
-    "antigen-pooling bad-rows batch-size chains column compile "
-    "deterministic device dropout "
-    "epochs floor folds head json label learning-curve limit loss lr "
-    "members patience "
-    "precision preset repeats replicates run save-every seed select "
-    "split "
-    "split-seed store threads verbose weight-decay "
-    "widths",
+    "antibody-identity antibody-pooling antibody-region antigen antigen-encoder "
+    "antigen-identity antigen-pooling bad-rows batch-size chains column compile "
+    "deterministic device dropout epochs floor folds head json label label-range "
+    "learning-curve limit loss lr members patience precision preset repeats replicates "
+    "run save-every seed select skipped split split-seed store threads verbose "
+    "weight-decay widths",
     "predict": "antibody-encoder antigen antigen-encoder bad-rows chains column cross device "
     "force heavy json light limit out run store strong",
     "rank": "above antibody-region antigen bad-rows batch best chains column correlation diversity "
@@ -67,17 +64,16 @@ OPTIONS = {
     "runs": "json",
     "scan": "antibody-encoder antigen antigen-encoder bad-rows chains column device exclude force "
     "heavy json light limit mutate-to out pairs-of parents positions region store",
-    "sweep": "accumulate adapter-rows affinity-type allow-adapter-leak "
-    "antibody-encoder antibody-identity antibody-region antigen antigen-encoder antigen-identity "
-    "bad-rows batch-size chains column compile "
-    "deterministic device epochs final floor "
-    "inner-folds json label limit members patience precision "
-    "replicates save-every seed select split split-seed store sweep threads "
-    "trials",
+    "sweep": "accumulate adapter-rows affinity-type allow-adapter-leak antibody-encoder "
+    "antibody-identity antibody-region antigen antigen-encoder antigen-identity "
+    "bad-rows batch-size chains column compile deterministic device epochs final floor "
+    "inner-folds json label label-range limit members patience precision replicates "
+    "save-every seed select skipped split split-seed store sweep threads trials",
     "evaluate": "affinity-type antigen bad-rows column json predictions run store",
     "report": "json",
     "plan": "affinity-type all-gpus antibody-encoder antibody-region antigen antigen-encoder "
-    "bad-rows chains column floor json label limit price-per-hour replicates store verbose",
+    "bad-rows chains column floor json label label-range limit price-per-hour "
+    "replicates skipped store verbose",
     "demo": "force",
     "share": "json license private to",
     "doctor": "antibody-encoder antigen-encoder device json store",
@@ -422,7 +418,7 @@ def test_a_number_that_is_none_and_a_store_that_is_not_there_are_refused(
 
 @pytest.mark.parametrize(
     ("label", "words"),
-    [("nan", ["row 3"]), ("strong", ["row 3", "strong"]), ("inf", ["row 3"])],
+    [("nan", ["row 4"]), ("strong", ["row 4", "strong"]), ("inf", ["row 4"])],
 )
 def test_a_label_that_is_no_number_is_refused_by_its_row(pairs, tmp_path, label, words):
     table = demo_table().head(20).astype({"pKd": object})

@@ -321,7 +321,7 @@ SELF_EXPLANATORY = set(
     """.split()
 )
 """Error classes with messages that need no further explanation."""
-ASSEMBLED = {"HubUnreachable", "MixedPrecision"}
+ASSEMBLED = {"EmptySequence", "HubUnreachable", "MixedPrecision"}
 """Error classes with messages assembled elsewhere than where they are raised; the page has them."""
 
 

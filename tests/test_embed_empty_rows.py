@@ -5,20 +5,21 @@ import pytest
 
 import abag
 from abag.embed.sequences.chains import EmptySequence
-from abag.embed.sequences.formats import BadTable
 from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.pairs import read_pair_chunks, read_pairs
 from abag.embed.sequences.regions import ChainsMisplaced
-from abag.embed.sequences.tables import CHUNK_ROWS
+from abag.embed.sequences.tables import CHUNK_ROWS, BadTable
 from abag.head.data.demo import demo_table
 from abag.head.estimators.sequence_frame import NotAFrame, read_frame
 
 EMPTY = [0, 7, 8, 63]
 """Positions of the empty rows among the others; the last is the last row."""
 KEPT = [number for number in range(64) if number not in EMPTY]
-NOTE = "4 rows with only empty cells skipped; the first is row 1"
-BELOW = "3 rows with only empty cells skipped; the first is row 1"
+NOTE = "4 rows with only empty cells skipped; the first is row 2"
+BELOW = NOTE.replace("4", "3")
 """Excel files end with the last row that has a value."""
+WITHOUT_HEADER = NOTE.replace("row 2", "row 1")
+"""Of Parquet files and tables in memory."""
 
 
 def spaced():
@@ -40,9 +41,10 @@ def written(path, frame):
 @pytest.mark.parametrize("name", ["a.csv", "a.tsv", "a.csv.gz", "a.xlsx", "a.parquet"])
 def test_empty_rows_are_skipped_and_other_rows_keep_their_numbers(tmp_path, name, as_written):
     path = written(tmp_path / name, spaced())
-    note = BELOW if name == "a.xlsx" else NOTE
+    note = {"a.xlsx": BELOW, "a.parquet": WITHOUT_HEADER}.get(name, NOTE)
     pairs = read_pairs(path, as_written=as_written)
-    assert (pairs.row_numbers - 1).tolist() == KEPT
+    first = 1 if name == "a.parquet" else 2
+    assert (pairs.row_numbers - first).tolist() == KEPT
     assert pairs.frame["heavy"].tolist() == demo_table().head(60)["heavy"].tolist()
     assert pairs.notes == [note]
     for only_sequences in (False, True):
@@ -57,7 +59,7 @@ def test_cells_without_content_may_hold_blanks_or_stand_for_missing_values(tmp_p
     for as_written in (False, True):
         pairs = read_pairs(written(tmp_path / "a.csv", frame), as_written=as_written)
         assert pairs.notes == [NOTE]
-    assert read_pairs(frame, as_written=True).notes == [NOTE]
+    assert read_pairs(frame, as_written=True).notes == [WITHOUT_HEADER]
 
 
 @pytest.mark.parametrize("blank", ["", " "])
@@ -66,7 +68,7 @@ def test_empty_rows_of_parquet_may_hold_empty_text(tmp_path, blank, only_sequenc
     frame = spaced().fillna({name: blank for name in ("heavy", "light", "antigen", "id")})
     path = written(tmp_path / "a.parquet", frame)
     (chunk,) = read_pair_chunks(path, TableOptions(), only_sequences=only_sequences)
-    assert chunk.notes == [NOTE]
+    assert chunk.notes == [WITHOUT_HEADER]
 
 
 @pytest.mark.parametrize("name", ["a.csv", "a.xlsx", "a.parquet"])
@@ -75,16 +77,26 @@ def test_a_row_with_any_content_is_as_bad_as_ever(tmp_path, name, column):
     frame = spaced()
     frame.loc[8, column] = frame.loc[1, column]
     path = written(tmp_path / name, frame)
-    with pytest.raises(EmptySequence, match="row 9, column"):
+    first = 1 if name == "a.parquet" else 2
+    with pytest.raises(EmptySequence, match=f"row {8 + first}, column"):
         read_pairs(path)
-    with pytest.raises(EmptySequence, match="row 9, column"):
-        [*read_pair_chunks(path, TableOptions(), only_sequences=True)]
+    with pytest.raises(EmptySequence, match=f"row {8 + first}, column"):
+        [*read_pair_chunks(path, TableOptions())]
     pairs = read_pairs(path, TableOptions(bad_rows="skip"))
     count = len(EMPTY) - 1 - (name == "a.xlsx")
     assert pairs.notes == [
         "1 bad row skipped (1 empty sequence in 1 antibody)",
-        f"{count} rows with only empty cells skipped; the first is row 1",
+        f"{count} rows with only empty cells skipped; the first is row {first}",
     ]
+
+
+def test_a_row_of_parquet_is_empty_for_embed_if_none_of_its_sequences_is_given(tmp_path):
+    frame = spaced()
+    frame.loc[8, "pKd"] = 7.0
+    (chunk,) = read_pair_chunks(
+        written(tmp_path / "a.parquet", frame), TableOptions(), only_sequences=True
+    )
+    assert chunk.notes == [WITHOUT_HEADER]
 
 
 def test_a_table_of_empty_rows_has_no_rows(tmp_path):
@@ -99,13 +111,13 @@ def test_empty_rows_may_fill_a_chunk(tmp_path):
     path = written(tmp_path / "a.csv", frame.reindex(range(CHUNK_ROWS + 60)))
     chunks = [*read_pair_chunks(path, TableOptions())]
     assert [len(chunk.frame) for chunk in chunks] == [0, 60]
-    assert chunks[1].row_numbers[0] == CHUNK_ROWS + 1
+    assert chunks[1].row_numbers[0] == CHUNK_ROWS + 2
 
 
 def test_empty_rows_do_not_hide_that_heavy_and_light_are_exchanged(tmp_path):
     frame = demo_table().head(60).rename(columns={"heavy": "light", "light": "heavy"})
     path = written(tmp_path / "a.csv", frame.reindex(range(200)))
-    with pytest.raises(ChainsMisplaced, match="60 of 60 checked rows"):
+    with pytest.raises(ChainsMisplaced, match="most rows hold a light chain"):
         read_pairs(path)
 
 

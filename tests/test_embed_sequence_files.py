@@ -9,11 +9,10 @@ from hypothesis import strategies as st
 
 import abag
 from abag.core.options import BadOption
-from abag.embed.sequences.formats import BadTable
 from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.sequences.table_writer import TableWriter
-from abag.embed.sequences.tables import read_table
+from abag.embed.sequences.tables import BadTable, read_table
 
 HEAVY = "EVQLVESGGGLVQPGGSLRLSCAAS"
 LIGHT = "DIQMTQSPSSLSASVGDRVTITC"
@@ -57,11 +56,10 @@ def test_fasta_records_without_roles_are_antibodies_or_a_named_role(tmp_path):
     ("text", "words"),
     [
         ("MKT\n", "begins with 'MKT', not with '>'"),
-        (">a_H\n>b_H\nEVQ\n", "'a_H' is empty"),
+        (">a_H\n>b_H\nEVQ\n", "'a_H' holds ''; expected residues"),
         (">a_H\nEVQ\n>a_VH\nEVQ\n", "'a_VH' is the second heavy of 'a'"),
         (">a_H\nEVQ\n>b\nEVQ\n", "'b' does not end in a role"),
-        (">a_H\n" + "acgtn" * 8 + "\n", "'a_H' holds nucleotides; translate"),
-        (">a_H\nEVQ\n>a_L\nnan\n", "'a_L' holds 'nan', as a missing value is written"),
+        (">a_H\nEVQ\n>a_L\nnan\n", "'a_L' holds 'nan'; expected residues"),
         ("", "no rows"),
     ],
 )

@@ -7,6 +7,7 @@ the name of another format. ``python tests/test_fuzz_tables.py FILES SEED`` runs
 
 import gzip
 import random
+import re
 import sys
 import tempfile
 import time
@@ -20,10 +21,9 @@ import pandas as pd
 import pytest
 
 from abag import AbagError
-from abag.embed.sequences.formats import FORMATS
 from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.pairs import read_pair_chunks, read_pairs
-from abag.embed.sequences.tables import read_table, read_table_chunks
+from abag.embed.sequences.tables import FORMATS, read_table, read_table_chunks
 from abag.head.data.labels import label_pairs
 
 GOOD = ["EVQLVESGGGLVQ", "DIQMTQSPSSLSA", "MKTAYIAKQR", "evqlves", "EVQ|DIQ"]
@@ -148,7 +148,7 @@ def read_somehow(rng, path):
     try:
         rng.choice([ways[0], *ways])()
     except AbagError as error:
-        if "\n" in str(error):
+        if "\n" in re.sub("\n  (rows? |and )", "", str(error)):
             raise AssertionError(str(error)) from error
         return False
     return True

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trastuzumab import HEAVY, LIGHT
 
-from abag.embed.sequences.domains import number_domain, position_number
+from abag.embed.sequences.domains import locate_positions, position_number
 from abag.head.regimes import alignment, near_duplicates
 from abag.head.regimes.alignment import contained_distances, whole_distances
 from abag.head.regimes.clusters import (
@@ -341,8 +341,11 @@ def test_contained_peptides_equal_a_search_of_all_pairs(proteins, short):
 
 def plain_clones(antibodies):
     """Single-linkage clusters of clones, by comparing every pair."""
-    loops = [number_domain(heavy, "heavy") for heavy, _ in antibodies]
-    loops = [[x for p, x in one.items() if 105 <= position_number(p) <= 117] for one in loops]
+    places = [(heavy, locate_positions(heavy, "heavy")) for heavy, _ in antibodies]
+    loops = [
+        [heavy[at] for p, at in one.items() if 105 <= position_number(p) <= 117]
+        for heavy, one in places
+    ]
     labels = list(range(len(antibodies)))
     for i, (x, _) in enumerate(antibodies):
         for j, (y, _) in enumerate(antibodies[:i]):

@@ -305,7 +305,7 @@ def test_invalid_input_is_refused_in_one_line(store, X, y):
         (BadLabel, "is not a valid label", lambda: ridge.fit(X, y.where(y < y.max()))),
         (BadLabel, "outside the usual range of pKd", lambda: ridge.fit(X, 10 ** (9 - y))),
         (abag.AbagError, "no column for antigen", lambda: ridge.fit(X[["heavy"]], y)),
-        (abag.AbagError, "row 2, ", lambda: ridge.fit(X.assign(heavy=["Q", "1"] * 85), y)),
+        (abag.AbagError, "row 2, ", lambda: ridge.fit(X.assign(heavy=["Q", "1", *"Q" * 168]), y)),
         (BadOption, "chooses what is measured inside", lambda: clone(ridge).set_params(
             split="column=part").fit(X, y)),
         (BadOption, "^head: 'forest' is unknown", lambda: clone(ridge).set_params(

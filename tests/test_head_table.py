@@ -142,7 +142,7 @@ def test_rows_of_other_affinity_types_are_skipped_and_counted():
 
 
 def test_a_bad_label_of_the_chosen_type_is_still_refused_by_its_row():
-    with pytest.raises(BadLabel, match=r"row 5, column pKd.*1 such rows"):
+    with pytest.raises(BadLabel, match=r"row 5, column pKd: 'low' is not a valid label"):
         typed([*MIXED, ("b", "GGS", "low", "kd")], affinity_type="kd")
 
 
@@ -332,8 +332,8 @@ def test_a_bound_in_the_label_that_contradicts_is_refused():
         *((cell, "Write numbers without commas") for cell in ("4,835", "1.234,5", "1,4E+04")),
         *((cell, "Write numbers without commas") for cell in (">1,5", "≥ 1,234,567.8")),
         *((cell, "Write the number alone") for cell in ("92.3 nM", "5nM", "~1e-9 M", "> 2 ug/mL")),
-        *((cell, "Fix them") for cell in ("NB", "n.d.", "5 ± 1")),
-        (None, r"an empty cell \(or NA\) is not a valid label.*Fix them"),
+        *((cell, "Fix it") for cell in ("NB", "n.d.", "5 ± 1")),
+        (None, r"an empty cell \(or NA\) is not a valid label.*Fix it"),
     ],
 )
 def test_a_label_that_is_not_a_number_is_answered_with_what_to_do(cell, fix):
@@ -417,7 +417,7 @@ def six_pairs(pkd):
 @pytest.mark.parametrize("name", NOT_LABELS)
 def test_a_label_of_another_type_or_size_is_not_a_number(name):
     frame = six_pairs(NOT_LABELS[name])
-    with pytest.raises(BadLabel, match=r"row 1, column pKd: .* is not a valid label"):
+    with pytest.raises(BadLabel, match=r"rows? 1, .*column pKd: .* is not a valid label"):
         label_pairs(read_pairs(frame))
     with pytest.raises(BadLabel, match="no usable label"):
         label_pairs(read_pairs(frame), LabelOptions(bad_rows="skip"))

@@ -282,6 +282,6 @@ def test_help_imports_neither_torch_nor_pandas(command):
 
 def test_the_options_that_may_change_on_resuming_are_these():
     assert FitConfig.changeable() == {
-        "compile", "deterministic", "device", "epochs", "save_every",
+        "compile", "deterministic", "device", "epochs", "save_every", "skipped",
     }  # fmt: skip
     assert AdaptConfig.changeable() == {"device", "save_every", "split_from"}

@@ -22,7 +22,7 @@ import abag
 from abag import AbagError
 from abag.cli import main
 from abag.core.options import BadOption
-from abag.embed.sequences.domains import locate_positions, number_domain
+from abag.embed.sequences.domains import locate_positions
 from abag.embed.sequences.table_writer import TableWriter
 from abag.embed.store.store import VectorsMissing
 from abag.head.design import heat_map, mutant_scores
@@ -138,7 +138,7 @@ def test_positions_are_imgt_positions_with_their_insertions(case, tmp_path):
     _, by_position, _ = run_scan(case, tmp_path / "b.csv", positions="H105-117")
     pd.testing.assert_frame_equal(by_region, by_position)
     longer = HEAVY.replace("WGGDGFYAMDY", "WGGDGFYAAAAAAAAAAMDY")
-    assert "111B" in number_domain(longer, "heavy")
+    assert "111B" in locate_positions(longer, "heavy")
     _, found, _ = run_scan(case, tmp_path / "c.csv", heavy=longer, positions="h111b, L56")
     assert found["position"].unique().tolist() == ["111B", "56"]
     _, found, _ = run_scan(case, tmp_path / "d.csv", heavy=longer, positions="H111-H112")
@@ -155,8 +155,8 @@ def test_regions_cover_the_variable_domains_and_chains_may_be_longer(case, tmp_p
         parts[region] = set(zip(found["chain"], found["position"], strict=True))
     assert parts["cdr"] | parts["framework"] == parts["fv"]
     assert not parts["cdr"] & parts["framework"]
-    assert len(parts["fv"]) == len(number_domain(HEAVY, "heavy")) + len(
-        number_domain(LIGHT, "light")
+    assert len(parts["fv"]) == len(locate_positions(HEAVY, "heavy")) + len(
+        locate_positions(LIGHT, "light")
     )
     assert found["heavy"].str.startswith("MKT").all()
 
@@ -285,7 +285,7 @@ def test_a_table_of_parents_goes_on_without_those_that_cannot_be_numbered(case, 
     summary, found, said = run_scan(
         case, tmp_path / "a.csv", parents=tmp_path / "parents.csv", region="cdrh3,cdrl1"
     )
-    assert found["parent"].unique().tolist() == ["first (row 1)", "second", "third"]
+    assert found["parent"].unique().tolist() == ["first (row 2)", "second", "third"]
     assert summary["parents"] == 3
     assert summary["skipped_parents"] == 1
     text = "\n".join(said)
@@ -495,7 +495,7 @@ def test_a_large_scan_shows_its_first_parents_and_says_so(case, tmp_path, monkey
     run_scan(case, tmp_path / "a.csv", parents=tmp_path / "parents.csv", region="cdrh3")
     html = (tmp_path / "a.html").read_text()
     data = json.loads(re.search(r'id="data">(.*?)</script>', html, re.DOTALL)[1])
-    assert [one["name"] for one in data["parents"]] == ["first (row 1)"]
+    assert [one["name"] for one in data["parents"]] == ["first (row 2)"]
     assert "The map shows the first 1 parents; 2 more are in the table only." in html
 
 

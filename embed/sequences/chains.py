@@ -94,10 +94,7 @@ def keys_array(kind: Kind, sequences: Sequence[Chains]) -> NDArray[np.uint8]:
 def sequence_text(cell: object) -> str:
     """Return a cell as text, empty if it is missing (NaN, None).
 
-    Raises
-    ------
-    UnknownResidue
-        The cell holds something else than text, or a word or nucleotides instead of residues.
+    `UnknownResidue` is raised for anything else than text, and for words and nucleotides.
     """
     if not isinstance(cell, str):  # True would be read as the residues TRXE
         import pandas as pd  # not for the layout of tokens
@@ -119,15 +116,7 @@ def sequence_text(cell: object) -> str:
 
 
 def antibody(heavy: object = "", light: object = "") -> Chains:
-    """Normalize and check one antibody: (heavy, light), of which one may be empty or missing.
-
-    Raises
-    ------
-    UnknownResidue
-        A character is not a valid residue.
-    EmptySequence
-        Both chains are empty.
-    """
+    """Normalize and check one antibody: (heavy, light), of which one may be empty or missing."""
     with _located("heavy"):
         heavy = _normalized(sequence_text(heavy))
     with _located("light"):
@@ -152,11 +141,7 @@ def parse_chain(text: str) -> ParsedSequence:
 def parse_antibody(text: str) -> ParsedSequence:
     """Read an antibody from one string: ``heavy|light``, or split by its variable domains.
 
-    Raises
-    ------
-    UnknownResidue, EmptySequence
-    UnsureDomains
-        There are more than two chains, or no certain boundary between heavy and light.
+    `UnsureDomains` is raised for more than two chains, and without a certain boundary.
     """
     chains = tuple(_normalized(part) for part in _SEPARATOR.split(text))
     if not any(chains):
@@ -173,13 +158,7 @@ def parse_antibody(text: str) -> ParsedSequence:
 
 
 def parse_antigen(text: str) -> ParsedSequence:
-    """Read an antigen, its chains joined by ``|`` or ``:``; sorted, since order has no meaning.
-
-    Raises
-    ------
-    UnknownResidue, EmptySequence
-        A character is not a valid residue, or a chain is empty.
-    """
+    """Read an antigen, its chains joined by ``|`` or ``:``; sorted, since order has no meaning."""
     chains = sorted(_normalized(part) for part in _SEPARATOR.split(text))
     if "" in chains:
         msg = f"{_shortened(text)} has an empty antigen chain; expected residues. Give the chain."

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from array import array
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,134 +14,152 @@ from abag import AbagError
 from abag.core.files import write_text
 from abag.core.messages import counted
 from abag.embed.sequences.chains import REPLACED, Kind
-from abag.embed.sequences.formats import BadTable
+from abag.embed.sequences.tables import BadTable
 
 COLUMNS = ("row", "kind", "reason", "text", "error")
 SHOWN_ROWS = 5
 """Rows that a note lists before it ends in dots."""
+LISTED_ROWS = 20
+"""Bad rows that an error lists before it counts the others."""
 _FORMS = {
-    "repeated_antibodies": (
-        "repeated",
-        "antibody strings hold a heavy chain twice, which is read once",
-    ),
+    "repeated_antibodies": "repeated",
+    "unrecognised_antibodies": "no domain",
+    "exchanged_antibodies": "exchanged",
+    "misplaced_antibodies": "misplaced",
+    "same_type_antibodies": "same type",
+    "two_domain_antibodies": "two domains",
+    "unclear_antibodies": "unclear",
+    "constant_antibodies": "constant",
+    "cut_antibodies": "cut",
+    "uncut_antibodies": "not cut",
+    "light_only_antibodies": "no heavy",
+    "short_antibodies": "short antibody",
+    "short_antigens": "short antigen",
+}
+"""Counts of unique sequences, by the word in `ParsedSequence.form` that they count."""
+_LEFT = "and are left as they are"
+_NOTES = {
+    "repeated_antibodies": "antibody strings hold a heavy chain twice, which is read once",
     "unrecognised_antibodies": (
-        "no domain",
-        "antibody strings have no known variable domain and are read as heavy chains",
+        "antibody strings have no known variable domain and are read as heavy chains"
     ),
-    "exchanged_antibodies": ("exchanged", "antibodies had heavy and light exchanged: put right"),
+    "exchanged_antibodies": "antibodies had heavy and light exchanged: put right",
     "misplaced_antibodies": (
-        "misplaced",
-        "antibodies have heavy and light exchanged and are left as they are; see --chains auto",
+        f"antibodies have heavy and light exchanged {_LEFT}; see --chains auto"
     ),
-    "same_type_antibodies": (
-        "same type",
-        "antibodies have two heavy or two light chains and are left as they are",
-    ),
+    "same_type_antibodies": f"antibodies have two heavy or two light chains {_LEFT}",
     "two_domain_antibodies": (
-        "two domains",
-        "antibodies have two variable domains in one chain and are left as they are; see "
-        "--chains auto",
+        f"antibodies have two variable domains in one chain {_LEFT}; see --chains auto"
     ),
     "unclear_antibodies": (
-        "unclear",
-        "antibodies have a chain without a clear J segment, of which only a sample was numbered; "
-        "--chains auto numbers all",
+        "antibodies have a chain without a clear J segment and were not numbered; --chains auto "
+        "numbers all"
     ),
     "constant_antibodies": (
-        "constant",
         "antibodies carry residues of constant domains, which harms models of tables that have "
-        "both kinds; cut them off with --antibody-region fv",
+        "both kinds; cut them off with --antibody-region fv"
     ),
-    "cut_antibodies": ("cut", "antibodies cut to their variable domains"),
+    "cut_antibodies": "antibodies cut to their variable domains",
     "uncut_antibodies": (
-        "not cut",
-        "antibodies have a chain without one certain variable domain, which is left whole",
+        "antibodies have a chain without one certain variable domain, which is left whole"
     ),
     "light_only_antibodies": (
-        "no heavy",
-        "antibodies have a light chain but no heavy one: is its cell empty by mistake?",
+        "antibodies have a light chain but no heavy one: is its cell empty by mistake?"
     ),
     "short_antibodies": (
-        "short antibody",
-        "antibodies have a chain of fewer than 20 residues: is it a name, or missing?",
+        "antibodies have a chain of fewer than 20 residues: is it a name, or missing?"
     ),
     "short_antigens": (
-        "short antigen",
-        "antigens have a chain of fewer than 20 residues: are they peptides, or names?",
+        "antigens have a chain of fewer than 20 residues: are they peptides, or names?"
     ),
+    "replaced_residues": f"residues {', '.join(REPLACED)} read as X",
+    "line_breaks": "cells contain line breaks: does an unmatched quotation mark join rows?",
 }
-"""Count to the word in `ParsedSequence.form` that it counts, and its description."""
 
 
 class BadCell(NamedTuple):
-    """A cell that holds no valid sequence."""
+    """Why a row cannot be used."""
 
-    text: str
-    error: AbagError
-
-
-class BadSequence(NamedTuple):
-    """What `SkippedRows` counts rows of."""
-
-    kind: Kind | Literal[""]
+    kind: Kind | Literal["label", ""]
     reason: str
     text: str
+    """Of the cell."""
     error: str
+    refusal: type[AbagError] = BadTable
+    """What a table with such a row is refused with."""
 
 
-EMPTY_ROW = BadSequence("", "empty row", "", "every cell is empty")
+EMPTY_ROW = BadCell("", "empty row", "", "every cell is empty")
 """Skipped whatever ``--bad-rows`` is: it holds nothing, and spreadsheets do not show it."""
 
 
 @dataclass(slots=True)
 class SkippedRows:
-    """Skipped rows by the sequence because of which they were skipped, or as `EMPTY_ROW`."""
+    """Rows that are empty or bad, by their numbers."""
 
-    rows_of: dict[BadSequence, array[int]] = field(default_factory=dict)
-    """1-based rows of the table."""
+    rows: list[tuple[int, BadCell]] = field(default_factory=list)
 
     def __len__(self) -> int:
         """Return the number of rows."""
-        return sum(map(len, self.rows_of.values()))
+        return len(self.rows)
 
     @property
-    def empty(self) -> Sequence[int]:
-        """1-based rows of the table that are empty."""
-        return self.rows_of.get(EMPTY_ROW, ())
+    def empty(self) -> list[int]:
+        """Numbers of the rows that are empty."""
+        return [row for row, cell in self.rows if cell == EMPTY_ROW]
 
-    def add(self, bad: BadSequence, row: int) -> None:
-        """Add a row."""
-        self.rows_of.setdefault(bad, array("q")).append(row)
+    @property
+    def bad(self) -> list[tuple[int, BadCell]]:
+        """The rows that are not empty, in the order of the table."""
+        return sorted((row, cell) for row, cell in self.rows if cell != EMPTY_ROW)
 
     def update(self, other: SkippedRows) -> None:
         """Add the rows of another part of the table."""
-        for bad, rows in other.rows_of.items():
-            self.rows_of.setdefault(bad, array("q")).extend(rows)
+        self.rows += other.rows
 
     def notes(self) -> list[str]:
-        """Say how many rows each reason costs, and of how many distinct sequences."""
-        rows_of, empty = dict(self.rows_of), self.empty
-        rows_of.pop(EMPTY_ROW, None)
-        parts = []
-        for kind, reason in dict.fromkeys((bad.kind, bad.reason) for bad in rows_of):
-            found = [r for bad, r in rows_of.items() if (bad.kind, bad.reason) == (kind, reason)]
-            parts.append(f"{sum(map(len, found)):,} {reason} in {counted(len(found), kind)}")
+        """Say how many rows each reason costs, and of how many distinct cells."""
+        bad, empty = self.bad, self.empty
+        of_reason: dict[tuple[str, str], list[str]] = {}
+        for _, cell in bad:
+            of_reason.setdefault((cell.kind, cell.reason), []).append(cell.text)
+        parts = [
+            f"{len(texts):,} {reason} in {counted(len(set(texts)), kind)}"
+            for (kind, reason), texts in of_reason.items()
+        ]
         lines = []
         if parts:
-            count = counted(len(self) - len(empty), "bad row")
-            lines.append(f"{count} skipped ({', '.join(parts)})")
+            lines.append(f"{counted(len(bad), 'bad row')} skipped ({', '.join(parts)})")
         if empty:
             count = counted(len(empty), "row")
             lines.append(f"{count} with only empty cells skipped; the first is row {min(empty)}")
         return lines
 
+    def refusal(self, source: str, *, kept: int) -> AbagError:
+        """Make the error that lists the bad rows of a table; `kept` is how many rows are good."""
+        bad = self.bad
+        if not bad:
+            msg = f"{source}: all {len(self)} rows are empty; expected at least one with sequences."
+            return BadTable(msg)
+        (row, first), *_ = bad
+        if len(bad) == 1:
+            advice = " Or skip it with --bad-rows skip." if kept else ""
+            return first.refusal(f"{source}: row {row}, {first.error}{advice}")
+        rows_of: dict[str, list[str]] = {}
+        for row, cell in bad[:LISTED_ROWS]:
+            rows_of.setdefault(cell.error, []).append(str(row))
+        listed = [f"row{'s' * (len(n) > 1)} {', '.join(n)}, {e}" for e, n in rows_of.items()]
+        if len(bad) > LISTED_ROWS:
+            listed.append(f"and {len(bad) - LISTED_ROWS:,} more")
+        count = f"{len(bad):,} rows" if kept else f"all {len(bad):,} rows"
+        fix = " Fix them, or skip them with --bad-rows skip." if kept else " Fix them."
+        head = f"{source}: {count} are bad; expected valid sequences and labels.{fix}"
+        return first.refusal("\n  ".join([head, *listed]))
+
     def write(self, path: Path) -> None:
         """Write a CSV with one line per row, in the order of the table.
 
-        Raises
-        ------
-        BadTable
-            If the file exists and is not such a list.
+        `BadTable` is raised if the file exists and is not such a list.
         """
         header = ",".join(COLUMNS)
         if path.exists() and not path.read_bytes().startswith(header.encode()):
@@ -151,7 +168,7 @@ class SkippedRows:
                 "Choose another --skipped."
             )
             raise BadTable(msg)
-        lines = sorted((row, *bad) for bad, rows in self.rows_of.items() for row in rows)
+        lines = [(row, *cell[:4]) for row, cell in sorted(self.rows)]
         write_text(path, pd.DataFrame(lines, columns=COLUMNS).to_csv(index=False))
 
 
@@ -163,7 +180,7 @@ def count_changes(forms: Mapping[str, int], replaced: int) -> dict[str, int]:
     return {
         "split_antibodies": words["glued"] + words["linker"],
         "split_glued": words["glued"], "split_linker": words["linker"],
-        **{name: words[word] for name, (word, _) in _FORMS.items()}, "replaced_residues": replaced,
+        **{name: words[word] for name, word in _FORMS.items()}, "replaced_residues": replaced,
     }  # fmt: skip
 
 
@@ -186,9 +203,7 @@ def describe_counts(
             f"antibody strings split into heavy and light ({counts['split_glued']:,} glued, "
             f"{counts['split_linker']:,} joined by a linker, which was removed)"
         ),
-        **{name: line for name, (_, line) in _FORMS.items()},
-        "replaced_residues": f"residues {', '.join(REPLACED)} read as X",
-        "line_breaks": "cells contain line breaks: does an unmatched quotation mark join rows?",
+        **_NOTES,
     }
     if light_only:
         shown = ", ".join(map(str, light_only[:SHOWN_ROWS]))

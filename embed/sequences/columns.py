@@ -26,8 +26,14 @@ ROLES: dict[str, tuple[str, ...]] = {
         f"{_MUTANT}{_HEAVY}{_SEQUENCE}?",
         f"({_HEAVY}|nanobody){_SEQUENCE}",
         f"{_HEAVY}|fabh",
+        "antibodyseqa",  # of BioMap
     ),
-    "light": (f"{_MUTANT}{_LIGHT}{_SEQUENCE}?", f"{_LIGHT}{_SEQUENCE}", f"{_LIGHT}|fabl"),
+    "light": (
+        f"{_MUTANT}{_LIGHT}{_SEQUENCE}?",
+        f"{_LIGHT}{_SEQUENCE}",
+        f"{_LIGHT}|fabl",
+        "antibodyseqb",
+    ),
     "antibody": (
         f"(antibody|ab|mab|scfv|fv){_SEQUENCE}",
         "antibody|ab|mab|fv",
@@ -35,7 +41,7 @@ ROLES: dict[str, tuple[str, ...]] = {
     ),
     "antigen": (f"{_ANTIGEN}(chain)?{_SEQUENCE}", "antigen|ag", f"target|matalpha{_SEQUENCE}"),
     "pkd": (
-        "(affinity)?pkd(value)?|neg(ative)?log(10)?kdm?|affinitypkd",
+        "(affinity)?pkd(value)?|neg(ative)?log(10)?kdm?|-log(10)?kdm|affinitypkd",
         "p(ic|ec)50(value)?",
         "affinity|label",
         "processedmeasurement|bindingscore|fitness|measurement|score",
@@ -44,7 +50,7 @@ ROLES: dict[str, tuple[str, ...]] = {
     "kd_um": (f"{_KD}(um|micromolar)",),
     "kd_nm": (f"{_KD}(nm|nanomolar)",),
     "log10_kd_m": (f"log(10)?{_KD}m",),
-    "log10_kd_nm": (f"log(10)?{_KD}nm", "alphaseqaffinity|predaffinity"),
+    "log10_kd_nm": (f"log(10)?{_KD}nm",),
     "ug_ml": (f"{_KD}u?g(per)?ml1?",),
     "dg_kcal": ("(dg|deltag)(kcal|kcalmol)?",),
     "dg_kj": ("(dg|deltag)kj(mol)?",),
@@ -82,19 +88,8 @@ def find_columns(
 ) -> tuple[dict[str, str], dict[str, list[str]]]:
     """Find the column of each role, and the roles that several columns fit equally well.
 
-    Parameters
-    ----------
-    names : iterable
-        The table's columns.
-    given : mapping
-        Role to column name, as chosen by the user; takes precedence over what is detected.
-    source : str
-        The table's name, for messages.
-
-    Raises
-    ------
-    MissingColumn
-        A given role or column does not exist.
+    `given` has the columns that the user chose, which take precedence, by role; `MissingColumn` is
+    raised if one does not exist.
     """
     present = [str(name) for name in names]
     for role, name in given.items():
@@ -133,6 +128,11 @@ def named_roles(name: str) -> list[str]:
 def names_kd(name: str) -> bool:
     """Tell whether a column's name states a Kd, IC50 or the like, but no unit."""
     return re.fullmatch(f"{_KD}(value)?", _simplified(name)) is not None
+
+
+def names_log10_nm(name: str) -> bool:
+    """Tell whether a column is one that AlphaSeq tables have, of log10 of a Kd in nM."""
+    return _simplified(name) in ("alphaseqaffinity", "predaffinity")
 
 
 def quote_names(names: Iterable[Hashable]) -> str:

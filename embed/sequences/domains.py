@@ -16,6 +16,7 @@ from typing import Any, Literal, NamedTuple
 
 from abag import AbagError
 
+ChainName = Literal["heavy", "light"]
 StringForm = Literal["one chain", "no domain", "glued", "linker", "repeated"]
 """What a string was: one variable domain, none that is known, two without or with a linker, or the
 same heavy chain twice."""
@@ -66,8 +67,6 @@ _UNCERTAIN = (
     "holds two variable domains with an uncertain boundary. Give them in two columns or as "
     "heavy|light."
 )
-
-
 IMGT_REGIONS = (
     ("fr{}1", 26), ("cdr{}1", 38), ("fr{}2", 55), ("cdr{}2", 65), ("fr{}3", 104), ("cdr{}3", 117),
     ("fr{}4", 129),
@@ -97,7 +96,7 @@ class Domain(NamedTuple):
     end: int
 
     @property
-    def chain(self) -> Literal["heavy", "light"]:
+    def chain(self) -> ChainName:
         """Its type."""
         return "heavy" if self.gene == "H" else "light"
 
@@ -109,13 +108,7 @@ def split_domains(sequence: str) -> DomainSplit:
     in either order, each with its constant region or a part of it. Only the residues of a linker
     are removed, and the second copy of a heavy chain that is written twice (a nanobody in the place
     of both chains). A string without a known domain is returned as a heavy chain, for instance a
-    nanobody unlike the known ones.
-
-    Raises
-    ------
-    UnsureDomains
-        Two domains of the same type, more than two domains, a fragment of a domain, or residues
-        that are not a domain, linker, tag or constant domain.
+    nanobody unlike the known ones. `UnsureDomains` is raised for anything else.
     """
     half = sequence[: len(sequence) // 2]
     if half * 2 == sequence and [domain.chain for domain in find_domains(half)] == ["heavy"]:
@@ -134,13 +127,7 @@ def split_domains(sequence: str) -> DomainSplit:
 
 
 def variable_domain(chain: str) -> str | None:
-    """Cut a chain to its variable domain.
-
-    Returns
-    -------
-    str or None
-        None if there is not exactly one domain, or if its end is uncertain.
-    """
+    """Cut a chain to its variable domain; None without exactly one, or if its end is uncertain."""
     domains = find_domains(chain)
     end = _end_of(domains[0], chain) if len(domains) == 1 else None
     if end is None:
@@ -180,23 +167,14 @@ def find_domains(sequence: str) -> tuple[Domain, ...]:
     )
 
 
-def number_domain(sequence: str, chain: Literal["heavy", "light"]) -> dict[str, str]:
+def locate_positions(sequence: str, chain: ChainName) -> dict[str, int]:
     """Number the variable domain of one type in a chain, which takes about 0.1 ms.
 
-    Returns
-    -------
-    dict
-        IMGT position, such as ``"112A"``, to residue, from the N- to the C-terminus; empty if the
-        chain has no such domain.
+    Returns IMGT position, such as ``"112A"``, to its index, from the N- to the C-terminus; nothing
+    if the chain has no such domain.
     """
-    found = _numbered(sequence, chain)
-    return {} if found is None else dict(found.numbering)
-
-
-def locate_positions(sequence: str, chain: Literal["heavy", "light"]) -> dict[str, int]:
-    """Number a chain as `number_domain`, but return where each IMGT position is, from 0."""
-    found = _numbered(sequence, chain)
-    if found is None:
+    found = _annotator(("IGH",) if chain == "heavy" else ("IGK", "IGL")).number(sequence)
+    if not _is_domain(found, sequence):
         return {}
     places = range(found.query_start, found.query_end + 1)
     return dict(zip(found.numbering, places, strict=True))
@@ -205,13 +183,6 @@ def locate_positions(sequence: str, chain: Literal["heavy", "light"]) -> dict[st
 def position_number(position: str) -> int:
     """Return the number of an IMGT position without the letters of an insertion."""
     return int(position.rstrip(ascii_uppercase))
-
-
-def _numbered(sequence: str, chain: Literal["heavy", "light"]) -> Any:  # noqa: ANN401  # immunum ships no types
-    """Return the certain numbering of a chain; None if there is none."""
-    genes = ("IGH",) if chain == "heavy" else ("IGK", "IGL")
-    found = _annotator(genes).number(sequence)
-    return found if _is_domain(found, sequence) else None
 
 
 def _is_domain(found: Any, sequence: str) -> bool:  # noqa: ANN401  # immunum ships no types
@@ -307,7 +278,7 @@ def _starts_by_cysteine(sequence: str, domain: Domain) -> set[int]:
     return {start for start in starts if abs(start - domain.start) < ALIGNMENT_SLACK}
 
 
-def is_constant(residues: str, chain: Literal["heavy", "light"]) -> bool:
+def is_constant(residues: str, chain: ChainName) -> bool:
     """Tell whether residues after a variable domain are the start of its constant region."""
     if not 0 < len(residues) <= LONGEST_REMNANT:
         return False

@@ -1,7 +1,7 @@
 """IMGT numbering of all antibodies of a table, kept for the next command.
 
 Chains of the same lengths have the same positions, so a numbering is a layout of positions and the
-place of its first residue. `domains.number_domain` is the reference.
+place of its first residue.
 
 N distinct chains, R chains of one layout, L residues.
 """
@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib.metadata import version
 from subprocess import run
-from typing import TYPE_CHECKING, Literal, cast
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,17 +23,16 @@ from numpy.typing import NDArray
 from abag.core.cache import load_cached, store_cached
 from abag.core.cores import count_cores
 from abag.core.messages import bar
-from abag.embed.sequences.domains import locate_positions
+from abag.embed.sequences.domains import ChainName, locate_positions
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from abag.embed.sequences.chains import Chains
 
-ChainName = Literal["heavy", "light"]
 CHAINS: tuple[ChainName, ChainName] = ("heavy", "light")
 NUMBERING_VERSION = 2
-"""Raise when `domains.number_domain` or the format changes, so that what is cached is not used."""
+"""Raise when `domains.locate_positions` or the format of what is cached changes."""
 WORTH_PROCESSES = 8000
 """From this many chains on, starting processes takes less time than it saves."""
 NO_DOMAIN = -1
@@ -116,15 +115,7 @@ def _in_processes(parts: Sequence[Sequence[str]], name: ChainName) -> list[_Answ
 def number_antibodies(
     antibodies: Sequence[Chains], cache: Path | None
 ) -> Mapping[ChainName, Numbered]:
-    """Number the chains of antibodies; what the folder `cache` has is read, the rest kept there.
-
-    Parameters
-    ----------
-    antibodies : sequence of (str, str)
-        In any order.
-    cache : Path, optional
-        None: nothing is kept.
-    """
+    """Number the chains of antibodies; what the folder `cache` has is read, the rest kept there."""
     result: dict[ChainName, Numbered] = {}
     for at, name in enumerate(CHAINS):
         chains = sorted({antibody[at] for antibody in antibodies} - {""})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal, TypeAlias
 
 from abag.core.options import BadOption, Options, option
@@ -48,6 +49,23 @@ class BadRowOptions(Options, group="Data"):
     bad_rows: Literal["error", "skip"] = option(
         "error", help="Reject a table with an invalid row, or skip and count such rows."
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SkippedOptions(BadRowOptions, group="Data"):
+    """Where the rows that cannot be used are listed."""
+
+    skipped: Path | str | None = option(
+        None, metavar="FILE", default_text="not listed", rare=True, may_change=True,
+        help="CSV that lists the rows skipped by --bad-rows skip, with the reasons.",
+    )  # fmt: skip
+
+    def __post_init__(self) -> None:
+        """Refuse a list of rows that are never skipped."""
+        super().__post_init__()
+        if self.skipped is not None and self.bad_rows == "error":
+            msg = "--skipped: no row is skipped; expected --bad-rows skip with it. Add it."
+            raise BadOption(msg)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -36,26 +36,17 @@ class TemporaryDiskFull(AbagError):
 
 
 class SequencePart(NamedTuple):
-    """N distinct sequences whose keys are in one range.
-
-    Attributes
-    ----------
-    chains : list of N tuple of str
-    keys : ndarray, shape=(N, 16), dtype=uint8
-        Ascending.
-    rows : ndarray, shape=(N,), dtype=int64
-        1-based row of the table in which each sequence occurs first.
-    forms : mapping
-        `ParsedSequence.form` to the number of sequences.
-    replaced : int
-        Residues read as X.
-    """
+    """N distinct sequences whose keys are in one range."""
 
     chains: list[Chains]
     keys: NDArray[np.uint8]
+    """Shape (N, 16); ascending."""
     rows: NDArray[np.int64]
+    """Shape (N,); number of the row in which each sequence occurs first."""
     forms: Mapping[str, int] = {}
+    """`ParsedSequence.form` to the number of sequences."""
     replaced: int = 0
+    """Residues read as X."""
 
     def take(self, at: NDArray[np.int64]) -> SequencePart:
         """Select sequences by index, shape (S,); without the counts of the part."""
@@ -79,7 +70,6 @@ class Partitions:
         # sorted, with one batch per bucket
         self._runs: list[pa.RecordBatchFileReader] = []
         self._bucket_bytes = np.zeros(BUCKETS)
-        self._only: SequencePart | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -97,7 +87,6 @@ class Partitions:
             pa.array(unique.replaced),
             pa.array(unique.forms, pa.string()),
         ]
-        self._only = None
         self._held = pa.concat_tables([self._held, pa.table(columns, schema=_SCHEMA)])
         if self._held.nbytes < self._held_bytes:
             return
@@ -108,8 +97,8 @@ class Partitions:
     def parts(self) -> Iterator[SequencePart]:
         """Yield every sequence once, in parts with ascending keys."""
         if not self._runs:
-            self._only = self._only or _part(_sorted_distinct(self._held))
-            yield self._only
+            self._held = _sorted_distinct(self._held)
+            yield _part(self._held)
             return
         if len(self._held):
             self._held = _sorted_distinct(self._held)

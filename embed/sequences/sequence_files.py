@@ -13,14 +13,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-import numpy as np
 import pandas as pd
 
-from abag.embed.sequences.chains import MISSING_TEXT, are_nucleotides
+from abag.embed.sequences.chains import MISSING_TEXT
 
 AIRR_MARKS = frozenset({"sequence_id", "locus"})
 """Columns by which a text table is known to be an AIRR file."""
 _AIRR_RESIDUES = ("sequence_alignment_aa", "sequence_aa")
+_AIRR_TEXTS = (*AIRR_MARKS, "cell_id", *_AIRR_RESIDUES)
 _LOCI = {"IGH": "heavy", "IGK": "light", "IGL": "light"}
 _ENDINGS = {
     "heavy": "h|vh|hc|heavy",
@@ -35,11 +35,8 @@ _NAME = re.compile(
 def read_fasta(lines: Iterable[str]) -> pd.DataFrame:
     """Read FASTA: columns ``id`` and ``sequence``, or ``heavy``, ``light``, ``antigen``.
 
-    Raises
-    ------
-    ValueError
-        A record that is empty or missing (`MISSING_TEXT`), holds nucleotides or occurs
-        twice, or names with and without a role.
+    `ValueError` is raised for a record that is empty or occurs twice, and for a file in which some
+    names have a role and others have none.
     """
     records: list[tuple[str, list[str]]] = []
     for line in map(str.strip, lines):
@@ -58,7 +55,10 @@ def read_fasta(lines: Iterable[str]) -> pd.DataFrame:
         if role in row:
             msg = f"record {name!r} is the second {role} of {stem!r}; expected distinct names"
             raise ValueError(msg)
-        row[role] = _residues(name, "".join(parts))
+        row[role] = "".join(parts)
+        if row[role] in ("", *MISSING_TEXT):
+            msg = f"record {name!r} holds {row[role]!r}; expected residues"
+            raise ValueError(msg)
     roles = {role for row in rows.values() for role in row}
     if "sequence" in roles and len(roles) > 1:
         name = next(stem for stem, row in rows.items() if "sequence" in row)
@@ -71,80 +71,47 @@ def read_fasta(lines: Iterable[str]) -> pd.DataFrame:
     )
 
 
-def _residues(name: str, text: str) -> str:
-    if not text:
-        msg = f"record {name!r} is empty"
-        raise ValueError(msg)
-    if text in MISSING_TEXT:  # some are valid residues: NA, nan
-        msg = f"record {name!r} holds {text!r}, as a missing value is written; expected residues"
-        raise ValueError(msg)
-    if are_nucleotides(text):
-        msg = f"record {name!r} holds nucleotides; translate them to amino acids"
-        raise ValueError(msg)
-    return text
-
-
 def airr_text_columns(names: Sequence[str]) -> list[str]:
     """Return the columns of an AIRR file that are text whatever they look like."""
-    return [name for name in (*AIRR_MARKS, "cell_id", *_AIRR_RESIDUES) if name in names]
+    return [name for name in _AIRR_TEXTS if name in names]
 
 
 def join_chains(rearrangements: pd.DataFrame) -> pd.DataFrame:
     """Join the rows of an AIRR file to antibodies: ``heavy``, ``light``, and the cell's columns.
 
     Rows with the same ``cell_id`` are one antibody; a row without one is an antibody of its own.
-    Columns that differ between the chains of a cell are left out.
-
-    Raises
-    ------
-    ValueError
-        No amino acids, another locus than IGH, IGK or IGL, or two chains of one kind in a cell.
+    Columns that differ between the chains of a cell are left out. `ValueError` is raised for a row
+    without amino acids or of another locus than IGH, IGK or IGL, and for two chains of one kind.
     """
-    sources = [name for name in _AIRR_RESIDUES if name in rearrangements]
-    known = rearrangements.mask(
-        rearrangements.isin(MISSING_TEXT)
-    )  # cells that were read as written
-    table = known.fillna({name: "" for name in (*AIRR_MARKS, "cell_id", *sources)})
-    empty = known.isna().all(axis=1)  # rows that stay empty here: the caller reports them
-    residues = pd.Series("", index=table.index)
-    for name in sources:
-        residues = residues.mask(residues == "", table[name].str.replace(r"[.-]", "", regex=True))
-    if bare := table["sequence_id"][(residues == "") & ~empty].tolist():
+    # cells that were read as written may hold the texts of missing values
+    known = rearrangements.mask(rearrangements.isin(MISSING_TEXT))
+    text = known.reindex(columns=_AIRR_TEXTS).astype(object).fillna("").astype(str)
+    filled = known.notna().any(axis=1)  # empty rows stay: the caller reports them
+    aligned, whole = (text[n].str.replace(r"[.-]", "", regex=True) for n in _AIRR_RESIDUES)
+    residues = aligned.mask(aligned == "", whole)
+    if (bare := filled & (residues == "")).any():
         msg = (
-            f"sequence {bare[0]!r} has no amino acids; expected them in one of the columns "
-            f"{' or '.join(_AIRR_RESIDUES)}"
+            f"sequence {text['sequence_id'][bare].iloc[0]!r} has no amino acids; expected them in "
+            f"one of the columns {' or '.join(_AIRR_RESIDUES)}"
         )
         raise ValueError(msg)
-    role = table["locus"].str.upper().map(_LOCI)
-    if (other := role.isna() & ~empty).any():
-        row = table[other].iloc[0]
+    role = text["locus"].str.upper().map(_LOCI)
+    if (other := filled & role.isna()).any():
+        row = text[other].iloc[0]
         msg = f"sequence {row['sequence_id']!r} is of locus {row['locus']!r}, not of an antibody"
         raise ValueError(msg)
-    cell, names = _cells(table)
-    twice = pd.DataFrame({"cell": cell, "role": role}).duplicated()
-    if twice.any():
+    # names of sequences may occur twice, or be that of a cell, so they do not tell cells
+    alone = pd.Series([f"\0{number}" for number in range(len(text))], text.index, dtype=str)
+    cell = text["cell_id"].mask(text["cell_id"] == "", alone)
+    names = text["cell_id"].mask(text["cell_id"] == "", text["sequence_id"])
+    if (twice := pd.DataFrame({"cell": cell, "role": role}).duplicated()).any():
         at = int(twice.to_numpy().argmax())
         msg = f"cell {names.iloc[at]!r} has two {role.iloc[at]} chains; expected one of each"
         raise ValueError(msg)
     chains = {kind: residues.where(role == kind, "") for kind in ("heavy", "light")}
     joined = pd.DataFrame({"id": names} | chains).groupby(cell, sort=False)
-    others = known.drop(columns=[*AIRR_MARKS, *sources, "cell_id"], errors="ignore")
-    groups = others.groupby(cell, sort=False)
-    agree = [name for name in map(str, others) if (groups[name].nunique(dropna=False) == 1).all()]
-    kept = rearrangements[agree].groupby(cell, sort=False).first()
     made = joined.agg({"id": "first", "heavy": "".join, "light": "".join})
+    others = known.drop(columns=[*_AIRR_TEXTS], errors="ignore")
+    agree = others.groupby(cell, sort=False).nunique(dropna=False).eq(1).all()
+    kept = rearrangements[[*others.columns[agree]]].groupby(cell, sort=False).first()
     return made.join(kept.rename(columns={name: f"{name}.1" for name in made}))
-
-
-def _cells(table: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
-    """Return the number of each row's cell, and its name; rows without one are cells of their own.
-
-    A name of a sequence may occur twice, or be that of a cell, so that names do not tell cells.
-    """
-    names = table["sequence_id"]
-    cell = pd.Series(np.arange(len(table)), table.index)
-    if "cell_id" in table:
-        given = table["cell_id"].astype(str)
-        cell = cell.mask(given != "", -1 - pd.Series(pd.factorize(given)[0], table.index))
-        names = given.mask(given == "", names)
-    return cell, names

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
+import io
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
-from typing import IO, Any, Self, cast
+from typing import IO, Any, Self, TypeAlias, cast
 
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from abag.core.files import replacing
 from abag.embed.sequences.columns import quote_names
-from abag.embed.sequences.formats import FORMATS, BadTable, WriteFrame, bare_suffix, is_gzip
+from abag.embed.sequences.tables import FORMATS, BadTable, bare_suffix, is_gzip
+
+WriteFrame: TypeAlias = Callable[[pd.DataFrame], None]
+OpenWriter: TypeAlias = Callable[[IO[bytes]], AbstractContextManager[WriteFrame]]
 
 
 class TableWriter:
@@ -48,13 +56,7 @@ class TableWriter:
         return self
 
     def write(self, frame: pd.DataFrame) -> None:
-        """Append rows.
-
-        Raises
-        ------
-        BadTable
-            If the columns change, or the file cannot be written.
-        """
+        """Append rows; raise `BadTable` if the columns change, or the file cannot be written."""
         if frame.empty:
             return
         names = [*frame.columns]
@@ -83,12 +85,58 @@ class TableWriter:
             raise BadTable(msg) from error
 
 
-def check_writable(path: Path) -> Callable[[IO[bytes]], AbstractContextManager[WriteFrame]]:
+def check_writable(path: Path) -> OpenWriter:
     """Return what opens a writer of a file's format; raise `BadTable` if there is none."""
-    form = FORMATS.get(suffix := bare_suffix(path))
-    if form is None or form.open_writer is None:
-        problem = f"{suffix} files are only read" if form else "not a supported table format"
-        known = ", ".join(name for name, found in FORMATS.items() if found.open_writer)
+    suffix = bare_suffix(path)
+    if suffix not in WRITERS:
+        read = suffix in FORMATS
+        problem = f"{suffix} files are only read" if read else "not a supported table format"
+        known = ", ".join(WRITERS)
         msg = f"{path}: {problem}; expected a name that ends in {known}, also with .gz. Rename it."
         raise BadTable(msg)
-    return form.open_writer
+    return WRITERS[suffix]
+
+
+@contextmanager
+def _open_text(file: IO[bytes], separator: str) -> Iterator[WriteFrame]:
+    header = True
+
+    def write(frame: pd.DataFrame) -> None:
+        nonlocal header
+        text = io.TextIOWrapper(file, encoding="utf-8", newline="")
+        # csv does not quote a lone carriage return, which readers take for the end of a row
+        others = frame.select_dtypes(exclude=["number", "bool"])
+        returns = any("\r" in "".join(map(str, others[name])) + str(name) for name in others)
+        frame.to_csv(
+            text, index=False, header=header, sep=separator, lineterminator="\n",
+            quoting=csv.QUOTE_ALL if returns else csv.QUOTE_MINIMAL,
+        )  # fmt: skip
+        text.detach()
+        header = False
+
+    yield write
+
+
+@contextmanager
+def _open_parquet(file: IO[bytes]) -> Iterator[WriteFrame]:
+    with ExitStack() as files:
+        writer: pq.ParquetWriter | None = None
+
+        def write(frame: pd.DataFrame) -> None:
+            nonlocal writer
+            schema = None if writer is None else writer.schema
+            table = pa.Table.from_pandas(frame, schema, preserve_index=False)
+            table = table.replace_schema_metadata()  # another table's readers see only its types
+            if writer is None:
+                writer = files.enter_context(pq.ParquetWriter(file, table.schema))
+            writer.write_table(table)
+
+        yield write
+
+
+WRITERS: dict[str, OpenWriter] = {
+    ".csv": partial(_open_text, separator=","),
+    ".tsv": partial(_open_text, separator="\t"),
+    ".parquet": _open_parquet,
+}
+"""By the suffix of the file's name, less ``.gz``."""

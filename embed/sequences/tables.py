@@ -1,21 +1,37 @@
 """Reads tables for every command, whole or in chunks, and finds the roles of their columns.
 
 Promises that every column and row of the file is there, unchanged, or that one line says what is
-wrong with the file.
+wrong with the file. A format is one entry of `FORMATS`, found by the suffix of the file's name less
+``.gz``; only those of `table_writer.WRITERS` are written, too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import csv
+import gzip
+import io
+import re
+import shutil
+import tempfile
+import warnings
+import zipfile
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TypeAlias
+from typing import IO, Any, NamedTuple, TypeAlias
+from urllib.parse import unquote
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from abag import AbagError
 from abag.embed.sequences.chains import MISSING_TEXT
 from abag.embed.sequences.columns import (
     AmbiguousColumn,
@@ -24,13 +40,22 @@ from abag.embed.sequences.columns import (
     quote_names,
     sequence_columns,
 )
-from abag.embed.sequences.formats import BadTable, ReadOptions, in_chunks, read_file_chunks
+from abag.embed.sequences.sequence_files import (
+    AIRR_MARKS,
+    airr_text_columns,
+    join_chains,
+    read_fasta,
+)
 
 TableLike: TypeAlias = Path | str | pd.DataFrame
 """A file, a folder of Parquet files, or a table in memory."""
 
 CHUNK_ROWS = 50_000
 """Rows in memory at a time: about 40 MB of antibodies and antigens."""
+
+
+class BadTable(AbagError):
+    """A table that cannot be read or written, or has no rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +66,8 @@ class Table:
     """Name of the file, for messages."""
     frame: pd.DataFrame
     """Rows and columns in the order of the file; the index counts all rows of the table from 0."""
+    first_row: int
+    """Number of the first row of the table, as a spreadsheet shows it: 2 below a header."""
     columns: dict[str, str]
     """Role to column name."""
     ties: dict[str, list[str]]
@@ -56,15 +83,7 @@ class Table:
         return quote_names(self.names)
 
     def column(self, role: str) -> str:
-        """Return the name of the column that plays a role.
-
-        Raises
-        ------
-        MissingColumn
-            No column plays the role.
-        AmbiguousColumn
-            Several columns fit it equally well.
-        """
+        """Return the name of the column that plays a role; refuse none, and several."""
         if role in self.columns:
             return self.columns[role]
         if role in self.ties:
@@ -98,7 +117,7 @@ class Table:
 
         Spreadsheets write such rows below and inside a table, and do not show them.
         """
-        empty = np.full(len(self.frame), len(self.names) == self.frame.shape[1])
+        empty = np.ones(len(self.frame), np.bool_)
         for number in range(self.frame.shape[1]):
             if not empty.any():
                 break
@@ -119,25 +138,9 @@ def read_table(
 ) -> Table:
     """Read a whole table and find the roles of its columns.
 
-    Parameters
-    ----------
-    table : path or DataFrame
-        CSV or TSV (the header line decides on the separator), Parquet, Excel or FASTA, also with
-        ``.gz``, or a folder of Parquet files.
-    columns : mapping, optional
-        Role to column name, as chosen by the user; takes precedence over what is detected.
-    limit : int, optional
-        Read only the first rows.
-    as_written : bool
-        Keep cells as in the file: text stays text (an id such as ``007``, or ``NA``), and Parquet
-        keeps its types. Otherwise pandas chooses the types, except that sequences are text.
-
-    Raises
-    ------
-    BadTable
-        The table cannot be read, or has no rows.
-    MissingColumn
-        ``columns`` names a role or column that does not exist.
+    `columns` has those that the user chose, by role; `limit` is of rows. With `as_written`, cells
+    stay as in the file: text stays text (an id such as ``007``, or ``NA``), and Parquet keeps its
+    types. Otherwise pandas chooses the types, except that sequences are text.
     """
     given = columns or {}
     read = read_table_chunks(table, columns=given, limit=limit, rows=None, as_written=as_written)
@@ -160,17 +163,8 @@ def read_table_chunks(
 ) -> Iterator[Table]:
     """Read a table in chunks of rows, so that it may be larger than memory; see `read_table`.
 
-    Parameters
-    ----------
-    rows : int or None
-        Most rows per chunk; None for one chunk per file.
-    only_sequences : bool
-        The other columns are not needed; of Parquet they are not read.
-
-    Raises
-    ------
-    BadTable, MissingColumn
-        As for `read_table`.
+    A chunk has at most `rows` rows; None: one chunk per file. With `only_sequences`, the other
+    columns of Parquet are not read.
     """
     given = columns or {}
     if isinstance(table, pd.DataFrame):
@@ -183,14 +177,14 @@ def read_table_chunks(
         )  # fmt: skip
         chunks = read_file_chunks(Path(table), options)
     start = 0
-    for names, whole in chunks:
+    for names, whole, first_row in chunks:
         frame = whole if limit is None else whole.head(limit - start)
         if len(frame):
             roles, ties = find_columns(names, given, source)
             frame = frame.set_axis(pd.RangeIndex(start, start + len(frame)))
             yield Table(
-                source=source, frame=frame, columns=roles, ties=ties, names=names,
-                as_written=as_written,
+                source=source, frame=frame, first_row=first_row, columns=roles, ties=ties,
+                names=names, as_written=as_written,
             )  # fmt: skip
         start += len(frame)
         if start == limit:
@@ -198,3 +192,327 @@ def read_table_chunks(
     if not start:
         msg = f"{source}: the table has no rows; expected at least one."
         raise BadTable(msg)
+
+
+# --- files ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadOptions:
+    """What to read of a file, and how."""
+
+    rows: int | None
+    """Most rows per frame; None: one frame per file."""
+    limit: int | None
+    """Rows to read from the top; None: all. A reader may return more."""
+    as_written: bool
+    """Keep cells as in the file: text stays text, ``NA`` too, and Parquet keeps its types."""
+    only_sequences: bool
+    """Other columns may be left out."""
+    sequence_columns: Callable[[Sequence[str]], list[str]]
+    """Picks from all column names those that hold sequences, which are read as text."""
+
+
+class Chunk(NamedTuple):
+    """Some rows of a file."""
+
+    names: list[str]
+    """All columns of the file; the frame may lack some."""
+    frame: pd.DataFrame
+    first_row: int = 1
+    """Number of the first row of the file; 2 where a spreadsheet shows the header as row 1."""
+
+
+# pandas, pyarrow and openpyxl raise the latter for damaged files and types they cannot convert
+_READING = (
+    OSError, EOFError, zlib.error, zipfile.BadZipFile, ValueError, pa.ArrowException,
+    TypeError, LookupError, AttributeError, RuntimeError, SyntaxError,
+)  # fmt: skip
+_FOREIGN = {
+    b"\x1f\x8b": "it is compressed by gzip; rename it to end in .gz",
+    b"PK\x03\x04": "it is a zip archive; if it is an Excel file, rename it to end in .xlsx",
+    b"\xd0\xcf\x11\xe0": "it is an Excel file in an old format; export it as CSV",
+    b"PAR1": "it is a Parquet file; rename it to end in .parquet",
+    b"\xff\xfe": "it is UTF-16 text; save it as UTF-8",
+    b"\xfe\xff": "it is UTF-16 text; save it as UTF-8",
+    b"sep=": "its first line tells Excel the separator; remove that line",
+}
+"""What a text file is mistaken for, by its first bytes."""
+_MORE_FIELDS = (
+    "rows have more fields than the header; remove lines above it, name the column of row names, "
+    "or remove the separators at the ends of the rows"
+)
+_HIVE_EMPTY = "__HIVE_DEFAULT_PARTITION__"
+"""The value in the name of a folder whose rows have none."""
+_MERGED = re.compile(rb'<(?:\w+:)?mergeCell [^>]*ref="([^"]+)"')
+
+
+def read_file_chunks(path: Path, options: ReadOptions) -> Iterator[Chunk]:
+    """Read a file, or a folder of Parquet files in the order of their names.
+
+    Files and folders whose names begin with ``_`` or ``.`` belong to other tools and are skipped.
+    A folder named ``column=value`` adds that column to the files inside it.
+    """
+    if not path.exists():
+        kind = path.suffix or "readable"
+        msg = f"{path}: does not exist; expected a {kind} table. Check the path."
+        raise BadTable(msg)
+    for file in _parquet_files(path) if path.is_dir() else [path]:
+        suffix = suffix_of(file)
+        if not file.is_file():  # a pipe would be waited for
+            msg = f"{file}: is not a regular file; expected a table. Save it to a file first."
+            raise BadTable(msg)
+        try:
+            with _opened(file, seekable=suffix in _SEEKING) as stream:
+                for chunk in FORMATS[suffix](stream, options):
+                    yield _with_path_columns(chunk, file, path)
+        except _READING as error:
+            msg = (
+                f"{file}: cannot be read: {_reason(error)}; expected a {suffix} table. "
+                "Check the file."
+            )
+            raise BadTable(msg) from error
+
+
+def _reason(error: BaseException) -> str:
+    if isinstance(error, UnicodeDecodeError):  # its position counts from the start of a block
+        byte = error.object[error.start]
+        return f"byte 0x{byte:02x} is not utf-8; save it as UTF-8 (in Excel, as CSV UTF-8)"
+    if isinstance(error, pd.errors.EmptyDataError):
+        return "it is empty"
+    return " ".join(str(error).split())
+
+
+def suffix_of(path: Path) -> str:
+    """Return the key of a file's format in `FORMATS`; raise `BadTable` for an unknown one."""
+    if (suffix := bare_suffix(path)) not in FORMATS:
+        msg = (
+            f"{path}: not a supported table format; expected a name that ends in "
+            f"{', '.join(FORMATS)}, also with .gz, or a folder of .parquet files. "
+            "Convert or rename it."
+        )
+        raise BadTable(msg)
+    return suffix
+
+
+def bare_suffix(path: Path) -> str:
+    """Return the suffix of a file's name less ``.gz``, in lower case."""
+    return Path(path.stem if is_gzip(path) else path.name).suffix.lower()
+
+
+def is_gzip(path: Path) -> bool:
+    """Tell whether a file's name says that it is compressed."""
+    return path.suffix.lower() == ".gz"
+
+
+def _parquet_files(folder: Path) -> list[Path]:
+    files = [
+        path
+        for path in sorted(folder.rglob("*.parquet"))
+        if not any(part.startswith(("_", ".")) for part in path.relative_to(folder).parts)
+    ]
+    if not files:
+        msg = f"{folder}: holds no .parquet file; expected a table. Give a file or such a folder."
+        raise BadTable(msg)
+    return files
+
+
+@contextmanager
+def _opened(path: Path, *, seekable: bool) -> Iterator[IO[bytes]]:
+    with ExitStack() as files:
+        file: Any = files.enter_context(path.open("rb"))
+        if is_gzip(path):
+            file = files.enter_context(gzip.open(file))
+            if seekable:  # each seek backwards would decompress the file from its start
+                packed, file = file, files.enter_context(tempfile.TemporaryFile(prefix="abag-"))
+                shutil.copyfileobj(packed, file, 1 << 20)
+                file.seek(0)
+        yield file
+
+
+def _with_path_columns(chunk: Chunk, file: Path, root: Path) -> Chunk:
+    """Add the columns that the folders between `root` and `file` name, as Hive and Spark do."""
+    parts = [part for part in file.relative_to(root).parts[:-1] if "=" in part]
+    if not parts:
+        return chunk
+    stated = [part.partition("=")[::2] for part in map(unquote, parts)]
+    _refuse_repeated([name for name, _ in stated])
+    frame = chunk.frame
+    for name, value in stated:
+        text = "" if value == _HIVE_EMPTY else value
+        if name not in chunk.names:
+            frame = frame.assign(**{name: text})
+        elif name in frame and (differ := frame[name].astype(str) != text).any():
+            msg = (
+                f"column {name!r} is {frame[name][differ].iloc[0]!s} in the file and {text!r} in "
+                "its path; remove one of the two, or rename the folder"
+            )
+            raise ValueError(msg)
+    names = [*dict.fromkeys([*chunk.names, *(name for name, _ in stated)])]
+    return chunk._replace(names=names, frame=frame)
+
+
+def in_chunks(whole: pd.DataFrame, rows: int | None) -> Iterator[Chunk]:
+    """Cut a table that is in memory into chunks of rows; None: one chunk."""
+    rows = rows or max(1, len(whole))
+    for start in range(0, len(whole), rows):
+        yield Chunk([*whole.columns], whole.iloc[start : start + rows])
+
+
+def _refuse_repeated(names: Sequence[str]) -> None:
+    if repeated := [name for name, count in Counter(names).items() if count > 1]:
+        msg = f"two columns are called {repeated[0]!r}; expected distinct names"
+        raise ValueError(msg)
+
+
+# --- text -----------------------------------------------------------------------------------------
+
+
+def _read_text(file: IO[bytes], options: ReadOptions) -> Iterator[Chunk]:
+    # Public tables have tabs in files called .csv, so the header line decides.
+    header = file.readline().removeprefix(b"\xef\xbb\xbf")
+    for start, what in _FOREIGN.items():
+        if header.startswith((start, start.upper())):
+            raise ValueError(what)
+    separator = max(",\t;", key=lambda mark: header.count(mark.encode()))
+    yield from _read_separated(file, separator, options)
+
+
+def _read_separated(
+    file: IO[Any], separator: str, options: ReadOptions, first_row: int = 2
+) -> Iterator[Chunk]:
+    names = _header_names(file, separator)
+    read: dict[str, Any] = {"sep": separator, "low_memory": False}
+    if options.as_written:
+        read |= {"dtype": str, "keep_default_na": False}
+    else:
+        texts = [*options.sequence_columns(names), *airr_text_columns(names)]
+        read["dtype"] = dict.fromkeys(texts, object)  # as str, half the time goes into Arrow
+    file.seek(0)
+    if AIRR_MARKS.issubset(names):  # the chains of a cell may be far apart
+        yield from in_chunks(join_chains(pd.read_csv(file, **read)), options.rows)
+        return
+    rows: Any = pd.read_csv(file, chunksize=options.rows, nrows=options.limit, **read)
+    for frame in [rows] if options.rows is None else rows:
+        filled = frame.fillna("") if options.as_written else frame
+        yield Chunk([*frame.columns], filled, first_row)
+
+
+def _header_names(file: IO[Any], separator: str) -> list[str]:
+    """Return the names in the header; refuse a first row that has more fields.
+
+    pandas would take its first fields for an index, so that all columns shift. Later rows with more
+    fields are an error of pandas.
+    """
+    file.seek(0)
+    top: dict[str, Any] = {"header": None, "dtype": str, "keep_default_na": False}
+    try:
+        rows = pd.read_csv(file, sep=separator, nrows=2, **top)
+    except pd.errors.ParserError as error:
+        raise ValueError(_MORE_FIELDS if "Expected" in str(error) else str(error)) from error
+    _refuse_repeated([name for name in rows.iloc[0] if name])
+    file.seek(0)
+    return [*pd.read_csv(file, sep=separator, nrows=0).columns]
+
+
+def _read_fasta(file: IO[bytes], options: ReadOptions) -> Iterator[Chunk]:
+    lines = io.TextIOWrapper(file, "utf-8-sig")
+    try:
+        whole = read_fasta(lines)
+    finally:
+        lines.detach()  # the file is closed where it was opened
+    yield from in_chunks(whole, options.rows)
+
+
+# --- Excel ----------------------------------------------------------------------------------------
+
+
+def _read_excel(file: IO[bytes], options: ReadOptions) -> Iterator[Chunk]:
+    """Read the only sheet that has values, as a CSV export of it would be read."""
+    rows, first_row = _read_sheet(file)
+    text = io.StringIO(newline="")
+    csv.writer(text, quoting=csv.QUOTE_ALL).writerows(rows)
+    yield from _read_separated(text, ",", options, first_row)
+
+
+def _read_sheet(file: IO[bytes]) -> tuple[list[list[str]], int]:
+    """Return the rows from the header to the last one with a value, and the number of the second.
+
+    What would be lost by reading a workbook as one plain table is refused: further sheets with
+    values, merged cells, and values without a name.
+    """
+    _check_archive(file)
+    try:
+        import openpyxl
+    except ModuleNotFoundError as error:
+        msg = "Excel files need openpyxl, which is not installed; run pip install 'abag[excel]'"
+        raise ValueError(msg) from error
+    sheets: dict[str, pd.DataFrame] = {}
+    with warnings.catch_warnings():  # of styles and extensions that openpyxl leaves out
+        warnings.simplefilter("ignore")
+        for sheet in openpyxl.load_workbook(file, read_only=True, data_only=True).worksheets:
+            sheet.reset_dimensions()  # the file may state too few rows and columns
+            rows = [["" if c is None else str(c) for c in row] for row in sheet.values]
+            cells = pd.DataFrame(rows, dtype=object).fillna("")
+            filled = (cells != "").any(axis=1)
+            if filled.any():
+                cells = cells.loc[filled.idxmax() : filled[::-1].idxmax()]
+                sheets[sheet.title] = cells.loc[:, (cells != "").any()]
+    if len(sheets) != 1:
+        names = ", ".join(map(repr, sheets))
+        several = f"it has {len(sheets)} sheets with values, {names}; save the table as its own"
+        raise ValueError(f"{several} file" if sheets else "no cell has a value")
+    (cells,) = sheets.values()
+    header = int(cells.index[0]) + 1
+    unnamed = [column for column in cells.columns[1:] if cells[column].iloc[0] == ""]
+    if unnamed:  # only the first may lack a name: pandas writes its index so
+        letters = openpyxl.utils.get_column_letter(int(unnamed[0]) + 1)
+        msg = (
+            f"cell {letters}{header} is empty, but its column is not; expected the names of the "
+            "columns in the first row"
+        )
+        raise ValueError(msg)
+    return cells.to_numpy().tolist(), header + 1
+
+
+def _check_archive(file: IO[bytes]) -> None:
+    """Refuse what is not an archive, or has merged cells, which openpyxl leaves empty."""
+    if not zipfile.is_zipfile(file):
+        msg = "it is incomplete, has a password, or is not an .xlsx file; save it again as .xlsx"
+        raise ValueError(msg)
+    with zipfile.ZipFile(file) as archive:
+        for name in archive.namelist():
+            if name.startswith("xl/worksheets/") and (at := _MERGED.search(archive.read(name))):
+                msg = f"cells {at[1].decode()} are merged; unmerge them and fill each one"
+                raise ValueError(msg)
+
+
+# --- Parquet --------------------------------------------------------------------------------------
+
+
+def _read_parquet(file: IO[bytes], options: ReadOptions) -> Iterator[Chunk]:
+    # By default every byte read is kept until the file is closed.
+    parquet = pq.ParquetFile(file, pre_buffer=False, buffer_size=1 << 16)
+    names = parquet.schema_arrow.names
+    _refuse_repeated(names)
+    # without any sequence column, everything is read and the caller names the missing role
+    wanted = (options.sequence_columns(names) or None) if options.only_sequences else None
+    rows = min(filter(None, (options.rows, options.limit, parquet.metadata.num_rows)), default=1)
+    for batch in parquet.iter_batches(rows, columns=wanted):
+        batch.validate(full=True)  # text that is not UTF-8
+        table = batch.replace_schema_metadata()  # what pandas noted may be wrong
+        types = pd.ArrowDtype if options.as_written else None
+        yield Chunk(names, table.to_pandas(types_mapper=types))
+
+
+FORMATS: dict[str, Callable[[IO[bytes], ReadOptions], Iterator[Chunk]]] = {
+    ".csv": _read_text,
+    ".tsv": _read_text,
+    ".parquet": _read_parquet,
+    ".xlsx": _read_excel,
+    ".fasta": _read_fasta,
+    ".fa": _read_fasta,
+}
+"""Readers by the suffix of the file's name, less ``.gz``: each yields rows from top to bottom."""
+_SEEKING = (".parquet", ".xlsx")
+"""Formats whose readers need random access."""

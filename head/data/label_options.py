@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from abag.core.options import option
+from abag.core.options import BadOption, option
 from abag.embed.sequences.options import BadRowOptions
 
 Label: TypeAlias = Literal[
@@ -19,10 +20,17 @@ Floor: TypeAlias = Literal["keep", "censor", "drop"]
 class LabelOptions(BadRowOptions, group="Data"):
     """How the label column is read."""
 
-    label: Label = option(
-        "pkd",
+    label: Label | None = option(
+        None,
+        default_text="stated by the column's name, else pkd",
         help="Unit of the label column; Kd stands for IC50 and EC50 too, ug_ml is of a 150 kDa "
         "antibody.",
+    )
+    label_range: str | None = option(
+        None,
+        metavar="MIN:MAX",
+        default_text="any",
+        help="Valid labels in pKd, such as 4:12; others are invalid rows, see --bad-rows.",
     )
     replicates: Replicates = option(
         "median",
@@ -39,3 +47,25 @@ class LabelOptions(BadRowOptions, group="Data"):
         metavar="NAME",
         help="Use the rows of this affinity type; required if a table has several.",
     )
+
+    def __post_init__(self) -> None:
+        """Refuse a range that is not one."""
+        super().__post_init__()
+        _ = self.label_bounds
+
+    @property
+    def label_bounds(self) -> tuple[float, float] | None:
+        """Least and largest valid pKd; None: any."""
+        if self.label_range is None:
+            return None
+        try:
+            low, high = map(float, self.label_range.split(":"))
+        except ValueError:
+            low, high = math.nan, math.nan
+        if not low < high:
+            msg = (
+                f"--label-range: {self.label_range!r} is not valid; expected MIN:MAX in pKd, such "
+                "as 4:12."
+            )
+            raise BadOption(msg)
+        return low, high

@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 import shlex
 import sys
+from dataclasses import replace
 from decimal import Decimal
 from typing import TYPE_CHECKING
 
@@ -20,7 +21,13 @@ import pandas as pd
 from pandas.api.types import is_any_real_numeric_dtype
 
 from abag import AbagError
-from abag.embed.sequences.columns import named_roles, names_kd, quote_names
+from abag.embed.sequences.columns import (
+    MissingColumn,
+    named_roles,
+    names_kd,
+    names_log10_nm,
+    quote_names,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -77,6 +84,10 @@ class BadLabel(AbagError):
     """A label is invalid, or the label column is not in the unit given."""
 
 
+class UnclearLabel(MissingColumn):
+    """No column is the label for sure, but some may be."""
+
+
 def read_numbers(cells: pd.Series) -> NDArray[np.float64]:
     """Convert cells to numbers, shape (R,); NaN for what is neither a number nor text of one."""
 
@@ -108,19 +119,9 @@ def read_bounds(cells: pd.Series) -> tuple[NDArray[np.float64], NDArray[np.int8]
 
 
 def refuse_other_units(source: str, column: str, raw: NDArray[np.float64], label: Label) -> None:
-    """Refuse labels that are classes, or are not in the unit `label`.
+    """Refuse labels that are classes, or of which over half are no affinities in the unit `label`.
 
-    Parameters
-    ----------
-    source, column : str
-        Names of the table and of the label column.
-    raw : NDArray, shape=(N,), dtype=float64
-        Finite; positive where the unit requires it.
-
-    Raises
-    ------
-    BadLabel
-        If all labels are 0 or 1, or over half of them are affinities that do not occur.
+    `raw` (N,) are finite numbers, positive where the unit requires it.
     """
     where, choose = f"{source}: column {column}", "Choose the column with --column pkd=NAME"
     if np.unique(raw).tolist() == [0, 1]:
@@ -187,23 +188,8 @@ def outside(values: NDArray[np.float64], bounds: tuple[float, float]) -> NDArray
 def read_censored(table: SequenceTable, pkd: NDArray[np.float64], label: Label) -> NDArray[np.int8]:
     """Return on which side of each row's label the pKd lies: -1 below, +1 above, 0 exact.
 
-    The relation is in the label, or in the column of the role ``censored``.
-
-    Parameters
-    ----------
-    pkd : NDArray, shape=(N,), dtype=float64
-        Label of each row; NaN where there is none.
-    label : str
-        Unit of the label column, in which bounds can be given as well.
-
-    Returns
-    -------
-    NDArray, shape=(N,), dtype=int8
-
-    Raises
-    ------
-    BadLabel
-        If a relation is invalid, or can be read as of pKd and as of Kd.
+    The relation is in the label, or in the column of the role ``censored``. `pkd` (N,) is NaN where
+    there is no label, of which `label` is the unit; bounds can be given in it as well.
     """
     own, column = _read_labels(table, pkd, label), table.columns.get("censored")
     if column is None:
@@ -294,14 +280,9 @@ def describe_columns(table: SequenceTable) -> str:
     return f"columns: {', '.join(roles)}{rest}"
 
 
-def label_sense(table: SequenceTable, label: Label) -> tuple[str, list[str]]:
-    """Say whether a higher label means stronger binding, with the evidence, and what contradicts.
-
-    Raises
-    ------
-    MissingColumn, AmbiguousColumn
-        If no column, or more than one, can be the label.
-    """
+def label_sense(table: SequenceTable, label: Label | None) -> tuple[str, list[str]]:
+    """Say whether a higher label means stronger binding, why, and what contradicts it."""
+    table, label = find_label(table, label)
     column = table.column("pkd")
     raw, _ = read_bounds(table.frame[column])
     pkd = _converted(raw, label)
@@ -345,17 +326,41 @@ def quantity(table: SequenceTable, affinity_type: str | None) -> str:
     return f"p{found[0].upper()}" if found else "pKd"
 
 
-def suggest_label(table: SequenceTable) -> list[str]:
+def find_label(table: SequenceTable, label: Label | None) -> tuple[SequenceTable, Label]:
+    """Return the table with a column for ``pkd``, and the unit of that column.
+
+    Without such a column, the only one whose name states a unit is taken. A unit that the user
+    chose takes precedence over the one that the name states.
+    """
+    if not table.has("pkd"):
+        named = {
+            name: unit
+            for name in map(str, table.names)
+            for unit in named_units(name)
+            if label in (None, unit)
+        }
+        if len(named) == 1:
+            table = replace(table, columns={**table.columns, "pkd": next(iter(named))})
+        elif hints := _suggest_label(table):
+            msg = f"{table.source}: no column for pkd, but {' '.join(hints)}"
+            raise UnclearLabel(msg)
+    stated: Label = next(iter(named_units(table.column("pkd"))), "pkd")
+    return table, label or stated
+
+
+def _suggest_label(table: SequenceTable) -> list[str]:
     """Name the columns that may be the label of a table without a column for pKd."""
     found = []
     for name in map(str, table.frame.columns):
         units: dict[str, str] = {unit: f"is named like {unit}" for unit in named_units(name)}
-        if names_kd(name):
+        if names_log10_nm(name):
+            units = {"log10_kd_nm": "is log10 of Kd in nM, lower is stronger"}
+        elif names_kd(name):
             fitting = fitting_units(read_bounds(table.frame[name])[0])
             fitting = [unit for unit in fitting if unit != "pkd"]  # would reverse the order
             units = {" or ".join(fitting) or "UNIT": "may be one"}
         use = f"use --column {shlex.quote(f'pkd={name}')} --label"
-        found += [f"no column for pkd, but {name!r} {why}: {use} {u}." for u, why in units.items()]
+        found += [f"{name!r} {why}: {use} {unit}." for unit, why in units.items()]
     return found
 
 

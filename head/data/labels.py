@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,23 +11,27 @@ import pandas as pd
 
 from abag import AbagError
 from abag.core.messages import say
-from abag.embed.sequences.columns import MissingColumn
-from abag.head.data.label_options import Floor, LabelOptions, Replicates
+from abag.embed.sequences.changes import BadCell, SkippedRows
+from abag.embed.sequences.pairs import read_pairs
+from abag.head.data.label_options import Floor, Label, LabelOptions, Replicates
 from abag.head.data.label_units import (
     POSITIVE,
     TO_PKD,
     BadLabel,
+    find_label,
+    outside,
     read_bounds,
     read_censored,
     refuse_other_units,
-    suggest_label,
 )
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from abag.embed.sequences.chains import Kind
+    from abag.embed.sequences.options import TableOptions
     from abag.embed.sequences.pairs import SequenceTable
+    from abag.embed.sequences.tables import TableLike
 
 CONFLICT_PKD = 1.0
 """Labels of one pair, or assay means of one antigen, that differ by more are a conflict."""
@@ -73,6 +77,8 @@ class LabelledPairs:
     """Shape (P,); how many different measurements the label is the median or mean of."""
     noise: float | None
     """Pooled standard deviation of exact replicates in pKd; None if there are none."""
+    unit: Label = "pkd"
+    """Of the label column."""
     counts: dict[str, int] = field(default_factory=dict)
     """Rows, and how many of them were skipped, merged, censored or dropped."""
     antigen_cluster: NDArray[np.int64] | None = None
@@ -93,18 +99,22 @@ class LabelledPairs:
         return self.table.sequences[kind].keys[self.index(kind)]
 
 
-def label_pairs(table: SequenceTable, options: LabelOptions | None = None) -> LabelledPairs:
+def read_labelled_pairs(
+    table: TableLike, reading: TableOptions, labels: LabelOptions
+) -> LabelledPairs:
+    """Read the pairs of a table and their labels; an error lists bad sequences and bad labels."""
+    read = read_pairs(table, replace(reading, bad_rows="skip"))
+    return label_pairs(read, labels, refuse_sequences=labels.bad_rows == "error")
+
+
+def label_pairs(
+    table: SequenceTable, options: LabelOptions | None = None, *, refuse_sequences: bool = False
+) -> LabelledPairs:
     """Read the labels of a table and merge replicates.
 
-    Parameters
-    ----------
-    table : SequenceTable
-        Its columns ``pkd`` and, if present, ``censored`` and ``affinity_type`` are read.
-    options : LabelOptions, optional
-
-    Returns
-    -------
-    LabelledPairs
+    The columns ``pkd`` and, if present, ``censored`` and ``affinity_type`` are read. With
+    `refuse_sequences`, rows that were skipped for their sequences are refused with those of bad
+    labels.
 
     Raises
     ------
@@ -118,44 +128,53 @@ def label_pairs(table: SequenceTable, options: LabelOptions | None = None) -> La
         If a pair has different labels and ``options.replicates`` is ``"error"``.
     """
     options = options or LabelOptions()
-    if not table.has("pkd") and (hints := suggest_label(table)):
-        msg = f"{table.source}: {hints[0]}"
-        raise MissingColumn(msg)
+    table, unit = find_label(table, options.label)
     table = table.sorted_by_key()  # every draw over sequences is then the same for any row order
     wanted = _of_type(table, options.affinity_type)
-    pkd, usable = _read_labels(table, wanted, options)
+    pkd, usable, bad = _read_labels(table, wanted, unit, options.label_bounds)
+    refused = SkippedRows([*bad] if options.bad_rows == "error" else [])
+    if refuse_sequences:
+        refused.update(table.skipped)
+    if refused.bad:
+        raise refused.refusal(table.source, kept=int(usable.sum()))
+    column = table.column("pkd")
+    if not usable.any():
+        msg = (
+            f"{table.source}: column {column} has no usable label. Choose another column with "
+            "--column pkd=NAME."
+        )
+        raise BadLabel(msg)
+    raw, _ = read_bounds(table.frame[column])
+    refuse_other_units(table.source, column, raw[usable], unit)
+    table = replace(table, skipped=SkippedRows([*table.skipped.rows, *bad]))
     rows = pd.DataFrame(
         {
             "row": np.arange(len(pkd)),
             "antibody": table.antibodies.of_row,
             "antigen": table.antigens.of_row,
             "pkd": pkd,
-            "censored": read_censored(table, pkd, options.label),
+            "censored": read_censored(table, pkd, unit),
         }
     )[usable]
     rows, floored = _apply_floor(rows, options.floor)
     noise, conflicts = _replicate_noise(rows), int((_disagreement(rows) > CONFLICT_PKD).sum())
     pairs = _merge_replicates(table, rows, options.replicates)
     pairs = pairs.sort_values(["antibody", "antigen", "censored", "pkd"], kind="stable")
-    return LabelledPairs(
-        antibody=pairs["antibody"].to_numpy(np.int64, copy=True),
-        antigen=pairs["antigen"].to_numpy(np.int64, copy=True),
-        pkd=pairs["pkd"].to_numpy(np.float64, copy=True),
-        censored=pairs["censored"].to_numpy(np.int8, copy=True),
-        row=pairs["row"].to_numpy(np.int64, copy=True),
-        table=table,
-        measurements=pairs["measurements"].to_numpy(np.int64, copy=True),
-        noise=noise,
-        counts={
-            "rows": len(pkd),
-            "rows_of_other_affinity_types": int((~wanted).sum()),
-            "skipped_labels": int((wanted & ~usable).sum()),
-            "floor_rows": floored,
-            "replicate_rows": len(rows) - len(pairs),
-            "conflicting_pairs": conflicts,
-            "censored_pairs": int((pairs["censored"] != 0).sum()),
-        },
-    )
+    types = {"pkd": np.float64, "censored": np.int8}
+    columns = {
+        name: pairs[name].to_numpy(types.get(name, np.int64), copy=True)
+        for name in ("antibody", "antigen", "pkd", "censored", "row", "measurements")
+    }
+    counts = {
+        "rows": len(pkd),
+        "rows_of_other_affinity_types": int((~wanted).sum()),
+        "skipped_labels": len(bad),
+        "floor_rows": floored,
+        "replicate_rows": len(rows) - len(pairs),
+        "conflicting_pairs": conflicts,
+        "censored_pairs": int((pairs["censored"] != 0).sum()),
+    }
+    return LabelledPairs(**columns, table=table, noise=noise, unit=unit, counts=counts)
 
 
 def _of_type(table: SequenceTable, affinity_type: str | None) -> NDArray[np.bool_]:
@@ -164,8 +183,7 @@ def _of_type(table: SequenceTable, affinity_type: str | None) -> NDArray[np.bool
         return np.ones(len(table.frame), np.bool_)
     column = table.column("affinity_type")
     types = table.frame[column].astype("string").fillna("").str.strip()
-    labelled = table.frame[table.column("pkd")].notna()
-    counts = types[labelled].value_counts()
+    counts = types[table.frame[table.column("pkd")].notna()].value_counts()
     if affinity_type is None and len(counts) < 2:
         return np.ones(len(table.frame), np.bool_)
     if affinity_type not in counts.index:
@@ -181,39 +199,43 @@ def _of_type(table: SequenceTable, affinity_type: str | None) -> NDArray[np.bool
 
 
 def _read_labels(
-    table: SequenceTable, wanted: NDArray[np.bool_], options: LabelOptions
-) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """Return the pKd of every row, and which rows are wanted and usable."""
+    table: SequenceTable,
+    wanted: NDArray[np.bool_],
+    unit: Label,
+    bounds: tuple[float, float] | None,
+) -> tuple[NDArray[np.float64], NDArray[np.bool_], list[tuple[int, BadCell]]]:
+    """Return the pKd of every row, which rows are wanted and usable, and the bad ones of these."""
     column = table.column("pkd")
     raw, _ = read_bounds(table.frame[column])
-    usable = np.isfinite(raw)
-    if options.label in POSITIVE:
-        usable &= raw > 0
+    readable = np.isfinite(raw) & ((raw > 0) if unit in POSITIVE else True)
     pkd = np.full(len(raw), np.nan)
-    pkd[usable] = TO_PKD[options.label](raw[usable])
-    too_large = np.abs(pkd) > MOST_PKD
-    readable = usable & wanted
-    usable &= ~too_large
-    if (readable & too_large).any() and (readable & usable).any():  # of another unit, perhaps
-        refuse_other_units(table.source, column, raw[readable], options.label)
-    bad = np.flatnonzero(wanted & ~usable)
-    if options.bad_rows == "error" and len(bad):
-        expected = "a positive" if options.label in POSITIVE else "a finite"
-        msg = (
-            f"{table.describe_cell(bad[0], column)} is not a valid label; expected {expected} "
-            f"number, and a pKd within +-{MOST_PKD:g} ({len(bad)} such rows). "
-            f"{_how_to_fix(table.frame[column].iloc[bad[0]])}, or skip them with --bad-rows skip."
+    pkd[readable] = TO_PKD[unit](raw[readable])
+    usable = readable & (np.abs(pkd) <= MOST_PKD)
+    if (wanted & readable & ~usable).any() and (wanted & usable).any():  # of another unit, perhaps
+        refuse_other_units(table.source, column, raw[readable & wanted], unit)
+    outside_bounds = usable & outside(pkd, bounds or (-np.inf, np.inf))
+    number = "a positive" if unit in POSITIVE else "a finite"
+    bad = []
+    for at in np.flatnonzero(wanted & (~usable | outside_bounds)).tolist():
+        cell = table.frame[column].iloc[at]
+        where = f"column {column}: {table.cell_text(at, column)}"
+        if bounds is not None and outside_bounds[at]:
+            reason = "label outside the range"
+            error = (
+                f"{where} is pKd {pkd[at]:.4g}; expected {bounds[0]:g} to {bounds[1]:g}, as "
+                "--label-range says."
+            )
+        else:
+            reason = "invalid label"
+            error = (
+                f"{where} is not a valid label; expected {number} number, and a pKd within "
+                f"+-{MOST_PKD:g}. {_how_to_fix(cell)}."
+            )
+        bad.append(
+            (int(table.row_numbers[at]), BadCell("label", reason, str(cell), error, BadLabel))
         )
-        raise BadLabel(msg)
-    usable &= wanted
-    if not usable.any():
-        msg = (
-            f"{table.source}: column {column} has no usable label. Choose another column with "
-            "--column pkd=NAME."
-        )
-        raise BadLabel(msg)
-    refuse_other_units(table.source, column, raw[usable], options.label)
-    return np.where(usable, pkd, np.nan), usable
+    usable &= wanted & ~outside_bounds
+    return np.where(usable, pkd, np.nan), usable, bad
 
 
 def _how_to_fix(label: object) -> str:
@@ -223,7 +245,7 @@ def _how_to_fix(label: object) -> str:
         return "Write numbers without commas, such as 1234.5 (or save as .xlsx)"
     if _WITH_UNIT.fullmatch(text):
         return "Write the number alone, in the unit that --label names"
-    return "Fix them"
+    return "Fix it"
 
 
 def _apply_floor(rows: pd.DataFrame, floor: Floor) -> tuple[pd.DataFrame, int]:
@@ -295,6 +317,8 @@ def report_counts(pairs: LabelledPairs) -> None:
     pairs.table.report_notes()
     counts = ", ".join(f"{n} {name.replace('_', ' ')}" for name, n in pairs.counts.items() if n)
     text = f"{pairs.table.source}: {len(pairs)} pairs ({counts})"
+    if pairs.unit != "pkd":
+        text += f"; column {pairs.table.column('pkd')!r} read as {pairs.unit}"
     if pairs.noise is not None:
         text += f"; standard deviation of replicates {pairs.noise:.2f} pKd"
     say(text)

@@ -61,6 +61,8 @@ class Candidates:
     has of ``sigma``, ``regime`` and ``site``, the places of its mutations."""
     antibodies: Sequences
     antigens: Sequences
+    first_row: int
+    """Number of the first row of the table, as a spreadsheet shows it."""
 
     @property
     def mean(self) -> Floats:
@@ -91,9 +93,10 @@ class Candidates:
             if len(differ):
                 other, one = differ[0], first_row[differ[0]]
                 msg = (
-                    f"{self.source}: rows {row[one] + 1} and {row[other] + 1} are the same pair "
-                    f"with different predictions, {value[one]:g} and {value[other]:g}; expected "
-                    "one per pair. Remove the others."
+                    f"{self.source}: rows {row[one] + self.first_row} and "
+                    f"{row[other] + self.first_row} are the same pair with "
+                    f"different predictions, {value[one]:g} and {value[other]:g}; expected one per "
+                    "pair. Remove the others."
                 )
                 raise BadPredictions(msg)
         return np.asarray(first_row != np.arange(len(first_row)))
@@ -116,7 +119,8 @@ def read_candidates(table: TableLike, options: TableOptions) -> Candidates:
         say(f"{chunk.source}: {note}")
     frame = pd.concat(parts, ignore_index=True)
     _warn_of_other_units(chunk.source, frame["mean"].to_numpy(np.float64))
-    return Candidates(chunk.source, frame, *(one.finish() for one in collected))
+    antibodies, antigens = (one.finish() for one in collected)
+    return Candidates(chunk.source, frame, antibodies, antigens, chunk.first_row)
 
 
 def with_antigen(table: TableLike, options: RankOptions) -> RankOptions:
@@ -141,7 +145,7 @@ def _warn_of_other_units(source: str, mean: Floats) -> None:
 def _read_numbers(chunk: SequenceTable) -> pd.DataFrame:
     """Read what `Candidates.frame` has of the rows of a chunk."""
     mean = _finite(chunk, "prediction", "prediction", "a pKd")
-    found = pd.DataFrame({"row": chunk.row_numbers - 1, "mean": mean})
+    found = pd.DataFrame({"row": chunk.row_numbers - chunk.first_row, "mean": mean})
     if chunk.has("sigma"):
         found["sigma"] = _finite(chunk, "sigma", "standard error", "0 or more pKd", low=0.0)
     found["far"] = _flags(chunk, "far") if "far" in chunk.frame else False

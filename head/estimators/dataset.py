@@ -18,11 +18,10 @@ from abag.core.cache import cache_dir
 from abag.core.messages import reporting
 from abag.core.python_surface import as_html, shorten
 from abag.embed.sequences.options import TableOptions
-from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.options import VectorOptions
 from abag.embed.store.store import folder_with
 from abag.head.data.label_options import LabelOptions
-from abag.head.data.labels import label_pairs, report_counts
+from abag.head.data.labels import read_labelled_pairs, report_counts
 from abag.head.estimators.sequence_frame import as_store
 from abag.head.regimes.groups import PairGroups
 from abag.head.regimes.split_methods import make_splits
@@ -185,7 +184,7 @@ def dataset(
     """
     chosen = DatasetOptions.from_keywords(options, "dataset")
     with reporting(say):
-        pairs = label_pairs(read_pairs(table, chosen), chosen)
+        pairs = read_labelled_pairs(table, chosen, chosen)
         report_counts(pairs)
         opened = as_store(store)
         folders = {}

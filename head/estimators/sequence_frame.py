@@ -63,7 +63,7 @@ def read_frame(
     chosen = replace(options or TableOptions(), columns=dict(columns or {}))
     table = read_pairs(X.reset_index(drop=True), chosen)
     if len(table.frame) < len(X):  # y, and the predictions, are one per row
-        row = min(map(min, table.skipped.rows_of.values()))
+        row = min(row for row, _ in table.skipped.rows)
         msg = (
             f"X: row {row} has no valid sequences ({len(table.skipped)} such rows); expected some "
             "in every row. Remove these rows from X and y."

@@ -78,12 +78,9 @@ class LabelSummary(TypedDict):
     disputed_antigens: int
 
 
-def summarize_labels(pairs: LabelledPairs, labels: LabelledPairs) -> LabelSummary:
-    """Count what `label_problems` judges, and what ``plan`` prints.
-
-    `pairs` are those of a fit; `labels` may be the same with each replicate on its own.
-    """
-    pkd, exact = labels.pkd, labels.censored == 0
+def summarize_labels(pairs: LabelledPairs) -> LabelSummary:
+    """Count what `label_problems` judges, and what ``plan`` prints."""
+    pkd, exact = pairs.pkd, pairs.censored == 0
     values, counts = np.unique(pkd[exact], return_counts=True)
     return {
         "pairs": len(pairs),
@@ -95,13 +92,13 @@ def summarize_labels(pairs: LabelledPairs, labels: LabelledPairs) -> LabelSummar
         "out_of_range": int(outside(pkd, USUAL_PKD).sum()),
         "double_logs": int((~outside(pkd, DOUBLE_LOG)).sum()),
         "replicate_noise": pairs.noise,
-        "disputed_antigens": _count_disputed_antigens(labels),
+        "disputed_antigens": _count_disputed_antigens(pairs),
     }
 
 
 def label_problems(pairs: LabelledPairs) -> list[str]:
     """Describe properties of the labels that limit what a model learns or what its scores mean."""
-    found, pkd = summarize_labels(pairs, pairs), pairs.pkd[pairs.censored == 0]
+    found, pkd = summarize_labels(pairs), pairs.pkd[pairs.censored == 0]
     lines = [*_repeated_label(pkd, found["commonest"]), *_implausible_labels(found, len(pairs))]
     groups, assay = {"antigen": pairs.antigen}, _assays(pairs)
     if assay is not None:

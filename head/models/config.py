@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from abag import AbagError
 from abag.core.options import BadOption, DeviceOptions, Options, flag, option
-from abag.embed.sequences.options import TableOptions
+from abag.embed.sequences.options import SkippedOptions, TableOptions
 from abag.embed.store.options import VectorOptions
 from abag.head.data.label_options import LabelOptions
 from abag.head.models.losses import loss_names
@@ -150,6 +150,7 @@ class FitConfig(
     HeadOptions,
     SplitOptions,
     LabelOptions,
+    SkippedOptions,
     TableOptions,
     group="Training",
 ):
@@ -261,8 +262,10 @@ class FitConfig(
         return size, min(filled.accumulate, -(-n_training // size))
 
     def filled_in(self) -> dict[str, Any]:
-        """Return the fields of the preset, and the seed of the split."""
-        return asdict(self.filled()) | {"split_seed": self.effective_split_seed}
+        """Return the fields of the preset, the seed of the split, and paths as text."""
+        skipped = None if self.skipped is None else str(self.skipped)
+        filled = {"split_seed": self.effective_split_seed, "skipped": skipped}
+        return asdict(self.filled()) | filled
 
 
 MAY_CHANGE = FitConfig.changeable() | {"format", "store", "store_from_run"}

@@ -297,7 +297,7 @@ class _PairTable:
                 refuse_score_columns(chunk.names, chunk.source, added)
                 for one, kind in zip(collected, KINDS, strict=True):
                     one.add(chunk.sequences[kind].chains, chunk.sequences[kind].of_row)
-                rows.append(chunk.row_numbers - 1)
+                rows.append(chunk.row_numbers - chunk.first_row)
                 skipped.update(chunk.skipped)
                 counts.update(chunk.counts)
                 shown.update(len(chunk.frame))

@@ -23,10 +23,10 @@ from abag.core.files import is_partial
 from abag.core.messages import counted, reporting, say
 from abag.core.options import user_path
 from abag.core.python_surface import as_html, names_keywords, shorten
-from abag.embed.sequences.chains import KINDS, ParsedSequence, keys_array
+from abag.embed.sequences.chains import KINDS, keys_array
 from abag.embed.sequences.chains import antibody as antibody_chains
 from abag.embed.sequences.chains import antigen as antigen_chains
-from abag.embed.sequences.regions import arrange
+from abag.embed.sequences.regions import cut_to_domains
 from abag.embed.store.store import NoSuchEncoder, VectorsMissing, name_encoders, open_store
 from abag.head.models.pair_model import PairVectors
 from abag.head.regimes.recognise import KNOWN, NewSequences, Recogniser
@@ -247,12 +247,9 @@ class Predictor:
             If a sequence is invalid, or an encoder is not the one of the run.
         """
         heavies, lights, antigens = _broadcast(heavy, light, antigen)
-        antibodies = [
-            arrange(
-                ParsedSequence(antibody_chains(h, x)), region=self.antibody_region, number=False
-            ).chains
-            for h, x in zip(heavies, lights, strict=True)
-        ]
+        antibodies = [antibody_chains(h, x) for h, x in zip(heavies, lights, strict=True)]
+        if self.antibody_region == "fv":
+            antibodies = [cut_to_domains(chains)[0] for chains in antibodies]
         left = Sequences.of("antibody", antibodies)
         right = Sequences.of("antigen", [antigen_chains(text) for text in antigens])
         with reporting(say), self._working_store(store) as path:

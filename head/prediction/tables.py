@@ -12,9 +12,8 @@ import abag
 from abag import AbagError
 from abag.core.files import why_not_writable
 from abag.core.messages import bar, say
-from abag.embed.sequences.formats import bare_suffix
 from abag.embed.sequences.table_writer import check_writable
-from abag.embed.sequences.tables import TableLike
+from abag.embed.sequences.tables import TableLike, bare_suffix
 from abag.head.prediction.predictor import SCORE_COLUMNS
 from abag.head.regimes.regimes import REGIMES
 

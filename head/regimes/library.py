@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from abag.core.arrays import Bools, Ints
-from abag.embed.sequences.domains import IMGT_REGIONS, position_number
-from abag.embed.sequences.numbering import CHAINS, ChainName, Numbered, number_antibodies
+from abag.embed.sequences.domains import IMGT_REGIONS, ChainName, position_number
+from abag.embed.sequences.numbering import CHAINS, Numbered, number_antibodies
 
 if TYPE_CHECKING:
     from abag.embed.sequences.chains import Chains

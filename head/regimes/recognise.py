@@ -31,8 +31,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from abag.core.arrays import Bools, Floats, Ints
-from abag.embed.sequences.domains import position_number
-from abag.embed.sequences.numbering import CHAINS, ChainName, Numbered, number_antibodies
+from abag.embed.sequences.domains import ChainName, position_number
+from abag.embed.sequences.numbering import CHAINS, Numbered, number_antibodies
 from abag.head.regimes.clusters import CLONE_HEAVY, CLONE_LOOP, FIRST, LAST
 from abag.head.regimes.library import GAP, SeenMutations, align, mix
 from abag.head.regimes.regimes import REGIMES, Regime

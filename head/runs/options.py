@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from abag.core.options import EncoderOptions, option
-from abag.embed.sequences.options import ColumnOptions, TableOptions
+from abag.embed.sequences.options import ColumnOptions, SkippedOptions, TableOptions
 from abag.head.data.label_options import LabelOptions
 
 
@@ -36,7 +36,7 @@ class EvaluateOptions(ColumnOptions, group="Data"):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlanOptions(LabelOptions, TableOptions, EncoderOptions, group="Hardware"):
+class PlanOptions(LabelOptions, SkippedOptions, TableOptions, EncoderOptions, group="Hardware"):
     """All options of ``plan``."""
 
     price_per_hour: float | None = option(

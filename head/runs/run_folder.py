@@ -76,15 +76,18 @@ def read_inputs(
         If the table, a label or the store is invalid, or the store lacks a sequence.
     """
     opened = open_store(store)
-    read = read_pairs(table, config)
+    reading = replace(config, bad_rows="skip")  # bad rows are refused with those of bad labels
+    read = read_pairs(table, reading)
     region = config.antibody_region
     if region == "as-given" and not _has_antibodies(opened, read):
-        cut = read_pairs(table, replace(config, antibody_region="fv"))
+        cut = read_pairs(table, replace(reading, antibody_region="fv"))
         if _has_antibodies(opened, cut):
             say("antibodies: cut to their variable domains, as in the store (--antibody-region fv)")
             read, region = cut, "fv"
-    pairs = label_pairs(read, config)
+    pairs = label_pairs(read, config, refuse_sequences=config.bad_rows == "error")
     report_counts(pairs)
+    if config.skipped is not None:
+        pairs.table.skipped.write(Path(config.skipped))
     for problem in label_sense(pairs.table, config.label)[1]:
         say(f"{pairs.table.source}: {problem}")
     path = run and run / "config.json"

@@ -1,0 +1,334 @@
+"""Tables as people and publications write them: read, or refused with what reads them."""
+
+import json
+import re
+import shlex
+
+import numpy as np
+import pandas as pd
+import pytest
+from click.testing import CliRunner
+from trastuzumab import HEAVY, LIGHT
+
+import abag
+from abag import AbagError
+from abag.cli import main
+from abag.embed.sequences.options import TableOptions
+from abag.embed.sequences.pairs import read_pairs
+from abag.head.data.demo import demo_table
+from abag.head.data.label_options import LabelOptions
+from abag.head.data.label_units import BadLabel
+from abag.head.data.labels import label_pairs
+from abag.head.plan import plan
+
+AG = "KVFGRCELAAAMKRHGLDNYRGYSLGNWVCAAKFESNFNTQATNRNTDGSTDYG"
+COMPOSITION = dict.fromkeys(("antibody_encoder", "antigen_encoder"), "composition")
+
+
+def mutants(parent, n=12):
+    return [f"{parent[:30]}{'ACDEFGHIKLMNPQRSTVWY'[i]}{parent[31:]}" for i in range(n)]
+
+
+HEAVIES, LIGHTS = mutants(HEAVY), mutants(LIGHT)
+PKD = np.linspace(6, 9.5, 12)
+
+
+def arguments(message):
+    """Return the options that a message says to add, as keyword arguments of `plan`."""
+    options = re.findall(r"--(column|label) ('[^']+'|[^\s',.]+)", message)
+    columns = [shlex.split(text)[0].split("=", 1) for name, text in options if name == "column"]
+    labels = [text for name, text in options if name == "label"]
+    columns = {role: name for role, name in columns if name != "NAME"}
+    return {"columns": columns} | ({"label": labels[-1]} if labels else {})
+
+
+def test_bad_sequences_and_labels_of_a_table_are_listed_at_once_with_their_rows(tmp_path):
+    table = pd.DataFrame({"heavy": HEAVIES, "light": LIGHTS, "antigen": AG, "pKd": PKD.astype(str)})
+    abag.embed_table(table, tmp_path / "store", **COMPOSITION)
+    table.loc[1, "heavy"] = "EVQ*"
+    table.loc[4, "antigen"] = ""
+    table.loc[7, "pKd"] = "n.d."
+    table.loc[9, "pKd"] = "7,5"
+    table.to_csv(tmp_path / "t.csv", index=False)
+    table.to_excel(tmp_path / "t.xlsx", index=False)
+    for name in ("t.csv", "t.xlsx"):
+        for read in (abag.plan, lambda path: abag.fit(path, tmp_path / "store", tmp_path / "run")):
+            with pytest.raises(AbagError) as caught:
+                read(tmp_path / name)
+            head, *rows = str(caught.value).split("\n  ")
+            assert head == (
+                f"{name}: 4 rows are bad; expected valid sequences and labels. Fix them, or skip "
+                'them with bad_rows="skip".'
+            )
+            assert [row.partition(",")[0] for row in rows] == ["row 3", "row 6", "row 9", "row 11"]
+            assert "'7,5' is not a valid label" in rows[3]
+            assert "Write numbers without commas" in rows[3]
+
+
+def test_more_than_twenty_bad_rows_are_counted():
+    table = pd.DataFrame({"heavy": ["E*"] * 25 + HEAVIES, "antigen": AG})
+    with pytest.raises(AbagError) as caught:
+        read_pairs(table)
+    _, same, more = str(caught.value).split("\n  ")
+    assert same.startswith("rows 1, 2, 3, 4, ")
+    assert ", 19, 20, column 'heavy': character '*'" in same
+    assert more == "and 5 more"
+
+
+def test_bad_rows_of_later_chunks_are_listed_too(tmp_path):
+    table = demo_table().head(60).drop(columns="pKd")
+    table.loc[[3, 50], "heavy"] = "E*"
+    table.to_csv(tmp_path / "t.csv", index=False)
+    with pytest.MonkeyPatch.context() as patch:
+        from abag.embed.sequences.tables import read_table_chunks
+
+        patch.setitem(read_table_chunks.__kwdefaults__, "rows", 20)
+        with pytest.raises(AbagError, match=r"(?s)2 rows are bad.*rows 5, 52, column"):
+            abag.embed_table(tmp_path / "t.csv", tmp_path / "store", **COMPOSITION)
+    assert not (tmp_path / "store").exists()
+
+
+def test_plan_and_fit_list_the_rows_that_they_skip(tmp_path):
+    table = demo_table().head(80)
+    table["pKd"] = table["pKd"].astype(object)
+    table.loc[2, "heavy"], table.loc[5, "pKd"] = "E*", "x"
+    table.to_csv(tmp_path / "t.csv", index=False)
+    skip = {"bad_rows": "skip"}
+    abag.embed_table(tmp_path / "t.csv", tmp_path / "store", **COMPOSITION, **skip)
+    plan(tmp_path / "t.csv", skipped=tmp_path / "plan.csv", **skip)
+    abag.fit(
+        tmp_path / "t.csv", tmp_path / "store", tmp_path / "run", split="random", epochs=1,
+        report=False, skipped=tmp_path / "fit.csv", **skip,
+    )  # fmt: skip
+    found = pd.read_csv(tmp_path / "plan.csv")
+    assert found["row"].tolist() == [4, 7]
+    assert found["reason"].tolist() == ["unknown residue", "invalid label"]
+    assert (tmp_path / "fit.csv").read_text() == (tmp_path / "plan.csv").read_text()
+    with pytest.raises(AbagError, match="--skipped: no row is skipped"):
+        plan(tmp_path / "t.csv", skipped=tmp_path / "plan.csv")
+
+
+BAD_TABLES = {
+    "classes": {"pKd": np.arange(12) % 2},
+    "a unit": {"pKd": 10.0 ** (9 - PKD) * 100},
+    "constant labels": {"pKd": 7.0},
+    "bounds alone": {"pKd": [f"<{y:.2f}" for y in PKD - np.arange(12) % 3]},
+    "no number": {"pKd": "high"},
+    "one bad label": {"pKd": [*PKD[:-1], "x"]},
+    "types": {"pKd": PKD, "affinity_type": ["kd", "ic50"] * 6},
+    "two labels": {"pKd": PKD, "pkd_value": PKD},
+    "two units": {"kd_nM": 10 ** (9 - PKD), "IC50_nM": 10 ** (9 - PKD)},
+    "no unit": {"Kd": 10 ** (9 - PKD)},
+    "a bad sequence": {"pKd": PKD, "heavy": [*HEAVIES[:-1], "E*"]},
+}
+
+
+@pytest.mark.parametrize("name", BAD_TABLES)
+def test_plan_exits_with_1_on_what_fit_refuses_and_says_the_same(tmp_path, name):
+    table = pd.DataFrame({"heavy": HEAVIES, "light": LIGHTS, "antigen": AG})
+    table.assign(**BAD_TABLES[name]).to_csv(tmp_path / "t.csv", index=False)
+    path = str(tmp_path / "t.csv")
+    table.to_csv(tmp_path / "good.csv", index=False)
+    abag.embed_table(tmp_path / "good.csv", tmp_path / "store", **COMPOSITION)
+    fitted = ["fit", path, "--store", str(tmp_path / "store"), "--run", str(tmp_path / "run")]
+    refused = CliRunner().invoke(main, fitted)
+    planned = CliRunner().invoke(main, ["plan", path])
+    assert (refused.exit_code, planned.exit_code) == (1, 1), (refused.output, planned.output)
+    said = refused.stderr.split("Error: ", 1)[1].strip()
+    assert said.split(".")[0].split("training labels")[0] in planned.output
+
+
+def test_plan_of_a_table_for_prediction_is_no_error(tmp_path):
+    pd.DataFrame({"heavy": HEAVIES, "antigen": AG}).to_csv(tmp_path / "t.csv", index=False)
+    result = CliRunner().invoke(main, ["plan", str(tmp_path / "t.csv"), "--json"])
+    assert result.exit_code == 0
+    assert json.loads(result.stdout)["refused"] == ""
+
+
+def test_plan_and_fit_say_the_same_of_the_labels(tmp_path):
+    table = demo_table()
+    antigens = pd.factorize(table["antigen"])[0]
+    table["pKd"] = 6 + antigens % 5 + np.linspace(0, 1, len(table))
+    table = pd.concat([table, table.head(40).assign(pKd=lambda t: t["pKd"] + 0.9)])
+    table.to_csv(tmp_path / "t.csv", index=False)
+    abag.embed_table(tmp_path / "t.csv", tmp_path / "store", **COMPOSITION)
+    run = tmp_path / "run"
+    fitted = abag.fit(
+        tmp_path / "t.csv", tmp_path / "store", run, split="random", epochs=1, report=False
+    )
+    share = [line for line in plan(tmp_path / "t.csv")["problems"] if "alone explains" in line]
+    assert share
+    assert set(share) <= set(fitted["warnings"])
+
+
+@pytest.mark.parametrize(
+    ("name", "unit"),
+    [("Kd [nM]", "kd_nm"), ("KD (nM)", "kd_nm"), ("kd_nM", "kd_nm"), ("KD(M)", "kd_m"),
+     ("IC50 [ug/mL]", "ug_ml"), ("delta_g", "dg_kcal"), ("log10 Kd (M)", "log10_kd_m")],
+)  # fmt: skip
+def test_a_column_that_names_its_unit_is_the_label(name, unit):
+    from abag.head.data.label_units import TO_PKD
+
+    values = {
+        "kd_nm": 10 ** (9 - PKD), "kd_m": 10**-PKD, "ug_ml": 1.5e8 * 10**-PKD,
+        "dg_kcal": -1.3642 * PKD, "log10_kd_m": -PKD,
+    }[unit]  # fmt: skip
+    np.testing.assert_allclose(TO_PKD[unit](values), PKD, atol=1e-3)
+    table = pd.DataFrame({"heavy": HEAVIES, "antigen": AG, name: values})
+    for options in (TableOptions(), TableOptions(columns={"pkd": name})):
+        pairs = label_pairs(read_pairs(table, options))
+        np.testing.assert_allclose(np.sort(pairs.pkd), PKD, atol=1e-3)
+        assert pairs.unit == unit
+    found = plan(table)
+    assert f"labels: {name!r} read as {unit}, lower is stronger" in found["sense"]
+    assert found["refused"] == ""
+
+
+@pytest.mark.parametrize("name", ["alphaseq_affinity", "Pred_affinity"])
+def test_columns_of_alphaseq_are_answered_with_their_unit(name):
+    table = pd.DataFrame({"heavy": HEAVIES, "antigen": AG, name: 9 - PKD})
+    hint = f"{name!r} is log10 of Kd in nM, lower is stronger: use --column pkd={name} --label"
+    assert f"{hint} log10_kd_nm." in plan(table)["refused"]
+
+
+def test_a_range_of_labels_refuses_rows_outside_or_skips_them():
+    table = pd.DataFrame({"heavy": HEAVIES, "antigen": AG, "Kd [nM]": 10 ** (9 - PKD)})
+    with pytest.raises(BadLabel, match=r"(?s)2 rows are bad.*row 1, .* is pKd 6; expected 6.5 to"):
+        label_pairs(read_pairs(table), LabelOptions(label_range="6.5:14"))
+    pairs = label_pairs(read_pairs(table), LabelOptions(label_range="6.5:14", bad_rows="skip"))
+    assert pairs.pkd.min() > 6.5
+    assert pairs.counts["skipped_labels"] == 2
+    for text in ("7", "9:5", "a:b", "nan:7", "5:5"):
+        with pytest.raises(AbagError, match=r"--label-range: .* expected MIN:MAX in pKd"):
+            LabelOptions(label_range=text)
+
+
+def test_of_two_columns_for_a_chain_the_one_that_holds_sequences_is_read():
+    table = pd.DataFrame({"HC": HEAVIES, "LC": LIGHTS, "light": "kappa", "antigen": AG})
+    assert read_pairs(table).antibodies.chains == [*zip(HEAVIES, LIGHTS, strict=True)]
+    with pytest.raises(AbagError, match="fit light equally well"):
+        read_pairs(table.assign(light=LIGHTS))
+
+
+@pytest.mark.parametrize("column", ["Antigen", "Target"])
+@pytest.mark.parametrize("names", [["MIT_Target"], ["HER2", "VEGF", "SARS-CoV-2 RBD"]])
+def test_names_of_antigens_are_answered_with_the_option_for_a_sequence(column, names):
+    table = pd.DataFrame({"heavy": HEAVIES, column: (names * 12)[:12]})
+    said = f"column '{column}' holds names, such as '{names[0]}', not sequences.*--antigen SEQ"
+    with pytest.raises(AbagError, match=said):
+        read_pairs(table)
+    assert len(read_pairs(table, TableOptions(antigen=AG)).frame) == 12
+
+
+# --- headers of public tables ---------------------------------------------------------------------
+
+N = 12
+PUBLISHED = {
+    "AbRank": (
+        {
+            "Ab_name": "a", "Ag_name": "b", "IC50 [ug/mL]": 1.5e8 * 10**-PKD,
+            "Affinity_Kd [nM]": 10 ** (9 - PKD), "log(Kd_ratio)": 0.1, "log_Aff": PKD,
+            "Source": "x", "Aff_op": "=", "Ab_heavy_chain_seq": HEAVIES,
+            "Ab_light_chain_seq": LIGHTS, "Ag_seq": AG, "Ab_PDB_ID": "1abc",
+        },
+        {},
+    ),
+    "FLAb2": ({"heavy": HEAVIES, "light": LIGHTS, "fitness": PKD}, {"antigen": AG}),
+    "FLAb2, Kd": (
+        {"heavy": HEAVIES, "light": LIGHTS, "KD (nM)": 10 ** (9 - PKD), "fitness": PKD},
+        {"antigen": AG},
+    ),
+    "AlphaSeq": (
+        {
+            "mata_description": "a", "matalpha_description": "b",
+            "mata_sequence": [h + "GGGGS" * 3 + LIGHT for h in HEAVIES], "matalpha_sequence": AG,
+            "alphaseq_affinity": 9 - PKD, "alphaseq_affinity_lower_bound": 8.9 - PKD,
+            "alphaseq_affinity_upper_bound": 9.1 - PKD,
+        },
+        {},
+    ),
+    "AlphaSeq of MIT": (
+        {
+            "POI": "AAYL49_1", "Sequence": HEAVIES, "Target": "MIT_Target", "Assay": 1,
+            "Replicate": 1, "Pred_affinity": 9 - PKD, "HC": HEAVIES, "LC": LIGHTS,
+            "CDRH1": "GFNIKDTY", "CDRH2": "IYPTNGYT", "CDRH3": "SRWGGDGFYAMDY",
+        },
+        {"antigen": AG},
+    ),
+    "AbBiBench": (
+        {
+            "mutations": "A1C", "heavy_chain_seq": HEAVY, "mut_heavy_chain_seq": HEAVIES,
+            "light_chain_seq": LIGHT, "binding_score": PKD,
+        },
+        {"antigen": AG},
+    ),
+    "BioMap": (
+        {
+            "pdb": "1abc", "antibody_seq_a": HEAVIES, "antibody_seq_b": LIGHTS,
+            "antigen_seq": AG, "delta_g": -1.364 * PKD,
+        },
+        {},
+    ),
+    "BioMap, light chains first": (
+        {
+            "pdb": "1abc", "antibody_seq_a": LIGHTS, "antibody_seq_b": HEAVIES,
+            "antigen_seq": AG, "delta_g": -1.364 * PKD,
+        },
+        {},
+    ),
+    "PPB-Affinity": (
+        {
+            "Source Data Set": "SAbDab", "PDB": "1ABC", "Mutations": "", "Ligand Chains": "A",
+            "Receptor Chains": "H, L", "Ligand Name": "lysozyme", "Receptor Name": "Fab",
+            "Ligand Sequences": AG, "Receptor Sequences": [f"{h}|{LIGHT}" for h in HEAVIES],
+            "KD(M)": 10**-PKD, "Affinity Method": "SPR", "Temperature(K)": 298,
+        },
+        {},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_the_headers_of_public_tables_are_read_or_answered_with_what_reads_them(tmp_path, name):
+    cells, options = PUBLISHED[name]
+    table = pd.DataFrame(cells, index=range(N))
+    table.to_csv(tmp_path / "t.tsv", sep="\t", index=False)
+    options = dict(options)
+    for _ in range(4):  # each message names the next option
+        try:
+            found = plan(tmp_path / "t.tsv", **options)
+            message = found["refused"]
+        except AbagError as error:
+            message = str(error)
+        if not message:
+            break
+        given = arguments(message)
+        assert given["columns"], message
+        options["columns"] = options.get("columns", {}) | given.pop("columns")
+        options |= given
+    assert found["labels"]["pairs"] == N, message
+    assert found["labels"]["range"] == pytest.approx([6, 9.5], abs=0.01)
+    assert found["antibodies"]["unique"] == N
+    expected = {(h, x) for h, x in zip(HEAVIES, LIGHTS, strict=True)}
+    pairs = read_pairs(
+        tmp_path / "t.tsv",
+        TableOptions(**{k: v for k, v in options.items() if k in ("columns", "antigen")}),
+    )
+    if "light" in pairs.columns and table[pairs.columns["light"]].nunique() > 1:
+        assert set(pairs.antibodies.chains) == expected
+
+
+SABDAB = (
+    "pdb\tHchain\tLchain\tmodel\tantigen_chain\tantigen_type\tantigen_het_name\tantigen_name\t"
+    "short_header\tdate\tcompound\torganism\theavy_species\tlight_species\tantigen_species\t"
+    "authors\tresolution\tmethod\tr_free\tr_factor\tscfv\tengineered\theavy_subclass\t"
+    "light_subclass\tlight_ctype\taffinity\tdelta_g\taffinity_method\ttemperature\tpmid"
+).split("\t")
+
+
+def test_the_summary_of_sabdab_is_refused_because_it_holds_no_sequences(tmp_path):
+    row = dict.fromkeys(SABDAB, "NA") | {"pdb": "1dvf", "Hchain": "B", "Lchain": "A"}
+    row |= {"antigen_chain": "D | C", "antigen_name": "FV E5.2", "affinity": "3.0e-09"}
+    pd.DataFrame([row] * 3).to_csv(tmp_path / "t.tsv", sep="\t", index=False)
+    with pytest.raises(AbagError, match=r"no column for heavy, light or antibody.*No column holds"):
+        plan(tmp_path / "t.tsv")
