@@ -158,7 +158,7 @@ def test_bad_rows_are_refused_or_skipped_and_reported(case):
         run_evaluate(case, table=table)
     summary, said = run_evaluate(case, table=table, bad_rows="skip")
     assert summary["table"]["pairs"] == len(table) - 2
-    assert "1 bad row skipped" in said[0]
+    assert "2 bad rows skipped (1 unsure domains in 1 antibody, 1 invalid label" in said[0]
     table = table.drop(4).assign(pkd_predicted=8.0)
     with pytest.raises(UnsureDomains):
         run_evaluate(case, predictions=table)
