@@ -116,12 +116,10 @@ def fit(table: Path, store: Path, run: Path, as_json: bool, verbose: bool, **opt
       abag fit pairs.csv --store store --run runs/first
     """
     from abag.head.fit import fit as fit_head
-    from abag.head.runs.summary import describe_fit, describe_scores
+    from abag.head.runs.summary import describe_fit
 
     with reporting(details=verbose):
         summary = fit_head(table, store, run, progress=True, verbose=verbose, **options)
-    if verbose and not as_json:
-        click.echo(describe_scores(summary) + "\n")
     _print(summary, as_json, describe_fit)
 
 

@@ -185,7 +185,7 @@ def measure(table, config, seed=0):
     def fitted(split, **options):
         rows = split.rows(TRAIN)
         training = TrainingRows(pairs, vectors, rows, inner_folds(split.group[rows]))
-        return fit_closed_forms(training, config, "fold", **options)
+        return fit_closed_forms(training, config, **options)
 
     measured = RegimesOfTable(PairGroups(pairs, config, None), seed).measured()
     parts = None

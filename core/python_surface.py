@@ -194,15 +194,17 @@ class Summary(dict[str, Any]):
         super().__init__(values)
         self._describe, self._spelled = describe, spelled
 
-    def __repr__(self) -> str:
+    def _lines(self) -> list[str]:
         found: Any = self._describe(dict(self))
         lines = found.splitlines() if isinstance(found, str) else list(found)
-        keys = f"keys: {', '.join(self)}"
-        return shorten([self._spelled(line) for line in lines if line], keys)
+        return [self._spelled(line) for line in lines if line]
+
+    def __repr__(self) -> str:
+        return shorten(self._lines(), f"keys: {', '.join(self)}")
 
     def _repr_html_(self) -> str:
         if "report" not in self:
-            return as_html(repr(self))
+            return as_html("\n".join([*self._lines(), f"keys: {', '.join(self)}"]))
         page = html.escape(Path(self["report"]).read_text(encoding="utf-8"))
         # a frame keeps the styles and scripts of the page apart from those of the notebook
         return f'<iframe srcdoc="{page}" width="100%" height="900" style="border: 0"></iframe>'

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import shutil
 import time
+from collections import Counter
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextvars import copy_context
 from dataclasses import replace
@@ -25,7 +26,7 @@ from threadpoolctl import threadpool_limits
 
 from abag.core.cores import SMALL_FOLD_PAIRS, count_cores, count_threads
 from abag.core.files import FolderBusy, only_writer
-from abag.core.messages import bar, detail, reporting, say
+from abag.core.messages import bar, counted, detail, reporting, say
 from abag.core.options import BadOption
 from abag.head.data.labels import NothingToLearn
 from abag.head.models.baselines import (
@@ -230,8 +231,7 @@ def fit_folds(
 
     def fit_and_predict(i: int) -> None:
         with matrix_threads(n_training):
-            name = fold_name(splits[i])
-            fitted[i] = fit_closed_forms(rows[i], config, name, compared=with_baselines)
+            fitted[i] = fit_closed_forms(rows[i], config, compared=with_baselines)
             if with_baselines:
                 inputs = BaselineInputs(rows[i], splits[i], residues)
                 fitted[i].predicted |= predict_baselines(inputs)
@@ -243,6 +243,8 @@ def fit_folds(
     run_tasks(tasks, threads, title)
     for i, heads in trained.items():
         add_networks(fitted[i], heads, config)
+    for note, folds in Counter(n for i in range(len(splits)) for n in fitted[i].notes).items():
+        detail(f"{counted(folds, 'fold')}: {note}")
     return [fitted[i] for i in range(len(splits))]
 
 

@@ -128,7 +128,7 @@ def test_a_fit_warns_that_its_scores_describe_the_exact_rows_only(case, tmp_path
     assert regime["metrics"]["head"]["beyond_bound"] == pytest.approx(beyond)
     assert regime["metrics"]["head"]["n_censored"] == len(censored)
     assert regime["n"] == len(found) - len(censored)
-    (line,) = [line for line in summary["warnings"] if "describe the other pairs only" in line]
+    (line,) = [line for line in summary["warnings"] if "are those of the other pairs" in line]
     assert f"{len(censored)} of {len(found)} labels are censored" in line
 
 

@@ -35,7 +35,7 @@ def at(tmp_path_factory):
     ("file", "change", "says"),
     [
         ("config", {"format": "abag-run 2"}, "format 'abag-run 2' is not supported; this abag rea"),
-        ("config", {"epochs": ...}, "lacks epochs. Copy the whole run folder again."),
+        ("config", {"epochs": ...}, "epochs is missing. Copy the whole run folder again."),
         ("summary", {"regimes": ...}, "regimes is missing. Copy the whole run folder again."),
     ],
 )

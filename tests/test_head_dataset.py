@@ -123,5 +123,8 @@ def test_a_store_makes_the_dataset_too(store, table, data):
     found = open_store(store).dataset(table)
     assert np.array_equal(found.y, data.y)
     assert repr(found).splitlines()[0] == "PairDataset: 120 pairs of table"
-    assert found._repr_html_().startswith("<pre>PairDataset")
+    shown = found._repr_html_()
+    assert shown.startswith("<pre>PairDataset")
+    assert " pKd" in shown
+    assert "<table" in shown  # the first pairs
     assert found.options == DatasetOptions()

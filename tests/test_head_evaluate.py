@@ -130,7 +130,7 @@ def variants(texts, at=7):
 def test_pairs_in_the_training_set_are_counted(case, name):
     both = pd.concat([case.frame, case.new], ignore_index=True)
     found, said = run_evaluate(case, name, table=both)
-    assert "say nothing about new pairs" in said[-1]
+    assert "are optimistic" in said[-1]
     counted = found["table"]["in_training"]
     assert counted["pair"] == len(case.frame)
     assert counted["antibody"] == len(case.frame)
@@ -166,8 +166,21 @@ def test_bad_rows_are_refused_or_skipped_and_reported(case):
         run_evaluate(case, predictions=table, bad_rows="skip")
 
 
-def test_a_table_without_vectors_is_refused_with_what_to_do(case):
-    with pytest.raises(abag.AbagError, match=r"5 of 5 antibody .* abag embed"):
+def test_sequences_of_a_table_that_the_store_lacks_are_encoded_first(tmp_path):
+    encoders = {"antibody_encoder": "composition", "antigen_encoder": "composition"}
+    frame = pairs_table(30, seed=0)
+    abag.embed_table(frame, tmp_path / "store", **encoders)
+    abag.fit(frame, tmp_path / "store", tmp_path / "run", **QUICK)
+    said = []
+    found = evaluate(tmp_path / "run", table=pairs_table(5, seed=2), say=said.append)
+    assert found["table"]["pairs"] == 30
+    assert "5 antibodies and 6 antigens have no vector yet" in "\n".join(said)
+    stored = abag.open_store(tmp_path / "store").folder("antibody", "composition").keys()
+    assert sum(map(len, stored)) == 35
+
+
+def test_a_table_whose_encoder_is_unknown_is_refused(case):
+    with pytest.raises(abag.AbagError, match="drawn"):
         run_evaluate(case, table=pairs_table(5, seed=2))
 
 
@@ -208,7 +221,7 @@ def test_different_predictions_of_a_pair_are_refused_but_repeated_rows_are_not(c
     run_evaluate(case, predictions=repeated)
     repeated.loc[0, "pkd_predicted"] += 1
     with pytest.raises(
-        PredictionsMismatch, match=r"more than one prediction for the same pair \(1 extra rows\)"
+        PredictionsMismatch, match=r"more than one prediction for the same pair \(1 extra row\)"
     ):
         run_evaluate(case, predictions=repeated)
 
@@ -220,7 +233,7 @@ def test_different_predictions_of_a_pair_are_refused_but_repeated_rows_are_not(c
 def test_an_invalid_prediction_is_refused_with_its_row(case, value, shown):
     theirs = own_predictions(case).astype({"pkd_predicted": object})
     theirs.loc[1, "pkd_predicted"] = value
-    message = f"row 2, column pkd_predicted: {shown} is not a valid prediction.*1 such rows"
+    message = f"row 2, column pkd_predicted: {shown} is not a valid prediction.*1 such row"
     with pytest.raises(PredictionsMismatch, match=message):
         run_evaluate(case, predictions=theirs)
 
@@ -269,7 +282,10 @@ def test_another_table_is_scored_by_the_regimes_of_its_pairs(case):
     assert table["regimes"][0]["rmse"] == pytest.approx(rmse, rel=1e-4)
     assert table["metrics"]["rmse"] == pytest.approx(rmse, rel=1e-4)
     assert table["bias"] == pytest.approx(np.mean(predicted - case.new["pKd"]), rel=1e-3)
-    assert "new antibodies, known antigens" in describe_scores(found)
+    lines = describe_scores(found).split("\n")
+    assert lines[0].endswith(":")  # the table comes first
+    assert "30 pairs outside training data" in "\n".join(lines)
+    assert f"{found['run']}, cross-validated:" in lines
     assert any("0 of 30 pairs are training pairs" in text for text in said)
 
 
@@ -279,7 +295,7 @@ def test_the_predictions_of_the_run_are_indistinguishable_from_the_head(case, na
     theirs, ours = found["predictions"]["regimes"], found["regimes"]
     assert [one["rmse"] for one in theirs] == pytest.approx([one["rmse"] for one in ours])
     (verdict,) = found["predictions"]["verdicts"]
-    assert "the head is statistically indistinguishable from" in verdict
+    assert "the run is statistically indistinguishable from" in verdict
     assert verdict in said
 
 
@@ -288,4 +304,4 @@ def test_perfect_predictions_are_better_than_the_head(case):
     perfect = perfect.merge(case.frame.rename(columns={"pKd": "pkd_predicted"}))
     found, _ = run_evaluate(case, predictions=perfect)
     assert found["predictions"]["regimes"][0]["rmse"] == pytest.approx(0, abs=1e-9)
-    assert "the head is worse than" in found["predictions"]["verdicts"][0]
+    assert "the run is worse than" in found["predictions"]["verdicts"][0]

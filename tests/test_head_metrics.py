@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from abag.core.options import BadOption
-from abag.head.evaluation import ranking
+from abag.head.evaluation import ranking, regime_scores
 from abag.head.evaluation.metrics import (
     METRICS,
     MeasuredRows,
@@ -27,10 +27,7 @@ from abag.head.evaluation.metrics import (
 )
 from abag.head.evaluation.ranking import (
     MIN_ROWS_PER_ANTIGEN,
-    SCOPES,
-    ClusterPairs,
     KnownOrder,
-    ordered_by_cluster,
     spearman,
     spearman_by_group,
 )
@@ -83,29 +80,21 @@ def test_correlations_and_errors_equal_scipy_on_tied_values():
 
 
 @settings(deadline=None)
-@given(columns(TIED, TIED, *[st.integers(0, 2)] * 3, min_size=1))
+@given(columns(TIED, TIED, st.integers(0, 2), min_size=1))
 def test_accuracy_on_confident_pairs_equals_a_count_of_all_pairs(drawn):
-    y, p, antigen, *clusters = drawn
+    y, p, antigen = drawn
     y = 7 + 0.5 * y
-    counts = dict.fromkeys(SCOPES, (0.0, 0))
+    counts = {"pair_accuracy": [], "pair_accuracy_within_antigen": []}
     for i in range(len(y)):
-        for j in range(len(y)):
-            same = [group[i] == group[j] for group in (antigen, *clusters)]
-            counted = [True, same[0], same[1] and same[2], not (same[1] or same[2])]
-            for name, counts_here in zip(SCOPES, counted, strict=True):
-                if counts_here and y[j] - y[i] >= 1:
-                    hit = (float(p[j] > p[i]) + float(p[j] >= p[i])) / 2
-                    counts[name] = counts[name][0] + hit, counts[name][1] + 1
-    found = score(y, p, antigen, 0, ClusterPairs(*clusters))
-    assert found["confident_pairs"] == counts["pair_accuracy"][1]
-    for name, (hits, pairs) in counts.items():
-        assert found[name] == (pytest.approx(hits / pairs) if pairs else None)
-        one_cluster = np.zeros(len(y), np.int64)
-        sums = ordered_by_cluster(name, y, p, antigen, ClusterPairs(*clusters), one_cluster)
-        assert [float(x[0, 0]) for x in sums] == [hits, pairs]
-    unknown = score(y, p, antigen)
-    assert unknown["pair_accuracy"] == found["pair_accuracy"]
-    assert unknown["pair_accuracy_variants"] is unknown["pair_accuracy_unrelated"] is None
+        for j in np.flatnonzero(y - y[i] >= 1):
+            hit = (float(p[j] > p[i]) + float(p[j] >= p[i])) / 2
+            counts["pair_accuracy"].append(hit)
+            if antigen[i] == antigen[j]:
+                counts["pair_accuracy_within_antigen"].append(hit)
+    found = score(y, p, antigen)
+    assert found["confident_pairs"] == len(counts["pair_accuracy"])
+    for name, hits in counts.items():
+        assert found[name] == (pytest.approx(np.mean(hits)) if hits else None)
 
 
 def test_the_ratio_of_spreads_and_the_enrichment_of_the_top_tenth_equal_counts_by_hand():
@@ -294,10 +283,9 @@ def test_one_metric_alone_equals_its_entry_among_all(drawn):
 @given(columns(TIED, TIED, TIED, st.integers(0, 3), st.sampled_from([-1, 0, 1]), min_size=1))
 def test_rows_that_several_models_predict_score_each_as_if_it_were_alone(drawn):
     y, first, second, antigen, censored = drawn
-    clusters = ClusterPairs(antigen % 2, antigen)
-    rows = MeasuredRows.of(y, antigen, censored, clusters)
+    rows = MeasuredRows.of(y, antigen, censored)
     for p in (first, second, first * np.nan, first):
-        assert rows.score(p) == score(y, p, antigen, censored, clusters)
+        assert rows.score(p) == score(y, p, antigen, censored)
 
 
 def test_an_undefined_score_is_never_better():
@@ -305,3 +293,48 @@ def test_an_undefined_score_is_never_better():
     assert not is_better("rmse", None, None)
     assert is_better("rmse", 1.0, 2.0)
     assert is_better("spearman", 0.3, 0.2)
+
+
+# ---- regimes -------------------------------------------------------------------------------------
+
+
+def regime(predicted, pkd, group=None):
+    n = len(pkd)
+    groups = [np.arange(n) if group is None else group]
+    tested = regime_scores.TestedPairs(
+        np.arange(n), pkd, np.zeros(n, int), np.zeros(n, int), groups
+    )
+    mean, inside = np.full(n, pkd.mean()), (abs(predicted - pkd) < 1).astype(float)
+    return regime_scores.score_regime("known", "known", tested, predicted, mean, {}, inside)
+
+
+def test_every_score_of_a_regime_has_the_interval_of_its_groups():
+    rng = np.random.default_rng(0)
+    pkd = 8 + rng.normal(size=400)
+    predicted = pkd + rng.normal(size=400) * 0.7
+    found = regime(predicted, pkd)
+    square = (pkd - predicted) ** 2
+    error = stats.t.ppf(0.975, 399) * square.std() / 20
+    wanted = np.sqrt([square.mean() - error, square.mean() + error])
+    assert found["intervals"]["rmse"] == pytest.approx(wanted, rel=1e-2)
+    drawn = rng.integers(400, size=(2000, 400))
+    r2 = 1 - square[drawn].sum(axis=1) / ((pkd - pkd.mean()) ** 2)[drawn].sum(axis=1)
+    assert found["intervals"]["r2"] == pytest.approx(np.quantile(r2, [0.025, 0.975]), abs=0.02)
+    low, high = found["intervals"]["coverage"]
+    assert low < found["coverage"] < high <= 1
+    wide = regime(predicted, pkd, np.arange(400) // 20)["intervals"]["rmse"]
+    assert wide[0] < found["rmse"] < wide[1]
+    assert regime(predicted, pkd, np.arange(400) // 200)["intervals"]["rmse"] is None
+
+
+def test_an_anticorrelation_is_worse_than_chance():
+    pkd = 8 + np.random.default_rng(0).normal(size=100)
+    assert "ranking within antigens is worse than chance" in regime(16 - pkd, pkd)["sentence"]
+    assert "errors are larger than those of the mean" in regime(16 - pkd, pkd)["sentence"]
+
+
+def test_the_table_of_regimes_names_the_unit_of_the_labels():
+    pkd = 8 + np.random.default_rng(0).normal(size=100)
+    head, row = regime_scores.describe_regimes([regime(pkd, pkd)], "pIC50")
+    assert "RMSE (pIC50)" in head
+    assert len(head) == len(row) == len(regime_scores.columns("pIC50")) + 1

@@ -72,7 +72,7 @@ def test_a_run_that_moved_away_from_its_store_has_no_map(run):
     gone = {"store": str(run / "gone"), "store_from_run": "gone"}
     (run / "config.json").write_text(json.dumps(config | gone))
     found = report(run, say=lambda _text: None)
-    assert found["left_out"] == ["the map of the vectors: the store of the run is not there"]
+    assert found["left_out"] == ["the map of the vectors: the store of the run does not exist"]
     assert '"map":{"pair":[]' in (run / "report.html").read_text()
 
 

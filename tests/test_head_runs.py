@@ -1,5 +1,7 @@
 """`runs`: comparing finished runs, and the progress of one that is training."""
 
+import errno
+import fcntl
 import json
 import os
 import subprocess
@@ -13,6 +15,7 @@ import pytest
 from drawn import add_vectors
 
 import abag
+from abag.core.files import only_writer
 from abag.head.runs.compare import NoRuns, describe_runs, read_progress, runs
 
 RESIDUES = list("ACDEFGHIKLMNPQRSTVWY")
@@ -46,9 +49,10 @@ def named(found, name):
 
 def test_runs_are_found_at_any_depth_and_only_differing_options_are_listed(case):
     found = case.found
-    assert [one["run"] for one in found["runs"]] == [
-        str(case.runs / name) for name in ("a", "deep/b", "folds", "other")
-    ]
+    runs = [one["run"] for one in found["runs"]]
+    assert set(runs) == {str(case.runs / name) for name in ("a", "deep/b", "folds", "other")}
+    errors = [one["regimes"][0]["rmse"] for one in found["runs"]]
+    assert errors == sorted(errors)
     assert set(found["differences"]) == {"lr", "seed", "split_seed", "folds"}
     assert found["differences"]["lr"][str(case.runs / "deep/b")] == 0.01
     assert json.loads(json.dumps(found)) == found
@@ -76,11 +80,15 @@ def test_a_run_with_another_label_is_not_compared(case, tmp_path):
 
 
 def test_the_text_shows_runs_differences_and_verdicts(case):
-    text = "\n".join(describe_runs(case.found))
+    lines = describe_runs(case.found)
+    text = "\n".join(lines)
     assert "deep/b" in text
     assert str(case.runs) not in text
     assert "lr" in text
-    assert "known antibodies, known antigens" in text
+    assert lines[0] == "known antibodies, known antigens:"
+    assert "RMSE (pKd)" in lines[1]
+    assert sum("no significant differences" in line for line in lines) == 1
+    assert "not compared, because no other run has the same test rows: " in text
 
 
 @pytest.mark.parametrize("what", ["nothing", "empty", "a file"])
@@ -138,7 +146,8 @@ def test_progress_speed_and_time_left_come_from_the_log(half, monkeypatch):
     monkeypatch.setattr("abag.head.runs.compare.RECENT_SECONDS", 39)
     now = time.time() + 60
     os.utime(half / "checkpoints" / "latest", (now - 30, now - 30))
-    found = read_progress(half, CONFIG, now)
+    with only_writer(half):
+        found = read_progress(half, CONFIG, now)
     assert (found["state"], found["step"], found["steps"]) == ("training", 501, 1000)
     assert found["steps_per_s"] == 5
     assert found["seconds_left"] == pytest.approx(499 / 5, abs=0.1)
@@ -146,16 +155,26 @@ def test_progress_speed_and_time_left_come_from_the_log(half, monkeypatch):
     assert found["checkpoint_s_ago"] == pytest.approx(30, abs=0.2)
 
 
-def test_a_run_that_wrote_nothing_for_minutes_counts_as_stopped(half):
-    found = read_progress(half, CONFIG, time.time() + 1000)
+def test_a_run_that_no_process_writes_counts_as_stopped_at_once(half):
+    found = read_progress(half, CONFIG)
     assert found["state"] == "stopped"
-    lines = describe_runs({"runs": [{"run": "r", **found}], "comparisons": [], "differences": {}})
+    lines = describe_runs({"runs": [found], "comparisons": [], "differences": {}})
     assert "run abag fit again to resume" in "\n".join(lines)
+
+
+def test_without_locks_a_run_that_wrote_nothing_for_minutes_counts_as_stopped(half, monkeypatch):
+    def refuse(*_):
+        raise OSError(errno.ENOLCK, "no locks")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    assert read_progress(half, CONFIG)["state"] == "training"
+    assert read_progress(half, CONFIG, time.time() + 1000)["state"] == "stopped"
 
 
 def test_a_run_with_only_a_configuration_is_starting(tmp_path):
     (tmp_path / "config.json").write_text("{}")
-    found = read_progress(tmp_path, CONFIG)
+    with only_writer(tmp_path):
+        found = read_progress(tmp_path, CONFIG)
     assert found["state"] == "starting"
     assert found["steps"] is found["seconds_left"] is found["best"] is None
 

@@ -136,7 +136,7 @@ def test_a_finished_sweep_has_nothing_to_search_and_returns_the_same_summary(cas
     before = (done.folder / "journal.log").read_bytes()
     again, said = quick_sweep(case, done.folder, trials=40, epochs=8, seed=3)
     assert again == done.summary
-    assert any("nothing to search" in text for text in said)
+    assert any("nothing to do" in text for text in said)
     assert (done.folder / "journal.log").read_bytes() == before
 
 
@@ -263,7 +263,7 @@ def test_a_damaged_journal_is_one_line_and_left_as_it_is(case, done, tmp_path, d
     journal = tmp_path / "sweep" / "journal.log"
     damaged = damage(journal.read_bytes())
     journal.write_bytes(damaged)
-    with pytest.raises(FileDamaged, match=r"journal\.log: is damaged \(.*expected a journal"):
+    with pytest.raises(FileDamaged, match=r"journal\.log: damaged \(.*expected a journal"):
         quick_sweep(case, tmp_path / "sweep", trials=41, epochs=8, seed=3)
     assert journal.read_bytes() == damaged
 

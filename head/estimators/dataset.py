@@ -12,17 +12,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 
 from abag.core.arrays import hex_keys
 from abag.core.cache import cache_dir
-from abag.core.messages import reporting
+from abag.core.messages import counted, reporting
 from abag.core.python_surface import as_html, shorten
 from abag.embed.sequences.options import TableOptions
 from abag.embed.store.options import VectorOptions
 from abag.embed.store.store import folder_with
 from abag.head.data.label_options import LabelOptions
+from abag.head.data.label_units import quantity
 from abag.head.data.labels import read_labelled_pairs, report_counts
 from abag.head.estimators.sequence_frame import as_store
+from abag.head.evaluation.verdicts import label_problems
 from abag.head.regimes.groups import PairGroups
 from abag.head.regimes.split_methods import make_splits
 from abag.head.regimes.split_options import SplitOptions
@@ -30,7 +33,6 @@ from abag.head.regimes.split_options import SplitOptions
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    import pandas as pd
     from numpy.typing import NDArray
 
     from abag.embed.sequences.chains import Kind
@@ -39,6 +41,10 @@ if TYPE_CHECKING:
     from abag.head.data.labels import LabelledPairs
     from abag.head.estimators.torch_pairs import TorchPairs
     from abag.head.regimes.splits import Split
+
+
+LONGEST_CELL = 24
+"""Characters of a cell that a notebook shows."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,10 +150,15 @@ class PairDataset:
             pooling = self.options.vectors_of(kind)["pooling"]
             count = len(self.pairs.table.sequences[kind].keys)
             lines.append(f"{kind}: {count:,} sequences, {folder.name}, {pooling}")
-        return shorten([*lines, f"y: {self.y.min():.2f} to {self.y.max():.2f} pKd"])
+        bounds = int((self.censored != 0).sum())
+        labels = f"y: {self.y.min():.2f} to {self.y.max():.2f} {quantity(self.pairs.table, None)}"
+        lines.append(labels + f", {counted(bounds, 'bound')}" * (bounds > 0))
+        return shorten([*lines, *label_problems(self.pairs)])
 
     def _repr_html_(self) -> str:
-        return as_html(repr(self))
+        with pd.option_context("display.max_colwidth", LONGEST_CELL):
+            table = self.frame.head().to_html()
+        return as_html(repr(self)) + table
 
 
 def dataset(

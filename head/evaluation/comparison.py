@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from abag.core.arrays import Floats, Ints
 from abag.head.evaluation.metrics import MeasuredRows, Scores
-from abag.head.evaluation.ranking import MIN_ROWS_PER_ANTIGEN, ClusterPairs
+from abag.head.evaluation.ranking import MIN_ROWS_PER_ANTIGEN
 
 
 class MeasuredPairs(Protocol):
@@ -55,16 +55,4 @@ def score_rows(pairs: MeasuredPairs, predicted: Floats, rows: Ints) -> Scores:
 
 def rows_to_score(pairs: MeasuredPairs, rows: Ints) -> MeasuredRows:
     """Return rows of pairs that several models predict."""
-    return MeasuredRows.of(
-        pairs.pkd[rows],
-        antigen_groups(pairs, rows),
-        pairs.censored[rows],
-        cluster_pairs(pairs, rows),
-    )
-
-
-def cluster_pairs(pairs: MeasuredPairs, rows: Ints) -> ClusterPairs | None:
-    """Return the clusters of the sequences of some rows, if antibodies were clustered."""
-    if pairs.antibody_cluster is None:
-        return None
-    return ClusterPairs(pairs.antibody_cluster[rows], antigen_clusters(pairs)[rows])
+    return MeasuredRows.of(pairs.pkd[rows], antigen_groups(pairs, rows), pairs.censored[rows])

@@ -24,7 +24,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from abag.core.arrays import Floats, Ints
 from abag.head.evaluation.ranking import (
-    ClusterPairs,
     ConfidentPairs,
     KnownOrder,
     RanksByGroup,
@@ -68,23 +67,14 @@ class MeasuredRows:
     """Labels of the E exact rows, shape (E,)."""
     antigen: Ints
     """Antigen of each exact row, shape (E,)."""
-    clusters: ClusterPairs | None = None
-    """Clusters of the sequences of the exact rows."""
 
     @classmethod
-    def of(
-        cls,
-        pkd: ArrayLike,
-        antigen: ArrayLike,
-        censored: ArrayLike = 0,
-        clusters: ClusterPairs | None = None,
-    ) -> MeasuredRows:
+    def of(cls, pkd: ArrayLike, antigen: ArrayLike, censored: ArrayLike = 0) -> MeasuredRows:
         """Convert columns as `score` takes them."""
         y = np.asarray(pkd, np.float64)
         censoring = np.broadcast_to(np.asarray(censored, np.int8), y.shape)
         exact = censoring == 0
-        own_clusters = None if clusters is None else clusters.of(exact)
-        return cls(y, censoring, y[exact], np.asarray(antigen, np.int64)[exact], own_clusters)
+        return cls(y, censoring, y[exact], np.asarray(antigen, np.int64)[exact])
 
     def score(self, predicted: ArrayLike) -> Scores:
         """Compute what `score` does, for one of several predictions, shape (N,)."""
@@ -113,7 +103,7 @@ class MeasuredRows:
 
     @cached_property
     def confident_pairs(self) -> ConfidentPairs:
-        return ConfidentPairs(self.pkd, self.antigen, self.clusters)
+        return ConfidentPairs(self.pkd, self.antigen)
 
 
 @dataclass(frozen=True)
@@ -175,23 +165,21 @@ class Metric:
     """Name in sentences; empty: the name with spaces."""
     lower_is_better: bool = False
     headline: bool = False
-    """Compared between models with a bootstrap interval."""
+    """Logged for each validation in short, most important first."""
     in_tables: bool = False
     """Shown in tables of scores."""
     in_report: bool = False
     """Shown in the report's table, even if not in other tables."""
     selectable: bool = False
     """Can be given to ``--select``."""
-    with_interval: bool = False
-    """Reported with the bootstrap interval of the score itself, as those of the headline are."""
-    best: float | None = 1.0
-    """Score of perfect predictions, if no score is better."""
-    least: float | None = None
-    """The smallest possible score, if an interval could pass it."""
+    unit: str = ""
+    """``pKd`` where the score is in units of the labels."""
+    meaning: str = ""
+    """What it measures, for tables."""
 
 
 def headline_metrics() -> list[str]:
-    """Names of the metrics that are compared with an interval, most important first."""
+    """Names of the metrics that are shown in short, most important first."""
     return [name for name, metric in METRICS.items() if metric.headline]
 
 
@@ -208,6 +196,12 @@ def selectable_metrics() -> list[str]:
 def metric_label(name: str) -> str:
     """Name of a metric for use in sentences and table headings."""
     return METRICS[name].label or name.replace("_", " ")
+
+
+def metric_heading(name: str, quantity: str = "pKd") -> str:
+    """Name of a metric with its unit, for the labels' quantity such as pIC50."""
+    unit = METRICS[name].unit and f" ({quantity})"
+    return f"{metric_label(name)}{unit}"
 
 
 def direction(name: str) -> str:
@@ -227,7 +221,6 @@ def score(
     predicted: ArrayLike,
     antigen: ArrayLike,
     censored: ArrayLike = 0,
-    clusters: ClusterPairs | None = None,
 ) -> Scores:
     """Compute all metrics for one set of predictions, for example one fold.
 
@@ -242,15 +235,13 @@ def score(
         Number of each row's antigen.
     censored : array_like, shape=(N,), dtype=int, optional
         -1: the pKd is below ``pkd``; +1: above; 0: exact. One number applies to all rows.
-    clusters : ClusterPairs, optional
-        Clusters of the antibody and the antigen of each row.
 
     Returns
     -------
     dict
         ``n`` rows, of which ``n_censored`` are censored, and the value of each entry of `METRICS`.
     """
-    return MeasuredRows.of(pkd, antigen, censored, clusters).score(predicted)
+    return MeasuredRows.of(pkd, antigen, censored).score(predicted)
 
 
 def rmse(pkd: Floats, predicted: Floats) -> float | None:
@@ -408,7 +399,9 @@ def strong_threshold(select: str) -> float:
 METRICS: dict[str, Metric] = _Metrics({
     **_joint(
         "within_antigen", "spearman_within_antigen",
-        label="Spearman within antigen", headline=True, in_tables=True, selectable=True, least=-1.0,
+        label="Spearman within antigen", headline=True, in_tables=True, selectable=True,
+        meaning="Rank correlation of the antibodies of one antigen: the median over antigens with "
+        "at least 5 exact rows. 1 is perfect, 0 is chance.",
     ),
     **_joint(
         "within_antigen",
@@ -416,17 +409,26 @@ METRICS: dict[str, Metric] = _Metrics({
     ),
     "spearman": Metric(
         function=lambda r: pearson(r.measured.pkd_ranks, ranks(r.predicted)),
-        label="Spearman", in_tables=True, headline=True, selectable=True, least=-1.0,
+        label="Spearman", in_tables=True, headline=True, selectable=True,
+        meaning="Rank correlation of predicted and measured values. 1 is perfect, 0 is chance.",
     ),
-    "pearson": _single(pearson, label="Pearson", in_tables=True, selectable=True),
+    "pearson": _single(
+        pearson, label="Pearson", in_tables=True, selectable=True,
+        meaning="Linear correlation of predicted and measured values. 1 is perfect, 0 is chance.",
+    ),
     "rmse": _single(
         rmse, label="RMSE", in_tables=True, headline=True, selectable=True, lower_is_better=True,
-        best=0.0,
+        unit="pKd", meaning="Root of the mean squared error; large errors count most.",
     ),
     "mae": _single(
-        mae, label="MAE", in_tables=True, selectable=True, lower_is_better=True, best=0.0
+        mae, label="MAE", in_tables=True, selectable=True, lower_is_better=True, unit="pKd",
+        meaning="Mean absolute error.",
     ),
-    "r2": _single(r2, label="R2", in_tables=True),
+    "r2": _single(
+        r2, label="R2", in_tables=True,
+        meaning="Share of the variance of the test labels that is explained. 0 or less is no "
+        "better than their mean.",
+    ),
     **_joint(
         "strong_binders", "recall_at_9", "precision_at_9", "average_precision_at_9",
         selectable=True,
@@ -436,28 +438,32 @@ METRICS: dict[str, Metric] = _Metrics({
         "recall_at_9_budget", "precision_at_9_budget", "enrichment_at_9_budget",
     ),
     "spread_ratio": _single(
-        spread_ratio, in_report=True, with_interval=True, best=None, least=0.0
+        spread_ratio, in_report=True,
+        meaning="Standard deviation of the predictions relative to that of the labels. Below 1 "
+        "predictions are shrunk toward the mean.",
     ),
     "top_enrichment": _single(
-        top_enrichment, in_report=True, selectable=True, with_interval=True, best=None, least=0.0
+        top_enrichment, in_report=True, selectable=True,
+        meaning="How many times more of the strongest tenth are in the predicted tenth than by "
+        "chance.",
     ),
     **_joint(
-        "confident_pairs", "pair_accuracy",
-        in_report=True, selectable=True, with_interval=True, least=0.0,
+        "confident_pairs", "pair_accuracy", in_report=True, selectable=True,
+        meaning="Share of the pairs of rows at least 1 unit apart that are predicted in the right "
+        "order. 0.5 is chance.",
     ),
+    **_joint("confident_pairs", "pair_accuracy_within_antigen", "confident_pairs"),
     **_joint(
-        "confident_pairs",
-        "pair_accuracy_within_antigen", "pair_accuracy_variants", "pair_accuracy_unrelated",
-        with_interval=True, least=0.0,
+        "concordance", "concordance", in_report=True,
+        meaning="Share of all pairs of rows with a known order, censored ones included, that are "
+        "predicted in that order. 0.5 is chance.",
     ),
-    **_joint("confident_pairs", "confident_pairs"),
-    **_joint("concordance", "concordance", in_report=True),
     **_joint("concordance", "decidable_pairs"),
     "beyond_bound": Metric(
         function=lambda rows: beyond_bound(
             rows.measured.every_pkd, rows.every_predicted, rows.measured.censored
         ),
-        lower_is_better=True, best=0.0,
+        lower_is_better=True,
     ),
     **_joint("calibration", "calibration_slope", "calibration_intercept"),
 })  # fmt: skip

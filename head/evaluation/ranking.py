@@ -6,15 +6,13 @@ follows from the labels alone is computed once for any number of predictions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from abag.core.arrays import Bools, Floats, Ints
+from abag.core.arrays import Floats, Ints
 
 MIN_ROWS_PER_ANTIGEN = 5
 """Antigens with fewer exact rows are left out of the correlation within antigens."""
@@ -115,24 +113,6 @@ def finite(value: float | np.floating) -> float | None:
     return float(value) if np.isfinite(value) else None
 
 
-class ClusterPairs(NamedTuple):
-    """Clusters of the sequences of N rows."""
-
-    antibody: Ints
-    """(N,)"""
-    antigen: Ints
-    """(N,)"""
-
-    def of(self, rows: Bools | Ints) -> ClusterPairs:
-        """Return the clusters of some rows."""
-        return ClusterPairs(self.antibody[rows], self.antigen[rows])
-
-    @property
-    def both(self) -> Ints:
-        """Number each combination of two clusters, (N,)."""
-        return np.asarray(self.antibody * (self.antigen.max(initial=0) + 1) + self.antigen)
-
-
 class KnownOrder:
     """Pairs of N rows whose labels have a known order, counted for any number of predictions.
 
@@ -200,104 +180,29 @@ def concordance(order: KnownOrder, predicted: Floats) -> dict[str, float | int |
 
 
 class ConfidentPairs:
-    """The pairs of N rows with labels at least `CONFIDENT_PKD` apart.
+    """The pairs of N rows with labels at least `CONFIDENT_PKD` apart, also within antigens.
 
-    Pairs of one antigen are also scored separately and, if clusters are known, variants of one
-    complex (antibodies of one cluster and antigens of one cluster) and unrelated complexes
-    (neither).
-
-    Parameters
-    ----------
-    pkd : NDArray, shape=(N,), dtype=float64
-    antigen : NDArray, shape=(N,), dtype=int64
+    `pkd` and `antigen` have shape (N,).
 
     References
     ----------
     AbRank, arXiv 2506.17857: affinities compared in pairs that differ by more than a margin.
     """
 
-    def __init__(self, pkd: Floats, antigen: Ints, clusters: ClusterPairs | None = None) -> None:
-        def apart(group: Ints | None = None) -> KnownOrder:
-            return KnownOrder(pkd + CONFIDENT_PKD - ROUNDING, pkd, group)
-
-        self._every, self._within_antigen = apart(), apart(antigen)
-        self._in_clusters: list[KnownOrder] = []
-        if clusters is not None:
-            of_kinds = clusters.both, clusters.antibody, clusters.antigen
-            self._in_clusters = [apart(group) for group in of_kinds]
+    def __init__(self, pkd: Floats, antigen: Ints) -> None:
+        below = pkd + CONFIDENT_PKD - ROUNDING
+        self._orders = {
+            "": KnownOrder(below, pkd),
+            "_within_antigen": KnownOrder(below, pkd, antigen),
+        }
 
     def score(self, predicted: Floats) -> dict[str, float | int | None]:
         """Share of the pairs that are predicted in the right order; predicted ties count half."""
-
-        def count(order: KnownOrder) -> Floats:
-            return np.array([order.count_right(predicted), order.pairs])
-
-        every = count(self._every)
-        counts = {"": every, "_within_antigen": count(self._within_antigen)}
-        counts |= {"_variants": np.zeros(2), "_unrelated": np.zeros(2)}
-        if self._in_clusters:
-            variants, antibody, antigen = map(count, self._in_clusters)
-            counts["_variants"], counts["_unrelated"] = (
-                variants,
-                every - (antibody + antigen - variants),
-            )
         shares = {
-            f"pair_accuracy{n}": float(right / k) if k else None for n, (right, k) in counts.items()
+            f"pair_accuracy{name}": one.count_right(predicted) / one.pairs if one.pairs else None
+            for name, one in self._orders.items()
         }
-        return shares | {"confident_pairs": int(every[1])}
-
-
-def ordered_by_cluster(
-    scope: str,
-    pkd: Floats,
-    predicted: Floats,
-    antigen: Ints,
-    clusters: ClusterPairs | None,
-    drawn_with: Ints,
-) -> tuple[Floats, Floats]:
-    """Count the confident pairs in the right order, and all, by two clusters of N rows.
-
-    Parameters
-    ----------
-    scope : str
-        A key of `SCOPES`; the other arguments are as in `ConfidentPairs`.
-    drawn_with : NDArray, shape=(N,), dtype=int64
-        The clusters, numbered from 0 to K - 1; not those that define the scope.
-
-    Returns
-    -------
-    tuple of NDArray, shape=(K, K), dtype=float64
-    """
-    size = int(drawn_with.max(initial=-1)) + 1
-    high, low = np.nonzero(pkd[:, None] >= pkd + CONFIDENT_PKD - ROUNDING)
-    kept = SCOPES[scope](antigen, clusters, high, low)
-    high, low = high[kept], low[kept]
-    cells = drawn_with[high] * size + drawn_with[low]
-    difference = predicted[high] - predicted[low]
-    in_order = (difference > 0) / 2 + (difference >= 0) / 2
-    right, every = (np.bincount(cells, w, size**2).reshape(size, size) for w in (in_order, None))
-    return right.astype(np.float64), every.astype(np.float64)
-
-
-def _of_variants(antigen: Ints, clusters: ClusterPairs | None, i: Ints, j: Ints) -> Bools:
-    if clusters is None:
-        return np.zeros(len(i), np.bool_)
-    return np.asarray(clusters.both[i] == clusters.both[j])
-
-
-def _unrelated(antigen: Ints, clusters: ClusterPairs | None, i: Ints, j: Ints) -> Bools:
-    if clusters is None:
-        return np.zeros(len(i), np.bool_)
-    return np.asarray(np.all([of_kind[i] != of_kind[j] for of_kind in clusters], axis=0))
-
-
-SCOPES: Mapping[str, Callable[[Ints, ClusterPairs | None, Ints, Ints], Bools]] = {
-    "pair_accuracy": lambda _antigen, _clusters, i, _j: np.ones(len(i), np.bool_),
-    "pair_accuracy_within_antigen": lambda antigen, _clusters, i, j: antigen[i] == antigen[j],
-    "pair_accuracy_variants": _of_variants,
-    "pair_accuracy_unrelated": _unrelated,
-}
-"""Which pairs of rows i and j count in each score of `ConfidentPairs`."""
+        return shares | {"confident_pairs": self._orders[""].pairs}
 
 
 def _count_smaller(low: Ints, high: Ints, start: Ints, end: Ints) -> float:

@@ -24,6 +24,8 @@ from scipy.special import stdtrit
 from scipy.stats import rankdata
 
 from abag.core.arrays import Floats, Ints
+from abag.core.messages import counted
+from abag.head.evaluation.metrics import METRICS
 from abag.head.regimes.regimes import LEAST_GROUPS, LEAST_ROWS, effective_groups
 from abag.head.regimes.splits import TEST
 
@@ -39,6 +41,10 @@ FEWEST_RANKED = 3
 """Pairs of a cell below which nothing is ranked."""
 ROUNDING = 9
 """Digits of predictions that are compared: sums in another order are equal."""
+
+
+TRAIN_MEAN = "train_mean"
+INDISTINGUISHABLE = "statistically indistinguishable from"
 
 
 class Claim(NamedTuple):
@@ -114,6 +120,8 @@ class RegimeScore(TypedDict):
     rmse_of_mean: float
     best_baseline: str
     rmse_of_best: float
+    intervals: dict[str, list[float] | None]
+    """95 % intervals of these five; None where groups are too few."""
     better_than_mean: dict[str, float | None]
     """Difference of squared errors, in pKd^2; above 0 if the model is better."""
     better_than_best: dict[str, float | None]
@@ -144,10 +152,22 @@ def score_regime(
     square, of_mean = np.square(pkd - predicted), np.square(pkd - mean)
     errors = {one: np.square(pkd - found) for one, found in baselines.items()}
     errors = {one: e for one, e in errors.items() if np.isfinite(e).all()}
-    best = min(errors, key=lambda one: float(errors[one].mean())) if errors else "train_mean"
+    best = min(errors, key=lambda one: float(errors[one].mean())) if errors else TRAIN_MEAN
     of_best = errors.get(best, of_mean)
     against_mean = mean_claim(of_mean - square, tested.groups)
     against_best = mean_claim(of_best - square, tested.groups, tested.dependence)
+    r2 = float(1 - square.sum() / of_mean.sum()) if of_mean.any() else 0.0
+    # what each pair adds to a ratio of two means
+    part = r2 + ((1 - r2) * of_mean - square) / of_mean.mean() if of_mean.any() else of_mean
+    intervals = {
+        "rmse": _root_interval(square, tested.groups),
+        "r2": _interval(part, tested.groups),
+        "coverage": None,
+        "rmse_of_mean": _root_interval(of_mean, tested.groups),
+        "rmse_of_best": _root_interval(of_best, tested.groups),
+    }
+    if inside is not None and (limits := _interval(inside, tested.groups)) is not None:
+        intervals["coverage"] = [max(0.0, limits[0]), min(1.0, limits[1])]
     cells = tested.fold * (int(tested.antigen.max(initial=0)) + 1) + tested.antigen
     within, overall = (_rank_claim(tested, predicted, cell) for cell in (cells, tested.fold))
     return {
@@ -158,11 +178,12 @@ def score_regime(
         "spearman": None if overall is None else overall._asdict(),
         "spearman_within_antigen": None if within is None else within._asdict(),
         "rmse": _root(square),
-        "r2": float(1 - square.sum() / of_mean.sum()) if of_mean.any() else 0.0,
+        "r2": r2,
         "coverage": None if inside is None else float(inside.mean()),
         "rmse_of_mean": _root(of_mean),
         "best_baseline": best,
         "rmse_of_best": _root(of_best),
+        "intervals": intervals,
         "better_than_mean": against_mean._asdict(),
         "better_than_best": against_best._asdict(),
         "sentence": f"{words}: {_judge(within, overall, against_mean, against_best, best)}",
@@ -173,6 +194,16 @@ def _root(square: Floats) -> float:
     return float(np.sqrt(square.mean()))
 
 
+def _interval(value: Floats, groups: Sequence[Ints]) -> list[float] | None:
+    claim = mean_claim(value, groups)
+    return None if claim.low is None or claim.high is None else [claim.low, claim.high]
+
+
+def _root_interval(square: Floats, groups: Sequence[Ints]) -> list[float] | None:
+    limits = _interval(square, groups)
+    return limits and [float(np.sqrt(max(0.0, one))) for one in limits]
+
+
 def _judge(
     within: Claim | None, overall: Claim | None, against_mean: Claim, against_best: Claim, best: str
 ) -> str:
@@ -180,21 +211,30 @@ def _judge(
     order = "ranking cannot be judged"
     for claim, where in ((within, " within antigens"), (overall, "")):
         if claim is not None and claim.low is not None:
-            order = f"ranks{where} {'' if claim.holds else 'not '}better than chance"
+            how = "worse" if claim.fails else "better" if claim.holds else "not better"
+            order = f"ranking{where} is {how} than chance"
             break
-    values = "better than" if against_mean.holds else "not better than"
-    if against_mean.fails:
-        values = "worse than"
-    text = f"{order}, values {values} the mean"
     if not against_mean.holds:
+        how = "larger" if against_mean.fails else "not smaller"
+        return f"{order}; errors are {how} than those of the mean"
+    text = f"{order}; errors are smaller than those of the mean"
+    if best == TRAIN_MEAN:  # no other baseline
         return text
-    beside = "better than" if against_best.holds else "worse than" if against_best.fails else ""
+    how = "but not clearly smaller"
+    if against_best.holds or against_best.fails:
+        how = "and smaller" if against_best.holds else "but larger"
     name = best.replace("_", " ")
-    return f"{text}, {beside or 'not clearly better than'} the best baseline ({name})"
+    return f"{text}, {how} than those of the best baseline ({name})"
 
 
 def compare_models(
-    words: str, name: str, other: str, tested: TestedPairs, predicted: Floats, reference: Floats
+    words: str,
+    name: str,
+    other: str,
+    tested: TestedPairs,
+    predicted: Floats,
+    reference: Floats,
+    quantity: str = "pKd",
 ) -> str:
     """Say in one sentence which of two models has smaller errors in a regime."""
     square = np.square(tested.pkd - predicted)
@@ -202,9 +242,9 @@ def compare_models(
     relation = "better than" if claim.holds else "worse than" if claim.fails else ""
     rmse = _root(square), _root(np.square(tested.pkd - reference))
     return (
-        f"{words}: {name} is {relation or 'statistically indistinguishable from'} {other}: RMSE "
-        f"{rmse[0]:.3f} and {rmse[1]:.3f} pKd, {len(tested.pkd):,} tested pairs as informative as "
-        f"{claim.groups:.0f} groups."
+        f"{words}: {name} is {relation or INDISTINGUISHABLE} {other} (RMSE "
+        f"{rmse[0]:.3f} and {rmse[1]:.3f} {quantity}, {counted(len(tested.pkd), 'test pair')} in "
+        f"effectively {claim.groups:.0f} groups)"
     )
 
 
@@ -277,29 +317,63 @@ def rank_values(predicted: Floats, pkd: Floats, cell: Ints, group: Ints) -> tupl
     return value, wide
 
 
-def describe_regimes(scores: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    """Lay out scores as rows of text, the head first."""
-    ranked = ("spearman", "spearman_within_antigen")
-    rows = [
-        [
-            "", "pairs", "groups", "Spearman", "within antigen", "RMSE (pKd)", "of the mean",
-            "of the best baseline", "90 % covers",
-        ]
-    ]  # fmt: skip
+class Column(NamedTuple):
+    """A column of the table of regimes."""
+
+    label: str
+    meaning: str
+    """For those who point at it in a page."""
+
+
+def columns(quantity: str) -> list[Column]:
+    """Return the columns of the table of regimes, after the regime itself."""
+    return [
+        Column("pairs", "Different pairs that were tested."),
+        Column("groups", "Effective number of independent groups of these pairs."),
+        Column("Spearman", METRICS["spearman"].meaning),
+        Column(
+            "Spearman within antigen",
+            "Rank correlation of the antibodies of one antigen, averaged over antigens. 1 is "
+            "perfect, 0 is chance.",
+        ),
+        Column(f"RMSE ({quantity})", METRICS["rmse"].meaning),
+        Column(
+            "R2",
+            "Share of the squared error of the training mean that is avoided. 0 or less is no "
+            "better than this mean.",
+        ),
+        Column("90 % coverage", "Share of the labels within the 90 % intervals of sigma."),
+        Column(f"RMSE of mean ({quantity})", "RMSE of predicting the mean of the training labels."),
+        Column(
+            f"RMSE of best baseline ({quantity})",
+            "RMSE of the baseline with the smallest error, which is chosen after the fact.",
+        ),
+        Column("best baseline", "The baseline with the smallest error."),
+    ]
+
+
+def describe_regimes(scores: Sequence[Mapping[str, Any]], quantity: str = "pKd") -> list[list[str]]:
+    """Lay out scores as rows of text, the head first; brackets hold 95 % intervals."""
+    rows = [["", *(column.label for column in columns(quantity))]]
     for one in scores:
-        best = f"{one['rmse_of_best']:.2f} ({str(one['best_baseline']).replace('_', ' ')})"
-        covers = "-" if one["coverage"] is None else f"{one['coverage']:.0%}"
-        errors = [f"{one['rmse']:.2f}", f"{one['rmse_of_mean']:.2f}", best]
-        ranks = [_with_interval(one[name]) for name in ranked]
-        rows.append(
-            [one["words"], f"{one['n']:,}", f"{one['groups']:.0f}", *ranks, *errors, covers]
-        )
+        claims = [one["spearman"], one["spearman_within_antigen"]]
+        limits = one["intervals"]
+        cells = [
+            "-" if claim is None else _with_interval(claim["value"], [claim["low"], claim["high"]])
+            for claim in claims
+        ]
+        cells += [_with_interval(one[name], limits[name]) for name in ("rmse", "r2")]
+        covers, limit = one["coverage"], limits["coverage"]
+        cells.append("-" if covers is None else f"{covers:.0%}")
+        if covers is not None and limit is not None:
+            cells[-1] += f" [{limit[0]:.0%}, {limit[1]:.0%}]"
+        cells += [_with_interval(one[n], limits[n]) for n in ("rmse_of_mean", "rmse_of_best")]
+        cells.append(str(one["best_baseline"]).replace("_", " "))
+        rows.append([one["words"], f"{one['n']:,}", f"{one['groups']:,.0f}", *cells])
     return rows
 
 
-def _with_interval(claim: Mapping[str, float | None] | None) -> str:
-    if claim is None or claim["value"] is None:
-        return "-"
-    if claim["low"] is None or claim["high"] is None:
-        return f"{claim['value']:.2f}"
-    return f"{claim['value']:.2f} [{claim['low']:.2f}, {claim['high']:.2f}]"
+def _with_interval(value: float, limits: Sequence[float | None] | None) -> str:
+    if limits is None or limits[0] is None or limits[1] is None:
+        return f"{value:z.2f}"
+    return f"{value:z.2f} [{limits[0]:z.2f}, {limits[1]:z.2f}]"

@@ -25,9 +25,11 @@ EXPLAINED_SHARE = 0.5
 """Share of the variance from which a label is said to follow from the antigen or assay alone."""
 
 
-def warnings(pairs: LabelledPairs, measured: Sequence[MeasuredRegime]) -> list[str]:
+def warnings(
+    pairs: LabelledPairs, measured: Sequence[MeasuredRegime], quantity: str = "pKd"
+) -> list[str]:
     """Describe what limits the meaning of the scores: labels, censored rows, leaks."""
-    return [*label_problems(pairs), *_split_warnings(measured), *_censored_rows(pairs)]
+    return [*label_problems(pairs, quantity), *_split_warnings(measured), *_censored_rows(pairs)]
 
 
 def _censored_rows(pairs: LabelledPairs) -> list[str]:
@@ -36,7 +38,7 @@ def _censored_rows(pairs: LabelledPairs) -> list[str]:
         return []
     return [
         f"{censored:,} of {len(pairs):,} labels are censored: RMSE, correlations and coverage "
-        "describe the other pairs only."
+        "are those of the other pairs."
     ]
 
 
@@ -49,7 +51,7 @@ def _split_warnings(measured: Sequence[MeasuredRegime]) -> list[str]:
         leaks = total_leaks(one.splits).get("pair", {})
         tests = sum(len(split.rows(TEST)) for split in one.splits)
         if leaks.get("exact"):
-            lines.append(f"{leaks['exact']} of {tests} test rows are also in training: a leak.")
+            lines.append(f"Leak: {leaks['exact']} of {tests} test rows are also in training.")
         near = leaks.get("near", 0)
         if near and one.regime.name == "given":
             lines.append(
@@ -96,10 +98,13 @@ def summarize_labels(pairs: LabelledPairs) -> LabelSummary:
     }
 
 
-def label_problems(pairs: LabelledPairs) -> list[str]:
+def label_problems(pairs: LabelledPairs, quantity: str = "pKd") -> list[str]:
     """Describe properties of the labels that limit what a model learns or what its scores mean."""
     found, pkd = summarize_labels(pairs), pairs.pkd[pairs.censored == 0]
-    lines = [*_repeated_label(pkd, found["commonest"]), *_implausible_labels(found, len(pairs))]
+    lines = [
+        *_repeated_label(pkd, found["commonest"]),
+        *_implausible_labels(found, len(pairs), quantity),
+    ]
     groups, assay = {"antigen": pairs.antigen}, _assays(pairs)
     if assay is not None:
         groups["assay"] = assay
@@ -107,13 +112,13 @@ def label_problems(pairs: LabelledPairs) -> list[str]:
         share = explained(pkd, group[pairs.censored == 0])
         if share is not None and share >= EXPLAINED_SHARE:
             lines.append(
-                f"The {name} alone explains {share:.0%} of the labels' variance: use the metrics "
-                "within antigen, and a split that holds out antigens."
+                f"The {name} alone explains {share:.0%} of the variance of the labels: look at "
+                "metrics within antigen, and at new antigens."
             )
     if pairs.noise is not None:
         lines.append(
-            f"Replicates have a standard deviation of {pairs.noise:.2f} pKd: the error of a label "
-            "that was measured once. That of a median of several is smaller."
+            f"Replicates have a standard deviation of {pairs.noise:.2f} {quantity}: the error of a "
+            "label that was measured once. The median of several has a smaller error."
         )
     return lines
 
@@ -125,7 +130,7 @@ def _repeated_label(pkd: Floats, commonest: list[float | int] | None) -> list[st
     if n == len(pkd):
         return [f"All exact labels are {value:.3g}: there is nothing to learn."]
     start = f"{n} of {len(pkd)} exact labels equal {value:.4g}"
-    limit = "separating these rows from the others inflates the scores. If it is a detection limit,"
+    limit = "telling these rows from the others inflates the scores. If it is a detection limit,"
     if value == pkd.min():
         return [f"{start}, a floor: {limit} see --floor censor|drop."]
     if value == pkd.max():
@@ -133,18 +138,19 @@ def _repeated_label(pkd: Floats, commonest: list[float | int] | None) -> list[st
     return [f"{start}, neither the lowest nor the highest: check whether it is a default value."]
 
 
-def _implausible_labels(found: LabelSummary, rows: int) -> list[str]:
-    lines, apart = [], f"more than {CONFLICT_PKD:g} pKd apart"
+def _implausible_labels(found: LabelSummary, rows: int, quantity: str) -> list[str]:
+    lines, apart = [], f"more than {CONFLICT_PKD:g} {quantity} apart"
     if (n := found["double_logs"]) > FLOOR_SHARE * rows:
         lines.append(f"{n} labels are between 0.3 and 1.2: was the logarithm taken twice?")
     if n := found["out_of_range"]:
         what = "1 label is" if n == 1 else f"{n} labels are"
-        lines.append(f"{what} outside the usual range of pKd (2 to 14). See --label.")
+        lines.append(f"{what} outside the usual range of {quantity} (2 to 14). See --label.")
     if n := found["conflicting_pairs"]:
         what = "1 pair has" if n == 1 else f"{n} pairs have"
         lines.append(f"{what} labels or bounds {apart}. See --replicates.")
     if n := found["disputed_antigens"]:
-        lines.append(f"{n} antigens have assay means {apart}: do not mix these assays.")
+        what = "1 antigen has" if n == 1 else f"{n} antigens have"
+        lines.append(f"{what} means of assays {apart}: do not mix these assays.")
     return lines
 
 

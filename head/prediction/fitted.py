@@ -24,7 +24,6 @@ from scipy.optimize import nnls
 from scipy.special import ndtri
 
 from abag.core.arrays import Floats, Ints, distinct
-from abag.core.messages import detail
 from abag.head.evaluation.regime_scores import RegimeScore, TestedPairs, score_regime
 from abag.head.models.network import NetworkModel, NetworkSettings
 from abag.head.models.pair_model import DoesNotApply, PairModel, TrainingRows
@@ -60,19 +59,22 @@ class FittedParts:
     trained: TrainedHeads | None = None
     """Training of the networks, if there are any."""
     seconds: float = 0.0
+    notes: Sequence[str] = ()
+    """What was fitted and left out, for ``fit -v``; mostly the same for all folds."""
 
 
 def fit_closed_forms(
-    training: TrainingRows, config: FitConfig, name: str, *, compared: bool = True
+    training: TrainingRows, config: FitConfig, *, compared: bool = True
 ) -> FittedParts:
     """Fit the parts in closed form, the mean among them, and predict all pairs.
 
-    `name` is that of this fit in messages. If `compared`, baselines that are no parts are fitted
+    If `compared`, baselines that are no parts are fitted
     and predict, too. Raises `DoesNotApply` if the only part cannot be fitted to these pairs.
     """
     start_s, head, pairs = time.monotonic(), config.filled().head, len(training.rows)
+    notes = list[str]()
     if config.stacks and (left_out := describe_left_out(pairs)):
-        detail(f"{name}: {left_out}")
+        notes.append(left_out)
     parts = closed_forms(head, pairs)
     baselines = [one for one, entry in MODELS.items() if compared and entry.is_baseline]
     fitted: dict[str, PairModel] = {}
@@ -83,16 +85,17 @@ def fit_closed_forms(
         except DoesNotApply as error:
             if one == head:
                 raise
-            detail(f"{name}: {one} left out: {error}")
+            notes.append(f"{one} left out: {error}")
             continue
-        detail(f"{name}: {one}: {chosen or MODELS[one].help}")
+        notes.append(f"{one}: {chosen or MODELS[one].help}")
     training.shared.clear()
     predicted = {one: model.predict(training.vectors) for one, model in fitted.items()}
     models = {one: (model,) for one, model in fitted.items() if one in parts}
     found = (each[0].variance(training.vectors) for each in models.values())
     known = [variance for variance in found if variance is not None]
     variance = np.mean(known or [np.zeros(len(training.pairs))], axis=0)
-    return FittedParts(models, predicted, variance, seconds=time.monotonic() - start_s)
+    seconds = time.monotonic() - start_s
+    return FittedParts(models, predicted, variance, seconds=seconds, notes=notes)
 
 
 def add_networks(parts: FittedParts, trained: TrainedHeads, config: FitConfig) -> None:

@@ -138,14 +138,13 @@ def _view(
     measured, predicted, sigma = (
         exact[name].to_numpy(np.float64) for name in ("pkd", "pkd_predicted", "sigma")
     )
-    curves = [_training(log, int(fold)) for fold in rows["fold"].unique()]
     return {
         "residuals": _residuals(predicted - measured),
         "calibration": _calibration(measured, predicted),
         "coverage": _coverage(predicted - measured, sigma),
         "deciles": _deciles(predicted - measured, sigma),
         "antigens": _antigens(saved, names, exact),
-        "training": [one for one in curves if one["step"]],
+        "training": _training(log, set(rows["fold"].tolist())),
     }
 
 
@@ -224,22 +223,33 @@ def _by_antigen(
             yield name, int(count[i]), float(of_head[i]), float(of_ridge[i])
 
 
-def _training(lines: Sequence[Series], fold: int) -> Series:
-    """Return the training loss, averaged over equal numbers of steps, and validation scores."""
-    log = [line for line in lines if line.get("fold", 0) == fold]
-    scored = [line for line in log if "validation" in line]
-    loss = np.array([line["loss"] for line in log], np.float64)
-    bins = np.array_split(np.arange(len(log)), min(CURVE_POINTS, len(log))) if log else []
+def _training(log: Sequence[Series], folds: set[int]) -> Series | None:
+    """Return training loss and validation scores over the folds: median, lowest and highest."""
+    lines = [line for line in log if line.get("fold", 0) in folds]
+    if not lines:
+        return None
+    frame = pd.DataFrame({name: [line[name] for line in lines] for name in ("step", "loss")})
+    frame["fold"] = [line.get("fold", 0) for line in lines]
+    last = int(frame["step"].max())
+    bins = min(CURVE_POINTS, last)
+    frame["bin"] = (frame["step"] - 1) * bins // last
+    loss = frame.groupby(["bin", "fold"])["loss"].mean()
+    scored = [line for line in lines if "validation" in line]
+    scores = pd.DataFrame([{**line["validation"], "epoch": line["epoch"]} for line in scored])
+    by_epoch = scores.groupby("epoch")
     return {
-        "fold": fold,
-        "step": [log[b[-1]]["step"] for b in bins],
-        "loss": _numbers([loss[b].mean() for b in bins], 4),
-        "epoch": [line["epoch"] for line in scored],
-        "validation": {
-            name: _numbers([line["validation"][name] for line in scored])
-            for name in ("spearman", "rmse")
-        },
+        "folds": int(frame["fold"].nunique()),
+        "step": frame.groupby("bin")["step"].max().tolist(),
+        "loss": _over_folds(loss.groupby("bin"), 4),
+        "epoch": sorted(scores["epoch"].unique().tolist()),
+        "spearman": _over_folds(by_epoch["spearman"]),
+        "rmse": _over_folds(by_epoch["rmse"]),
     }
+
+
+def _over_folds(values: Any, digits: int = 3) -> Series:  # noqa: ANN401 - pandas' own
+    found = {"low": values.min(), "median": values.median(), "high": values.max()}
+    return {name: _numbers(one.astype(float), digits) for name, one in found.items()}
 
 
 def principal_plane(x_PD: NDArray[np.float32]) -> tuple[Floats, float]:

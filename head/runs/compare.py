@@ -6,7 +6,9 @@ every regime. The one with the smallest errors is so partly by chance, if there 
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from hashlib import blake2b
@@ -24,7 +26,7 @@ from abag.core.files import FileDamaged, read_json
 from abag.core.messages import align
 from abag.core.options import user_path
 from abag.head.evaluation.metrics import is_better, metric_label
-from abag.head.evaluation.regime_scores import compare_models, describe_regimes
+from abag.head.evaluation.regime_scores import INDISTINGUISHABLE, compare_models, describe_regimes
 from abag.head.regimes.splits import KEYS
 from abag.head.runs.run_folder import read_config, training_logs
 from abag.head.runs.saved_run import NoFinishedRun, SavedRun, read_run
@@ -34,7 +36,8 @@ if TYPE_CHECKING:
     from abag.head.runs.summary import RegimeSummary
 
 ALIVE_SECONDS = 120
-"""Time without writing after which a run counts as stopped; it saves every 30 s."""
+"""Time without writing after which a run counts as stopped where files cannot be locked; it saves
+every 30 s."""
 RECENT_SECONDS = 180
 """Period over which the current speed is measured."""
 
@@ -54,6 +57,8 @@ class RunState(TypedDict, total=False):
     folds: int
     regimes: list[RegimeSummary]
     """Scores of a finished run."""
+    quantity: str
+    """Of its labels, such as pKd or pIC50."""
     fold: int
     epoch: int
     epochs: int
@@ -102,6 +107,7 @@ def runs(folders: Path | str | Sequence[Path | str]) -> RunsSummary:
         states.append(state)
         if saved is not None:
             finished[str(path)] = saved
+    states.sort(key=_score)  # stable: those without a score by name
     return {
         "runs": states,
         "differences": _differences(configs),
@@ -169,6 +175,7 @@ def _describe_run(run: Path) -> tuple[RunState, SavedRun | None]:
         "steps": saved.summary["steps"],
         "folds": int(saved.tested["fold"].max()) + 1,
         "regimes": saved.summary["regimes"],
+        "quantity": str(saved.summary["data"]["quantity"]),
     }, saved
 
 
@@ -179,8 +186,10 @@ def _digest(saved: SavedRun) -> str:
     return blake2b(hashes.to_numpy().tobytes(), digest_size=16).hexdigest()
 
 
-def _mean_rmse(saved: SavedRun) -> float:
-    return float(np.mean([one["rmse"] for one in saved.summary["regimes"]]))
+def _score(state: Mapping[str, Any]) -> float:
+    """Return the mean RMSE over regimes; infinity for what has no score."""
+    errors = [one["rmse"] for one in state.get("regimes", ())]
+    return float(np.mean(errors)) if errors else np.inf
 
 
 def _compare_with_best(finished: Mapping[str, SavedRun]) -> list[dict[str, Any]]:
@@ -190,7 +199,7 @@ def _compare_with_best(finished: Mapping[str, SavedRun]) -> list[dict[str, Any]]
     for digest in dict.fromkeys(digests.values()):
         group = sorted(
             (run for run in finished if digests[run] == digest),
-            key=lambda run: _mean_rmse(finished[run]),
+            key=lambda run: _score(finished[run].summary),
         )
         best, *others = group
         if not others and len(finished) > 1:
@@ -207,7 +216,8 @@ def _compare_runs(saved: SavedRun, best: SavedRun, name: str, other: str) -> lis
     verdicts = []
     for (one, rows, tested), (_, reference, _) in zip(saved.regimes(), best.regimes(), strict=True):
         own, theirs = (each["pkd_predicted"].to_numpy(np.float64) for each in (rows, reference))
-        verdicts.append(compare_models(one["words"], name, other, tested, own, theirs))
+        quantity = str(saved.summary["data"]["quantity"])
+        verdicts.append(compare_models(one["words"], name, other, tested, own, theirs, quantity))
     return verdicts
 
 
@@ -215,20 +225,14 @@ def describe_runs(summary: RunsSummary) -> list[str]:
     """Format the result of `runs` as lines of text."""
     states = summary["runs"]
     names = _short_names([state["run"] for state in states])
-    cells, notes = list[list[str]](), list[str]()
+    lines = _score_tables(states, names)
     for state in states:
-        name = names[state["run"]]
-        head, *rows = describe_regimes(state.get("regimes", ()))
-        cells = cells or [["run", *head]]
-        cells += [[name if not i else "", *row] for i, row in enumerate(rows)]
         if state["state"] != "finished":
-            notes.append(f"{name}: {state['state']}, {_describe_unfinished(state)}")
-    lines = [*align(cells), *notes]
-    for one in summary["comparisons"]:
-        texts = one["verdicts"] if one["with"] else [f"{one['run']}: {one['reason']}"]
+            lines.append(f"{names[state['run']]}: {state['state']}, {_describe_unfinished(state)}")
+    for line in _describe_comparisons(summary["comparisons"]):
         for path in sorted(names, key=len, reverse=True):
-            texts = [text.replace(path, names[path]) for text in texts]
-        lines += texts
+            line = line.replace(path, names[path])
+        lines.append(line)
     if summary["differences"]:
         options = [["option", *names.values()]]
         for option, values in summary["differences"].items():
@@ -236,6 +240,38 @@ def describe_runs(summary: RunsSummary) -> list[str]:
         lines += ["", *align(options)]
     elif len(states) > 1:
         lines += ["", "The runs have the same configuration."]
+    return lines
+
+
+def _score_tables(states: Sequence[RunState], names: Mapping[str, str]) -> list[str]:
+    """Lay out a table per regime, with a row per run that has measured it."""
+    lines, tables = list[str](), dict[str, list[list[str]]]()
+    for state in states:
+        quantity = state.get("quantity", "pKd")
+        head, *rows = describe_regimes(state.get("regimes", ()), quantity)
+        for words, *cells in rows:
+            table = tables.setdefault(words, [["run", *head[1:]]])
+            table.append([names[state["run"]], *cells])
+    for words, table in tables.items():
+        lines += [f"{words}:", *align(table), ""]
+    return lines
+
+
+def _describe_comparisons(comparisons: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Say what differs; where nothing does, once for all runs."""
+    verdicts = [text for one in comparisons if one["with"] for text in one["verdicts"]]
+    clear = [text for text in verdicts if INDISTINGUISHABLE not in text]
+    lines = clear
+    if verdicts and not clear:
+        lines = ["no significant differences between runs with the same test rows (95 % intervals)"]
+    elif len(clear) < len(verdicts):
+        lines = [*clear, "no other significant differences (95 % intervals)"]
+    alone = [one["run"] for one in comparisons if not one["with"]]
+    if alone:
+        lines = [
+            *lines,
+            f"not compared, because no other run has the same test rows: {', '.join(alone)}",
+        ]
     return lines
 
 
@@ -265,7 +301,7 @@ def _describe_unfinished(one: RunState) -> str:
         parts.append(f"checkpoint {_format_time(one['checkpoint_s_ago'])} ago")
     if one["state"] == "stopped" and one["written_s_ago"] is not None:
         idle = _format_time(one["written_s_ago"])
-        parts.append(f"nothing written for {idle}; run abag fit again to resume")
+        parts.append(f"last written {idle} ago; run abag fit again to resume")
     return ", ".join(parts)
 
 
@@ -301,10 +337,12 @@ def read_progress(run: Path, config: Mapping[str, Any], now: float | None = None
     saved = run / "checkpoints"
     checkpoints = [*saved.glob("latest"), *saved.glob("*/latest")]  # of folds and their stacks
     written_s_ago = _seconds_since([run / "config.json", *paths, *checkpoints], now)
-    state = "training" if step else "starting"
+    running = _is_locked(run)
+    if running is None:
+        running = (written_s_ago or 0) <= ALIVE_SECONDS
     return {
         "run": str(run),
-        "state": "stopped" if (written_s_ago or 0) > ALIVE_SECONDS else state,
+        "state": "stopped" if not running else "training" if step else "starting",
         "fold": max(sum(width), 1),
         "folds": folds,
         "epoch": last[-1]["epoch"] if last else 0,
@@ -317,6 +355,20 @@ def read_progress(run: Path, config: Mapping[str, Any], now: float | None = None
         "checkpoint_s_ago": _seconds_since(checkpoints, now),
         "best": _best(validated[-1], config["select"]) if validated else None,
     }
+
+
+def _is_locked(run: Path) -> bool | None:
+    """Tell whether a process holds the lock of `only_writer`; None where there are no locks."""
+    descriptor = os.open(run, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return None
+    finally:
+        os.close(descriptor)
+    return False
 
 
 def _folds(run: Path) -> int:

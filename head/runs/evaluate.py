@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
+import abag
 from abag import AbagError
 from abag.core import messages
 from abag.core.arrays import Floats, hex_keys
 from abag.core.cache import cache_dir
+from abag.core.messages import counted
 from abag.embed.sequences.chains import KINDS
 from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.pairs import read_pairs
@@ -33,7 +35,6 @@ from abag.head.evaluation.regime_scores import (
 )
 from abag.head.evaluation.strong import score_strong
 from abag.head.models.registry import MEAN, MODELS
-from abag.head.prediction.bundle import load_predictor
 from abag.head.prediction.fitted import COVERED
 from abag.head.prediction.predictor import SAME_PREDICTION_PKD, Scorer
 from abag.head.regimes.groups import PairGroups, with_clusters
@@ -136,8 +137,8 @@ def _check_inputs(table: object, options: EvaluateOptions) -> None:
     """Refuse inputs that would not be used."""
     if table is not None and options.predictions is not None:
         msg = (
-            "evaluate: both a TABLE and --predictions are given; expected one of them. Run it "
-            "once for each."
+            "evaluate: TABLE and --predictions were both given; expected one of them. Run the "
+            "command once for each."
         )
         raise NothingToEvaluate(msg)
     if table is None and (options.store or options.affinity_type):
@@ -175,9 +176,10 @@ def _score_table(
     The mean is that of the run's labels, and the baselines are the run's, fitted to all its pairs.
     """
     pairs = with_clusters(PairGroups(pairs, SplitOptions(), cache_dir() / "clusters"))
-    predictor = load_predictor(saved.run)
-    opened = open_store(predictor.resolve_store(store))
-    scorer = Scorer(predictor, opened, pairs.table.antibodies, pairs.table.antigens)
+    predictor = abag.load_predictor(saved.run)
+    path = predictor.resolve_store(store)
+    predictor.encode(path, pairs.table.antibodies, pairs.table.antigens)  # as predict does
+    scorer = Scorer(predictor, open_store(path), pairs.table.antibodies, pairs.table.antigens)
     found, vectors = scorer.score(pairs.antibody, pairs.antigen)
     predicted, sigma = (found[name].to_numpy(np.float64) for name in ("pkd_predicted", "sigma"))
     mean = saved.pairs.pkd[saved.pairs.censored == 0].mean()
@@ -244,12 +246,12 @@ def _count_known(saved: SavedRun, pairs: LabelledPairs) -> dict[str, int]:
     }
     messages.say(
         f"{pairs.table.source}: {known['pair']} of {len(pairs)} pairs are training pairs of the "
-        f"run; {known['antibody']} contain a training antibody, {known['antigen']} a training "
+        f"run; {known['antibody']} have a training antibody, {known['antigen']} a training "
         "antigen"
     )
     if known["pair"]:
         messages.say(
-            "scores of training pairs say nothing about new pairs: remove them from the table"
+            "scores that include training pairs are optimistic: remove these from the table"
         )
     return known
 
@@ -265,13 +267,16 @@ def _compare_with_predictions(saved: SavedRun, table: SequenceTable) -> Predicti
     """Score predictions from elsewhere on the folds of the run, and compare the head with them."""
     reference = _align_predictions(saved, table)
     mean = saved.pairs.pkd[saved.pairs.censored == 0].mean()
+    quantity = str(saved.summary["data"]["quantity"])
     scores, verdicts = list[RegimeScore](), list[str]()
     for one, rows, tested in saved.regimes():
         ours = rows["pkd_predicted"].to_numpy(np.float64)
         theirs, words = reference[rows.index.to_numpy()], one["words"]
         constant = np.full(len(theirs), mean)
         scores.append(score_regime(one["regime"], words, tested, theirs, constant, {}, None))
-        verdicts.append(compare_models(words, "the head", table.source, tested, ours, theirs))
+        verdicts.append(
+            compare_models(words, "the run", table.source, tested, ours, theirs, quantity)
+        )
         messages.say(verdicts[-1])
     return {"source": table.source, "regimes": scores, "verdicts": verdicts}
 
@@ -303,8 +308,8 @@ def _read_predictions(saved: SavedRun, table: SequenceTable) -> tuple[pd.DataFra
     if len(invalid):
         cell = table.describe_cell(invalid[0], column)
         msg = (
-            f"{cell} is not a valid prediction; expected a pKd ({len(invalid)} such rows). "
-            "Predict these pairs or remove them."
+            f"{cell} is not a valid prediction; expected a pKd "
+            f"({counted(len(invalid), 'such row')}). Predict these pairs or remove them."
         )
         raise PredictionsMismatch(msg)
     given = key_frame(
@@ -322,7 +327,7 @@ def _read_predictions(saved: SavedRun, table: SequenceTable) -> tuple[pd.DataFra
         hint = ", or a column fold" if len(folds) > 1 else ""
         msg = (
             f"{table.source}: column {column} has more than one prediction for the same pair "
-            f"({repeated} extra rows); expected one per pair{hint}. Remove the others."
+            f"({counted(repeated, 'extra row')}); expected one per pair{hint}. Remove the others."
         )
         raise PredictionsMismatch(msg)
     return given.drop_duplicates(on, ignore_index=True), on

@@ -19,7 +19,9 @@ class EvaluateOptions(ColumnOptions, group="Data"):
         None, default_text="the store of the run", help="Store that holds the vectors of TABLE."
     )
     predictions: Path | str | Any | None = option(
-        None, metavar="FILE", help="Table of the run's pairs with somebody's predicted pKd."
+        None,
+        metavar="FILE",
+        help="Table of the run's pairs with the predicted pKd of another tool.",
     )
     affinity_type: str | None = option(
         None, metavar="NAME", default_text="as in the run", help="Rows of TABLE to score."

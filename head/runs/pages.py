@@ -80,4 +80,6 @@ def _code_span(text: object) -> str:
 def _format_cell(value: object) -> object:
     if value is None:
         return "–"
+    if isinstance(value, str):  # an interval stays on one line
+        return re.sub(r"\[(\S+), (\S+)\]", "[\\1,\N{NO-BREAK SPACE}\\2]", value)
     return f"{value:.3f}" if isinstance(value, float) else value

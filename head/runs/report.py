@@ -26,9 +26,9 @@ from abag.embed.families.registry import ALIASES
 from abag.embed.sequences.chains import KINDS
 from abag.embed.store.store import open_store
 from abag.head.data.scaling import Standardizer
-from abag.head.evaluation.metrics import METRICS, metric_label, table_metrics
+from abag.head.evaluation.metrics import METRICS, metric_heading, table_metrics
 from abag.head.evaluation.ranking import MIN_ROWS_PER_ANTIGEN
-from abag.head.evaluation.regime_scores import describe_regimes
+from abag.head.evaluation.regime_scores import Column, columns, describe_regimes
 from abag.head.evaluation.strong import page_of
 from abag.head.models.config import FitConfig
 from abag.head.prediction.bundle import store_of_run
@@ -113,6 +113,7 @@ def describe_report(summary: ReportSummary) -> str:
 def write_report(saved: SavedRun) -> list[str]:
     """Write ``report.html``; return what is left out, because the store is not there."""
     summary, left_out = saved.summary, list[str]()
+    quantity = _quantity(summary)
     charts = chart_data(saved, lambda rows: _vectors(saved, rows, left_out))
     for part in left_out:
         messages.say(f"{saved.run}: left out: {part}")
@@ -120,26 +121,26 @@ def write_report(saved: SavedRun) -> list[str]:
         [point["training_pairs"], _value(point["score"]["spearman"]), point["score"]["rmse"]]
         for point in summary.get("learning_curve", ())
     ]
-    charts["quantity"] = _quantity(summary)
+    charts["quantity"] = quantity
     shown, tested = sum(len(one["pair"]) for one in charts["tests"]), len(saved.tested)
-    head, *rows = describe_regimes(summary["regimes"])
+    rows = describe_regimes(summary["regimes"], quantity)[1:]
     page = render_page(
         "report.html.j2",
         charts,
         ("page.js", "report.js"),
         title=saved.run.resolve().name,
-        quantity=charts["quantity"],
+        quantity=quantity,
         date=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         source=summary["data"]["source"],
         digest=saved.config["pairs_digest"],
         command=_command(saved),
         regimes=[one["words"] for one in summary["regimes"]],
-        head=head,
+        head=["", *columns(quantity)],
         rows=rows,
         verdicts=[one["sentence"] for one in summary["regimes"]],
         not_measured=[f"{one['words']}: {one['why']}" for one in summary["not_measured"]],
         warnings=summary["warnings"],
-        scores=[_score_table(one) for one in summary["regimes"]],
+        scores=[_score_table(one, quantity) for one in summary["regimes"]],
         sampled=f"Points are a sample of {shown:,} of {tested:,} test rows." * (shown < tested),
         least_rows=MIN_ROWS_PER_ANTIGEN,
         map_share=f"{charts['map']['share']:.0%}",
@@ -156,7 +157,7 @@ def write_card(run: Path, config: Mapping[str, Any], summary: RunSummary) -> str
     path = run / "predictor/README.md"
     if not path.parent.is_dir():
         return None
-    head, *rows = describe_regimes(summary["regimes"])
+    head, *rows = describe_regimes(summary["regimes"], _quantity(summary))
     card = render_template(
         "model_card.md.j2",
         source=summary["data"]["source"],
@@ -185,7 +186,7 @@ def _vectors(
     """Read and standardise both vectors of some pairs, if the store of the run is there."""
     store = store_of_run(saved.run)
     if store is None:
-        left_out.append("the map of the vectors: the store of the run is not there")
+        left_out.append("the map of the vectors: the store of the run does not exist")
         return []
     try:
         found = []
@@ -251,29 +252,30 @@ def _largest_errors(saved: SavedRun) -> dict[str, Any]:
     error = mean["pkd_predicted"] - mean["pkd"]
     worst = error.abs().sort_values(ascending=False, kind="stable").index[:LARGEST_ERRORS]
     rows, names = saved.frame.iloc[worst], AntigenNames.of(saved)
-    columns = {"row": rows["row"].tolist()}
+    quantity = _quantity(saved.summary)
+    cells = {"row": rows["row"].tolist()}
     for role in ("id", "antibody_name"):
         if role in rows:
-            columns[role.replace("_name", "")] = [*map(shorten, rows[role])]
-    columns["antigen"] = [names.own[i] for i in saved.pairs.antigen[worst].tolist()]
-    columns |= {
-        "measured": mean["pkd"][worst].tolist(),
-        "predicted": mean["pkd_predicted"][worst].tolist(),
-        "predicted - measured": error[worst].tolist(),
-        "sigma": mean["sigma"][worst].tolist(),
+            cells[role.replace("_name", "")] = [*map(shorten, rows[role])]
+    cells["antigen"] = [names.own[i] for i in saved.pairs.antigen[worst].tolist()]
+    cells |= {
+        f"measured ({quantity})": mean["pkd"][worst].tolist(),
+        f"predicted ({quantity})": mean["pkd_predicted"][worst].tolist(),
+        "predicted − measured": error[worst].tolist(),
+        f"sigma ({quantity})": mean["sigma"][worst].tolist(),
     }
-    return {"head": [*columns], "rows": [*zip(*columns.values(), strict=True)]}
+    return {"head": [*cells], "rows": [*zip(*cells.values(), strict=True)]}
 
 
-def _score_table(regime: RegimeSummary) -> dict[str, Any]:
+def _score_table(regime: RegimeSummary, quantity: str) -> dict[str, Any]:
     """Scores of the head and each baseline of a regime, its parts, and its folds."""
-    columns, split = table_metrics(report=True), regime["split"]
+    names, split = table_metrics(report=True), regime["split"]
     return {
         "words": regime["words"],
-        "head": ["", *map(_label_with_direction, columns)],
+        "head": ["", *(_heading(name, quantity) for name in names)],
         "rows": [
-            (name, *(scores.get(column) for column in columns))
-            for name, scores in regime["metrics"].items()
+            (model.replace("_", " "), *(scores.get(name) for name in names))
+            for model, scores in regime["metrics"].items()
         ],
         "weights": [(name, f"{share:.2f}") for name, share in regime["weights"].items()],
         "folds": regime["folds"],
@@ -291,5 +293,9 @@ def _score_table(regime: RegimeSummary) -> dict[str, Any]:
     }
 
 
-def _label_with_direction(metric: str) -> str:
-    return metric_label(metric) + "\N{NO-BREAK SPACE}↓" * METRICS[metric].lower_is_better
+def _heading(metric: str, quantity: str) -> Column:
+    """Return the heading of a column of scores; an arrow marks what is better if it is lower."""
+    label = (
+        metric_heading(metric, quantity) + "\N{NO-BREAK SPACE}↓" * METRICS[metric].lower_is_better
+    )
+    return Column(label, METRICS[metric].meaning)

@@ -61,10 +61,10 @@ def write_results(
             frame.to_parquet(partial, index=False)
     # products of some thousand numbers: to wake threads for them takes longer
     with threadpool_limits(1, user_api="blas"):
-        summary = _summarise(run, pairs, measured, weighed, baselines, [*fitted, parts])
+        unit = quantity(pairs.table, config["affinity_type"])
+        summary = _summarise(run, pairs, measured, weighed, baselines, [*fitted, parts], unit)
     threshold = metrics.strong_threshold(config["select"])
     summary["strong"] = score_strong(tested, summary["regimes"], threshold)
-    summary["data"]["quantity"] = quantity(pairs.table, config["affinity_type"])
     if curve:
         first = weighed[0]
         last = curve_point(first.measured.splits, first.score, 1.0)
@@ -144,6 +144,7 @@ def _summarise(
     weighed: Sequence[WeighedRegime],
     baselines: Sequence[Mapping[str, Floats]],
     fitted: Sequence[FittedParts],
+    unit: str,
 ) -> RunSummary:
     trained = [one.trained for one in fitted if one.trained is not None]
     resumed = [t.resumed_from_step for t in trained if t.resumed_from_step is not None]
@@ -162,7 +163,7 @@ def _summarise(
             for one in measured
             if not one.splits
         ],
-        "warnings": warnings(pairs, measured),
+        "warnings": warnings(pairs, measured, unit),
         "steps": sum(t.progress.step for t in trained),
         "epochs": 0 if of_all is None else of_all.epochs,
         "seconds": sum(one.seconds for one in fitted),
@@ -173,6 +174,7 @@ def _summarise(
             "pairs": len(pairs),
             "antibodies": len(distinct(pairs.antibody)),
             "antigens": len(distinct(pairs.antigen)),
+            "quantity": unit,
         },
         "noise": pairs.noise,
         "counts": pairs.counts,

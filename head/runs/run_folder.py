@@ -143,7 +143,7 @@ def read_config(run: Path) -> dict[str, Any]:
         )
         raise FileDamaged(msg)
     if missing := [one.name for one in schema(FitConfig) if one.name not in config]:
-        msg = f"{path}: lacks {missing[0]}. Copy the whole run folder again."
+        msg = f"{path}: {missing[0]} is missing. Copy the whole run folder again."
         raise FileDamaged(msg)
     return config
 
@@ -179,7 +179,7 @@ def finished_summary(run: Path, record: Mapping[str, Any]) -> RunSummary | None:
     if record["epochs"] < epochs:
         msg = (
             f"{run}: was started with epochs = {epochs}, and now has {record['epochs']}; "
-            "expected as many or more, because trained epochs cannot be taken back. Give "
+            "expected as many or more. Give "
             f"--epochs {epochs}, or use another --run folder."
         )
         raise RunMismatch(msg)
@@ -229,7 +229,7 @@ def _is_split(path: Path, frame: pd.DataFrame) -> bool:
         return bool(pd.read_parquet(path).equals(frame))
     except (ValueError, LookupError, TypeError, OSError) as error:
         reason = " ".join(str(error).split())
-        msg = f"{path}: is damaged ({reason}). Restore it, or start in another folder."
+        msg = f"{path}: damaged ({reason}). Restore it, or use another --run folder."
         raise FileDamaged(msg) from error
 
 

@@ -118,28 +118,35 @@ def read_summary(run: Path) -> RunSummary:
 
 
 def describe_scores(summary: Mapping[str, Any]) -> str:
-    """Lay out the scores in a summary of `fit` or `evaluate`: by regime, then on another table."""
-    lines = _describe_regimes(summary["regimes"])
-    if "predictions" in summary:
-        found = summary["predictions"]
-        lines += ["", f"{found['source']}:", *_describe_regimes(found["regimes"])]
-        lines += found["verdicts"]
+    """Lay out the scores in a summary of `fit` or `evaluate`: of another table first, if given."""
+    quantity, lines = summary["data"]["quantity"], list[str]()
     if "table" in summary:
         found = summary["table"]
-        lines += ["", f"{found['source']}:", *_describe_regimes(found["regimes"])]
+        lines += [f"{found['source']}:", *_describe_regimes(found["regimes"], quantity)]
         if found["far"]:
-            lines.append(f"{found['far']:,} pairs are outside the training data")
+            lines.append(
+                f"{counted(found['far'], 'pair')} outside training data: no measured row of the "
+                "run's table covers such pairs"
+            )
         if found["bias"] is not None:
             side = "high" if found["bias"] > 0 else "low"
-            lines.append(f"predictions are {abs(found['bias']):.2f} pKd too {side} on average")
+            amount = f"{abs(found['bias']):.2f} {quantity}"
+            lines.append(f"predictions are {amount} too {side} on average")
+    if "predictions" in summary:
+        found = summary["predictions"]
+        lines += [f"{found['source']}:", *_describe_regimes(found["regimes"], quantity)]
+        lines += found["verdicts"]
     if "strong_at" in summary:
         lines += ["", *describe_strong(summary["strong_at"])]
-    return "\n".join(lines)
+    if lines:
+        lines += ["", f"{summary['run']}, cross-validated:"]
+    return "\n".join([*lines, *_describe_regimes(summary["regimes"], quantity)])
 
 
 def describe_fit(summary: Mapping[str, Any]) -> str:
     """Describe a finished fit: the table that everybody should see, and what it means."""
-    lines = [*_describe_data(summary), *_describe_regimes(summary["regimes"])]
+    lines = _describe_data(summary)
+    lines += _describe_regimes(summary["regimes"], summary["data"]["quantity"])
     lines += [f"{one['words']}: {one['why']}" for one in summary["not_measured"]]
     run = Path(summary["run"])
     places = {"report": run / "report.html", "predictor": run / "predictor"}
@@ -147,8 +154,14 @@ def describe_fit(summary: Mapping[str, Any]) -> str:
 
 
 def describe_briefly(summary: Mapping[str, Any]) -> list[str]:
-    """Describe a finished fit in a line per regime."""
-    return [*_describe_data(summary), *(one["sentence"] for one in summary["regimes"])]
+    """Describe a finished fit for a notebook: verdicts, problems, then the table."""
+    head, *rows = describe_regimes(summary["regimes"], summary["data"]["quantity"])
+    return [
+        *_describe_data(summary),
+        *(one["sentence"] for one in summary["regimes"]),
+        *summary["warnings"],
+        *align([head, *rows]),
+    ]
 
 
 def _describe_data(summary: Mapping[str, Any]) -> list[str]:
@@ -159,5 +172,14 @@ def _describe_data(summary: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _describe_regimes(regimes: Sequence[Mapping[str, Any]]) -> list[str]:
-    return [*align(describe_regimes(regimes)), *(one["sentence"] for one in regimes)]
+def _describe_regimes(regimes: Sequence[Mapping[str, Any]], quantity: str) -> list[str]:
+    """Lay out scores with a column per regime, which fits into a terminal, and the verdicts."""
+    if not regimes:
+        return ["too few pairs of any kind to score"]
+    head, *rows = describe_regimes(regimes, quantity)
+    words = [row[0].partition(", ") for row in rows]
+    above = ["", *(first + comma.strip() for first, comma, _ in words)]
+    below = ["", *(second for *_, second in words)]
+    cells = [list(line) for line in zip(head[1:], *(row[1:] for row in rows), strict=True)]
+    table = [above, *([below] if any(below) else []), *cells]
+    return [*align(table), *(one["sentence"] for one in regimes)]

@@ -21,8 +21,8 @@ def refusal(given: str) -> str:
     if given not in map(flag, CHOSEN_BY_SWEEP):
         return ""
     return (
-        f"{given}: is chosen by sweep itself, among networks, ridge, kernel and gp. Leave it out; "
-        "abag fit trains one head as you choose, and one_hot heads have nothing to search."
+        f"{given}: is chosen by sweep itself, among networks, ridge, kernel and gp. Leave it out, "
+        "or use abag fit, which trains the head that you choose."
     )
 
 
@@ -38,9 +38,9 @@ class SweepOptions(Options, group="Search"):
     )  # fmt: skip
     folds: int = option(
         3, low=2, flag="--inner-folds", metavar="K",
-        help="Folds, outside the test part, that each trial is scored on.",
+        help="Folds of the other pairs than the test part, on which each trial is scored.",
     )  # fmt: skip
-    final: bool = option(False, help="Refit the winner and score it on the test part, once.")
+    final: bool = option(False, help="Refit the best trial and score it on the test part, once.")
     members: int = option(
-        8, low=1, high=1024, metavar="K", help="Heads of that refit, if they are networks."
+        8, low=1, high=1024, metavar="K", help="Networks of that refit, if networks are best."
     )

@@ -32,7 +32,7 @@ from abag.core.files import (
     sweep_partials,
     write_json,
 )
-from abag.core.messages import align, bar, reporting, say
+from abag.core.messages import align, bar, counted, reporting, say
 from abag.core.options import BadOption, flag
 from abag.head.data.labels import training_labels
 from abag.head.data.vectors import read_vectors
@@ -187,7 +187,7 @@ def _sweep(
         with _naming_damage(journal):
             study = open_study(journal, config.select)
         if _count_finished(study) >= wanted:
-            say(f"{folder}: nothing to search, already has {_count_finished(study)} trials")
+            say(f"{folder}: nothing to do, {counted(_count_finished(study), 'trial')} finished")
         elif closed:
             msg = (
                 f"{folder / 'final'}: the test part has been scored, so more trials would be "
@@ -208,7 +208,7 @@ def _sweep(
         if head == "mlp":
             winner["head"] = None  # the default, a stack with this network
         else:
-            say(f"{folder}: the winner, {head}, predicts alone, not in a stack")
+            say(f"{folder}: the best trial is {head}, which is used alone, not in a stack")
         held_out = folder / "split.parquet"
         with replacing(held_out) as partial:
             split_frame(inputs.pairs, [split]).to_parquet(partial, index=False)
@@ -220,7 +220,7 @@ def _sweep(
 
 def _no_trials(folder: Path) -> NoTrials:
     return NoTrials(
-        f"{folder}: no trial is complete, so there is no winner to refit. Run the sweep without "
+        f"{folder}: no trial is complete, so there is none to refit. Run the sweep without "
         "--final first."
     )
 
@@ -270,8 +270,8 @@ def _define_search(
     for fold in range(folds):  # raises before anything is written
         training_labels(pairs, np.flatnonzero(problem.fold != fold))
     say(
-        f"{len(pairs)} pairs in {len(distinct(group))} groups are searched on {folds} inner "
-        f"folds; {record['test_pairs']} test pairs are held out"
+        f"searching on {counted(len(pairs), 'pair')} in {counted(len(distinct(group)), 'group')}, "
+        f"{folds} inner folds; {counted(record['test_pairs'], 'test pair')} held out"
     )
     return problem, record
 
@@ -334,8 +334,8 @@ def _naming_damage(journal: Path) -> Iterator[None]:
         yield
     except (LookupError, ValueError, TypeError, AttributeError, AssertionError) as error:
         msg = (
-            f"{journal}: is damaged ({error!r}); expected a journal of trials. Restore it, or "
-            "start in another folder."
+            f"{journal}: damaged ({error!r}); expected a journal of trials. Restore it, or use "
+            "another --sweep folder."
         )
         raise FileDamaged(msg) from error
 

@@ -314,10 +314,16 @@ class HeadTraining(ResumableTraining):
                 for scores, rows in zip(scored, self.scored_rows, strict=True)
             ]
         )
-        for fold, scores in zip(folds if self.inputs.verbose else (), scored, strict=False):
-            known = {name: scores[name] for name in metrics.headline_metrics()}
-            headline = ", ".join(f"{n} {x:.3f}" for n, x in known.items() if x is not None)
-            detail(f"{fold.name}: epoch {epochs_done}: validation {headline}")
+        if self.inputs.verbose:
+            means = metrics.average_folds(scored)
+            known = {name: means[name]["mean"] for name in metrics.headline_metrics()}
+            headline = ", ".join(
+                f"{metrics.metric_heading(name)} {mean:.3f}"
+                for name, mean in known.items()
+                if mean is not None
+            )
+            of = f", mean of {len(scored)} folds" if len(scored) > 1 else ""
+            detail(f"{self.name}: epoch {epochs_done}: validation {headline}{of}")
 
     def _validate(self) -> list[metrics.Scores]:
         """Score the mean of each fold's heads, and keep the weights of the heads that improved."""

@@ -54,14 +54,66 @@ function quote(text) {
 }
 
 document.querySelectorAll("table[data-csv]").forEach((table) => {
-  const cells = (row) => [...row.cells].map((cell) => cell.textContent.trim());
+  const cells = (row) => [...row.cells].map((cell) => cell.textContent.trim().replaceAll("\u00a0", " "));
   addCsv(table.parentElement, table.dataset.csv, () => [...table.rows].map(cells));
+  if (table.tBodies[0].rows.length > 1) [...table.tHead.rows[0].cells].forEach((head) => addSort(table, head));
+  addCue(table.parentElement);
+});
+
+// by the first number of a cell, else by its text; cells without a value come last
+function addSort(table, head) {
+  head.tabIndex = 0;
+  head.classList.add("sortable");
+  const key = (row) => row.cells[head.cellIndex].textContent.trim();
+  const number = (text) => Number(/^[-+−]?[\d.,]+(e[-+]?\d+)?/.exec(text)?.[0].replaceAll(",", "").replace("−", "-") ?? NaN);
+  const sort = () => {
+    const up = head.ariaSort === "descending" || (!head.ariaSort && head.classList.contains("text"));
+    [...head.parentElement.cells].forEach((cell) => { cell.ariaSort = null; });
+    head.ariaSort = up ? "ascending" : "descending";
+    const sign = up ? 1 : -1, body = table.tBodies[0];
+    const rows = [...body.rows].map((row) => ({ row, text: key(row), value: number(key(row)) }));
+    const known = rows.filter((one) => one.text && !/^[–-]$/.test(one.text));
+    const numeric = known.every((one) => Number.isFinite(one.value));
+    known.sort((a, b) => sign * (numeric ? a.value - b.value : a.text.localeCompare(b.text)));
+    body.append(...known.map((one) => one.row), ...rows.filter((one) => !known.includes(one)).map((one) => one.row));
+  };
+  head.addEventListener("click", sort);
+  head.addEventListener("keydown", (event) => { if (event.key === "Enter") sort(); });
+}
+
+// says that a table goes on to the right, which a phone does not show
+function addCue(scroll) {
+  const cue = document.createElement("p");
+  cue.className = "cue";
+  cue.textContent = "Scroll the table sideways for more columns →";
+  scroll.before(cue);
+  const update = () => {
+    cue.hidden = scroll.scrollWidth <= scroll.clientWidth + 1;
+    scroll.classList.toggle("more", scroll.scrollLeft + scroll.clientWidth < scroll.scrollWidth - 1);
+  };
+  scroll.addEventListener("scroll", update, { passive: true });
+  new ResizeObserver(update).observe(scroll);
+}
+
+document.querySelectorAll("[data-tip]").forEach((node) => {
+  const leave = () => { tip.hidden = true; };
+  node.addEventListener("pointermove", (event) => showTip(event, node.dataset.tip));
+  node.addEventListener("pointerleave", leave);
+  node.addEventListener("focus", () => {
+    const box = node.getBoundingClientRect();
+    showTip({ clientX: box.left, clientY: box.top }, node.dataset.tip);
+  });
+  node.addEventListener("blur", leave);
 });
 document.querySelectorAll("[data-scripted]").forEach((node) => { node.hidden = false; });
+
+// some browsers let no page store anything, and a frame of a notebook may not either
+const scheme = document.documentElement.style;
+try { scheme.colorScheme = localStorage.getItem("abag-theme") ?? ""; } catch { /* not remembered */ }
 document.getElementById("theme").addEventListener("click", () => {
-  const style = document.documentElement.style;
-  const dark = style.colorScheme ? style.colorScheme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
-  style.colorScheme = dark ? "light" : "dark";
+  const dark = scheme.colorScheme ? scheme.colorScheme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+  scheme.colorScheme = dark ? "light" : "dark";
+  try { localStorage.setItem("abag-theme", scheme.colorScheme); } catch { /* not remembered */ }
 });
 
 function onResize(draw) {

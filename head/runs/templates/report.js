@@ -105,19 +105,15 @@ const charts = {
     };
   },
   loss({ training }) {
-    const series = training.map((one) => ({
-      name: "training loss", colour: "c1", kind: "line", plain: true,
-      items: zip(one.step, one.loss, (x, y) => `fold ${one.fold}, step ${x}\nloss ${y}`),
-    }));
-    return { x: "step", y: "training loss", series };
+    return {
+      x: "step", y: "training loss",
+      series: training ? curves("training loss", "c1", "step", training.step, training.loss, training.folds) : [],
+    };
   },
   validation({ training }) {
-    const series = training.flatMap((one) => ["spearman", "rmse"].map((name, i) => ({
-      name: { spearman: "Spearman", rmse: "RMSE" }[name], colour: `c${i + 1}`, kind: "line",
-      plain: training.length > 1,
-      items: zip(one.epoch, one.validation[name], (x, y) =>
-        `fold ${one.fold}, epoch ${x}\n${name} ${y}`),
-    })));
+    const names = { spearman: "Spearman", rmse: `RMSE (${pkd})` };
+    const series = Object.keys(names).flatMap((name, i) => training
+      ? curves(names[name], `c${i + 1}`, "epoch", training.epoch, training[name], training.folds) : []);
     return { x: "epoch", y: "validation score", series };
   },
   learningCurve() {
@@ -147,6 +143,15 @@ const charts = {
     return { ...chart, note: "" };
   },
 };
+
+// The median over folds, and a band from the lowest to the highest.
+function curves(name, colour, unit, xs, { low, median, high }, folds) {
+  const items = zip(xs, median, (x, y, i) => `${unit} ${x}\n${name} ${y}` +
+    (folds > 1 ? `\n${low[i]} to ${high[i]} in ${folds} folds` : ""));
+  items.forEach((one, i) => { one.low = low[i]; one.high = high[i]; });
+  const line = { name, colour, kind: "line", plain: xs.length > 40, items };
+  return folds > 1 ? [{ ...line, kind: "band" }, line] : [line];
+}
 
 function mapChart(groups) {
   const series = groups.map(({ name, colour, holds }) => ({
@@ -190,7 +195,7 @@ function draw(name) {
   const items = series.flatMap((one) => one.items), rows = spec.categories;
   const width = box.clientWidth, height = rows ? 60 + 22 * rows.length : Math.min(360, width * 0.72);
   const left = rows ? Math.min(170, width * 0.38) : 54, bottom = height - 40;
-  const margins = items.flatMap((i) => (i.error ? [i.y - i.error, i.y + i.error] : []));
+  const margins = items.flatMap((i) => (i.error ? [i.y - i.error, i.y + i.error] : [i.low, i.high]));
   let xs = extent([...items.flatMap((i) => (i.width ? [i.x - i.width / 2, i.x + i.width / 2] : [i.x])), ...(spec.xs ?? []), ...(spec.from === 0 && !items[0].width ? [0] : [])]);
   let ys = extent([...items.map((i) => i.y), ...margins, ...(spec.ys ?? []), ...(spec.from === 0 ? [0] : [])]);
   if (spec.equal) xs = ys = [Math.min(xs[0], ys[0]), Math.max(xs[1], ys[1])];
@@ -233,6 +238,11 @@ function drawSeries(svg, { items, kind, colour, plain }, X, Y) {
       const side = X(x + width / 2) - X(x - width / 2);
       add(svg, "rect", { class: colour, x: X(x - width / 2) + 0.5, y: Y(y), width: Math.max(1, side - 1), height: Y(0) - Y(y) });
     }
+    return;
+  }
+  if (kind === "band") {
+    const edge = (side) => items.map((i) => `${X(i.x).toFixed(1)} ${Y(i[side]).toFixed(1)}`);
+    add(svg, "path", { class: `band ${colour}`, d: `M${[...edge("high"), ...edge("low").reverse()].join("L")}Z` });
     return;
   }
   const at = items.map((i) => `${X(i.x).toFixed(1)} ${Y(i.y).toFixed(1)}`);
