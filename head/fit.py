@@ -256,10 +256,17 @@ def fold_name(split: Split) -> str:
 def training_rows(trainings: Trainings, split: Split) -> TrainingRows:
     """Return the training pairs of a split; censored ones have expected labels."""
     pairs, device = trainings.inputs.pairs, trainings.device
-    antibody_ND, antigen_ME = (vectors.x_ND for vectors in trainings.inputs.vectors.values())
+    antibody, antigen = trainings.inputs.vectors.values()
     rows = split.rows(TRAIN)
-    chains = pairs.table.antibodies.chains, pairs.table.antigens.chains
-    vectors = PairVectors(antibody_ND, antigen_ME, pairs.antibody, pairs.antigen, *chains)
+    vectors = PairVectors(
+        antibody.x_ND,
+        antigen.x_ND,
+        pairs.antibody,
+        pairs.antigen,
+        pairs.table.antibodies.chains,
+        pairs.table.antigens.chains,
+        (antibody.widths, antigen.widths),
+    )
     use_gpu = device.type == "cuda" and len(rows) > SMALL_FOLD_PAIRS
     inner = inner_folds(split.group[rows])
     return impute_censored(TrainingRows(pairs, vectors, rows, inner, device if use_gpu else None))
@@ -292,6 +299,7 @@ def _network_tasks(
                 pairs=trainings.inputs.pairs,
                 antibody_ND=antibody_ND,
                 antigen_ME=antigen_ME,
+                views=rows[0].vectors.views,
                 folds=[FoldInputs(splits[i], fold_name(splits[i]), rows[i].pairs) for i in group],
                 config=config,
                 device=trainings.device,

@@ -122,7 +122,7 @@ def fit_time(
 def _cluster_seconds(size: FitSize) -> float:
     """Estimate one core's time to cluster the antibodies and the antigens."""
     antibodies, antigens = size.unique
-    return CLUSTER_S * antibodies + ANTIGEN_S * antigens**1.5
+    return CLUSTER_S * antibodies + ANTIGEN_S * math.pow(antigens, 1.5)
 
 
 def _network_seconds(size: FitSize, config: FitConfig, *, on_gpu: bool, folds: int) -> float:

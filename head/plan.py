@@ -20,7 +20,7 @@ from abag.core.cores import count_cores
 from abag.core.messages import align, counted
 from abag.embed.families.registry import ALIASES, FAMILIES, Alias
 from abag.embed.packing import Layout
-from abag.embed.sequences.chains import KINDS
+from abag.embed.sequences.chains import KINDS, Kind
 from abag.embed.sequences.columns import AmbiguousColumn, MissingColumn
 from abag.embed.sequences.pairs import SequenceTable, UniqueSequences, read_pairs
 from abag.embed.sequences.tables import TableLike
@@ -195,17 +195,20 @@ def plan(
     read = read if pairs is None else pairs.table
     if chosen.skipped is not None:
         read.skipped.write(Path(chosen.skipped))
-    encoders = (chosen.antibody_encoder, chosen.antigen_encoder)
-    antibodies = _plan_sequences(read.antibodies, encoders[0])
-    antigens = _plan_sequences(read.antigens, encoders[1])
-    tokens = (antibodies["tokens"], antigens["tokens"])
+    antibodies = _plan_sequences(read.antibodies, chosen.antibody_encoder)
+    antigens = _plan_sequences(read.antigens, chosen.antigen_encoder)
+    views = {kind: _encoders_of_views(chosen, kind) for kind in KINDS}
+    to_encode = [
+        _Encoding(kind, encoder, _plan_sequences(read.sequences[kind], encoder)["tokens"])
+        for kind, names in views.items()
+        for encoder in dict.fromkeys(names)
+    ]
     rows = len(read.frame) if labels is None else labels["pairs"]  # replicates are one pair
     unique = (antibodies["unique"], antigens["unique"])
-    found = (SPEEDS.get(name) for name in encoders)
-    widths = [UNKNOWN_WIDTH if speed is None else speed.width for speed in found]
+    widths = [sum(_width(name) for name in names) for names in views.values()]
     size = FitSize(rows, unique, (widths[0], widths[1]))
     size = size._replace(variants=are_variants(read.antibodies, size))
-    work = _Work(encoders, tokens, size, chosen.price_per_hour)
+    work = _Work(to_encode, size, chosen.price_per_hour)
     shown = GPUS if chosen.all_gpus else SHOWN_GPUS
     machines = {n: _on_gpu(GPUS[n], work, measured=n in MEASURED_ON) for n in shown}
     work = work._replace(cores=count_cores())
@@ -284,19 +287,43 @@ def _label_sense(table: SequenceTable, label: Label | None) -> tuple[str, list[s
         return "", []
 
 
-class _Work(NamedTuple):
-    """What has to be encoded and fitted; antibodies before antigens."""
+def _encoders_of_views(options: PlanOptions, kind: Kind) -> list[str]:
+    """Return the encoder of each vector of a kind, with repetitions."""
+    usual = options.antibody_encoder if kind == "antibody" else options.antigen_encoder
+    views = options.named_views(kind)
+    return [usual] if views is None else [view["encoder"] or usual for view in views]
 
-    encoders: tuple[str, str]
-    tokens: tuple[int, int]
+
+def _width(encoder: str) -> int:
+    """Return the width of an encoder's vectors, assumed if it is not an alias."""
+    return SPEEDS[encoder].width if encoder in SPEEDS else UNKNOWN_WIDTH
+
+
+class _Encoding(NamedTuple):
+    """Sequences of one kind for one encoder."""
+
+    kind: Kind
+    encoder: str
+    tokens: int
+
+
+class _Work(NamedTuple):
+    """What has to be encoded and fitted."""
+
+    encodings: list[_Encoding]
     fit: FitSize
     price_per_hour: float | None
     cores: int = GPU_CORES
 
-    def speeds(self) -> tuple[EncoderSpeed, EncoderSpeed] | None:
+    def speeds(self) -> list[EncoderSpeed] | None:
         """Speeds of the encoders; None if one is not known."""
-        antibody, antigen = (SPEEDS.get(name) for name in self.encoders)
-        return None if antibody is None or antigen is None else (antibody, antigen)
+        names = [one.encoder for one in self.encodings]
+        return [SPEEDS[name] for name in names] if all(name in SPEEDS for name in names) else None
+
+    @property
+    def tokens(self) -> list[int]:
+        """Tokens for each encoder."""
+        return [one.tokens for one in self.encodings]
 
     def estimate(
         self, embed_s: float, memory_gib: float | None, basis: str, *, on_gpu: bool, measured: bool
@@ -356,7 +383,7 @@ def _at_store_speed(store: Path | str, work: _Work, here: MachinePlan) -> Machin
     from abag.core.device import plan_device
 
     opened, embed_s = open_store(store), 0.0
-    for kind, encoder, tokens in zip(KINDS, work.encoders, work.tokens, strict=True):
+    for kind, encoder, tokens in work.encodings:
         try:
             rate = residues_per_s(opened.folder(kind, encoder).path)
         except AbagError:  # the store has no vectors of this encoder

@@ -237,8 +237,8 @@ def _card(folder: Path, predictor: Predictor, licence: str | None, where: str) -
     text = _loaded_from(text, where)
     if text.startswith("---\n"):  # shared before
         return text.encode()
-    base = [hub_source(spec.origin).name for spec in (predictor.antibody, predictor.antigen)
-            if public_origin(spec.origin) == spec.origin]  # fmt: skip
+    used = (*predictor.antibody.encoders, *predictor.antigen.encoders)
+    base = [hub_source(one.origin).name for one in used if public_origin(one.origin) == one.origin]
     about: dict[str, object] = {"license": licence or "other"}
     if licence is None:
         about |= {"license_name": "see-license", "license_link": LICENCE}

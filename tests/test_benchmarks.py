@@ -53,6 +53,7 @@ def run_script():
         ("bench_region.py", [], "region.md"),
         ("bench_scan.py", [], "scan.md"),
         pytest.param("bench_turing.py", [], "turing.md", marks=pytest.mark.slow),
+        ("bench_views.py", [], "views.md"),
         ("bench_why.py", [], "why.md"),
         (
             "bench_time_to_answer.py",

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import numpy as np
 import pandas as pd
@@ -24,7 +24,7 @@ from abag.core.arrays import Floats, hex_keys
 from abag.embed.sequences.chains import Chains
 from abag.embed.store.store import open_store
 from abag.head.design.sites import Mutant, Parent, name_mutant
-from abag.head.models.pair_model import Index, PairVectors
+from abag.head.models.pair_model import Index, PairVectors, Posterior
 from abag.head.models.registry import MODELS
 from abag.head.prediction.predictor import STATES, Scorer, Sequences
 from abag.head.prediction.tables import row_bar, say_verdicts
@@ -177,7 +177,7 @@ def deviation(predictor: Predictor, vectors: PairVectors, parent: Index) -> Floa
     The predictor must be one that `has_difference_sigma`.
     """
     own = [
-        model.difference_variance(vectors, parent)
+        cast("Posterior", model).difference_variance(vectors, parent)
         for part in predictor.parts
         for model in part.models
         if MODELS[part.name].has_posterior

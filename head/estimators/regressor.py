@@ -17,9 +17,10 @@ import abag
 from abag.core.messages import reporting
 from abag.core.options import BadOption, OptionSchema, schema, unknown_option
 from abag.core.python_surface import naming_keywords
+from abag.embed.sequences.chains import KINDS
 from abag.embed.store.store import Store
 from abag.embed.store.store_files import ADAPTER_FOLDER
-from abag.head.data.vectors import StoredVectors
+from abag.head.data.vectors import read_vectors
 from abag.head.estimators.sequence_frame import as_store, folders_with, labelled, read_frame
 from abag.head.fit import fit_predictor
 from abag.head.models.config import FitConfig
@@ -128,19 +129,19 @@ class AffinityRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc] # 
                 read_frame(X, columns=self.columns, options=config), y, replicates=config.replicates
             )
             store = as_store(self.store)
-            folders = folders_with(store, pairs.table, config, encode=self.encode)
-            vectors = {
-                kind: StoredVectors(
-                    folder,
-                    pooling := config.vectors_of(kind)["pooling"],
-                    folder.read(pairs.table.sequences[kind].keys, pooling),
-                )
-                for kind, folder in folders.items()
-            }
-            with TemporaryDirectory(prefix="abag-fit-") as folder:
-                bundle = Path(folder) / "predictor"
+            antibody, antigen = (config.views_of(kind)[0]["encoder"] for kind in KINDS)
+            first = replace(config, antibody_encoder=antibody, antigen_encoder=antigen)
+            folders = folders_with(store, pairs.table, first, encode=self.encode)
+            vectors = {}
+            for kind, folder in folders.items():
+                views = config.views_of(kind)
+                for view in views:  # the folder of the first encoder may have been written now
+                    view["encoder"] = view["encoder"] or folder.fingerprint
+                vectors[kind] = read_vectors(store, pairs.table, kind, views)
+            with TemporaryDirectory(prefix="abag-fit-") as scratch:
+                bundle = Path(scratch) / "predictor"
                 self.regimes_ = fit_predictor(
-                    RunInputs(pairs, store, vectors), config, Path(folder) / "run", bundle
+                    RunInputs(pairs, store, vectors), config, Path(scratch) / "run", bundle
                 )
                 # what it reads of the folder is in memory; adapters stay in the store
                 adapters: dict[str, Path] = {

@@ -76,10 +76,12 @@ class BaselineInputs:
 
         None where finding it would take minutes.
         """
-        antibody_ND = self.training.vectors.antibody_ND
+        vectors = self.training.vectors
+        antibody_ND = vectors.antibody_ND
         if len(antibody_ND) * len(self.trained) > MAX_COMPARISONS:
             return None
-        return _nearest(standardised(antibody_ND, self.trained), self.trained)
+        scaling = Standardizer.of(antibody_ND, self.trained, vectors.widths(0))
+        return _nearest(scaling.apply(antibody_ND), self.trained)
 
     def ridge(self, values: NDArray[np.integer]) -> Floats:
         """Predict every pair by a ridge on one number per antibody, (P,)."""

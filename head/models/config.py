@@ -12,8 +12,9 @@ from typing import Any, Literal
 
 from abag import AbagError
 from abag.core.options import BadOption, DeviceOptions, Options, flag, option
+from abag.embed.sequences.chains import KINDS, Kind
 from abag.embed.sequences.options import SkippedOptions, TableOptions
-from abag.embed.store.options import VectorOptions
+from abag.embed.store.options import VectorOptions, VectorsOf
 from abag.head.data.label_options import LabelOptions
 from abag.head.models.losses import loss_names
 from abag.head.regimes.split_options import AdapterRows, SplitOptions
@@ -143,8 +144,64 @@ def is_used(name: str, head: str) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ViewNames(Options, group="Encoders"):
+    """Several vectors for each side of a pair."""
+
+    antibody_vectors: tuple[str, ...] | None = option(
+        None, metavar="NAMES", default_text="that of --antibody-pooling",
+        help="Several vectors of an antibody, joined: poolings and layers of the store such as "
+        "mean,heavy_mean,mean@18; with encoders igt5:mean,antiberty:mean.",
+    )  # fmt: skip
+    antigen_vectors: tuple[str, ...] | None = option(
+        None, metavar="NAMES", default_text="that of --antigen-pooling",
+        help="Several vectors of an antigen, joined, such as mean,cls.",
+    )  # fmt: skip
+
+    def named_views(self, kind: Kind) -> list[VectorsOf] | None:
+        """Return encoder, if it is named, and pooling of each vector of a kind, if any is given."""
+        names = self.antibody_vectors if kind == "antibody" else self.antigen_vectors
+        if names is None:
+            return None
+        parts = [name.rpartition(":") for name in names]
+        return [{"encoder": encoder or None, "pooling": pooling} for encoder, _, pooling in parts]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ViewOptions(ViewNames, VectorOptions, group="Encoders"):
+    """Which stored vectors the two sides of a pair consist of."""
+
+    def views_of(self, kind: Kind) -> list[VectorsOf]:
+        """Return encoder and pooling of each vector of a kind; usually there is one."""
+        usual = self.vectors_of(kind)
+        return [
+            {**view, "encoder": view["encoder"] or usual["encoder"]}
+            for view in self.named_views(kind) or [usual]
+        ]
+
+    def __post_init__(self) -> None:
+        """Refuse vectors that are named twice, or in two ways."""
+        super().__post_init__()
+        for kind in KINDS:
+            name, pooling = f"{kind}_vectors", f"{kind}_pooling"
+            given = getattr(self, name)
+            if given is None:
+                continue
+            if not given or not all(given) or len(set(given)) < len(given):
+                msg = (
+                    f"{flag(name)}: {','.join(given)!r} names no vector, or one twice; expected "
+                    "different poolings such as mean,heavy_mean."
+                )
+                raise BadOption(msg)
+            if self.vectors_of(kind)["pooling"] != "mean":
+                msg = (
+                    f"{flag(pooling)} and {flag(name)}: expected one of them. Leave out the first."
+                )
+                raise BadOption(msg)
+
+
+@dataclass(frozen=True, kw_only=True)
 class FitConfig(
-    VectorOptions,
+    ViewOptions,
     DeviceOptions,
     OptimizationOptions,
     HeadOptions,

@@ -242,21 +242,22 @@ def fit_gaussian_process(
     used = solver.train  # not a copy: kernel ridge and Gaussian process share it
     if len(solved.weight) < pairs:
         used = used.select(slice(len(solved.weight)))
-    of_sides = (
+    antibody, antigen = (
         SideSettings(side.widths, side.units, weights)
         for (side, _), weights in zip(used.sides, chosen.kernel.weights, strict=True)
     )
     settings = ProcessSettings(
         chosen.kernel.scale,
         chosen.kernel.product,
-        *of_sides,
+        antibody,
+        antigen,
         float(training.pkd.mean()),
         solved.amplitude,
     )
     # in the order in which it is stored, or writing a predictor would copy it
-    root = root.astype(np.float32, order="C")
+    stored_root = root.astype(np.float32, order="C")
     return Fitted(
-        GaussianProcess(settings, used, solved.weight, root),
+        GaussianProcess(settings, used, solved.weight, stored_root),
         f"squared length scale {chosen.kernel.scale:g}, share of the product "
         f"{chosen.kernel.product:.2g}, noise {chosen.noise:g}",
     )

@@ -50,7 +50,9 @@ class PairVectors(NamedTuple):
 
     def widths(self, side: int) -> tuple[int, ...]:
         """Return the columns of each view of a side, 0 or 1."""
-        return (self[side].shape[1],) if self.views is None else self.views[side]
+        if self.views is not None:
+            return self.views[side]
+        return ((self.antigen_ME if side else self.antibody_ND).shape[1],)
 
     def chains(self, kind: Kind = "antibody") -> Sequence[Chains]:
         """Return the unique antibodies or antigens; raise `SequencesMissing` if not known."""
@@ -111,14 +113,15 @@ class PairModel(Protocol):
     def variance(self, vectors: PairVectors) -> Floats | None:
         """Return the variance of each prediction in pKd^2, (P,); None if the model has none."""
 
-    def difference_variance(self, vectors: PairVectors, other: Index) -> Floats:
-        """Return the variance of the difference between each pair and another, (P,) in pKd^2.
-
-        Only models with a posterior have it.
-        """
-
     def arrays(self) -> Arrays:
         """Return what `load` needs beside the settings, by name."""
+
+
+class Posterior(PairModel, Protocol):
+    """A model with a joint distribution of its predictions."""
+
+    def difference_variance(self, vectors: PairVectors, other: Index) -> Floats:
+        """Return the variance of the difference between each pair and another, (P,) in pKd^2."""
 
 
 class Fitted(NamedTuple):
@@ -139,7 +142,7 @@ class OnFeatures:
     """
 
     __slots__ = ()
-    inner: PairModel
+    inner: Any
 
     def features(self, vectors: PairVectors) -> PairVectors:
         """Put the features in place of the vectors."""
@@ -147,19 +150,21 @@ class OnFeatures:
 
     def predict(self, vectors: PairVectors) -> Floats:
         """Predict pKd, (P,); see `PairModel`."""
-        return self.inner.predict(self.features(vectors))
+        return np.asarray(self.inner.predict(self.features(vectors)))
 
     def variance(self, vectors: PairVectors) -> Floats | None:
         """Return the variance of each prediction in pKd^2, (P,), if the inner model has one."""
-        return self.inner.variance(self.features(vectors))
+        variance: Floats | None = self.inner.variance(self.features(vectors))
+        return variance
 
     def difference_variance(self, vectors: PairVectors, other: Index) -> Floats:
         """Return the variance of the difference between each pair and another, (P,) in pKd^2."""
-        return self.inner.difference_variance(self.features(vectors), other)
+        return np.asarray(self.inner.difference_variance(self.features(vectors), other))
 
     def arrays(self) -> Arrays:
         """Return those of the inner model."""
-        return self.inner.arrays()
+        arrays: Arrays = self.inner.arrays()
+        return arrays
 
 
 class FitSize(NamedTuple):

@@ -129,13 +129,16 @@ def _blocks(training: TrainingRows) -> tuple[list[Standardizer], list[FeatureBlo
         (vectors.antibody_ND, vectors.antibody.astype(np.int64)),
         (vectors.antigen_ME, vectors.antigen.astype(np.int64)),
     )
-    scalings = [Standardizer.of(x_ND, index[rows]) for x_ND, index in sides]
+    scalings = [
+        Standardizer.of(x_ND, index[rows], vectors.widths(side))
+        for side, (x_ND, index) in enumerate(sides)
+    ]
     both = zip(scalings, sides, strict=True)
     return scalings, [FeatureBlock(scaling.apply(x_ND), index) for scaling, (x_ND, index) in both]
 
 
 def _fit_sides(training: TrainingRows, choices: Sequence[tuple[int, ...]]) -> list[LinearModel]:
-    scalings, blocks = _blocks(training)
+    (antibody, antigen), blocks = _blocks(training)
     pkd, found = training.pairs.pkd, []
     fits = fit_ridges(blocks, pkd, training.rows, training.fold, choices, training.device)
     for sides, fit in zip(choices, fits, strict=True):
@@ -143,7 +146,7 @@ def _fit_sides(training: TrainingRows, choices: Sequence[tuple[int, ...]]) -> li
         ends = np.cumsum([len(weights[side]) for side in sides])[:-1]
         for side, weight_D in zip(sides, np.split(fit.weight_D, ends), strict=True):
             weights[side] = weight_D
-        found.append(LinearModel(LinearSettings(fit.intercept), *scalings, *weights))
+        found.append(LinearModel(LinearSettings(fit.intercept), antibody, antigen, *weights))
     return found
 
 

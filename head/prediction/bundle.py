@@ -47,6 +47,7 @@ from abag.head.prediction.predictor import (
     PredictorDamaged,
     UsedRegime,
     VectorSpec,
+    ViewSpec,
 )
 from abag.head.regimes.library import SeenMutations
 from abag.head.regimes.recognise import Recogniser, SeenSequences
@@ -58,7 +59,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from abag.head.data.labels import LabelledPairs
-    from abag.head.data.vectors import StoredVectors
+    from abag.head.data.vectors import View
     from abag.head.models.pair_model import PairModel
     from abag.head.prediction.fitted import FittedParts, WeighedRegime
     from abag.head.runs.run_folder import RunInputs
@@ -167,7 +168,8 @@ def save_predictor(
     ).arrays()
     specs = {}
     for kind, stored in inputs.vectors.items():
-        specs[kind] = _vector_spec(stored, len(distinct(pairs.index(kind))))
+        views = tuple(_view_spec(view) for view in stored.views)
+        specs[kind] = VectorSpec(views=views, training_sequences=len(distinct(pairs.index(kind))))
         _keep_adapter(folder / f"{kind}-adapter", stored.folder.adapter_files())
     record = PredictorRecord(
         parts=tuple(records),
@@ -222,17 +224,16 @@ def _keep_adapter(folder: Path, files: Mapping[str, bytes]) -> None:
         write_bytes(path, content)
 
 
-def _vector_spec(vectors: StoredVectors, training_sequences: int) -> VectorSpec:
-    info: Mapping[str, Any] = vectors.folder.info
-    return VectorSpec(
-        name=vectors.folder.name,
-        origin=str(info.get("origin", vectors.folder.name)),
-        fingerprint=vectors.folder.fingerprint,
+def _view_spec(view: View) -> ViewSpec:
+    info: Mapping[str, Any] = view.folder.info
+    return ViewSpec(
+        name=view.folder.name,
+        origin=str(info.get("origin", view.folder.name)),
+        fingerprint=view.folder.fingerprint,
         long=str(info.get("long", "window")),
         random_weights=bool(info.get("random_weights", False)),
-        pooling=vectors.pooling,
-        width=vectors.x_ND.shape[1],
-        training_sequences=training_sequences,
+        pooling=view.pooling,
+        width=view.width,
     )
 
 
@@ -326,8 +327,8 @@ def _check_values(record: PredictorRecord, tensors: Mapping[str, NDArray[Any]]) 
         if not np.isfinite(values).all():
             msg = f"{name} contains infinity or NaN"
             raise ValueError(msg)
-    if not record.parts or not record.regimes:
-        msg = "it has no parts or no regimes"
+    if not (record.parts and record.regimes and record.antibody.views and record.antigen.views):
+        msg = "it has no parts, no regimes or no vectors"
         raise ValueError(msg)
     for one in record.regimes:
         if one.name not in REGIMES or len(one.weights) != len(record.parts) or one.noise < 0:

@@ -90,7 +90,9 @@ def fit_closed_forms(
         notes.append(f"{one}: {chosen or MODELS[one].help}")
     training.shared.clear()
     predicted = {one: model.predict(training.vectors) for one, model in fitted.items()}
-    models = {one: (model,) for one, model in fitted.items() if one in parts}
+    models: dict[str, tuple[PairModel, ...]] = {
+        one: (model,) for one, model in fitted.items() if one in parts
+    }
     found = (each[0].variance(training.vectors) for each in models.values())
     known = [variance for variance in found if variance is not None]
     variance = np.mean(known or [np.zeros(len(training.pairs))], axis=0)

@@ -103,8 +103,8 @@ class EmbedFunction(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VectorSpec:
-    """The vectors that a predictor needs of one kind of sequence."""
+class ViewSpec:
+    """One of the vectors that a predictor reads of each sequence of one kind."""
 
     name: str
     """Name of the encoder."""
@@ -117,8 +117,51 @@ class VectorSpec:
     """Whether the vectors have no biological meaning."""
     pooling: str
     width: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VectorSpec:
+    """The vectors that a predictor needs of one kind of sequence."""
+
+    views: tuple[ViewSpec, ...]
+    """One or more; their vectors are joined."""
     training_sequences: int
     """Number of distinct sequences in training."""
+
+    @property
+    def encoders(self) -> list[ViewSpec]:
+        """A view of each encoder."""
+        return list({view.fingerprint: view for view in reversed(self.views)}.values())[::-1]
+
+    @property
+    def name(self) -> str:
+        """Names of the encoders."""
+        return " + ".join(view.name for view in self.encoders)
+
+    @property
+    def origin(self) -> str:
+        """Where the first encoder was loaded from."""
+        return self.views[0].origin
+
+    @property
+    def fingerprint(self) -> str:
+        """That of the first encoder."""
+        return self.views[0].fingerprint
+
+    @property
+    def random_weights(self) -> bool:
+        """Whether vectors have no biological meaning."""
+        return any(view.random_weights for view in self.views)
+
+    @property
+    def pooling(self) -> str:
+        """Poolings of the views."""
+        return ", ".join(view.pooling for view in self.views)
+
+    @property
+    def width(self) -> int:
+        """Columns of the joined vectors."""
+        return sum(view.width for view in self.views)
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,7 +370,9 @@ class Predictor:
         """
         if store is not None:
             with suppress(NoSuchEncoder):
-                return store.folder(kind, self.spec(kind).fingerprint).missing(keys)
+                encoders = self.spec(kind).encoders
+                each = [store.folder(kind, one.fingerprint).missing(keys) for one in encoders]
+                return np.asarray(np.any(each, axis=0))
         return np.ones(len(keys), np.bool_)
 
     def read(self, store: Store, kind: Kind, keys: NDArray[np.uint8]) -> NDArray[np.float32]:
@@ -341,7 +386,8 @@ class Predictor:
                 "abag embed on these sequences into this store first, with that encoder."
             )
             raise VectorsMissing(msg)
-        return store.folder(kind, spec.fingerprint).read(keys, spec.pooling)
+        each = [store.folder(kind, one.fingerprint).read(keys, one.pooling) for one in spec.views]
+        return each[0] if len(each) == 1 else np.concatenate(each, axis=1)
 
     def encode(
         self,
@@ -384,20 +430,41 @@ class Predictor:
     def _embed(self, table: pd.DataFrame, store: Path, options: Mapping[str, Any]) -> None:
         """Add the vectors of a table to a store, with the encoders of the run."""
         assert self.embed is not None
-        of_run: dict[str, str | Path] = {
-            "antibody_encoder": self.antibody.origin,
-            "antigen_encoder": self.antigen.origin,
-            "long_antigens": self.antigen.long.partition("-")[0].replace("whole", "window"),
-        }
-        of_run |= {f"{kind}_adapter": path for kind, path in self.adapters.items()}
+        sides = self.antibody.encoders, self.antigen.encoders
+        given = {name: value for name, value in options.items() if value is not None}
         with reporting(details=False):  # which encoders, and how many sequences, has been said
-            self.embed(
-                table,
-                store,
-                antibody_fingerprint=self.antibody.fingerprint,
-                antigen_fingerprint=self.antigen.fingerprint,
-                **of_run | {name: value for name, value in options.items() if value is not None},
-            )
+            # each call takes one encoder per side; what is stored already is not encoded again
+            for n in range(max(map(len, sides))):
+                antibody, antigen = (encoders[min(n, len(encoders) - 1)] for encoders in sides)
+                of_run: dict[str, Any] = {
+                    "antibody_encoder": antibody.origin,
+                    "antigen_encoder": antigen.origin,
+                    "long_antigens": antigen.long.partition("-")[0].replace("whole", "window"),
+                }
+                if layers := self._layers((antibody, antigen), existing_store(store)):
+                    of_run["layers"] = layers
+                if n == 0:  # places of encoders and adapters are those of the first views
+                    of_run |= {f"{kind}_adapter": path for kind, path in self.adapters.items()}
+                else:
+                    given = {k: value for k, value in given.items() if not k.endswith("_encoder")}
+                self.embed(
+                    table,
+                    store,
+                    antibody_fingerprint=antibody.fingerprint,
+                    antigen_fingerprint=antigen.fingerprint,
+                    **of_run | given,
+                )
+
+    def _layers(self, encoders: Sequence[ViewSpec], store: Store | None) -> tuple[int, ...]:
+        """Return the layers to encode for folders of these encoders that the store lacks.
+
+        A folder keeps the layers that it was begun with.
+        """
+        folders = [] if store is None else [one for kind in KINDS for one in store.folders(kind)]
+        begun = {one.fingerprint for one in encoders} - {one.fingerprint for one in folders}
+        views = (*self.antibody.views, *self.antigen.views)
+        poolings = [view.pooling for view in views if view.fingerprint in begun]
+        return tuple(sorted({int(one.partition("@")[2]) for one in poolings if "@" in one}))
 
     def resolve_store(self, given: Path | str | None) -> Path:
         """Return the given store, or else the store of the run."""

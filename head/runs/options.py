@@ -9,6 +9,7 @@ from typing import Any, Literal
 from abag.core.options import EncoderOptions, option
 from abag.embed.sequences.options import ColumnOptions, SkippedOptions, TableOptions
 from abag.head.data.label_options import LabelOptions
+from abag.head.models.config import ViewNames
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +39,9 @@ class EvaluateOptions(ColumnOptions, group="Data"):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlanOptions(LabelOptions, SkippedOptions, TableOptions, EncoderOptions, group="Hardware"):
+class PlanOptions(
+    ViewNames, LabelOptions, SkippedOptions, TableOptions, EncoderOptions, group="Hardware"
+):
     """All options of ``plan``."""
 
     price_per_hour: float | None = option(

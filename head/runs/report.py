@@ -192,8 +192,9 @@ def _vectors(
         found = []
         for kind in KINDS:
             place, keys = pd.factorize(frame[f"{kind}_key"])
-            folder = open_store(store).folder(kind, saved.config[f"{kind}_fingerprint"])
-            x_ND = folder.read(keys_from_hex([*keys]), saved.config[f"{kind}_pooling"])
+            fingerprint, _, pooling = saved.config[f"{kind}_views"][0].partition(":")
+            folder = open_store(store).folder(kind, fingerprint)
+            x_ND = folder.read(keys_from_hex([*keys]), pooling)
             found.append(Standardizer.of(x_ND).apply(x_ND)[place])
     except AbagError as error:
         left_out.append(f"the map of the vectors ({error})")

@@ -94,10 +94,11 @@ def read_inputs(
     before = read_json(path) if path and path.exists() else {}
     vectors = {}
     for kind in pairs.table.sequences:
-        chosen, known = config.vectors_of(kind), before.get(f"{kind}_fingerprint")
-        if chosen["encoder"] is None and known in {f.fingerprint for f in opened.folders(kind)}:
-            chosen["encoder"] = known
-        vectors[kind] = read_vectors(opened, pairs.table, kind, **chosen)
+        views, known = config.views_of(kind), before.get(f"{kind}_fingerprint")
+        if known in {f.fingerprint for f in opened.folders(kind)}:
+            for view in views:
+                view["encoder"] = view["encoder"] or known
+        vectors[kind] = read_vectors(opened, pairs.table, kind, views)
     return RunInputs(pairs, opened, vectors, region)
 
 
@@ -117,6 +118,7 @@ def describe_inputs(config: FitConfig, inputs: RunInputs) -> dict[str, Any]:
     for kind, vectors in inputs.vectors.items():
         record[f"{kind}_encoder"] = vectors.folder.name
         record[f"{kind}_fingerprint"] = vectors.folder.fingerprint
+        record[f"{kind}_views"] = vectors.names
     return record | {
         "store": str(inputs.store.path.absolute()),
         "pairs": len(pairs),
@@ -244,7 +246,7 @@ def split_inputs(inputs: RunInputs, config: FitConfig) -> tuple[RunInputs, list[
     training_labels(inputs.pairs, np.arange(len(inputs.pairs)))  # raises if all are the same
     groups = PairGroups(inputs.pairs, config, cache_dir() / "clusters")
     pairs = with_clusters(groups)
-    folders = [vectors.folder for vectors in inputs.vectors.values()]
+    folders = [folder for vectors in inputs.vectors.values() for folder in vectors.folders]
     measured, n_folds = list[MeasuredRegime](), 0
     for one in measure_regimes(groups):
         if not one.splits:

@@ -76,6 +76,8 @@ class SearchProblem:
     config: FitConfig
     """Everything that is not searched, such as epochs, the selecting metric and the seed."""
     device: torch.device
+    views: tuple[tuple[int, ...], tuple[int, ...]] | None = None
+    """Columns of each view of both sides, if there are several."""
 
     @property
     def folds(self) -> int:
@@ -164,7 +166,7 @@ def _score_closed_form(problem: SearchProblem, params: Params) -> float | None:
     pairs, (scored, labels) = problem.pairs, _scored(problem)
     fit = cast("Fit", MODELS[fit_options(params)["head"]].fit)
     table_ND, table_ME = (problem.vectors(kind, params[f"{kind}_pooling"]) for kind in KINDS)
-    vectors = PairVectors(table_ND, table_ME, pairs.antibody, pairs.antigen)
+    vectors = PairVectors(table_ND, table_ME, pairs.antibody, pairs.antigen, views=problem.views)
     predicted = []
     for fold in range(problem.folds):
         rows = np.flatnonzero(problem.fold != fold)
@@ -185,12 +187,13 @@ def _make_stack(problem: SearchProblem, batch: Sequence[Params]) -> StackedHeads
     antigen_ME = problem.vectors("antigen", configs[0].antigen_pooling)
     members = [Member.of(one, one.seed + fold) for fold in range(problem.folds) for one in configs]
     everything = np.arange(len(problem.pairs))
+    scaling = PairStandardizer.of(problem.pairs, everything, antibody_ND, antigen_ME, problem.views)
     with reporting(silent=True):  # else every batch reports where its vectors are
         return StackedHeads(
             [problem.pairs],
             antibody_ND,
             antigen_ME,
-            [PairStandardizer.of(problem.pairs, everything, antibody_ND, antigen_ME)],
+            [scaling],
             training,
             members,
             config=configs[0],

@@ -34,6 +34,7 @@ from abag.core.files import (
 )
 from abag.core.messages import align, bar, counted, reporting, say
 from abag.core.options import BadOption, flag
+from abag.embed.sequences.chains import KINDS
 from abag.head.data.labels import training_labels
 from abag.head.data.vectors import read_vectors
 from abag.head.evaluation.metrics import METRICS
@@ -253,17 +254,26 @@ def _define_search(
         "test_pairs": len(inputs.pairs) - len(pairs),
     }
 
+    # of vectors that are given nothing is left to choose
+    fixed = [kind for kind in KINDS if getattr(config, f"{kind}_vectors") is not None]
+
     @lru_cache
     def vectors(kind: Kind, pooling: str) -> NDArray[np.float32]:
-        chosen = config.vectors_of(kind) | {"pooling": pooling}
-        return read_vectors(inputs.store, inputs.pairs.table, kind, **chosen).x_ND
+        views = config.views_of(kind)
+        if kind not in fixed:
+            views = [{**views[0], "pooling": pooling}]
+        return read_vectors(inputs.store, inputs.pairs.table, kind, views).x_ND
 
     problem = SearchProblem(
         pairs=pairs,
         fold=inner_folds(group, folds, config.seed),
         group=group,
         vectors=vectors,
-        poolings={kind: found.folder.poolings for kind, found in inputs.vectors.items()},
+        poolings={
+            kind: found.folder.poolings if kind not in fixed else ("mean",)
+            for kind, found in inputs.vectors.items()
+        },
+        views=_views(inputs),
         config=config,
         device=resolve_device(config.device),
     )
@@ -459,3 +469,9 @@ def describe_trials(summary: SweepSummary) -> str:
 
 def _format(value: object) -> str:
     return f"{value:.2g}" if isinstance(value, float) else str(value)
+
+
+def _views(inputs: RunInputs) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+    """Return the columns of each view, if a side has several."""
+    antibody, antigen = (vectors.widths for vectors in inputs.vectors.values())
+    return (antibody, antigen) if len(antibody) + len(antigen) > 2 else None

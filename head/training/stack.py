@@ -89,12 +89,16 @@ class PairStandardizer:
         training: NDArray[np.int64],
         antibody_ND: NDArray[np.float32],
         antigen_ME: NDArray[np.float32],
+        views: tuple[Sequence[int], Sequence[int]] | None = None,
     ) -> PairStandardizer:
-        """Measure the training pairs; each unique sequence and each exact label counts once."""
-        labels = training_labels(pairs, training)
+        """Measure the training pairs; each unique sequence and each exact label counts once.
+
+        `views` has the columns of each view of both sides, see `Standardizer.of`.
+        """
+        labels, (antibody, antigen) = training_labels(pairs, training), views or ((), ())
         return cls(
-            Standardizer.of(antibody_ND, pairs.antibody[training]),
-            Standardizer.of(antigen_ME, pairs.antigen[training]),
+            Standardizer.of(antibody_ND, pairs.antibody[training], antibody),
+            Standardizer.of(antigen_ME, pairs.antigen[training], antigen),
             float(labels.mean()),
             float(labels.std()),
         )

@@ -147,6 +147,8 @@ class TrainingInputs:
     pairs: LabelledPairs
     antibody_ND: NDArray[np.float32]
     antigen_ME: NDArray[np.float32]
+    views: tuple[Sequence[int], Sequence[int]] | None = None
+    """Columns of each view of both sides; None: each has one."""
     folds: Sequence[FoldInputs]
     """One split, or the folds of a group of `stack.group_folds`."""
     config: FitConfig
@@ -210,7 +212,7 @@ class HeadTraining(ResumableTraining):
             [fold.pairs for fold in folds],
             *vectors,
             [
-                PairStandardizer.of(fold.pairs, rows, *vectors)
+                PairStandardizer.of(fold.pairs, rows, *vectors, inputs.views)
                 for fold, rows in zip(folds, training, strict=True)
             ],
             sets,

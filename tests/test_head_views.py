@@ -1,0 +1,205 @@
+"""Several vectors per sequence: views of a side, in every model, bundle and command."""
+
+import json
+import shutil
+
+import numpy as np
+import pandas as pd
+import pytest
+from click.testing import CliRunner
+
+import abag
+from abag.cli import main
+from abag.core.options import BadOption
+from abag.head.data.scaling import Standardizer
+from abag.head.models import kernels
+from abag.head.models.baselines import inner_folds
+from abag.head.models.config import FitConfig
+from abag.head.models.gaussian_process import fit_gaussian_process
+from abag.head.models.kernels import Side, view_weights
+from abag.head.models.pair_model import PairVectors, TrainingRows
+from abag.head.plan import plan
+from abag.head.prediction.bundle import load_predictor
+
+RESIDUES = list("ACDEFGHIKLMNPQRSTVWY")
+QUICK = {"report": False, "split": "random", "device": "cpu", "say": lambda _text: None}
+SMALL = {"widths": (8,), "epochs": 2}
+VIEWS = ("composition:mean", "tiny-igt5:mean@1", "tiny-igt5:heavy_mean")
+
+
+@pytest.fixture(scope="module")
+def case(tmp_path_factory):
+    """Return a table and a store with two encoders for antibodies, one with two layers."""
+    at, rng = tmp_path_factory.mktemp("views"), np.random.default_rng(0)
+    heavies = ["".join(rng.choice(RESIDUES, 30)) for _ in range(40)]
+    antigens = ["".join(rng.choice(RESIDUES, 40)) for _ in range(5)]
+    frame = pd.DataFrame(
+        [(h, rng.choice(antigens)) for h in heavies for _ in range(3)], columns=["heavy", "antigen"]
+    ).drop_duplicates(ignore_index=True)
+    frame["pKd"] = (
+        7 + frame["heavy"].map(lambda h: 0.3 * h.count("W")) + 0.1 * rng.normal(size=len(frame))
+    )
+    for encoder, layers in (("composition", None), ("tiny-igt5", (1,))):
+        abag.embed_table(frame, at / "store", encoder, "composition", layers=layers)
+    return at, frame
+
+
+def fit(case, name, **options):
+    at, frame = case
+    shutil.rmtree(at / name, ignore_errors=True)
+    return abag.fit(frame, at / "store", at / name, **QUICK | options), at / name
+
+
+# ---- what a view is --------------------------------------------------------------------------
+
+
+def test_views_are_standardised_each_and_scaled_by_the_root_of_their_number():
+    rng = np.random.default_rng(0)
+    left, right = rng.normal(5, 1, (50, 3)), rng.normal(0, 100, (50, 2))
+    joined = np.hstack([left, right]).astype(np.float32)
+    found = Standardizer.of(joined, widths=(3, 2)).apply(joined)
+    each = [Standardizer.of(one).apply(one.astype(np.float32)) for one in (left, right)]
+    np.testing.assert_allclose(found, np.hstack(each) / np.sqrt(2), rtol=1e-4, atol=1e-6)
+
+
+def test_the_kernel_of_a_side_is_the_weighted_mean_over_its_views():
+    rng = np.random.default_rng(0)
+    x_AD = rng.normal(size=(20, 5)).astype(np.float32)
+    side = Side.of(x_AD, (2, 3))
+    kernel = kernels.PairKernel(0.3, 1.0, ((0.75, 0.25), (1.0,)))
+    found = side.kernel(kernel, 0, x_AD)
+    expected = 0.0
+    for weight, columns in ((0.75, slice(0, 2)), (0.25, slice(2, 5))):
+        alone = Side.of(x_AD[:, columns], (columns.stop - columns.start,))
+        one = kernels.PairKernel(0.3, 1.0, ((1.0,), (1.0,)))
+        expected = expected + weight * alone.kernel(one, 0, x_AD[:, columns])
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+    assert view_weights(1) == [(1.0,)]
+    assert all(sum(one) == pytest.approx(1) for one in view_weights(4))
+
+
+class Labels:
+    def __init__(self, pkd):
+        self.pkd, self.measurements = pkd, np.ones(len(pkd))
+
+    def __len__(self):
+        return len(self.pkd)
+
+
+def test_a_view_that_carries_the_signal_is_used_and_one_of_noise_does_little_harm():
+    rng = np.random.default_rng(1)
+    signal, noise = (rng.normal(size=(120, 4)).astype(np.float32) for _ in range(2))
+    y_ME, index = np.zeros((1, 2), np.float32), np.arange(120)
+    labels, rows = Labels(7 + np.sin(signal[:, 0]) + signal[:, 1]), np.arange(90)
+
+    def error(*views):
+        x_ND = np.hstack(views)
+        widths = tuple(one.shape[1] for one in views), (2,)
+        vectors = PairVectors(x_ND, y_ME, index, np.zeros(120, np.int64), views=widths)
+        fit = fit_gaussian_process(TrainingRows(labels, vectors, rows, inner_folds(rows)), "error")
+        return np.sqrt(np.mean((fit.model.predict(vectors) - labels.pkd)[90:] ** 2))
+
+    alone, useless = error(signal), error(noise)
+    assert error(noise, signal) < 0.6 * useless
+    assert error(signal, noise) < 1.15 * alone
+
+
+# ---- fit, predict, plan, sweep, scikit-learn -----------------------------------------------------
+
+
+@pytest.mark.parametrize("head", ["ridge", "kernel", "mlp"])
+def test_one_view_is_the_pooling_of_that_name(case, head):
+    options = {"head": head} | (SMALL if head == "mlp" else {})
+    options["antibody_encoder"] = "tiny-igt5"
+    one = fit(case, "one", antibody_pooling="heavy_mean", **options)[1]
+    other = fit(case, "other", antibody_vectors=("heavy_mean",), **options)[1]
+    files = [at / "predictor" / "weights.safetensors" for at in (one, other)]
+    assert files[0].read_bytes() == files[1].read_bytes()
+
+
+def test_a_predictor_with_views_encodes_what_is_missing_for_each_of_its_encoders(case, tmp_path):
+    _, run = fit(case, "views", antibody_vectors=VIEWS, **SMALL)
+    record = json.loads((run / "predictor/predictor.json").read_text())
+    assert [one["pooling"] for one in record["antibody"]["views"]] == [
+        "mean",
+        "mean@1",
+        "heavy_mean",
+    ]
+    assert [one["name"] for one in record["antibody"]["views"]] == [
+        "composition",
+        *["tiny-igt5"] * 2,
+    ]
+    frame = case[1].head(4)
+    chains = {"heavy": [*frame["heavy"]], "antigen": [*frame["antigen"]]}
+    predictor = abag.load_predictor(run)
+    stored = predictor.predict(**chains)
+    again = predictor.predict(**chains, store=tmp_path / "new")
+    columns = ["pkd_predicted", "sigma"]
+    np.testing.assert_allclose(again[columns], stored[columns], atol=1e-3)
+    out = tmp_path / "out.csv"
+    frame.to_csv(tmp_path / "in.csv", index=False)
+    given = ["predict", str(tmp_path / "in.csv"), "--run", str(run), "--out", str(out)]
+    given += ["--store", str(tmp_path / "other"), "--device", "cpu"]
+    done = CliRunner().invoke(main, given)
+    assert done.exit_code == 0, done.output
+    np.testing.assert_allclose(pd.read_csv(out)[columns], stored[columns], atol=1e-3)
+
+
+def test_a_run_with_other_views_is_another_run(case):
+    fit(case, "first", head="ridge", antibody_vectors=VIEWS)
+    at, frame = case
+    with pytest.raises(abag.AbagError, match="antibody_vectors was"):
+        abag.fit(
+            frame, at / "store", at / "first", head="ridge", antibody_vectors=VIEWS[:2], **QUICK
+        )
+
+
+def test_a_view_of_an_encoder_that_the_store_lacks_is_refused(case):
+    with pytest.raises(abag.AbagError, match="antiberty"):
+        fit(case, "absent", head="ridge", antibody_vectors=("composition:mean", "antiberty:mean"))
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"antibody_vectors": ("mean", "mean")}, "one twice"),
+        ({"antigen_vectors": ()}, "names no vector"),
+        ({"antibody_vectors": ("mean",), "antibody_pooling": "heavy_mean"}, "expected one of them"),
+    ],
+)
+def test_views_that_contradict_each_other_are_refused(options, words):
+    with pytest.raises(BadOption, match=words):
+        FitConfig(**options)
+
+
+def test_a_plan_counts_the_columns_and_encoders_of_all_views(case):
+    _, frame = case
+    usual = {"antibody_encoder": "antiberty", "antigen_encoder": "esm2-8m"}
+    one = plan(frame, **usual)["machines"]["T4"]
+    more = plan(frame, **usual, antibody_vectors=("mean", "igt5:mean"))["machines"]["T4"]
+    assert more["embed_s"] > one["embed_s"]
+    assert more["fit_s"] > one["fit_s"]
+
+
+def test_the_regressor_takes_views(case):
+    sklearn = pytest.importorskip("abag.sklearn")
+    at, frame = case
+    model = sklearn.AffinityRegressor(
+        at / "store", head="ridge", split="random", antibody_vectors=list(VIEWS)
+    )
+    x = frame[["heavy", "antigen"]]
+    predicted = model.fit(x, frame["pKd"]).predict(x)
+    assert np.corrcoef(predicted, frame["pKd"])[0, 1] > 0.5
+    assert len(model.predictor_.antibody.views) == 3
+
+
+def test_a_sweep_keeps_the_views_that_are_given(case):
+    pytest.importorskip("optuna")
+    at, frame = case
+    summary = abag.sweep(
+        frame, at / "store", at / "sweep", trials=2, folds=2, split="random", epochs=2,
+        antibody_vectors=VIEWS, device="cpu", say=lambda _text: None, final=True, members=1,
+    )  # fmt: skip
+    assert summary["best"]["params"].get("antibody_pooling", "mean") == "mean"
+    predictor = load_predictor(at / "sweep" / "final")
+    assert len(predictor.antibody.views) == 3
