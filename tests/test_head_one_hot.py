@@ -19,7 +19,13 @@ from abag.head.models.pair_model import (
     SequencesMissing,
     TrainingRows,
 )
-from abag.head.models.residues import OneHot, common_reference, fit_one_hot_kernel
+from abag.head.models.residues import (
+    OneHot,
+    common_reference,
+    fit_one_hot_kernel,
+    fit_residue_kernel,
+)
+from abag.head.models.substitutions import coordinates, similarity
 from abag.head.prediction.bundle import load_predictor
 
 RESIDUES = list("ACDEFGHIKLMNPQRSTVWY")
@@ -150,6 +156,53 @@ def test_the_kernel_is_that_of_mismatches_between_each_two_antibodies():
     mean = training.pkd.mean()
     weight = np.linalg.solve(k[:40, :40] + noise * np.eye(40), training.pkd - mean)
     np.testing.assert_allclose(fit.model.predict(training.vectors), mean + k[:, :40] @ weight)
+
+
+def test_coordinates_have_the_distances_of_substitutions_also_to_residues_not_seen():
+    alike = similarity()
+    np.testing.assert_allclose(alike, alike.T, rtol=1e-12)
+    assert np.linalg.eigvalsh(alike).min() > 0
+    table = coordinates("ATS")
+    for letter in "WVAG-X":
+        for seen in "ATS":
+            squared = np.square(table[ord(letter)] - table[ord(seen)]).sum()
+            assert squared == pytest.approx(2 - 2 * alike[ord(letter), ord(seen)], abs=1e-5)
+    alone = coordinates("A")
+    assert alone.shape == (256, 1)
+    assert np.square(alone[ord("V")] - alone[ord("A")]).sum() == pytest.approx(1 - alike[65, 86])
+
+
+def test_residues_that_replace_each_other_share_what_the_residue_kernel_learns():
+    rng, alike = np.random.default_rng(0), similarity()
+    codes = [ord(one) for one in RESIDUES]
+    root = np.linalg.cholesky(alike[np.ix_(codes, codes)])
+    effect = {at: root @ rng.normal(size=20) for at in range(98, 104)}
+    chains = [one for one in variants(160) if len(one[0]) == len(TRASTUZUMAB)]
+    pkd = np.array(
+        [8 + sum(effect[at][RESIDUES.index(one[0][at])] for at in effect) for one in chains]
+    )
+    training, train = make_training(chains, pkd, 60), 60
+    errors = {}
+    for fit in (fit_one_hot_kernel, fit_residue_kernel):
+        model = fit(training).model
+        errors[fit] = np.square(model.predict(training.vectors) - pkd)[train:].mean()
+    assert errors[fit_residue_kernel] < errors[fit_one_hot_kernel]
+    assert model.inner.kernel.weights[0] != (1.0, 0.0, 0.0)
+    arrays = {name: np.array(array) for name, array in model.arrays().items()}
+    again = type(model).load(arrays, model.settings)
+    np.testing.assert_allclose(
+        again.predict(training.vectors), model.predict(training.vectors), rtol=1e-10
+    )
+    variance = model.variance(training.vectors)
+    np.testing.assert_allclose(again.variance(training.vectors), variance, rtol=1e-5, atol=1e-9)
+
+
+def test_the_residue_kernel_is_a_head_but_no_part_of_the_default(case):
+    options = {"head": "residue_kernel", **QUICK}
+    abag.fit(case.frame, case.store, case.at / "residues", **options)
+    predictor = load_predictor(case.at / "residues")
+    assert [part.name for part in predictor.parts][-1] == "residue_kernel"
+    assert "residue_kernel" not in registry.closed_forms("stack", 100)
 
 
 def test_vectors_alone_are_refused():

@@ -252,7 +252,7 @@ def part(record):
         (lambda r: part(r).update(name="exec"), "does not match"),
         (lambda r: part(r).update(settings={}), "settings is"),
         (lambda r: part(r).update(settings=[]), "does not match"),
-        (lambda r: r["antibody"].update(width=True), "width is True"),
+        (lambda r: r["antibody"]["views"][0].update(width=True), "width is True"),
         (lambda r: r["parts"].append({}), "parts has"),
         (lambda r: r["parts"].append(r["parts"][0]), "does not match"),
         (lambda r: r["regimes"].append({}), "regimes has"),

@@ -17,7 +17,7 @@ Rasmussen, Williams: Gaussian Processes for Machine Learning, MIT Press 2006, ch
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -214,6 +214,7 @@ def fit_gaussian_process(
     *,
     scale_antibodies: bool = True,
     antibody_weights: Sequence[Weights] | None = None,
+    antibody_stretch: Weights = (),
 ) -> Fitted:
     """Fit a Gaussian process to the training pairs.
 
@@ -227,8 +228,10 @@ def fit_gaussian_process(
         Whether to standardise the columns of antibodies.
     antibody_weights : sequence of tuple of float, optional
         Weights of the views of antibodies to try, by default those of `view_weights`.
+    antibody_stretch : tuple of float, optional
+        Factors of the squared length scale of these views.
     """
-    solver, search = _solvers(training, scale_antibodies)
+    solver, search = _solvers(training, scale_antibodies, antibody_stretch)
     pairs, views = len(solver), [view_weights(len(side.widths)) for side, _ in solver.train.sides]
     with blas_threads(pairs):
         with blas_threads(len(search)):
@@ -284,7 +287,9 @@ class _Solvers(NamedTuple):
     """Chooses the kernel."""
 
 
-def _solvers(training: TrainingRows, scale_antibodies: bool) -> _Solvers:
+def _solvers(
+    training: TrainingRows, scale_antibodies: bool, antibody_stretch: Weights = ()
+) -> _Solvers:
     """Return the solvers that all processes fitted to these rows share.
 
     Their pairs are in random order, so that the first ones are a sample of all.
@@ -293,6 +298,8 @@ def _solvers(training: TrainingRows, scale_antibodies: bool) -> _Solvers:
     if not isinstance(found, _Solvers):
         order = np.random.default_rng(0).permutation(len(training.rows))
         train, pkd = _pair_set(training, order, scale_antibodies), training.pkd[order]
+        if antibody_stretch:
+            train = replace(train, antibodies=train.antibodies.stretched(antibody_stretch))
         share = training.noise_share[order]
         whole = SolvedKernels(train, pkd - training.pkd.mean(), training.fold[order], share)
         found = _Solvers(whole, whole.first(SEARCH_PAIRS))

@@ -129,6 +129,10 @@ class Side:
             np.square(one).sum(axis=1) / unit for one, unit in zip(away, self.units, strict=True)
         ]
 
+    def stretched(self, factors: Weights) -> Side:
+        """Multiply the units of the views, and with them their squared length scales."""
+        return replace(self, units=tuple(u * f for u, f in zip(self.units, factors, strict=True)))
+
     def select(self, used: Index) -> Side:
         """Keep some of the training sequences."""
         return replace(self, train_AD=self.train_AD[used])
@@ -307,10 +311,14 @@ def choose_kernel(
     first = (weights[0][0], weights[1][0])
     for scale, product in itertools.product(SCALES, products):
         descend(PairKernel(scale, product, first))
-    best = _lowest(tried)
+    best = _lowest(tried).kernel
     for pair in itertools.product(*weights):
         if pair != first:
-            descend(replace(best.kernel, weights=(pair[0], pair[1])))
+            descend(replace(best, weights=(pair[0], pair[1])))
+    best = _lowest(tried).kernel
+    if best.weights != first:  # another scale may suit these weights
+        for scale in SCALES:
+            descend(replace(best, scale=scale))
     return _lowest(tried)
 
 

@@ -26,10 +26,12 @@ from abag.head.models.residues import (
     OneHotRidge,
     OneHotRidgeSettings,
     OneHotSettings,
+    ResidueKernel,
     columns_of,
     find_reference,
     fit_one_hot_kernel,
     fit_one_hot_ridge,
+    fit_residue_kernel,
     residue_ridge_seconds,
 )
 from abag.head.models.ridge import LinearModel, LinearSettings, fit_linear, linear_seconds
@@ -56,6 +58,8 @@ class ModelEntry:
     """Raises `DoesNotApply` before a fit, given antibodies and those of the training pairs, (F,);
     None: it applies to every table."""
     reads: Literal["vectors", "residues", "composition", "nothing"] = "vectors"
+    is_stacked: bool = True
+    """Whether it is a part of the default head."""
     most_pairs: float = float("inf")
     """Training pairs above which a stack leaves it out, because it would take minutes."""
     is_baseline: bool = False
@@ -86,6 +90,12 @@ MODELS: Mapping[str, ModelEntry] = {
         model=OneHotKernel, settings=OneHotSettings, has_posterior=True, most_pairs=12_000,
         fit=fit_one_hot_kernel, check=partial(find_reference, "one_hot_kernel"),
         seconds=search_seconds,
+    ),
+    "residue_kernel": ModelEntry(
+        help="kernel ridge on substitutions of residues of variants", reads="residues",
+        model=ResidueKernel, settings=OneHotSettings, has_posterior=True, most_pairs=12_000,
+        fit=fit_residue_kernel, check=partial(find_reference, "residue_kernel"),
+        seconds=search_seconds, is_stacked=False,
     ),
     "ridge": ModelEntry(
         help="ridge on the vectors of antibody and antigen", is_baseline=True,
@@ -122,7 +132,11 @@ def closed_forms(head: str, n_training: int) -> list[str]:
     """Return the models in closed form of a head with this many training pairs."""
     if head != "stack":
         return [name for name in (MEAN, head) if MODELS[name].fit is not None]
-    return [n for n, one in MODELS.items() if one.fit is not None and n_training <= one.most_pairs]
+    return [
+        name
+        for name, one in MODELS.items()
+        if one.fit is not None and one.is_stacked and n_training <= one.most_pairs
+    ]
 
 
 def describe_left_out(n_training: int) -> str:
@@ -130,7 +144,7 @@ def describe_left_out(n_training: int) -> str:
     limits = [
         f"{name} (at most {one.most_pairs:,.0f})"
         for name, one in MODELS.items()
-        if n_training > one.most_pairs
+        if one.is_stacked and n_training > one.most_pairs
     ]
     if not limits:
         return ""

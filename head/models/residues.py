@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -41,6 +41,7 @@ from abag.head.models.ridge import (
     factorise_seconds,
     fit_ridges,
 )
+from abag.head.models.substitutions import coordinates
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -63,6 +64,11 @@ LEAST_IDENTITY = 0.5
 MAX_PRODUCTS = 2 * 10**11
 """Products of columns above which the ridge, which would take minutes, is left out."""
 TRAIN = "antibody.train"
+WIDE = 10.0
+"""How much wider the kernel of the third view is: nearly linear in the number of substitutions."""
+RESIDUE_WEIGHTS = ((1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.5, 0.5))
+"""Weights that are tried: equal or not; substitutions; substitutions, and almost linear in them,
+which stands for the local linearity of the kernels of arXiv 2606.11057."""
 USUAL_COLUMNS = 800
 """Of a library, for the estimate of a ridge's time."""
 
@@ -122,6 +128,30 @@ class OneHot:
             row, place = np.nonzero(column_NS >= 0)
             x_NC[at + row, column_NS[row, place]] = 1
         return x_NC
+
+    def encode_alike(self, chains: Sequence[Chains]) -> NDArray[np.float32]:
+        """Return coordinates of substitutions in place of 0 and 1, (N, C); see `coordinates`."""
+        x_NC = np.zeros((len(chains), self.width), np.float32)
+        for at in range(0, len(chains), ENCODED):
+            rows, first = slice(at, at + ENCODED), 0
+            codes_NS = _aligned(chains[rows], self.reference)
+            for codes_N, letters in zip(codes_NS.T, self.seen, strict=True):
+                table = coordinates(letters)
+                x_NC[rows, first : first + table.shape[1]] = table[codes_N]
+                first += table.shape[1]
+        return x_NC
+
+    def alike_of_one_hot(self, x_NC: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return `encode_alike` of antibodies that have seen letters only, from `encode`."""
+        found, first = np.zeros_like(x_NC), 0
+        for letters in self.seen:
+            table = coordinates(letters)
+            own = slice(first + 1, first + table.shape[1])
+            if len(letters) > 1:
+                codes = np.frombuffer(letters.encode(), np.uint8)
+                found[:, own] = table[codes, 1:][x_NC[:, own].argmax(axis=1)]
+            first += table.shape[1]
+        return found
 
     def _columns(self) -> NDArray[np.int32]:
         """Return the column of each letter at each place, (S, 256); -1 for none."""
@@ -278,13 +308,26 @@ class OneHotKernel(OnFeatures):
     @classmethod
     def load(cls, arrays: Arrays, settings: OneHotSettings) -> OneHotKernel:
         """Restore a model from `arrays` and `settings`."""
-        width, packed = settings.one_hot.width, arrays[TRAIN]
-        if packed.dtype != np.uint8 or packed.ndim != 2 or packed.shape[1] != -(-width // 8):
-            msg = f"{TRAIN} is of type {packed.dtype} and shape {packed.shape}"
-            raise ValueError(msg)
-        train_AC = np.unpackbits(packed, axis=1, count=width).astype(np.float32)
+        train_AC = _unpack(arrays[TRAIN], settings.one_hot.width)
         process = GaussianProcess.load({**arrays, TRAIN: train_AC}, settings.process)
         return cls(settings.one_hot, process)
+
+
+def _unpack(packed: NDArray[Any], width: int) -> NDArray[np.float32]:
+    """Return columns of 0 and 1, (A, C), of which eight were one byte."""
+    if packed.dtype != np.uint8 or packed.ndim != 2 or packed.shape[1] != -(-width // 8):
+        msg = f"{TRAIN} is of type {packed.dtype} and shape {packed.shape}"
+        raise ValueError(msg)
+    return np.unpackbits(packed, axis=1, count=width).astype(np.float32)
+
+
+def _kernel_columns(head: str, training: TrainingRows) -> OneHot:
+    """Return the columns of the training antibodies for a kernel."""
+    chains, of_pair = training.vectors.chains(), training.vectors.antibody[training.rows]
+    reference = find_reference(head, chains, of_pair)
+    one_hot = OneHot.of(trained_antibodies(chains, of_pair), reference, marks_new=True)
+    assert one_hot is not None
+    return one_hot
 
 
 def with_residues(vectors: PairVectors, one_hot: OneHot) -> PairVectors:
@@ -297,14 +340,60 @@ def with_residues(vectors: PairVectors, one_hot: OneHot) -> PairVectors:
 
 def fit_one_hot_kernel(training: TrainingRows) -> Fitted:
     """Fit kernel ridge to variants; the inner folds choose the kernel."""
-    vectors = training.vectors
-    chains, of_pair = vectors.chains(), vectors.antibody[training.rows]
-    reference = find_reference("one_hot_kernel", chains, of_pair)
-    one_hot = OneHot.of(trained_antibodies(chains, of_pair), reference, marks_new=True)
-    assert one_hot is not None
-    residues = training.with_vectors(with_residues(vectors, one_hot))
+    one_hot = _kernel_columns("one_hot_kernel", training)
+    residues = training.with_vectors(with_residues(training.vectors, one_hot))
     fit = fit_gaussian_process(residues, "error", scale_antibodies=False)
     return fit._replace(model=OneHotKernel(one_hot, cast("GaussianProcess", fit.model)))
+
+
+@dataclass(frozen=True, slots=True)
+class ResidueKernel(OneHotKernel):
+    """A Gaussian process on three views of residues; see `RESIDUE_WEIGHTS`."""
+
+    def features(self, vectors: PairVectors) -> PairVectors:
+        """Put the views of residues in place of the vectors of antibodies."""
+        return with_residue_views(vectors, self.one_hot)
+
+    def arrays(self) -> Arrays:
+        """Return what `load` needs as named arrays; the other views follow from the first."""
+        arrays, width = self.inner.arrays(), self.one_hot.width
+        unused = {f"antibody.{name}" for name in ("mean", "scale")}
+        kept = {name: array for name, array in arrays.items() if name not in unused}
+        return {**kept, TRAIN: np.packbits(arrays[TRAIN][:, :width] > 0, axis=1)}
+
+    @classmethod
+    def load(cls, arrays: Arrays, settings: OneHotSettings) -> ResidueKernel:
+        """Restore a model from `arrays` and `settings`."""
+        one_hot = settings.one_hot
+        train_AC = _unpack(arrays[TRAIN], one_hot.width)
+        alike_AC = one_hot.alike_of_one_hot(train_AC)
+        views_AC = np.hstack([train_AC, alike_AC, alike_AC])
+        scaling = Standardizer.identity(views_AC.shape[1]).arrays("antibody")
+        process = GaussianProcess.load({**arrays, **scaling, TRAIN: views_AC}, settings.process)
+        return cls(one_hot, process)
+
+
+def with_residue_views(vectors: PairVectors, one_hot: OneHot) -> PairVectors:
+    """Put equal residues, and substitutions twice, in place of the vectors of antibodies."""
+    chains = vectors.chains()
+    alike_NC = one_hot.encode_alike(chains)
+    views = (one_hot.width,) * 3, vectors.widths(1)
+    columns = np.hstack([one_hot.encode(chains), alike_NC, alike_NC])
+    return vectors._replace(antibody_ND=columns, views=views)
+
+
+def fit_residue_kernel(training: TrainingRows) -> Fitted:
+    """Fit kernel ridge to variants; the inner folds choose how residues are compared."""
+    one_hot = _kernel_columns("residue_kernel", training)
+    residues = training.with_vectors(with_residue_views(training.vectors, one_hot))
+    fit = fit_gaussian_process(
+        residues,
+        "error",
+        scale_antibodies=False,
+        antibody_weights=RESIDUE_WEIGHTS,
+        antibody_stretch=(1.0, 1.0, WIDE),
+    )
+    return fit._replace(model=ResidueKernel(one_hot, cast("GaussianProcess", fit.model)))
 
 
 @dataclass(frozen=True, slots=True)
