@@ -277,7 +277,7 @@ def test_chunks_and_slices_of_a_table_keep_their_antibodies(case, runs, tmp_path
     abag.predict(case.frame, case.at / "stack", tmp_path / "whole.csv", **options)
     case.frame.to_csv(tmp_path / "in.csv", index=False)
     monkeypatch.setattr(tables, "CHUNK_ROWS", 50)
-    monkeypatch.setattr(predict, "SLICE", 30)
+    monkeypatch.setattr(predict, "ANTIBODIES", 30)
     abag.predict(tmp_path / "in.csv", case.at / "stack", tmp_path / "parts.csv", **options)
     whole, parts = (pd.read_csv(tmp_path / name) for name in ("whole.csv", "parts.csv"))
     np.testing.assert_allclose(whole["pkd_predicted"], parts["pkd_predicted"], rtol=1e-6)
