@@ -47,7 +47,13 @@ from abag.embed.store.store_files import (
     public_adapter_files,
     public_origin,
 )
-from abag.head.prediction.predictor import RECORD, WEIGHTS, Predictor, PredictorDamaged
+from abag.head.prediction.predictor import (
+    RECORD,
+    WEIGHTS,
+    Predictor,
+    PredictorDamaged,
+    ViewSpec,
+)
 
 MANIFEST, CARD, LICENCE = "manifest.json", "README.md", "LICENSE"
 # adapter/... of a store, by kind
@@ -198,19 +204,21 @@ def _public_record(folder: Path) -> bytes:
 
     content = read_inside(folder, RECORD)
     record = json.loads(content)
-    origins = [record[kind]["origin"] for kind in KINDS]
-    public = [public_origin(origin) for origin in origins]
-    if public == origins:
+    views = [view for kind in KINDS for view in record[kind]["views"]]
+    public = [public_origin(view["origin"]) for view in views]
+    if public == [view["origin"] for view in views]:
         return content
-    for kind, origin in zip(KINDS, public, strict=True):
-        record[kind]["origin"] = origin
+    for view, origin in zip(views, public, strict=True):
+        view["origin"] = origin
     record["digest"] = record_digest(record, read_inside(folder, WEIGHTS))
     return json_bytes(record)
 
 
 def _licence_note(predictor: Predictor, licence: str | None) -> bytes:
     own = f"of the licence {licence}" if licence else "that its owner states; ask if there are none"
-    encoders = [_encoder_line(kind, predictor) for kind in KINDS]
+    encoders = [
+        _encoder_line(kind, view) for kind in KINDS for view in predictor.spec(kind).encoders
+    ]
     lines = [
         f"This predictor may be used under the terms {own}.",
         "The terms of the data that it was trained on apply too, and those of the encoders,",
@@ -221,8 +229,7 @@ def _licence_note(predictor: Predictor, licence: str | None) -> bytes:
     return ("\n".join(lines) + "\n").encode()
 
 
-def _encoder_line(kind: str, predictor: Predictor) -> str:
-    spec = getattr(predictor, kind)
+def _encoder_line(kind: str, spec: ViewSpec) -> str:
     alias = known_alias(spec.name, spec.origin)
     licence = alias.licence if alias is not None else "see the source of the weights"
     return f"{kind}: {spec.name} ({public_origin(spec.origin)}), {licence}"

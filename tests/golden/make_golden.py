@@ -205,13 +205,13 @@ VARIABLE_KEY = "|".join([r"[\d.]+[A-Z]?", "head", "stack", *MODELS, *BASELINES])
 
 
 def heads_on_pairs(folder):
-    heads = sorted(set(head_names()) - {"one_hot_kernel", "one_hot_ridge"})
+    heads = sorted(set(head_names()) - {"one_hot_kernel", "residue_kernel", "one_hot_ridge"})
     given = ("--split", "random")
     return {head: scores(folder.fit("pairs", head, *given)[0]) for head in heads}
 
 
 def heads_on_variants(folder):
-    heads = ("one_hot_kernel", "one_hot_ridge", "stack", "mlp")
+    heads = ("one_hot_kernel", "residue_kernel", "one_hot_ridge", "stack", "mlp")
     return {head: scores(folder.fit("variants", head)[0]) for head in heads}
 
 

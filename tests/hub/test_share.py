@@ -87,7 +87,7 @@ def test_no_path_of_this_machine_and_no_training_data_is_shared(trained, tmp_pat
     checkpoint = trained.at / "my-encoder"
     checkpoint.mkdir(exist_ok=True)
     forged = with_origin(run, str(checkpoint))
-    assert forged["antibody"]["origin"] == str(checkpoint)
+    assert forged["antibody"]["views"][0]["origin"] == str(checkpoint)
     abag.share(run, tmp_path / "shared")
     content = {p.name: p.read_bytes() for p in (tmp_path / "shared").iterdir()}
     for name, data in content.items():
@@ -95,8 +95,9 @@ def test_no_path_of_this_machine_and_no_training_data_is_shared(trained, tmp_pat
         for column in ("heavy", "antigen"):
             assert not [row for row in trained.table[column] if row.encode() in data], name
     shared = json.loads(content["predictor.json"])
-    assert shared["antibody"]["origin"] == "my-encoder"
-    assert shared["antibody"] | {"origin": "composition"} == record["antibody"]
+    assert shared["antibody"]["views"][0]["origin"] == "my-encoder"
+    shared["antibody"]["views"][0]["origin"] = "composition"
+    assert shared["antibody"] == record["antibody"]
     assert predictions(tmp_path / "shared", trained).equals(predictions(trained.run, trained))
 
 
@@ -106,7 +107,7 @@ def with_origin(run, origin):
 
     folder = run / "predictor"
     record = json.loads((folder / "predictor.json").read_text())
-    record["antibody"]["origin"] = origin
+    record["antibody"]["views"][0]["origin"] = origin
     record["digest"] = record_digest(record, (folder / "weights.safetensors").read_bytes())
     (folder / "predictor.json").write_text(json.dumps(record))
     return record
