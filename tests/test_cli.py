@@ -44,36 +44,35 @@ OPTIONS = {
     "limit lr out patience precision rank replicates save-every seed sides split-from "
     "targets",
     "embed": "antibody-adapter antibody-backend antibody-encoder antibody-region antigen "
-    "antigen-adapter antigen-backend antigen-encoder attention bad-rows batch-tokens chains "
-    "column "
-    "commit-seconds device devices json kind layers limit long-antigens no-prepare-fit "
-    "precision prepare-fit ray skipped store store-dtype "
+    "antigen-adapter antigen-backend antigen-encoder attention bad-rows batch-tokens "
+    "chains column commit-seconds device devices json kind layers limit long-antigens "
+    "no-prepare-fit poolings precision prepare-fit ray skipped store store-dtype "
     "strict-precision",
     "fit": "accumulate adapter-rows affinity-type allow-adapter-leak antibody-encoder "
-    "antibody-identity antibody-pooling antibody-region antigen antigen-encoder "
-    "antigen-identity antigen-pooling bad-rows batch-size chains column compile "
-    "deterministic device dropout epochs floor folds head json label label-range "
-    "learning-curve limit loss lr members patience precision preset repeats replicates "
-    "run save-every seed select skipped split split-seed store threads verbose "
-    "weight-decay widths",
+    "antibody-identity antibody-pooling antibody-region antibody-vectors antigen "
+    "antigen-encoder antigen-identity antigen-pooling antigen-vectors bad-rows batch- "
+    "size chains column compile deterministic device dropout epochs floor folds head "
+    "json label label-range learning-curve limit loss lr members patience precision "
+    "preset repeats replicates run save-every seed select skipped split split-seed "
+    "store threads verbose weight-decay widths",
     "predict": "antibody-encoder antigen antigen-encoder bad-rows chains column cross device "
     "force heavy json light limit out run store strong",
-    "rank": "above antibody-region antigen bad-rows batch best chains column correlation diversity "
-    "explore force identity json keep-far limit measured out per-antigen per-cluster pool rule "
-    "run store",
+    "rank": "above antibody-region antigen bad-rows batch best chains column explore force "
+    "json keep-far limit measured out per-antigen per-cluster per-position rule run",
     "runs": "json",
     "scan": "antibody-encoder antigen antigen-encoder bad-rows chains column device exclude force "
     "heavy json light limit mutate-to out pairs-of parents positions region store",
     "sweep": "accumulate adapter-rows affinity-type allow-adapter-leak antibody-encoder "
-    "antibody-identity antibody-region antigen antigen-encoder antigen-identity "
-    "bad-rows batch-size chains column compile deterministic device epochs final floor "
-    "inner-folds json label label-range limit members patience precision replicates "
-    "save-every seed select skipped split split-seed store sweep threads trials",
-    "evaluate": "affinity-type antigen bad-rows column json predictions run store",
+    "antibody-identity antibody-region antibody-vectors antigen antigen-encoder "
+    "antigen-identity antigen-vectors bad-rows batch-size chains column compile "
+    "deterministic device epochs final floor inner-folds json label label-range limit "
+    "members patience precision replicates save-every seed select skipped split "
+    "split-seed store sweep threads trials",
+    "evaluate": "affinity-type antigen bad-rows column json predictions run store strong",
     "report": "json",
-    "plan": "affinity-type all-gpus antibody-encoder antibody-region antigen antigen-encoder "
-    "bad-rows chains column floor json label label-range limit price-per-hour "
-    "replicates skipped store verbose",
+    "plan": "affinity-type all-gpus antibody-encoder antibody-region antibody-vectors antigen "
+    "antigen-encoder antigen-vectors bad-rows chains column floor json label label- "
+    "range limit price-per-hour replicates skipped store verbose",
     "demo": "force",
     "share": "json license private to",
     "doctor": "antibody-encoder antigen-encoder device json store",
@@ -249,7 +248,7 @@ def test_a_broken_installation_is_one_line_with_the_first_error(pairs, tmp_path)
     ("arguments", "words"),
     [
         ("plan nowhere.csv", "nowhere.csv: does not exist; expected a .csv table"),
-        ("plan nowhere", "nowhere: does not exist; expected a table"),
+        ("plan nowhere", "nowhere: does not exist; expected a readable table"),
         ("plan pairs.csv --label foo", "--label: 'foo' is unknown; expected one of pkd, kd_m"),
         ("adapt pairs.csv --out a --split-from b --floor foo", "--floor: 'foo' is unknown"),
         ("adapt pairs.csv --out a --split-from nowhere", "--split-from nowhere: does not exist"),
@@ -450,7 +449,7 @@ def test_a_run_is_evaluated_on_its_split_on_a_table_and_beside_predictions(pairs
     again = json.loads(run("evaluate", "--run", where, "--json").stdout)
     assert again["regimes"] == json.loads(fitted.stdout)["regimes"]
     on_table = run("evaluate", pairs, "--run", where, "--store", store, "--affinity-type", "ic50")
-    assert "far from all that the run has measured" in on_table.stdout
+    assert "outside the training data" in on_table.stdout
     assert "0 of 20 pairs are training pairs of the run" in on_table.stderr
     table.head(140).rename(columns={"pKd": "mine"}).to_csv(theirs, index=False)
     arguments = ["evaluate", "--run", where, "--predictions", theirs]
@@ -505,8 +504,8 @@ def test_plan_says_what_is_in_a_table_and_writes_nothing(pairs, tmp_path):
     before = sorted(tmp_path.iterdir())
     brief, whole = run("plan", pairs).stdout, run("plan", pairs, "-v").stdout
     assert re.search(r"^antibodies  +\d+", brief, re.MULTILINE)
-    assert "residues of antigens:" in whole
-    assert "residues of antigens:" not in brief
+    assert "times: " in whole
+    assert "times: " not in brief
     assert json.loads(run("plan", pairs, "--json").stdout)["rows"] == 160
     assert sorted(tmp_path.iterdir()) == before
 

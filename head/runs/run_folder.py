@@ -75,9 +75,9 @@ def read_inputs(
     AbagError
         If the table, a label or the store is invalid, or the store lacks a sequence.
     """
-    opened = open_store(store)
     reading = replace(config, bad_rows="skip")  # bad rows are refused with those of bad labels
     read = read_pairs(table, reading)
+    opened = open_store(store)
     region = config.antibody_region
     if region == "as-given" and not _has_antibodies(opened, read):
         cut = read_pairs(table, replace(reading, antibody_region="fv"))
