@@ -141,7 +141,7 @@ def reporting(
     to: Callable[[str], None] | None = None,
     *,
     bars: bool | None = None,
-    silent: bool = False,
+    silent: bool | None = None,
     details: bool | None = None,
     spelled: Callable[[str], str] | None = None,
 ) -> Iterator[None]:
@@ -154,7 +154,8 @@ def reporting(
     channel = _Channel(
         to or before.send,
         before.bars if bars is None else bars,
-        silent,
+        # a channel of its own is heard inside a silent block
+        silent if silent is not None else before.silent and to is None,
         before.details if details is None else details,
         spelled or before.spelled,
     )

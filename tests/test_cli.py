@@ -50,11 +50,11 @@ OPTIONS = {
     "strict-precision",
     "fit": "accumulate adapter-rows affinity-type allow-adapter-leak antibody-encoder "
     "antibody-identity antibody-pooling antibody-region antibody-vectors antigen "
-    "antigen-encoder antigen-identity antigen-pooling antigen-vectors bad-rows batch- "
-    "size chains column compile deterministic device dropout epochs floor folds head "
-    "json label label-range learning-curve limit loss lr members patience precision "
-    "preset repeats replicates run save-every seed select skipped split split-seed "
-    "store threads verbose weight-decay widths",
+    "antigen-encoder antigen-identity antigen-pooling antigen-vectors bad-rows "
+    "batch-size chains column compile deterministic device dropout epochs floor folds "
+    "head json label label-range learning-curve limit loss lr members patience "
+    "precision preset repeats replicates run save-every seed select skipped split "
+    "split-seed store threads verbose weight-decay widths",
     "predict": "antibody-encoder antigen antigen-encoder bad-rows chains column cross device "
     "force heavy json light limit out run store strong",
     "rank": "above antibody-region antigen bad-rows batch best chains column explore force "
@@ -71,8 +71,8 @@ OPTIONS = {
     "evaluate": "affinity-type antigen bad-rows column json predictions run store strong",
     "report": "json",
     "plan": "affinity-type all-gpus antibody-encoder antibody-region antibody-vectors antigen "
-    "antigen-encoder antigen-vectors bad-rows chains column floor json label label- "
-    "range limit price-per-hour replicates skipped store verbose",
+    "antigen-encoder antigen-vectors bad-rows chains column floor json label "
+    "label-range limit price-per-hour replicates skipped store verbose",
     "demo": "force",
     "share": "json license private to",
     "doctor": "antibody-encoder antigen-encoder device json store",
@@ -449,7 +449,7 @@ def test_a_run_is_evaluated_on_its_split_on_a_table_and_beside_predictions(pairs
     again = json.loads(run("evaluate", "--run", where, "--json").stdout)
     assert again["regimes"] == json.loads(fitted.stdout)["regimes"]
     on_table = run("evaluate", pairs, "--run", where, "--store", store, "--affinity-type", "ic50")
-    assert "outside the training data" in on_table.stdout
+    assert "outside training data" in on_table.stdout
     assert "0 of 20 pairs are training pairs of the run" in on_table.stderr
     table.head(140).rename(columns={"pKd": "mine"}).to_csv(theirs, index=False)
     arguments = ["evaluate", "--run", where, "--predictions", theirs]
@@ -504,8 +504,8 @@ def test_plan_says_what_is_in_a_table_and_writes_nothing(pairs, tmp_path):
     before = sorted(tmp_path.iterdir())
     brief, whole = run("plan", pairs).stdout, run("plan", pairs, "-v").stdout
     assert re.search(r"^antibodies  +\d+", brief, re.MULTILINE)
-    assert "times: " in whole
-    assert "times: " not in brief
+    assert "T4: estimate" in whole
+    assert "T4: estimate" not in brief
     assert json.loads(run("plan", pairs, "--json").stdout)["rows"] == 160
     assert sorted(tmp_path.iterdir()) == before
 

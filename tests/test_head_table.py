@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from abag.adapt.config import AdaptConfig
 from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.pairs import read_pairs
-from abag.head.data import vectors
+from abag.head.data import scaling
 from abag.head.data.label_options import LabelOptions
 from abag.head.data.label_units import BadLabel
 from abag.head.data.labels import (
@@ -212,7 +212,7 @@ def test_the_distinct_training_rows_are_measured_like_by_numpy_in_blocks(monkeyp
     x_ND = rng.normal(300, [1, 2, 4, 100], (500, 4)).astype(np.float32)
     rows = rng.integers(400, size=900)
     used_ND = x_ND[np.unique(rows)].astype(np.float64)
-    monkeypatch.setattr(vectors, "BLOCK", 64)
+    monkeypatch.setattr(scaling, "BLOCK", 64)
     found = Standardizer.of(x_ND, rows)
     assert found.mean == pytest.approx(used_ND.mean(0), rel=1e-7)
     assert found.scale == pytest.approx(1 / used_ND.std(0), rel=1e-7)
@@ -239,7 +239,7 @@ def test_standardised_inputs_are_clipped():
 @pytest.mark.parametrize("block", [1, 50, 1 << 19])
 @pytest.mark.parametrize("rows", [0, 33])
 def test_projections_equal_products_with_standardised_vectors(block, rows, monkeypatch):
-    monkeypatch.setattr(vectors, "BLOCK", block)
+    monkeypatch.setattr(scaling, "BLOCK", block)
     rng = np.random.default_rng(0)
     scales, x_ND = Standardizer.of(rng.normal(size=(9, 7))), rng.normal(2, size=(rows, 7))
     x_ND, weight_D = x_ND.astype(np.float32), rng.normal(size=7)

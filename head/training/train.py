@@ -297,8 +297,12 @@ class HeadTraining(ResumableTraining):
         total = sum(len(fold.split.rows(VALIDATION)) for fold in folds)
         detail(
             f"{self.name}: {members}{self.epochs} epochs of {self.steps_per_epoch} steps, "
-            f"{self.stack.batch_size} x {self.stack.accumulate} pairs per step; validation every "
-            f"epoch on {sum(map(len, self.scored_rows))} of {total} pairs, at the end on all"
+            f"{self.stack.batch_size} x {self.stack.accumulate} pairs per step"
+            + (
+                f"; validation every epoch on {sum(map(len, self.scored_rows))} of {total} pairs, "
+                "at the end on all"
+            )
+            * bool(total)  # the fit on all pairs has none
         )
 
     def _begin_epoch(self, epoch: int, first_step: int) -> None:

@@ -35,6 +35,10 @@ from abag.head.models.registry import MODELS
 HERE = Path(__file__).parent
 TOLERANCES = {
     r"^vectors": 1e-5,  # encoders and store in float32: the order of sums
+    # rounding decides which of equally near antibodies is taken: two kinds of CPU differ by 0.17
+    r"/nearest_antibody/": 2e-1,
+    # a pair more or less inside an interval or a budget: two kinds of CPU differ by 0.035
+    r"/coverage$|_budget$": 5e-2,
     # one exchanged pair of 24 test rows is 0.01 of a correlation; slopes of few rows amplify
     r"spearman|concordance|accuracy|recall|precision|enrichment|calibration|/r2|/(low|high)$": 2e-2,
     # a float16 of a stored vector that rounds the other way is 5e-4; training amplifies that
