@@ -40,7 +40,6 @@ def run_script():
         pytest.param("bench_predict.py", [], "predict.md", marks=pytest.mark.slow),
         pytest.param("bench_scale.py", [], "scale.md", marks=pytest.mark.slow),
         pytest.param("bench_applicability.py", [], "applicability.md", marks=pytest.mark.slow),
-        pytest.param("bench_antigen_changes.py", [], "antigen_changes.md", marks=pytest.mark.slow),
         ("bench_tables.py", [], "tables.md"),
         ("bench_adapt.py", [], "adapt.md"),
         pytest.param("bench_adapt_skempi.py", [], "adapt_skempi.md", marks=pytest.mark.slow),
