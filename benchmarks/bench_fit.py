@@ -116,7 +116,7 @@ def measure(way: str, inputs, size: Size, device: torch.device, **options) -> Ro
     config = FitConfig(**{"head": "mlp", "epochs": 1000} | options)
     with tempfile.TemporaryDirectory() as folder, torch_settings(device, config):
         task = make_task(inputs, config, device, Path(folder))
-        task.checkpoints.mkdir()
+        task.folder.mkdir(parents=True, exist_ok=True)
         begun = time.perf_counter()
         training = HeadTraining(task)
         runner = Runner(training, config)

@@ -71,7 +71,7 @@ def time_steps(inputs, size: Size, device: torch.device, **options) -> dict[str,
     config = FitConfig(**{"head": "mlp", "epochs": 1000} | options)
     with tempfile.TemporaryDirectory() as folder, torch_settings(device, config):
         task = make_task(inputs, config, device, Path(folder))
-        task.checkpoints.mkdir()
+        task.folder.mkdir(parents=True, exist_ok=True)
         begun = time.perf_counter()
         stack = HeadTraining(task).stack
         stack.begin_epoch(0)

@@ -95,6 +95,8 @@ def gated_signatures(half):
 def shape_signatures(half):
     """As `signatures`, of the kernels whose widths are those of Ankh 3, AMPLIFY and gLM2."""
     import torch
+
+    sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
     from shapes import SHAPES
 
     from abag.embed.families.registry import ALIASES, FAMILIES

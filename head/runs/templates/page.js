@@ -65,7 +65,7 @@ function addSort(table, head) {
   head.tabIndex = 0;
   head.classList.add("sortable");
   const key = (row) => row.cells[head.cellIndex].textContent.trim();
-  const number = (text) => Number(/^[-+−]?[\d.,]+(e[-+]?\d+)?/.exec(text)?.[0].replaceAll(",", "").replace("−", "-") ?? NaN);
+  const number = (text) => Number(/^[-+−]?[\d.,]+(e[-+]?\d+)?/.exec(text)?.[0].replaceAll(",", "").replace("−", "-"));
   const sort = () => {
     const up = head.ariaSort === "descending" || (!head.ariaSort && head.classList.contains("text"));
     [...head.parentElement.cells].forEach((cell) => { cell.ariaSort = null; });
