@@ -146,11 +146,12 @@ class OneHot:
         found, first = np.zeros_like(x_NC), 0
         for letters in self.seen:
             table = coordinates(letters)
-            own = slice(first + 1, first + table.shape[1])
-            if len(letters) > 1:
-                codes = np.frombuffer(letters.encode(), np.uint8)
-                found[:, own] = table[codes, 1:][x_NC[:, own].argmax(axis=1)]
-            first += table.shape[1]
+            after = first + table.shape[1]
+            codes = np.frombuffer(letters.encode(), np.uint8)
+            # the first column is that of new letters; a place with one letter has no other
+            letter_N = x_NC[:, first + 1 : after].argmax(axis=1) if len(letters) > 1 else 0
+            found[:, first:after] = table[codes][letter_N]
+            first = after
         return found
 
     def _columns(self) -> NDArray[np.int32]:
