@@ -7,6 +7,7 @@ import pytest
 from abag.embed.sequences.pairs import read_pairs
 from abag.head.data.labels import label_pairs
 from abag.head.evaluation import regime_scores
+from abag.head.regimes import regimes
 from abag.head.regimes.groups import PairGroups
 from abag.head.regimes.library import SeenMutations
 from abag.head.regimes.recognise import (
@@ -19,6 +20,7 @@ from abag.head.regimes.recognise import (
     applicable,
 )
 from abag.head.regimes.regimes import REGIMES, RegimesOfTable, all_pairs, effective_groups
+from abag.head.regimes.split_methods import measure_regimes
 from abag.head.regimes.split_options import SplitOptions
 from abag.head.regimes.splits import TEST, TRAIN, VALIDATION
 
@@ -136,6 +138,22 @@ def test_what_a_table_cannot_measure_is_said_in_one_line(
     ]
     for split in (split for one in found for split in one.splits):
         assert len(split.rows(TRAIN)) > len(split.rows(VALIDATION)) > 0
+
+
+@pytest.mark.parametrize("split", ["auto", "random"])
+def test_one_fold_is_enough_in_a_large_table_unless_folds_are_asked_for(monkeypatch, split):
+    monkeypatch.setattr(regimes, "LARGE_TABLE", 400)
+    rng = np.random.default_rng(3)
+    heavy = [protein(rng, 100) for _ in range(400)]
+    target = protein(rng, 90)
+    frame = pd.DataFrame({"heavy": heavy, "antigen": target, "pKd": rng.normal(8, 1, 400)})
+    folds = {
+        asked: max(
+            len(one.splits) for one in measure_regimes(groups_of(frame, split=split, folds=asked))
+        )
+        for asked in (0, 4)
+    }
+    assert folds == {0: 1, 4: 4}
 
 
 def test_few_large_clusters_count_as_fewer():

@@ -101,6 +101,13 @@ def effective_groups(group: Ints) -> float:
     return float(size.sum() ** 2 / np.square(size).sum())
 
 
+def is_enough(split: Split, groups: Sequence[Ints]) -> bool:
+    """Whether one fold measures a regime well enough: other folds only take time."""
+    test = split.rows(TEST)
+    informative = min(effective_groups(group[test]) for group in groups)
+    return len(split.part) >= LARGE_TABLE and informative >= ENOUGH_GROUPS
+
+
 @dataclass(slots=True)
 class RegimesOfTable:
     """Which regimes a table allows to measure, and the regime of its pairs in a fold."""
@@ -147,8 +154,7 @@ class RegimesOfTable:
             if not is_trainable(part):
                 continue
             found.append(Split(name=regime.name, part=part, group=groups[-1], fold=fold))
-            informative = min(effective_groups(group[test]) for group in groups)
-            if len(part) >= LARGE_TABLE and informative >= ENOUGH_GROUPS:
+            if not self.groups.options.folds and is_enough(found[-1], groups):
                 found = found[-1:]
                 break
         tests = [split.rows(TEST) for split in found]

@@ -20,7 +20,13 @@ from abag.core.messages import say
 from abag.core.options import user_path
 from abag.head.regimes.groups import PairGroups
 from abag.head.regimes.leaks import count_leaks
-from abag.head.regimes.regimes import OF_SPLIT, REGIMES, MeasuredRegime, RegimesOfTable
+from abag.head.regimes.regimes import (
+    OF_SPLIT,
+    REGIMES,
+    MeasuredRegime,
+    RegimesOfTable,
+    is_enough,
+)
 from abag.head.regimes.split_options import SplitOptions
 from abag.head.regimes.splits import (
     PART_NAMES,
@@ -233,7 +239,14 @@ def divide(groups: PairGroups, options: SplitOptions) -> list[Split]:
     is_given = options.split_name in ("column", "file")
     for split in splits:
         _refuse_bad_parts(split, is_given)
+    if not groups.options.folds and is_enough(splits[0], _counted_groups(groups, splits[0])):
+        splits = splits[:1]
     return _describe(splits, groups, options.split, why)
+
+
+def _counted_groups(groups: PairGroups, split: Split) -> list[Ints]:
+    """Return what counts as one measurement of a split, (P,) each."""
+    return [groups.antibody, groups.antigen] if split.name == "both" else [split.group]
 
 
 def _describe(splits: Sequence[Split], groups: PairGroups, name: str, why: str = "") -> list[Split]:
@@ -283,10 +296,7 @@ def measure_regimes(groups: PairGroups) -> list[MeasuredRegime]:
     if not options.folds and options.split_name not in ("column", "file"):
         options = replace(options, folds=FOLDS)
     splits = divide(groups, options)
-    counted = [splits[0].group]
-    if options.split_name == "both":
-        counted = [groups.antibody, groups.antigen]
-    return [MeasuredRegime(regime, tuple(splits), tuple(counted))]
+    return [MeasuredRegime(regime, tuple(splits), tuple(_counted_groups(groups, splits[0])))]
 
 
 def choose_split(groups: PairGroups, options: SplitOptions) -> tuple[SplitOptions, str]:
