@@ -1,7 +1,7 @@
 """Measure views of antibodies and kernels on residues, each on and off, by regime.
 
     python benchmarks/bench_views.py TABLE --out FOLDER [--rows N ...] [--head NAME ...]
-        [--case NAME ...] [--set NAME=VALUE ...] [--seeds K]
+        [--case NAME ...] [--set NAME=VALUE ...] [--seeds K] [--store FOLDER]
     python benchmarks/bench_views.py --tiny --out FOLDER                # seconds, on a CPU
 
 Antibodies have AntiBERTy vectors of all layers and their composition, antigens their composition.
@@ -9,7 +9,8 @@ Every case is a fit of its own on the same folds; weights of views and kernels a
 inner folds, so the comparison is nested. ``--rows`` draws that many pairs of the table first, by
 default it takes all; ``--seeds`` repeats draw and split. A difference is that of the RMSE of
 out-of-fold predictions to the reference of the head, in pKd, with the standard error of a jackknife
-over the groups that a regime counts as one measurement; of several seeds the mean.
+over the groups that a regime counts as one measurement; of several seeds the mean. ``--store`` keeps
+the vectors for the next call.
 """
 
 from __future__ import annotations
@@ -99,6 +100,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--case", nargs="+", default=[*VIEWS], choices=[*VIEWS])
     parser.add_argument("--set", nargs="+", default=[], metavar="NAME=VALUE")
     parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--store", type=Path)
     parser.add_argument("--tiny", action="store_true")
     given = parser.parse_args(argv)
     lm, layers, middle = "antiberty", tuple(LAYERS), 4
@@ -125,7 +127,7 @@ def measure(whole, rows, given, options, scratch, encoder) -> list[str]:
         drawn = whole.sample(rows, random_state=seed) if rows else whole
         table = scratch / f"{rows}-{seed}.csv"
         drawn.to_csv(table, index=False)
-        store = scratch / f"store-{rows}-{seed}"
+        store = given.store or scratch / f"store-{rows}-{seed}"
         embed(table, store, lm, layers, options)
         for head in given.head:
             cases = [REFERENCE] if head in ON_RESIDUES else given.case

@@ -42,6 +42,19 @@ def test_the_seed_preset_has_the_numbers_of_the_old_notebooks():
     assert seed.weight_decay == 0.01
 
 
+@pytest.mark.parametrize(
+    ("options", "pooling"),
+    [
+        ({"preset": "seed"}, "cls"),
+        ({"preset": "seed", "antigen_pooling": "mean@2"}, "mean@2"),
+        ({"preset": "seed", "antigen_vectors": ("mean",)}, "mean"),
+        ({}, "mean"),
+    ],
+)
+def test_the_seed_preset_reads_cls_of_antigens_as_the_old_notebooks(options, pooling):
+    assert [view["pooling"] for view in FitConfig(**options).views_of("antigen")] == [pooling]
+
+
 def test_each_field_of_a_preset_can_be_overridden():
     filled = FitConfig(preset="medium", dropout=0.0, widths=(8,)).filled()
     assert (filled.dropout, filled.widths, filled.epochs) == (0.0, (8,), PRESETS["medium"].epochs)

@@ -346,7 +346,7 @@ def test_a_run_of_another_head_is_refused_without_it(case, tmp_path):
     fit(case, tmp_path / "run", head="ridge")
     with pytest.raises(RunMismatch, match="head was 'ridge' and is now 'stack'"):
         fit(case, tmp_path / "run")
-    fit(case, tmp_path / "seed", preset="seed", widths=(8,))
+    fit(case, tmp_path / "seed", preset="seed", antigen_vectors=("mean",), widths=(8,))
     assert recorded_head(tmp_path / "seed") == "mlp"
 
 

@@ -79,7 +79,11 @@ PRESETS: Mapping[str, Preset] = {
 class HeadOptions(Options, group="Head"):
     """Shape of the head."""
 
-    preset: PresetName = option("small", help="Size of the head and its optimization.")
+    preset: PresetName = option(
+        "small",
+        help="Size of the head and its optimization; seed: that of the old notebooks, with cls of "
+        "antigens, or --antigen-vectors mean.",
+    )
     head: str | None = option(
         None, choices=head_names, default_text=FROM_PRESET,
         help="stack: all of these and the mean, weighed in each regime by held-out errors. "
@@ -274,6 +278,14 @@ class FitConfig(
         help="Also fit the head to 1/8, 1/4 and 1/2 of the training groups; the report shows the "
         "test scores.",
     )
+
+    def named_views(self, kind: Kind) -> list[VectorsOf] | None:
+        """Return the vectors that are named for a kind, or that the preset reads."""
+        if kind == "antigen" and self.preset == "seed" and self.antigen_vectors is None:
+            # The notebooks took the first token of ESM-2.
+            pooling = "cls" if self.antigen_pooling == "mean" else self.antigen_pooling
+            return [{"encoder": None, "pooling": pooling}]
+        return super().named_views(kind)
 
     def filled(self) -> Preset:
         """Return the preset with the fields given here in place of its own."""
