@@ -17,7 +17,7 @@ from abag.embed.encode import encode_stream
 from abag.embed.encoders.loading import load_encoder
 from abag.embed.encoders.lora import LoraEncoder, fit_lora
 from abag.embed.packing import longest_first, pack_spans, pool_tokens
-from abag.head.data.scaling import Standardizer
+from abag.head.data.vectors import Standardizer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

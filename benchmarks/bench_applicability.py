@@ -29,7 +29,7 @@ import abag
 from abag.embed.sequences.chains import antibody, keys_array
 from abag.embed.sequences.domains import locate_positions
 from abag.embed.store.store import open_store
-from abag.head.evaluation.ranking import spearman
+from abag.head.evaluation.metrics import spearman
 
 REGIONS = {"CDR H1": (27, 38), "CDR H2": (56, 65), "CDR H3": (105, 117)}
 HEAVY_LIGHT = ("antibody_heavy", "antibody_light")

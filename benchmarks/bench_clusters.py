@@ -29,8 +29,8 @@ from rapidfuzz.process import cdist
 from scipy import sparse
 
 from abag.core.cores import count_cores
-from abag.head.regimes.alignment import contained_distances
 from abag.head.regimes.clusters import antibody_clusters, antigen_clusters, clone_clusters
+from abag.head.regimes.near_duplicates import contained_distances
 
 RESIDUES = np.array(list("ACDEFGHIKLMNPQRSTVWY"))
 TRASTUZUMAB = (

@@ -29,12 +29,11 @@ from bench_clusters import RESIDUES, synthetic_antibodies, synthetic_antigens
 
 from abag.core.cores import count_cores
 from abag.embed.sequences.pairs import read_pairs
-from abag.head.data.label_options import LabelOptions
 from abag.head.data.labels import label_pairs
-from abag.head.fit_cost import DEFAULT_FOLDS, fit_time
+from abag.head.data.options import LabelOptions
 from abag.head.models.config import is_used
 from abag.head.models.pair_model import FitSize
-from abag.head.plan import are_variants
+from abag.head.plan import DEFAULT_FOLDS, are_variants, fit_time
 
 ONCE = ("--split", "random")
 FOLDS = (*ONCE, "--folds", "5", "--repeats", "4")

@@ -23,8 +23,7 @@ from rapidfuzz.process import cdist
 from abag.embed.sequences.domains import position_number
 from abag.embed.sequences.numbering import number_antibodies
 from abag.embed.sequences.pairs import read_pairs
-from abag.head.regimes.library import align
-from abag.head.regimes.recognise import SeenSequences
+from abag.head.regimes.regimes import SeenSequences, align
 
 CDR_H3 = range(105, 118)
 """IMGT positions."""

@@ -35,8 +35,8 @@ from abag.head.models.baselines import inner_folds
 from abag.head.models.config import FitConfig
 from abag.head.models.pair_model import PairVectors, TrainingRows
 from abag.head.prediction.fitted import fit_closed_forms, weigh
-from abag.head.regimes.groups import PairGroups
-from abag.head.regimes.regimes import RegimesOfTable, all_pairs
+from abag.head.regimes.clusters import PairGroups
+from abag.head.regimes.folds import RegimesOfTable, all_pairs
 from abag.head.regimes.splits import TRAIN
 
 LETTERS = np.array(list("ACDEFGHIKLMNPQRSTVWY"))

@@ -30,14 +30,14 @@ from abag.embed.sequences.regions import ChainsMisplaced
 from abag.embed.store.store import open_store
 from abag.head.data.demo import demo_table
 from abag.head.data.labels import label_pairs
+from abag.head.data.options import SplitOptions
 from abag.head.evaluation.metrics import average_folds, score
 from abag.head.evaluation.regime_scores import TestedPairs, compare_models
 from abag.head.models.baselines import inner_folds
 from abag.head.models.pair_model import PairVectors, TrainingRows
 from abag.head.models.registry import MODELS
-from abag.head.regimes.groups import PairGroups
-from abag.head.regimes.split_methods import measure_regimes
-from abag.head.regimes.split_options import SplitOptions
+from abag.head.regimes.clusters import PairGroups
+from abag.head.regimes.folds import measure_regimes
 from abag.head.regimes.splits import TEST, TRAIN
 
 CH1 = (

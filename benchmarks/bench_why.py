@@ -28,12 +28,12 @@ from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.store import open_store
 from abag.head.data.demo import demo_table
 from abag.head.data.labels import label_pairs
+from abag.head.data.options import SplitOptions
 from abag.head.evaluation import metrics
-from abag.head.evaluation.ranking import spearman
+from abag.head.evaluation.metrics import spearman
 from abag.head.models.baselines import group_mean, inner_folds, standardised
 from abag.head.models.ridge import FeatureBlock, fit_ridges
-from abag.head.regimes.split_methods import make_splits
-from abag.head.regimes.split_options import SplitOptions
+from abag.head.regimes.folds import make_splits
 from abag.head.regimes.splits import TEST, TRAIN
 
 FOLDS = 5

@@ -40,7 +40,7 @@ from abag.head.models.pair_model import DoesNotApply, PairVectors, TrainingRows
 from abag.head.models.ridge import impute_censored
 from abag.head.prediction.bundle import save_predictor
 from abag.head.prediction.fitted import FittedParts, add_networks, fit_closed_forms, weigh
-from abag.head.regimes.regimes import all_pairs
+from abag.head.regimes.folds import all_pairs
 from abag.head.regimes.splits import TRAIN, thinned
 from abag.head.runs.results import curve_point, join_logs, write_results
 from abag.head.runs.run_folder import (
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 
     from abag.head.evaluation.regime_scores import RegimeScore
     from abag.head.prediction.fitted import WeighedRegime
-    from abag.head.regimes.regimes import MeasuredRegime
+    from abag.head.regimes.folds import MeasuredRegime
     from abag.head.regimes.splits import Split
     from abag.head.runs.run_folder import RunInputs
     from abag.head.runs.summary import CurvePoint, RunSummary
@@ -137,15 +137,20 @@ def _fit(
         say(f"{run}: nothing to do, this run has finished")
         return finished
     inputs, regimes = split_inputs(inputs, config)
-    device = choose_device(config)
+    trainings = Trainings(run / "checkpoints", inputs, config, choose_device(config), verbose)
+    from abag.head.training.torch_settings import torch_settings  # torch: not before all is checked
+
     with only_writer(run):
         if finished_summary(run, record) is not None:
             msg = f"{run}: another process has just finished this run. Run the command again."
             raise FolderBusy(msg)
         start_run(run, record, inputs.pairs, splits_of(regimes))
         begun = time.monotonic()
-        trainings = Trainings(run / "checkpoints", inputs, config, device, verbose)
-        fitted, weighed, parts, curve = _fit_models(trainings, regimes)
+        with torch_settings(trainings.device, config):
+            fitted = fit_folds(trainings, splits_of(regimes))
+            weighed = weigh_regimes(inputs, regimes, fitted)
+            curve = _learning_curve(trainings, regimes)
+            parts = fit_all(trainings, regimes, fitted)
         save_predictor(run / "predictor", inputs, parts, weighed, config.antibody_region)
         join_logs(run)
         summary = write_results(
@@ -163,9 +168,14 @@ def fit_predictor(
     inputs: RunInputs, config: FitConfig, folder: Path, predictor: Path
 ) -> list[RegimeScore]:
     """Fit and write a predictor without a run; return the scores of its regimes."""
+    from abag.head.training.torch_settings import torch_settings
+
     inputs, regimes = split_inputs(inputs, config)
     trainings = Trainings(folder / "checkpoints", inputs, config, choose_device(config))
-    _, weighed, parts, _ = _fit_models(trainings, regimes)
+    with torch_settings(trainings.device, config):
+        fitted = fit_folds(trainings, splits_of(regimes))
+        weighed = weigh_regimes(inputs, regimes, fitted)
+        parts = fit_all(trainings, regimes, fitted)
     save_predictor(predictor, inputs, parts, weighed, config.antibody_region)
     return [one.score for one in weighed]
 
@@ -197,19 +207,6 @@ class Trainings(NamedTuple):
     config: FitConfig
     device: torch.device
     verbose: bool = False
-
-
-def _fit_models(
-    trainings: Trainings, regimes: Sequence[MeasuredRegime]
-) -> tuple[list[FittedParts], list[WeighedRegime], FittedParts, list[CurvePoint]]:
-    """Fit all parts to every fold, weigh them by regime, and fit them to all pairs."""
-    from abag.head.training.torch_settings import torch_settings
-
-    with torch_settings(trainings.device, trainings.config):
-        fitted = fit_folds(trainings, splits_of(regimes))
-        weighed = weigh_regimes(trainings, regimes, fitted)
-        curve = _learning_curve(trainings, regimes)
-        return fitted, weighed, fit_all(trainings, regimes, fitted), curve
 
 
 def fit_folds(
@@ -246,11 +243,6 @@ def fit_folds(
     for note, folds in Counter(n for i in range(len(splits)) for n in fitted[i].notes).items():
         detail(f"{counted(folds, 'fold')}: {note}")
     return [fitted[i] for i in range(len(splits))]
-
-
-def fold_name(split: Split) -> str:
-    """Name a fold in messages."""
-    return f"{split.name.replace('_', ' ')} {split.fold}"
 
 
 def training_rows(trainings: Trainings, split: Split) -> TrainingRows:
@@ -290,6 +282,7 @@ def _network_tasks(
     config, on_cpu = trainings.config, trainings.device.type == "cpu"
     antibody_ND, antigen_ME = (vectors.x_ND for vectors in trainings.inputs.vectors.values())
     groups = group_folds(splits, config, folds_per_stack(config, (antibody_ND, antigen_ME), on_cpu))
+    names = [f"{split.name.replace('_', ' ')} {split.fold}" for split in splits]
 
     def train_group(group: Sequence[int]) -> None:
         # On another device stacks have other sizes, and begin again in other folders.
@@ -300,7 +293,7 @@ def _network_tasks(
                 antibody_ND=antibody_ND,
                 antigen_ME=antigen_ME,
                 views=rows[0].vectors.views,
-                folds=[FoldInputs(splits[i], fold_name(splits[i]), rows[i].pairs) for i in group],
+                folds=[FoldInputs(splits[i], names[i], rows[i].pairs) for i in group],
                 config=config,
                 device=trainings.device,
                 folder=trainings.folder / own,
@@ -313,12 +306,12 @@ def _network_tasks(
 
 
 def weigh_regimes(
-    trainings: Trainings, regimes: Sequence[MeasuredRegime], fitted: Sequence[FittedParts]
+    inputs: RunInputs, regimes: Sequence[MeasuredRegime], fitted: Sequence[FittedParts]
 ) -> list[WeighedRegime]:
     """Weigh and calibrate every regime that was measured, by the folds that measure it."""
     remaining = iter(fitted)
     return [
-        weigh(trainings.inputs.pairs, one, [next(remaining) for _ in one.splits])
+        weigh(inputs.pairs, one, [next(remaining) for _ in one.splits])
         for one in regimes
         if one.splits
     ]
@@ -350,10 +343,7 @@ def _learning_curve(trainings: Trainings, regimes: Sequence[MeasuredRegime]) -> 
         try:
             for split in splits:
                 check_training(pairs, split, config)
-        except NothingToLearn:
-            say(f"learning curve: {name} have no different labels in some fold; left out")
-            continue
-        except DoesNotApply as error:
+        except (NothingToLearn, DoesNotApply) as error:
             say(f"learning curve: {name} left out: {error}")
             continue
         own = trainings._replace(folder=trainings.folder / f"share-{share}", verbose=False)
@@ -367,12 +357,8 @@ def _learning_curve(trainings: Trainings, regimes: Sequence[MeasuredRegime]) -> 
 def run_tasks(tasks: Sequence[Callable[[], None]], threads: int, title: str = "fit") -> None:
     """Run all tasks; after a signal or an error none begins, and trainings save and stop.
 
-    With one thread they run in this one, in their order. With several, each has one core.
-
-    Raises
-    ------
-    Stopped
-        If a signal has stopped the tasks and its handler did not raise an exception.
+    With one thread they run in this one, in their order. With several, each has one core. Raises
+    `Stopped` after a signal whose handler did not raise an exception.
     """
     from abag.head.training.loop import NO_SIGNAL, Stopped, delayed_signals
 
@@ -398,8 +384,7 @@ def run_tasks(tasks: Sequence[Callable[[], None]], threads: int, title: str = "f
                     if any(task.exception() is not None for task in ended):
                         stop.append(NO_SIGNAL)
             errors = [error for task in running if (error := task.exception()) is not None]
-            for error in errors:
-                if not isinstance(error, Stopped):
-                    raise error
+            if other := [error for error in errors if not isinstance(error, Stopped)]:
+                raise other[0]
     if stop:
         raise Stopped

@@ -3,49 +3,58 @@
 Nothing is encoded or written. Speeds were measured on one H100 and one H200 (benchmarks/results).
 All other times are scaled by the speed of matrix products and marked as estimates, except those
 from the speed at which a store was written.
+
+The time of a fit is estimated stage by stage, for options that are defaults but for the head. The
+times of models are those of their entries in the registry; all constants were measured on 2 CPU
+cores, and on an H200 with 16 (``benchmarks/bench_plan.py``). Nothing is counted as cached.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple, NotRequired, TypedDict
+from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
 
 from abag import AbagError
-from abag.core.cores import count_cores
+from abag.core.cores import SMALL_FOLD_PAIRS, count_cores, count_threads
 from abag.core.messages import align, counted
 from abag.embed.families.registry import ALIASES, FAMILIES, Alias
 from abag.embed.packing import Layout
 from abag.embed.sequences.chains import KINDS, Kind
 from abag.embed.sequences.columns import AmbiguousColumn, MissingColumn
+from abag.embed.sequences.numbering import WORTH_PROCESSES
 from abag.embed.sequences.pairs import SequenceTable, UniqueSequences, read_pairs
 from abag.embed.sequences.tables import TableLike
 from abag.embed.store.status import residues_per_s
 from abag.embed.store.store import open_store
-from abag.head.data.label_options import Label
-from abag.head.data.label_units import UnclearLabel, describe_columns, label_sense
-from abag.head.data.labels import LabelledPairs, label_pairs, training_labels
-from abag.head.evaluation.verdicts import LabelSummary, label_problems, summarize_labels
-from abag.head.fit_cost import DEFAULT_FOLDS, GPU_CORES, fit_time
+from abag.head.data.labels import (
+    LabelledPairs,
+    UnclearLabel,
+    describe_columns,
+    label_pairs,
+    label_sense,
+    training_labels,
+)
+from abag.head.evaluation.verdicts import label_problems, summarize_labels
+from abag.head.models.baselines import nearest_seconds
+from abag.head.models.config import VALIDATION_PAIRS, FitConfig
 from abag.head.models.pair_model import DoesNotApply, FitSize
-from abag.head.models.registry import MODELS, describe_left_out
+from abag.head.models.registry import MODELS, closed_forms, describe_left_out
 from abag.head.runs.options import PlanOptions
 
 SESSION_HOURS = (4, 12, 24)
 UNKNOWN_WIDTH = 1024
 """Assumed width of the vectors of an encoder that is not an alias."""
-NEGLIGIBLE = 0.01
-"""Share of the time of encoding below which the time of a fit is not shown."""
 
 
 @dataclass(frozen=True, slots=True)
 class EncoderSpeed:
-    """Size and speed of an encoder."""
-
     weights: float
     """Weights in matrix products, per token."""
     width: int
@@ -112,39 +121,35 @@ CORE_FLOPS = 50e9
 """Of fp32 products on one core of a server; a measured rate would change from call to call."""
 
 
-class SequencePlan(TypedDict):
-    """The unique sequences of one kind, and what encoding them takes."""
+DEFAULT_FOLDS = 20
+"""Folds of ``--split auto``: five of each regime."""
+GPU_CORES = 8
+"""Cores assumed beside a GPU that is not of this machine."""
 
-    encoder: str
-    unique: int
-    tokens: int
-    longest: int
-    """Residues of all chains of a sequence, as in `mean_length`."""
-    mean_length: float
-    window: int | None
-    """Most residues of a chain that are encoded at once; None: any number."""
-    long_chains: int
-    windows: int
-    """Windows of the long chains."""
-    bytes: int | None
-    """Size in the store; None for an encoder of unknown width."""
-
-
-class MachinePlan(TypedDict):
-    """Time, memory and price on one machine."""
-
-    embed_s: float | None
-    """None if the speed of an encoder is not known; the other estimates are then absent."""
-    measured: bool
-    """Whether the encoders were measured on this kind of device."""
-    basis: NotRequired[str]
-    """Where the time of encoding comes from."""
-    fit_s: NotRequired[float]
-    """On one split; ``fit_folds_s`` on the folds of ``--split auto`` on a table of few clusters."""
-    fit_folds_s: NotRequired[float]
-    memory_gib: NotRequired[float | None]
-    sessions: NotRequired[dict[str, int]]
-    price: NotRequired[float | None]
+START_S, GPU_START_S = 2.0, 4.0
+"""Imports, files and the end of the process; further start of a GPU."""
+ROW_S = 1.2e-5
+"""Reading and labelling a row, and its vectors."""
+CLUSTER_S = 3e-4
+"""Clustering an antibody."""
+ANTIGEN_S = 1.2e-4
+"""Clustering antigens, times their number to the power of 1.5: most pairs need no alignment."""
+NUMBER_S = 1.5e-4
+"""IMGT numbering of an antibody."""
+VALUE_S = 2e-8
+"""Standardising a value of the vectors."""
+CPU_STEP_S, CPU_WEIGHT_S, CPU_FLOPS = 4e-4, 2.2e-9, 1.3e11
+"""A step on a CPU beside what grows with its weights; the optimizer's step of a weight; floating-
+point operations per second of its products on one core."""
+GPU_STEP_S, STACKED = 1 / 2900, 0.6
+"""A step of the default network on one H200 as a CUDA graph; its time in a stack, relative to
+that."""
+EPOCH_S, VALIDATE_S = 4e-3, 1.5e-5
+"""Keeping the best weights after an epoch; scoring a validation pair."""
+FOLD_S, FOLD_ROW_S = 0.03, 2e-5
+"""Predicting, scoring, writing and drawing a fold, and each of its rows."""
+INTERVAL_ROW_S, INTERVAL_ROWS = 1.2e-4, 2_000
+"""Intervals of the scores of a fold, for each row up to a number."""
 
 
 class Plan(TypedDict):
@@ -152,12 +157,16 @@ class Plan(TypedDict):
 
     table: str
     rows: int
-    antibodies: SequencePlan
-    antigens: SequencePlan
+    antibodies: dict[str, Any]
+    """The unique sequences, and what encoding them takes: ``encoder``, ``unique``, ``tokens``,
+    ``longest`` and ``mean_length`` (residues of all chains), ``window`` (most residues of a chain
+    that are encoded at once; None: any), ``long_chains``, their ``windows``, and ``bytes`` in the
+    store (None for an encoder of unknown width)."""
+    antigens: dict[str, Any]
     found: dict[str, int]
     notes: list[str]
     """What was done to the sequences."""
-    labels: LabelSummary | None
+    labels: dict[str, Any] | None
     """None without a label column."""
     columns: str
     """Which column plays which role."""
@@ -168,7 +177,11 @@ class Plan(TypedDict):
     """Why ``fit`` would refuse this table, which is also a problem; empty if it would not."""
     head: str
     """What the default head leaves out for a table of this size; empty if nothing."""
-    machines: dict[str, MachinePlan]
+    machines: dict[str, dict[str, Any]]
+    """Times in seconds: ``embed_s`` (None if the speed of an encoder is not known; the others are
+    then absent), ``fit_s`` on one split, ``fit_folds_s`` on the folds of ``--split auto``; whether
+    the encoders were ``measured`` on this kind of device, the ``basis``, ``memory_gib``,
+    ``sessions`` and ``price``."""
 
 
 def plan(
@@ -189,7 +202,9 @@ def plan(
     read = read_pairs(table, replace(chosen, bad_rows="skip"))
     pairs, refused = _read_labels(read, chosen)
     labels = None if pairs is None else summarize_labels(pairs)
-    sense, problems = _label_sense(read, chosen.label)
+    sense, problems = "", list[str]()
+    with suppress(MissingColumn, AmbiguousColumn):  # no label column: maybe it is for predict
+        sense, problems = label_sense(read, chosen.label)
     problems += [refused] if pairs is None and refused else []
     problems += [] if pairs is None else label_problems(pairs)
     read = read if pairs is None else pairs.table
@@ -199,7 +214,7 @@ def plan(
     antigens = _plan_sequences(read.antigens, chosen.antigen_encoder)
     views = {kind: _encoders_of_views(chosen, kind) for kind in KINDS}
     to_encode = [
-        _Encoding(kind, encoder, _plan_sequences(read.sequences[kind], encoder)["tokens"])
+        (kind, encoder, _plan_sequences(read.sequences[kind], encoder)["tokens"])
         for kind, names in views.items()
         for encoder in dict.fromkeys(names)
     ]
@@ -237,7 +252,7 @@ def are_variants(antibodies: UniqueSequences, size: FitSize) -> bool:
     return True
 
 
-def _plan_sequences(sequences: UniqueSequences, encoder: str) -> SequencePlan:
+def _plan_sequences(sequences: UniqueSequences, encoder: str) -> dict[str, Any]:
     speed = SPEEDS.get(encoder)
     family = ALIASES[encoder].family if encoder in ALIASES else "esm"  # the rest count as ESM-2
     layout = Layout(sequences.kind, FAMILIES[family].vocabulary)
@@ -279,14 +294,6 @@ def _read_labels(table: SequenceTable, options: PlanOptions) -> tuple[LabelledPa
     return pairs, ""
 
 
-def _label_sense(table: SequenceTable, label: Label | None) -> tuple[str, list[str]]:
-    """Describe the direction of the label column, if there is one."""
-    try:
-        return label_sense(table, label)
-    except (MissingColumn, AmbiguousColumn):
-        return "", []
-
-
 def _encoders_of_views(options: PlanOptions, kind: Kind) -> list[str]:
     """Return the encoder of each vector of a kind, with repetitions."""
     usual = options.antibody_encoder if kind == "antibody" else options.antigen_encoder
@@ -299,35 +306,27 @@ def _width(encoder: str) -> int:
     return SPEEDS[encoder].width if encoder in SPEEDS else UNKNOWN_WIDTH
 
 
-class _Encoding(NamedTuple):
-    """Sequences of one kind for one encoder."""
-
-    kind: Kind
-    encoder: str
-    tokens: int
-
-
 class _Work(NamedTuple):
     """What has to be encoded and fitted."""
 
-    encodings: list[_Encoding]
+    encodings: list[tuple[Kind, str, int]]
+    """Kind, encoder and tokens."""
     fit: FitSize
     price_per_hour: float | None
     cores: int = GPU_CORES
 
     def speeds(self) -> list[EncoderSpeed] | None:
         """Speeds of the encoders; None if one is not known."""
-        names = [one.encoder for one in self.encodings]
+        names = [name for _, name, _ in self.encodings]
         return [SPEEDS[name] for name in names] if all(name in SPEEDS for name in names) else None
 
     @property
     def tokens(self) -> list[int]:
-        """Tokens for each encoder."""
-        return [one.tokens for one in self.encodings]
+        return [tokens for _, _, tokens in self.encodings]
 
     def estimate(
         self, embed_s: float, memory_gib: float | None, basis: str, *, on_gpu: bool, measured: bool
-    ) -> MachinePlan:
+    ) -> dict[str, Any]:
         """Add the time of a fit, and turn seconds into sessions and a price."""
         fit_s, fit_folds_s = (
             fit_time(self.fit, on_gpu=on_gpu, folds=folds, cores=self.cores).whole
@@ -342,7 +341,7 @@ class _Work(NamedTuple):
         }  # fmt: skip
 
 
-def _on_gpu(gpu: Gpu, work: _Work, *, measured: bool) -> MachinePlan:
+def _on_gpu(gpu: Gpu, work: _Work, *, measured: bool) -> dict[str, Any]:
     speeds = work.speeds()
     if speeds is None:
         return {"embed_s": None, "measured": False}
@@ -360,7 +359,7 @@ def _on_gpu(gpu: Gpu, work: _Work, *, measured: bool) -> MachinePlan:
     return work.estimate(embed_s, memory_gib, basis, on_gpu=True, measured=measured)
 
 
-def _on_this_machine(work: _Work) -> tuple[str, MachinePlan]:
+def _on_this_machine(work: _Work) -> tuple[str, dict[str, Any]]:
     """Name and estimate this machine: a GPU by the speed of its matrix products."""
     from abag.core.device import device_name, measure_matmul_flops, plan_device
 
@@ -378,7 +377,7 @@ def _on_this_machine(work: _Work) -> tuple[str, MachinePlan]:
     return name, work.estimate(embed_s, memory_gib, basis, on_gpu=False, measured=False)
 
 
-def _at_store_speed(store: Path | str, work: _Work, here: MachinePlan) -> MachinePlan | None:
+def _at_store_speed(store: Path | str, work: _Work, here: dict[str, Any]) -> dict[str, Any] | None:
     """Estimate from the speed at which a store was last written; None if it is not known."""
     from abag.core.device import plan_device
 
@@ -423,7 +422,7 @@ def describe_plan(found: Plan, *, verbose: bool = False) -> list[str]:
     return lines + _describe_machines(found["machines"], verbose=verbose)
 
 
-def _sequence_table(sequences: Mapping[str, SequencePlan]) -> list[str]:
+def _sequence_table(sequences: Mapping[str, dict[str, Any]]) -> list[str]:
     rows = [["", "unique", "mean length", "longest", "tokens", "encoder", "in the store"]]
     for plural, one in sequences.items():
         size = "-" if one["bytes"] is None else f"{one['bytes'] / 2**20:,.1f} MiB"
@@ -432,23 +431,18 @@ def _sequence_table(sequences: Mapping[str, SequencePlan]) -> list[str]:
     return align(rows, numbers=True)
 
 
-def _describe_machines(machines: Mapping[str, MachinePlan], *, verbose: bool) -> list[str]:
+def _describe_machines(machines: Mapping[str, dict[str, Any]], *, verbose: bool) -> list[str]:
     """Lay out times, memory, sessions and prices, and say which times were measured."""
     known = {name: one for name, one in machines.items() if one["embed_s"] is not None}
     if not known:
         return ["times: no speed known for these encoders; try abag embed --limit 1000"]
-    fits = any(_fit_counts(one) for one in known.values())
     sessions = any(n > 1 for one in known.values() for n in one["sessions"].values())
     prices = any(one["price"] is not None for one in known.values())
     hours = " / ".join(next(iter(known.values()))["sessions"])
-    titles = ["machine", "embed"]
-    titles += ["fit", f"{DEFAULT_FOLDS} folds"] * fits + ["memory"]
+    titles = ["machine", "embed", "fit", f"{DEFAULT_FOLDS} folds", "memory"]
     rows = [titles + ["sessions"] * sessions + ["price"] * prices]
     for name, one in known.items():
-        row = [name, format_duration(one["embed_s"] or 0.0)]
-        if fits:
-            times = (one["fit_s"], one["fit_folds_s"]) if _fit_counts(one) else ()
-            row += [format_duration(seconds) for seconds in times] or ["-", "-"]
+        row = [name, *(format_duration(one[of]) for of in ("embed_s", "fit_s", "fit_folds_s"))]
         row.append("-" if one["memory_gib"] is None else f"{one['memory_gib']:.0f} GiB")
         row += ["/".join(map(str, one["sessions"].values()))] * sessions
         row += ["-" if one["price"] is None else f"{one['price']:.2f}"] * prices
@@ -460,11 +454,6 @@ def _describe_machines(machines: Mapping[str, MachinePlan], *, verbose: bool) ->
     return lines + [f"{name}: {one['basis']}" for name, one in known.items() if verbose]
 
 
-def _fit_counts(machine: MachinePlan) -> bool:
-    """Whether a fit takes a time worth showing beside that of encoding."""
-    return machine["fit_folds_s"] >= NEGLIGIBLE * (machine["embed_s"] or 0.0)
-
-
 def format_duration(seconds: float) -> str:
     """Format a duration, below a day in its two largest units."""
     if seconds < 60:
@@ -473,3 +462,84 @@ def format_duration(seconds: float) -> str:
     if minutes < 60:
         return f"{minutes} min"
     return f"{minutes // 60} h {minutes % 60} min" if minutes < 1440 else f"{minutes / 60:,.0f} h"
+
+
+class FitTime(NamedTuple):
+    """Wall times of the stages of a fit, alone and for all folds, in seconds."""
+
+    start: float
+    reading: float
+    clusters: float
+    """Before the training."""
+    heads: float
+    """Networks and other models; of small folds in several threads."""
+    networks: float
+    models: float
+    """In closed form, and the baselines."""
+    numbering: float
+    """IMGT numbering of the antibodies."""
+    results: float
+    """Predictor, scores and report."""
+
+    @property
+    def whole(self) -> float:
+        """The wall time of the fit."""
+        return (
+            self.start + self.reading + self.clusters + self.heads + self.numbering + self.results
+        )
+
+
+def fit_time(
+    size: FitSize,
+    *,
+    on_gpu: bool,
+    folds: int = 1,
+    cores: int = GPU_CORES,
+    head: str | None = None,
+) -> FitTime:
+    """Estimate the times of a fit whose clusters are not cached."""
+    config, (antibodies, antigens) = FitConfig(head=head), size.unique
+    # each thread of a small fit has one core
+    each = 1 if size.training_pairs <= SMALL_FOLD_PAIRS else cores
+    values = sum(n * width for n, width in zip(size.unique, size.widths, strict=True))
+    models_s = folds * (VALUE_S * values + nearest_seconds(size, each))
+    networks_s = 0.0
+    if config.network is not None:
+        networks_s = folds * _network_seconds(size, config, on_gpu=on_gpu, folds=folds)
+    names = {*closed_forms(config.filled().head, size.training_pairs)}
+    names |= {name for name, one in MODELS.items() if one.is_baseline}
+    for one in map(MODELS.__getitem__, names):
+        # the ridges of many pairs are left to the GPU
+        on_device = on_gpu and not one.has_posterior and size.training_pairs > SMALL_FOLD_PAIRS
+        if not on_device and (one.reads != "residues" or size.variants):
+            models_s += folds * one.seconds(size, each)
+    # the networks of all folds are one task, the models of each fold another
+    tasks = folds + (config.network is not None)
+    threads = 1 if on_gpu else count_threads(tasks, size.training_pairs, cores)
+    results_s = FOLD_S + FOLD_ROW_S * size.rows
+    results_s += INTERVAL_ROW_S * min(size.rows, INTERVAL_ROWS)
+    return FitTime(
+        start=START_S + GPU_START_S * on_gpu,
+        reading=ROW_S * size.rows,
+        # the rest waits for the first core
+        clusters=(CLUSTER_S * antibodies + ANTIGEN_S * antigens**1.5) / math.sqrt(cores),
+        heads=(networks_s + models_s) / threads,
+        networks=networks_s,
+        models=models_s,
+        numbering=NUMBER_S * antibodies / (cores if antibodies >= WORTH_PROCESSES else 1),
+        results=folds * results_s,
+    )
+
+
+def _network_seconds(size: FitSize, config: FitConfig, *, on_gpu: bool, folds: int) -> float:
+    """Estimate the networks of one of the folds, which train together."""
+    pairs, filled = size.training_pairs, config.filled()
+    batch, accumulate = config.fitting_batch(pairs)
+    steps = math.ceil(pairs / (batch * accumulate)) * filled.epochs
+    layers = (sum(size.widths), *filled.widths, 1)
+    weights = sum(inner * outer for inner, outer in pairwise(layers))
+    step_s = CPU_STEP_S + weights * (CPU_WEIGHT_S + 6 * batch * accumulate / CPU_FLOPS)
+    if on_gpu:
+        step_s = GPU_STEP_S * (STACKED if folds * config.members > 1 else 1)
+    epoch_s = EPOCH_S + min(VALIDATION_PAIRS, pairs // 8) * VALIDATE_S
+    return config.members * (steps * step_s + filled.epochs * epoch_s)

@@ -43,7 +43,7 @@ def prepare_fit(table: Path | str, config: FitConfig) -> None:
     """
     from abag.embed.sequences.numbering import number_antibodies
     from abag.head.data.labels import read_labelled_pairs
-    from abag.head.regimes.groups import PairGroups
+    from abag.head.regimes.clusters import PairGroups
 
     pairs = read_labelled_pairs(table, config, config)
     groups = PairGroups(pairs, config, cache_dir() / "clusters")

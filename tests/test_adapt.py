@@ -30,9 +30,9 @@ from abag.embed.encoders.identity import identify
 from abag.embed.encoders.lora import LoraUnavailable
 from abag.embed.sequences.pairs import read_pairs
 from abag.head.data.labels import label_pairs
+from abag.head.data.options import SplitOptions
 from abag.head.models.config import RunMismatch
-from abag.head.regimes.split_methods import make_splits
-from abag.head.regimes.split_options import SplitOptions
+from abag.head.regimes.folds import make_splits
 from abag.head.regimes.splits import TRAIN, EmptyPart, split_frame
 from abag.head.training.checkpoint import load
 from abag.head.training.step import steps_per_epoch

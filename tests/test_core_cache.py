@@ -11,7 +11,7 @@ import pytest
 from abag.core import cache
 from abag.core.cache import cache_dir, load_cached, store_cached
 from abag.core.messages import reporting
-from abag.head.regimes.groups import cached_clusters
+from abag.head.regimes.clusters import cached_clusters
 
 CONTENT = b"what was computed"
 

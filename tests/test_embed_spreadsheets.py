@@ -17,8 +17,7 @@ from abag.embed.sequences.pairs import read_pairs
 from abag.embed.sequences.table_writer import TableWriter
 from abag.embed.sequences.tables import BadTable, read_table, read_table_chunks
 from abag.head.data.demo import demo_table
-from abag.head.data.label_units import BadLabel
-from abag.head.data.labels import label_pairs
+from abag.head.data.labels import BadLabel, label_pairs
 
 ROWS = [["heavy", "light", "antigen", "pKd"], ["EVQ", "DIQ", "MKT", 8.5], ["EVK", None, "MKV", 7]]
 

@@ -21,7 +21,7 @@ from abag.embed.sequences.pairs import read_pair_chunks, read_pairs
 from abag.embed.sequences.table_writer import TableWriter
 from abag.embed.sequences.tables import BadTable, Chunk, read_table, read_table_chunks
 from abag.head.data.demo import demo_table
-from abag.head.data.label_units import TO_PKD
+from abag.head.data.labels import TO_PKD
 
 
 def written(folder, name, text, encoding="utf-8"):

@@ -5,11 +5,11 @@ import copy
 import pytest
 from golden.make_golden import PARTS, Folder, differences, read_golden, record
 
+from abag.head.data.options import SPLIT_VALUES
 from abag.head.design.batches import RULES
 from abag.head.models.baselines import BASELINES
 from abag.head.models.config import head_names
 from abag.head.models.registry import MODELS
-from abag.head.regimes.split_options import SPLIT_VALUES
 
 
 @pytest.fixture(scope="session")

@@ -12,9 +12,9 @@ from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.store import open_store
 from abag.embed.store.store_files import write_adapter_files
 from abag.head.data.labels import label_pairs
+from abag.head.data.options import SplitOptions
+from abag.head.regimes.folds import make_splits
 from abag.head.regimes.leaks import AdapterLeak, NoHeadRows
-from abag.head.regimes.split_methods import make_splits
-from abag.head.regimes.split_options import SplitOptions
 from abag.head.regimes.splits import split_frame
 
 RNG = np.random.default_rng(5)
@@ -158,7 +158,7 @@ def test_adapted_vectors_without_their_training_pairs_are_refused(table, tmp_pat
         abag.fit(table, store, tmp_path / "run", split="random", **QUIET)
     folder = open_store(store).folder("antibody")
     write_adapter_files(folder.path, {"adapter/splits.parquet": b"half a file"})
-    with pytest.raises(AdapterLeak, match=r"adapter/splits.parquet cannot be read"):
+    with pytest.raises(AdapterLeak, match=r"adapter/splits.parquet is missing or cannot be read"):
         abag.fit(table, store, tmp_path / "run", split="random", **QUIET)
 
 

@@ -14,8 +14,8 @@ import torch
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from abag.embed.sequences.pairs import read_pairs
-from abag.head.data.label_options import LabelOptions
 from abag.head.data.labels import label_pairs
+from abag.head.data.options import LabelOptions, SplitOptions
 from abag.head.evaluation.metrics import score
 from abag.head.evaluation.verdicts import explained, warnings
 from abag.head.models import baselines
@@ -34,9 +34,8 @@ from abag.head.models.pair_model import DoesNotApply, PairVectors, TrainingRows
 from abag.head.models.registry import MODELS
 from abag.head.models.residues import OneHot, columns_of
 from abag.head.models.ridge import FeatureBlock, fit_ridges
-from abag.head.regimes.groups import PairGroups, with_clusters
-from abag.head.regimes.split_methods import make_splits
-from abag.head.regimes.split_options import SplitOptions
+from abag.head.regimes.clusters import PairGroups, with_clusters
+from abag.head.regimes.folds import make_splits
 from abag.head.regimes.splits import TEST, TRAIN, VALIDATION, Split
 
 RESIDUES = list("ACDEFGHIKLMNPQRSTVWY")
@@ -441,12 +440,6 @@ def test_labels_explained_by_the_antigen_alone_cause_a_warning():
     assert any("antigen alone explains" in w for w in warnings(pairs, []))
     plain, *_ = planted(antigen_effect=0.0)
     assert not any("antigen alone explains" in w for w in warnings(plain, []))
-
-
-def test_a_floor_in_the_labels_causes_a_warning():
-    pairs, *_ = planted()
-    floored = replace(pairs, pkd=np.maximum(pairs.pkd, np.quantile(pairs.pkd, 0.3)))
-    assert any("a floor" in line for line in warnings(floored, []))
 
 
 def test_fit_warns_of_the_problems_that_plan_lists():

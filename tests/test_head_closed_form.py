@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from abag.head.data.scaling import Standardizer
+from abag.head.data.vectors import Standardizer
 from abag.head.models import gaussian_process as module
 from abag.head.models import kernels
 from abag.head.models import ridge as ridge_module

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,11 +11,8 @@ from hypothesis import strategies as st
 from trastuzumab import HEAVY, LIGHT
 
 from abag.embed.sequences.domains import locate_positions, position_number
-from abag.head.regimes import alignment, near_duplicates
-from abag.head.regimes.alignment import contained_distances, whole_distances
+from abag.head.regimes import near_duplicates
 from abag.head.regimes.clusters import (
-    PEPTIDE,
-    SHORTEST,
     antibody_clusters,
     antigen_clusters,
     clone_clusters,
@@ -25,7 +20,11 @@ from abag.head.regimes.clusters import (
     contained_peptides,
     distance_to_parent,
 )
-from abag.head.regimes.near_duplicates import ContainedStrings, cluster
+from abag.head.regimes.near_duplicates import (
+    cluster,
+    contained_distances,
+    whole_distances,
+)
 
 
 @cache
@@ -91,9 +90,9 @@ def test_the_edit_distance_equals_that_of_dynamic_programming(x, y):
     assert whole_distances(first, second).tolist() == [plain_distance(x, y, contained=False)]
 
 
-@pytest.mark.parametrize("batch", [20, alignment.BATCH_PAIRS])
+@pytest.mark.parametrize("batch", [20, near_duplicates.ALIGNED])
 def test_pairs_of_different_lengths_can_be_aligned_in_one_batch(batch, monkeypatch):
-    monkeypatch.setattr(alignment, "BATCH_PAIRS", batch)
+    monkeypatch.setattr(near_duplicates, "ALIGNED", batch)
     rng = np.random.default_rng(0)
     lengths = (1, 2, 5, 30, 63, 64, 65, 128, 129, 200)
     strings = np.array(["".join(rng.choice(list("ACD"), n)) for n in lengths], object)
@@ -104,69 +103,29 @@ def test_pairs_of_different_lengths_can_be_aligned_in_one_batch(batch, monkeypat
 
 @pytest.mark.parametrize("sample", [4, 10_000])
 def test_profiles_and_their_projections_bound_the_edit_distance_from_below(sample, monkeypatch):
-    monkeypatch.setattr(alignment, "SAMPLE", sample)
+    monkeypatch.setattr(near_duplicates, "SAMPLE", sample)
     strings = np.array(family_members(np.random.default_rng(8), 30), dtype=object)
-    profiles = alignment.Profiles(strings, edits=3)
+    profiles = near_duplicates.Profiles(strings)
     first, second = (axis.ravel() for axis in np.indices((30, 30)))
     edits = [plain_distance(strings[i], strings[j], False) for i, j in zip(first, second)]  # noqa: B905
     differing = profiles.differing(first, second)
-    assert np.all(differing <= alignment.BITS_PER_EDIT * np.array(edits))
+    assert np.all(differing <= near_duplicates.BITS_PER_EDIT * np.array(edits))
     assert np.all(differing.reshape(30, 30).diagonal() == 0)
     bits = profiles.bits(np.arange(30))
     assert (differing == np.abs(bits[first] - bits[second]).sum(axis=1)).all()
     bounds = profiles.distances(np.arange(30), np.arange(30)).ravel()
-    assert np.all(bounds <= differing + alignment.ROUNDING)
+    assert np.all(bounds <= differing + near_duplicates.ROUNDING)
     if sample > 30:
         np.testing.assert_allclose(bounds, differing, atol=1e-3)
-
-
-@pytest.mark.parametrize("windows", [1, 8])
-def test_common_subsequences_bound_the_edits_of_a_contained_string_from_below(windows, monkeypatch):
-    monkeypatch.setattr(alignment, "WINDOWS", windows)
-    monkeypatch.setattr(alignment, "SIMILAR", 5)
-    rng = np.random.default_rng(windows)
-    texts = family_members(rng, 20)
-    texts += ["C" * 70 + text[len(text) // 3 :] + "D" * 90 for text in texts[:6]]
-    strings = np.array(sorted(texts, key=len), dtype=object)
-    bounds = alignment.contained_bounds(strings, np.array(texts, dtype=object))
-    expected = [[plain_distance(x, y, True) for y in texts] for x in strings]
-    assert np.all(bounds <= expected)
-    assert np.mean(bounds > 0) > 0.5
-
-
-@pytest.mark.parametrize("length", [3, 9, 10, 50, 300])
-def test_a_family_has_all_strings_that_differ_from_its_first_in_few_positions(length, monkeypatch):
-    monkeypatch.setattr(near_duplicates, "VARIANT_DIFFERENCE", 0.1)
-    rng = np.random.default_rng(length)
-    parents = rng.choice(list("ACD"), (3, length))
-    strings = []
-    for _ in range(40):  # some differ only at the end, which is not among the first positions
-        child, first = parents[rng.integers(3)].copy(), int(rng.choice([0, length // 2]))
-        at = rng.integers(first, length, size=rng.integers(0, length // 4 + 2))
-        child[at] = rng.choice(list("ACD"), len(at))
-        strings.append("".join(child))
-    strings.append("A" * (length + 1))
-    found = ContainedStrings(np.array(strings, dtype=object), 0.9)
-    rest = list(range(len(strings)))
-    for members, differing in zip(found.members, found.differing, strict=True):
-        parent = strings[rest[0]]
-        same = [i for i in rest if len(strings[i]) == len(parent)]
-        expected = {i: sum(map(str.__ne__, parent, strings[i])) for i in same}
-        expected = {i: k for i, k in expected.items() if k <= 0.1 * len(parent)}
-        assert dict(zip(members.tolist(), differing.tolist(), strict=True)) == expected
-        rest = [i for i in rest if i not in expected]
-    assert not rest
-    assert max(map(len, found.members)) > 1
 
 
 @pytest.mark.parametrize("contained", [False, True])
 def test_clusters_equal_those_of_comparing_every_pair(contained, monkeypatch):
     for seed in range(8):
         rng = np.random.default_rng(seed)
-        monkeypatch.setattr(near_duplicates, "VARIANT_DIFFERENCE", rng.choice([0.03, 0.1, 0.4]))
         monkeypatch.setattr(near_duplicates, "NEIGHBOURS", int(rng.choice([0, 8])))
-        monkeypatch.setattr(alignment, "SAMPLE", int(rng.choice([4, 10_000])))
-        for name in ("ROWS", "COLUMNS", "BATCH_PAIRS", "MEMBER_PAIRS"):
+        monkeypatch.setattr(near_duplicates, "SAMPLE", int(rng.choice([4, 10_000])))
+        for name in ("ROWS", "COLUMNS", "BATCH_PAIRS"):
             monkeypatch.setattr(near_duplicates, name, int(rng.choice([1, 5, 10_000])))
         strings = family_members(rng, 24)
         queries = rng.random(24) < 0.5 if seed % 2 and not contained else None
@@ -190,32 +149,6 @@ def test_clusters_that_are_joined_anyway_are_joined_with_others():
     assert partition(found) == partition(both)
 
 
-def test_a_near_duplicate_of_a_family_member_need_not_be_one_of_its_parent(monkeypatch):
-    monkeypatch.setattr(near_duplicates, "VARIANT_DIFFERENCE", 0.1)
-    parent = "ACDEFGHIKLMNPQRSTVWA" * 2
-    member = parent[:9] + "Y" + parent[10:16] + "Y" + parent[17:]
-    strings = np.array([member[:37], parent, member], dtype=object)
-    assert [list(one) for one in ContainedStrings(strings, 0.95).members] == [[0], [1, 2]]
-    assert cluster([parent, member, member[:37]], 0.95, contained=True).tolist() == [0, 0, 0]
-    assert cluster([parent, member[:37]], 0.95, contained=True).tolist() == [0, 1]
-
-
-def test_clusters_do_not_depend_on_the_order_of_the_strings():
-    rng = np.random.default_rng(5)
-    strings = family_members(rng, 40)
-    order = rng.permutation(40)
-    shuffled = cluster([strings[i] for i in order], 0.8)
-    back = np.empty(40, int)
-    back[order] = shuffled
-    assert partition(back) == partition(cluster(strings, 0.8))
-
-
-def test_near_duplicates_of_near_duplicates_share_a_cluster():
-    a, b, c = "A" * 20, "A" * 18 + "C" * 2, "A" * 16 + "C" * 4
-    assert cluster([a, c], 0.9).tolist() == [0, 1]
-    assert cluster([a, b, c], 0.9).tolist() == [0, 0, 0]
-
-
 def test_pairs_exactly_at_the_identity_threshold_are_clustered():
     # Evenly spread edits destroy the most words.
     heavy = list(HEAVY)
@@ -231,10 +164,10 @@ def test_edits_that_change_the_most_bits_of_a_profile_are_clustered():
     letters = "ACDEFGHIKLMNPQRSTVWY"
     text = letters + letters[-2::-1]  # no pair of neighbours occurs twice
     edited = text[:6] + "S" + text[7:24] + "D" + text[25:]
-    differing = alignment.Profiles(np.array([text, edited], object), 2).differing(
+    differing = near_duplicates.Profiles(np.array([text, edited], object)).differing(
         np.array([0]), np.array([1])
     )
-    assert differing.item() == 2 * alignment.BITS_PER_EDIT
+    assert differing.item() == 2 * near_duplicates.BITS_PER_EDIT
     assert cluster([text, edited], 1 - 2 / 39).tolist() == [0, 0]
     assert cluster([text, edited], 1 - 1 / 39).tolist() == [0, 1]
 
@@ -303,17 +236,6 @@ def test_distances_to_parents_equal_those_of_one_antibody_at_a_time(antibodies, 
     assert distance_to_parent(antibodies, group, known).tolist() == expected
 
 
-def test_the_benchmark_runs(capsys, monkeypatch):
-    path = Path(__file__).parents[1] / "benchmarks" / "bench_clusters.py"
-    spec = importlib.util.spec_from_file_location("bench_clusters", path)
-    bench = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(bench)
-    small = ["--antibodies", "60", "--antigens", "12", "--sample", "50"]
-    monkeypatch.setattr("sys.argv", ["bench_clusters.py", *small])
-    bench.main()
-    assert "equal to aligning all pairs" in capsys.readouterr().out
-
-
 def test_peptides_are_found_where_they_occur_in_longer_chains():
     rng = np.random.default_rng(0)
     long, other = ("".join(rng.choice(list("ACDEFGHIKL"), n)) for n in (60, 90))
@@ -321,22 +243,6 @@ def test_peptides_are_found_where_they_occur_in_longer_chains():
     # a peptide of 20 residues, one too short, one that is only the chain of a complex
     assert contained_peptides(antigens).tolist() == [[1, 0], [2, 0], [4, 0]]
     assert contained_peptides([(long,), (other,)]).shape == (0, 2)
-
-
-@settings(deadline=None)
-@given(
-    st.lists(st.text("AC", min_size=49, max_size=70), max_size=4),
-    st.lists(st.text("AC", min_size=7, max_size=9), max_size=4),
-)
-def test_contained_peptides_equal_a_search_of_all_pairs(proteins, short):
-    texts = short + proteins
-    expected = [
-        [i, j]
-        for i, peptide in enumerate(texts)
-        for j, text in enumerate(texts)
-        if SHORTEST <= len(peptide) < PEPTIDE <= len(text) and peptide in text
-    ]
-    assert contained_peptides([(text,) for text in texts]).tolist() == expected
 
 
 def plain_clones(antibodies):

@@ -14,12 +14,11 @@ from abag.core.options import BadOption
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.store import VectorsMissing, open_store
 from abag.head.data.demo import demo_table
-from abag.head.data.label_options import LabelOptions
 from abag.head.data.labels import label_pairs
+from abag.head.data.options import LabelOptions, SplitOptions
 from abag.head.estimators.dataset import DatasetOptions
-from abag.head.regimes.groups import PairGroups
-from abag.head.regimes.split_methods import make_splits
-from abag.head.regimes.split_options import SplitOptions
+from abag.head.regimes.clusters import PairGroups
+from abag.head.regimes.folds import make_splits
 from abag.head.regimes.splits import TEST, TRAIN
 
 COMPOSITION = {"antibody_encoder": "composition", "antigen_encoder": "composition"}

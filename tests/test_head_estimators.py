@@ -29,13 +29,12 @@ from abag.core.options import BadOption, schema
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.store import VectorsMissing
 from abag.head.data.demo import demo_table
-from abag.head.data.label_units import BadLabel
-from abag.head.data.labels import label_pairs
+from abag.head.data.labels import BadLabel, label_pairs
+from abag.head.data.options import SplitOptions
 from abag.head.estimators.regressor import NOT_OF_ESTIMATORS
 from abag.head.estimators.sequence_frame import NotAFrame, labelled, pair_of_row, read_frame
 from abag.head.models.config import FitConfig
-from abag.head.regimes.split_methods import make_splits
-from abag.head.regimes.split_options import SplitOptions
+from abag.head.regimes.folds import make_splits
 from abag.head.regimes.splits import TEST, UNUSED, BadSplit
 from abag.sklearn import (
     AffinityRegressor,

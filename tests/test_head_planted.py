@@ -62,14 +62,6 @@ def test_a_frequent_label_in_the_middle_is_no_floor(drawn, tmp_path):
     assert "floor" not in said
 
 
-def test_different_labels_of_few_rows_are_no_floor_and_say_little(drawn, tmp_path):
-    summary = fit(drawn, tmp_path, drawn[0].head(6), split="random", folds=2)
-    assert not any("labels equal" in text for text in summary["warnings"])
-    (regime,) = summary["regimes"]
-    assert "errors are not smaller than those of the mean" in regime["sentence"]
-    assert regime["better_than_mean"]["low"] is None or regime["better_than_mean"]["low"] <= 0
-
-
 def test_too_few_pairs_for_any_regime_are_refused_with_the_numbers(drawn, tmp_path):
     with pytest.raises(abag.AbagError, match="too few pairs to measure any model on held-out"):
         fit(drawn, tmp_path, drawn[0].head(5))

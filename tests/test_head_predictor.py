@@ -17,13 +17,13 @@ import abag
 from abag.cli import main
 from abag.embed.sequences.chains import EmptySequence
 from abag.embed.store.store import VectorsMissing
-from abag.head.data.scaling import Standardizer
+from abag.head.data.vectors import Standardizer
 from abag.head.models.layers import Mlp, plain_layers
 from abag.head.models.network import factorise
 from abag.head.models.pair_model import PairVectors
 from abag.head.prediction.bundle import WEIGHTS, PredictorDamaged, load_predictor, record_digest
 from abag.head.prediction.predictor import SCORE_COLUMNS, UnequalLengths, existing_store
-from abag.head.regimes.recognise import NewSequences
+from abag.head.regimes.regimes import NewSequences
 
 RESIDUES = list("ACDEFGHIKLMNPQRSTVWY")
 QUICK = {
@@ -296,7 +296,7 @@ def test_forged_sketches_of_other_shapes_are_refused(trained, tmp_path, change):
     name = "seen.antibody.sketch"
     sketch = torch.zeros((1, tensors[name].shape[1]), dtype=tensors[name].dtype)
     save_file(tensors | {name: change(sketch).contiguous()}, bundle / WEIGHTS)
-    with pytest.raises(PredictorDamaged, match="the sketches of antibody sequences have shapes"):
+    with pytest.raises(PredictorDamaged, match=r"seen\.antibody\.\w+ has"):
         load_predictor(signed(bundle))
 
 

@@ -21,7 +21,7 @@ from abag.head import prepare
 from abag.head.data.demo import demo_table
 from abag.head.models.config import FitConfig
 from abag.head.prepare import MOST_ROWS, prepare_fit, preparing
-from abag.head.regimes import groups
+from abag.head.regimes import clusters
 
 PLAIN = ["--antibody-encoder", "composition", "--antigen-encoder", "composition"]
 
@@ -72,7 +72,7 @@ def test_a_fit_after_embed_finds_clusters_and_numbering_in_the_cache(
     assert "prepared for abag fit: clusters and numbering, in " in printed.stderr
     assert cached()
     for name in ("antibody_clusters", "antigen_clusters", "clone_clusters"):
-        monkeypatch.setattr(groups, name, refuse_to_compute)
+        monkeypatch.setattr(clusters, name, refuse_to_compute)
     monkeypatch.setattr(numbering, "number_chains", refuse_to_compute)
     fit_table(table, *options)
 

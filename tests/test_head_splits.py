@@ -9,15 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trastuzumab import HEAVY
 
-from abag.core.arrays import hex_keys
 from abag.core.messages import reporting
 from abag.core.options import BadOption
 from abag.embed.sequences.pairs import read_pairs
-from abag.head.data.label_options import LabelOptions
 from abag.head.data.labels import label_pairs
-from abag.head.regimes import groups, split_methods
-from abag.head.regimes.split_methods import SPLIT_METHODS, make_splits
-from abag.head.regimes.split_options import SPLIT_VALUES, SplitOptions
+from abag.head.data.options import SPLIT_VALUES, LabelOptions, SplitOptions
+from abag.head.regimes import clusters, folds
+from abag.head.regimes.folds import SPLIT_METHODS, make_splits
 from abag.head.regimes.splits import (
     TEST,
     TRAIN,
@@ -29,7 +27,6 @@ from abag.head.regimes.splits import (
     SplitFileMismatch,
     TooFewGroups,
     grouped_folds,
-    split_assignments,
     split_frame,
     thinned,
 )
@@ -158,9 +155,9 @@ def test_a_split_by_both_is_drawn_again_if_a_part_is_empty(monkeypatch):
     pairs = pairs_of(measured(families=24, antigens=24))
     options = SplitOptions(split="both", folds=4)
     first = make_splits(pairs, options)
-    trainable = split_methods.is_trainable
+    trainable = folds.is_trainable
     monkeypatch.setattr(
-        split_methods,
+        folds,
         "is_trainable",
         lambda part: trainable(part) and not np.array_equal(part, first[0].part),
     )
@@ -183,25 +180,14 @@ def test_the_split_does_not_depend_on_the_order_of_rows():
     pd.testing.assert_frame_equal(first, second)
 
 
-def test_the_split_file_names_every_pair_by_its_own_keys():
-    pairs = pairs_of(measured())
-    frame = split_frame(pairs, make_splits(pairs, SplitOptions(split="random")))
-    assert frame["antibody_key"].tolist() == hex_keys(pairs.keys("antibody"))
-    assert frame["antigen_key"].tolist() == hex_keys(pairs.keys("antigen"))
-
-
 def test_a_pair_measured_twice_has_one_row_in_the_split_file():
     frame = measured().drop_duplicates(["heavy", "antigen"])
     again = pd.concat([frame, frame.head(3)])
     pairs = label_pairs(read_pairs(again), LabelOptions(replicates="keep"))
     splits = make_splits(pairs, SplitOptions(split="antigen", folds=3))
-    parts = pd.concat([split_assignments(pairs, split) for split in splits], ignore_index=True)
-    assert len(parts) == 3 * len(again)
     saved = split_frame(pairs, splits)
-    assert len(saved) == 3 * len(frame)
-    pd.testing.assert_frame_equal(saved, parts.drop_duplicates(ignore_index=True))
-    names = ["train", "validation", "test", "unused"]
-    assert [names[n] for n in splits[1].part] == parts[parts["fold"] == 1]["split"].tolist()
+    assert len(saved) == 3 * len(frame) == len(saved.drop_duplicates())
+    assert len(pairs) == len(again)
 
 
 def test_a_split_file_is_applied_by_sequence_keys(tmp_path):
@@ -252,26 +238,12 @@ def test_a_planted_leak_is_counted():
     assert split.description["leaks"]["antibody"]["0.9"] == 10
 
 
-def test_auto_holds_out_antigens_and_repeats_folds_if_they_are_few():
-    few = make_splits(pairs_of(measured(antigens=8)))
-    assert len(few) == 20
-    assert "8 antigen clusters" in few[0].description["why"]
-
-
-@pytest.mark.parametrize(("antigens", "splits"), [(49, 20), (130, 1)])
-def test_auto_repeats_folds_until_one_test_part_holds_ten_clusters(antigens, splits):
-    rng = np.random.default_rng(0)
-    targets = [protein(rng, 80) for _ in range(antigens)]
-    frame = pd.DataFrame({"heavy": protein(rng, 60), "antigen": targets, "pkd": rng.normal(8, 1)})
-    found = make_splits(pairs_of(frame), SplitOptions())
-    assert (found[0].name, len(found)) == ("antigen", splits)
-    if splits == 1:
-        assert len(np.unique(found[0].group[found[0].rows(TEST)])) >= 10
-
-
-def test_auto_splits_one_antigen_by_antibodies():
-    by_antibody = make_splits(pairs_of(measured(families=40, antigens=1, rows=300)))
-    assert by_antibody[0].name == "antibody"
+def test_auto_returns_the_folds_of_every_regime_that_can_be_measured():
+    splits = make_splits(pairs_of(measured(families=40, antigens=8, rows=300)))
+    assert [split.fold for split in splits] == list(range(len(splits)))
+    assert {split.name for split in splits} >= {"known", "new_antibody"}
+    one = make_splits(pairs_of(measured(families=40, antigens=1, rows=300)))
+    assert {split.name for split in one} == {"known", "new_antibody"}
 
 
 def test_test_rows_whose_peptide_is_part_of_a_training_antigen_are_counted():
@@ -296,7 +268,7 @@ def test_clusters_are_cached(tmp_path, monkeypatch):
     first = make_splits(pairs, options, cache=tmp_path)
     assert list(tmp_path.iterdir())
     for name in ("antigen_clusters", "antibody_clusters", "clone_clusters"):
-        monkeypatch.setattr(groups, name, None)
+        monkeypatch.setattr(clusters, name, None)
     again = make_splits(pairs, options, cache=tmp_path)
     assert again[0].part.tolist() == first[0].part.tolist()
 
@@ -401,16 +373,16 @@ def test_a_thinned_split_keeps_whole_training_groups_and_everything_else(seed, g
 
 def test_sequences_that_would_take_minutes_are_clustered_only_for_their_split(monkeypatch):
     pairs, random = pairs_of(measured()), SplitOptions(split="random")
-    clustered = groups.with_clusters(groups.PairGroups(pairs, random))
+    clustered = clusters.with_clusters(clusters.PairGroups(pairs, random))
     assert len(np.unique(clustered.antibody_cluster)) == 12
-    monkeypatch.setattr(groups, "MANY_SEQUENCES", {"antibody": 1, "antigen": 1})
+    monkeypatch.setattr(clusters, "MANY_SEQUENCES", {"antibody": 1, "antigen": 1})
     said = []
     with reporting(said.append):
-        alone = groups.with_clusters(groups.PairGroups(pairs, random))
+        alone = clusters.with_clusters(clusters.PairGroups(pairs, random))
     assert alone.antibody_cluster is None
     assert alone.antigen_cluster is pairs.antigen
     assert said == [
         "8 antigens are not clustered: intervals treat each as independent of the others"
     ]
-    cold = groups.with_clusters(groups.PairGroups(pairs, SplitOptions(split="both")))
+    cold = clusters.with_clusters(clusters.PairGroups(pairs, SplitOptions(split="both")))
     assert (cold.antibody_cluster == clustered.antibody_cluster).all()

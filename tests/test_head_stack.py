@@ -23,7 +23,8 @@ from abag.head.models.ridge import fit_linear
 from abag.head.prediction import fitted
 from abag.head.prediction.bundle import load_predictor
 from abag.head.prediction.fitted import FittedParts, stack_weights, weigh
-from abag.head.regimes.regimes import REGIMES, MeasuredRegime, effective_groups
+from abag.head.regimes.folds import MeasuredRegime, effective_groups
+from abag.head.regimes.regimes import REGIMES
 from abag.head.regimes.splits import TEST, TRAIN, Split
 
 RESIDUES = list("ACDEFGHIKLMNPQRSTVWY")

@@ -68,16 +68,6 @@ def test_cutoffs_reach_about_what_was_wanted_on_pairs_that_did_not_choose_them(f
         assert own[cut["wanted"]] >= cut["level"]
 
 
-def test_without_signal_a_chosen_cutoff_does_not_keep_its_precision():
-    rows = drawn(60, folds=5, seed=3)
-    rows["pkd"] = np.random.default_rng(1).normal(8, 1, len(rows))
-    (one,) = score_strong(rows, REGIME, 9.0)["regimes"]
-    best = next(
-        cut for cut in one["cutoffs"] if (cut["wanted"], cut["level"]) == ("precision", 0.5)
-    )
-    assert best["precision"] is None or best["precision"] < 0.5
-
-
 def test_censored_pairs_count_where_they_are_decided():
     rows = drawn(6).assign(
         pkd=[9.5, 8.0, 9.2, 8.5, 9.5, 7.0], censored=[1, 1, -1, -1, 0, 0]

@@ -19,7 +19,7 @@ from abag.core.options import BadOption
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.store import open_store
 from abag.head.data.labels import NothingToLearn, label_pairs
-from abag.head.evaluation.ranking import spearman
+from abag.head.evaluation.metrics import spearman
 from abag.head.models import baselines
 from abag.head.models.config import FitConfig, RunMismatch
 from abag.head.models.pair_model import PairVectors, TrainingRows

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 import abag
 from abag.cli import main
 from abag.core.options import BadOption
-from abag.head.data.scaling import Standardizer
+from abag.head.data.vectors import Standardizer
 from abag.head.models import kernels
 from abag.head.models.baselines import inner_folds
 from abag.head.models.config import FitConfig

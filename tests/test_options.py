@@ -22,11 +22,11 @@ from abag.core.options import BadOption, DeviceOptions, EncoderOptions, Options,
 from abag.embed.embed import embed_table
 from abag.embed.options import EmbedOptions
 from abag.embed.store.options import ExportOptions
+from abag.head.data.options import SPLIT_VALUES
 from abag.head.design.options import ScanOptions
 from abag.head.models.config import FitConfig
 from abag.head.prediction.options import PredictOptions
-from abag.head.regimes.split_methods import SPLIT_METHODS
-from abag.head.regimes.split_options import SPLIT_VALUES
+from abag.head.regimes.folds import SPLIT_METHODS
 from abag.head.runs.options import EvaluateOptions, PlanOptions
 from abag.head.search.options import CHOSEN_BY_SWEEP, SweepOptions
 from abag.head.search.search import BATCH_PARAMETERS, RANGES, SHAPES

@@ -16,9 +16,8 @@ from abag.cli import main
 from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.pairs import read_pairs
 from abag.head.data.demo import demo_table
-from abag.head.data.label_options import LabelOptions
-from abag.head.data.label_units import BadLabel
-from abag.head.data.labels import label_pairs
+from abag.head.data.labels import BadLabel, label_pairs
+from abag.head.data.options import LabelOptions
 from abag.head.plan import plan
 
 AG = "KVFGRCELAAAMKRHGLDNYRGYSLGNWVCAAKFESNFNTQATNRNTDGSTDYG"
@@ -167,7 +166,7 @@ def test_plan_and_fit_say_the_same_of_the_labels(tmp_path):
      ("IC50 [ug/mL]", "ug_ml"), ("delta_g", "dg_kcal"), ("log10 Kd (M)", "log10_kd_m")],
 )  # fmt: skip
 def test_a_column_that_names_its_unit_is_the_label(name, unit):
-    from abag.head.data.label_units import TO_PKD
+    from abag.head.data.labels import TO_PKD
 
     values = {
         "kd_nm": 10 ** (9 - PKD), "kd_m": 10**-PKD, "ug_ml": 1.5e8 * 10**-PKD,

@@ -221,7 +221,7 @@ LAYERS = """
     head.runs
     head.design
     head.fit
-    head.search head.prepare head.fit_cost head.plan
+    head.search head.prepare head.plan
     head.estimators
     head.share
     adapt

@@ -6,22 +6,21 @@ import pytest
 
 from abag.embed.sequences.pairs import read_pairs
 from abag.head.data.labels import label_pairs
+from abag.head.data.options import SplitOptions
 from abag.head.evaluation import regime_scores
-from abag.head.regimes import regimes
-from abag.head.regimes.groups import PairGroups
-from abag.head.regimes.library import SeenMutations
-from abag.head.regimes.recognise import (
+from abag.head.regimes.clusters import PairGroups
+from abag.head.regimes.folds import RegimesOfTable, all_pairs, effective_groups, measure_regimes
+from abag.head.regimes.regimes import (
     KNOWN,
     NEW,
     OUTSIDE,
+    REGIMES,
     NewSequences,
     Recogniser,
+    SeenMutations,
     SeenSequences,
     applicable,
 )
-from abag.head.regimes.regimes import REGIMES, RegimesOfTable, all_pairs, effective_groups
-from abag.head.regimes.split_methods import measure_regimes
-from abag.head.regimes.split_options import SplitOptions
 from abag.head.regimes.splits import TEST, TRAIN, VALIDATION
 
 LETTERS = np.array(list("ACDEFGHIKLMNPQRSTVWY"))
@@ -142,7 +141,7 @@ def test_what_a_table_cannot_measure_is_said_in_one_line(
 
 @pytest.mark.parametrize("split", ["auto", "random"])
 def test_one_fold_is_enough_in_a_large_table_unless_folds_are_asked_for(monkeypatch, split):
-    monkeypatch.setattr(regimes, "LARGE_TABLE", 400)
+    monkeypatch.setattr("abag.head.regimes.folds.LARGE_TABLE", 400)
     rng = np.random.default_rng(3)
     heavy = [protein(rng, 100) for _ in range(400)]
     target = protein(rng, 90)
@@ -260,7 +259,7 @@ def test_sketches_are_read_back_and_forged_ones_are_refused():
     assert made.states("antibody", antibodies).tolist() == [KNOWN] * 5
     assert made.states("antibody", new).tolist() == [NEW, OUTSIDE]
     for name in arrays:
-        with pytest.raises(ValueError, match="have"):
+        with pytest.raises(ValueError, match="has float32"):
             Recogniser.load(arrays | {name: arrays[name].astype(np.float32)})
 
 

@@ -21,8 +21,8 @@ from oracle_commands import Commands
 from abag import AbagError
 from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.pairs import read_pair_chunks, read_pairs
-from abag.head.data.label_options import LabelOptions
 from abag.head.data.labels import label_pairs
+from abag.head.data.options import LabelOptions
 
 COMMANDS_EVERY = 40
 """Of so many files, one is given to the commands."""

@@ -47,11 +47,8 @@ class TableExists(AbagError):
 def demo_table(seed: int = 0) -> pd.DataFrame:
     """Make the table of the demo, which depends on the seed only.
 
-    Returns
-    -------
-    DataFrame
-        Columns id, heavy, light, antigen, pKd. One antibody in ten has no light chain, one
-        antigen in six has two chains, and 40 rows are measured twice.
+    One antibody in ten has no light chain, one antigen in six has two chains, and 40 rows are
+    measured twice.
     """
     rng = np.random.default_rng(seed)
     antibodies = [_antibody(rng, paired=i % 10 != 0) for i in range(ANTIBODIES)]
@@ -71,13 +68,7 @@ def demo_table(seed: int = 0) -> pd.DataFrame:
 
 
 def write_demo_table(path: Path, *, force: bool = False) -> pd.DataFrame:
-    """Write the table of the demo as CSV, and return it.
-
-    Raises
-    ------
-    TableExists
-        If the file holds anything else, unless `force` is given.
-    """
+    """Write the table of the demo as CSV, and return it; `TableExists` if the file holds other."""
     table = demo_table()
     content = table.to_csv(index=False).encode()
     if not force and path.exists() and path.read_bytes() != content:
@@ -88,12 +79,7 @@ def write_demo_table(path: Path, *, force: bool = False) -> pd.DataFrame:
 
 
 def planted_pkd(table: pd.DataFrame) -> NDArray[np.float64]:
-    """Compute the pKd of each row without noise: opposite charges and aromatic residues raise it.
-
-    Returns
-    -------
-    ndarray, shape=(R,), dtype=float64
-    """
+    """Compute the pKd of R rows without noise: opposite charges and aromatic residues raise it."""
     antibody = (table["heavy"] + table["light"].fillna("")).map(_net_charge).to_numpy(float)
     antigen = table["antigen"].map(lambda s: 100 * _net_charge(s) / len(s)).to_numpy(float)
     aromatic = table["heavy"].map(lambda s: sum(map(s.count, "FWY"))).to_numpy(float)

@@ -1,4 +1,7 @@
-"""The stored vectors of a table's unique sequences."""
+"""The stored vectors of a table's unique sequences, and their standardisation.
+
+The statistics of a standardisation are those of the training sequences.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from abag.embed.store.store import folder_with
+from abag.core.arrays import distinct
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
+    from typing import Any
 
     from numpy.typing import NDArray
 
@@ -19,6 +23,16 @@ if TYPE_CHECKING:
     from abag.embed.store.encoder_folder import EncoderFolder
     from abag.embed.store.options import VectorsOf
     from abag.embed.store.store import Store
+
+
+BLOCK = 1 << 19
+"""Numbers measured at a time: a whole table in float64 may not fit into memory."""
+SPREAD_FLOOR = 0.1
+"""Smallest spread used, relative to the median column: columns that hardly vary are mostly noise
+and would otherwise be amplified to variance 1."""
+Z_LIMIT = 10.0
+"""Largest standardised input: values of 39 standard deviations occur in test rows of new
+antigens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,5 +91,97 @@ def read_vectors(
     Without an encoder, the only one of this kind in the store is used. Raises `VectorsMissing` if a
     sequence has no vector in the store.
     """
+    from abag.embed.store.store import folder_with  # imports pandas
+
     folders = [(folder_with(store, table, kind, one["encoder"]), one["pooling"]) for one in views]
     return StoredVectors.read(folders, table.sequences[kind].keys)
+
+
+@dataclass(frozen=True, slots=True)
+class Standardizer:
+    """Mean and scale that standardise the D columns of one kind of vector."""
+
+    mean: NDArray[np.float32]
+    """Shape (D,)."""
+    scale: NDArray[np.float32]
+    """Shape (D,); one over the standard deviation, 0 for a constant column."""
+
+    @classmethod
+    def of(
+        cls,
+        x_ND: NDArray[np.floating],
+        rows: NDArray[np.integer] | None = None,
+        widths: Sequence[int] = (),
+    ) -> Standardizer:
+        """Measure vectors, shape (N, D): those of the distinct `rows`, by default all.
+
+        Views of the given `widths` are standardised each, and scaled by the root of their number,
+        so that the joined vector is as long as that of one view.
+        """
+        if len(widths) > 1:
+            views = np.split(x_ND, np.cumsum(widths)[:-1], axis=1)
+            each = [cls.of(view_ND, rows) for view_ND in views]
+            scale = np.concatenate([one.scale for one in each]) / np.sqrt(len(each))
+            return cls(np.concatenate([one.mean for one in each]), scale.astype(np.float32))
+        used = np.arange(len(x_ND)) if rows is None else distinct(rows)
+        origin = x_ND[used[0]].astype(np.float64)  # near the mean: sums of squares lose no digits
+
+        def sums(part: slice) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+            away_RD = x_ND[used[part]] - origin
+            return away_RD.sum(axis=0), np.einsum("rd,rd->d", away_RD, away_RD)
+
+        parts = [sums(part) for part in _blocks(len(used), x_ND.shape[1])]
+        away, squares = (np.sum(each, axis=0) / len(used) for each in zip(*parts, strict=True))
+        mean, spread = origin + away, np.sqrt(np.maximum(0, squares - away**2))
+        # A smaller spread is float16 rounding (2.8e-4 of the value), not signal.
+        varies = spread > 5e-4 * np.abs(mean) + 1e-12
+        floor = SPREAD_FLOOR * np.median(spread[varies]) if varies.any() else 1.0
+        scale = np.where(varies, 1.0 / np.maximum(spread, floor), 0.0)
+        return cls(mean.astype(np.float32), scale.astype(np.float32))
+
+    @classmethod
+    def identity(cls, width: int) -> Standardizer:
+        """Return one that changes nothing, for columns of 0 and 1."""
+        return cls(np.zeros(width, np.float32), np.ones(width, np.float32))
+
+    def apply(self, x_ND: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Standardise vectors and clip them to `Z_LIMIT`, shape (N, D), dtype float32."""
+        z_ND = np.empty(x_ND.shape, np.float32)
+        for part in _blocks(*x_ND.shape):
+            self._fill(z_ND[part], x_ND[part])
+        return z_ND
+
+    def project(
+        self, x_ND: NDArray[np.float32], weight_D: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
+        """Multiply standardised vectors with weights, (N,), block by block to save memory."""
+        found_N = np.empty(len(x_ND))
+        for part in _blocks(*x_ND.shape):
+            z_RD = np.empty(x_ND[part].shape, np.float32)
+            self._fill(z_RD, x_ND[part])
+            found_N[part] = z_RD @ weight_D
+        return found_N
+
+    def _fill(self, z_RD: NDArray[np.float32], x_RD: NDArray[np.float32]) -> None:
+        np.subtract(x_RD, self.mean, out=z_RD)
+        z_RD *= self.scale
+        np.clip(z_RD, -Z_LIMIT, Z_LIMIT, out=z_RD)
+
+    def arrays(self, kind: str) -> dict[str, NDArray[np.float32]]:
+        """Return mean and scale by the names under which a predictor stores those of a kind."""
+        return {f"{kind}.mean": self.mean, f"{kind}.scale": self.scale}
+
+    @classmethod
+    def load(cls, arrays: Mapping[str, NDArray[Any]], kind: str) -> Standardizer:
+        """Restore from the `arrays` of a predictor; KeyError or ValueError if they do not fit."""
+        mean, scale = arrays[f"{kind}.mean"], arrays[f"{kind}.scale"]
+        if not mean.ndim == scale.ndim == 1 or not len(mean) == len(scale) > 0:
+            msg = f"{kind}.mean and {kind}.scale have shapes {mean.shape} and {scale.shape}"
+            raise ValueError(msg)
+        return cls(mean, scale)
+
+
+def _blocks(rows: int, width: int) -> list[slice]:
+    """Return slices of rows that hold about `BLOCK` numbers."""
+    size = max(1, BLOCK // max(1, width))
+    return [slice(first, first + size) for first in range(0, rows, size)]

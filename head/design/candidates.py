@@ -23,8 +23,7 @@ from abag.embed.sequences.changes import SkippedRows, describe_counts
 from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.pairs import read_pair_chunks, read_pairs
 from abag.embed.sequences.tables import Table, TableLike, read_table_chunks
-from abag.head.data.label_units import USUAL_PKD, outside, read_numbers
-from abag.head.data.labels import label_pairs
+from abag.head.data.labels import USUAL_PKD, label_pairs, outside, read_numbers
 from abag.head.models.pair_model import Index
 from abag.head.prediction.predictor import SAME_PREDICTION_PKD, SequenceCollector, Sequences
 from abag.head.prediction.tables import refuse_score_columns, row_bar

@@ -21,14 +21,12 @@ from abag.core.python_surface import as_html, shorten
 from abag.embed.sequences.options import TableOptions
 from abag.embed.store.options import VectorOptions
 from abag.embed.store.store import folder_with
-from abag.head.data.label_options import LabelOptions
-from abag.head.data.label_units import quantity
-from abag.head.data.labels import read_labelled_pairs, report_counts
+from abag.head.data.labels import quantity, read_labelled_pairs, report_counts
+from abag.head.data.options import LabelOptions, SplitOptions
 from abag.head.estimators.sequence_frame import as_store
 from abag.head.evaluation.verdicts import label_problems
-from abag.head.regimes.groups import PairGroups
-from abag.head.regimes.split_methods import make_splits
-from abag.head.regimes.split_options import SplitOptions
+from abag.head.regimes.clusters import PairGroups
+from abag.head.regimes.folds import make_splits
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -23,6 +23,7 @@ from abag.embed.sequences.options import ColumnOptions
 from abag.embed.store.export import vector_names
 from abag.embed.store.options import VectorOptions
 from abag.embed.store.store import Store
+from abag.head.data.options import SplitOptions
 from abag.head.estimators.sequence_frame import (
     as_store,
     folders_with,
@@ -30,9 +31,8 @@ from abag.head.estimators.sequence_frame import (
     pair_of_row,
     read_frame,
 )
-from abag.head.regimes.groups import PairGroups
-from abag.head.regimes.split_methods import SPLIT_METHODS
-from abag.head.regimes.split_options import SplitOptions
+from abag.head.regimes.clusters import PairGroups
+from abag.head.regimes.folds import SPLIT_METHODS
 from abag.head.regimes.splits import TEST, UNUSED
 
 if TYPE_CHECKING:

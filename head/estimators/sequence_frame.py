@@ -18,8 +18,8 @@ from abag import AbagError
 from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.store import Store, folder_with, open_store
-from abag.head.data.label_options import LabelOptions, Replicates
 from abag.head.data.labels import label_pairs
+from abag.head.data.options import LabelOptions, Replicates
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray

@@ -9,6 +9,8 @@ the choices of ``--select`` all derive from the registry.
 
 A censored row has a bound instead of a label: -1 if its pKd lies below the bound, +1 if above. It
 counts only in `concordance`, in the pairs of rows with a known order, and in `beyond_bound`.
+
+N rows, of which E are exact; P pairs of a table.
 """
 
 from __future__ import annotations
@@ -17,22 +19,12 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeAlias, TypedDict
+from typing import Any, Protocol, TypeAlias, TypedDict
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from abag.core.arrays import Floats, Ints
-from abag.head.evaluation.ranking import (
-    ConfidentPairs,
-    KnownOrder,
-    RanksByGroup,
-    concordance,
-    decidable_pairs,
-    finite,
-    pearson,
-    ranks,
-)
 
 Number: TypeAlias = float | int | None
 Scores: TypeAlias = dict[str, Number]
@@ -41,6 +33,19 @@ STRONG_PKD = 9.0
 """Lowest pKd of a strong binder (Kd of 1 nM)."""
 BUDGET_SHARE = 0.1
 """Share of the rows that can be picked for the next experiment."""
+MIN_ROWS_PER_ANTIGEN = 5
+"""Antigens with fewer exact rows are left out of the correlation within antigens."""
+CONFIDENT_PKD = 1.0
+"""Labels at least this far apart are in a known order, whatever the error of the assay.
+
+References
+----------
+AbRank, arXiv 2506.17857: affinities compared in pairs that differ by more than a margin.
+"""
+ROUNDING = 1e-9
+"""8.1 is at least 1 above 7.1 in floating point too."""
+LISTED_PAIRS = 1 << 20
+"""Pairs of rows that are compared; of more pairs as many are drawn."""
 
 
 class FoldAverage(TypedDict):
@@ -64,7 +69,7 @@ class MeasuredRows:
     censored: NDArray[np.int8]
     """Shape (N,); see the top of this file."""
     pkd: Floats
-    """Labels of the E exact rows, shape (E,)."""
+    """Labels of the exact rows, shape (E,)."""
     antigen: Ints
     """Antigen of each exact row, shape (E,)."""
 
@@ -95,15 +100,19 @@ class MeasuredRows:
 
     @cached_property
     def within_antigen(self) -> RanksByGroup:
-        return RanksByGroup.of(self.pkd, self.antigen)
+        return RanksByGroup(self.pkd, self.antigen)
 
     @cached_property
     def decidable_pairs(self) -> KnownOrder:
         return decidable_pairs(self.every_pkd, self.censored)
 
     @cached_property
-    def confident_pairs(self) -> ConfidentPairs:
-        return ConfidentPairs(self.pkd, self.antigen)
+    def confident_pairs(self) -> KnownOrder:
+        return KnownOrder(self.pkd + CONFIDENT_PKD - ROUNDING, self.pkd)
+
+    @cached_property
+    def confident_pairs_within_antigen(self) -> KnownOrder:
+        return KnownOrder(self.pkd + CONFIDENT_PKD - ROUNDING, self.pkd, self.antigen)
 
 
 @dataclass(frozen=True)
@@ -122,7 +131,6 @@ class ScoredRows:
 
     @property
     def pkd(self) -> Floats:
-        """Labels of the E exact rows, shape (E,)."""
         return self.measured.pkd
 
     @cached_property
@@ -132,24 +140,19 @@ class ScoredRows:
 
     @property
     def antigen(self) -> Ints:
-        """Antigen of each exact row, shape (E,)."""
         return self.measured.antigen
 
     @cached_property
     def within_antigen(self) -> Scores:
-        return _quartiles(self.measured.within_antigen.spearman(self.predicted))
+        values = self.measured.within_antigen.spearman(self.predicted)
+        values = values[np.isfinite(values)]
+        quartiles = np.percentile(values, [50, 25, 75]).tolist() if len(values) else [None] * 3
+        names = [f"spearman_within_antigen{suffix}" for suffix in ("", "_q25", "_q75")]
+        return dict(zip(names, quartiles, strict=True)) | {"antigens_scored": len(values)}
 
     @cached_property
     def strong_binders(self) -> Scores:
         return _strong_binders(self.pkd, self.predicted, STRONG_PKD)
-
-    @cached_property
-    def concordance(self) -> Scores:
-        return concordance(self.measured.decidable_pairs, self.every_predicted)
-
-    @cached_property
-    def confident_pairs(self) -> Scores:
-        return self.measured.confident_pairs.score(self.predicted)
 
     @cached_property
     def calibration(self) -> Scores:
@@ -222,24 +225,11 @@ def score(
     antigen: ArrayLike,
     censored: ArrayLike = 0,
 ) -> Scores:
-    """Compute all metrics for one set of predictions, for example one fold.
+    """Compute all metrics for one set of predictions, for example one fold; columns are (N,).
 
-    Parameters
-    ----------
-    pkd : array_like, shape=(N,), dtype=float
-        Measured pKd, or the bound of a censored row.
-    predicted : array_like, shape=(N,), dtype=float
-        Predicted pKd. If any value is not finite, every metric is undefined, so that leaving out
-        difficult rows cannot improve a score.
-    antigen : array_like, shape=(N,), dtype=int
-        Number of each row's antigen.
-    censored : array_like, shape=(N,), dtype=int, optional
-        -1: the pKd is below ``pkd``; +1: above; 0: exact. One number applies to all rows.
-
-    Returns
-    -------
-    dict
-        ``n`` rows, of which ``n_censored`` are censored, and the value of each entry of `METRICS`.
+    `pkd` has the bounds of censored rows. If any prediction is not finite, every metric is
+    undefined, so that leaving out difficult rows cannot improve a score. The result has ``n`` rows,
+    of which ``n_censored`` are censored, and the value of each entry of `METRICS`.
     """
     return MeasuredRows.of(pkd, antigen, censored).score(predicted)
 
@@ -259,13 +249,6 @@ def r2(pkd: Floats, predicted: Floats) -> float | None:
     if len(pkd) < 2 or np.ptp(pkd) == 0:
         return None
     return finite(1 - np.sum((pkd - predicted) ** 2) / np.sum((pkd - pkd.mean()) ** 2))
-
-
-def _quartiles(values: Floats) -> Scores:
-    values = values[np.isfinite(values)]
-    quartiles = np.percentile(values, [50, 25, 75]).tolist() if len(values) else [None] * 3
-    names = [f"spearman_within_antigen{suffix}" for suffix in ("", "_q25", "_q75")]
-    return dict(zip(names, quartiles, strict=True)) | {"antigens_scored": len(values)}
 
 
 def calibration(pkd: Floats, predicted: Floats) -> Scores:
@@ -396,6 +379,164 @@ def strong_threshold(select: str) -> float:
     return STRONG_PKD if found is None else float(found[2])
 
 
+class MeasuredPairs(Protocol):
+    """What scoring needs of P pairs, each of shape (P,)."""
+
+    @property
+    def pkd(self) -> Floats: ...
+    @property
+    def censored(self) -> NDArray[np.int8]: ...
+    @property
+    def antigen(self) -> Ints: ...
+    @property
+    def antigen_cluster(self) -> Ints | None: ...
+
+
+def antigen_clusters(pairs: MeasuredPairs) -> Ints:
+    """Return the cluster of each pair's antigen, (P,): the antigen if they were not clustered."""
+    return pairs.antigen if pairs.antigen_cluster is None else pairs.antigen_cluster
+
+
+def antigen_groups(pairs: MeasuredPairs, rows: Ints) -> Ints:
+    """Group rows, (R,), for the metrics within antigen; the result has shape (R,).
+
+    A group is an antigen. The antigens of one cluster that have too few exact rows for a
+    correlation form one group, so that their rows count too.
+    """
+    antigen = np.unique(pairs.antigen[rows], return_inverse=True)[1]
+    exact = np.bincount(antigen, pairs.censored[rows] == 0)
+    few = exact[antigen] < MIN_ROWS_PER_ANTIGEN
+    cluster = antigen_clusters(pairs)[rows]
+    return np.where(few, len(antigen) + cluster, antigen)
+
+
+def score_rows(pairs: MeasuredPairs, predicted: Floats, rows: Ints) -> Scores:
+    """Score the predictions of some rows; `predicted`, (P,), has one for every pair."""
+    return rows_to_score(pairs, rows).score(predicted[rows])
+
+
+def rows_to_score(pairs: MeasuredPairs, rows: Ints) -> MeasuredRows:
+    """Return rows of pairs that several models predict."""
+    return MeasuredRows.of(pairs.pkd[rows], antigen_groups(pairs, rows), pairs.censored[rows])
+
+
+# --- ranks, and pairs of rows in their measured order ---------------------------------------------
+
+
+def finite(value: float | np.floating) -> float | None:
+    """Return a number, or None for infinity and NaN."""
+    return float(value) if np.isfinite(value) else None
+
+
+def pearson(pkd: Floats, predicted: Floats) -> float | None:
+    """Linear correlation, shape (N,) each; None below two rows or if one side is constant."""
+    if len(pkd) < 2 or np.ptp(pkd) == 0 or np.ptp(predicted) == 0:
+        return None
+    y, p = pkd - pkd.mean(), predicted - predicted.mean()
+    return finite(np.clip(y @ p / (np.linalg.norm(y) * np.linalg.norm(p)), -1, 1))
+
+
+def spearman(pkd: Floats, predicted: Floats) -> float | None:
+    """Rank correlation, shape (N,) each, mean ranks for ties; None if one side is constant."""
+    return pearson(ranks(pkd), ranks(predicted))
+
+
+def ranks(values: NDArray[np.generic]) -> Floats:
+    """Rank like ``scipy.stats.rankdata`` in half the time; the rank of NaN is NaN."""
+    _, run, size = np.unique(values, return_inverse=True, return_counts=True)
+    return np.where(np.isnan(values), np.nan, (np.cumsum(size) - (size - 1) / 2)[run])
+
+
+def spearman_by_group(pkd: Floats, predicted: Floats, group: Ints) -> Floats:
+    """Compute `spearman` within each of G groups, (G,), in ascending order of their numbers.
+
+    Constant predictions rank nothing and have 0: if they were left out, a model that is constant
+    for most antigens would be scored on the others only. NaN below `MIN_ROWS_PER_ANTIGEN` rows and
+    where labels are constant.
+    """
+    return RanksByGroup(pkd, group).spearman(predicted)
+
+
+class RanksByGroup:
+    """Ranks of N labels within G groups, for `spearman_by_group` of several predictions."""
+
+    def __init__(self, pkd: Floats, group: Ints) -> None:
+        _, self._group, self._size = np.unique(group, return_inverse=True, return_counts=True)
+        self._pkd = self._centred_ranks(pkd)
+
+    def spearman(self, predicted: Floats) -> Floats:
+        """Correlate predictions, (N,), with the labels in each group, (G,)."""
+        y, p = self._pkd, self._centred_ranks(predicted)
+        covariance, of_labels, of_predicted = (
+            np.bincount(self._group, products, len(self._size))
+            for products in (y * p, y * y, p * p)
+        )
+        scale = np.sqrt(of_labels * of_predicted)
+        found = np.clip(covariance / np.where(scale > 0, scale, 1.0), -1, 1)
+        defined = (self._size >= MIN_ROWS_PER_ANTIGEN) & (of_labels > 0) & np.isfinite(scale)
+        return np.where(defined, found, np.nan)
+
+    def _centred_ranks(self, values: Floats) -> Floats:
+        """Rank each value within its group, with mean ranks for ties, minus the mean rank."""
+        _, place = np.unique(values, return_inverse=True)
+        before = np.cumsum(self._size) - self._size
+        within = ranks(self._group * len(values) + place) - before[self._group]
+        return np.where(np.isnan(values), np.nan, within - (self._size[self._group] + 1) / 2)
+
+
+class KnownOrder:
+    """Pairs of N rows whose labels have a known order, counted for any number of predictions.
+
+    Parameters
+    ----------
+    below, above : NDArray, shape=(N,), dtype=float64 or int64
+        Row i is known to be below row j of its group if ``below[i] <= above[j]``.
+    group : NDArray, shape=(N,), dtype=int64, optional
+        By default all rows form one group.
+    """
+
+    def __init__(
+        self, below: Floats | Ints, above: Floats | Ints, group: Ints | None = None
+    ) -> None:
+        n, group = len(below), np.zeros(len(below), np.int64) if group is None else group
+        rank = np.unique(np.concatenate([below, above]), return_inverse=True)[1]
+        first = 2 * n * np.unique(group, return_inverse=True)[1]
+        order = np.argsort(first + rank[:n], kind="stable")
+        low = (first + rank[:n])[order]
+        # Row k is above the rows order[start:end].
+        start, end = np.searchsorted(low, first), np.searchsorted(low, first + rank[n:], "right")
+        last = np.cumsum(end - start)
+        self.pairs = int(last[-1]) if n else 0
+        listed = np.arange(self.pairs) if self.pairs <= LISTED_PAIRS else None
+        if listed is None:  # a million rows have too many; the share is right to three digits
+            listed = np.random.default_rng(0).integers(self.pairs, size=LISTED_PAIRS)
+        k = np.searchsorted(last, listed, "right")
+        self._high, self._low = k, order[end[k] - (last[k] - listed)]
+
+    def share_right(self, predicted: Floats) -> float | None:
+        """Return the share of the pairs that predictions, (N,), have in this order.
+
+        Predicted ties count half; None without pairs.
+        """
+        if not self.pairs:
+            return None
+        difference = predicted[self._high] - predicted[self._low]
+        return float((np.mean(difference > 0) + np.mean(difference >= 0)) / 2)
+
+
+def decidable_pairs(pkd: Floats, censored: NDArray[np.int8]) -> KnownOrder:
+    """Return the pairs of rows with a known order.
+
+    That of two exact rows is known if their labels differ. The order of a censored row and another
+    row is known if the bound excludes the other's values. Arrays are of shape (N,).
+    """
+    _, rank = np.unique(pkd, return_inverse=True)
+    # Row i is below row j if upper[i] < lower[j]; a bound lies just beside its label.
+    upper = np.where(censored > 0, np.iinfo(np.int64).max, 3 * rank + np.where(censored < 0, 0, 1))
+    lower = np.where(censored < 0, 0, 3 * rank + np.where(censored > 0, 2, 1))
+    return KnownOrder(upper, lower - 1)
+
+
 METRICS: dict[str, Metric] = _Metrics({
     **_joint(
         "within_antigen", "spearman_within_antigen",
@@ -447,18 +588,23 @@ METRICS: dict[str, Metric] = _Metrics({
         meaning="How many times more of the strongest tenth are in the predicted tenth than by "
         "chance.",
     ),
-    **_joint(
-        "confident_pairs", "pair_accuracy", in_report=True, selectable=True,
+    "pair_accuracy": Metric(
+        function=lambda r: r.measured.confident_pairs.share_right(r.predicted),
+        in_report=True, selectable=True,
         meaning="Share of the pairs of rows at least 1 unit apart that are predicted in the right "
         "order. 0.5 is chance.",
     ),
-    **_joint("confident_pairs", "pair_accuracy_within_antigen", "confident_pairs"),
-    **_joint(
-        "concordance", "concordance", in_report=True,
+    "pair_accuracy_within_antigen": Metric(
+        function=lambda r: r.measured.confident_pairs_within_antigen.share_right(r.predicted)
+    ),
+    "confident_pairs": Metric(function=lambda r: r.measured.confident_pairs.pairs),
+    "concordance": Metric(
+        function=lambda r: r.measured.decidable_pairs.share_right(r.every_predicted),
+        in_report=True,
         meaning="Share of all pairs of rows with a known order, censored ones included, that are "
         "predicted in that order. 0.5 is chance.",
     ),
-    **_joint("concordance", "decidable_pairs"),
+    "decidable_pairs": Metric(function=lambda r: r.measured.decidable_pairs.pairs),
     "beyond_bound": Metric(
         function=lambda rows: beyond_bound(
             rows.measured.every_pkd, rows.every_predicted, rows.measured.censored

@@ -26,12 +26,12 @@ from scipy.stats import rankdata
 from abag.core.arrays import Floats, Ints
 from abag.core.messages import counted
 from abag.head.evaluation.metrics import METRICS
-from abag.head.regimes.regimes import LEAST_GROUPS, LEAST_ROWS, effective_groups
+from abag.head.regimes.folds import LEAST_GROUPS, LEAST_ROWS, effective_groups
 from abag.head.regimes.splits import TEST
 
 if TYPE_CHECKING:
-    from abag.head.evaluation.comparison import MeasuredPairs
-    from abag.head.regimes.regimes import MeasuredRegime
+    from abag.head.evaluation.metrics import MeasuredPairs
+    from abag.head.regimes.folds import MeasuredRegime
 
 LEVEL = 0.975
 """One-sided: both ends of a 95 % interval."""
@@ -137,16 +137,10 @@ def score_regime(
     baselines: Mapping[str, Floats],
     inside: Floats | None,
 ) -> RegimeScore:
-    """Judge out-of-fold predictions of a regime.
+    """Judge out-of-fold predictions of a regime, (R,) each.
 
-    Parameters
-    ----------
-    predicted, mean : NDArray, shape=(R,), dtype=float64
-        Of the model, and the means of the training parts.
-    baselines : mapping
-        Predictions of other models, (R,) each, by name.
-    inside : NDArray, shape=(R,), dtype=float64, optional
-        1 where the label is within the 90 % interval.
+    `mean` has the means of the training parts, `baselines` the predictions of other models by name,
+    and `inside` 1 where the label is within the 90 % interval.
     """
     pkd = tested.pkd
     square, of_mean = np.square(pkd - predicted), np.square(pkd - mean)
@@ -256,13 +250,7 @@ def mean_claim(
 ) -> Claim:
     """Return the mean of values, (R,), with the widest of its intervals over the groupings.
 
-    Parameters
-    ----------
-    groups : sequence of NDArray, shape=(R,), dtype=int64
-    factor : float
-        Of the variance.
-    wide : NDArray, shape=(R,), dtype=float64, optional
-        Factors of the deviations of single values.
+    `factor` multiplies the variance, and `wide`, (R,), the deviations of single values.
     """
     mean = float(value.mean())
     low, high, least = mean, mean, np.inf
@@ -287,13 +275,13 @@ def _rank_claim(tested: TestedPairs, predicted: Floats, cell: Ints) -> Claim | N
     for group in tested.groups:
         value, wide = rank_values(predicted, tested.pkd, cell, group)
         ok = np.isfinite(value)
-        if ok.sum() >= LEAST_ROWS:
-            found.append(mean_claim(value[ok], [group[ok]], tested.dependence, wide[ok]))
-    unknown = [one for one in found if one.low is None or one.high is None]
-    if unknown or not found:
-        return unknown[0] if unknown else None
-    widest = min(found, key=lambda one: one.low or 0.0)
-    return widest._replace(low=max(-1.0, widest.low or 0.0), high=min(1.0, widest.high or 0.0))
+        if ok.sum() < LEAST_ROWS:
+            continue
+        claim = mean_claim(value[ok], [group[ok]], tested.dependence, wide[ok])
+        if claim.low is None or claim.high is None:
+            return claim
+        found.append(claim._replace(low=max(-1.0, claim.low), high=min(1.0, claim.high)))
+    return min(found, key=lambda one: one.low or 0.0, default=None)
 
 
 def rank_values(predicted: Floats, pkd: Floats, cell: Ints, group: Ints) -> tuple[Floats, Floats]:

@@ -7,12 +7,18 @@ other half of the groups if there is one fold, or of another table.
 
 Of a censored pair it is often known whether it is strong; where it is not, the pair is left out.
 R pairs.
+
+Summaries are JSON. Each regime has ``n`` pairs that are known to be strong or not, how many are
+``strong``, their ``prevalence``, what the threshold itself picks (``at_threshold``),
+``average_precision``, a ``curve`` of recall and precision by falling cut-off, ``cutoffs`` for each
+wanted recall or precision with their results on pairs that did not choose them, the number that
+p_strong has ``expected``, and its ``calibration`` in bins.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypedDict
+from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -28,65 +34,7 @@ BINS = (0.0, 0.1, 0.3, 0.5, 0.7, 1.0)
 """Edges of p_strong."""
 POINTS = 100
 """Most points of a curve."""
-
-
-class Picked(TypedDict):
-    """What pairs with a prediction from a cut-off on are; None without such pairs."""
-
-    cutoff: float | None
-    """Of the predicted pKd."""
-    picked: int
-    precision: float | None
-    recall: float | None
-
-
-class WantedCutoff(Picked):
-    """A cut-off for a wanted precision or recall, and its results on pairs that did not choose it.
-
-    `cutoff` is chosen on all out-of-fold pairs.
-    """
-
-    wanted: str
-    level: float
-
-
-class CalibrationBin(TypedDict):
-    """Pairs whose p_strong is between two edges."""
-
-    low: float
-    high: float
-    pairs: int
-    expected: float
-    """Mean p_strong."""
-    strong: float
-    """Share that is strong."""
-
-
-class StrongScore(TypedDict):
-    """How well the strong binders of a regime are found."""
-
-    regime: str
-    words: str
-    n: int
-    """Pairs that are known to be strong or not."""
-    strong: int
-    prevalence: float
-    at_threshold: Picked
-    """With the threshold itself as cut-off."""
-    average_precision: float | None
-    curve: list[list[float]]
-    """Recall and precision by falling cut-off."""
-    cutoffs: list[WantedCutoff]
-    expected: float
-    """Sum of p_strong."""
-    calibration: list[CalibrationBin]
-
-
-class StrongSummary(TypedDict):
-    """How well strong binders are found in each regime."""
-
-    threshold: float
-    regimes: list[StrongScore]
+StrongSummary: TypeAlias = dict[str, Any]
 
 
 def score_strong(
@@ -128,7 +76,7 @@ def _decided(rows: pd.DataFrame, threshold: float) -> pd.DataFrame:
 
 def _score(
     rows: pd.DataFrame, others: pd.DataFrame | None, regime: str, words: str, threshold: float
-) -> StrongScore:
+) -> dict[str, Any]:
     strong, predicted = rows["strong"].to_numpy(bool), rows["pkd_predicted"].to_numpy(float)
     p = ndtr((predicted - threshold) / rows["sigma"].to_numpy(float))
     recall, precision, _ = _curve(strong, predicted)
@@ -169,7 +117,7 @@ def _choose_cutoff(rows: pd.DataFrame, wanted: str, level: float) -> float | Non
 
 def _try_cutoff(
     rows: pd.DataFrame, others: pd.DataFrame | None, wanted: str, level: float
-) -> WantedCutoff:
+) -> dict[str, Any]:
     """Choose a cut-off, and try it on pairs that did not choose it."""
     chosen = _choose_cutoff(rows if others is None else others, wanted, level)
     strong, predicted = rows["strong"].to_numpy(bool), rows["pkd_predicted"].to_numpy(float)
@@ -191,7 +139,7 @@ def _parts(rows: pd.DataFrame) -> Ints:
     return grouped_folds(group, min(2, len(np.unique(group))), 0)
 
 
-def _pick(strong: Bools, is_picked: Bools, cutoff: float | None) -> Picked:
+def _pick(strong: Bools, is_picked: Bools, cutoff: float | None) -> dict[str, Any]:
     hits, picked = int((strong & is_picked).sum()), int(is_picked.sum())
     return {
         "cutoff": cutoff,
@@ -201,7 +149,7 @@ def _pick(strong: Bools, is_picked: Bools, cutoff: float | None) -> Picked:
     }
 
 
-def _calibration(strong: Bools, p: Floats) -> list[CalibrationBin]:
+def _calibration(strong: Bools, p: Floats) -> list[dict[str, Any]]:
     number = np.clip(np.digitize(p, BINS) - 1, 0, len(BINS) - 2)
     return [
         {
@@ -219,17 +167,16 @@ def describe_strong(found: StrongSummary) -> list[str]:
     """Describe how well strong binders are found, in lines of text."""
     lines = [f"Strong binders: pKd >= {found['threshold']:g}"]
     for one in found["regimes"]:
-        at = one["at_threshold"]
         lines += [
             f"{one['words']}: {one['strong']:,} of {one['n']:,} pairs are strong (prevalence "
             f"{one['prevalence']:.0%})",
-            f"  predicted >= {found['threshold']:g}: {describe_pick(at)}",
+            f"  predicted >= {found['threshold']:g}: {_describe_pick(one['at_threshold'])}",
         ]
         for cut in one["cutoffs"] if one["strong"] else ():
             reached = f"predicted >= {cut['cutoff']:.2f}" if cut["cutoff"] is not None else "none"
             lines.append(
                 f"  cut-off for a {cut['wanted']} of {cut['level']:.0%}: {reached}; on pairs that "
-                f"did not choose it: {describe_pick(cut)}"
+                f"did not choose it: {_describe_pick(cut)}"
             )
         bins = ", ".join(
             f"{bin_['low']:.0%}-{bin_['high']:.0%}: {bin_['strong']:.0%} of {bin_['pairs']:,}"
@@ -242,7 +189,7 @@ def describe_strong(found: StrongSummary) -> list[str]:
     return lines
 
 
-def describe_pick(one: Picked) -> str:
+def _describe_pick(one: Mapping[str, Any]) -> str:
     """Say what was picked; recall never stands alone."""
     if not one["picked"]:
         return "no pair"
@@ -254,17 +201,16 @@ def page_of(found: StrongSummary) -> dict[str, Any]:
     """Return what the report shows of a summary."""
     regimes = []
     for one in found["regimes"]:
-        shown: list[tuple[str, Picked]] = [("the threshold itself", one["at_threshold"])]
-        shown += [(f"{cut['wanted']} {cut['level']:.0%}", cut) for cut in one["cutoffs"]]
+        shown = {"the threshold itself": one["at_threshold"]}
+        shown |= {f"{cut['wanted']} {cut['level']:.0%}": cut for cut in one["cutoffs"]}
         rows = [
             [
                 name,
                 None if cut["cutoff"] is None else round(cut["cutoff"], 2),
                 cut["picked"],
-                _percent(cut["precision"]),
-                _percent(cut["recall"]),
+                *(None if cut[of] is None else f"{cut[of]:.0%}" for of in ("precision", "recall")),
             ]
-            for name, cut in shown
+            for name, cut in shown.items()
         ]
         bins = [
             [
@@ -277,7 +223,3 @@ def page_of(found: StrongSummary) -> dict[str, Any]:
         ]
         regimes.append({**one, "rows": rows, "bins": bins})
     return {"threshold": f"{found['threshold']:g}", "regimes": regimes}
-
-
-def _percent(value: float | None) -> str | None:
-    return None if value is None else f"{value:.0%}"

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
 from abag.core.arrays import Floats, Ints
-from abag.head.data.label_units import DOUBLE_LOG, USUAL_PKD, outside
-from abag.head.data.labels import CONFLICT_PKD, FLOOR_SHARE
+from abag.head.data.labels import CONFLICT_PKD, FLOOR_SHARE, USUAL_PKD, outside
 from abag.head.regimes.leaks import total_leaks
 from abag.head.regimes.splits import TEST
 
 if TYPE_CHECKING:
     from abag.head.data.labels import LabelledPairs
-    from abag.head.regimes.regimes import MeasuredRegime
+    from abag.head.regimes.folds import MeasuredRegime
 
 
 MANY_CENSORED = 0.05
@@ -61,27 +60,12 @@ def _split_warnings(measured: Sequence[MeasuredRegime]) -> list[str]:
     return list(dict.fromkeys(lines))
 
 
-class LabelSummary(TypedDict):
-    """What the labels look like."""
+def summarize_labels(pairs: LabelledPairs) -> dict[str, Any]:
+    """Count what `label_problems` judges, and what ``plan`` prints.
 
-    pairs: int
-    """As ``fit`` counts them: exact labels and bounds of an antibody and an antigen are apart."""
-    range: list[float]
-    duplicate_rows: int
-    """Rows that are merged into the pairs."""
-    conflicting_pairs: int
-    censored: int
-    """Pairs whose label is a bound."""
-    commonest: list[float | int] | None
-    """The most frequent label and its number of rows."""
-    out_of_range: int
-    double_logs: int
-    replicate_noise: float | None
-    disputed_antigens: int
-
-
-def summarize_labels(pairs: LabelledPairs) -> LabelSummary:
-    """Count what `label_problems` judges, and what ``plan`` prints."""
+    ``pairs`` are counted as ``fit`` does: exact labels and bounds of an antibody and an antigen are
+    apart. ``commonest`` is the most frequent label and its number of rows.
+    """
     pkd, exact = pairs.pkd, pairs.censored == 0
     values, counts = np.unique(pkd[exact], return_counts=True)
     return {
@@ -92,7 +76,6 @@ def summarize_labels(pairs: LabelledPairs) -> LabelSummary:
         "censored": pairs.counts.get("censored_pairs", 0),
         "commonest": [float(values[counts.argmax()]), int(counts.max())] if len(values) else None,
         "out_of_range": int(outside(pkd, USUAL_PKD).sum()),
-        "double_logs": int((~outside(pkd, DOUBLE_LOG)).sum()),
         "replicate_noise": pairs.noise,
         "disputed_antigens": _count_disputed_antigens(pairs),
     }
@@ -103,7 +86,7 @@ def label_problems(pairs: LabelledPairs, quantity: str = "pKd") -> list[str]:
     found, pkd = summarize_labels(pairs), pairs.pkd[pairs.censored == 0]
     lines = [
         *_repeated_label(pkd, found["commonest"]),
-        *_implausible_labels(found, len(pairs), quantity),
+        *_implausible_labels(found, quantity),
     ]
     groups, assay = {"antigen": pairs.antigen}, _assays(pairs)
     if assay is not None:
@@ -138,10 +121,8 @@ def _repeated_label(pkd: Floats, commonest: list[float | int] | None) -> list[st
     return [f"{start}, neither the lowest nor the highest: check whether it is a default value."]
 
 
-def _implausible_labels(found: LabelSummary, rows: int, quantity: str) -> list[str]:
+def _implausible_labels(found: dict[str, Any], quantity: str) -> list[str]:
     lines, apart = [], f"more than {CONFLICT_PKD:g} {quantity} apart"
-    if (n := found["double_logs"]) > FLOOR_SHARE * rows:
-        lines.append(f"{n} labels are between 0.3 and 1.2: was the logarithm taken twice?")
     if n := found["out_of_range"]:
         what = "1 label is" if n == 1 else f"{n} labels are"
         lines.append(f"{what} outside the usual range of {quantity} (2 to 14). See --label.")

@@ -19,7 +19,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from abag.core.arrays import Floats, Ints, Matrix, distinct
-from abag.head.data.scaling import Standardizer
+from abag.head.data.vectors import Standardizer
 from abag.head.models.pair_model import TRAIN_SHARE
 from abag.head.models.residues import common_reference
 from abag.head.models.ridge import FeatureBlock, ridge

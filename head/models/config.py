@@ -15,9 +15,8 @@ from abag.core.options import BadOption, DeviceOptions, Options, flag, option
 from abag.embed.sequences.chains import KINDS, Kind
 from abag.embed.sequences.options import SkippedOptions, TableOptions
 from abag.embed.store.options import VectorOptions, VectorsOf
-from abag.head.data.label_options import LabelOptions
+from abag.head.data.options import AdapterRows, LabelOptions, SplitOptions
 from abag.head.models.losses import loss_names
-from abag.head.regimes.split_options import AdapterRows, SplitOptions
 
 WITH_A_NETWORK = ("mlp", "stack")
 PresetName = Literal["small", "medium", "seed"]

@@ -26,7 +26,7 @@ from scipy import sparse
 
 from abag.core.arrays import Floats
 from abag.embed.sequences.chains import KINDS
-from abag.head.data.scaling import Standardizer
+from abag.head.data.vectors import Standardizer
 from abag.head.models.kernels import (
     BLOCK,
     SEARCH_PAIRS,

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from abag.core.arrays import Floats
-from abag.head.data.scaling import Standardizer
+from abag.head.data.vectors import Standardizer
 from abag.head.models.pair_model import Index
 
 Real: TypeAlias = NDArray[np.floating]

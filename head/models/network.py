@@ -17,7 +17,7 @@ import numpy as np
 
 from abag.core.arrays import Floats
 from abag.embed.sequences.chains import KINDS
-from abag.head.data.scaling import Standardizer
+from abag.head.data.vectors import Standardizer
 from abag.head.models.pair_model import Arrays, PairVectors
 
 if TYPE_CHECKING:

@@ -67,7 +67,7 @@ class ModelEntry:
     has_posterior: bool = False
     """Whether it gives a variance for each prediction."""
     seconds: Callable[[FitSize, int], float] = lambda _size, _cores: 0.0
-    """Estimated time on some cores of a fit in a stack; networks are in `fit_cost`."""
+    """Estimated time on some cores of a fit in a stack; networks are in `plan`."""
 
 
 MODELS: Mapping[str, ModelEntry] = {

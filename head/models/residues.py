@@ -20,7 +20,7 @@ import numpy as np
 
 from abag.core.arrays import distinct
 from abag.embed.sequences.chains import RESIDUES
-from abag.head.data.scaling import Standardizer
+from abag.head.data.vectors import Standardizer
 from abag.head.models.gaussian_process import (
     GaussianProcess,
     ProcessSettings,

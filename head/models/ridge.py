@@ -30,7 +30,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from abag.core.arrays import Floats, Ints, Matrix, distinct
-from abag.head.data.scaling import Standardizer
+from abag.head.data.vectors import Standardizer
 from abag.head.models.pair_model import Arrays, FitSize, Fitted, PairVectors, TrainingRows
 from abag.head.models.sigma import expected_labels
 

@@ -49,9 +49,7 @@ from abag.head.prediction.predictor import (
     VectorSpec,
     ViewSpec,
 )
-from abag.head.regimes.library import SeenMutations
-from abag.head.regimes.recognise import Recogniser, SeenSequences
-from abag.head.regimes.regimes import REGIMES
+from abag.head.regimes.regimes import REGIMES, Recogniser, SeenMutations, SeenSequences
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

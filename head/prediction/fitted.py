@@ -29,14 +29,14 @@ from abag.head.models.network import NetworkModel, NetworkSettings
 from abag.head.models.pair_model import DoesNotApply, PairModel, TrainingRows
 from abag.head.models.registry import MEAN, MODELS, NETWORK, closed_forms, describe_left_out
 from abag.head.models.sigma import fit_sigma
-from abag.head.regimes.regimes import effective_groups
+from abag.head.regimes.folds import effective_groups
 from abag.head.regimes.splits import TEST, grouped_folds
 
 if TYPE_CHECKING:
     from abag.head.data.labels import LabelledPairs
     from abag.head.models.config import FitConfig
     from abag.head.models.pair_model import Fit
-    from abag.head.regimes.regimes import MeasuredRegime
+    from abag.head.regimes.folds import MeasuredRegime
     from abag.head.training.train import TrainedHeads
 
 PRIOR_GROUPS = 3.0

@@ -31,7 +31,7 @@ from abag.embed.sequences.pairs import read_pair_chunks, read_pairs
 from abag.embed.sequences.table_writer import TableWriter
 from abag.embed.sequences.tables import TableLike, read_table_chunks
 from abag.embed.store.store import open_store
-from abag.head.data.label_units import TO_PKD
+from abag.head.data.labels import TO_PKD
 from abag.head.prediction.options import PredictOptions
 from abag.head.prediction.predictor import (
     SCORE_COLUMNS,
@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from abag.embed.sequences.chains import Kind
     from abag.embed.sequences.pairs import SequenceTable, UniqueSequences
     from abag.head.prediction.predictor import Predictor
-    from abag.head.regimes.recognise import NewSequences
+    from abag.head.regimes.regimes import NewSequences
 
 PAIR_OPTIONS = {"store", "antibody_encoder", "antigen_encoder", "device", "batch_tokens"}
 """Options of one pair, as in `Predictor.predict`."""

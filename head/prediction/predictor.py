@@ -29,7 +29,7 @@ from abag.embed.sequences.chains import antigen as antigen_chains
 from abag.embed.sequences.regions import cut_to_domains
 from abag.embed.store.store import NoSuchEncoder, VectorsMissing, name_encoders, open_store
 from abag.head.models.pair_model import PairVectors
-from abag.head.regimes.recognise import KNOWN, NewSequences, Recogniser
+from abag.head.regimes.regimes import KNOWN, NewSequences, Recogniser
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -48,7 +48,7 @@ SAME_PREDICTION_PKD = 1e-3
 """Predictions of one pair that differ by no more are one: products of matrices round each row of a
 table in their own way."""
 STATES = 3
-"""Number of states of a sequence; see `abag.head.regimes.recognise`."""
+"""Number of states of a sequence; see `abag.head.regimes.regimes`."""
 
 
 class PredictorDamaged(AbagError):

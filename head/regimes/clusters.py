@@ -1,4 +1,4 @@
-"""Clusters of antibodies and of antigens: near-duplicates that a split must keep together.
+"""Clusters of near-duplicate sequences, and the groups of pairs that a split must keep together.
 
 Clusters are found by single linkage, exactly: they are the connected components of near-duplicates,
 so that no sequence has a near-duplicate outside its cluster. `near_duplicates` finds them.
@@ -13,31 +13,40 @@ so that no sequence has a near-duplicate outside its cluster. `near_duplicates` 
   antigen joins the clusters of all its chains. Peptides are compared with peptides only. One that
   occurs in a protein letter by letter is nevertheless part of it (`contained_peptides`).
 
-N distinct heavy chains with CDR H3 of one length, L positions.
+Sequences and pairs are in the order of their keys, so the numbers of the groups do not depend on
+the order of the rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from importlib.metadata import version
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from abag.core.arrays import Ints
+from abag.core.arrays import Bools, Ints
+from abag.core.cache import cache_dir, load_cached, store_cached
+from abag.core.messages import say
 from abag.embed.sequences.chains import Chains
 from abag.embed.sequences.domains import position_number
 from abag.embed.sequences.numbering import Numbered, number_antibodies
-from abag.head.regimes.alignment import Strings, whole_distances
 from abag.head.regimes.near_duplicates import (
-    Components,
+    Clones,
     cluster,
     join_clusters,
     number_by_appearance,
+    whole_distances,
 )
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from abag.embed.sequences.chains import Kind
+    from abag.head.data.labels import LabelledPairs
+    from abag.head.data.options import SplitOptions
 
 CLONE_LOOP, CLONE_HEAVY = 0.8, 0.7
 """Smallest identities of the CDR H3, of equal length, and of the heavy chains of clones."""
@@ -49,8 +58,152 @@ PEPTIDE_IDENTITY = 0.6
 """Smallest identity of peptides: unrelated short ones reach 0.4, overlapping windows 0.6."""
 SHORTEST = 8
 """Shortest peptide that is looked for: shorter ones occur in unrelated proteins by chance."""
+KNOWN_ANTIGEN = 0.9
+"""Identity to a training antigen from which an antigen is known."""
+MANY_SEQUENCES: Mapping[Kind, int] = {"antibody": 150_000, "antigen": 5_000}
+"""Above this, clustering takes minutes: it is left out where the split does not need it."""
+CLUSTERS_VERSION = 2
+"""Raise when the clusters change, so that cached ones are not used."""
 LETTERS = 128
 """Codes of ASCII."""
+
+
+@dataclass
+class PairGroups:
+    """Groups of P pairs, (P,) each: equal for pairs that belong together; computed on first use."""
+
+    pairs: LabelledPairs
+    options: SplitOptions
+    cache: Path | None = None
+    """Folder of cached clusters; None: they are not kept."""
+
+    @cached_property
+    def pair(self) -> Ints:
+        """Equal for rows with the same two sequences."""
+        n_antigens = len(self.pairs.table.antigens.keys)
+        return number_by_appearance(self.pairs.antibody * n_antigens + self.pairs.antigen)
+
+    @cached_property
+    def clones(self) -> Ints:
+        """Clusters of antibodies by clones."""
+        return self._of_pairs("antibody", self._clones)
+
+    @cached_property
+    def antibody(self) -> Ints:
+        """Clusters of antibodies by identity and clones."""
+        chains, identity = self.pairs.table.antibodies.chains, self.options.antibody_identity
+        found = self._cached(
+            "antibody", f"{identity!r}", lambda: antibody_clusters(chains, identity, self._clones)
+        )
+        return self._of_pairs("antibody", found)
+
+    @cached_property
+    def antigen(self) -> Ints:
+        """Clusters of antigens by identity."""
+        return self._of_pairs("antigen", self._antigens)
+
+    @cached_property
+    def near_antigen(self) -> Ints:
+        """Clusters of antigens of which one makes the others known."""
+        chains, identity = self.pairs.table.antigens.chains, self.options.antigen_identity
+        if identity >= KNOWN_ANTIGEN:
+            return self.antigen
+        found = self._cached(
+            "antigen",
+            f"{KNOWN_ANTIGEN!r} within {identity!r}",
+            lambda: antigen_clusters(chains, KNOWN_ANTIGEN, self._antigens),
+        )
+        return self._of_pairs("antigen", found)
+
+    def of_method(self, method: str) -> Ints:
+        """Return the groups that ``random``, ``antibody`` or ``antigen`` keeps in one part."""
+        found: Ints = getattr(self, "pair" if method == "random" else method)
+        return found
+
+    def are_clustered(self, kind: Kind) -> bool:
+        """Whether sequences of a kind are clustered where the split may not need it."""
+        n, name = len(self.pairs.table.sequences[kind].keys), self.options.split_name
+        return n <= MANY_SEQUENCES[kind] or name in ("auto", kind, "both")
+
+    def levels(self) -> dict[str, dict[str, Ints]]:
+        """Return the group of each pair by kind (or ``pair``) and closeness, for leaks."""
+        result = {"pair": {"exact": self.pair}}
+        result |= {kind: {"exact": self.pairs.index(kind)} for kind in MANY_SEQUENCES}
+        clustered = [kind for kind in MANY_SEQUENCES if self.are_clustered(kind)]
+        if "antibody" in clustered:
+            result["antibody"][f"{self.options.antibody_identity:g}"] = self.antibody
+            result["antibody"]["clone"] = self.clones
+        if "antigen" in clustered:
+            result["antigen"][f"{KNOWN_ANTIGEN:g}"] = self.near_antigen
+            result["antigen"][f"{self.options.antigen_identity:g}"] = self.antigen
+        if len(clustered) == 2:
+            result["pair"]["near"] = self.antibody * len(self.antigen) + self.antigen
+        return result
+
+    def cluster_sizes(self) -> dict[str, dict[str, dict[str, float]]]:
+        """Count the clusters by kind and closeness, and the share of the pairs in the largest."""
+        found: dict[str, dict[str, dict[str, float]]] = {kind: {} for kind in MANY_SEQUENCES}
+        for kind, levels in self.levels().items():
+            for closeness, labels in levels.items() if kind != "pair" else ():
+                sizes = np.bincount(number_by_appearance(labels))
+                share = float(sizes.max() / sizes.sum())
+                found[kind][closeness] = {"clusters": len(sizes), "largest_share": share}
+        return found
+
+    @cached_property
+    def peptides(self) -> Ints:
+        """Unique antigens, (K, 2), of which the first is a peptide of the second."""
+        is_small = self.are_clustered("antigen")
+        return contained_peptides(self.pairs.table.antigens.chains if is_small else ())
+
+    @cached_property
+    def _clones(self) -> Ints:
+        chains = self.pairs.table.antibodies.chains
+        numbering = None if self.cache is None else cache_dir() / "numbering"
+        return self._cached("antibody", "clones", lambda: clone_clusters(chains, numbering))
+
+    @cached_property
+    def _antigens(self) -> Ints:
+        chains, identity = self.pairs.table.antigens.chains, self.options.antigen_identity
+        return self._cached("antigen", f"{identity!r}", lambda: antigen_clusters(chains, identity))
+
+    def _cached(self, kind: Kind, name: str, compute: Callable[[], Ints]) -> Ints:
+        keys = self.pairs.table.sequences[kind].keys
+        return cached_clusters(f"{kind} {name}", keys, compute, self.cache)
+
+    def _of_pairs(self, kind: Kind, labels: Ints) -> Ints:
+        return number_by_appearance(labels[self.pairs.index(kind)])
+
+
+def with_clusters(groups: PairGroups) -> LabelledPairs:
+    """Return the pairs with the clusters of their sequences at the identities of the split.
+
+    Where clustering would take minutes and the split does not need it, each antigen remains a
+    cluster of its own, and antibodies have no clusters.
+    """
+    pairs = groups.pairs
+    if groups.are_clustered("antibody"):
+        pairs = replace(pairs, antibody_cluster=groups.antibody)
+    if groups.are_clustered("antigen"):
+        return replace(pairs, antigen_cluster=groups.antigen)
+    n = len(pairs.table.antigens.keys)
+    say(f"{n:,} antigens are not clustered: intervals treat each as independent of the others")
+    return replace(pairs, antigen_cluster=pairs.antigen)
+
+
+def cached_clusters(
+    name: str, keys: NDArray[np.uint8], compute: Callable[[], Ints], cache: Path | None
+) -> Ints:
+    """Return the cluster of each of N sequences, (N,), computed once for their keys, (N, 16)."""
+    # clones depend on the numbering
+    versions = f"{CLUSTERS_VERSION} immunum {version('immunum')}"
+    entry = f"{versions} {name}".encode() + b"\0" + keys.tobytes()
+    content = load_cached(cache, entry)
+    if content and len(content) == 8 * len(keys):
+        return np.frombuffer(content, np.int64).copy()
+    labels = compute()
+    store_cached(cache, entry, labels.astype(np.int64).tobytes())
+    return labels
 
 
 def rows_by_group(group: Ints) -> list[Ints]:
@@ -115,20 +268,20 @@ def clone_clusters(antibodies: Sequence[Chains], numbering: Path | None = None) 
     An antibody whose heavy chain is missing or cannot be numbered is a cluster of its own.
     `numbering` is the folder that keeps IMGT numbering; None: it is not kept.
     """
-    loops = find_loops(number_antibodies(antibodies, numbering)["heavy"])
+    loops = _loops(number_antibodies(antibodies, numbering)["heavy"])
     heavies = np.array(sorted(loops, key=lambda heavy: (loops[heavy], heavy)), object)
-    lengths = np.array([len(loops[heavy]) for heavy in heavies], np.int64)
     cluster_of: dict[str, int] = {}
-    for rows in rows_by_group(lengths):
-        base = len(antibodies) + len(cluster_of)
-        same_length = heavies[rows]
-        labels = _Clones(same_length, [loops[heavy] for heavy in same_length]).find()
-        cluster_of |= zip(same_length, (base + labels).tolist(), strict=True)
+    for rows in rows_by_group(np.array([len(loops[heavy]) for heavy in heavies], np.int64)):
+        same_length, base = heavies[rows], len(antibodies) + len(cluster_of)
+        clones = Clones(
+            same_length, CLONE_HEAVY, [loops[heavy] for heavy in same_length], CLONE_LOOP
+        )
+        cluster_of |= zip(same_length, (base + clones.find()).tolist(), strict=True)
     own = [cluster_of.get(heavy, n) for n, (heavy, _) in enumerate(antibodies)]
     return number_by_appearance(np.array(own, np.int64))
 
 
-def find_loops(numbered: Numbered) -> dict[str, str]:
+def _loops(numbered: Numbered) -> dict[str, str]:
     """Return the CDR3 of each chain that can be numbered and has one."""
     loops = {}
     for layout, rows, codes_RL in numbered.by_layout():
@@ -139,31 +292,20 @@ def find_loops(numbered: Numbered) -> dict[str, str]:
     return loops
 
 
-class _Clones(Components):
-    """Components of N heavy chains, sorted by their CDR H3 of one length."""
+def contained_peptides(antigens: Sequence[Chains]) -> Ints:
+    """Find the antigens with a peptide chain that occurs in a longer chain of another antigen.
 
-    def __init__(self, heavies: Strings, loops: Sequence[str]) -> None:
-        super().__init__(heavies, CLONE_HEAVY)
-        residues = np.frombuffer("".join(loops).encode("ascii"), np.uint8)
-        self.loops_LN = residues.reshape(len(loops), -1).T.copy()
-        self.most_changes = int((1 - CLONE_LOOP) * len(self.loops_LN) + 1e-9)
-
-    def bounds(self, i: Ints, j: Ints) -> NDArray[np.number]:
-        """See `Components`; only chains with similar CDR H3 can be clones."""
-        changes_CB = np.zeros((len(i), len(j)), np.uint8)
-        for letters in self.loops_LN:
-            changes_CB += letters[i][:, None] != letters[j]
-        return np.where(changes_CB <= self.most_changes, 0, self.lengths.max() + 1)
-
-    def decide(self, i: Ints, j: Ints) -> None:
-        """See `Components`."""
-        changes = (self.loops_LN[:, i] != self.loops_LN[:, j]).sum(axis=0)
-        similar = changes <= self.most_changes  # neighbours need not be
-        super().decide(i[similar], j[similar])
+    Returns their indices, (K, 2): of the peptide and of the antigen that contains it.
+    """
+    chains = [(i, chain) for i, one in enumerate(antigens) for chain in one]
+    peptides = [(i, chain) for i, chain in chains if SHORTEST <= len(chain) < PEPTIDE]
+    proteins = [(j, chain) for j, chain in chains if len(chain) >= PEPTIDE]
+    found = {(i, j) for i, peptide in peptides for j, text in proteins if peptide in text}
+    return np.array(sorted(found), np.int64).reshape(-1, 2)
 
 
 def distance_to_parent(
-    antibodies: Sequence[Chains], clusters: Ints, known: NDArray[np.bool_] | None = None
+    antibodies: Sequence[Chains], clusters: Ints, known: Bools | None = None
 ) -> Ints:
     """Count the edits between each antibody and the consensus of its cluster, over both chains.
 
@@ -194,15 +336,3 @@ def consensus(texts: Sequence[str]) -> str:
     cells = residues + LETTERS * np.arange(length)
     counts = np.bincount(cells.ravel(), minlength=length * LETTERS).reshape(length, LETTERS)
     return bytes(counts.argmax(axis=1).astype(np.uint8)).decode()
-
-
-def contained_peptides(antigens: Sequence[Chains]) -> Ints:
-    """Find the antigens with a peptide chain that occurs in a longer chain of another antigen.
-
-    Returns their indices, (K, 2): of the peptide and of the antigen that contains it.
-    """
-    chains = [(i, chain) for i, one in enumerate(antigens) for chain in one]
-    peptides = [(i, chain) for i, chain in chains if SHORTEST <= len(chain) < PEPTIDE]
-    proteins = [(j, chain) for j, chain in chains if len(chain) >= PEPTIDE]
-    found = {(i, j) for i, peptide in peptides for j, text in proteins if peptide in text}
-    return np.array(sorted(found), np.int64).reshape(-1, 2)

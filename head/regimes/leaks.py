@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 from abag import AbagError
-from abag.core.arrays import hex_keys
+from abag.core.arrays import Bools, hex_keys
 from abag.head.regimes.regimes import OF_SPLIT, REGIMES
 from abag.head.regimes.splits import (
     KEYS,
@@ -31,12 +31,10 @@ from abag.head.regimes.splits import (
 )
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from abag.embed.store.encoder_folder import EncoderFolder
     from abag.head.data.labels import LabelledPairs
-    from abag.head.regimes.groups import PairGroups
-    from abag.head.regimes.split_options import AdapterRows
+    from abag.head.data.options import AdapterRows
+    from abag.head.regimes.clusters import PairGroups
 
 _ROWS = "adapter/splits.parquet"
 
@@ -97,7 +95,7 @@ def apply_adapter_policy(
         return list(splits)
     name = " and ".join(folder.name for folder in adapted)
     rows = [_adapter_rows(folder) for folder in adapted]
-    pairs, notes = groups.pairs, list[str]()
+    notes = list[str]()
     leaks = sum(
         int(np.any([_leaks(split, groups, r) for r in rows], axis=0).sum()) for split in splits
     )
@@ -112,7 +110,7 @@ def apply_adapter_policy(
             )
             raise AdapterLeak(msg)
         notes = [f"{what} trained the adapter of {name}: the scores measure memorisation."]
-    used = np.any([_contained(pairs, r[r["adapter"] == "train"]) for r in rows], axis=0)
+    used = np.any([_contained(groups.pairs, r[r["adapter"] == "train"]) for r in rows], axis=0)
     count = sum(int((used & (split.part == TRAIN)).sum()) for split in splits)
     if count and adapter_rows == "train":
         notes.append(
@@ -134,36 +132,37 @@ def _adapter_rows(folder: EncoderFolder) -> pd.DataFrame:
     try:
         return pd.read_parquet(io.BytesIO(folder.adapter_files()[_ROWS]), columns=columns)
     except (KeyError, ValueError, OSError) as error:
-        state = "is missing" if isinstance(error, KeyError) else f"cannot be read ({error})"
         msg = (
-            f"{folder.path}: its vectors come from an adapter, but {_ROWS} {state}; expected the "
-            "pairs that the adapter was trained on. Delete the folder and run abag embed with the "
-            "adapter again."
+            f"{folder.path}: its vectors come from an adapter, but {_ROWS} is missing or cannot be "
+            f"read ({error}); expected the pairs that the adapter was trained on. Delete the "
+            "folder and run abag embed with the adapter again."
         )
         raise AdapterLeak(msg) from error
 
 
-def _contained(pairs: LabelledPairs, rows: pd.DataFrame) -> NDArray[np.bool_]:
+def _contained(pairs: LabelledPairs, rows: pd.DataFrame) -> Bools:
     """Return which pairs are in a table of keys, shape (P,)."""
     known = pd.MultiIndex.from_frame(rows[KEYS])
-    return pd.MultiIndex.from_frame(pair_keys(pairs)).isin(known)
+    return np.asarray(pd.MultiIndex.from_frame(pair_keys(pairs)).isin(known))
 
 
-def _leaks(split: Split, groups: PairGroups, rows: pd.DataFrame) -> NDArray[np.bool_]:
+def _leaks(split: Split, groups: PairGroups, rows: pd.DataFrame) -> Bools:
     """Return which held-out pairs leak through an adapter's rows, shape (P,)."""
-    trained = _exposed(split, groups, rows[rows["adapter"] == "train"])
-    trained_or_validated = trained | _exposed(split, groups, rows[rows["adapter"] == "validation"])
-    return np.where(split.part == TEST, trained_or_validated, (split.part == VALIDATION) & trained)
+    trained, validated = (
+        _exposed(split, groups, rows[rows["adapter"] == how]) for how in ("train", "validation")
+    )
+    test, validation = split.part == TEST, split.part == VALIDATION
+    return np.asarray((test & (trained | validated)) | (validation & trained))
 
 
-def _exposed(split: Split, groups: PairGroups, rows: pd.DataFrame) -> NDArray[np.bool_]:
+def _exposed(split: Split, groups: PairGroups, rows: pd.DataFrame) -> Bools:
     """Return which pairs share a group with any of the rows, shape (P,).
 
     Where the split holds out clusters of a kind, a row counts by its sequence of that kind, even
     if the pair is not in the table.
     """
     pairs = groups.pairs
-    exposed = np.isin(split.group, split.group[_contained(pairs, rows)])
+    exposed: Bools = np.isin(split.group, split.group[_contained(pairs, rows)])
     method = split.name.partition("=")[0]
     for kind in REGIMES[OF_SPLIT.get(method, method)].new:
         group = groups.of_method(kind)
@@ -176,7 +175,7 @@ def _exposed(split: Split, groups: PairGroups, rows: pd.DataFrame) -> NDArray[np
     return exposed
 
 
-def _exclude(split: Split, used: NDArray[np.bool_], name: str) -> Split:
+def _exclude(split: Split, used: Bools, name: str) -> Split:
     part = np.where(used & (split.part == TRAIN), np.int8(UNUSED), split.part)
     if not (part == TRAIN).any():
         msg = (

@@ -1,16 +1,27 @@
 """Connected components of near-duplicates, exact.
 
-Two kinds of pairs are skipped without losing a near-duplicate: those that lower bounds exclude (see
-`alignment`), and those that already share a component. Strings are sorted so that neighbours are
-similar, and neighbours are compared first: in a library of variants this joins nearly all.
+Whole strings are compared by their edit distance relative to the longer one, and antigens by the
+edits that align the shorter string inside the longer one. Two kinds of pairs are skipped without
+losing a near-duplicate: those that lower bounds exclude, and those that already share a component.
 
-Legend: N strings, K pairs, C rows and B columns of a block of pairs.
+rapidfuzz has no exact alignment of one string inside another. That is Myers' bit-parallel method in
+numpy: one bit per residue of the pattern, one step per residue of the text, each step for all pairs
+of a batch at once.
+
+Legend: N strings, K pairs, C rows and B columns of a block of pairs, W words of 64 residues,
+L residues, D dimensions.
+
+References
+----------
+Myers, J. ACM 46, 395 (1999); Hyyrö, Nordic J. Computing 10, 29 (2003) for patterns of
+several words.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -18,229 +29,41 @@ from numpy.typing import NDArray
 from scipy import sparse
 from threadpoolctl import threadpool_limits
 
-from abag.core.arrays import Bools, Ints
+from abag.core.arrays import Bools, Ints, Matrix
 from abag.core.cores import count_cores
 from abag.core.messages import bar
-from abag.head.regimes.alignment import (
-    BITS_PER_EDIT,
-    ROUNDING,
-    Profiles,
-    Strings,
-    contained_bounds,
-    contained_distances,
-    whole_distances,
-)
+from abag.embed.sequences.chains import STANDARD_RESIDUES
 
+Words: TypeAlias = NDArray[np.uint64]
+Strings: TypeAlias = NDArray[np.object_]
+
+LETTERS = 27
+"""Codes 0 to 25 are A to Z; 26 is padding and equals nothing."""
+PADDING = chr(ord("A") + LETTERS - 1)
+WORD = 64
+ALIGNED = 8192
+"""Pairs aligned at once: few enough for the processor's cache, enough for numpy."""
 NEIGHBOURS = 8
 """Others with which each string is compared before all pairs are."""
 ROWS, COLUMNS = 512, 4096
 """Sides of a block of pairs; they limit memory."""
 BATCH_PAIRS = 1 << 15
 """Pairs that are aligned before it is looked which others are still worth it."""
-VARIANT_DIFFERENCE = 0.03
-"""Largest share of positions at which a member differs from the parent of its family."""
-MEMBER_PAIRS = 1 << 20
-"""Pairs of members of families that are decided at a time."""
-
-
-class Components:
-    """Components of N strings, joined by the pairs i < j that are near-duplicates.
-
-    A subclass says which pairs could be near-duplicates, and decides which of them are.
-    """
-
-    def __init__(self, strings: Strings, identity: float) -> None:
-        self.strings = strings
-        self.lengths = np.array([len(text) for text in strings])
-        self.edits = np.floor((1 - identity) * self.lengths + 1e-9).astype(np.int64)
-        self.labels = np.arange(len(strings))
-
-    def allowed(self, i: Ints, j: Ints) -> Ints:
-        """Edits up to which pairs are near-duplicates: relative to the longer string."""
-        return np.maximum(self.edits[i], self.edits[j])
-
-    def bounds(self, i: Ints, j: Ints) -> NDArray[np.number]:
-        """Lower bounds on the edits between each of C strings i and each of B strings j, (C, B)."""
-        raise NotImplementedError
-
-    def tighter(self, i: Ints, j: Ints) -> Ints:
-        """Lower bounds for K pairs that take more time than `bounds`, but less than aligning."""
-        return np.zeros(len(i), np.int64)
-
-    def decide(self, i: Ints, j: Ints) -> None:
-        """Join the components of the near-duplicates among K pairs."""
-        allowed = self.allowed(i, j)
-        found = whole_distances(self.strings[i], self.strings[j], int(allowed.max(initial=0)))
-        self.join(i, j, found <= allowed)
-
-    def join(self, i: Ints, j: Ints, near: Bools) -> None:
-        """Join the components of those of K pairs that are near-duplicates."""
-        if near.any():
-            ends = self.labels[i[near]], self.labels[j[near]]
-            graph = sparse.coo_array((np.ones(len(ends[0])), ends), 2 * self.labels.shape)
-            joined = sparse.csgraph.connected_components(graph, directed=False)[1]
-            self.labels = joined[self.labels]
-
-    def find(self, first: int | None = None) -> Ints:
-        """Return the component of each string, comparing the pairs with one of the first ones."""
-        n = len(self.strings)
-        first = n if first is None else first
-        for step in range(1, NEIGHBOURS + 1):
-            i = np.arange(min(first, n - step))
-            self._decide_open(i, i + step)
-        blocks = [
-            (np.arange(row, min(row + ROWS, first)), np.arange(column, min(column + COLUMNS, n)))
-            for row in range(0, first, ROWS)
-            for column in range(row, n, COLUMNS)
-        ]
-        with bar(desc="clusters", total=len(blocks), unit=" tiles", delay=2) as drawn:
-            for i, j, least in self._candidates(blocks, drawn):
-                order = np.argsort(least, kind="stable")  # the closest make others superfluous
-                for at in range(0, len(order), BATCH_PAIRS):
-                    batch = order[at : at + BATCH_PAIRS]
-                    self._decide_open(i[batch], j[batch])
-        return self.labels
-
-    def _decide_open(self, i: Ints, j: Ints) -> None:
-        apart = self.labels[i] != self.labels[j]
-        if apart.any():
-            self.decide(i[apart], j[apart])
-
-    def _candidates(
-        self, blocks: Sequence[tuple[Ints, Ints]], drawn: object
-    ) -> Iterator[tuple[Ints, ...]]:
-        """Yield pairs that could be near-duplicates, with lower bounds, block after block.
-
-        Blocks side by side, one thread each, took 10 s for 110,000 antibodies on 16 cores; one
-        after the other on all cores 24 s. Few are begun at a time, because all found pairs wait.
-        """
-        cores = count_cores()
-        with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(cores) as threads:
-            for at in range(0, len(blocks), cores):
-                for found in threads.map(self._possible, blocks[at : at + cores]):
-                    drawn.update()  # type: ignore[attr-defined]
-                    yield found
-
-    def _possible(self, block: tuple[Ints, Ints]) -> tuple[Ints, ...]:
-        rows, columns = block
-        labels = self.labels  # others join meanwhile: at worst, a pair is found in vain
-        if (labels[rows] == labels[rows[0]]).all():
-            columns = columns[labels[columns] != labels[rows[0]]]
-        if not len(columns):
-            return (columns,) * 3
-        most = self.allowed(rows[:, None], columns[None]).max()
-        at_C, at_B = np.nonzero(self.bounds(rows, columns) <= most)
-        i, j = rows[at_C], columns[at_B]
-        apart = (i < j) & (labels[i] != labels[j])
-        i, j = i[apart], j[apart]
-        least = self.tighter(i, j)
-        possible = least <= self.allowed(i, j)
-        return i[possible], j[possible], least[possible]
-
-
-class WholeStrings(Components):
-    """Near-duplicates by the edit distance of whole strings, relative to the longer one."""
-
-    def __init__(self, strings: Strings, identity: float) -> None:
-        super().__init__(strings, identity)
-        self._profiles = Profiles(strings, int(self.edits.max()))
-
-    def bounds(self, i: Ints, j: Ints) -> NDArray[np.number]:
-        """See `Components`."""
-        distance_CB = self._profiles.distances(i, j)
-        distance_CB -= ROUNDING
-        distance_CB /= BITS_PER_EDIT
-        return distance_CB
-
-    def tighter(self, i: Ints, j: Ints) -> Ints:
-        """See `Components`."""
-        return np.asarray(-(-self._profiles.differing(i, j) // BITS_PER_EDIT))
-
-
-class ContainedStrings(Components):
-    """Near-duplicates by the edits that align the shorter string inside the longer one.
-
-    `strings`, (N,), are sorted by length; of two of one length the first is aligned. Tables hold
-    many point mutants of few antigens. So what is joined are families of near-duplicates: their
-    parents are compared, and other members only where that decides nothing.
-    """
-
-    def __init__(self, strings: Strings, identity: float) -> None:
-        self.members, self.differing = _families(strings, min(VARIANT_DIFFERENCE, 1 - identity))
-        self.every = strings
-        super().__init__(strings[[members[0] for members in self.members]], identity)
-        self.radius = np.array([differing.max() for differing in self.differing])
-
-    def allowed(self, i: Ints, j: Ints) -> Ints:
-        """See `Components`; relative to the shorter string, which comes first."""
-        return self.edits[i]
-
-    def bounds(self, i: Ints, j: Ints) -> NDArray[np.number]:
-        """See `Components`; of the closest members."""
-        slack = self.radius[i][:, None] + self.radius[j]
-        return np.asarray(contained_bounds(self.strings[i], self.strings[j]) - slack)
-
-    def decide(self, i: Ints, j: Ints) -> None:
-        """See `Components`."""
-        super().decide(i, j)  # aligning whole strings is faster, and enough for most
-        i, j = self._apart(i, j)
-        distance = contained_distances(self.strings[i], self.strings[j])
-        self.join(i, j, distance <= self.allowed(i, j))
-        same = self.lengths[i] == self.lengths[j]  # members may come in the other order
-        back = contained_distances(self.strings[j[same]], self.strings[i[same]])
-        distance[same] = np.minimum(distance[same], back)
-        slack = self.radius[i] + self.radius[j]
-        unsure = (slack > 0) & (distance - slack <= self.allowed(i, j))
-        for one, other in zip(i[unsure].tolist(), j[unsure].tolist(), strict=True):
-            if self.labels[one] != self.labels[other] and self._have_near(one, other):
-                self.join(np.array([one]), np.array([other]), np.ones(1, np.bool_))
-
-    def of_members(self) -> Ints:
-        """Return the component of each of the N strings."""
-        labels = np.empty(len(self.every), np.int64)
-        for label, members in zip(self.labels, self.members, strict=True):
-            labels[members] = label
-        return labels
-
-    def _apart(self, i: Ints, j: Ints) -> tuple[Ints, Ints]:
-        apart = self.labels[i] != self.labels[j]
-        return i[apart], j[apart]
-
-    def _have_near(self, one: int, other: int) -> bool:
-        """Whether any members of two families are near-duplicates."""
-        pairs = np.array(np.meshgrid(self.members[one], self.members[other])).reshape(2, -1)
-        first, second = np.sort(pairs, axis=0)
-        for at in range(0, len(first), MEMBER_PAIRS):
-            part = slice(at, at + MEMBER_PAIRS)
-            found = contained_distances(self.every[first[part]], self.every[second[part]])
-            if (found <= self.edits[one]).any():
-                return True
-        return False
-
-
-def _families(strings: Strings, share: float) -> tuple[list[Ints], list[Ints]]:
-    """Group strings of one length that differ from the first of a family in few positions.
-
-    Returns the members of each family, ascending, and in how many positions they differ.
-    """
-    families, differences = list[Ints](), list[Ints]()
-    lengths = np.array([len(text) for text in strings])
-    for length in np.unique(lengths).tolist():
-        free = np.flatnonzero(lengths == length)
-        text = "".join(strings[free]).encode("ascii")
-        residues = np.frombuffer(text, np.uint8).reshape(len(free), length)
-        most = int(share * length + 1e-9)
-        # so many positions differ at more than `most` in nearly all pairs of unrelated strings
-        few = np.ascontiguousarray(residues[:, : 2 * (most + 1)])
-        while len(free):
-            near = np.flatnonzero(np.count_nonzero(few != few[0], axis=1) <= most)
-            differing = np.count_nonzero(residues[near] != residues[0], axis=1)
-            near, differing = near[differing <= most], differing[differing <= most]
-            families.append(free[near])
-            differences.append(differing)
-            free, residues = np.delete(free, near), np.delete(residues, near, axis=0)
-            few = np.delete(few, near, axis=0)
-    return families, differences
+BITS = 832
+"""Of a profile: two for each pair of 20 residues, rounded up to words of 64."""
+BITS_PER_EDIT = 4
+"""A substitution removes two pairs of residues and adds two."""
+SAMPLE = 8192
+"""Strings whose principal components become the axes; up to twice as many are not projected."""
+DIMENSIONS = 128
+ROUNDING = 0.5
+"""More than the error of `Profiles.distances`."""
+PART = 2048
+"""Strings or pairs that are unpacked at a time."""
+_RESIDUES = len(STANDARD_RESIDUES)
+_NUMBER = np.zeros(128, np.int64)  # of a residue; others count as A, which adds no difference
+_NUMBER[[ord(letter) for letter in STANDARD_RESIDUES]] = np.arange(_RESIDUES)
+_ONE, _TOP = np.uint64(1), np.uint64(WORD - 1)
 
 
 def cluster(
@@ -266,13 +89,10 @@ def cluster(
     labels = np.empty(len(unique), np.int64)
     if contained:
         order = np.argsort([len(text) for text in unique], kind="stable")
-        families = ContainedStrings(unique[order], identity)
-        families.find()
-        labels[order] = families.of_members()
+        labels[order] = contained_components(unique[order], identity)
     else:
-        is_query = np.ones(len(unique), np.bool_)
+        is_query = np.full(len(unique), queries is None)
         if queries is not None:
-            is_query[:] = False
             is_query[index[queries]] = True
         order = np.argsort(~is_query, kind="stable")
         search = WholeStrings(unique[order], identity)
@@ -294,7 +114,311 @@ def join_clusters(n: int, groupings: Sequence[tuple[Ints, Ints]]) -> Ints:
         items.append(members)
         nodes.append(labels + used)
         used += int(labels.max(initial=-1)) + 1
-    ends = (np.concatenate(items), np.concatenate(nodes))
-    graph = sparse.coo_array((np.ones(len(ends[0])), ends), (used, used))
-    _, found = sparse.csgraph.connected_components(graph, directed=False)
-    return number_by_appearance(found[:n])
+    return number_by_appearance(_components(used, np.concatenate(items), np.concatenate(nodes))[:n])
+
+
+def _components(n: int, i: Ints, j: Ints) -> Ints:
+    graph = sparse.coo_array((np.ones(len(i)), (i, j)), (n, n))
+    return np.asarray(sparse.csgraph.connected_components(graph, directed=False)[1], np.int64)
+
+
+def _join(labels: Ints, i: Ints, j: Ints) -> Ints:
+    """Return the labels of N strings after joining K pairs of them."""
+    return _components(len(labels), labels[i], labels[j])[labels] if len(i) else labels
+
+
+def _edits(strings: Strings, identity: float) -> Ints:
+    """Return the edits up to which others are near-duplicates of N strings, (N,)."""
+    lengths = np.array([len(text) for text in strings])
+    return np.floor((1 - identity) * lengths + 1e-9).astype(np.int64)
+
+
+class Components:
+    """Components of N strings, joined by the pairs i < j that are near-duplicates.
+
+    A subclass says which pairs could be near-duplicates. Strings are sorted so that neighbours are
+    similar, and neighbours are compared first: in a library of variants this joins nearly all.
+    """
+
+    def __init__(self, strings: Strings, identity: float) -> None:
+        self.strings, self.edits = strings, _edits(strings, identity)
+        self.labels = np.arange(len(strings))
+
+    def allowed(self, i: Ints, j: Ints) -> Ints:
+        """Edits up to which pairs are near-duplicates: relative to the longer string."""
+        return np.maximum(self.edits[i], self.edits[j])
+
+    def bounds(self, i: Ints, j: Ints) -> NDArray[np.number]:
+        """Lower bounds on the edits between each of C strings i and each of B strings j, (C, B)."""
+        raise NotImplementedError
+
+    def tighter(self, i: Ints, j: Ints) -> Ints:
+        """Lower bounds for K pairs that take more time than `bounds`, but less than aligning."""
+        raise NotImplementedError
+
+    def find(self, first: int | None = None) -> Ints:
+        """Return the component of each string, comparing the pairs with one of the first ones."""
+        n = len(self.strings)
+        first = n if first is None else first
+        for step in range(1, NEIGHBOURS + 1):
+            i = np.arange(min(first, n - step))
+            self._compare(i, i + step)
+        blocks = [
+            (np.arange(row, min(row + ROWS, first)), np.arange(column, min(column + COLUMNS, n)))
+            for row in range(0, first, ROWS)
+            for column in range(row, n, COLUMNS)
+        ]
+        with bar(desc="clusters", total=len(blocks), unit=" tiles", delay=2) as drawn:
+            for i, j, least in self._candidates(blocks):
+                drawn.update()
+                order = np.argsort(least, kind="stable")  # the closest make others superfluous
+                for at in range(0, len(order), BATCH_PAIRS):
+                    batch = order[at : at + BATCH_PAIRS]
+                    self._compare(i[batch], j[batch])
+        return self.labels
+
+    def _compare(self, i: Ints, j: Ints) -> None:
+        """Join the near-duplicates among K pairs."""
+        i, j, _ = self._worth_aligning(i, j)
+        if len(i):
+            allowed = self.allowed(i, j)
+            found = whole_distances(self.strings[i], self.strings[j], int(allowed.max()))
+            near = found <= allowed
+            self.labels = _join(self.labels, i[near], j[near])
+
+    def _worth_aligning(self, i: Ints, j: Ints) -> tuple[Ints, Ints, Ints]:
+        apart = self.labels[i] != self.labels[j]
+        i, j = i[apart], j[apart]
+        least = self.tighter(i, j)
+        possible = least <= self.allowed(i, j)
+        return i[possible], j[possible], least[possible]
+
+    def _candidates(self, blocks: Sequence[tuple[Ints, Ints]]) -> Iterator[tuple[Ints, ...]]:
+        """Yield pairs that could be near-duplicates, with lower bounds, block after block.
+
+        Blocks side by side, one thread each, took 10 s for 110,000 antibodies on 16 cores; one
+        after the other on all cores 24 s. Few are begun at a time, because all found pairs wait.
+        """
+        cores = count_cores()
+        with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(cores) as threads:
+            for at in range(0, len(blocks), cores):
+                yield from threads.map(self._possible, blocks[at : at + cores])
+
+    def _possible(self, block: tuple[Ints, Ints]) -> tuple[Ints, ...]:
+        rows, columns = block
+        labels = self.labels  # others join meanwhile: at worst, a pair is found in vain
+        if (labels[rows] == labels[rows[0]]).all():
+            columns = columns[labels[columns] != labels[rows[0]]]
+        if not len(columns):
+            return (columns,) * 3
+        most = self.allowed(rows[:, None], columns[None]).max()
+        at_C, at_B = np.nonzero(self.bounds(rows, columns) <= most)
+        i, j = rows[at_C], columns[at_B]
+        return self._worth_aligning(i[i < j], j[i < j])
+
+
+class WholeStrings(Components):
+    """Near-duplicates by the edit distance of whole strings, relative to the longer one."""
+
+    def __init__(self, strings: Strings, identity: float) -> None:
+        super().__init__(strings, identity)
+        self._profiles = Profiles(strings)
+
+    def bounds(self, i: Ints, j: Ints) -> NDArray[np.number]:
+        distance_CB = self._profiles.distances(i, j)
+        distance_CB -= ROUNDING
+        distance_CB /= BITS_PER_EDIT
+        return distance_CB
+
+    def tighter(self, i: Ints, j: Ints) -> Ints:
+        return np.asarray(-(-self._profiles.differing(i, j) // BITS_PER_EDIT))
+
+
+class Clones(Components):
+    """N heavy chains that are clones: CDR H3, here of one length, differ in few positions too."""
+
+    def __init__(
+        self, heavies: Strings, identity: float, loops: Sequence[str], loop_identity: float
+    ) -> None:
+        super().__init__(heavies, identity)
+        residues = np.frombuffer("".join(loops).encode("ascii"), np.uint8)
+        self._loops_LN = residues.reshape(len(loops), -1).T.copy()
+        self._most_changes = int((1 - loop_identity) * len(self._loops_LN) + 1e-9)
+
+    def bounds(self, i: Ints, j: Ints) -> NDArray[np.number]:
+        changes_CB = np.zeros((len(i), len(j)), np.uint8)
+        for letters in self._loops_LN:
+            changes_CB += letters[i][:, None] != letters[j]
+        return self._exclude(changes_CB)
+
+    def tighter(self, i: Ints, j: Ints) -> Ints:
+        return self._exclude((self._loops_LN[:, i] != self._loops_LN[:, j]).sum(axis=0))
+
+    def _exclude(self, changes: NDArray[np.integer]) -> Ints:
+        return np.where(changes <= self._most_changes, 0, self.edits.max() + 1)
+
+
+class Profiles:
+    """Which pairs of neighbouring residues occur in N strings, and which occur again.
+
+    One edit changes at most `BITS_PER_EDIT` of these bits, so the number of bits that differ bounds
+    the edit distance from below. So does the squared distance between projections of the bits,
+    which is never larger and is a matrix product of few columns.
+    """
+
+    def __init__(self, strings: Strings) -> None:
+        parts = [slice(at, at + PART) for at in range(0, len(strings), PART)]
+        self._words = np.concatenate([_pack(strings[part].tolist()) for part in parts])
+        axes = self._axes() if len(strings) > 2 * SAMPLE else np.eye(BITS, dtype=np.float32)
+        self._x_ND = np.ones((len(strings), axes.shape[1] + 2), np.float32)
+        for part in parts:
+            x_CD = self.bits(part) @ axes
+            self._x_ND[part, :-2] = x_CD
+            np.einsum("CD,CD->C", x_CD, x_CD, out=self._x_ND[part, -2])
+
+    def bits(self, which: Ints | slice) -> Matrix:
+        """Profiles as zeros and ones, shape (C, BITS)."""
+        return np.unpackbits(self._words[which].view(np.uint8), axis=1).astype(np.float32)
+
+    def differing(self, i: Ints, j: Ints) -> Ints:
+        """Number of bits that differ between K pairs of strings."""
+        differing = np.empty(len(i), np.int64)
+        for at in range(0, len(i), PART):  # each pair takes over 200 bytes
+            part = slice(at, at + PART)
+            words = self._words[i[part]] ^ self._words[j[part]]
+            differing[part] = np.bitwise_count(words).sum(axis=1)
+        return differing
+
+    def distances(self, i: Ints, j: Ints) -> Matrix:
+        """Squared distance of each of strings i to each of j, shape (C, B).
+
+        Except for an error below `ROUNDING`, it is at most the number of bits that differ.
+        """
+        y_BD = self._x_ND[j]
+        square_B, one_B = y_BD[:, -2:-1], y_BD[:, -1:]
+        y_BD = np.concatenate([-2 * y_BD[:, :-2], one_B, square_B], axis=1)
+        return np.asarray(self._x_ND[i] @ y_BD.T)
+
+    def _axes(self) -> Matrix:
+        """Orthonormal axes of the largest variance in a sample."""
+        x_CD = self.bits(np.random.default_rng(0).permutation(len(self._words))[:SAMPLE])
+        x_CD -= x_CD.mean(axis=0)
+        axes = np.linalg.eigh(x_CD.T @ x_CD)[1][:, : -DIMENSIONS - 1 : -1]
+        return np.ascontiguousarray(axes)
+
+
+def _pack(strings: Sequence[str]) -> Words:
+    """Bits of the profile of each string, in words."""
+    codes = _NUMBER[np.frombuffer("".join(strings).encode("ascii"), np.uint8)]
+    owner = np.repeat(np.arange(len(strings)), [len(text) for text in strings])
+    within = owner[1:] == owner[:-1]
+    pairs = owner[1:] * _RESIDUES**2 + codes[:-1] * _RESIDUES + codes[1:]
+    counts = np.bincount(pairs[within], minlength=len(strings) * _RESIDUES**2)
+    counts = counts.reshape(len(strings), -1)
+    bits = np.packbits(np.concatenate([counts > 0, counts > 1], axis=1), axis=1)
+    return np.pad(bits, ((0, 0), (0, BITS // 8 - bits.shape[1]))).view(np.uint64)
+
+
+def contained_components(strings: Strings, identity: float) -> Ints:
+    """Return the component of each of N strings, sorted by length, aligned inside longer ones.
+
+    Of two of one length the first is aligned inside the other.
+    """
+    n, edits = len(strings), _edits(strings, identity)
+    labels = _join_mutants(strings, edits)
+    width = max(1, BATCH_PAIRS // n)
+    for at in range(1, n, width):  # strings of similar lengths first: they join most
+        i = np.repeat(np.arange(n), width)
+        j = i + np.tile(np.arange(at, at + width), n)
+        i, j = i[j < n], j[j < n]
+        apart = labels[i] != labels[j]
+        i, j = i[apart], j[apart]
+        near = contained_distances(strings[i], strings[j]) <= edits[i]
+        labels = _join(labels, i[near], j[near])
+    return labels
+
+
+def _join_mutants(strings: Strings, edits: Ints) -> Ints:
+    """Join near-duplicates of equal length that differ by substitutions: tables hold many."""
+    labels = np.arange(len(strings))
+    lengths = np.array([len(text) for text in strings])
+    for length in np.unique(lengths).tolist():
+        free = np.flatnonzero(lengths == length)
+        text = "".join(strings[free]).encode("ascii")
+        residues = np.frombuffer(text, np.uint8).reshape(len(free), length)
+        while len(free):
+            near = np.count_nonzero(residues != residues[0], axis=1) <= edits[free[0]]
+            labels[free[near]] = free[0]
+            free, residues = free[~near], residues[~near]
+    return labels
+
+
+def whole_distances(first: Strings, second: Strings, largest: int | None = None) -> Ints:
+    """Edit distances of K pairs of whole strings; above `largest` any larger number."""
+    from rapidfuzz.distance import Levenshtein
+    from rapidfuzz.process import cpdist
+
+    found = cpdist(
+        first.tolist(), second.tolist(), scorer=Levenshtein.distance, score_cutoff=largest,
+        dtype=np.int32, workers=-1,
+    )  # fmt: skip
+    return np.asarray(found, np.int64)
+
+
+def contained_distances(patterns: Strings, texts: Strings) -> Ints:
+    """Smallest numbers of edits that turn K patterns, none empty, into parts of their texts."""
+    lengths = [np.array([len(one) for one in strings], np.int64) for strings in (patterns, texts)]
+    order = np.lexsort((lengths[1], -(-lengths[0] // WORD)))  # wastes little on padding
+    distance = np.empty(len(patterns), np.int64)
+    for start in range(0, len(order), ALIGNED):
+        batch = order[start : start + ALIGNED]
+        distance[batch] = _batch_distances(patterns[batch], texts[batch])
+    return distance
+
+
+def _batch_distances(patterns: Strings, texts: Strings) -> Ints:
+    unique, row_K = np.unique(patterns, return_inverse=True)
+    masks_WP = _letter_masks(unique.tolist())
+    distance = np.array([len(pattern) for pattern in patterns])
+    last_word, last_bit = np.divmod(distance - 1, WORD)
+    last_bit = last_bit.astype(np.uint64)
+    ends_WK = (last_word == np.arange(len(masks_WP))[:, None]).astype(np.uint64)
+    # steps of +1 and -1 down the column of the distance table
+    up_WK = np.full(ends_WK.shape, ~np.uint64(0))
+    down_WK = np.zeros_like(up_WK)
+    best = distance.copy()
+    for letters in _codes(texts.tolist()).T:
+        at = row_K * LETTERS + letters
+        grows = shrinks = np.uint64(0)  # steps along the row above the word
+        for w, masks in enumerate(masks_WP):
+            equal, up, down = masks[at], up_WK[w], down_WK[w]
+            vertical = equal | down
+            equal |= shrinks
+            horizontal = (((equal & up) + up) ^ up) | equal
+            plus, minus = down | ~(horizontal | up), up & horizontal
+            distance += ((plus >> last_bit) & ends_WK[w]).view(np.int64)
+            distance -= ((minus >> last_bit) & ends_WK[w]).view(np.int64)
+            above, below = (plus << _ONE) | grows, (minus << _ONE) | shrinks
+            up_WK[w], down_WK[w] = below | ~(vertical | above), above & vertical
+            grows, shrinks = plus >> _TOP, minus >> _TOP
+        # Padding after the end of the text equals nothing, so it never improves a distance.
+        np.minimum(best, distance, out=best)
+    return best
+
+
+def _codes(strings: Sequence[str]) -> NDArray[np.uint8]:
+    """Return the letters of strings as numbers, padded to the longest, (N, L)."""
+    width = max(map(len, strings), default=0)
+    text = "".join(one.ljust(width, PADDING) for one in strings).encode("ascii")
+    return np.frombuffer(text, np.uint8).reshape(len(strings), width) - np.uint8(ord("A"))
+
+
+def _letter_masks(patterns: Sequence[str]) -> Words:
+    """Positions of each letter in each pattern as bits, shape (W, patterns * LETTERS)."""
+    codes_NL = _codes(patterns)
+    masks_WP = np.zeros((-(-codes_NL.shape[1] // WORD), len(patterns) * LETTERS), np.uint64)
+    for position, letters in enumerate(codes_NL.T):
+        word, bit = divmod(position, WORD)
+        here = np.flatnonzero(letters != LETTERS - 1)
+        masks_WP[word][here * LETTERS + letters[here]] |= np.uint64(1 << bit)
+    return masks_WP

@@ -1,56 +1,52 @@
-"""Regimes: what is new about a pair, and the folds that measure models on such pairs.
+"""Regimes: what is new about a pair, and how a predictor recognises it.
 
 A pair is *known* if training holds near-duplicates of both its sequences; otherwise its antibody,
-its antigen or both are new. In a library of variants of one antibody, new mutations take the place
-of a new antibody. Each regime is measured by folds of its own, which hold out what is new in it;
-held-out pairs count only if they are in the regime, given the pairs that their fold trains on.
+its antigen or both are new. The antibodies of a library of variants are near-duplicates of each
+other: a variant is new if it has a residue at an IMGT position that no training antibody has there,
+or differs from the consensus in a set of regions that no training antibody differs in.
 
-Near-duplicates of antibodies are those of `abag.head.regimes.groups`. A fold holds out antigens by
-clusters of the split's identity, but an antigen is known only if training has one that is identical
-by `KNOWN_ANTIGEN`. Pairs with an antigen in between are not tested, and predicted like new ones.
+A predictor keeps sketches of its training sequences that cannot be read back. Antibodies are
+aligned by their IMGT numbering; of each position is kept whether there is a residue, and which of
+eight classes of two or three residues it belongs to. Who has the file can test a guess, but has
+some 2.5^N sequences to choose from. Residues that replace each other often are in different
+classes, so that nearly all replaced residues are seen; an antibody counts as near only if it would
+be one with as many unseen ones as chance may add. Of a library, digests of residues at positions
+are kept too, but not which antibody has them.
 
-P pairs of a table, N unique antibodies.
+Antigens have no common numbering. Of each chain is kept one bit per bin of one-permutation minwise
+hashing of its 4-mers, from which follows the share of the 4-mers of the shorter chain that the
+longer has.
+
+N sequences that are asked about, T of training, P pairs, L positions, W words of 64 bits.
+
+References
+----------
+Li and Koenig: b-bit minwise hashing, WWW 2010. Li, Owen and Zhang: One permutation hashing,
+NeurIPS 2012.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from itertools import compress, product
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
-from abag.core.arrays import Bools, Ints, distinct
-from abag.core.cache import cache_dir
-from abag.embed.sequences.numbering import number_antibodies
-from abag.head.regimes.library import SeenMutations
-from abag.head.regimes.splits import (
-    TEST,
-    TRAIN,
-    UNUSED,
-    VALIDATION,
-    Split,
-    grouped_folds,
-    is_trainable,
-)
+from abag.core.arrays import Bools, Floats, Ints
+from abag.embed.sequences.domains import IMGT_REGIONS, position_number
+from abag.embed.sequences.numbering import CHAINS, Numbered, number_antibodies
+from abag.head.regimes.clusters import CLONE_HEAVY, CLONE_LOOP, FIRST, LAST
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from abag.embed.sequences.chains import Chains, Kind
+    from abag.embed.sequences.domains import ChainName
 
-    from abag.embed.sequences.chains import Kind
-    from abag.head.regimes.groups import PairGroups
-
-LEAST_GROUPS = 5.0
-"""Effective groups below which a regime cannot be measured."""
-ENOUGH_GROUPS = 50.0
-"""Effective test groups from which one fold is enough, in tables of `LARGE_TABLE` pairs."""
-LARGE_TABLE = 5_000
-LEAST_ROWS = 10
-LIBRARY_SHARE = 0.5
-"""A cluster of antibodies with a larger share of the pairs makes the table a library."""
-FULLEST = 1.2
-"""Most pairs of a fold in `_beside_folds`, relative to an equal share."""
-VALIDATION_SHARE = 0.1
+Words: TypeAlias = NDArray[np.uint64]
+Arrays: TypeAlias = Mapping[str, NDArray[Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,250 +77,442 @@ OF_SPLIT = {
 }  # fmt: skip
 """The regime that a split measures."""
 
+IDENTITY = 0.9
+"""From which two antibodies are near-duplicates."""
+CLASSES = ("SVW", "KH", "TFE", "GM", "ARY", "NL", "DIC", "QP")
+"""Of residues; the number of a class has three bits."""
+SEEN = 0.94
+"""Share of replaced residues that change their class: 0.98 between antibodies of HIV, 0.92 if all
+residues replace each other alike."""
+DOUBT, CLONE_DOUBT = 0.5, 1.0
+"""Standard deviations of the replaced residues that are not seen by which an antibody has to be
+nearer than the limit. CDR H3 are short, so that clones cannot be told from others as well."""
+SLOTS = 192
+"""Places for positions of a chain: 128, and insertions."""
+INSERTED = {111: (128, 24), 112: (152, 24)}
+"""First place and number of places for the insertions of CDR3, in which long loops differ."""
+OTHERS = (176, 16)
+WORDS = SLOTS // 64
+CLASS_BITS = 3
+PLANES = 1 + CLASS_BITS
+"""Bits per position: whether there is a residue, and its class."""
+SIDE = PLANES * WORDS
+"""Words of one chain."""
+BINS, K = 2048, 4
+HALF = BINS // 64
+SHARED = 0.74
+"""Share of common 4-mers from which antigens are near-duplicates. Edits spread at random leave 0.66
+at 90 % identity; those of families of antigens are together, and leave more (envelope proteins of
+HIV)."""
+MOST_VARIABLE = (1, 0, 2)
+"""Words of a chain in the order in which they tell most antibodies apart: that of CDR3 first."""
+_BITS = np.zeros((CLASS_BITS, 128), np.bool_)  # of the class of a residue; X has the first one
+for _number, _residues in enumerate(CLASSES):
+    for _bit in range(CLASS_BITS):
+        _BITS[_bit, [ord(letter) for letter in _residues]] = bool(_number >> _bit & 1)
+_loop = np.zeros(SLOTS, np.bool_)
+_loop[FIRST - 1 : LAST] = True
+for _first, _places in INSERTED.values():
+    _loop[_first : _first + _places] = True
+LOOP = np.packbits(_loop, bitorder="little").view(np.uint64)
+"""The places of CDR3, (`WORDS`,)."""
+LOOP_WORDS = (1, 2)
+"""The words that have places of CDR3."""
+EVERYWHERE = np.uint64(2**64 - 1)
+GAP = ord("-")
+UNKNOWN = ord("X")
+REGIONS = len(IMGT_REGIONS)
+"""Of one chain."""
+KNOWN, NEW, OUTSIDE = 0, 1, 2
+"""States of a sequence; outside: no variant of a library's antibody."""
+UNRELATED = "the antibody is no variant of those in training"
+UNMEASURED = "the run could not measure {}"
+
+
+class NewSequences(NamedTuple):
+    """States of the two sequences of P pairs, (P,) each, dtype int8."""
+
+    antibody: NDArray[np.int8]
+    antigen: NDArray[np.int8]
+
 
 @dataclass(frozen=True, slots=True)
-class MeasuredRegime:
-    """The folds that measure a regime, or the reason that there are none."""
+class Recogniser:
+    """The sketches of the training sequences."""
 
-    regime: Regime
-    splits: tuple[Split, ...] = ()
-    groups: tuple[Ints, ...] = ()
-    """Each (P,): pairs of one group are one measurement. With two sequences new, there are two."""
-    why_not: str = ""
+    antibodies: SeenSequences
+    antigens: SeenSequences
+    mutations: SeenMutations | None
+    """Of a library of variants; None if the training antibodies are not one."""
 
+    def states(self, kind: Kind, chains: Sequence[Chains]) -> NDArray[np.int8]:
+        """Return the state of each of N sequences, (N,)."""
+        seen = self.antigens if kind == "antigen" else self.antibodies
+        near = seen.near(chains)
+        if kind == "antigen" or self.mutations is None:
+            return np.where(near, KNOWN, NEW).astype(np.int8)
+        variant = np.where(self.mutations.is_new(chains), NEW, KNOWN)
+        return np.where(near, variant, OUTSIDE).astype(np.int8)
 
-def effective_groups(group: Ints) -> float:
-    """Return how many groups of equal size are as informative: (sum w)^2 / sum w^2."""
-    if not len(group):
-        return 0.0
-    size = np.unique(group, return_counts=True)[1].astype(np.float64)
-    return float(size.sum() ** 2 / np.square(size).sum())
+    def regimes_of(
+        self, new: NewSequences, measured: Collection[str]
+    ) -> tuple[NDArray[np.object_], NDArray[np.object_], NDArray[np.object_]]:
+        """Return the regime of each pair, the measured one that is used, and why it is far, (P,).
 
-
-def is_enough(split: Split, groups: Sequence[Ints]) -> bool:
-    """Whether one fold measures a regime well enough: other folds only take time."""
-    test = split.rows(TEST)
-    informative = min(effective_groups(group[test]) for group in groups)
-    return len(split.part) >= LARGE_TABLE and informative >= ENOUGH_GROUPS
-
-
-@dataclass(slots=True)
-class RegimesOfTable:
-    """Which regimes a table allows to measure, and the regime of its pairs in a fold."""
-
-    groups: PairGroups
-    seed: int
-    folds: int = 5
-    repeats: int = 1
-    antibody: Ints = field(init=False)
-    antigen: Ints = field(init=False)
-    is_library: bool = field(init=False)
-
-    def __post_init__(self) -> None:
-        groups = self.groups
-        self.antibody, self.antigen = groups.antibody, groups.antigen
-        sizes = np.bincount(self.antibody)
-        unique = len(distinct(groups.pairs.antibody[self.antibody == sizes.argmax()]))
-        self.is_library = (
-            effective_groups(self.antibody) < LEAST_GROUPS
-            and sizes.max() > LIBRARY_SHARE * sizes.sum()
-            and unique >= LEAST_ROWS
-        )
-
-    def measured(self) -> list[MeasuredRegime]:
-        """Return every regime with its folds, or with the reason that it cannot be measured."""
-        names = ["known", "new_mutations" if self.is_library else "new_antibody"]
-        return [self.measure(REGIMES[name]) for name in (*names, "new_antigen", "both_new")]
-
-    def measure(self, regime: Regime) -> MeasuredRegime:
-        held = self._held_out(regime)
-        for name, group in held.items():
-            if (informative := effective_groups(group)) < LEAST_GROUPS:
-                return _not_measured(regime, len(distinct(group)), name, informative)
-        groups, found = self._counted_groups(regime), list[Split]()
-        for test, unused in self._tests(regime, held):
-            fold = len(found)
-            part = np.where(unused, UNUSED, TRAIN).astype(np.int8)
-            part[test] = UNUSED
-            test = test & self._is_in(regime, np.flatnonzero(part == TRAIN))
-            part[test] = TEST
-            if not 0 < test.sum() < (part == TRAIN).sum():
-                continue
-            part = _with_validation(part, groups[-1], [self.seed, fold])
-            if not is_trainable(part):
-                continue
-            found.append(Split(name=regime.name, part=part, group=groups[-1], fold=fold))
-            if not self.groups.options.folds and is_enough(found[-1], groups):
-                found = found[-1:]
-                break
-        tests = [split.rows(TEST) for split in found]
-        tested = np.concatenate([np.zeros(0, np.int64), *tests])
-        informative = min(effective_groups(group[tested]) for group in groups)
-        if len(tested) < LEAST_ROWS:
-            return _not_measured(regime, len(tested), "held-out pair", expected=LEAST_ROWS)
-        if informative < LEAST_GROUPS:
-            return _not_measured(regime, len(tested), "held-out pair", informative)
-        return MeasuredRegime(regime, tuple(found), tuple(groups))
-
-    def _held_out(self, regime: Regime) -> dict[str, Ints]:
-        """Return what the folds of a regime hold out as a whole, (P,) each, by its name."""
-        if regime.name == "known" or self._of_mutations(regime):
-            return {"pair": self.groups.pair} | (
-                {"antigen cluster": self.antigen} if "antigen" in regime.new else {}
-            )
-        held = {"antibody": self.antibody, "antigen": self.antigen}
-        return {f"{kind} cluster": held[kind] for kind in regime.new}
-
-    def _of_mutations(self, regime: Regime) -> bool:
-        return self.is_library and "antibody" in regime.new
-
-    def _counted_groups(self, regime: Regime) -> list[Ints]:
-        """Return what counts as one measurement in a regime, (P,) each."""
-        antibody = self.groups.pairs.antibody if self.is_library else self.antibody
-        if regime.name == "known":
-            return [
-                np.unique(antibody * (self.antigen.max() + 1) + self.antigen, return_inverse=True)[
-                    1
-                ]
-            ]
-        sides = {"antibody": antibody, "antigen": self.antigen}
-        return [sides[kind] for kind in regime.new]
-
-    def _tests(self, regime: Regime, held: dict[str, Ints]) -> Iterator[tuple[Bools, Bools]]:
-        """Yield the candidates for the test part of each fold, and pairs not used, (P,) each."""
-        for repeat in range(self.repeats):
-            yield from self._tests_once(regime, held, [self.seed, repeat])
-
-    def _tests_once(
-        self, regime: Regime, held: dict[str, Ints], seed: list[int]
-    ) -> Iterator[tuple[Bools, Bools]]:
-        if self._of_mutations(regime):
-            tests = self._mutation_folds(seed)
-            others = tests
-            if "antigen" in regime.new:
-                antigen_fold = grouped_folds(self.antigen, self.folds, [*seed, 1])
-                others = [antigen_fold == k for k in range(self.folds)]
-            for test, other in zip(tests, others, strict=True):
-                yield test & other, test ^ other
-            return
-        first, *beside = held.values()
-        of_pairs = [grouped_folds(first, self.folds, [*seed, 0])]
-        of_pairs += [_beside_folds(group, of_pairs[0], [*seed, 1]) for group in beside]
-        for k in range(self.folds):
-            held_out = np.stack([fold == k for fold in of_pairs])
-            test = np.asarray(held_out.all(axis=0))
-            yield test, held_out.any(axis=0) & ~test
-
-    def _mutation_folds(self, seed: list[int]) -> list[Bools]:
-        """Hold out residues at positions: test pairs whose antibody has one, (P,) per fold.
-
-        Each fold draws tokens, none in more than its share of the antibodies, until a fold's share
-        of them has one; a token is held out once.
+        A pair of a regime that was not measured is predicted like those of a stricter one, in which
+        at least as much is new. If none was measured, the pair is far. The reason is empty for
+        pairs that are not far.
         """
-        pairs = self.groups.pairs
-        chains = pairs.table.antibodies.chains
-        used = distinct(pairs.antibody)
-        numbered = number_antibodies(chains, cache_dir() / "numbering")
-        x_NT = SeenMutations.tokens_of([chains[i] for i in used.tolist()], numbered)
-        rng, share = np.random.default_rng([*seed, 9]), 1 / self.folds
-        count_T = x_NT.sum(axis=0)
-        queue = [
-            t for t in rng.permutation(len(count_T)).tolist() if 0 < count_T[t] <= share * len(used)
-        ]
-        found = []
-        for _ in range(self.folds):
-            test_N, left = np.zeros(len(used), bool), list[int]()
-            for t in queue:
-                if test_N.mean() < 0.9 * share and (test_N | x_NT[:, t]).mean() <= 1.1 * share:
-                    test_N |= x_NT[:, t]
-                else:
-                    left.append(t)
-            queue = left
-            of_antibody = np.zeros(len(chains), bool)
-            of_antibody[used] = test_N
-            found.append(of_antibody[pairs.antibody])
+        name, used, why = (np.full(new.antibody.shape, "", object) for _ in range(3))
+        changed = "new_antibody" if self.mutations is None else "new_mutations"
+        of_states = {
+            (KNOWN, KNOWN): "known", (NEW, KNOWN): changed, (OUTSIDE, KNOWN): "new_antibody",
+            (KNOWN, NEW): "new_antigen", (NEW, NEW): "both_new", (OUTSIDE, NEW): "both_new",
+        }  # fmt: skip
+        for (antibody, antigen), regime in of_states.items():
+            rows = (new.antibody == antibody) & (new.antigen == antigen)
+            if rows.any():
+                covers, found = applicable(REGIMES[regime], measured)
+                name[rows], used[rows] = regime, found
+                if antibody == OUTSIDE:
+                    why[rows] = UNRELATED
+                elif not covers:
+                    why[rows] = UNMEASURED.format(REGIMES[regime].words)
+        return name, used, why
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Return what `load` needs."""
+        found: dict[str, NDArray[Any]] = {}
+        for kind, one in (("antibody", self.antibodies), ("antigen", self.antigens)):
+            found |= {f"seen.{kind}.digests": one.digests, f"seen.{kind}.sketch": one.sketch}
+        if self.mutations is not None:
+            for name in SeenMutations.__slots__:
+                found[f"seen.mutations.{name}"] = getattr(self.mutations, name)
         return found
 
-    def _is_in(self, regime: Regime, train: Ints) -> Bools:
-        """Return which pairs are in a regime, given the training pairs, (P,)."""
-        if self.is_library:
-            pairs = self.groups.pairs
-            chains = pairs.table.antibodies.chains
-            numbered = number_antibodies(chains, cache_dir() / "numbering")
-            trained = [chains[i] for i in distinct(pairs.antibody[train]).tolist()]
-            new_N = SeenMutations.of(trained, numbered).is_new(chains, numbered)
-            near = np.isin(self.antibody, self.antibody[train])
-            new_antibody, known_antibody = (
-                near & new_N[pairs.antibody],
-                near & ~new_N[pairs.antibody],
+    @classmethod
+    def load(cls, arrays: Arrays) -> Recogniser:
+        """Restore from arrays of a file; ValueError or LookupError if they do not fit."""
+        widths: dict[Kind, int] = {"antibody": len(CHAINS) * SIDE, "antigen": 2 * HALF}
+        seen = {}
+        for kind, width in widths.items():
+            digests = _checked(arrays, f"seen.{kind}.digests", (None,))
+            sketch = _checked(arrays, f"seen.{kind}.sketch", (None, width))
+            seen[kind] = SeenSequences(kind, digests, sketch)
+        mutations = None
+        if any(name.startswith("seen.mutations.") for name in arrays):
+            mutations = SeenMutations(
+                _checked(arrays, "seen.mutations.tokens", (None,)),
+                _checked(arrays, "seen.mutations.consensus", (2 * REGIONS,)),
+                _checked(arrays, "seen.mutations.changed", (None,), np.int64),
             )
-        else:
-            known_antibody = np.isin(self.antibody, self.antibody[train])
-            new_antibody = ~known_antibody
-        near_antigen = self.groups.near_antigen
-        known_antigen = np.isin(near_antigen, near_antigen[train])
-        new_antigen = ~np.isin(self.antigen, self.antigen[train])
-        return (new_antibody if "antibody" in regime.new else known_antibody) & (
-            new_antigen if "antigen" in regime.new else known_antigen
-        )
+        return cls(seen["antibody"], seen["antigen"], mutations)
 
 
-def _not_measured(
-    regime: Regime, n: int, name: str, informative: float = 0.0, expected: float = LEAST_GROUPS
-) -> MeasuredRegime:
-    """Say why a regime has no folds: too few pairs or clusters, or too unequal ones."""
-    many = f"{n or 'no'} {name}{'s' * (n != 1)}"
-    if name == "held-out pair":
-        many += " of this kind"
-    if informative and n >= expected:
-        many += f", as informative as {informative:.1f} groups of equal size"
-    return MeasuredRegime(regime, why_not=f"not measured: {many}; expected at least {expected:.0f}")
+def _checked(
+    arrays: Arrays, name: str, shape: tuple[int | None, ...], dtype: type = np.uint64
+) -> NDArray[Any]:
+    """Return an array of a file; None stands for any length."""
+    found = arrays[name]
+    same = found.ndim == len(shape) and all(
+        n in (None, m) for n, m in zip(shape, found.shape, strict=True)
+    )
+    if found.dtype != dtype or not same:
+        msg = f"{name} has {found.dtype} and shape {found.shape}"
+        raise ValueError(msg)
+    return found
 
 
-def _beside_folds(group: Ints, beside: Ints, seed: Sequence[int]) -> Ints:
-    """Assign groups to the folds of other groups with most of their pairs, (P,).
+def applicable(regime: Regime, measured: Collection[str]) -> tuple[bool, str]:
+    """Return whether a measured regime covers another one, and the measured one to use."""
+    for name in ("given", regime.name):
+        if name in measured:
+            return True, name
+    known = [REGIMES[name] for name in measured]
+    covering = [one for one in known if set(regime.new) <= set(one.new)]
+    if covering:
+        return True, min(covering, key=lambda one: len(one.new)).name
+    shared = max(known, key=lambda one: (len(set(one.new) & set(regime.new)), len(one.new)))
+    return False, shared.name
 
-    So blocks of equal folds hold as many pairs as they can; a fold that is `FULLEST` gets no more.
+
+@dataclass(frozen=True, slots=True)
+class SeenMutations:
+    """Residues by position, and sets of changed regions, of the antibodies of a library."""
+
+    tokens: Words
+    """Sorted digests of (chain, position, residue)."""
+    consensus: Words
+    """Digest of the most frequent text of each region of both chains, (2 `REGIONS`,)."""
+    changed: Ints
+    """Sorted sets of changed regions, one bit each."""
+
+    @classmethod
+    def of(
+        cls, antibodies: Sequence[Chains], numbered: Mapping[ChainName, Numbered] | None = None
+    ) -> SeenMutations:
+        """Collect what occurs in N antibodies; `numbered` has them and any others."""
+        tokens_NL, regions_NR = _tokens(antibodies, numbered)
+        found = [np.unique(column, return_counts=True) for column in regions_NR.T]
+        consensus = np.array([texts[counts.argmax()] for texts, counts in found], np.uint64)
+        return cls(np.unique(tokens_NL), consensus, np.unique(_changed(regions_NR, consensus)))
+
+    def is_new(
+        self, antibodies: Sequence[Chains], numbered: Mapping[ChainName, Numbered] | None = None
+    ) -> Bools:
+        """Return which of N antibodies have new mutations, (N,), or no domain to number."""
+        tokens_NL, regions_NR = _tokens(antibodies, numbered)
+        is_known_NL = np.isin(tokens_NL, self.tokens) | (tokens_NL == 0)
+        changed_N = _changed(regions_NR, self.consensus)
+        is_known_N = is_known_NL.all(axis=1) & np.isin(changed_N, self.changed)
+        return np.asarray(~is_known_N | ~tokens_NL.any(axis=1))
+
+    @staticmethod
+    def tokens_of(antibodies: Sequence[Chains], numbered: Mapping[ChainName, Numbered]) -> Bools:
+        """Return which residues at a position each of N antibodies has, (N, T)."""
+        tokens_NL, _ = _tokens(antibodies, numbered)
+        found, index = np.unique(tokens_NL, return_inverse=True)
+        has_NT = np.zeros((len(antibodies), len(found)), bool)
+        has_NT[np.arange(len(antibodies))[:, None], index.reshape(tokens_NL.shape)] = True
+        return has_NT[:, found != 0]
+
+
+def _tokens(
+    antibodies: Sequence[Chains], numbered: Mapping[ChainName, Numbered] | None
+) -> tuple[Words, Words]:
+    """Digest the residues, (N, L), 0 for none, and the regions, (N, 2 `REGIONS`)."""
+    numbered = numbered or number_antibodies(antibodies, None)
+    tokens, regions = [], []
+    for at, name in enumerate(CHAINS):
+        positions, x_NL = align([chains[at] for chains in antibodies], numbered[name])
+        number_L = np.array([position_number(position) for position in positions], np.int64)
+        inserted = [
+            sum(map(ord, p[len(str(n)) :])) for p, n in zip(positions, number_L, strict=True)
+        ]
+        place_L = (at << 24) | (number_L << 12) | np.array(inserted, np.int64)
+        token_NL = mix((place_L << 8 | x_NL).astype(np.uint64))
+        token_NL[(x_NL <= GAP) | (x_NL == UNKNOWN)] = 0
+        tokens.append(token_NL)
+        region_L = np.searchsorted([end for _, end in IMGT_REGIONS[:-1]], number_L)
+        with np.errstate(over="ignore"):
+            regions += [token_NL[:, region_L == r].sum(axis=1) for r in range(REGIONS)]
+    return np.concatenate(tokens, axis=1), np.stack(regions, axis=1).astype(np.uint64)
+
+
+def _changed(regions_NR: Words, consensus_R: Words) -> Ints:
+    """Return the set of regions of each antibody that differ from the consensus, (N,)."""
+    bits = 1 << np.arange(len(consensus_R), dtype=np.int64)
+    return np.asarray((regions_NR != consensus_R) @ bits)
+
+
+def align(chains: Sequence[str], numbered: Numbered) -> tuple[list[str], NDArray[np.uint8]]:
+    """Align N chains by their numbering: the L positions that occur, and residues, (N, L).
+
+    Residues are ASCII codes, with gaps; 0 beyond the ends of a chain.
     """
-    rng, folds = np.random.default_rng(seed), int(beside.max()) + 1
-    _, dense, size = np.unique(group, return_inverse=True, return_counts=True)
-    shared = np.zeros((len(size), folds))
-    np.add.at(shared, (dense, beside), 1)
-    load, fold = np.zeros(folds), np.empty(len(size), np.int64)
-    full = FULLEST * len(group) / folds
-    for g in np.argsort(-size * rng.uniform(0.5, 1.0, len(size)), kind="stable").tolist():
-        fits = load + size[g] <= full
-        fold[g] = np.lexsort((rng.random(folds), load, -shared[g] * fits))[0]
-        load[fold[g]] += size[g]
-    return fold[dense]
+    every = dict.fromkeys(position for layout in numbered.layouts for position in layout)
+    columns = {position: at for at, position in enumerate(every)}
+    number_L = np.array([position_number(position) for position in columns], np.int16)
+    x_ML = np.zeros((len(numbered.chains) + 1, len(columns)), np.uint8)  # the last has no domain
+    for layout, rows, codes_RL in numbered.by_layout():
+        numbers = [position_number(position) for position in layout]
+        inside = (number_L >= min(numbers, default=0)) & (number_L <= max(numbers, default=0))
+        line_RL = np.tile(inside * np.uint8(GAP), (len(rows), 1))
+        line_RL[:, [columns[position] for position in layout]] = codes_RL
+        x_ML[rows] = line_RL
+    row_of = {chain: row for row, chain in enumerate(numbered.chains)} | {"": len(numbered.chains)}
+    x_NL = x_ML[[row_of[chain] for chain in chains]]
+    # the others, which are numbered too, may have residues where these have gaps only
+    occurs_L = np.asarray((x_NL > GAP).any(axis=0))
+    return [*compress(columns, occurs_L.tolist())], x_NL[:, occurs_L]
 
 
-def _with_validation(part: NDArray[np.int8], group: Ints, seed: Sequence[int]) -> NDArray[np.int8]:
-    """Turn whole groups with about `VALIDATION_SHARE` of the training pairs into validation pairs.
-
-    Where groups are too large for that, single pairs are drawn.
-    """
-    rows = np.flatnonzero(part == TRAIN)
-    n_groups, wanted = len(distinct(group[rows])), round(1 / VALIDATION_SHARE)
-    fold = np.zeros(len(rows), np.int64)
-    if n_groups >= 2:
-        fold = grouped_folds(group[rows], min(wanted, n_groups), [*seed, 1])
-    sizes = np.bincount(fold)
-    chosen = np.abs(sizes - VALIDATION_SHARE * len(rows)).argmin()
-    if sizes[chosen] > 2 * VALIDATION_SHARE * len(rows):
-        fold = np.random.default_rng([*seed, 2]).permutation(len(rows)) % wanted
-        chosen = 0
-    part = part.copy()
-    part[rows[fold == chosen]] = VALIDATION
-    return part
+def mix(x: Words) -> Words:
+    """Hash 64-bit numbers; the finaliser of SplitMix64 (Steele, Lea and Flood, 2014)."""
+    with np.errstate(over="ignore"):
+        x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
 
 
-def all_pairs(measured: Sequence[MeasuredRegime]) -> Split:
-    """Return the split that trains on every pair which any fold uses.
+@dataclass(frozen=True, slots=True)
+class SeenSequences:
+    """Sketches of the training sequences of one kind."""
 
-    Its groups are those of the first regime that was measured.
-    """
-    splits = [split for one in measured for split in one.splits]
-    used = np.any([split.part != UNUSED for split in splits], axis=0)
-    part = np.where(used, TRAIN, UNUSED).astype(np.int8)
-    return replace(splits[0], name="all", part=part, fold=0, description={})
+    kind: Kind
+    digests: Words
+    """Sorted digests of the sequences, (T,), for those that have no sketch."""
+    sketch: Words
+    """Shape (C, W); of antibodies with a domain, or of the chains of antigens."""
+
+    @classmethod
+    def of(
+        cls,
+        kind: Kind,
+        chains: Sequence[Chains],
+        numbered: Mapping[ChainName, Numbered] | None = None,
+    ) -> SeenSequences:
+        """Sketch the T sequences of a training set; `numbered` has antibodies and any others."""
+        sketch, _ = _sketch(kind, chains, numbered)
+        return cls(kind, np.unique(_digests(chains)), np.unique(sketch, axis=0))
+
+    def near(self, chains: Sequence[Chains]) -> Bools:
+        """Return which of N sequences have a near-duplicate in training, (N,)."""
+        found = np.isin(_digests(chains), self.digests)
+        sketch, owner = _sketch(self.kind, chains)
+        seen = (_Antibodies if self.kind == "antibody" else _Chains)(self.sketch)
+        for row, number in zip(sketch, owner.tolist(), strict=True):
+            found[number] = found[number] or seen.has_near(row)
+        return found
+
+
+def _digests(chains: Sequence[Chains]) -> Words:
+    """Digest whole sequences, (N,)."""
+    texts = ("|".join(one).encode() for one in chains)
+    joined = b"".join(blake2b(text, digest_size=8).digest() for text in texts)
+    return np.frombuffer(joined, np.uint64)
+
+
+def _sketch(
+    kind: Kind,
+    chains: Sequence[Chains],
+    numbered: Mapping[ChainName, Numbered] | None = None,
+) -> tuple[Words, Ints]:
+    """Return sketches, (C, W), and the sequence of each, (C,)."""
+    if kind == "antigen":
+        owner = np.array([n for n, one in enumerate(chains) for c in one if len(c) >= K], np.int64)
+        found = [_bins(chain) for one in chains for chain in one if len(chain) >= K]
+        return np.array(found, np.uint64).reshape(-1, 2 * HALF), owner
+    numbered = numbered or number_antibodies(chains, None)
+    sketch = np.zeros((len(chains), len(CHAINS) * SIDE), np.uint64)
+    for at, name in enumerate(CHAINS):
+        positions, x_NL = align([one[at] for one in chains], numbered[name])
+        bits = np.zeros((PLANES, len(chains), SLOTS), bool)
+        is_residue = x_NL > GAP
+        for plane, values in enumerate((is_residue, *_BITS[:, x_NL])):
+            bits[plane][:, [*map(_slot, positions)]] = is_residue & values
+        packed = np.packbits(bits, axis=2, bitorder="little").view(np.uint64)
+        sketch[:, at * SIDE : (at + 1) * SIDE] = np.concatenate([*packed], axis=1)
+    owner = np.flatnonzero(sketch.any(axis=1))
+    return sketch[owner], owner
+
+
+def _slot(position: str) -> int:
+    """Return the place of an IMGT position: insertions follow the 128 numbers."""
+    number = position_number(position)
+    letters = position[len(str(number)) :]
+    if not letters:
+        return number - 1
+    first, places = INSERTED.get(number, OTHERS)
+    index = 0
+    for letter in letters:
+        index = 26 * index + ord(letter) - ord("A")
+    return first + (index if number in INSERTED else number * 7 + index) % places
+
+
+def _bins(chain: str) -> Words:
+    """Sketch a chain: which bins have a 4-mer, and one bit of the least hash in each."""
+    codes = np.frombuffer(chain.encode("ascii"), np.uint8).astype(np.uint64)
+    words = np.zeros(len(codes) - K + 1, np.uint64)
+    for i in range(K):
+        words = words * np.uint64(128) + codes[i : i + len(words)]
+    hashed = np.sort(mix(words))[::-1]
+    bits = np.zeros((2, BINS), bool)
+    place = (hashed % np.uint64(BINS)).astype(np.int64)
+    bits[0, place] = True
+    bits[1, place] = (hashed // np.uint64(BINS)) & np.uint64(1)  # of the least, written last
+    return np.packbits(bits, axis=1, bitorder="little").view(np.uint64).reshape(-1)
+
+
+class _Antibodies:
+    """Sketches of T antibodies, compared with one other, (W,), at a time."""
+
+    def __init__(self, sketch: Words) -> None:
+        # Words of one place are next to each other, so that few have to be read for most rows.
+        self.words_WT = np.ascontiguousarray(sketch.T)
+        self.lengths = [_count(sketch[:, at : at + WORDS]) for at in (0, SIDE)]
+        self.loops = _count(sketch[:, :WORDS] & LOOP)
+
+    def has_near(self, row: Words) -> bool:
+        """Whether any is a near-duplicate or a clone of another."""
+        return bool(self._near(row).any()) or bool(self._clones(row).any())
+
+    def _near(self, row: Words) -> Bools:
+        """Which of the last ones that remain are near-duplicates."""
+        sizes = [_count(row[at : at + WORDS]) for at in (0, SIDE)]
+        sides = [*zip(self.lengths, sizes, strict=True)]
+        longest = sum(np.maximum(lengths.max(initial=0), size) for lengths, size in sides)
+        most = SEEN * _limit((1 - IDENTITY) * longest, DOUBT)
+        rows, replaced = np.arange(len(self.loops)), np.zeros(len(self.loops), np.uint8)
+        for at, word in product((0, SIDE), MOST_VARIABLE):
+            replaced = replaced + self._replaced(row, rows, at + word)
+            rows, replaced = rows[replaced <= most], replaced[replaced <= most]
+        longer = np.zeros(len(rows))
+        for lengths, size in sides:
+            both = (lengths[rows] > 0) & (size > 0)
+            longer += np.where(both, np.maximum(lengths[rows], size), 0)
+        edits = replaced / SEEN + self._shifted(row, rows, 0) + self._shifted(row, rows, SIDE)
+        return np.asarray((longer > 0) & (edits <= _limit((1 - IDENTITY) * longer, DOUBT)))
+
+    def _clones(self, row: Words) -> Bools:
+        """Which of those with similar CDR H3 of the same length are clones."""
+        size = _count(row[:WORDS] & LOOP)
+        rows = np.flatnonzero((self.loops == size) & (size > 0))
+        changes = sum(self._replaced(row, rows, word, LOOP[word]) for word in LOOP_WORDS)
+        rows = rows[changes <= SEEN * _limit((1 - CLONE_LOOP) * size, CLONE_DOUBT)]
+        replaced = sum(self._replaced(row, rows, word) for word in range(WORDS))
+        longest = np.maximum(self.lengths[0][rows], _count(row[:WORDS]))
+        edits = replaced / SEEN + self._shifted(row, rows, 0)
+        return np.asarray(edits <= (1 - CLONE_HEAVY) * longest)
+
+    def _replaced(
+        self, row: Words, rows: Ints, at: int, mask: np.uint64 = EVERYWHERE
+    ) -> NDArray[np.uint8]:
+        """Count the residues of another class in one word of a chain."""
+        words = self.words_WT
+        differ = np.zeros(len(rows), np.uint64)
+        for place in range(at + WORDS, at + SIDE, WORDS):
+            differ |= words[place][rows] ^ row[place]
+        differ &= words[at][rows] & row[at] & mask
+        return np.asarray(np.bitwise_count(differ))
+
+    def _shifted(self, row: Words, rows: Ints, at: int) -> Floats:
+        """Count the residues of one chain that only one of the antibodies has, as edits."""
+        size, lengths = _count(row[at : at + WORDS]), self.lengths[at // SIDE][rows]
+        gaps = _count((row[at : at + WORDS, None] ^ self.words_WT[at : at + WORDS, rows]).T)
+        # a residue more on one side and one less on the other are one edit
+        edits = (np.abs(lengths - size) + gaps) / 2
+        return np.where((lengths > 0) & (size > 0), edits, 0)
+
+
+class _Chains:
+    """Sketches of T chains of antigens, compared with one other, (W,), at a time."""
+
+    def __init__(self, sketch: Words) -> None:
+        self.bins, self.bits = sketch[:, :HALF], sketch[:, HALF:]
+        self.sizes = _features(_count(self.bins))
+
+    def has_near(self, row: Words) -> bool:
+        """Whether any shares enough 4-mers with another."""
+        both = row[:HALF] & self.bins
+        agree = _count(both & ~(row[HALF:] ^ self.bits))
+        union = _count(row[:HALF] | self.bins)
+        jaccard = np.maximum(2 * agree - _count(both), 0) / np.maximum(union, 1)
+        size = _features(_count(row[:HALF]))
+        common = jaccard * (self.sizes + size) / (1 + jaccard)
+        return bool(np.any(common >= SHARED * np.minimum(self.sizes, size)))
+
+
+def _limit(edits: Floats | float, doubt: float) -> Floats:
+    """Lower a limit of edits by the standard deviation of the edits that are not seen."""
+    return np.asarray(edits - doubt * np.sqrt(edits * (1 - SEEN) / SEEN))
+
+
+def _count(words: Words) -> Floats:
+    """Count the bits of each row, or of one."""
+    return np.asarray(np.bitwise_count(words).sum(axis=-1), np.float64)
+
+
+def _features(bins: Floats) -> Floats:
+    """Estimate how many 4-mers fill so many bins."""
+    return np.asarray(np.log1p(-np.minimum(bins, BINS - 1) / BINS) / np.log1p(-1 / BINS))

@@ -9,7 +9,6 @@ keys of their sequences: row numbers mean nothing in another table.
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -114,28 +113,17 @@ def grouped_folds(group: Ints, folds: int, seed: int | Sequence[int]) -> Ints:
     if len(sizes) == len(group):  # groups of one row, maybe a million: no need to balance
         return rng.permutation(len(group))[dense] % folds
     order = np.argsort(-sizes * rng.uniform(0.5, 1.0, len(sizes)), kind="stable")
-    fold_of_group = np.empty(len(sizes), np.int64)
-    loads = [(0, fold) for fold in rng.permutation(folds).tolist()]
-    heapq.heapify(loads)
+    fold_of_group, load = np.empty(len(sizes), np.int64), [0] * folds
     for index, size in zip(order.tolist(), sizes[order].tolist(), strict=True):
-        load, fold = loads[0]
-        fold_of_group[index] = fold
-        heapq.heapreplace(loads, (load + size, fold))
+        fold_of_group[index] = fold = load.index(min(load))
+        load[fold] += size
     return fold_of_group[dense]
-
-
-def split_assignments(pairs: LabelledPairs, split: Split) -> pd.DataFrame:
-    """Return the part of every pair: P rows with `COLUMNS`, the keys in hexadecimal.
-
-    Two labels of one pair have two rows.
-    """
-    names = np.array(list(PART_NAMES))  # UNUSED, -1, is the last
-    return pair_keys(pairs).assign(split=names[split.part], fold=split.fold, group=split.group)
 
 
 def split_frame(pairs: LabelledPairs, splits: Sequence[Split]) -> pd.DataFrame:
     """Return splits as `read_splits` reads them: one row with `COLUMNS` per pair and fold."""
-    frames = [split_assignments(pairs, split) for split in splits]
+    names, keys = np.array(list(PART_NAMES)), pair_keys(pairs)  # UNUSED, -1, is the last name
+    frames = [keys.assign(split=names[s.part], fold=s.fold, group=s.group) for s in splits]
     frame = pd.concat(frames, ignore_index=True)
     # Pairs are in the order of their keys: few tables have any to compare.
     repeated = (np.diff(pairs.antibody) == 0) & (np.diff(pairs.antigen) == 0)
@@ -158,14 +146,10 @@ def read_splits(path: Path, pairs: LabelledPairs) -> list[Split]:
     ``fold`` and ``group``. Raises `BadSplit` if it is damaged, `SplitFileMismatch` if it has other
     pairs.
     """
-    frame = _read_frame(path)
-    wanted = pair_keys(pairs)
-    splits = []
-    for number, (_, fold) in enumerate(frame.groupby("fold", sort=True)):
-        joined = wanted.merge(fold, how="outer", indicator="found_in", validate="m:1", sort=False)
-        missing, unknown = (
-            int((joined["found_in"] == where).sum()) for where in ("left_only", "right_only")
-        )
+    wanted, splits = pair_keys(pairs), []
+    for number, (_, fold) in enumerate(_read_frame(path).groupby("fold", sort=True)):
+        found = wanted.merge(fold, how="outer", indicator="found_in", validate="m:1")["found_in"]
+        missing, unknown = (int((found == where).sum()) for where in ("left_only", "right_only"))
         if missing or unknown:
             msg = (
                 f"{path}: fold {number} lacks {missing} pairs of the table and has {unknown} pairs "
@@ -173,15 +157,9 @@ def read_splits(path: Path, pairs: LabelledPairs) -> list[Split]:
             )
             raise SplitFileMismatch(msg)
         in_order = wanted.merge(fold, how="left", validate="m:1")
-        group, _ = pd.factorize(in_order["group"], sort=True)
-        splits.append(
-            Split(
-                name=f"file={path.name}",
-                part=in_order["split"].map(PART_NAMES).to_numpy().astype(np.int8),
-                group=group.astype(np.int64),
-                fold=number,
-            )
-        )
+        part = in_order["split"].map(PART_NAMES).to_numpy().astype(np.int8)
+        group = pd.factorize(in_order["group"], sort=True)[0].astype(np.int64)
+        splits.append(Split(name=f"file={path.name}", part=part, group=group, fold=number))
     return splits
 
 
@@ -193,27 +171,23 @@ def _read_frame(path: Path) -> pd.DataFrame:
         with path.open("rb") as file:  # pandas would expand ~ in a path, and open addresses
             frame = pd.read_csv(file) if path.suffix == ".csv" else pd.read_parquet(file)
     except (OSError, ValueError) as error:
-        msg = (
-            f"{path}: cannot be read: {' '.join(str(error).split())}; expected Parquet or CSV. "
-            "Use the splits.parquet of a run."
-        )
-        raise BadSplit(msg) from error
-    absent = [name for name in COLUMNS[:3] if name not in frame.columns]
-    if absent:
-        msg = (
-            f"{path}: no column {', '.join(absent)}; found {', '.join(map(str, frame.columns))}. "
-            "Use the splits.parquet of a run."
-        )
-        raise BadSplit(msg)
-    unknown = sorted(set(frame["split"].astype(str)) - set(PART_NAMES))
-    if unknown:
-        msg = f"{path}: split {unknown[0]!r} is unknown; expected one of {', '.join(PART_NAMES)}."
-        raise BadSplit(msg)
+        raise _bad_file(
+            path, f"cannot be read: {' '.join(str(error).split())}; expected Parquet or CSV"
+        ) from error
+    if absent := [name for name in COLUMNS[:3] if name not in frame.columns]:
+        found = ", ".join(map(str, frame.columns))
+        raise _bad_file(path, f"no column {', '.join(absent)}; found {found}")
+    if unknown := sorted(set(frame["split"].astype(str)) - set(PART_NAMES)):
+        expected = f"expected one of {', '.join(PART_NAMES)}"
+        raise _bad_file(path, f"split {unknown[0]!r} is unknown; {expected}")
     frame = frame.assign(fold=frame.get("fold", 0))
     if "group" not in frame.columns:
         frame["group"] = frame.groupby(KEYS).ngroup()
     frame = frame[COLUMNS].reset_index(drop=True)
     if frame.duplicated([*KEYS, "fold"]).any():
-        msg = f"{path}: a pair occurs twice in one fold; expected one row per pair and fold."
-        raise BadSplit(msg)
+        raise _bad_file(path, "a pair occurs twice in one fold; expected one row per pair and fold")
     return frame
+
+
+def _bad_file(path: Path, problem: str) -> BadSplit:
+    return BadSplit(f"{path}: {problem}. Use the splits.parquet of a run.")

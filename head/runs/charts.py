@@ -17,8 +17,7 @@ from scipy.special import ndtri
 
 from abag.core.arrays import Floats, Ints
 from abag.head.evaluation import metrics
-from abag.head.evaluation.comparison import antigen_groups
-from abag.head.evaluation.ranking import spearman_by_group
+from abag.head.evaluation.metrics import antigen_groups, spearman_by_group
 from abag.head.training.log import read_lines
 
 if TYPE_CHECKING:

@@ -23,10 +23,9 @@ from abag.embed.sequences.chains import KINDS
 from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.store import open_store
-from abag.head.data.label_options import LabelOptions
-from abag.head.data.label_units import read_numbers
-from abag.head.data.labels import label_pairs, report_counts
-from abag.head.evaluation.comparison import score_rows
+from abag.head.data.labels import label_pairs, read_numbers, report_counts
+from abag.head.data.options import LabelOptions, SplitOptions
+from abag.head.evaluation.metrics import score_rows
 from abag.head.evaluation.regime_scores import (
     RegimeScore,
     TestedPairs,
@@ -37,9 +36,9 @@ from abag.head.evaluation.strong import score_strong
 from abag.head.models.registry import MEAN, MODELS
 from abag.head.prediction.fitted import COVERED
 from abag.head.prediction.predictor import SAME_PREDICTION_PKD, Scorer
-from abag.head.regimes.groups import PairGroups, with_clusters
-from abag.head.regimes.regimes import LEAST_ROWS, REGIMES
-from abag.head.regimes.split_options import SplitOptions
+from abag.head.regimes.clusters import PairGroups, with_clusters
+from abag.head.regimes.folds import LEAST_ROWS
+from abag.head.regimes.regimes import REGIMES
 from abag.head.regimes.splits import KEYS
 from abag.head.runs.options import EvaluateOptions
 from abag.head.runs.saved_run import SavedRun, read_run

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from abag.core.options import EncoderOptions, option
 from abag.embed.sequences.options import ColumnOptions, SkippedOptions, TableOptions
-from abag.head.data.label_options import LabelOptions
+from abag.head.data.options import LabelOptions
 from abag.head.models.config import ViewNames
 
 

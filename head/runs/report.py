@@ -25,9 +25,13 @@ from abag.core.options import schema
 from abag.embed.families.registry import ALIASES
 from abag.embed.sequences.chains import KINDS
 from abag.embed.store.store import open_store
-from abag.head.data.scaling import Standardizer
-from abag.head.evaluation.metrics import METRICS, metric_heading, table_metrics
-from abag.head.evaluation.ranking import MIN_ROWS_PER_ANTIGEN
+from abag.head.data.vectors import Standardizer
+from abag.head.evaluation.metrics import (
+    METRICS,
+    MIN_ROWS_PER_ANTIGEN,
+    metric_heading,
+    table_metrics,
+)
 from abag.head.evaluation.regime_scores import Column, columns, describe_regimes
 from abag.head.evaluation.strong import page_of
 from abag.head.models.config import FitConfig

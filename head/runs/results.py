@@ -12,9 +12,9 @@ from abag.core.arrays import Floats, distinct
 from abag.core.files import replacing, write_json, write_text
 from abag.core.messages import printable
 from abag.embed.sequences.chains import KINDS
-from abag.head.data.label_units import quantity
+from abag.head.data.labels import quantity
 from abag.head.evaluation import metrics
-from abag.head.evaluation.comparison import rows_to_score
+from abag.head.evaluation.metrics import rows_to_score
 from abag.head.evaluation.strong import score_strong
 from abag.head.evaluation.verdicts import warnings
 from abag.head.regimes.leaks import total_leaks
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from abag.head.data.labels import LabelledPairs
     from abag.head.evaluation.regime_scores import RegimeScore
     from abag.head.prediction.fitted import FittedParts, WeighedRegime
-    from abag.head.regimes.regimes import MeasuredRegime
+    from abag.head.regimes.folds import MeasuredRegime
     from abag.head.runs.summary import CurvePoint, RegimeSummary, RunSummary
 
 

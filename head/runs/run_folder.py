@@ -24,15 +24,19 @@ from abag.core.messages import detail, say
 from abag.core.options import schema
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.store import Store, open_store
-from abag.head.data.label_units import label_sense
-from abag.head.data.labels import LabelledPairs, label_pairs, report_counts, training_labels
+from abag.head.data.labels import (
+    LabelledPairs,
+    label_pairs,
+    label_sense,
+    report_counts,
+    training_labels,
+)
 from abag.head.data.vectors import StoredVectors, read_vectors
 from abag.head.models.config import FitConfig, RunMismatch, check_same
 from abag.head.models.registry import MODELS
-from abag.head.regimes.groups import PairGroups, with_clusters
+from abag.head.regimes.clusters import PairGroups, with_clusters
+from abag.head.regimes.folds import MeasuredRegime, measure_regimes
 from abag.head.regimes.leaks import apply_adapter_policy
-from abag.head.regimes.regimes import MeasuredRegime
-from abag.head.regimes.split_methods import measure_regimes
 from abag.head.regimes.splits import TRAIN, Split, describe_parts, split_frame
 from abag.head.runs.summary import read_summary
 

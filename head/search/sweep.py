@@ -40,7 +40,8 @@ from abag.head.data.vectors import read_vectors
 from abag.head.evaluation.metrics import METRICS
 from abag.head.fit import fit
 from abag.head.models.config import MAY_CHANGE, FitConfig, RunMismatch, check_same, is_used
-from abag.head.regimes.split_methods import make_splits
+from abag.head.regimes.clusters import PairGroups
+from abag.head.regimes.folds import make_splits, strictest_split
 from abag.head.regimes.splits import BadSplit, split_frame
 from abag.head.runs.run_folder import describe_inputs, read_inputs
 from abag.head.search.options import CHOSEN_BY_SWEEP, SweepOptions, refusal
@@ -228,18 +229,18 @@ def _no_trials(folder: Path) -> NoTrials:
 
 def _hold_out_test(pairs: LabelledPairs, config: FitConfig) -> tuple[FitConfig, Split]:
     """Choose a single split, also where ``fit`` would use folds; return options that repeat it."""
-    splits = make_splits(pairs, config, cache=cache_dir() / "clusters")
-    if len(splits) == 1:
-        return config, splits[0]
-    if config.split != "auto":
+    cache = cache_dir() / "clusters"
+    if config.split == "auto":
+        config = replace(config, split=strictest_split(PairGroups(pairs, config, cache)))
+        say(f"split auto: {config.split}; a sweep holds out a single test part")
+    splits = make_splits(pairs, config, cache=cache)
+    if len(splits) > 1:
         msg = (
             f"--split {config.split}: gives {len(splits)} folds; a sweep holds out a single test "
             "part. Use a split without folds."
         )
         raise BadSplit(msg)
-    description = splits[0].description
-    say(f"split auto: {description['why']}; a sweep holds out a single test part")
-    return _hold_out_test(pairs, replace(config, split=description["split"]))
+    return config, splits[0]
 
 
 def _define_search(

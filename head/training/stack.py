@@ -21,7 +21,7 @@ import torch
 
 from abag.core.messages import detail
 from abag.head.data.labels import training_labels
-from abag.head.data.scaling import Standardizer
+from abag.head.data.vectors import Standardizer
 from abag.head.models.layers import Mlp, build_stacked_heads, plain_layers
 from abag.head.regimes.splits import TRAIN
 from abag.head.training.step import (

@@ -19,7 +19,7 @@ from abag.core.arrays import distinct
 from abag.core.files import make_folder
 from abag.core.messages import detail
 from abag.head.evaluation import metrics
-from abag.head.evaluation.comparison import antigen_groups
+from abag.head.evaluation.metrics import antigen_groups
 from abag.head.models.config import VALIDATION_PAIRS
 from abag.head.regimes.splits import TRAIN, VALIDATION
 from abag.head.training import log

@@ -28,8 +28,8 @@ def make_inputs(folder):
     """Write 40 pairs of short chains and a random split of them."""
     from abag.embed.sequences.pairs import read_pairs
     from abag.head.data.labels import label_pairs
-    from abag.head.regimes.split_methods import make_splits
-    from abag.head.regimes.split_options import SplitOptions
+    from abag.head.data.options import SplitOptions
+    from abag.head.regimes.folds import make_splits
     from abag.head.regimes.splits import split_frame
 
     rng = np.random.default_rng(0)

@@ -26,7 +26,7 @@ from abag.embed.store.store import open_store
 from abag.head.data.demo import demo_table
 from abag.head.models.pair_model import PairVectors
 from abag.head.prediction.bundle import RECORD, WEIGHTS, load_predictor, record_digest
-from abag.head.regimes.recognise import NewSequences
+from abag.head.regimes.regimes import NewSequences
 
 HEADS = ("mlp", "gp", "ridge", "stack", "one_hot_kernel", "one_hot_ridge", "variants")
 MOST_FORGERIES = 6000

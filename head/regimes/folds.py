@@ -1,0 +1,542 @@
+"""Pairs -> the folds that measure each regime, or the parts of the split that was asked for.
+
+Each regime is measured by folds of its own, which hold out what is new in it; held-out pairs count
+only if they are in the regime, given the pairs that their fold trains on. A fold holds out antigens
+by clusters of the split's identity, but an antigen is known only if training has one that is
+identical by `KNOWN_ANTIGEN`. Pairs with an antigen in between are not tested, and predicted like
+new ones.
+
+``--split NAME`` or ``--split NAME=VALUE`` selects a method of `SPLIT_METHODS` instead. No method
+cuts a group, and the same pairs and seed give the same parts whatever the order of the rows.
+
+P pairs of a table, N unique antibodies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+
+from abag.core.arrays import Bools, Ints, distinct
+from abag.core.cache import cache_dir
+from abag.core.messages import say
+from abag.core.options import user_path
+from abag.embed.sequences.numbering import number_antibodies
+from abag.head.data.options import SplitOptions
+from abag.head.regimes.clusters import PairGroups
+from abag.head.regimes.leaks import count_leaks
+from abag.head.regimes.regimes import OF_SPLIT, REGIMES, Regime, SeenMutations
+from abag.head.regimes.splits import (
+    PART_NAMES,
+    TEST,
+    TRAIN,
+    UNUSED,
+    VALIDATION,
+    BadSplit,
+    EmptyPart,
+    Parts,
+    Split,
+    TooFewGroups,
+    grouped_folds,
+    is_trainable,
+    read_splits,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from abag.head.data.labels import LabelledPairs
+
+FOLDS = 5
+LEAST_GROUPS = 5.0
+"""Effective groups below which a regime cannot be measured."""
+ENOUGH_GROUPS = 50.0
+"""Effective test groups from which one fold is enough, in tables of `LARGE_TABLE` pairs."""
+LARGE_TABLE = 5_000
+LEAST_ROWS = 10
+LIBRARY_SHARE = 0.5
+"""A cluster of antibodies with a larger share of the pairs makes the table a library."""
+FULLEST = 1.2
+"""Most pairs of a fold in `_beside_folds`, relative to an equal share."""
+HELD_OUT_SHARE = 0.1
+"""Share of the rows in the test part of a split, and of the others in the validation part."""
+ATTEMPTS = 20
+"""Draws of a split by both sequences before an empty part is accepted."""
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredRegime:
+    """The folds that measure a regime, or the reason that there are none."""
+
+    regime: Regime
+    splits: tuple[Split, ...] = ()
+    groups: tuple[Ints, ...] = ()
+    """Each (P,): pairs of one group are one measurement. With two sequences new, there are two."""
+    why_not: str = ""
+
+
+def effective_groups(group: Ints) -> float:
+    """Return how many groups of equal size are as informative: (sum w)^2 / sum w^2."""
+    if not len(group):
+        return 0.0
+    size = np.unique(group, return_counts=True)[1].astype(np.float64)
+    return float(size.sum() ** 2 / np.square(size).sum())
+
+
+def _informative(groups: Sequence[Ints], rows: Ints) -> float:
+    return min(effective_groups(group[rows]) for group in groups)
+
+
+def is_enough(split: Split, groups: Sequence[Ints]) -> bool:
+    """Whether one fold measures a regime well enough: other folds only take time."""
+    is_large = len(split.part) >= LARGE_TABLE
+    return is_large and _informative(groups, split.rows(TEST)) >= ENOUGH_GROUPS
+
+
+def measure_regimes(groups: PairGroups) -> list[MeasuredRegime]:
+    """Return the folds of every regime, or those of the split that was asked for.
+
+    Raises `BadSplit` if that is impossible, or no regime can be measured.
+    """
+    options = groups.options
+    if options.split_name == "auto":
+        table = RegimesOfTable(
+            groups, options.effective_split_seed, options.folds or FOLDS, options.repeats
+        )
+        found = table.measured()
+        if not any(one.splits for one in found):
+            reasons = "; ".join(f"{one.regime.words}: {one.why_not}" for one in found)
+            msg = (
+                f"{groups.pairs.table.source}: too few pairs to measure any model on held-out "
+                f"ones ({reasons}). Use more pairs, or --split random."
+            )
+            raise TooFewGroups(msg)
+        return [
+            replace(one, splits=tuple(_describe(one.splits, groups, one.regime.name)))
+            for one in found
+        ]
+    if not options.folds and options.split_name not in ("column", "file"):
+        options = replace(options, folds=FOLDS)
+    splits = divide(groups, options)
+    counted = _counted_groups(groups, splits[0])
+    return [MeasuredRegime(REGIMES[OF_SPLIT[options.split_name]], tuple(splits), tuple(counted))]
+
+
+def make_splits(
+    pairs: LabelledPairs, options: SplitOptions | None = None, *, cache: Path | None = None
+) -> list[Split]:
+    """Split the pairs once, or into folds times repeats; ``auto``: the folds of every regime.
+
+    The folder `cache` keeps clusters for the next call. ``description`` of the splits holds the
+    method, rows per part, the number of groups, clusters, and leaks. Raises `BadSplit` if a part
+    would be empty, there are too few groups, or a column or file does not fit.
+    """
+    groups = PairGroups(pairs, options or SplitOptions(), cache)
+    if groups.options.split_name != "auto":
+        return divide(groups, groups.options)
+    splits = [split for one in measure_regimes(groups) for split in one.splits]
+    return [replace(split, fold=fold) for fold, split in enumerate(splits)]
+
+
+def strictest_split(groups: PairGroups) -> str:
+    """Name the strictest split that a table allows by clusters of one kind, or else by variants."""
+    for method in ("antigen", "antibody"):
+        if effective_groups(groups.of_method(method)) >= LEAST_GROUPS:
+            return method
+    return "mutations" if RegimesOfTable(groups, seed=0).is_library else "random"
+
+
+def divide(groups: PairGroups, options: SplitOptions) -> list[Split]:
+    """Split pairs that have been grouped by a method of `SPLIT_METHODS`, see `make_splits`."""
+    splits = SPLIT_METHODS[options.split_name](groups, options)
+    for split in splits:
+        _refuse_bad_parts(split, is_given=options.split_name in ("column", "file"))
+    if not groups.options.folds and is_enough(splits[0], _counted_groups(groups, splits[0])):
+        splits = splits[:1]
+    return _describe(splits, groups, options.split)
+
+
+def _counted_groups(groups: PairGroups, split: Split) -> list[Ints]:
+    """Return what counts as one measurement of a split, (P,) each."""
+    return [groups.antibody, groups.antigen] if split.name == "both" else [split.group]
+
+
+def _describe(splits: Sequence[Split], groups: PairGroups, name: str) -> list[Split]:
+    """Add to splits what they hold out and what leaks."""
+    if not splits:
+        return []
+    shared = {
+        "split": name,
+        "seed": groups.options.effective_split_seed,
+        "of": len(splits),
+        "clusters": groups.cluster_sizes(),
+        "test_pairs": int(np.any([split.part == TEST for split in splits], axis=0).sum()),
+    }
+    described = []
+    for split in splits:
+        own = {"rows": split.rows_per_part(), "groups": len(distinct(split.group))}
+        own |= {"leaks": count_leaks(split.part, groups)} | split.description
+        described.append(replace(split, description=shared | own))
+    return described
+
+
+def _refuse_bad_parts(split: Split, *, is_given: bool) -> None:
+    """Raise if a part is empty, or validation pairs outnumber training pairs that were drawn."""
+    n = split.rows_per_part()
+    what = f"of {len(split.part)} pairs in {len(distinct(split.group))} groups"
+    problem = ""
+    for name, words in (("train", "training"), ("validation", "validation"), ("test", "test")):
+        if not n[name]:
+            problem = f"the {words} part {what} is empty; expected at least one pair"
+            break
+    if not problem and not is_given and n["train"] <= n["validation"]:
+        problem = (
+            f"a fold {what} trains on {n['train']} pairs and validates on {n['validation']}; "
+            "expected more for training"
+        )
+    if problem:
+        msg = f"--split {split.name}: {problem}. Use more rows or another --split."
+        raise EmptyPart(msg)
+
+
+class RegimesOfTable:
+    """Which regimes a table allows to measure, and the regime of its pairs in a fold."""
+
+    def __init__(self, groups: PairGroups, seed: int, folds: int = FOLDS, repeats: int = 1) -> None:
+        self.groups, self.seed, self.folds, self.repeats = groups, seed, folds, repeats
+        self.antibody, self.antigen = groups.antibody, groups.antigen
+        sizes = np.bincount(self.antibody)
+        unique = len(distinct(groups.pairs.antibody[self.antibody == sizes.argmax()]))
+        self.is_library = (
+            effective_groups(self.antibody) < LEAST_GROUPS
+            and sizes.max() > LIBRARY_SHARE * sizes.sum()
+            and unique >= LEAST_ROWS
+        )
+
+    def measured(self) -> list[MeasuredRegime]:
+        """Return every regime with its folds, or with the reason that it cannot be measured."""
+        names = ["known", "new_mutations" if self.is_library else "new_antibody"]
+        return [self.measure(REGIMES[name]) for name in (*names, "new_antigen", "both_new")]
+
+    def measure(self, regime: Regime) -> MeasuredRegime:
+        held = self._held_out(regime)
+        for name, group in held.items():
+            if (informative := effective_groups(group)) < LEAST_GROUPS:
+                return _not_measured(regime, len(distinct(group)), name, informative)
+        groups, found = self._counted_groups(regime), list[Split]()
+        for test, unused in self._tests(regime, [*held.values()]):
+            part = np.where(test | unused, UNUSED, TRAIN).astype(np.int8)
+            test = test & self._is_in(regime, np.flatnonzero(part == TRAIN))
+            part[test] = TEST
+            if not 0 < test.sum() < (part == TRAIN).sum():
+                continue
+            part = _with_validation(part, groups[-1], [self.seed, len(found)])
+            if not is_trainable(part):
+                continue
+            found.append(Split(name=regime.name, part=part, group=groups[-1], fold=len(found)))
+            if not self.groups.options.folds and is_enough(found[-1], groups):
+                found = found[-1:]
+                break
+        tested = np.concatenate([np.zeros(0, np.int64), *(split.rows(TEST) for split in found)])
+        informative = _informative(groups, tested)
+        if len(tested) < LEAST_ROWS:
+            return _not_measured(regime, len(tested), "held-out pair", expected=LEAST_ROWS)
+        if informative < LEAST_GROUPS:
+            return _not_measured(regime, len(tested), "held-out pair", informative)
+        return MeasuredRegime(regime, tuple(found), tuple(groups))
+
+    def _held_out(self, regime: Regime) -> dict[str, Ints]:
+        """Return what the folds of a regime hold out as a whole, (P,) each, by its name."""
+        if not regime.new or self._of_mutations(regime):
+            by_antigen = {"antigen cluster": self.antigen} if "antigen" in regime.new else {}
+            return {"pair": self.groups.pair} | by_antigen
+        held = {"antibody": self.antibody, "antigen": self.antigen}
+        return {f"{kind} cluster": held[kind] for kind in regime.new}
+
+    def _of_mutations(self, regime: Regime) -> bool:
+        return self.is_library and "antibody" in regime.new
+
+    def _counted_groups(self, regime: Regime) -> list[Ints]:
+        """Return what counts as one measurement in a regime, (P,) each."""
+        antibody = self.groups.pairs.antibody if self.is_library else self.antibody
+        if not regime.new:
+            cell = antibody * (self.antigen.max() + 1) + self.antigen
+            return [np.unique(cell, return_inverse=True)[1]]
+        sides = {"antibody": antibody, "antigen": self.antigen}
+        return [sides[kind] for kind in regime.new]
+
+    def _tests(self, regime: Regime, held: Sequence[Ints]) -> Iterator[tuple[Bools, Bools]]:
+        """Yield the candidates for the test part of each fold, and pairs not used, (P,) each."""
+        for repeat in range(self.repeats):
+            seed = [self.seed, repeat]
+            if self._of_mutations(regime):
+                sides = [self._mutation_folds(seed)]
+                if "antigen" in regime.new:
+                    fold = grouped_folds(self.antigen, self.folds, [*seed, 1])
+                    sides.append([fold == k for k in range(self.folds)])
+            else:
+                first, *beside = held
+                of_pairs = [grouped_folds(first, self.folds, [*seed, 0])]
+                of_pairs += [_beside_folds(group, of_pairs[0], [*seed, 1]) for group in beside]
+                sides = [[fold == k for k in range(self.folds)] for fold in of_pairs]
+            for held_out in zip(*sides, strict=True):
+                test = np.all(held_out, axis=0)
+                yield test, np.any(held_out, axis=0) & ~test
+
+    def _mutation_folds(self, seed: list[int]) -> list[Bools]:
+        """Hold out residues at positions: test pairs whose antibody has one, (P,) per fold.
+
+        Each fold draws tokens, none in more than its share of the antibodies, until a fold's share
+        of them has one; a token is held out once.
+        """
+        pairs = self.groups.pairs
+        chains, used = pairs.table.antibodies.chains, distinct(pairs.antibody)
+        numbered = number_antibodies(chains, cache_dir() / "numbering")
+        x_NT = SeenMutations.tokens_of([chains[i] for i in used.tolist()], numbered)
+        rng, share = np.random.default_rng([*seed, 9]), 1 / self.folds
+        count_T = x_NT.sum(axis=0)
+        queue = [
+            t for t in rng.permutation(len(count_T)).tolist() if 0 < count_T[t] <= share * len(used)
+        ]
+        found = []
+        for _ in range(self.folds):
+            test_N, left = np.zeros(len(used), bool), list[int]()
+            for t in queue:
+                if test_N.mean() < 0.9 * share and (test_N | x_NT[:, t]).mean() <= 1.1 * share:
+                    test_N |= x_NT[:, t]
+                else:
+                    left.append(t)
+            queue = left
+            found.append(np.isin(pairs.antibody, used[test_N]))
+        return found
+
+    def _is_in(self, regime: Regime, train: Ints) -> Bools:
+        """Return which pairs are in a regime, given the training pairs, (P,)."""
+        near = np.isin(self.antibody, self.antibody[train])
+        new_antibody, known_antibody = ~near, near
+        if self.is_library:
+            pairs = self.groups.pairs
+            chains = pairs.table.antibodies.chains
+            numbered = number_antibodies(chains, cache_dir() / "numbering")
+            trained = [chains[i] for i in distinct(pairs.antibody[train]).tolist()]
+            new_N = SeenMutations.of(trained, numbered).is_new(chains, numbered)
+            new_antibody = near & new_N[pairs.antibody]
+            known_antibody = near & ~new_antibody
+        near_antigen = self.groups.near_antigen
+        known_antigen = np.isin(near_antigen, near_antigen[train])
+        new_antigen = ~np.isin(self.antigen, self.antigen[train])
+        return (new_antibody if "antibody" in regime.new else known_antibody) & (
+            new_antigen if "antigen" in regime.new else known_antigen
+        )
+
+
+def _not_measured(
+    regime: Regime, n: int, name: str, informative: float = 0.0, expected: float = LEAST_GROUPS
+) -> MeasuredRegime:
+    """Say why a regime has no folds: too few pairs or clusters, or too unequal ones."""
+    many = f"{n or 'no'} {name}{'s' * (n != 1)}"
+    if name == "held-out pair":
+        many += " of this kind"
+    if informative and n >= expected:
+        many += f", as informative as {informative:.1f} groups of equal size"
+    return MeasuredRegime(regime, why_not=f"not measured: {many}; expected at least {expected:.0f}")
+
+
+def _beside_folds(group: Ints, beside: Ints, seed: Sequence[int]) -> Ints:
+    """Assign groups to the folds of other groups with most of their pairs, (P,).
+
+    So blocks of equal folds hold as many pairs as they can; a fold that is `FULLEST` gets no more.
+    """
+    rng, folds = np.random.default_rng(seed), int(beside.max()) + 1
+    _, dense, size = np.unique(group, return_inverse=True, return_counts=True)
+    shared = np.zeros((len(size), folds))
+    np.add.at(shared, (dense, beside), 1)
+    load, fold = np.zeros(folds), np.empty(len(size), np.int64)
+    full = FULLEST * len(group) / folds
+    for g in np.argsort(-size * rng.uniform(0.5, 1.0, len(size)), kind="stable").tolist():
+        fits = load + size[g] <= full
+        fold[g] = np.lexsort((rng.random(folds), load, -shared[g] * fits))[0]
+        load[fold[g]] += size[g]
+    return fold[dense]
+
+
+def _with_validation(part: Parts, group: Ints, seed: Sequence[int]) -> Parts:
+    """Turn whole groups with about `HELD_OUT_SHARE` of the training pairs into validation pairs.
+
+    Where groups are too large for that, single pairs are drawn.
+    """
+    rows = np.flatnonzero(part == TRAIN)
+    n_groups, wanted = len(distinct(group[rows])), round(1 / HELD_OUT_SHARE)
+    fold = np.zeros(len(rows), np.int64)
+    if n_groups >= 2:
+        fold = grouped_folds(group[rows], min(wanted, n_groups), [*seed, 1])
+    sizes = np.bincount(fold)
+    chosen = np.abs(sizes - HELD_OUT_SHARE * len(rows)).argmin()
+    if sizes[chosen] > 2 * HELD_OUT_SHARE * len(rows):
+        fold = np.random.default_rng([*seed, 2]).permutation(len(rows)) % wanted
+        chosen = 0
+    part = part.copy()
+    part[rows[fold == chosen]] = VALIDATION
+    return part
+
+
+def all_pairs(measured: Sequence[MeasuredRegime]) -> Split:
+    """Return the split that trains on every pair which any fold uses.
+
+    Its groups are those of the first regime that was measured.
+    """
+    splits = [split for one in measured for split in one.splits]
+    used = np.any([split.part != UNUSED for split in splits], axis=0)
+    part = np.where(used, TRAIN, UNUSED).astype(np.int8)
+    return replace(splits[0], name="all", part=part, fold=0, description={})
+
+
+def split_by_groups(groups: PairGroups, options: SplitOptions) -> list[Split]:
+    """Hold out whole groups: pairs, clusters of antigens, or clusters of antibodies."""
+    return _hold_out_groups(groups.of_method(options.split), options)
+
+
+def split_by_both(groups: PairGroups, options: SplitOptions) -> list[Split]:
+    """Hold out antigens, and assign each antibody cluster to one part as well.
+
+    Where this empties a part, antigens and antibodies are drawn again.
+    """
+    if (n := len(distinct(groups.antibody))) < 3:
+        msg = (
+            f"--split both: the pairs have {n} antibody cluster{'s' * (n != 1)}; expected at least "
+            "one for each of training, validation and test. Use --split antigen."
+        )
+        raise EmptyPart(msg)
+    seed, splits = options.effective_split_seed, list[Split]()
+    for attempt in range(ATTEMPTS):
+        drawn = _hold_out_groups(groups.antigen, options, attempt)
+        cold = [
+            _assign_antibodies(split, groups.antibody, [seed, split.fold, attempt])
+            for split in drawn
+        ]
+        splits = [
+            kept if is_trainable(kept.part) else other
+            for kept, other in zip(splits or cold, cold, strict=True)
+        ]
+        if all(is_trainable(split.part) for split in splits):
+            break
+    return splits
+
+
+def _assign_antibodies(split: Split, antibody_group: Ints, seed: Sequence[int]) -> Split:
+    """Discard the pairs whose antibody cluster is assigned to another part than their antigen.
+
+    A cluster is assigned to the part of one of its pairs, drawn at random: a cluster that occurs
+    in one part only loses nothing.
+    """
+    order = np.random.default_rng(seed).permutation(len(split.part))
+    _, first = np.unique(antibody_group[order], return_index=True)
+    assigned = split.part[order[first]][np.unique(antibody_group, return_inverse=True)[1]]
+    part = np.where(assigned == split.part, split.part, np.int8(UNUSED))
+    description = split.description | {"discarded": int((part == UNUSED).sum())}
+    return replace(split, part=part, description=description)
+
+
+def split_by_mutations(groups: PairGroups, options: SplitOptions) -> list[Split]:
+    """Hold out residues at positions of a library."""
+    table = RegimesOfTable(
+        groups, options.effective_split_seed, options.folds or FOLDS, options.repeats
+    )
+    why_not = "the antibodies are not variants of one; expected one cluster with more than half of "
+    why_not += "the pairs"
+    if table.is_library:
+        found = table.measure(REGIMES["new_mutations"])
+        why_not = found.why_not
+    if why_not:
+        msg = f"--split mutations: {why_not}. Use another --split."
+        raise BadSplit(msg)
+    splits = found.splits if options.folds else found.splits[:1]
+    return [replace(split, name="mutations") for split in splits]
+
+
+def split_by_column(groups: PairGroups, options: SplitOptions) -> list[Split]:
+    """Use the parts named in a column; other values are groups to hold out."""
+    pairs, column = groups.pairs, options.split_value
+    frame = pairs.table.frame
+    if column not in frame.columns:
+        found = ", ".join(map(str, frame.columns))
+        msg = f"--split {options.split}: no such column; found {found}."
+        raise BadSplit(msg)
+    cells = frame[column].astype(str).where(frame[column].notna(), "").str.strip()
+    if divided := _count_divided(pairs, cells):
+        say(
+            f"column {column!r}: {divided} pairs have replicates with different values; each pair "
+            "is where its first row is"
+        )
+    values = cells.iloc[pairs.row]
+    synonyms = {"training": "train", "valid": "validation", "val": "validation", "": "unused"}
+    named = values.str.lower().replace(synonyms)
+    if set(named) <= set(PART_NAMES):
+        part = named.map(PART_NAMES).to_numpy().astype(np.int8)
+        return [Split(name=options.split, part=part, group=groups.pair)]
+    group, _ = pd.factorize(values, sort=True)
+    return _hold_out_groups(group.astype(np.int64), options)
+
+
+def _count_divided(pairs: LabelledPairs, values: pd.Series) -> int:
+    """Count the pairs whose replicates, merged into one, differ in a value of each row, (R,)."""
+    table, n_antigens = pairs.table, len(pairs.table.antigens.keys)
+    of_row = table.antibodies.of_row * n_antigens + table.antigens.of_row
+    # exact and censored labels of a pair are not merged
+    found, times = np.unique(pairs.antibody * n_antigens + pairs.antigen, return_counts=True)
+    used = np.isin(of_row, found[times == 1]) & table.frame[table.column("pkd")].notna().to_numpy()
+    return int((values[used].groupby(of_row[used]).nunique() > 1).sum())
+
+
+def split_by_file(groups: PairGroups, options: SplitOptions) -> list[Split]:
+    """Use the parts of a split file, see `read_splits`."""
+    return read_splits(user_path(options.split_value, "--split file"), groups.pairs)
+
+
+def _hold_out_groups(group: Ints, options: SplitOptions, attempt: int = 0) -> list[Split]:
+    seed, splits = options.effective_split_seed, []
+    if options.folds:
+        repeats = [grouped_folds(group, options.folds, [seed, r]) for r in range(options.repeats)]
+        tests = [fold == k for fold in repeats for k in range(options.folds)]
+    else:
+        tests = [_hold_out(group, np.ones(len(group), bool), options, [seed, 0, 0])]
+    for i, test in enumerate(tests):
+        validation = _hold_out(group, ~test, options, [seed, i, 1, attempt])
+        part = np.where(test, TEST, np.where(validation, VALIDATION, TRAIN)).astype(np.int8)
+        splits.append(Split(name=options.split, part=part, group=group, fold=i))
+    return splits
+
+
+def _hold_out(group: Ints, available: Bools, options: SplitOptions, seed: Sequence[int]) -> Bools:
+    """Choose whole groups with about `HELD_OUT_SHARE` of the available rows; a mask, (P,)."""
+    rows = np.flatnonzero(available)
+    n_groups = len(np.unique(group[rows]))
+    if n_groups < 2:
+        msg = (
+            f"--split {options.split}: the pairs form {len(np.unique(group))} groups; expected at "
+            "least one for each of training, validation and test. Use another --split or other "
+            "identities."
+        )
+        raise EmptyPart(msg)
+    fold = grouped_folds(group[rows], min(round(1 / HELD_OUT_SHARE), n_groups), seed)
+    deviation = np.abs(np.bincount(fold) / (HELD_OUT_SHARE * len(rows)) - 1)
+    # The best fit is often the same single cluster: draw among all folds of about the right size.
+    suitable = np.flatnonzero(deviation <= max(deviation.min(), 0.5))
+    mask = np.zeros(len(group), bool)
+    mask[rows[fold == np.random.default_rng(seed).choice(suitable)]] = True
+    return mask
+
+
+SPLIT_METHODS: dict[str, Callable[[PairGroups, SplitOptions], list[Split]]] = {
+    "random": split_by_groups,
+    "antigen": split_by_groups,
+    "antibody": split_by_groups,
+    "both": split_by_both,
+    "mutations": split_by_mutations,
+    "column": split_by_column,
+    "file": split_by_file,
+}
