@@ -350,13 +350,13 @@ _STORE_ARGUMENT = click.argument("store", type=_PATH)
 @_STORE_ARGUMENT
 @_JSON
 def store_info(store: Path, as_json: bool) -> None:
-    """Show what a store holds and the progress of a run.
+    """Show what a store holds.
 
     \b
     Example:
       abag store info store
     """
-    from abag.embed.store.status import describe, info
+    from abag.embed.store.maintenance import describe, info
     from abag.embed.store.store import open_store
 
     _print(info(open_store(store)), as_json, describe)

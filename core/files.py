@@ -49,7 +49,7 @@ class DiskFull(AbagError):
     """A file of the run could not be written."""
 
 
-# --- the calls of a commit; tests replace them to fail, or to kill the process, at each one -------
+# --- the calls of a commit: tests make each one fail, or kill the process -------------------------
 
 
 def write_synced(path: Path, content: bytes) -> None:
@@ -93,11 +93,7 @@ def make_folder(folder: Path) -> None:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Replace a file by what the block writes, atomically.
-
-    Yields the path of an empty partial file, which the block has to write and close. It is renamed
-    to `path` when the block ends, and deleted if the block raises.
-    """
+    """Yield an empty partial file to write and close, which replaces a file when the block ends."""
     partial = partial_path(path)
     sweep_partials_of(path)
     with _renaming(partial, path):
@@ -119,7 +115,7 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a small UTF-8 text file atomically; what dead processes left of it is deleted."""
+    """Write UTF-8 text atomically; what dead processes left of the file is deleted."""
     sweep_partials_of(path)
     write_bytes(path, text.encode(errors="backslashreplace"))  # names of files may be any bytes
 
@@ -141,26 +137,17 @@ def remove_quietly(path: Path) -> None:
 
 
 @contextmanager
-def naming_errors(path: Path) -> Iterator[None]:
-    """Name a file in errors of the block: they name its partial file, or none on a full disk."""
-    try:
-        yield
-    except OSError as error:
-        if error.filename is None or str(error.filename).endswith(".partial"):
-            error.filename = str(path)
-            del error.filename2  # of a rename
-        raise
-
-
-@contextmanager
 def _renaming(partial: Path, path: Path) -> Iterator[None]:
     """Rename a partial file that the block wrote and synced; delete it if the block raises."""
     try:
-        with naming_errors(path):
-            yield
-            rename(partial, path)
-    except BaseException:
+        yield
+        rename(partial, path)
+    except BaseException as error:
         remove_quietly(partial)
+        if isinstance(error, OSError):  # names the partial file, or on a full disk none
+            if error.filename is None or str(error.filename).endswith(".partial"):
+                error.filename = str(path)
+                del error.filename2  # of a rename
         raise
     sync_folder(path.parent)
 
@@ -202,19 +189,14 @@ def why_not_writable(
     out: Path, sources: Iterable[object], *, force: bool, option: str = "--out"
 ) -> str:
     """Say why a file that the user named by `option` must not be written; empty if it may."""
+    other = f"Choose another {option}."
     if not out.parent.is_dir():
-        return (
-            f"{out}: its folder does not exist; expected one. Create it, or choose another "
-            f"{option}."
-        )
+        return f"{out}: its folder does not exist; expected one. Create it, or choose another."
     paths = [Path(source) for source in sources if isinstance(source, Path | str)]
     if any(path.exists() and out.exists() and path.samefile(out) for path in paths):
-        return (
-            f"{out}: {option} is also the input table; expected another file. Choose another "
-            f"{option}."
-        )
+        return f"{out}: {option} is also the input table; expected another file. {other}"
     if out.is_dir() or (out.exists() and not force):
-        return f"{out}: already exists; use --force to overwrite, or choose another {option}."
+        return f"{out}: already exists; use --force to overwrite. {other}"
     return ""
 
 
@@ -245,10 +227,8 @@ def only_writer(folder: Path) -> Iterator[None]:
 
 
 def partial_path(path: Path) -> Path:
-    """Return a new name under which a file is written before it is renamed to `path`.
-
-    It says which process writes the file, and nobody can guess it and put a link there.
-    """
+    """Return a new name for a file until it is renamed to `path`; it says which process writes."""
+    # random: nobody can guess the name and put a link there
     owner = f"{host_name()}.{os.getpid()}"
     return path.with_name(f"{path.stem[:_STEM]}.{secrets.token_hex(8)}.{owner}.partial")
 
@@ -259,13 +239,16 @@ def is_partial(path: Path) -> bool:
 
 
 def sweep_partials(folder: Path, pattern: str = "**/*.partial") -> None:
-    """Delete partial files of dead processes of this host, and those that are a day old.
-
-    With the default pattern, `folder` has to be one that abag made.
-    """
+    """Delete partial files of dead processes of this host, and those that are a day old."""
     with suppress(OSError):  # the folder is as usable as before
-        for path in filter(_is_stale, folder.glob(pattern)):
-            remove(path)
+        for path in folder.glob(pattern):
+            owner = _OWNED_PARTIAL.fullmatch(path.name)
+            if owner is None:  # not a file of abag
+                continue
+            is_old = time.time() - path.lstat().st_mtime > STALE_SECONDS
+            is_here = owner["host"] == host_name()
+            if is_old or (is_here and not _is_process_alive(int(owner["pid"]))):
+                remove(path)
 
 
 def sweep_partials_of(path: Path) -> None:
@@ -273,22 +256,12 @@ def sweep_partials_of(path: Path) -> None:
     sweep_partials(path.parent, f"{glob.escape(path.stem[:_STEM])}.*.partial")
 
 
-def _is_stale(path: Path) -> bool:
-    """Whether the process that wrote a partial file is gone; False for files that are not ours."""
-    owner = _OWNED_PARTIAL.fullmatch(path.name)
-    if owner is None:
-        return False
-    is_old = time.time() - path.lstat().st_mtime > STALE_SECONDS
-    return is_old or (owner["host"] == host_name() and not is_process_alive(int(owner["pid"])))
-
-
 def host_name() -> str:
     """Return this machine's name, restricted to letters, digits, ``_`` and ``-``."""
     return re.sub(r"[^A-Za-z0-9_-]", "-", socket.gethostname()) or "host"
 
 
-def is_process_alive(pid: int) -> bool:
-    """Whether a process of this machine is running."""
+def _is_process_alive(pid: int) -> bool:
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

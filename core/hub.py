@@ -14,9 +14,8 @@ import sys
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from abag import AbagError
 from abag.core.messages import first_line
@@ -24,6 +23,7 @@ from abag.core.messages import first_line
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
 
+_NO_HUB = (KeyError, TypeError, AttributeError)  # what is not the JSON of a hub
 RepositoryKind = Literal["model", "dataset"]
 COMMIT = re.compile(r"[0-9a-f]{40}")
 _PART = r"[A-Za-z0-9][\w.-]*"
@@ -42,15 +42,12 @@ class HubUnreachable(HubError):
     """There is no connection to the hub."""
 
 
-@dataclass(frozen=True, slots=True)
-class HubAddress:
-    """A repository on the hub, and a branch, tag or commit of it."""
+class HubAddress(NamedTuple):
+    """A repository ``user/name`` on the hub, and a branch, tag or commit; None: the newest."""
 
     kind: RepositoryKind
     name: str
-    """``user/name``."""
     revision: str | None = None
-    """None: the newest commit."""
 
     def __str__(self) -> str:
         return self.at(self.revision)
@@ -156,11 +153,7 @@ class Repository:
     def commit(
         self, contents: Mapping[str, Path | bytes], *, message: str, remove: Iterable[str] = ()
     ) -> str:
-        """Add files in one commit, and return its id; the newest one, if they are there already.
-
-        Large files that an interrupted commit has sent are not sent again. `upload_folder` needs
-        a folder of exactly these files, and makes several commits.
-        """
+        """Add files in one commit, and return its id; the newest one, if they are there already."""
         from huggingface_hub import CommitOperationAdd, CommitOperationDelete
 
         with self._asking(), warnings.catch_warnings():
@@ -184,10 +177,9 @@ class Repository:
 
         # of httpx or requests, by version
         network: tuple[Any, ...] = errors.HfHubHTTPError.__bases__
-        no_hub = (KeyError, TypeError, AttributeError)  # what is not the JSON of a hub
         try:
             yield
-        except (OSError, ValueError, RuntimeError, *no_hub, *network) as error:
+        except (OSError, ValueError, RuntimeError, *_NO_HUB, *network) as error:
             cause: BaseException = error
             if isinstance(error, RuntimeError | errors.LocalEntryNotFoundError):
                 cause = error.__cause__ or error  # of a failed upload, or download of many files
@@ -196,49 +188,37 @@ class Repository:
                 raise cause from None
             if isinstance(cause, RuntimeError):
                 raise
-            kind, text = self._explain(cause, first_line(cause))
+            kind, text = self._explain(cause)
             msg = f"{self.address}: {text}"
             raise kind(msg) from error
 
-    def _explain(self, error: BaseException, why: str) -> tuple[type[HubError], str]:
+    def _explain(self, error: BaseException) -> tuple[type[HubError], str]:
         from huggingface_hub import errors
 
+        why, login = first_line(error), "log in: hf auth login."
         status = getattr(getattr(error, "response", None), "status_code", None)
         if isinstance(error, errors.GatedRepoError):
-            text = (
-                "its owner has to grant access to it. Ask for access on its page, then log in: "
-                "hf auth login."
-            )
+            text = f"its owner has to grant access to it. Ask for access on its page, then {login}"
         elif isinstance(error, errors.RepositoryNotFoundError):
             text = (
                 "does not exist on the hub, or you may not see it; expected a "
-                f"{self.address.kind}. Check the name, or log in: hf auth login."
+                f"{self.address.kind}. Check the name, or {login}"
             )
         elif isinstance(error, errors.RevisionNotFoundError):
-            text = (
-                "has no such revision; expected a branch, a tag or a whole commit id. Check what "
-                "follows the @."
-            )
+            text = "has no such revision; expected a branch, a tag or a commit id. Check the @."
         elif status in (401, 403):
-            text = (
-                f"access is denied ({why}); expected a login with enough rights. Log in: "
-                "hf auth login."
-            )
-        elif status in (409, 412):
-            text = f"somebody else is changing it ({why}). Try again."
-        elif status is not None:
+            text = f"access is denied ({why}); expected a login with enough rights; {login}"
+        elif status is not None:  # also of two people who push at the same time
             return HubUnreachable, f"the hub answers with an error ({why}). Try again later."
-        elif isinstance(error, ValueError):
-            text = f"the hub refuses this ({why}). Change what it names."
-        elif isinstance(error, KeyError | TypeError | AttributeError):
+        elif isinstance(error, ValueError | KeyError | TypeError | AttributeError):
             text = (
-                f"the hub's answer cannot be read ({error!r}); expected that of a hub. Check "
+                f"the hub refuses this, or is not a hub ({error!r}). Check what it names, and "
                 "HF_ENDPOINT, or try again later."
             )
         else:
             text = f"the hub cannot be reached ({why}); expected a network connection."
             return HubUnreachable, f"{text} Try again later."
-        return HubError, text
+        return HubError, " ".join(text.split())
 
 
 @contextmanager

@@ -184,11 +184,14 @@ class Options:
     """Options of other classes that a command with these options does not have."""
 
     def __post_init__(self) -> None:
-        """Validate each field; a subclass that checks combinations calls this first."""
+        """Validate each field, then the combinations that each class knows, base classes first."""
         for one in schema(type(self)):
             value = one.plain(getattr(self, one.name))
             one.check(value)
             object.__setattr__(self, one.name, value)
+        for cls in reversed(type(self).__mro__):
+            if "check_combination" in vars(cls):
+                cls.check_combination(self)  # type: ignore[attr-defined]
 
     @classmethod
     def from_keywords(cls, options: Mapping[str, Any], command: str) -> Self:

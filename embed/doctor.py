@@ -37,8 +37,8 @@ from abag.embed.kernels.attention import kernel_problems, triton_problem
 from abag.embed.packing import Layout
 from abag.embed.sequences.chains import STANDARD_RESIDUES, Chains, Kind
 from abag.embed.store.filesystem import is_unmounted_drive
-from abag.embed.store.spool import spooled_rows
 from abag.embed.store.store import open_store
+from abag.embed.store.writer import spooled_rows
 from abag.embed.weights import EncoderCheckpoint, EncoderNotFound
 
 State = Literal["PASS", "WARN", "FAIL"]

@@ -28,10 +28,9 @@ from abag.embed.sequences.changes import count_changes, describe_counts
 from abag.embed.sequences.pairs import TableTotals, read_pair_chunks
 from abag.embed.sequences.partitions import Partitions
 from abag.embed.sequences.tables import TableLike
-from abag.embed.store import status
-from abag.embed.store.spool import publish_spools
 from abag.embed.store.store import Store, open_store
 from abag.embed.store.store_files import ADAPTER_FOLDER
+from abag.embed.store.writer import publish_spools
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -206,7 +205,7 @@ def _embed(
             if options.skipped is not None:
                 reading.skipped.write(Path(options.skipped))
         seconds = [0.0] * len(jobs)
-        begin = partial(_create_folders, jobs, opened, noted=first)
+        begin = partial(_create_folders, jobs, opened)
         if any(job.missing for job in jobs):
             if options.ray is not None:
                 seconds = _on_ray(jobs, opened, names, begin)
@@ -304,7 +303,7 @@ def _announce(reading: TableTotals, jobs: Sequence[KindJob], device: str) -> Non
     forms = sum((job.forms for job in jobs), Counter())
     counts = count_changes(forms, sum(job.replaced for job in jobs))
     counts["line_breaks"] = reading.line_breaks
-    for line in reading.ignored + describe_counts(counts, reading.skipped, reading.light_only):
+    for line in reading.ignored + describe_counts(counts, reading.skipped):
         say(f"  {line}")
     for job in jobs:
         for line in job.remarks():
@@ -316,12 +315,9 @@ def _announce(reading: TableTotals, jobs: Sequence[KindJob], device: str) -> Non
             note(f"{name}: the licence of its weights, {alias.licence}, forbids commercial use")
 
 
-def _create_folders(jobs: Sequence[KindJob], store: Store, *, noted: bool) -> None:
-    """Create the folders; if `noted`, record what this run will do for `store info`."""
+def _create_folders(jobs: Sequence[KindJob], store: Store) -> None:
     for job in jobs:
         job.create_folder(store)
-        if noted and job.missing:
-            status.note_run(job.folder.path, job.missing)
 
 
 def _encode_here(

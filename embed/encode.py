@@ -42,7 +42,7 @@ from abag.embed.packing import (
 from abag.embed.ranks import Rank
 from abag.embed.sequences.chains import Chains
 from abag.embed.sequences.partitions import SequencePart
-from abag.embed.store import status
+from abag.embed.store.store_files import note_speed
 from abag.embed.store.writer import ShardWriter
 
 AHEAD = 4
@@ -261,7 +261,7 @@ def encode_share(job: KindJob, rank: Rank) -> float:
     with EncodeProgress(job, job.own, shown=not rank.number) as progress:
         encode_parts(job, encoder, job.own_parts(), progress)
     device = str(job.plan.device)
-    status.note_speed(job.folder.path, progress.residues, progress.seconds, device)
+    note_speed(job.folder.path, progress.residues, progress.seconds, device)
     name = f"{rank}: {progress.sequences:,} " if rank.world > 1 else ""
     detail(
         f"{name}{job.plural}: {progress.tokens:,} tokens; loaded in {load_s:.1f} s, encoded in "

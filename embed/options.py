@@ -107,9 +107,8 @@ class EmbedOptions(DeviceOptions, SkippedOptions, TableOptions, group="Encoders"
         False, python_only=True, help="Print messages and a progress bar on stderr."
     )
 
-    def __post_init__(self) -> None:
+    def check_combination(self) -> None:
         """Refuse options that contradict each other."""
-        super().__post_init__()
         if self.devices is not None and self.ray is not None:
             msg = "--devices and --ray: cannot be combined; expected one of them. Remove the other."
             raise BadOption(msg)

@@ -28,11 +28,10 @@ from abag.embed.families.registry import ALIASES, FAMILIES, Alias
 from abag.embed.packing import Layout
 from abag.embed.sequences.chains import KINDS, Kind
 from abag.embed.sequences.columns import AmbiguousColumn, MissingColumn
-from abag.embed.sequences.numbering import WORTH_PROCESSES
 from abag.embed.sequences.pairs import SequenceTable, UniqueSequences, read_pairs
 from abag.embed.sequences.tables import TableLike
-from abag.embed.store.status import residues_per_s
 from abag.embed.store.store import open_store
+from abag.embed.store.store_files import residues_per_s
 from abag.head.data.labels import (
     LabelledPairs,
     UnclearLabel,
@@ -526,7 +525,7 @@ def fit_time(
         heads=(networks_s + models_s) / threads,
         networks=networks_s,
         models=models_s,
-        numbering=NUMBER_S * antibodies / (cores if antibodies >= WORTH_PROCESSES else 1),
+        numbering=NUMBER_S * antibodies,
         results=folds * results_s,
     )
 

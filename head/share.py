@@ -79,9 +79,8 @@ class ShareOptions(Options, group="Output"):
         None, metavar="ID", help="Licence that the hub shows, such as mit or cc-by-4.0."
     )
 
-    def __post_init__(self) -> None:
+    def check_combination(self) -> None:
         """Check the form of the licence; which ones exist is for the hub to know."""
-        super().__post_init__()
         if self.license is not None and not re.fullmatch(r"[a-z0-9][a-z0-9.-]{0,40}", self.license):
             msg = (
                 f"--license: {self.license!r} is not the id of a licence; expected one of the hub, "

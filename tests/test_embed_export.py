@@ -143,18 +143,6 @@ def test_cells_of_a_csv_table_stay_as_written_in_csv(store, table, tmp_path):
     assert set(found["other"]) == {"NA"}
 
 
-@pytest.mark.parametrize("suffix", SUFFIXES)
-def test_many_small_parts_give_the_same_file(store, table, tmp_path, suffix, monkeypatch):
-    abag.export_vectors(store, tmp_path / f"whole{suffix}", table=table)
-    monkeypatch.setattr(export_module, "PART_BYTES", 1)
-    abag.export_vectors(store, tmp_path / f"parts{suffix}", table=table)
-    names = pd.read_csv(tmp_path / "whole.csv").columns if suffix == ".csv" else None
-    names = None if names is None else [n for n in names if n.split("_")[-1].isdigit()]
-    whole, parts = (tmp_path / f"{name}{suffix}" for name in ("whole", "parts"))
-    assert np.array_equal(vectors_of(whole, names), vectors_of(parts, names))
-    assert column_of(whole, "antigen").tolist() == column_of(parts, "antigen").tolist()
-
-
 def test_one_row_of_a_sequence_that_is_stored_twice(store, tmp_path, table):
     twice = tmp_path / "twice"
     for dtype in ("float16", "float32"):
@@ -181,12 +169,6 @@ def test_float32_on_request_and_for_a_store_of_float32(store, table, tmp_path):
     )
 
 
-def test_a_store_object_is_exported_too(store, tmp_path):
-    from_path = abag.export_vectors(store, tmp_path / "a.npz", kind="antigen")
-    from_object = abag.export_vectors(open_store(store), tmp_path / "b.npz", kind="antigen")
-    assert from_path["rows"] == from_object["rows"]
-
-
 def test_the_command_prints_what_it_wrote(store, table, tmp_path):
     table.to_csv(tmp_path / "pairs.csv", index=False)
     arguments = ["store", "export", store, "--table", tmp_path / "pairs.csv", "--kind", "antigen",
@@ -201,13 +183,6 @@ def test_the_command_prints_what_it_wrote(store, table, tmp_path):
     assert "already exists; use --force to overwrite" in again.stderr
     forced = CliRunner().invoke(main, [*map(str, arguments), "--force"])
     assert "60 antigen vectors of" in forced.stdout
-
-
-def test_arrays_that_are_overwritten_are_not_taken_for_those_of_the_old_notebooks(store, tmp_path):
-    arguments = ["store", "export", store, "--kind", "antigen", "--to", tmp_path / "a.npz"]
-    for force in ([], ["--force"]):
-        done = CliRunner().invoke(main, [*map(str, arguments), *force])
-        assert done.exit_code == 0, done.stderr
 
 
 # ---- invalid input -------------------------------------------------------------------------

@@ -1,7 +1,4 @@
-"""IMGT numbering of tables: in processes, from the cache, and one chain at a time."""
-
-import subprocess
-import sys
+"""IMGT numbering of tables: as a whole, from the cache, and one chain at a time."""
 
 import numpy as np
 import pytest
@@ -47,33 +44,10 @@ def assert_numbers(numbered, chains, name):
         assert residues == {position: chain[at] for position, at in places.items()}
 
 
-@pytest.mark.parametrize("cores", [1, 3])
-def test_a_table_is_numbered_as_its_chains_one_by_one(antibodies, cores, monkeypatch):
-    monkeypatch.setattr(numbering, "WORTH_PROCESSES", 1)
-    monkeypatch.setattr(numbering, "count_cores", lambda: cores)
+def test_a_table_is_numbered_as_its_chains_one_by_one(antibodies):
     for at, name in enumerate(CHAINS):
         chains = [antibody[at] for antibody in antibodies]
         assert_numbers(number_chains(chains, name), chains, name)
-
-
-def test_a_part_whose_process_fails_is_numbered_here(antibodies, monkeypatch):
-    monkeypatch.setattr(numbering, "WORTH_PROCESSES", 1)
-    monkeypatch.setattr(numbering, "count_cores", lambda: 2)
-    monkeypatch.setattr(numbering.sys, "executable", "/bin/false")
-    chains = [heavy for heavy, _ in antibodies]
-    assert_numbers(number_chains(chains, "heavy"), chains, "heavy")
-
-
-def test_processes_need_no_main_guard_in_a_script(antibodies, tmp_path):
-    script = tmp_path / "script.py"
-    script.write_text(f"""
-from abag.embed.sequences import numbering
-numbering.WORTH_PROCESSES, numbering.count_cores = 1, lambda: 2
-print(len(numbering.number_chains({[heavy for heavy, _ in antibodies]!r}, "heavy").layouts))
-""")
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True)
-    assert int(done.stdout) > 3
-    assert not done.stderr
 
 
 # ---- cache -----------------------------------------------------------------------------------

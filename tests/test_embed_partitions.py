@@ -39,6 +39,7 @@ from abag.embed.sequences.pairs import (
 )
 from abag.embed.sequences.partitions import Partitions, TemporaryDiskFull
 from abag.embed.sequences.tables import BadTable, read_table, read_table_chunks
+from abag.embed.store.shard import Shard
 from abag.head.data.demo import demo_table
 
 PLAIN = ("composition", "composition")
@@ -346,16 +347,12 @@ def test_a_table_in_many_parts_gives_the_vectors_of_a_table_in_one(tmp_path, mon
 
 @pytest.mark.usefixtures("small_parts")
 def test_each_shard_is_checked_once_for_any_number_of_parts(tmp_path, monkeypatch):
-    from abag.embed.store import encoder_folder
-
     embed_table(
         demo_table().head(80), tmp_path / "store", *PLAIN, batch_tokens=2000, commit_seconds=0
     )
     checked = []
-    real = encoder_folder.check_shard
-    monkeypatch.setattr(
-        encoder_folder, "check_shard", lambda path: (checked.append(path), real(path))[1]
-    )
+    real = Shard.check
+    monkeypatch.setattr(Shard, "check", lambda one: (checked.append(one.path), real(one))[1])
     embed_table(demo_table().head(80), tmp_path / "store", *PLAIN)
     assert len(checked) == len(set(checked)) == len(list((tmp_path / "store").rglob("*.h5")))
 

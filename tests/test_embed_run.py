@@ -27,8 +27,8 @@ from abag.embed.encoders.identity import find_checkpoint
 from abag.embed.encoders.vocabulary import TokenizerMismatch
 from abag.embed.job import MixedPrecision
 from abag.embed.sequences.chains import antibody, antigen
-from abag.embed.store.shard import check_shard
-from abag.embed.store.status import residues_per_s
+from abag.embed.store.shard import open_shard
+from abag.embed.store.store_files import residues_per_s
 from abag.head.data.demo import demo_table
 
 TINY = {"antibody_encoder": "tiny-igt5", "antigen_encoder": "tiny-esm2"}
@@ -544,7 +544,7 @@ def test_a_shard_with_a_flipped_bit_is_encoded_again_by_the_next_run(table, tmp_
     repaired = embed_table(table, tmp_path / "store", **TINY)
     assert repaired["antibodies"]["encoded"] == repaired["antibodies"]["unique"]
     assert repaired["antigens"]["encoded"] == 0
-    check_shard(shard)  # the same vectors have the same name: it is sound again
+    open_shard(shard).check()  # the same vectors have the same name: it is sound again
     np.testing.assert_array_equal(stored(tmp_path / "store", table), before)
 
 

@@ -30,11 +30,10 @@ from abag.core.files import STALE_SECONDS, host_name
 from abag.core.messages import reporting
 from abag.core.names import UnsafeFile
 from abag.embed.sequences.chains import EmptySequence, keys_array
-from abag.embed.store import filesystem, maintenance, status, writer
+from abag.embed.store import filesystem, maintenance, writer
 from abag.embed.store.encoder_folder import MissingVectors, UnknownPooling
 from abag.embed.store.filesystem import StoreUnreachable
 from abag.embed.store.shard import open_shard
-from abag.embed.store.spool import publish_spools
 from abag.embed.store.store import (
     AmbiguousEncoder,
     NoSuchEncoder,
@@ -42,7 +41,8 @@ from abag.embed.store.store import (
     StoreMismatch,
     open_store,
 )
-from abag.embed.store.writer import NotFinite
+from abag.embed.store.store_files import note_speed, residues_per_s
+from abag.embed.store.writer import NotFinite, publish_spools
 
 INFO = {"name": "igt5", "fingerprint": "3f2c9b1e" * 4}
 OTHER = {"name": "igt5", "fingerprint": "9b1e77aa" * 4}
@@ -122,12 +122,6 @@ def test_poolings_lengths_and_flags_are_stored_side_by_side(filled):
     assert filled.read_array(keys, "mean", np.float16).dtype == np.float16
 
 
-def test_vectors_stored_as_float32_are_not_read_as_float16(folder):
-    add(folder, keys_of(2), vectors_of(2, dtype=np.float32))
-    with pytest.raises(UnknownPooling, match=r"stored as float32"):
-        folder.read_array(keys_of(2), "mean", np.float16)
-
-
 def test_an_unknown_pooling_is_refused_and_the_stored_ones_listed(filled):
     with pytest.raises(UnknownPooling, match=r"'max' is not stored; expected one of mean, cls"):
         filled.read(keys_of(50), "max")
@@ -169,8 +163,8 @@ def test_a_key_stored_twice_is_read_from_the_first_file_name(folder):
     keys = keys_of(5)
     add(folder, keys, vectors_of(5, seed=1))
     add(folder, keys, vectors_of(5, seed=2))
-    first, stored = open_shard(shard_of(folder))
-    found = reopened(folder).read(stored)
+    first = open_shard(shard_of(folder))
+    found = reopened(folder).read(first.keys)
     assert np.array_equal(found, first.load("mean").astype(np.float32))
 
 
@@ -369,8 +363,6 @@ def test_arrays_that_the_format_does_not_allow_are_refused(folder, monkeypatch, 
     vectors = vectors_of(3, width=200 if wrong == "wide" else 8)
     with pytest.raises(ValueError, match=r"(?i)mean"), folder.writer(attrs={}) as out:
         out.add(keys_of(3), np.ones(3), {wrong.replace("wide", "mean"): vectors})
-    with pytest.raises(ValueError, match="set by the store"):
-        folder.writer(attrs={"format": "mine"})
 
 
 def test_adding_nothing_writes_nothing(folder):
@@ -650,12 +642,37 @@ def second_store(tmp_path, keys, vectors, dtype=np.float16):
 
 
 def test_info_describes_what_is_stored(filled):
-    (summary,) = status.info(open_store(filled.path.parent))["encoders"]
+    (summary,) = maintenance.info(open_store(filled.path.parent))["encoders"]
     assert (summary["rows"], summary["unique"], summary["shards"]) == (50, 50, 3)
     assert summary["attrs"] == {"precision": {"fp32": 50}}
     assert summary["poolings"] == {"mean": 8, "cls": 8}
     assert summary["values"] == {"float16": 50}
     assert json.dumps(summary)
+
+
+def test_damage_and_spooled_sequences_are_shown(filled, monkeypatch):
+    shard_of(filled).write_bytes(b"")
+    monkeypatch.setattr("abag.embed.store.maintenance.spooled_rows", lambda _: 7)
+    lines = [*maintenance.describe(maintenance.info(open_store(filled.path.parent)))]
+    assert lines[0].endswith("0 vectors of 1 encoder, 0.0 MB")
+    assert re.fullmatch(r"antibody · igt5 \(3f2c9b1e\): [34]0 sequences in 2 shards", lines[1])
+    assert lines[2].startswith("  mean 8, cls 8 · float16, fp32 · last commit ")
+    assert lines[3].startswith("  damaged: ")
+    assert lines[4].startswith("7 sequences in a local spool on this machine")
+
+
+@pytest.mark.parametrize(
+    "changes", [{"residues": 10**400}, {"residues": float("nan")}, {"seconds": 0}, {"seconds": "1"}]
+)
+def test_a_forged_speed_is_not_known(folder, changes):
+    note_speed(folder.path, 100, 2.0, "cpu")
+    assert residues_per_s(folder.path) == 50.0
+    path = folder.path / "speed.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    assert residues_per_s(folder.path) is None
+    path.unlink()
+    os.mkfifo(path)
+    assert residues_per_s(folder.path) is None
 
 
 def test_merging_copies_each_shard_once_and_counts_duplicates(filled, tmp_path):

@@ -270,56 +270,11 @@ def test_a_new_format_is_an_entry_of_each_registry(tmp_path, monkeypatch):
     assert abag.plan(path)["rows"] == 20
 
 
-@pytest.mark.parametrize("as_written", [False, True])
-def test_folders_named_after_a_column_and_its_value_add_that_column(tmp_path, as_written):
-    table = demo_table().head(6)
-    for assay, part in (("spr", table.head(2)), ("elisa%201", table.tail(4))):
-        folder = tmp_path / "pairs" / f"assay={assay}"
-        folder.mkdir(parents=True)
-        part.drop(columns="assay", errors="ignore").to_parquet(folder / "a.parquet")
-    whole = read_table(tmp_path / "pairs", as_written=as_written)
-    assert whole.frame["assay"].tolist() == ["elisa 1"] * 4 + ["spr"] * 2
-    assert whole.columns["assay"] == "assay"
-    chunks = read_table_chunks(tmp_path / "pairs", rows=3, only_sequences=True)
-    assert all("assay" in chunk.names for chunk in chunks)
-
-
-def partition(root, folder, **columns):
-    """Write three rows of the demo, with further columns, to a file in a folder of the root."""
-    (root / folder).mkdir(parents=True)
-    demo_table().head(3).assign(**columns).to_parquet(root / folder / "a.parquet")
-
-
-@pytest.mark.parametrize(
-    ("folder", "column", "words"),
-    [
-        ("x=1/x=2", {}, "two columns are called 'x'"),
-        ("x%20y=1/x y=1", {}, "two columns are called 'x y'"),
-        ("assay=spr", {"assay": "elisa"}, "column 'assay' is elisa in the file and 'spr' in"),
-        ("kd=1", {"kd": [1.0, None, 2.0]}, "column 'kd' is 1.0 in the file and '1' in"),
-        ("kd=__HIVE_DEFAULT_PARTITION__", {"kd": 2}, "column 'kd' is 2 in the file and '' in"),
-    ],
-)
-def test_a_folder_that_contradicts_its_files_or_itself_is_refused(tmp_path, folder, column, words):
-    partition(tmp_path, folder, **column)
-    with pytest.raises(BadTable, match=rf"a\.parquet: .*{words}"):
+def test_a_folder_whose_name_states_a_column_is_refused(tmp_path):
+    (tmp_path / "assay=spr").mkdir()
+    demo_table().head(3).to_parquet(tmp_path / "assay=spr" / "a.parquet")
+    with pytest.raises(BadTable, match=r"assay=spr: the name of this folder states a column"):
         read_table(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("folder", "values"),
-    [("x=1", [1, 1, 1]), ("x=spr", ["spr"] * 3), ("x=__HIVE_DEFAULT_PARTITION__", [""] * 3)],
-)  # fmt: skip
-@pytest.mark.parametrize("as_written", [False, True])
-def test_a_column_may_be_in_a_file_and_in_its_path(tmp_path, folder, values, as_written):
-    partition(tmp_path, folder, x=values)
-    found = read_table(tmp_path, as_written=as_written).frame["x"]
-    assert found.fillna("").tolist() == [value or "" for value in values]
-
-
-def test_the_default_partition_of_hive_stands_for_an_empty_value(tmp_path):
-    partition(tmp_path, "assay=__HIVE_DEFAULT_PARTITION__")
-    assert read_table(tmp_path).frame["assay"].tolist() == [""] * 3
 
 
 @pytest.mark.parametrize("name", ["a.csv", "a.fasta", "a.parquet", "folder/a.parquet"])

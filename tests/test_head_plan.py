@@ -13,8 +13,8 @@ import pytest
 from abag.embed.families.registry import guess_family
 from abag.embed.packing import Layout
 from abag.embed.sequences.pairs import read_pairs
-from abag.embed.store.status import note_speed
 from abag.embed.store.store import open_store
+from abag.embed.store.store_files import note_speed
 from abag.head.data.labels import label_pairs
 from abag.head.models.config import FitConfig
 from abag.head.models.pair_model import FitSize

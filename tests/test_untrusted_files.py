@@ -20,9 +20,8 @@ from abag.embed.encoders.identity import find_checkpoint
 from abag.embed.encoders.random_checkpoints import TINY_CONFIG, save_random_checkpoint
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.encoder_folder import UnknownPooling
-from abag.embed.store.maintenance import merge
+from abag.embed.store.maintenance import info, merge
 from abag.embed.store.shard import DamagedShard
-from abag.embed.store.status import info
 from abag.embed.store.store import open_store
 from abag.embed.store.store_files import ADAPTER_PATHS, write_adapter_files
 from abag.head.data.demo import demo_table
@@ -72,7 +71,7 @@ def test_an_adapter_is_written_under_its_own_names_only(tmp_path, name):
 def test_the_name_of_an_encoder_stays_in_the_store(tmp_path, name):
     store = open_store(tmp_path / "store", create=True)
     with suppress(DamagedShard):  # an empty name
-        path, _ = store._folder_of("antibody", {"name": name, "fingerprint": FINGERPRINT})
+        path, *_ = store._folder_of("antibody", {"name": name, "fingerprint": FINGERPRINT})
         assert path.parent == tmp_path / "store"
 
 

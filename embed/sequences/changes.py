@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -17,8 +17,6 @@ from abag.embed.sequences.chains import REPLACED, Kind
 from abag.embed.sequences.tables import BadTable
 
 COLUMNS = ("row", "kind", "reason", "text", "error")
-SHOWN_ROWS = 5
-"""Rows that a note lists before it ends in dots."""
 LISTED_ROWS = 20
 """Bad rows that an error lists before it counts the others."""
 _FORMS = {
@@ -191,13 +189,8 @@ def count_line_breaks(frame: pd.DataFrame) -> int:
     return sum("\n" in cell or "\r" in cell for cell in cells)
 
 
-def describe_counts(
-    counts: Mapping[str, int], skipped: SkippedRows, light_only: Sequence[int] = ()
-) -> list[str]:
-    """Describe what was done to a table, one printable line each; empty when nothing was.
-
-    `light_only` lists rows with a light chain alone.
-    """
+def describe_counts(counts: Mapping[str, int], skipped: SkippedRows) -> list[str]:
+    """Describe what was done to a table, one printable line each; empty when nothing was."""
     lines = {
         "split_antibodies": (
             f"antibody strings split into heavy and light ({counts['split_glued']:,} glued, "
@@ -205,9 +198,5 @@ def describe_counts(
         ),
         **_NOTES,
     }
-    if light_only:
-        shown = ", ".join(map(str, light_only[:SHOWN_ROWS]))
-        more = " ..." if len(light_only) > SHOWN_ROWS else ""
-        lines["light_only_antibodies"] += f" Row{'s' * (len(light_only) > 1)} {shown}{more}"
     found = [f"{counts[name]:,} {line}" for name, line in lines.items() if counts[name]]
     return skipped.notes() + found

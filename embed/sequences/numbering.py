@@ -9,19 +9,15 @@ N distinct chains, R chains of one layout, L residues.
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib.metadata import version
-from subprocess import run
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from abag.core.cache import load_cached, store_cached
-from abag.core.cores import count_cores
 from abag.core.messages import bar
 from abag.embed.sequences.domains import ChainName, locate_positions
 
@@ -33,8 +29,6 @@ if TYPE_CHECKING:
 CHAINS: tuple[ChainName, ChainName] = ("heavy", "light")
 NUMBERING_VERSION = 2
 """Raise when `domains.locate_positions` or the format of what is cached changes."""
-WORTH_PROCESSES = 8000
-"""From this many chains on, starting processes takes less time than it saves."""
 NO_DOMAIN = -1
 """Layout of a chain that cannot be numbered."""
 
@@ -68,48 +62,14 @@ class Numbered:
 def number_chains(chains: Iterable[str], name: ChainName) -> Numbered:
     """Number the distinct chains of one type, in their order; empty ones are left out."""
     distinct = [chain for chain in dict.fromkeys(chains) if chain]
-    processes = count_cores() if len(distinct) >= WORTH_PROCESSES else 1
-    parts = [part.tolist() for part in np.array_split(np.array(distinct, object), processes)]
-    answers = _in_processes(parts, name) if processes > 1 else [_number(parts[0], name)]
-    layouts: dict[Layout, int] = {}
-    found: list[tuple[int, int]] = []
-    for of_part, of_chain in answers:
-        index = [layouts.setdefault(tuple(one), len(layouts)) for one in of_part]
-        index.append(NO_DOMAIN)
-        found += [(index[layout], start) for layout, start in of_chain]
-    layout_N, start_N = np.array(found, np.int32).reshape(-1, 2).T.copy()
-    return Numbered(distinct, list(layouts), layout_N, start_N)
-
-
-_Answer = tuple[Sequence[Sequence[str]], Sequence[tuple[int, int]]]
-"""The layouts of some chains; layout and start of each chain."""
-
-
-def _number(chains: Sequence[str], name: ChainName) -> _Answer:
     layouts: dict[Layout, int] = {}
     found = []
-    with bar(total=len(chains), desc=f"numbering {name} chains", unit=" chains", delay=1) as drawn:
-        for chain in chains:
-            places = locate_positions(chain, name)
-            layout = layouts.setdefault(tuple(places), len(layouts)) if places else NO_DOMAIN
-            found.append((layout, next(iter(places.values()), 0)))
-            drawn.update()
-    return list(layouts), found
-
-
-def _in_processes(parts: Sequence[Sequence[str]], name: ChainName) -> list[_Answer]:
-    """Number each part in an interpreter of its own, which needs no guard in the user's script.
-
-    Numbering holds the lock of the interpreter. A part whose process fails is numbered here.
-    """
-    command = [sys.executable, "-P", "-m", __name__, name]
-
-    def number(part: Sequence[str]) -> _Answer:
-        done = run(command, input=json.dumps(part), capture_output=True, text=True)
-        return json.loads(done.stdout) if done.returncode == 0 else _number(part, name)
-
-    with ThreadPoolExecutor(len(parts)) as threads:
-        return list(threads.map(number, parts))
+    for chain in bar(iterable=distinct, desc=f"numbering {name} chains", unit=" chains", delay=1):
+        places = locate_positions(chain, name)
+        layout = layouts.setdefault(tuple(places), len(layouts)) if places else NO_DOMAIN
+        found.append((layout, next(iter(places.values()), 0)))
+    layout_N, start_N = np.array(found, np.int32).reshape(-1, 2).T.copy()
+    return Numbered(distinct, list(layouts), layout_N, start_N)
 
 
 def number_antibodies(
@@ -131,7 +91,3 @@ def number_antibodies(
             arrays = np.array(layout, np.int32), np.array(start, np.int32)
             result[name] = Numbered(chains, [*map(tuple, layouts)], *arrays)
     return result
-
-
-if __name__ == "__main__":
-    json.dump(_number(json.load(sys.stdin), cast("ChainName", sys.argv[1])), sys.stdout)

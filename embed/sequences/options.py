@@ -25,9 +25,8 @@ class ColumnOptions(Options, group="Data"):
         None, metavar="SEQ", help="One antigen sequence for a table without an antigen column."
     )
 
-    def __post_init__(self) -> None:
+    def check_combination(self) -> None:
         """Refuse columns that contradict each other."""
-        super().__post_init__()
         if self.antigen is not None and "antigen" in self.columns:
             msg = (
                 "--antigen and --column antigen=NAME: each defines the antigen; expected one of "
@@ -60,9 +59,8 @@ class SkippedOptions(BadRowOptions, group="Data"):
         help="CSV that lists the rows skipped by --bad-rows skip, with the reasons.",
     )  # fmt: skip
 
-    def __post_init__(self) -> None:
+    def check_combination(self) -> None:
         """Refuse a list of rows that are never skipped."""
-        super().__post_init__()
         if self.skipped is not None and self.bad_rows == "error":
             msg = "--skipped: no row is skipped; expected --bad-rows skip with it. Add it."
             raise BadOption(msg)

@@ -43,7 +43,6 @@ from abag.embed.sequences.chains import (
 )
 from abag.embed.sequences.changes import (
     EMPTY_ROW,
-    SHOWN_ROWS,
     BadCell,
     SkippedRows,
     count_changes,
@@ -132,14 +131,7 @@ class SequenceTable(Table):
     @property
     def notes(self) -> list[str]:
         """What was done to the table, one printable line each; empty when nothing was."""
-        return self.ignored + describe_counts(self.counts, self.skipped, self.light_only_rows())
-
-    def light_only_rows(self) -> list[int]:
-        """List the first rows with each light chain that is beside an empty heavy cell."""
-        if (found := self.sequences.get("antibody")) is None:
-            return []
-        rows = found.first_rows.tolist()
-        return [r for r, form in zip(rows, found.forms, strict=True) if "no heavy" in form]
+        return self.ignored + describe_counts(self.counts, self.skipped)
 
     def report_notes(self) -> None:
         """Report what was done to the table."""
@@ -175,8 +167,6 @@ class TableTotals:
     """One line per sequence column that is not used."""
     line_breaks: int = 0
     """Cells that contain a line break."""
-    light_only: list[int] = field(default_factory=list)
-    """First rows with a light chain beside an empty heavy cell."""
 
     def add(self, chunk: SequenceTable) -> None:
         """Count the rows of a chunk."""
@@ -184,7 +174,6 @@ class TableTotals:
         self.rows += len(chunk.frame)
         self.skipped.update(chunk.skipped)
         self.line_breaks += chunk.counts["line_breaks"]
-        self.light_only = [*self.light_only, *chunk.light_only_rows()][: SHOWN_ROWS + 1]
 
 
 def read_pairs(
@@ -539,7 +528,8 @@ def _parse_column(table: Table, role: str, parse: Callable[[str], ParsedSequence
             chains[i], replaced[i], forms[i] = parse(sequence_text(texts[i]))
         except BAD_SEQUENCE as error:
             msg, reason = f"column {name!r}: {error}", _REASONS[type(error)]
-            chains[i], bad[i] = ("",), BadCell(kind, reason, str(texts[i]), msg, type(error))
+            chains[i] = ("", "") if parse is parse_antibody else ("",)
+            bad[i] = BadCell(kind, reason, str(texts[i]), msg, type(error))
     codes = codes.astype(np.int64) + 1
     return ParsedColumn(codes=codes, chains=chains, replaced=replaced, forms=forms, bad=bad)
 
@@ -554,16 +544,16 @@ def _arranged(column: ParsedColumn, table: Table, options: TableOptions) -> Pars
     """Bring the chains of every antibody into place."""
     is_top = table.frame.index[0] == 0
     placed = _placed(column, table, options.chains, sample=NUMBERED_AT_MOST if is_top else 0)
-    good = [i for i in range(len(placed.chains)) if i not in placed.bad]
     chains, forms = [*placed.chains], [*placed.forms]
     if options.antibody_region == "fv":
+        good = [i for i in range(len(chains)) if i not in placed.bad]
         for i in bar(iterable=good, desc="cutting chains", unit=" texts", delay=2):
             chains[i], words = cut_to_domains(chains[i])
             forms[i] = "+".join(filter(None, [forms[i], *words]))
     arranged = replace(placed, chains=chains, forms=forms)
     if options.antibody_region != "fv":
-        heavy, light = (have_constant_domain([chains[i][side] for i in good]) for side in (0, 1))
-        arranged = _marked(arranged, "constant", [good[at] for at in np.flatnonzero(heavy | light)])
+        heavy, light = map(have_constant_domain, zip(*chains, strict=True))
+        arranged = _marked(arranged, "constant", np.flatnonzero(heavy | light).tolist())
     if table.has("heavy"):
         light_alone = [i for i, (heavy_chain, _) in enumerate(chains) if not heavy_chain]
         arranged = _marked(arranged, "no heavy", light_alone)
@@ -579,21 +569,20 @@ def _placed(
     chains have to be put right.
     """
     chains, forms, bad = [*column.chains], [*column.forms], dict(column.bad)
-    # strings were looked at when they were split
-    pairs = [i for i, form in enumerate(forms) if not form and i not in bad]
-    heavy, light = (find_types([chains[i][side] for i in pairs]) for side in (0, 1))
-    unclear = np.flatnonzero((heavy == UNCLEAR_TYPE) | (light == UNCLEAR_TYPE))
+    heavy, light = map(find_types, zip(*chains, strict=True))
+    is_unclear = (heavy == UNCLEAR_TYPE) | (light == UNCLEAR_TYPE)
+    # strings, which have a form, were looked at when they were split
+    open_ones = np.array([not form for form in forms]) & ~column.is_bad()
+    unclear = np.flatnonzero(open_ones & is_unclear)
     if places != "auto":
         chosen = np.linspace(0, len(unclear) - 1, min(len(unclear), sample)).astype(int)
-        for at in np.delete(unclear, chosen).tolist():
-            forms[pairs[at]] = "unclear"
+        for i in np.delete(unclear, chosen).tolist():
+            forms[i] = "unclear"
         unclear = unclear[chosen]
-    clear = (heavy != UNCLEAR_TYPE) & (light != UNCLEAR_TYPE)
-    unusual = np.flatnonzero(clear & ((heavy == 2) | (light == 1)))
+    unusual = np.flatnonzero(open_ones & ~is_unclear & ((heavy == 2) | (light == 1)))
     todo = np.union1d(unclear, unusual).tolist()
-    for at in bar(iterable=todo, desc="looking at chains", unit=" texts", delay=2):
-        i = pairs[at]
-        types = chain_types(chains[i][0], heavy[at]), chain_types(chains[i][1], light[at])
+    for i in bar(iterable=todo, desc="looking at chains", unit=" texts", delay=2):
+        types = chain_types(chains[i][0], heavy[i]), chain_types(chains[i][1], light[i])
         try:
             chains[i], forms[i] = place_chains(chains[i], types, places)
         except UnsureDomains as error:

@@ -61,7 +61,9 @@ def find_types(chains: Sequence[str]) -> NDArray[np.int64]:
     length_N = np.asarray(pc.binary_length(array))
     heavy_N, light_N = having(_HEAVY_J, array), having(_LIGHT_J, array)
     # a longer chain may have a second domain, unless a constant one follows the first
-    one_N = (length_N < 2 * WHOLE_DOMAIN) | have_constant_domain(chains)
+    one_N = length_N < 2 * WHOLE_DOMAIN
+    long = np.flatnonzero(~one_N)
+    one_N[long] = have_constant_domain([chains[i] for i in long.tolist()])
     type_N = np.where(one_N & (heavy_N ^ light_N), np.where(heavy_N, 1, 2), UNCLEAR_TYPE)
     return np.where(length_N < WHOLE_DOMAIN, 0, type_N)
 

@@ -17,13 +17,12 @@ import warnings
 import zipfile
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import IO, Any, NamedTuple, TypeAlias
-from urllib.parse import unquote
 
 import numpy as np
 import pandas as pd
@@ -39,12 +38,6 @@ from abag.embed.sequences.columns import (
     find_columns,
     quote_names,
     sequence_columns,
-)
-from abag.embed.sequences.sequence_files import (
-    AIRR_MARKS,
-    airr_text_columns,
-    join_chains,
-    read_fasta,
 )
 
 TableLike: TypeAlias = Path | str | pd.DataFrame
@@ -124,7 +117,7 @@ class Table:
             cells = self._with_missing(self.frame.iloc[empty, number])
             empty[empty] = [
                 cell.strip() == "" if isinstance(cell, str) else missing
-                for cell, missing in zip(cells, cells.isna(), strict=True)
+                for cell, missing in zip(cells.tolist(), cells.isna().tolist(), strict=True)
             ]
         return empty
 
@@ -242,16 +235,12 @@ _MORE_FIELDS = (
     "rows have more fields than the header; remove lines above it, name the column of row names, "
     "or remove the separators at the ends of the rows"
 )
-_HIVE_EMPTY = "__HIVE_DEFAULT_PARTITION__"
-"""The value in the name of a folder whose rows have none."""
-_MERGED = re.compile(rb'<(?:\w+:)?mergeCell [^>]*ref="([^"]+)"')
 
 
 def read_file_chunks(path: Path, options: ReadOptions) -> Iterator[Chunk]:
     """Read a file, or a folder of Parquet files in the order of their names.
 
     Files and folders whose names begin with ``_`` or ``.`` belong to other tools and are skipped.
-    A folder named ``column=value`` adds that column to the files inside it.
     """
     if not path.exists():
         kind = path.suffix or "readable"
@@ -264,8 +253,7 @@ def read_file_chunks(path: Path, options: ReadOptions) -> Iterator[Chunk]:
             raise BadTable(msg)
         try:
             with _opened(file, seekable=suffix in _SEEKING) as stream:
-                for chunk in FORMATS[suffix](stream, options):
-                    yield _with_path_columns(chunk, file, path)
+                yield from FORMATS[suffix](stream, options)
         except _READING as error:
             msg = (
                 f"{file}: cannot be read: {_reason(error)}; expected a {suffix} table. "
@@ -311,6 +299,13 @@ def _parquet_files(folder: Path) -> list[Path]:
         for path in sorted(folder.rglob("*.parquet"))
         if not any(part.startswith(("_", ".")) for part in path.relative_to(folder).parts)
     ]
+    if columns := [path for path in files if "=" in str(path.parent.relative_to(folder))]:
+        msg = (
+            f"{columns[0].parent}: the name of this folder states a column, which is not "
+            "supported; expected all columns in the files. Write the column into them, and rename "
+            "the folder."
+        )
+        raise BadTable(msg)
     if not files:
         msg = f"{folder}: holds no .parquet file; expected a table. Give a file or such a folder."
         raise BadTable(msg)
@@ -328,28 +323,6 @@ def _opened(path: Path, *, seekable: bool) -> Iterator[IO[bytes]]:
                 shutil.copyfileobj(packed, file, 1 << 20)
                 file.seek(0)
         yield file
-
-
-def _with_path_columns(chunk: Chunk, file: Path, root: Path) -> Chunk:
-    """Add the columns that the folders between `root` and `file` name, as Hive and Spark do."""
-    parts = [part for part in file.relative_to(root).parts[:-1] if "=" in part]
-    if not parts:
-        return chunk
-    stated = [part.partition("=")[::2] for part in map(unquote, parts)]
-    _refuse_repeated([name for name, _ in stated])
-    frame = chunk.frame
-    for name, value in stated:
-        text = "" if value == _HIVE_EMPTY else value
-        if name not in chunk.names:
-            frame = frame.assign(**{name: text})
-        elif name in frame and (differ := frame[name].astype(str) != text).any():
-            msg = (
-                f"column {name!r} is {frame[name][differ].iloc[0]!s} in the file and {text!r} in "
-                "its path; remove one of the two, or rename the folder"
-            )
-            raise ValueError(msg)
-    names = [*dict.fromkeys([*chunk.names, *(name for name, _ in stated)])]
-    return chunk._replace(names=names, frame=frame)
 
 
 def in_chunks(whole: pd.DataFrame, rows: int | None) -> Iterator[Chunk]:
@@ -386,11 +359,11 @@ def _read_separated(
     if options.as_written:
         read |= {"dtype": str, "keep_default_na": False}
     else:
-        texts = [*options.sequence_columns(names), *airr_text_columns(names)]
+        texts = [*options.sequence_columns(names), *(name for name in _AIRR_TEXTS if name in names)]
         read["dtype"] = dict.fromkeys(texts, object)  # as str, half the time goes into Arrow
     file.seek(0)
     if AIRR_MARKS.issubset(names):  # the chains of a cell may be far apart
-        yield from in_chunks(join_chains(pd.read_csv(file, **read)), options.rows)
+        yield from in_chunks(_join_chains(pd.read_csv(file, **read)), options.rows)
         return
     rows: Any = pd.read_csv(file, chunksize=options.rows, nrows=options.limit, **read)
     for frame in [rows] if options.rows is None else rows:
@@ -418,7 +391,7 @@ def _header_names(file: IO[Any], separator: str) -> list[str]:
 def _read_fasta(file: IO[bytes], options: ReadOptions) -> Iterator[Chunk]:
     lines = io.TextIOWrapper(file, "utf-8-sig")
     try:
-        whole = read_fasta(lines)
+        whole = _parse_fasta(lines)
     finally:
         lines.detach()  # the file is closed where it was opened
     yield from in_chunks(whole, options.rows)
@@ -441,7 +414,9 @@ def _read_sheet(file: IO[bytes]) -> tuple[list[list[str]], int]:
     What would be lost by reading a workbook as one plain table is refused: further sheets with
     values, merged cells, and values without a name.
     """
-    _check_archive(file)
+    if not zipfile.is_zipfile(file):
+        msg = "it is incomplete, has a password, or is not an .xlsx file; save it again as .xlsx"
+        raise ValueError(msg)
     try:
         import openpyxl
     except ModuleNotFoundError as error:
@@ -450,8 +425,10 @@ def _read_sheet(file: IO[bytes]) -> tuple[list[list[str]], int]:
     sheets: dict[str, pd.DataFrame] = {}
     with warnings.catch_warnings():  # of styles and extensions that openpyxl leaves out
         warnings.simplefilter("ignore")
-        for sheet in openpyxl.load_workbook(file, read_only=True, data_only=True).worksheets:
-            sheet.reset_dimensions()  # the file may state too few rows and columns
+        for sheet in openpyxl.load_workbook(file, data_only=True).worksheets:
+            if merged := sheet.merged_cells.ranges:
+                msg = f"cells {min(map(str, merged))} are merged; unmerge them and fill each one"
+                raise ValueError(msg)
             rows = [["" if c is None else str(c) for c in row] for row in sheet.values]
             cells = pd.DataFrame(rows, dtype=object).fillna("")
             filled = (cells != "").any(axis=1)
@@ -475,16 +452,105 @@ def _read_sheet(file: IO[bytes]) -> tuple[list[list[str]], int]:
     return cells.to_numpy().tolist(), header + 1
 
 
-def _check_archive(file: IO[bytes]) -> None:
-    """Refuse what is not an archive, or has merged cells, which openpyxl leaves empty."""
-    if not zipfile.is_zipfile(file):
-        msg = "it is incomplete, has a password, or is not an .xlsx file; save it again as .xlsx"
+# --- FASTA and AIRR: one chain per record ---------------------------------------------------------
+#
+# What says which chains belong together is the ending of a record's name (``ab1_H``, ``ab1_L``,
+# ``ab1_antigen``), and the column ``cell_id`` (AIRR Rearrangement schema 1.5,
+# docs.airr-community.org).
+
+AIRR_MARKS = frozenset({"sequence_id", "locus"})
+"""Columns by which a text table is known to be an AIRR file."""
+_AIRR_RESIDUES = ("sequence_alignment_aa", "sequence_aa")
+_AIRR_TEXTS = (*AIRR_MARKS, "cell_id", *_AIRR_RESIDUES)
+_LOCI = {"IGH": "heavy", "IGK": "light", "IGL": "light"}
+_ENDINGS = {
+    "heavy": "h|vh|hc|heavy",
+    "light": "l|vl|lc|light|k|vk|kappa|lambda",
+    "antigen": "ag|antigen",
+}
+_NAME = re.compile(
+    r"(.+)[_|:./-](?:" + "|".join(f"(?P<{role}>{e})" for role, e in _ENDINGS.items()) + ")", re.I
+)
+
+
+def _parse_fasta(lines: Iterable[str]) -> pd.DataFrame:
+    """Read FASTA: columns ``id`` and ``sequence``, or ``heavy``, ``light``, ``antigen``.
+
+    `ValueError` is raised for a record that is empty or occurs twice, and for a file in which some
+    names have a role and others have none.
+    """
+    records: list[tuple[str, list[str]]] = []
+    for line in map(str.strip, lines):
+        if line.startswith(">"):
+            records.append(((line[1:].split() or [""])[0], []))
+        elif line and not records:
+            msg = f"it begins with {line[:20]!r}, not with '>'"
+            raise ValueError(msg)
+        elif line:
+            records[-1][1].append(line)
+    rows: dict[str, dict[str, str]] = {}
+    for name, parts in records:
+        found = _NAME.fullmatch(name)
+        stem, role = (found[1], str(found.lastgroup)) if found else (name, "sequence")
+        row = rows.setdefault(stem, {})
+        if role in row:
+            msg = f"record {name!r} is the second {role} of {stem!r}; expected distinct names"
+            raise ValueError(msg)
+        row[role] = "".join(parts)
+        if row[role] in ("", *MISSING_TEXT):
+            msg = f"record {name!r} holds {row[role]!r}; expected residues"
+            raise ValueError(msg)
+    roles = {role for row in rows.values() for role in row}
+    if "sequence" in roles and len(roles) > 1:
+        name = next(stem for stem, row in rows.items() if "sequence" in row)
+        msg = f"record {name!r} does not end in a role as the others do, such as _H, _L or _antigen"
         raise ValueError(msg)
-    with zipfile.ZipFile(file) as archive:
-        for name in archive.namelist():
-            if name.startswith("xl/worksheets/") and (at := _MERGED.search(archive.read(name))):
-                msg = f"cells {at[1].decode()} are merged; unmerge them and fill each one"
-                raise ValueError(msg)
+    names = [role for role in (*_ENDINGS, "sequence") if role in roles]
+    return pd.DataFrame(
+        {"id": [*rows], **{role: [row.get(role, "") for row in rows.values()] for role in names}},
+        dtype=str,
+    )
+
+
+def _join_chains(rearrangements: pd.DataFrame) -> pd.DataFrame:
+    """Join the rows of an AIRR file to antibodies: ``heavy``, ``light``, and the cell's columns.
+
+    Rows with the same ``cell_id`` are one antibody; a row without one is an antibody of its own.
+    Columns that differ between the chains of a cell are left out. `ValueError` is raised for a row
+    without amino acids or of another locus than IGH, IGK or IGL, and for two chains of one kind.
+    """
+    # cells that were read as written may hold the texts of missing values
+    known = rearrangements.mask(rearrangements.isin(MISSING_TEXT))
+    text = known.reindex(columns=_AIRR_TEXTS).astype(object).fillna("").astype(str)
+    filled = known.notna().any(axis=1)  # empty rows stay: the caller reports them
+    aligned, whole = (text[n].str.replace(r"[.-]", "", regex=True) for n in _AIRR_RESIDUES)
+    residues = aligned.mask(aligned == "", whole)
+    if (bare := filled & (residues == "")).any():
+        msg = (
+            f"sequence {text['sequence_id'][bare].iloc[0]!r} has no amino acids; expected them in "
+            f"one of the columns {' or '.join(_AIRR_RESIDUES)}"
+        )
+        raise ValueError(msg)
+    role = text["locus"].str.upper().map(_LOCI)
+    if (other := filled & role.isna()).any():
+        row = text[other].iloc[0]
+        msg = f"sequence {row['sequence_id']!r} is of locus {row['locus']!r}, not of an antibody"
+        raise ValueError(msg)
+    # names of sequences may occur twice, or be that of a cell, so they do not tell cells
+    alone = pd.Series([f"\0{number}" for number in range(len(text))], text.index, dtype=str)
+    cell = text["cell_id"].mask(text["cell_id"] == "", alone)
+    names = text["cell_id"].mask(text["cell_id"] == "", text["sequence_id"])
+    if (twice := pd.DataFrame({"cell": cell, "role": role}).duplicated()).any():
+        at = int(twice.to_numpy().argmax())
+        msg = f"cell {names.iloc[at]!r} has two {role.iloc[at]} chains; expected one of each"
+        raise ValueError(msg)
+    chains = {kind: residues.where(role == kind, "") for kind in ("heavy", "light")}
+    joined = pd.DataFrame({"id": names} | chains).groupby(cell, sort=False)
+    made = joined.agg({"id": "first", "heavy": "".join, "light": "".join})
+    others = known.drop(columns=[*_AIRR_TEXTS], errors="ignore")
+    agree = others.groupby(cell, sort=False).nunique(dropna=False).eq(1).all()
+    kept = rearrangements[[*others.columns[agree]]].groupby(cell, sort=False).first()
+    return made.join(kept.rename(columns={name: f"{name}.1" for name in made}))
 
 
 # --- Parquet --------------------------------------------------------------------------------------

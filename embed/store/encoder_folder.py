@@ -7,22 +7,21 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from abag import AbagError
-from abag.core.arrays import KEY_BYTES, KeyIndex, distinct_keys
+from abag.core.arrays import KEY_BYTES, KeyIndex, distinct, distinct_keys
 from abag.core.messages import say
 from abag.embed.sequences.chains import Kind
-from abag.embed.store.filesystem import RETRY_SECONDS, StoreUnreachable, access
+from abag.embed.store.filesystem import RETRY_SECONDS, StoreUnreachable, attempts
 from abag.embed.store.shard import (
     SHARD_NAME,
     Attrs,
     DamagedShard,
     Shard,
-    check_shard,
     open_shard,
 )
 from abag.embed.store.store_files import ADAPTER_FOLDER, read_adapter_files
@@ -54,12 +53,6 @@ class MissingVectors(AbagError):
         )
 
 
-class _OpenShard(NamedTuple):
-    shard: Shard
-    keys: NDArray[np.uint8]
-    version: FileVersion
-
-
 class EncoderFolder:
     """The vectors that one encoder computed for one kind of sequence.
 
@@ -79,10 +72,10 @@ class EncoderFolder:
         self.name: str = info["name"]
         self.fingerprint: str = info["fingerprint"]
         self._is_new = is_new
-        self._open: dict[str, _OpenShard] = {}
+        self._open: dict[str, tuple[FileVersion, Shard]] = {}
         self._damaged: dict[str, tuple[FileVersion, str]] = {}
-        self._verified: set[str] = set()
-        self._order: list[str] = []
+        self._verified: set[Shard] = set()
+        self._shards: list[Shard] = []  # in the order of the index
         self._index = KeyIndex([])
 
     @property
@@ -116,12 +109,11 @@ class EncoderFolder:
     def shards(self) -> list[Shard]:
         """Return the sound shards, in the order in which keys are looked up."""
         self._refresh()
-        return [self._open[name].shard for name in self._order]
+        return self._shards
 
     def keys(self) -> list[NDArray[np.uint8]]:
         """Return the keys of each of :meth:`shards`, shape=(n, 16), dtype=uint8."""
-        self._refresh()
-        return [self._open[name].keys for name in self._order]
+        return [shard.keys for shard in self.shards()]
 
     def count_unique(self) -> int:
         """Count the sequences; one that is stored twice counts once."""
@@ -134,27 +126,12 @@ class EncoderFolder:
         If `verify`, first check every byte of the shards that hold the keys; damaged rows count as
         missing.
         """
-        self._refresh()
-        shard, row = self.find(keys)
-        while verify and not self._for_each(shard, row, self._verify_once):
-            shard, row = self.find(keys)
-        return shard < 0
-
-    def find(self, keys: NDArray[np.uint8]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return which of :meth:`shards`, and which of its rows, holds each key; -1 if none does.
-
-        Other processes may add shards, so call :meth:`shards` next, and keep the result.
-        """
-        return self._index.find(keys)
-
-    def stored_order(self, keys: NDArray[np.uint8]) -> NDArray[np.int64]:
-        """Return the order in which sequences are stored: reading in it opens each shard once.
-
-        Missing sequences come first.
-        """
-        self._refresh()
-        shard, row = self.find(keys)
-        return np.lexsort((row, shard))
+        while True:
+            shards = self.shards()
+            number, _ = self._index.find(keys)
+            used = [shards[i] for i in distinct(number).tolist() if i >= 0]
+            if not verify or all([self._is_whole(shard) for shard in used]):
+                return number < 0
 
     def read(self, keys: NDArray[np.uint8], pooling: str = "mean") -> NDArray[np.float32]:
         """Read the vectors of N sequences, (N, D), and compare them with their checksums."""
@@ -166,35 +143,39 @@ class EncoderFolder:
         """Read a pooling, a flag such as ``has_light``, or ``length``, as another dtype.
 
         A shard that proves damaged is skipped, and its rows are read from others that hold them.
-        A pooling stored as float32 is not read as float16, which would round it.
         """
         shards = self.shards()
-        stored = {shard.arrays[name].dtype for shard in shards if name in shard.arrays}
-        if dtype is np.float16 and "<f4" in stored:
-            msg = f"{self.path}: {name!r} is stored as float32, not float16. Use read()."
-            raise UnknownPooling(msg)
         while True:
-            shard, row = self.find(keys)
-            absent = np.flatnonzero(shard < 0)
+            number, row = self._index.find(keys)
+            absent = np.flatnonzero(number < 0)
             if absent.size:
                 raise MissingVectors(self.path, len(keys), absent)
             layout: dict[str, tuple[int, ...]] = shards[0].layout if shards else {name: (0,)}
             if name not in layout:
                 raise self._unknown(name, layout)
             out = np.empty((len(keys), *layout[name]), dtype)
-            if self._for_each(shard, row, partial(_read_into, out, name)):
+            order = np.argsort(number, kind="stable")
+            used, starts = np.unique(number[order], return_index=True)
+            parts = zip(used.tolist(), np.split(order, starts[1:]), strict=False)
+            if all([
+                self._is_sound(shards[i], partial(_read_into, out, places, shards[i], name, row))
+                for i, places in parts
+            ]):  # fmt: skip
                 return out
+            shards = self.shards()
 
     def check(self) -> None:
         """Check every byte of every shard; :attr:`damaged` lists those that fail."""
-        self._refresh()
-        every_shard = np.arange(len(self._order))
         self._verified.clear()
-        self._for_each(every_shard, np.zeros_like(every_shard), self._verify_once)
+        for shard in self.shards():
+            self._is_whole(shard)
 
     def adapter_files(self) -> dict[str, bytes]:
         """Read the adapter's files, by their path in the folder; empty without an adapter."""
-        return access(self.path, partial(read_adapter_files, self.path))
+        for attempt in attempts(self.path):
+            with attempt:
+                contents = read_adapter_files(self.path)
+        return contents
 
     def writer(
         self,
@@ -213,9 +194,6 @@ class EncoderFolder:
             msg = f"{self.path}: cannot be written to; expected a writable store. Change that."
             raise StoreUnreachable(msg)
         own = {"kind": self.kind, "encoder": self.name, "fingerprint": self.fingerprint}
-        if taken := {*own, "format"} & set(attrs):
-            msg = f"attributes {sorted(taken)} are set by the store"
-            raise ValueError(msg)
         return ShardWriter(
             self.path,
             self.info,
@@ -235,17 +213,26 @@ class EncoderFolder:
     # --- following what other processes add ---
 
     def _refresh(self) -> None:
-        """Open shards that appeared or changed, and forget those that are gone."""
-        versions = access(self.path, self._versions)
-        gone = [n for n, one in self._open.items() if versions.get(n) != one.version]
-        self._open = {name: self._open[name] for name in self._open.keys() - gone}
-        self._verified.difference_update(gone)
-        self._damaged = {n: d for n, d in self._damaged.items() if versions.get(n) == d[0]}
-        new = sorted(versions.keys() - self._open.keys() - self._damaged.keys())
-        for name in new:
-            access(self.path, partial(self._add, name, versions[name]))
-        if gone or new:
-            self._rebuild()
+        """Open shards that appeared or changed, forget those that are gone, and index the rest."""
+        for attempt in attempts(self.path):
+            with attempt:
+                versions = self._versions()
+                for found in (self._open, self._damaged):
+                    for name in [n for n, one in found.items() if versions.get(n) != one[0]]:
+                        del found[name]
+                for name in sorted(versions.keys() - self._open.keys() - self._damaged.keys()):
+                    self._add(name, versions[name])
+        shards = [self._open[name][1] for name in sorted(self._open)]
+        if shards == self._shards:
+            return
+        rows: Counter[str] = Counter()
+        for shard in shards:
+            rows[str(shard.layout)] += shard.rows
+        for shard in shards:
+            if (layout := str(shard.layout)) != (most := rows.most_common(1)[0][0]):
+                self._skip(shard.path.name, f"{shard.path}: holds {layout}; most rows hold {most}.")
+        self._shards = [shard for shard in shards if shard.path.name in self._open]
+        self._index = KeyIndex([shard.keys for shard in self._shards])
 
     def _versions(self) -> dict[str, FileVersion]:
         versions: dict[str, FileVersion] = {}
@@ -259,15 +246,16 @@ class EncoderFolder:
         return versions
 
     def _add(self, name: str, version: FileVersion) -> None:
-        """Open one shard and read its keys; remember it as damaged if that fails."""
+        """Open one shard; remember it as damaged if that fails."""
         try:
-            shard, keys = open_shard(self.path / name)
+            shard = open_shard(self.path / name)
             self._refuse_foreign(shard)
-            self._open[name] = _OpenShard(shard, keys, version)
         except DamagedShard as error:
-            self._skip(name, version, error)
+            self._skip(name, str(error), version)
         except FileNotFoundError:  # removed since the folder was listed
             return
+        else:
+            self._open[name] = version, shard
 
     def _refuse_foreign(self, shard: Shard) -> None:
         if not SHARD_NAME.fullmatch(shard.path.name):
@@ -280,72 +268,39 @@ class EncoderFolder:
             )
             raise DamagedShard(msg)
 
-    def _skip(self, name: str, version: FileVersion, error: DamagedShard) -> None:
-        self._open.pop(name, None)
-        self._damaged[name] = version, str(error)
-        say(f"{error} The shard is skipped and its sequences count as missing.")
+    def _skip(self, name: str, problem: str, version: FileVersion | None = None) -> None:
+        """Leave a damaged shard out until its file changes; `version` if it is not open."""
+        self._damaged[name] = version or self._open.pop(name)[0], problem
+        say(f"{problem} The shard is skipped and its sequences count as missing.")
 
-    def _rebuild(self) -> None:
-        """Index the keys, without the shards that have other poolings than most rows have."""
-        rows: Counter[str] = Counter()
-        for _, one in sorted(self._open.items()):
-            rows[str(one.shard.layout)] += one.shard.rows
-        for name, one in sorted(self._open.items()):
-            if (layout := str(one.shard.layout)) != (most := rows.most_common(1)[0][0]):
-                msg = f"{one.shard.path}: holds {layout}; most rows hold {most}."
-                self._skip(name, one.version, DamagedShard(msg))
-        self._order = sorted(self._open)
-        self._index = KeyIndex([self._open[name].keys for name in self._order])
+    def _is_whole(self, shard: Shard) -> bool:
+        """Check every byte of a shard once."""
+        if shard not in self._verified and self._is_sound(shard, shard.check):
+            self._verified.add(shard)
+        return shard in self._verified
 
-    # --- reading ---
-
-    def _verify_once(self, shard: Shard, _rows: object, _places: object) -> None:
-        if shard.path.name not in self._verified:
-            check_shard(shard.path)
-            self._verified.add(shard.path.name)
-
-    def _for_each(
-        self,
-        shard: NDArray[np.int64],
-        row: NDArray[np.int64],
-        work: Callable[[Shard, NDArray[np.int64], NDArray[np.int64]], None],
-    ) -> bool:
-        """Call a function with each shard, the rows to read from it, and their places.
-
-        Shards and rows are as :meth:`find` returns them. Returns False if a shard was found to be
-        damaged; it is then skipped from now on.
-        """
-
-        def attempt(one: Shard, places: NDArray[np.int64]) -> DamagedShard | None:
-            try:
-                work(one, row[places], places)
-            except DamagedShard as error:
-                return error
-            except FileNotFoundError:
-                return DamagedShard(f"{one.path}: was removed while it was read.")
-            return None
-
-        order = np.argsort(shard, kind="stable")
-        numbers, starts = np.unique(shard[order], return_index=True)
-        names, sound = self._order, True
-        for number, places in zip(numbers.tolist(), np.split(order, starts[1:]), strict=False):
-            if number < 0:
-                continue
-            one = self._open[names[number]]
-            if damage := access(self.path, partial(attempt, one.shard, places)):
-                self._skip(names[number], one.version, damage)
-                sound = False
-        if not sound:
-            self._rebuild()
-        return sound
+    def _is_sound(self, shard: Shard, read: Callable[[], None]) -> bool:
+        """Read from a shard; one that proves damaged is skipped from now on."""
+        problem = ""
+        for attempt in attempts(self.path):
+            with attempt:
+                try:
+                    read()
+                except DamagedShard as error:
+                    problem = str(error)
+                except FileNotFoundError:
+                    problem = f"{shard.path}: was removed while it was read."
+        if problem:
+            self._skip(shard.path.name, problem)
+        return not problem
 
 
 def _read_into(
-    out: NDArray[Any], name: str, shard: Shard, rows: NDArray[np.int64], places: NDArray[np.int64]
+    out: NDArray[Any],
+    places: NDArray[np.int64],
+    shard: Shard,
+    name: str,
+    rows: NDArray[np.int64],
 ) -> None:
-    """Read rows of one shard to their places in `out`."""
-    if (np.diff(rows) == 1).all() and (np.diff(places) == 1).all():  # without a temporary array
-        at = int(places[0])
-        shard.load(name, start=int(rows[0]), out=out[at : at + len(places)])
-    else:
-        out[places] = shard.load_rows(name, rows)
+    """Read the rows of one shard that belong to these places of `out`."""
+    out[places] = shard.load_rows(name, rows[places])

@@ -1,17 +1,112 @@
-"""Maintain stores: check every byte, and merge several into one."""
+"""Look after stores: describe them, check every byte, and merge several into one."""
 
 from __future__ import annotations
 
+import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from abag.core.files import write_bytes
+from abag.core.messages import counted, size_text
 from abag.embed.store.encoder_folder import EncoderFolder
-from abag.embed.store.shard import DamagedShard, check_digest
+from abag.embed.store.filesystem import attempts
+from abag.embed.store.shard import DamagedShard, Shard, check_digest
 from abag.embed.store.store import Store, StoreMismatch, open_store
 from abag.embed.store.store_files import write_adapter_files
+from abag.embed.store.writer import spooled_rows
+
+_OWN_ATTRS = frozenset(("kind", "encoder", "fingerprint"))
+
+
+# --- store info ----------------------------------------------------------------------------------
+
+
+def info(store: Store) -> dict[str, Any]:
+    """Return what ``abag store info --json`` prints: the content of a store.
+
+    `waiting` counts sequences in the local spools for the store. For each encoder, `poolings` are
+    their widths, and `values` and `attrs` count rows per number format and value of an attribute.
+    """
+    encoders = [_encoder_info(folder) for folder in store.folders()]
+    return {
+        "path": str(store.path),
+        "rows": sum(encoder["rows"] for encoder in encoders),
+        "bytes": sum(encoder["bytes"] for encoder in encoders),
+        "encoders": encoders,
+        "waiting": spooled_rows(store.path),
+        "damaged": [what for _, what in store.damaged],
+    }
+
+
+def _encoder_info(folder: EncoderFolder) -> dict[str, Any]:
+    shards = folder.shards()
+    newest = max((shard.path.stat().st_mtime for shard in shards), default=None)
+    names = sorted({name for shard in shards for name in shard.attrs} - _OWN_ATTRS)
+    return {
+        "folder": folder.path.name,
+        "kind": folder.kind,
+        "encoder": folder.name,
+        "fingerprint": folder.fingerprint,
+        "rows": sum(shard.rows for shard in shards),
+        "unique": folder.count_unique(),
+        "shards": len(shards),
+        "bytes": sum(array.nbytes for shard in shards for array in shard.arrays.values()),
+        "poolings": shards[0].widths if shards else {},
+        "values": _rows_by(shards, [shard.number_format for shard in shards]),
+        "attrs": {n: _rows_by(shards, [shard.attrs.get(n) for shard in shards]) for n in names},
+        "newest_seconds_ago": None if newest is None else round(time.time() - newest, 1),
+        "damaged": [what for _, what in folder.damaged],
+    }
+
+
+def _rows_by(shards: Sequence[Shard], values: Sequence[object]) -> dict[str, int]:
+    """Count rows per value; there is one value per shard."""
+    rows: Counter[str] = Counter()
+    for shard, value in zip(shards, values, strict=True):
+        rows[str(value)] += shard.rows
+    return dict(rows)
+
+
+def describe(store: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the lines that ``abag store info`` prints: a short block per encoder."""
+    encoders = counted(len(store["encoders"]), "encoder")
+    size = size_text(store["bytes"])
+    yield f"{store['path']}: {store['rows']:,} vectors of {encoders}, {size}"
+    for encoder in store["encoders"]:
+        repeated = encoder["rows"] - encoder["unique"]
+        yield (
+            f"{encoder['kind']} · {encoder['encoder']} ({encoder['fingerprint'][:8]}): "
+            f"{counted(encoder['unique'], 'sequence')} in {counted(encoder['shards'], 'shard')}"
+            + (f"; {repeated:,} stored twice" if repeated else "")
+        )
+        if encoder["newest_seconds_ago"] is not None:
+            poolings = ", ".join(f"{name} {width}" for name, width in encoder["poolings"].items())
+            attrs = (encoder["attrs"].get(name, {}) for name in ("precision", "device"))
+            made = ", ".join([*encoder["values"], *(value for counts in attrs for value in counts)])
+            ago = duration_text(encoder["newest_seconds_ago"])
+            yield f"  {poolings} · {made} · last commit {ago} ago"
+        for what in encoder["damaged"]:
+            yield f"  damaged: {what}"
+    if store["waiting"]:
+        yield (
+            f"{counted(store['waiting'], 'sequence')} in a local spool on this machine: "
+            "run abag embed again to add them"
+        )
+    for what in store["damaged"]:
+        yield f"damaged: {what}"
+
+
+def duration_text(seconds: float) -> str:
+    """Write a duration in the largest unit of which it has at least two."""
+    for unit, length in (("d", 86_400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:,.1f} {unit}"
+    return f"{seconds:,.0f} s"
+
+
+# --- verify and merge ----------------------------------------------------------------------------
 
 
 def verify(store: Store) -> list[tuple[Path, str]]:
@@ -39,17 +134,7 @@ def merge(sources: Sequence[Path | str], out: Path | str) -> dict[str, Any]:
     damaged: list[str] = []
     for store in stores:
         for folder in store.folders():
-            into = target.create_folder(folder.kind, folder.info)
-            refuse_other_poolings(folder, into)
-            write_adapter_files(into.path, folder.adapter_files())
-            folder.check()
-            for shard in folder.shards():
-                path = into.path / shard.path.name
-                if _is_whole(path):
-                    counts["present"] += 1
-                else:
-                    write_bytes(path, shard.path.read_bytes())
-                    counts["copied"] += 1
+            counts += copy_folder(folder, target)
             damaged += [what for _, what in folder.damaged]
         damaged += [what for _, what in store.damaged]
     return {
@@ -62,14 +147,37 @@ def merge(sources: Sequence[Path | str], out: Path | str) -> dict[str, Any]:
     }
 
 
-def refuse_other_poolings(folder: EncoderFolder, into: EncoderFolder) -> None:
-    """Refuse shards of other poolings, which would count as damaged beside those of `into`."""
-    for key in ("layers", "poolings"):
+def copy_folder(folder: EncoderFolder, target: Store) -> Counter[str]:
+    """Copy what a store lacks of an encoder's folder; count the shards copied and present.
+
+    Every byte is checked, and what is damaged is left out.
+    """
+    into = target.create_folder(folder.kind, folder.info)
+    refuse_mismatch(folder, into)
+    files, counts = folder.adapter_files(), Counter[str]()
+    for attempt in attempts(into.path):
+        with attempt:
+            write_adapter_files(into.path, files)
+    folder.check()
+    for shard in folder.shards():
+        path = into.path / shard.path.name
+        is_present = _is_whole(path)
+        counts["present" if is_present else "copied"] += 1
+        for attempt in attempts(into.path):
+            with attempt:
+                if not is_present:
+                    write_bytes(path, shard.path.read_bytes())
+    return counts
+
+
+def refuse_mismatch(folder: EncoderFolder, into: EncoderFolder) -> None:
+    """Refuse shards that would count as damaged beside those of `into`."""
+    for key in ("fingerprint", "layers", "poolings"):
         ours, theirs = folder.info.get(key, []), into.info.get(key, [])
         if ours != theirs:
             msg = (
-                f"{folder.path}: has more {key} ({ours or 'none'}), {into.path} has "
-                f"{theirs or 'none'}; expected the same. Merge into another store."
+                f"{folder.path}: has the {key} {ours or 'none'}, {into.path} has "
+                f"{theirs or 'none'}; expected the same. Use another store."
             )
             raise StoreMismatch(msg)
 

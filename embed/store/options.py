@@ -70,9 +70,8 @@ class ExportOptions(VectorOptions, TableOptions, group="Data"):
     )
     force: bool = option(False, group="Output", help="Overwrite the output file if it exists.")
 
-    def __post_init__(self) -> None:
+    def check_combination(self) -> None:
         """Refuse pairs without a table."""
-        super().__post_init__()
         if self.kind == "pair" and self.table is None:
             msg = (
                 "--kind pair: a store holds sequences, not pairs; expected a table of pairs. Give "

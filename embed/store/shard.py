@@ -15,7 +15,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from io import FileIO
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -34,7 +34,6 @@ VERSION = 2
 FORMAT = f"abag-shard {VERSION}"
 SHARD_NAME = re.compile(r"[0-9a-f]{32}\.h5")
 CHUNK_BYTES = 128 << 10  # reading a single row reads one chunk
-PART_BYTES = 1 << 20  # is checked and converted while it is in the CPU's cache
 MAX_ARRAYS = 64
 MAX_ARRAY_BYTES = 256 << 20  # 4,096 rows of 16,384 float32; bounds the memory of one read
 MAX_ATTR_BYTES = 1 << 16
@@ -68,7 +67,7 @@ class ArrayType(NamedTuple):
         return self.shape[0] * self.row_bytes
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False)
 class Shard:
     """Keys, lengths, vectors and flags of N sequences; made by :func:`open_shard`."""
 
@@ -98,51 +97,44 @@ class Shard:
         """Shape of one row of each array; the same in all shards of an encoder."""
         return {name: array.shape[1:] for name, array in self.arrays.items()}
 
-    def load(self, name: str, *, start: int = 0, out: NDArray[Any] | None = None) -> NDArray[Any]:
-        """Read the rows of one array from `start` on; HDF5 compares them with their checksums.
+    @cached_property
+    def keys(self) -> NDArray[np.uint8]:
+        """Keys of the sequences, shape (N, 16)."""
+        return self.load("key")
 
-        They are put into `out`, converted to its dtype; by default, into a new array.
+    def load(self, name: str, start: int = 0, stop: int | None = None) -> NDArray[Any]:
+        """Read rows of one array; HDF5 compares them with their checksums.
+
         `DamagedShard` if the bytes are not those that were written, or a number is not finite.
         """
-        dtype, shape = self.arrays[name]
-        if out is None:
-            out = np.empty((shape[0] - start, *shape[1:]), dtype)
         with _opened(self.path) as file:
-            has_hole = self.fill(file, name, out, start)
-        if has_hole:
+            values = self._read(file, name, start, stop)
+        if _may_have_hole(values):
             check_digest(self.path)
-        return out
-
-    def fill(self, file: h5py.File, name: str, out: NDArray[Any], start: int = 0) -> bool:
-        """Read rows from `start` on into `out`; return whether they may have a hole.
-
-        The file has to be compared with its digest if they may.
-        """
-        dataset = _dataset(self.path, file, name)
-        if ArrayType(dataset.dtype.str, dataset.shape) != self.arrays[name]:
-            raise _damaged(self.path, f"{name!r} has changed")
-        dtype, shape = self.arrays[name]
-        step = max(1, PART_BYTES // self.arrays[name].row_bytes)
-        direct = out.dtype == dtype and out.flags.c_contiguous
-        scratch = np.empty((0 if direct else min(step, len(out)), *shape[1:]), dtype)
-        values, has_hole = h5py.Dataset(dataset), False
-        for at in range(0, len(out), step):
-            wanted = out[at : at + step]
-            part = wanted if direct else scratch[: len(wanted)]
-            values.read_direct(part, np.s_[start + at : start + at + len(part)])
-            if not is_finite(part):  # a writer refuses them, so that this is another's file
-                raise _damaged(self.path, f"{name!r} contains infinity or NaN")
-            has_hole = has_hole or _may_have_hole(part)
-            if not direct:
-                wanted[...] = part
-        return has_hole
+        return values
 
     def load_rows(self, name: str, rows: NDArray[np.int64]) -> NDArray[Any]:
         """Read some rows of one array, shape (n,), in any order; errors as for :meth:`load`."""
-        first, last = int(rows.min()), int(rows.max())
-        dtype, shape = self.arrays[name]
-        between = np.empty((last - first + 1, *shape[1:]), dtype)
-        return self.load(name, start=first, out=between)[rows - first]
+        first = int(rows.min())
+        return self.load(name, first, int(rows.max()) + 1)[rows - first]
+
+    def check(self) -> None:
+        """Check every byte."""
+        check_digest(self.path)
+        with _opened(self.path) as file:
+            for name in self.widths:  # another's file may be named right and hold NaN
+                self._read(file, name)
+
+    def _read(
+        self, file: h5py.File, name: str, start: int = 0, stop: int | None = None
+    ) -> NDArray[Any]:
+        dataset = _dataset(self.path, file, name)
+        if ArrayType(dataset.dtype.str, dataset.shape) != self.arrays[name]:
+            raise _damaged(self.path, f"{name!r} has changed")
+        values: NDArray[Any] = h5py.Dataset(dataset)[start:stop]
+        if not is_finite(values):  # a writer refuses them, so that this is another's file
+            raise _damaged(self.path, f"{name!r} contains infinity or NaN")
+        return values
 
 
 # --- writing -------------------------------------------------------------------------------------
@@ -179,25 +171,12 @@ def shard_name(image: bytes) -> str:
 # --- reading -------------------------------------------------------------------------------------
 
 
-def open_shard(path: Path) -> tuple[Shard, NDArray[np.uint8]]:
-    """Inspect a shard, and read its keys, shape (N, 16); `DamagedShard` if it is none."""
+def open_shard(path: Path) -> Shard:
+    """Inspect a shard, and read its keys; `DamagedShard` if it is none."""
     with _opened(path) as file:
         shard = _inspect(path, file)
-        keys = np.empty(shard.arrays["key"].shape, np.uint8)
-        has_hole = shard.fill(file, "key", keys)
-    if has_hole:
-        check_digest(path)
-    return shard, keys
-
-
-def check_shard(path: Path) -> None:
-    """Check every byte of a shard."""
-    check_digest(path)
-    with _opened(path) as file:
-        shard = _inspect(path, file)
-        for name, width in shard.widths.items():  # another's file may be named right and hold NaN
-            dtype = shard.arrays[name].dtype
-            shard.fill(file, name, np.empty((shard.rows, width), dtype))
+    _ = shard.keys
+    return shard
 
 
 def check_digest(path: Path) -> None:
@@ -277,37 +256,31 @@ def _dataset(path: Path, file: h5py.File, name: str) -> h5py.h5d.DatasetID:
 
 def _read_attrs(path: Path, file: h5py.File) -> dict[str, str | int | float]:
     """Read the attributes of the root: numbers and strings."""
-    count = h5py.h5a.get_num_attrs(file.id)
-    if count > MAX_ARRAYS:
-        raise _damaged(path, f"{count} attributes; expected at most {MAX_ARRAYS}")
+    if len(file.attrs) > MAX_ARRAYS:
+        raise _damaged(path, f"more than {MAX_ARRAYS} attributes")
     attrs: dict[str, str | int | float] = {}
-    for i in range(count):
-        stored, value = h5py.h5a.open(file.id, index=i), None
+    for name in file.attrs:
+        stored, value = file.attrs.get_id(name), None
         if stored.shape == () and stored.get_storage_size() <= MAX_ATTR_BYTES:
-            found = np.empty((), stored.dtype)
-            stored.read(found)
-            value = found.item()
-        if isinstance(value, bytes):
-            value = value.decode()
+            value = file.attrs[name]
+        value = value.item() if isinstance(value, np.generic) else value
+        value = value.decode() if isinstance(value, bytes) else value
         if not isinstance(value, str | int | float):
-            raise _damaged(path, f"attribute {stored.name!r} is not a number or a string")
-        attrs[stored.name.decode()] = value
+            raise _damaged(path, f"attribute {name!r} is not a number or a string")
+        attrs[name] = value
     return attrs
 
 
 def _check_arrays(arrays: Mapping[str, ArrayType]) -> None:
     """Raise ValueError if the format does not allow these arrays in one shard."""
-    for name, array in arrays.items():
-        if not _ARRAY_NAME.fullmatch(name) or not array.shape or not _is_known(name, array):
-            msg = f"{name!r} is {array.dtype} of shape {array.shape}"
-            raise ValueError(msg)
     is_vector = (len(a.shape) == 2 and name != "key" for name, a in arrays.items())
     if not {"key", "length"} <= arrays.keys() or not any(is_vector) or len(arrays) > MAX_ARRAYS:
         msg = f"arrays {list(arrays)[:MAX_ARRAYS]}"
         raise ValueError(msg)
-    rows = arrays["key"].shape[0]
+    rows = arrays["key"].shape[:1]
     for name, array in arrays.items():
-        if rows < 1 or array.shape[0] != rows or array.nbytes > MAX_ARRAY_BYTES:
+        is_valid = _ARRAY_NAME.fullmatch(name) and array.shape and _is_known(name, array)
+        if not is_valid or rows < (1,) or array.shape[:1] != rows or array.nbytes > MAX_ARRAY_BYTES:
             msg = f"{name!r} is {array.dtype} of shape {array.shape} in a shard of {rows} rows"
             raise ValueError(msg)
 
@@ -315,10 +288,8 @@ def _check_arrays(arrays: Mapping[str, ArrayType]) -> None:
 def _is_known(name: str, array: ArrayType) -> bool:
     """Whether the format allows an array of this dtype and shape."""
     row = array.shape[1:]
-    if name == "key":
-        return (array.dtype, row) == ("|u1", (KEY_BYTES,))
-    if name == "length":
-        return (array.dtype, row) == ("<i4", ())
+    if name in ("key", "length"):
+        return (array.dtype, row) == (("|u1", (KEY_BYTES,)) if name == "key" else ("<i4", ()))
     if array.dtype == "|u1":  # a flag
         return row == ()
     return array.dtype in _EXPONENTS and len(row) == 1 and row[0] > 0

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +32,7 @@ from abag.embed.sequences.chains import (
 from abag.embed.sequences.pairs import SequenceTable
 from abag.embed.sequences.tables import TableLike
 from abag.embed.store.encoder_folder import EncoderFolder
-from abag.embed.store.filesystem import COLAB_DRIVE, StoreUnreachable, access, is_unmounted_drive
+from abag.embed.store.filesystem import COLAB_DRIVE, StoreUnreachable, attempts, is_unmounted_drive
 from abag.embed.store.shard import DamagedShard
 from abag.embed.store.store_files import (
     FOLDER_NAME,
@@ -93,10 +92,11 @@ class Store:
 
     def folders(self, kind: Kind | None = None) -> list[EncoderFolder]:
         """List the folders of all encoders, or of those of one kind, sorted by name."""
-        # other processes may have created folders
-        for path in access(self.path, partial(_list_folder, self.path)):
-            if path.name not in self._folders and FOLDER_NAME.fullmatch(path.name):
-                access(path, partial(self._open_folder, path))
+        for attempt in attempts(self.path):
+            with attempt:  # other processes may have created folders
+                for path in _list_folder(self.path):
+                    if path.name not in self._folders and FOLDER_NAME.fullmatch(path.name):
+                        self._open_folder(path)
         folders = [self._folders[name] for name in sorted(self._folders)]
         return [folder for folder in folders if kind in (None, folder.kind)]
 
@@ -151,8 +151,10 @@ class Store:
         UnsafeFile
             If the folder is a link.
         """
-        path, known = self._folder_of(kind, info)
-        known = access(path, partial(_read_or_create_info, path, known))
+        path, known, _ = self._folder_of(kind, info)
+        for attempt in attempts(path):
+            with attempt:
+                known = _read_or_create_info(path, known)
         fingerprint = info["fingerprint"]
         if known["fingerprint"] != fingerprint:
             msg = f"{path}: holds fingerprint {known['fingerprint']}; expected {fingerprint}."
@@ -166,19 +168,22 @@ class Store:
         ------
         StoreMismatch, DamagedShard, UnsafeFile
         """
-        path, known = self._folder_of(kind, info)
-        if access(path, path.exists):
-            return self.create_folder(kind, info)
-        return EncoderFolder(path, known, is_new=True)
+        path, known, exists = self._folder_of(kind, info)
+        return self.create_folder(kind, info) if exists else EncoderFolder(path, known, is_new=True)
 
-    def _folder_of(self, kind: Kind, info: Mapping[str, object]) -> tuple[Path, dict[str, Any]]:
-        """Return the path of an encoder's folder, and the content of its encoder.json."""
+    def _folder_of(
+        self, kind: Kind, info: Mapping[str, object]
+    ) -> tuple[Path, dict[str, Any], bool]:
+        """Return an encoder's folder, the content of its encoder.json, and whether it exists."""
         info = {**info, "kind": kind}
         path = self.path / folder_name(info)
-        if access(path, path.is_symlink):  # its vectors would be written, but never read
+        for attempt in attempts(path):
+            with attempt:
+                is_link, exists = path.is_symlink(), path.exists()
+        if is_link:  # its vectors would be written, but never read
             msg = f"{path}: is a link; expected a folder. Move the folder itself to this place."
             raise UnsafeFile(msg)
-        return path, check_encoder_info(path, info)
+        return path, check_encoder_info(path, info), exists
 
     def vectors(
         self,
@@ -234,7 +239,10 @@ def open_store(path: Path | str, *, create: bool = False) -> Store:
         If the path cannot be read, or is for a Drive that is not mounted.
     """
     path = user_path(path, "store")
-    return access(path, lambda: _open(path, create=create))
+    for attempt in attempts(path):
+        with attempt:
+            store = _open(path, create=create)
+    return store
 
 
 def _open(path: Path, *, create: bool) -> Store:

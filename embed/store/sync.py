@@ -9,20 +9,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Container, Iterable, Mapping
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from abag.core.files import json_bytes, write_bytes
+from abag.core.files import json_bytes
 from abag.core.hub import HubAddress, Repository, open_repository, parse_address
 from abag.core.messages import say
 from abag.core.names import check_names
 from abag.embed.store.encoder_folder import EncoderFolder
-from abag.embed.store.filesystem import access
-from abag.embed.store.maintenance import refuse_other_poolings
+from abag.embed.store.maintenance import copy_folder, refuse_mismatch
 from abag.embed.store.shard import DamagedShard
-from abag.embed.store.store import NotAStore, StoreMismatch, open_store
+from abag.embed.store.store import NotAStore, open_store
 from abag.embed.store.store_files import (
     ADAPTER_PATHS,
     ENCODER_FILE,
@@ -34,7 +32,6 @@ from abag.embed.store.store_files import (
     public_origin,
     read_encoder_info,
     read_json,
-    write_adapter_files,
 )
 
 DOWNLOAD_FILES = 32
@@ -67,7 +64,7 @@ def push(store: Path | str, address: str, *, private: bool = False) -> dict[str,
         with TemporaryDirectory() as scratch:
             commit, sizes, theirs = _read_store(hub, Path(scratch) / "records", {ENCODER_FILE})
         for name in theirs.keys() & folders.keys():
-            _refuse_mismatch(folders[name], theirs[name], to)
+            refuse_mismatch(folders[name], theirs[name])
         missing = {path: content for path, content in contents.items() if path not in sizes}
         if missing:
             say(_announce(to, missing))
@@ -96,16 +93,6 @@ def _public_records(folders: Mapping[str, EncoderFolder]) -> dict[str, bytes]:
     return records
 
 
-def _refuse_mismatch(ours: EncoderFolder, theirs: EncoderFolder, address: HubAddress) -> None:
-    if ours.fingerprint != theirs.fingerprint:
-        msg = (
-            f"{ours.path}: holds fingerprint {ours.fingerprint}; {address} holds "
-            f"{theirs.fingerprint}. Use another repository."
-        )
-        raise StoreMismatch(msg)
-    refuse_other_poolings(ours, theirs)
-
-
 def _announce(address: HubAddress, missing: Mapping[str, Path | bytes]) -> str:
     """Say exactly what is about to be sent."""
     parts = [f"{p} ({len(c):,} bytes)" for p, c in missing.items() if isinstance(c, bytes)]
@@ -127,8 +114,9 @@ def pull(address: str, store: Path | str) -> dict[str, Any]:
     target = open_store(store, create=True)
     # a repository that is refused leaves no folder
     with open_repository(source) as hub, TemporaryDirectory() as scratch:
-        records = {ENCODER_FILE, *ADAPTER_PATHS}
-        commit, sizes, theirs = _read_store(hub, Path(scratch) / "records", records)
+        arrived = Path(scratch) / "store"
+        commit, sizes, theirs = _read_store(hub, arrived, {ENCODER_FILE, *ADAPTER_PATHS})
+        where = source.at(commit)
         if not theirs:
             msg = f"{source}: holds no store; expected the folders of encoders. Check the address."
             raise NotAStore(msg)
@@ -136,49 +124,33 @@ def pull(address: str, store: Path | str) -> dict[str, Any]:
             say(f"{source}: commit {commit}; to pull exactly this again, add @{commit}.")
         ours = [target.find_folder(one.kind, one.info) for one in theirs.values()]
         for mine, other in zip(ours, theirs.values(), strict=True):
-            refuse_other_poolings(other, mine)
+            refuse_mismatch(other, mine)
         present = _sound_shards(ours)  # damaged ones are replaced
         shards = {p: n for p, n in sizes.items() if "/" in p and p.endswith(".h5")}
-        lacks = {path: size for path, size in shards.items() if path not in present}
-        hub.check_room(lacks, next(p for p in (target.path, *target.path.parents) if p.exists()))
-        for folder in theirs.values():
-            into = target.create_folder(folder.kind, folder.info).path
-            access(into, partial(write_adapter_files, into, folder.adapter_files()))
-        for at in range(0, len(lacks), DOWNLOAD_FILES):
-            paths, arrived = [*lacks][at : at + DOWNLOAD_FILES], Path(scratch) / str(at)
-            hub.download({path: lacks[path] for path in paths}, commit, arrived)
-            _take_in(arrived, paths, theirs, target.path, source.at(commit))
+        lacks = [path for path in shards if path not in present]
+        needed = {path: shards[path] for path in lacks}
+        hub.check_room(needed, next(p for p in (target.path, *target.path.parents) if p.exists()))
+        for at in range(0, max(1, len(lacks)), DOWNLOAD_FILES):
+            paths = lacks[at : at + DOWNLOAD_FILES]
+            hub.download({path: shards[path] for path in paths}, commit, arrived)
+            for folder in theirs.values():
+                copy_folder(folder, target)
+                if folder.damaged:
+                    bad = folder.damaged[0][0].relative_to(arrived)
+                    msg = (
+                        f"{where}: {bad} is damaged or of another encoder. Try again; if it "
+                        "happens again, do not use the repository."
+                    )
+                    raise DamagedShard(msg)
+            for path in paths:
+                (arrived / path).unlink()
     return {
-        "address": source.at(commit),
+        "address": where,
         "store": str(target.path),
         "pulled": len(lacks),
         "present": len(shards) - len(lacks),
-        "bytes": sum(lacks.values()),
+        "bytes": sum(needed.values()),
     }
-
-
-def _take_in(
-    arrived: Path,
-    paths: Iterable[str],
-    theirs: Mapping[str, EncoderFolder],
-    store: Path,
-    where: str,
-) -> None:
-    """Check downloaded shards, and commit those that are sound."""
-    sound = _sound_shards(
-        EncoderFolder(arrived / name, folder.info)
-        for name, folder in theirs.items()
-        if (arrived / name).is_dir()
-    )
-    for path in paths:
-        if path not in sound:
-            msg = (
-                f"{where}: {path} is damaged or of another encoder. Try again; if it happens "
-                "again, do not use the repository."
-            )
-            raise DamagedShard(msg)
-        access(store, partial(write_bytes, store / path, sound[path].read_bytes()))
-        sound[path].unlink()
 
 
 def _sound_shards(folders: Iterable[EncoderFolder]) -> dict[str, Path]:

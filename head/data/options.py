@@ -54,9 +54,8 @@ class LabelOptions(BadRowOptions, group="Data"):
         help="Use the rows of this affinity type; required if a table has several.",
     )
 
-    def __post_init__(self) -> None:
+    def check_combination(self) -> None:
         """Refuse a range that is not one."""
-        super().__post_init__()
         _ = self.label_bounds
 
     @property
@@ -103,9 +102,8 @@ class SplitOptions(Options, group="Split"):
         None, low=0, rare=True, help="Seed of the split alone.", default_text="--seed"
     )
 
-    def __post_init__(self) -> None:
+    def check_combination(self) -> None:
         """Check the split method and the number of folds."""
-        super().__post_init__()
         if self.folds == 1:
             msg = (
                 "--folds: 1 is out of range; expected 2 or more folds, or 0 for as many as needed."

@@ -68,9 +68,8 @@ class ScanOptions(ScoringOptions, group="Scan"):
         help="Also score all double mutants of the N best single mutants of each parent.",
     )  # fmt: skip
 
-    def __post_init__(self) -> None:
+    def check_combination(self) -> None:
         """Refuse what is not a region, position or residue, and parents given twice or never."""
-        super().__post_init__()
         chains = self.heavy is not None or self.light is not None
         if chains == (self.parents is not None):
             found = "both are given" if chains else "neither is given"
@@ -205,9 +204,8 @@ class RankOptions(TableOptions, group="Choice"):
     )  # fmt: skip
     force: bool = option(False, group="Output", help="Overwrite the output file if it exists.")
 
-    def __post_init__(self) -> None:
+    def check_combination(self) -> None:
         """Refuse options that are missing, or that nothing reads."""
-        super().__post_init__()
         if self.explore is not None and self.rule != "ucb":
             msg = (
                 f"{flag('explore')}: is read with --rule ucb only; expected both or neither. Add "

@@ -181,9 +181,8 @@ class ViewOptions(ViewNames, VectorOptions, group="Encoders"):
             for view in self.named_views(kind) or [usual]
         ]
 
-    def __post_init__(self) -> None:
+    def check_combination(self) -> None:
         """Refuse vectors that are named twice, or in two ways."""
-        super().__post_init__()
         for kind in KINDS:
             name, pooling = f"{kind}_vectors", f"{kind}_pooling"
             given = getattr(self, name)
@@ -302,9 +301,8 @@ class FitConfig(
         """Whether the head weighs several models."""
         return self.filled().head == "stack"
 
-    def __post_init__(self) -> None:
+    def check_combination(self) -> None:
         """Refuse options that the head does not use."""
-        super().__post_init__()
         head = self.filled().head
         for one in fields(self):
             if not is_used(one.name, head) and getattr(self, one.name) != one.default:

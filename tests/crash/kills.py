@@ -33,8 +33,8 @@ from faults import before_operations
 
 from abag.core.messages import reporting
 from abag.embed.store import filesystem
-from abag.embed.store.spool import publish_spools
 from abag.embed.store.store import open_store
+from abag.embed.store.writer import publish_spools
 
 SEQUENCES = 400
 WIDTH = 24

@@ -13,8 +13,8 @@ import pytest
 
 from abag.core.messages import reporting
 from abag.embed.store.filesystem import StoreUnreachable
-from abag.embed.store.spool import publish_spools
 from abag.embed.store.store import open_store
+from abag.embed.store.writer import publish_spools
 
 pytestmark = pytest.mark.slow
 

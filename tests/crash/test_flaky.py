@@ -20,8 +20,8 @@ from abag.embed.embed import embed_table
 from abag.embed.store import filesystem, maintenance
 from abag.embed.store.encoder_folder import EncoderFolder
 from abag.embed.store.filesystem import StoreUnreachable
-from abag.embed.store.spool import spooled_rows
 from abag.embed.store.store import open_store
+from abag.embed.store.writer import spooled_rows
 from abag.head.data.demo import demo_table
 
 PLAIN = {"antibody_encoder": "composition", "antigen_encoder": "composition"}

@@ -16,8 +16,8 @@ from faults import failing
 from abag.core.messages import reporting
 from abag.embed.store import filesystem, maintenance
 from abag.embed.store.filesystem import StoreUnreachable
-from abag.embed.store.spool import publish_spools, spool_of, spooled_rows
 from abag.embed.store.store import open_store
+from abag.embed.store.writer import publish_spools, spool_of, spooled_rows
 
 INFO = {"name": "igt5", "fingerprint": "3f2c9b1e" * 4}
 KEYS = np.random.default_rng(0).integers(0, 256, (40, 16), dtype=np.uint8)
