@@ -26,7 +26,7 @@ from abag.embed.sequences.chains import keys_array
 from abag.embed.sequences.domains import find_domains
 from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.pairs import read_pairs
-from abag.embed.sequences.regions import ChainsMisplaced
+from abag.embed.sequences.parsing import ChainsMisplaced
 from abag.embed.store.store import open_store
 from abag.head.data.demo import demo_table
 from abag.head.data.labels import label_pairs

@@ -26,8 +26,7 @@ from typing import Any
 from abag import AbagError
 
 _STEM = 32  # characters of a name that its partial files begin with; file systems allow 255 bytes
-STALE_SECONDS = 86_400
-"""Age at which a partial file of another host counts as abandoned."""
+STALE_SECONDS = 86_400  # age at which a partial file of another host counts as abandoned
 # FUSE and CIFS file systems may not be able to sync a folder
 _CANNOT_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EBADF, errno.EACCES)
 _OWNED_PARTIAL = re.compile(r".*\.(?P<host>[A-Za-z0-9_-]+)\.(?P<pid>\d{1,9})\.partial")

@@ -1,8 +1,7 @@
 """Repositories on the model hub: the one module that knows huggingface_hub.
 
-Logging in is left to huggingface_hub (``hf auth login``, ``HF_TOKEN``). Callers choose what they
-download by names that their format allows, and check it: a shard by its name, which is a digest,
-the files of a predictor by its manifest.
+Logging in is left to huggingface_hub (``hf auth login``, ``HF_TOKEN``). Callers check the names
+and the content of what they download: a shard by its name, a predictor by its manifest.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import shutil
 import sys
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -59,7 +58,7 @@ class HubAddress(NamedTuple):
 
     @property
     def commit(self) -> str | None:
-        """The revision, if it is a whole commit id, which always names the same files."""
+        """The revision, if it is a whole commit id."""
         return self.revision if COMMIT.fullmatch(self.revision or "") else None
 
 
@@ -112,10 +111,7 @@ class Repository:
         """Raise HubError if files, with their bytes, do not fit on the disk of a folder."""
         needed, free = sum(files.values()), shutil.disk_usage(folder).free
         if needed > free:
-            msg = (
-                f"{self.address}: lists {needed:,} bytes to download; {folder} has {free:,} free. "
-                "Nothing was written; make room, or choose another disk."
-            )
+            msg = f"{self.address}: lists {needed:,} bytes; {folder} has {free:,} free. Make room."
             raise HubError(msg)
 
     def download(self, files: Mapping[str, int], commit: str, folder: Path) -> None:
@@ -143,7 +139,7 @@ class Repository:
         if private and not is_private:
             msg = (
                 f"{address}: is public, and --private was given; expected a private repository. "
-                "Nothing was sent; give another name, or make it private on its page."
+                "Give another name, or make it private on its page."
             )
             raise HubError(msg)
         if address.revision not in (None, "main"):
@@ -228,15 +224,11 @@ def open_repository(address: HubAddress) -> Iterator[Repository]:
     from huggingface_hub.utils.tqdm import disable_progress_bars, enable_progress_bars
 
     log = logging.getLogger("huggingface_hub")
-    level = log.level
     is_free = constants.HF_HUB_DISABLE_PROGRESS_BARS is None  # else the user has chosen
-    hides_bars = is_free and not sys.stderr.isatty()
-    log.setLevel(logging.ERROR)
-    if hides_bars:
-        disable_progress_bars()
-    try:
+    with ExitStack() as after:
+        after.callback(log.setLevel, log.level)
+        log.setLevel(logging.ERROR)
+        if is_free and not sys.stderr.isatty():
+            after.callback(enable_progress_bars)
+            disable_progress_bars()
         yield Repository(address, HfApi())
-    finally:
-        log.setLevel(level)
-        if hides_bars:
-            enable_progress_bars()

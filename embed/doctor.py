@@ -1,6 +1,6 @@
 """Checks that find now what would fail later: the machine, the encoders and the disks.
 
-They try things out: a graph is compiled, a file is renamed, sequences are encoded twice.
+They try things out: a file is renamed, sequences are encoded twice.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ import os
 import platform
 import shutil
 import tempfile
-import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -22,7 +21,7 @@ import torch
 from numpy.typing import NDArray
 
 from abag import AbagError, __version__
-from abag.core.cache import cache_dir, keeping_kernels
+from abag.core.cache import cache_dir
 from abag.core.device import DevicePlan, default_batch_tokens, plan_device
 from abag.core.files import remove_quietly, write_bytes
 from abag.core.messages import first_line, size_text
@@ -45,8 +44,7 @@ State = Literal["PASS", "WARN", "FAIL"]
 Result = tuple[State, str]
 PACKAGES = ("torch", "transformers", "h5py", "numpy", "pandas", "safetensors")
 NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")
-MIN_FREE_BYTES = 256 << 20
-"""With less free disk space a check fails."""
+MIN_FREE_BYTES = 256 << 20  # with less free disk space a check fails
 LIMITS = {"fp32": 1e-4, "fp16": 1e-2, "bf16": 3e-2}
 """Relative distances: half precision moves a pooled vector by up to 1 %, a mutation by 3-5 %."""
 
@@ -88,10 +86,7 @@ def examine(
     except AbagError as error:
         yield Check("device", "FAIL", str(error))
         return
-    checks = {
-        "device": partial(check_device, plan, requested=device),
-        "compiler": partial(check_compiler, plan),
-    }
+    checks = {"device": partial(check_device, plan, requested=device)}
     for kind, name in names.items():
         checks[f"{kind} encoder"] = partial(check_encoder, plan, kind, name)
     yield from _results(checks)
@@ -139,29 +134,6 @@ def _installed(package: str) -> str | None:
         return version(package)
     except PackageNotFoundError:
         return None
-
-
-def check_compiler(plan: DevicePlan) -> Result:
-    """Compile a small graph on the device, as `abag fit --compile full` does."""
-    x = torch.arange(8.0, device=plan.device)
-    # a constant that no earlier graph had: a cached graph would hide a missing compiler
-    start_s = constant = time.time()
-
-    def graph(x: torch.Tensor) -> torch.Tensor:
-        return torch.relu(x - 3) * constant + x.sin()
-
-    try:
-        with keeping_kernels():
-            correct = torch.allclose(torch.compile(graph, dynamic=False)(x), graph(x))
-        problem = "" if correct else "wrong numbers"
-    except Exception as error:  # noqa: BLE001 - every failure means the same here
-        problem = first_line(error)
-    if not problem:
-        return "PASS", f"torch.compile works; a small graph took {time.time() - start_s:.1f} s"
-    return "WARN", (
-        f"torch.compile does not work ({problem}); only abag fit --compile full needs it. Install "
-        "a C compiler: apt-get install gcc"
-    )
 
 
 # --- disks ---------------------------------------------------------------------------------------

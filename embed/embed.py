@@ -24,8 +24,8 @@ from abag.embed.job import KindJob, check_layers, identify_for
 from abag.embed.options import EmbedOptions
 from abag.embed.ranks import Rank, WrongRank, count_devices, launch, rank_here
 from abag.embed.sequences.chains import KINDS, Kind
-from abag.embed.sequences.changes import count_changes, describe_counts
-from abag.embed.sequences.pairs import TableTotals, read_pair_chunks
+from abag.embed.sequences.changes import SkippedRows, count_changes, describe_counts
+from abag.embed.sequences.pairs import SequenceTable, read_pair_chunks
 from abag.embed.sequences.partitions import Partitions
 from abag.embed.sequences.tables import TableLike
 from abag.embed.store.store import Store, open_store
@@ -216,7 +216,7 @@ def _embed(
                 seconds = _seconds_of(shares, jobs)
             else:
                 begin()
-                seconds = _encode_here(jobs, rank, reading.rows, meanwhile, first=first)
+                seconds = _encode_here(jobs, rank, reading.counts["rows"], meanwhile, first=first)
     return _summary(reading, jobs, seconds, rank)
 
 
@@ -234,16 +234,20 @@ def _choose_devices(options: EmbedOptions, rank: Rank) -> tuple[int, str]:
     return ranks, device
 
 
-def _read(table: TableLike, options: EmbedOptions, partitions: Sequence[Partitions]) -> TableTotals:
-    """Read, check and key every sequence."""
-    reading = TableTotals()
+def _read(
+    table: TableLike, options: EmbedOptions, partitions: Sequence[Partitions]
+) -> SequenceTable:
+    """Read, check and key every sequence; return the last chunk, with the counts of all."""
+    counts, skipped = Counter[str](), SkippedRows()
     with bar(desc="reading", unit=" rows", unit_scale=True, delay=5) as drawn:
         for pairs in read_pair_chunks(table, options, kinds=options.kinds, only_sequences=True):
-            reading.add(pairs)
+            counts.update(pairs.counts)
+            skipped.update(pairs.skipped)
             for part in partitions:
                 part.add(pairs.sequences[part.kind])
-            drawn.update(reading.rows + len(reading.skipped) - drawn.n)
-    return reading
+            drawn.update(len(pairs.frame) + len(pairs.skipped))
+    last = replace(pairs, frame=pairs.frame.head(0), sequences={})  # lets go of its rows
+    return replace(last, counts=dict(counts), skipped=skipped)
 
 
 def _identify(
@@ -287,7 +291,7 @@ def _look_up(store: Path | str, jobs: Sequence[KindJob], rank: Rank, *, first: b
     return opened
 
 
-def _announce(reading: TableTotals, jobs: Sequence[KindJob], device: str) -> None:
+def _announce(reading: SequenceTable, jobs: Sequence[KindJob], device: str) -> None:
     """Say what was read, what is done to it, and where; the summary counts what was encoded."""
     options = jobs[0].options
     if not any(job.missing for job in jobs):
@@ -299,10 +303,10 @@ def _announce(reading: TableTotals, jobs: Sequence[KindJob], device: str) -> Non
 
         plan = plan_device(device, options.precision)
         place = f"running on {plan.reason}, {plan.precision}"
-    detail(f"{reading.source}: {counted(reading.rows, 'row')}; {place}")
+    detail(f"{reading.source}: {counted(reading.counts['rows'], 'row')}; {place}")
     forms = sum((job.forms for job in jobs), Counter())
     counts = count_changes(forms, sum(job.replaced for job in jobs))
-    counts["line_breaks"] = reading.line_breaks
+    counts["line_breaks"] = reading.counts["line_breaks"]
     for line in reading.ignored + describe_counts(counts, reading.skipped):
         say(f"  {line}")
     for job in jobs:
@@ -368,7 +372,7 @@ def _on_ray(
 
 
 def _summary(
-    reading: TableTotals, jobs: Sequence[KindJob], seconds: Sequence[float], rank: Rank
+    reading: SequenceTable, jobs: Sequence[KindJob], seconds: Sequence[float], rank: Rank
 ) -> EmbedSummary:
     """Summarise the whole job; ranks other than the first report their own share."""
     kinds: dict[str, KindSummary] = {
@@ -380,5 +384,5 @@ def _summary(
         }
         for job, spent_s in zip(jobs, seconds, strict=True)
     }  # fmt: skip
-    totals = {"rows": reading.rows, "skipped_rows": len(reading.skipped)}
+    totals = {name: reading.counts[name] for name in ("rows", "skipped_rows")}
     return cast("EmbedSummary", kinds | totals)

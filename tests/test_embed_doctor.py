@@ -4,7 +4,6 @@ import errno
 import json
 import os
 import shutil
-import warnings
 from types import SimpleNamespace
 
 import numpy as np
@@ -18,7 +17,6 @@ from abag.cli import main
 from abag.core.device import DevicePlan, plan_device
 from abag.embed import doctor
 from abag.embed.doctor import (
-    check_compiler,
     check_device,
     check_encoder,
     check_folder,
@@ -39,12 +37,6 @@ CUDA = DevicePlan(torch.device("cuda"), "bf16", "a GPU")
 INFO = {"name": "igt5", "fingerprint": "3f2c9b1e" * 4}
 
 
-@pytest.fixture
-def quick(monkeypatch):
-    """Leave the compiler alone: it takes ten seconds, and has a test of its own."""
-    monkeypatch.setattr(torch, "compile", lambda function, **_: function)
-
-
 def run(*arguments, code=0):
     result = CliRunner().invoke(main, ["doctor", *map(str, arguments)])
     assert result.exit_code == code, result.output
@@ -60,17 +52,17 @@ def examined(**options):
 # ---- the whole -----------------------------------------------------------------------------
 
 
-def test_a_working_machine_passes_every_check_and_no_file_is_left_behind(quick, tmp_path):
+def test_a_working_machine_passes_every_check_and_no_file_is_left_behind(tmp_path):
     store = tmp_path / "new" / "store"
     lines = run("--store", store, *TINY).stdout.splitlines()
     assert lines[-1] == f"{len(lines) - 1} checks, 0 failed"
     assert {line.split()[0] for line in lines[:-1]} <= {"PASS", "WARN"}
-    for name in ("versions", "cache", "store", "device", "compiler", "antigen encoder"):
+    for name in ("versions", "cache", "store", "device", "antigen encoder"):
         assert any(line[5:].startswith(f"{name}:") for line in lines)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_json_has_every_check_and_the_exit_code_follows(quick, tmp_path):
+def test_json_has_every_check_and_the_exit_code_follows(tmp_path):
     found = json.loads(run("--json", *TINY).stdout)
     assert found["ok"] is True
     assert all(check.keys() == {"name", "state", "text"} for check in found["checks"])
@@ -87,15 +79,6 @@ def test_a_missing_device_fails(monkeypatch):
     assert "give auto or cpu" in last.text
 
 
-def test_a_warning_of_another_package_fails_no_check(monkeypatch):
-    def warns(function, **_):
-        warnings.warn("`torch.jit.script_method` will go", DeprecationWarning, stacklevel=2)
-        return function
-
-    monkeypatch.setattr(torch, "compile", warns)
-    assert examined(device="cpu")["compiler"][0] == "PASS"
-
-
 # ---- software ------------------------------------------------------------------------------
 
 
@@ -107,33 +90,6 @@ def test_a_package_that_is_too_old_or_missing_fails(monkeypatch):
     assert "numpy" in text
     assert "no-such-package missing" in text
     assert "absent" not in text
-
-
-def no_compiler(*_, **__):
-    msg = "Failed to find C compiler. Please specify via CC environment variable.\nmore lines"
-    raise RuntimeError(msg)
-
-
-@pytest.mark.parametrize("plan", [CPU, CUDA])
-def test_a_missing_compiler_is_a_warning_because_stage_two_compiles_on_request(monkeypatch, plan):
-    real = torch.arange
-    monkeypatch.setattr(torch, "arange", lambda *a, **_: real(*a))
-    monkeypatch.setattr(torch, "compile", no_compiler)
-    found, text = check_compiler(plan)
-    assert found == "WARN"
-    assert "Failed to find C compiler" in text
-    assert "more lines" not in text
-    assert "only abag fit --compile full needs it" in text
-
-
-def test_a_compiler_that_returns_wrong_numbers_is_found(monkeypatch):
-    monkeypatch.setattr(torch, "compile", lambda function, **_: lambda x: function(x) + 1)
-    assert "wrong numbers" in check_compiler(CPU)[1]
-
-
-@pytest.mark.slow
-def test_the_compiler_really_compiles():
-    assert check_compiler(CPU)[0] == "PASS"
 
 
 # ---- disks ---------------------------------------------------------------------------------
@@ -171,7 +127,7 @@ def test_a_file_system_that_garbles_files_fails(tmp_path, monkeypatch):
     assert "not those written" in check_folder(tmp_path, "set TMPDIR")[1]
 
 
-def test_a_full_disk_fails_all_checks_of_folders(quick, tmp_path, monkeypatch):
+def test_a_full_disk_fails_all_checks_of_folders(tmp_path, monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=1 << 20))
     found = examined(store=tmp_path / "store", device="cpu")
     for name in ("temporary files", "cache", "store"):
@@ -179,12 +135,12 @@ def test_a_full_disk_fails_all_checks_of_folders(quick, tmp_path, monkeypatch):
         assert "free some space" in found[name][1]
 
 
-def test_no_temporary_folder_at_all_fails(quick, monkeypatch):
+def test_no_temporary_folder_at_all_fails(monkeypatch):
     monkeypatch.setattr("tempfile.gettempdir", refuse(errno.ENOENT))
     assert next(c for c in doctor.examine() if c.name == "temporary files").state == "FAIL"
 
 
-def test_a_path_that_cannot_hold_a_store_fails(quick, tmp_path):
+def test_a_path_that_cannot_hold_a_store_fails(tmp_path):
     (tmp_path / "file").write_text("mine")
     for store in (tmp_path / "file", tmp_path / "file" / "store", tmp_path):
         state, text = examined(store=store, device="cpu")["store"]
@@ -260,7 +216,7 @@ def test_weights_to_download_are_noted_with_their_size_and_fail_without_free_spa
         assert words in text
 
 
-def test_names_and_folders_that_are_not_encoders_fail(quick, tmp_path):
+def test_names_and_folders_that_are_not_encoders_fail(tmp_path):
     for name, words in (
         ("igt6", "not an alias and not an existing folder"),
         (str(tmp_path), "no config.json"),
@@ -307,7 +263,7 @@ def test_a_broken_kernel_fails_even_in_the_lowest_precision(monkeypatch, kind, n
     assert "--attention sdpa --precision fp32" in text
 
 
-def test_an_encoder_that_cannot_be_run_fails_with_the_reason(quick, monkeypatch):
+def test_an_encoder_that_cannot_be_run_fails_with_the_reason(monkeypatch):
     def dies(*_):
         msg = "CUDA error: no kernel image is available\nCompile with ..."
         raise RuntimeError(msg)

@@ -7,7 +7,7 @@ import abag
 from abag.embed.sequences.chains import EmptySequence
 from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.pairs import read_pair_chunks, read_pairs
-from abag.embed.sequences.regions import ChainsMisplaced
+from abag.embed.sequences.parsing import ChainsMisplaced
 from abag.embed.sequences.tables import CHUNK_ROWS, BadTable
 from abag.head.data.demo import demo_table
 from abag.head.estimators.sequence_frame import NotAFrame, read_frame

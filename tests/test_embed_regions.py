@@ -9,13 +9,12 @@ from trastuzumab import HEAVY as VH
 from trastuzumab import LIGHT as VL
 
 import abag
-from abag.embed.sequences import domains, regions, tables
-from abag.embed.sequences import pairs as pairs_module
+from abag.embed.sequences import domains, parsing, tables
 from abag.embed.sequences.chains import UnknownResidue
 from abag.embed.sequences.domains import variable_domain
 from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.pairs import read_pair_chunks, read_pairs
-from abag.embed.sequences.regions import ChainsMisplaced, chain_types
+from abag.embed.sequences.parsing import ChainsMisplaced, chain_types
 from abag.head.data.demo import demo_table
 
 # Variable domains of the mouse antibody D1.3 (PDB 1VFB), and a germline-like human lambda domain.
@@ -86,8 +85,8 @@ def test_the_motifs_agree_with_the_domains_that_immunum_finds(chain, tail, data)
         residues[at] = data.draw(st.sampled_from("ACDEFGHIKLMNPQRSTVWY"))
     chain = "".join(residues) + tail
     types = chain_types(chain)
-    assert types == [domain.chain for domain in regions.find_domains(chain)]
-    if regions._VARIABLE_DOMAIN.fullmatch(chain):
+    assert types == [domain.chain for domain in parsing.find_domains(chain)]
+    if parsing._VARIABLE_DOMAIN.fullmatch(chain):
         assert variable_domain(chain) == chain
 
 
@@ -221,8 +220,8 @@ def test_chunks_agree_with_the_whole_table(monkeypatch):
 
 
 def test_nothing_is_looked_up_for_antibodies_as_usual(monkeypatch):
-    monkeypatch.setattr(regions, "find_domains", None)
-    monkeypatch.setattr(regions, "variable_domain", None)
+    monkeypatch.setattr(parsing, "find_domains", None)
+    monkeypatch.setattr(parsing, "variable_domain", None)
     heavies, lights = [VH, D13_H, "QVQ", VH], [VL, LAMBDA, "DIQ", ""]
     assert read(heavies, lights).antibodies.forms[:2] == ["", ""]
     cut = read([VH], [VL], antibody_region="fv")
@@ -248,9 +247,9 @@ def test_what_is_found_in_an_antibody_does_not_depend_on_the_others(antibodies):
 @pytest.fixture
 def numbered(monkeypatch):
     """The chains that were numbered to find their places."""
-    monkeypatch.setattr(pairs_module, "CHECKED_AT_MOST", 0)
-    chains, find = [], regions.find_domains
-    monkeypatch.setattr(regions, "find_domains", lambda chain: chains.append(chain) or find(chain))
+    monkeypatch.setattr(parsing, "CHECKED_AT_MOST", 0)
+    chains, find = [], parsing.find_domains
+    monkeypatch.setattr(parsing, "find_domains", lambda chain: chains.append(chain) or find(chain))
     return chains
 
 
@@ -261,7 +260,7 @@ def mutants_without_j_segment(n):
 
 def test_of_many_chains_without_j_segment_only_a_sample_is_numbered(numbered):
     pairs = read(mutants_without_j_segment(220), VL)
-    assert len(numbered) == pairs_module.NUMBERED_AT_MOST == 200
+    assert len(numbered) == parsing.NUMBERED_AT_MOST == 200
     (note,) = pairs.notes
     assert note.startswith("20 antibodies have a chain without a clear J segment")
     assert "--chains auto" in note

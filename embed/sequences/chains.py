@@ -27,8 +27,7 @@ Chains = tuple[str, ...]
 
 STANDARD_RESIDUES = "ACDEFGHIKLMNPQRSTVWY"
 RESIDUES = STANDARD_RESIDUES + "X"
-REPLACED = "UZOB"
-"""Read as X: both tokenizers know X, and neither model learned much about these."""
+REPLACED = "UZOB"  # read as X: both tokenizers know X, and neither model learned much about these
 
 MISSING_TEXT = frozenset(
     "|#N/A|#N/A N/A|#NA|-1.#IND|-1.#QNAN|-NaN|-nan|1.#IND|1.#QNAN|<NA>|N/A|NA|NULL|NaN|None|n/a|"
@@ -57,16 +56,14 @@ class UnknownResidue(AbagError):
     """A character that is not a valid residue."""
 
 
-BAD_SEQUENCE = (EmptySequence, UnknownResidue, UnsureDomains)
-"""What reading one sequence may raise."""
+BAD_SEQUENCE = (EmptySequence, UnknownResidue, UnsureDomains)  # what reading one sequence may raise
 
 
 class ParsedSequence(NamedTuple):
     """One antibody or antigen as read from text."""
 
     chains: Chains
-    replaced: int = 0
-    """Residues read as X."""
+    replaced: int = 0  # residues read as X
     form: str = ""
     """`StringForm` of an antibody given as one string without separator, and what was found in its
     chains (`changes.count_changes`), joined by ``+``; empty for most."""
@@ -80,11 +77,8 @@ def are_nucleotides(text: str) -> bool:
 
 
 def keys_array(kind: Kind, sequences: Sequence[Chains]) -> NDArray[np.uint8]:
-    """Compute the keys of N normalized sequences, 16 bytes of blake2b each: shape (N, 16), uint8.
-
-    The text is ``kind \\0 chain \\0 chain ...``; an empty chain keeps its place. The kind is part
-    of it because different encoders may read the same chain.
-    """
+    """Compute the keys of N normalized sequences, 16 bytes of blake2b each: shape (N, 16)."""
+    # kind \0 chain \0 chain ...: different encoders may read the same chain
     blake2b = hashlib.blake2b
     texts = ["\0".join((kind, *chains)).encode() for chains in sequences]
     keys = b"".join([blake2b(text, digest_size=KEY_BYTES).digest() for text in texts])
@@ -92,10 +86,7 @@ def keys_array(kind: Kind, sequences: Sequence[Chains]) -> NDArray[np.uint8]:
 
 
 def sequence_text(cell: object) -> str:
-    """Return a cell as text, empty if it is missing (NaN, None).
-
-    `UnknownResidue` is raised for anything else than text, and for words and nucleotides.
-    """
+    """Return a cell as text, empty if it is missing; `UnknownResidue` for what is no sequence."""
     if not isinstance(cell, str):  # True would be read as the residues TRXE
         import pandas as pd  # not for the layout of tokens
 
@@ -139,10 +130,7 @@ def parse_chain(text: str) -> ParsedSequence:
 
 
 def parse_antibody(text: str) -> ParsedSequence:
-    """Read an antibody from one string: ``heavy|light``, or split by its variable domains.
-
-    `UnsureDomains` is raised for more than two chains, and without a certain boundary.
-    """
+    """Read an antibody from one string: ``heavy|light``, or split by its variable domains."""
     chains = tuple(_normalized(part) for part in _SEPARATOR.split(text))
     if not any(chains):
         msg = f"{_shortened(text)} has no heavy and no light chain; expected at least one."

@@ -17,62 +17,59 @@ from abag.embed.sequences.chains import REPLACED, Kind
 from abag.embed.sequences.tables import BadTable
 
 COLUMNS = ("row", "kind", "reason", "text", "error")
-LISTED_ROWS = 20
-"""Bad rows that an error lists before it counts the others."""
-_FORMS = {
-    "repeated_antibodies": "repeated",
-    "unrecognised_antibodies": "no domain",
-    "exchanged_antibodies": "exchanged",
-    "misplaced_antibodies": "misplaced",
-    "same_type_antibodies": "same type",
-    "two_domain_antibodies": "two domains",
-    "unclear_antibodies": "unclear",
-    "constant_antibodies": "constant",
-    "cut_antibodies": "cut",
-    "uncut_antibodies": "not cut",
-    "light_only_antibodies": "no heavy",
-    "short_antibodies": "short antibody",
-    "short_antigens": "short antigen",
-}
-"""Counts of unique sequences, by the word in `ParsedSequence.form` that they count."""
+LISTED_ROWS = 20  # bad rows that an error lists before it counts the others
 _LEFT = "and are left as they are"
-_NOTES = {
-    "repeated_antibodies": "antibody strings hold a heavy chain twice, which is read once",
-    "unrecognised_antibodies": (
-        "antibody strings have no known variable domain and are read as heavy chains"
+_FOUND = {
+    "repeated": (
+        "repeated_antibodies", "antibody strings hold a heavy chain twice, which is read once",
     ),
-    "exchanged_antibodies": "antibodies had heavy and light exchanged: put right",
-    "misplaced_antibodies": (
-        f"antibodies have heavy and light exchanged {_LEFT}; see --chains auto"
+    "no domain": (
+        "unrecognised_antibodies",
+        "antibody strings have no known variable domain and are read as heavy chains",
     ),
-    "same_type_antibodies": f"antibodies have two heavy or two light chains {_LEFT}",
-    "two_domain_antibodies": (
-        f"antibodies have two variable domains in one chain {_LEFT}; see --chains auto"
+    "exchanged": (
+        "exchanged_antibodies", "antibodies had heavy and light exchanged: put right",
     ),
-    "unclear_antibodies": (
+    "misplaced": (
+        "misplaced_antibodies",
+        f"antibodies have heavy and light exchanged {_LEFT}; see --chains auto",
+    ),
+    "same type": (
+        "same_type_antibodies", f"antibodies have two heavy or two light chains {_LEFT}",
+    ),
+    "two domains": (
+        "two_domain_antibodies",
+        f"antibodies have two variable domains in one chain {_LEFT}; see --chains auto",
+    ),
+    "unclear": (
+        "unclear_antibodies",
         "antibodies have a chain without a clear J segment and were not numbered; --chains auto "
-        "numbers all"
+        "numbers all",
     ),
-    "constant_antibodies": (
+    "constant": (
+        "constant_antibodies",
         "antibodies carry residues of constant domains, which harms models of tables that have "
-        "both kinds; cut them off with --antibody-region fv"
+        "both kinds; cut them off with --antibody-region fv",
     ),
-    "cut_antibodies": "antibodies cut to their variable domains",
-    "uncut_antibodies": (
-        "antibodies have a chain without one certain variable domain, which is left whole"
+    "cut": ("cut_antibodies", "antibodies cut to their variable domains"),
+    "not cut": (
+        "uncut_antibodies",
+        "antibodies have a chain without one certain variable domain, which is left whole",
     ),
-    "light_only_antibodies": (
-        "antibodies have a light chain but no heavy one: is its cell empty by mistake?"
+    "no heavy": (
+        "light_only_antibodies",
+        "antibodies have a light chain but no heavy one: is its cell empty by mistake?",
     ),
-    "short_antibodies": (
-        "antibodies have a chain of fewer than 20 residues: is it a name, or missing?"
+    "short antibody": (
+        "short_antibodies",
+        "antibodies have a chain of fewer than 20 residues: is it a name, or missing?",
     ),
-    "short_antigens": (
-        "antigens have a chain of fewer than 20 residues: are they peptides, or names?"
+    "short antigen": (
+        "short_antigens",
+        "antigens have a chain of fewer than 20 residues: are they peptides, or names?",
     ),
-    "replaced_residues": f"residues {', '.join(REPLACED)} read as X",
-    "line_breaks": "cells contain line breaks: does an unmatched quotation mark join rows?",
-}
+}  # fmt: skip
+"""Words in `ParsedSequence.form`: the name of the count of unique sequences, and its note."""
 
 
 class BadCell(NamedTuple):
@@ -80,11 +77,9 @@ class BadCell(NamedTuple):
 
     kind: Kind | Literal["label", ""]
     reason: str
-    text: str
-    """Of the cell."""
+    text: str  # of the cell
     error: str
-    refusal: type[AbagError] = BadTable
-    """What a table with such a row is refused with."""
+    refusal: type[AbagError] = BadTable  # what a table with such a row is refused with
 
 
 EMPTY_ROW = BadCell("", "empty row", "", "every cell is empty")
@@ -178,7 +173,7 @@ def count_changes(forms: Mapping[str, int], replaced: int) -> dict[str, int]:
     return {
         "split_antibodies": words["glued"] + words["linker"],
         "split_glued": words["glued"], "split_linker": words["linker"],
-        **{name: words[word] for name, word in _FORMS.items()}, "replaced_residues": replaced,
+        **{name: words[word] for word, (name, _) in _FOUND.items()}, "replaced_residues": replaced,
     }  # fmt: skip
 
 
@@ -196,7 +191,9 @@ def describe_counts(counts: Mapping[str, int], skipped: SkippedRows) -> list[str
             f"antibody strings split into heavy and light ({counts['split_glued']:,} glued, "
             f"{counts['split_linker']:,} joined by a linker, which was removed)"
         ),
-        **_NOTES,
+        **dict(_FOUND.values()),
+        "replaced_residues": f"residues {', '.join(REPLACED)} read as X",
+        "line_breaks": "cells contain line breaks: does an unmatched quotation mark join rows?",
     }
     found = [f"{counts[name]:,} {line}" for name, line in lines.items() if counts[name]]
     return skipped.notes() + found

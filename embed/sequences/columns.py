@@ -88,8 +88,7 @@ def find_columns(
 ) -> tuple[dict[str, str], dict[str, list[str]]]:
     """Find the column of each role, and the roles that several columns fit equally well.
 
-    `given` has the columns that the user chose, which take precedence, by role; `MissingColumn` is
-    raised if one does not exist.
+    `given` has the columns that the user chose, by role; `MissingColumn` if one does not exist.
     """
     present = [str(name) for name in names]
     for role, name in given.items():

@@ -33,12 +33,9 @@ SHORTEST_LINKER = 8
 """Fewer residues between two domains, unless a known linker, may belong to one of the chains."""
 MAX_UNRECOGNIZED_RESIDUES = 190
 """A string without a known domain up to this length cannot hold two: one domain and a tag."""
-ALIGNMENT_SLACK = 4
-"""immunum misses the first residue of a domain by fewer residues than this."""
-CYSTEINE_104 = 70
-"""Residues from a domain's start within which framework 4 cannot begin."""
-J_SEGMENT = {"heavy": 11, "light": 10}
-"""Residues from [WF]-G-x-G to the end of the variable domain."""
+ALIGNMENT_SLACK = 4  # immunum misses the first residue of a domain by fewer residues than this
+CYSTEINE_104 = 70  # residues from a domain's start within which framework 4 cannot begin
+J_SEGMENT = {"heavy": 11, "light": 10}  # residues from [WF]-G-x-G to the end of the variable domain
 BEFORE_CYSTEINE_23 = {"H": 21, "K": 22, "L": 21}
 """Residues of a complete domain before its first conserved cysteine."""
 
@@ -61,8 +58,7 @@ CONSTANT_STARTS = {
 }
 """First 17 residues of the constant regions of human and mouse IgG, kappa and lambda (IMGT)."""
 _CLEAR_STARTS = {name: tuple(s[:6] for s in starts) for name, starts in CONSTANT_STARTS.items()}
-LONGEST_REMNANT = 16
-"""Residues of a constant region that are compared with the known ones."""
+LONGEST_REMNANT = 16  # residues of a constant region that are compared with the known ones
 _UNCERTAIN = (
     "holds two variable domains with an uncertain boundary. Give them in two columns or as "
     "heavy|light."
@@ -97,7 +93,6 @@ class Domain(NamedTuple):
 
     @property
     def chain(self) -> ChainName:
-        """Its type."""
         return "heavy" if self.gene == "H" else "light"
 
 
@@ -105,10 +100,9 @@ def split_domains(sequence: str) -> DomainSplit:
     """Split an antibody string at the boundary of its two variable domains.
 
     The string is a heavy or light chain, both concatenated, or a single-chain Fv, with the domains
-    in either order, each with its constant region or a part of it. Only the residues of a linker
-    are removed, and the second copy of a heavy chain that is written twice (a nanobody in the place
-    of both chains). A string without a known domain is returned as a heavy chain, for instance a
-    nanobody unlike the known ones. `UnsureDomains` is raised for anything else.
+    in either order, each with its constant region or a part of it. Only a linker is removed, and
+    the second copy of a heavy chain that is written twice. A string without a known domain, as of
+    some nanobodies, is returned as a heavy chain. `UnsureDomains` is raised for anything else.
     """
     half = sequence[: len(sequence) // 2]
     if half * 2 == sequence and [domain.chain for domain in find_domains(half)] == ["heavy"]:
@@ -168,10 +162,9 @@ def find_domains(sequence: str) -> tuple[Domain, ...]:
 
 
 def locate_positions(sequence: str, chain: ChainName) -> dict[str, int]:
-    """Number the variable domain of one type in a chain, which takes about 0.1 ms.
+    """Return IMGT position, such as ``"112A"``, to index; nothing without such a domain.
 
-    Returns IMGT position, such as ``"112A"``, to its index, from the N- to the C-terminus; nothing
-    if the chain has no such domain.
+    Numbering takes about 0.1 ms.
     """
     found = _annotator(("IGH",) if chain == "heavy" else ("IGK", "IGL")).number(sequence)
     if not _is_domain(found, sequence):
@@ -247,12 +240,10 @@ def _split_at_boundary(sequence: str, first: Domain, second: Domain) -> DomainSp
 
 
 def _boundary(sequence: str, first: Domain, second: Domain) -> tuple[int, int]:
-    """Return the end of the first chain and the start of the second.
-
-    immunum may assign residues of a linker, or of a neighbor with a trimmed end, to a domain, and
-    end a domain within a long CDR3. So a known linker takes precedence, and so does the end of the
-    framework 4 motif if it is close to immunum's or where cysteine 23 places the second domain.
-    """
+    """Return the end of the first chain and the start of the second."""
+    # immunum may assign residues of a linker, or of a neighbor with a trimmed end, to a domain, and
+    # end a domain within a long CDR3: a known linker takes precedence, and so does the end of the
+    # framework 4 motif if it is close to immunum's or where cysteine 23 places the second domain
     earliest, latest = first.start + CYSTEINE_104, second.start + ALIGNMENT_SLACK
     for linker in _LINKER.finditer(sequence, earliest, latest):
         if abs(linker.end() - second.start) < ALIGNMENT_SLACK:

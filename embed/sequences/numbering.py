@@ -29,8 +29,7 @@ if TYPE_CHECKING:
 CHAINS: tuple[ChainName, ChainName] = ("heavy", "light")
 NUMBERING_VERSION = 2
 """Raise when `domains.locate_positions` or the format of what is cached changes."""
-NO_DOMAIN = -1
-"""Layout of a chain that cannot be numbered."""
+NO_DOMAIN = -1  # layout of a chain that cannot be numbered
 
 Layout = tuple[str, ...]
 
@@ -42,10 +41,8 @@ class Numbered:
     chains: Sequence[str]
     layouts: Sequence[Layout]
     """Positions of the residues of a domain, from the N- to the C-terminus."""
-    layout: NDArray[np.int32]
-    """Layout of each chain, (N,), or `NO_DOMAIN`."""
-    start: NDArray[np.int32]
-    """Where the domain of each chain starts, (N,), from 0."""
+    layout: NDArray[np.int32]  # layout of each chain, (N,), or `NO_DOMAIN`
+    start: NDArray[np.int32]  # where the domain of each chain starts, (N,), from 0
 
     def by_layout(self) -> Iterator[tuple[Layout, NDArray[np.intp], NDArray[np.uint8]]]:
         """Yield each layout with its R chains, (R,), and their residues as ASCII codes, (R, L)."""
@@ -75,7 +72,7 @@ def number_chains(chains: Iterable[str], name: ChainName) -> Numbered:
 def number_antibodies(
     antibodies: Sequence[Chains], cache: Path | None
 ) -> Mapping[ChainName, Numbered]:
-    """Number the chains of antibodies; what the folder `cache` has is read, the rest kept there."""
+    """Number the chains of antibodies; the folder `cache` keeps what was numbered."""
     result: dict[ChainName, Numbered] = {}
     for at, name in enumerate(CHAINS):
         chains = sorted({antibody[at] for antibody in antibodies} - {""})

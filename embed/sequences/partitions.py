@@ -39,14 +39,10 @@ class SequencePart(NamedTuple):
     """N distinct sequences whose keys are in one range."""
 
     chains: list[Chains]
-    keys: NDArray[np.uint8]
-    """Shape (N, 16); ascending."""
-    rows: NDArray[np.int64]
-    """Shape (N,); number of the row in which each sequence occurs first."""
-    forms: Mapping[str, int] = {}
-    """`ParsedSequence.form` to the number of sequences."""
-    replaced: int = 0
-    """Residues read as X."""
+    keys: NDArray[np.uint8]  # shape (N, 16); ascending
+    rows: NDArray[np.int64]  # shape (N,); number of the row in which each sequence occurs first
+    forms: Mapping[str, int] = {}  # `ParsedSequence.form` to the number of sequences
+    replaced: int = 0  # residues read as X
 
     def take(self, at: NDArray[np.int64]) -> SequencePart:
         """Select sequences by index, shape (S,); without the counts of the part."""
@@ -56,8 +52,7 @@ class SequencePart(NamedTuple):
 class Partitions:
     """Collects the sequences of a table and returns them in parts; a context manager.
 
-    More than `held_bytes` in memory are written to disk, which raises `TemporaryDiskFull` if it has
-    too little space. A part takes about `part_bytes` in memory.
+    More than `held_bytes` are written to disk, and read in parts of about `part_bytes`.
     """
 
     def __init__(

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import IO, Any, Self, TypeAlias, cast
+from typing import IO, Any, Self, TypeAlias
 
 import pandas as pd
 import pyarrow as pa
@@ -26,16 +26,8 @@ OpenWriter: TypeAlias = Callable[[IO[bytes]], AbstractContextManager[WriteFrame]
 class TableWriter:
     """Writes frames with the same columns one below the other; a context manager.
 
-    Parameters
-    ----------
-    path : Path
-        Its suffix decides on the format. An existing file is replaced at the end of the block,
-        unless the block raises.
-
-    Raises
-    ------
-    BadTable
-        The format is not supported, the file cannot be written, or the columns change.
+    The suffix of `path` decides on the format. An existing file is replaced at the end of the
+    block, unless it raises. `BadTable` for an unknown format, or a file that cannot be written.
     """
 
     def __init__(self, path: Path) -> None:
@@ -46,17 +38,15 @@ class TableWriter:
 
     def __enter__(self) -> Self:
         with self._explaining(), ExitStack() as files:
-            raw = files.enter_context(files.enter_context(replacing(self._path)).open("wb"))
-            file: IO[bytes] = raw
+            file: Any = files.enter_context(files.enter_context(replacing(self._path)).open("wb"))
             if is_gzip(self._path):  # without name and time: the same rows give the same bytes
-                zipped = gzip.GzipFile("", "wb", 6, raw, mtime=0)
-                file = cast("IO[bytes]", files.enter_context(zipped))
+                file = files.enter_context(gzip.GzipFile("", "wb", 6, file, mtime=0))
             self._append = files.enter_context(self._open_writer(file))
             self._files = files.pop_all()
         return self
 
     def write(self, frame: pd.DataFrame) -> None:
-        """Append rows; raise `BadTable` if the columns change, or the file cannot be written."""
+        """Append rows; `BadTable` if their columns differ from those before."""
         if frame.empty:
             return
         names = [*frame.columns]
@@ -120,16 +110,15 @@ def _open_text(file: IO[bytes], separator: str) -> Iterator[WriteFrame]:
 @contextmanager
 def _open_parquet(file: IO[bytes]) -> Iterator[WriteFrame]:
     with ExitStack() as files:
-        writer: pq.ParquetWriter | None = None
+        writers: list[pq.ParquetWriter] = []
 
         def write(frame: pd.DataFrame) -> None:
-            nonlocal writer
-            schema = None if writer is None else writer.schema
+            schema = writers[0].schema if writers else None
             table = pa.Table.from_pandas(frame, schema, preserve_index=False)
             table = table.replace_schema_metadata()  # another table's readers see only its types
-            if writer is None:
-                writer = files.enter_context(pq.ParquetWriter(file, table.schema))
-            writer.write_table(table)
+            if not writers:
+                writers.append(files.enter_context(pq.ParquetWriter(file, table.schema)))
+            writers[0].write_table(table)
 
         yield write
 

@@ -43,8 +43,7 @@ from abag.embed.sequences.columns import (
 TableLike: TypeAlias = Path | str | pd.DataFrame
 """A file, a folder of Parquet files, or a table in memory."""
 
-CHUNK_ROWS = 50_000
-"""Rows in memory at a time: about 40 MB of antibodies and antigens."""
+CHUNK_ROWS = 50_000  # rows in memory at a time: about 40 MB of antibodies and antigens
 
 
 class BadTable(AbagError):
@@ -55,20 +54,15 @@ class BadTable(AbagError):
 class Table:
     """Rows of a table, and the roles of its columns."""
 
-    source: str
-    """Name of the file, for messages."""
+    source: str  # name of the file, for messages
     frame: pd.DataFrame
     """Rows and columns in the order of the file; the index counts all rows of the table from 0."""
     first_row: int
     """Number of the first row of the table, as a spreadsheet shows it: 2 below a header."""
-    columns: dict[str, str]
-    """Role to column name."""
-    ties: dict[str, list[str]]
-    """Roles that several columns fit equally well."""
-    names: Sequence[str]
-    """All columns of the file, also those that were not read."""
-    as_written: bool
-    """Whether missing cells of text files are still text (`MISSING_TEXT`)."""
+    columns: dict[str, str]  # role to column name
+    ties: dict[str, list[str]]  # roles that several columns fit equally well
+    names: Sequence[str]  # all columns of the file, also those that were not read
+    as_written: bool  # whether missing cells of text files are still text (`MISSING_TEXT`)
 
     @property
     def found(self) -> str:
@@ -106,10 +100,7 @@ class Table:
         return cells
 
     def are_empty(self) -> NDArray[np.bool_]:
-        """Mark the rows in which every cell is empty or missing, shape (R,).
-
-        Spreadsheets write such rows below and inside a table, and do not show them.
-        """
+        """Mark the rows in which every cell is empty, as spreadsheets write them; shape (R,)."""
         empty = np.ones(len(self.frame), np.bool_)
         for number in range(self.frame.shape[1]):
             if not empty.any():
@@ -129,11 +120,10 @@ def read_table(
     limit: int | None = None,
     as_written: bool = False,
 ) -> Table:
-    """Read a whole table and find the roles of its columns.
+    """Read a whole table and find the roles of its columns, except those that the user chose.
 
-    `columns` has those that the user chose, by role; `limit` is of rows. With `as_written`, cells
-    stay as in the file: text stays text (an id such as ``007``, or ``NA``), and Parquet keeps its
-    types. Otherwise pandas chooses the types, except that sequences are text.
+    With `as_written`, cells stay as in the file: text stays text (an id such as ``007``, or
+    ``NA``), and Parquet keeps its types. Otherwise pandas chooses types for all but sequences.
     """
     given = columns or {}
     read = read_table_chunks(table, columns=given, limit=limit, rows=None, as_written=as_written)
@@ -154,10 +144,9 @@ def read_table_chunks(
     as_written: bool = False,
     only_sequences: bool = False,
 ) -> Iterator[Table]:
-    """Read a table in chunks of rows, so that it may be larger than memory; see `read_table`.
+    """Read a table in chunks of at most `rows` rows, or one per file; see `read_table`.
 
-    A chunk has at most `rows` rows; None: one chunk per file. With `only_sequences`, the other
-    columns of Parquet are not read.
+    With `only_sequences`, the other columns of Parquet are not read.
     """
     given = columns or {}
     if isinstance(table, pd.DataFrame):
@@ -194,14 +183,11 @@ def read_table_chunks(
 class ReadOptions:
     """What to read of a file, and how."""
 
-    rows: int | None
-    """Most rows per frame; None: one frame per file."""
-    limit: int | None
-    """Rows to read from the top; None: all. A reader may return more."""
+    rows: int | None  # most rows per frame; None: one frame per file
+    limit: int | None  # rows to read from the top; None: all. A reader may return more
     as_written: bool
     """Keep cells as in the file: text stays text, ``NA`` too, and Parquet keeps its types."""
-    only_sequences: bool
-    """Other columns may be left out."""
+    only_sequences: bool  # other columns may be left out
     sequence_columns: Callable[[Sequence[str]], list[str]]
     """Picks from all column names those that hold sequences, which are read as text."""
 
@@ -209,8 +195,7 @@ class ReadOptions:
 class Chunk(NamedTuple):
     """Some rows of a file."""
 
-    names: list[str]
-    """All columns of the file; the frame may lack some."""
+    names: list[str]  # all columns of the file; the frame may lack some
     frame: pd.DataFrame
     first_row: int = 1
     """Number of the first row of the file; 2 where a spreadsheet shows the header as row 1."""
@@ -238,10 +223,7 @@ _MORE_FIELDS = (
 
 
 def read_file_chunks(path: Path, options: ReadOptions) -> Iterator[Chunk]:
-    """Read a file, or a folder of Parquet files in the order of their names.
-
-    Files and folders whose names begin with ``_`` or ``.`` belong to other tools and are skipped.
-    """
+    """Read a file, or a folder of Parquet files in the order of their names."""
     if not path.exists():
         kind = path.suffix or "readable"
         msg = f"{path}: does not exist; expected a {kind} table. Check the path."
@@ -372,11 +354,8 @@ def _read_separated(
 
 
 def _header_names(file: IO[Any], separator: str) -> list[str]:
-    """Return the names in the header; refuse a first row that has more fields.
-
-    pandas would take its first fields for an index, so that all columns shift. Later rows with more
-    fields are an error of pandas.
-    """
+    """Return the names in the header; refuse a first row that has more fields."""
+    # pandas would take its first fields for an index, so that all columns shift
     file.seek(0)
     top: dict[str, Any] = {"header": None, "dtype": str, "keep_default_na": False}
     try:
@@ -411,8 +390,7 @@ def _read_excel(file: IO[bytes], options: ReadOptions) -> Iterator[Chunk]:
 def _read_sheet(file: IO[bytes]) -> tuple[list[list[str]], int]:
     """Return the rows from the header to the last one with a value, and the number of the second.
 
-    What would be lost by reading a workbook as one plain table is refused: further sheets with
-    values, merged cells, and values without a name.
+    Refuses what one plain table cannot hold: more sheets, merged cells, columns without a name.
     """
     if not zipfile.is_zipfile(file):
         msg = "it is incomplete, has a password, or is not an .xlsx file; save it again as .xlsx"
@@ -474,11 +452,7 @@ _NAME = re.compile(
 
 
 def _parse_fasta(lines: Iterable[str]) -> pd.DataFrame:
-    """Read FASTA: columns ``id`` and ``sequence``, or ``heavy``, ``light``, ``antigen``.
-
-    `ValueError` is raised for a record that is empty or occurs twice, and for a file in which some
-    names have a role and others have none.
-    """
+    """Read FASTA: columns ``id`` and ``sequence``, or ``heavy``, ``light``, ``antigen``."""
     records: list[tuple[str, list[str]]] = []
     for line in map(str.strip, lines):
         if line.startswith(">"):
@@ -516,8 +490,7 @@ def _join_chains(rearrangements: pd.DataFrame) -> pd.DataFrame:
     """Join the rows of an AIRR file to antibodies: ``heavy``, ``light``, and the cell's columns.
 
     Rows with the same ``cell_id`` are one antibody; a row without one is an antibody of its own.
-    Columns that differ between the chains of a cell are left out. `ValueError` is raised for a row
-    without amino acids or of another locus than IGH, IGK or IGL, and for two chains of one kind.
+    Columns that differ between the chains of a cell are left out.
     """
     # cells that were read as written may hold the texts of missing values
     known = rearrangements.mask(rearrangements.isin(MISSING_TEXT))
@@ -580,5 +553,4 @@ FORMATS: dict[str, Callable[[IO[bytes], ReadOptions], Iterator[Chunk]]] = {
     ".fa": _read_fasta,
 }
 """Readers by the suffix of the file's name, less ``.gz``: each yields rows from top to bottom."""
-_SEEKING = (".parquet", ".xlsx")
-"""Formats whose readers need random access."""
+_SEEKING = (".parquet", ".xlsx")  # formats whose readers need random access

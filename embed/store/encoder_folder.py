@@ -28,8 +28,7 @@ from abag.embed.store.store_files import ADAPTER_FOLDER, read_adapter_files
 from abag.embed.store.writer import COMMIT_ROWS, ShardWriter
 
 S = TypeVar("S", bound=np.generic)
-FileVersion = tuple[int, int]
-"""Size in bytes and time of the last change in nanoseconds."""
+FileVersion = tuple[int, int]  # size in bytes and time of the last change in nanoseconds
 
 
 class UnknownPooling(AbagError):
@@ -57,12 +56,9 @@ class EncoderFolder:
     """The vectors that one encoder computed for one kind of sequence.
 
     Other processes may add shards at any time; each call looks for new ones. A damaged shard is
-    reported once, left in place and skipped; the next run encodes its sequences again. An object
-    serves one thread at a time, and holds no open file. Methods that read raise StoreUnreachable if
-    the file system fails.
-
-    `info` is the content of encoder.json. A folder that `is_new` need not exist, and counts as
-    empty.
+    reported once, left in place and skipped; the next run encodes its sequences again. Methods that
+    read raise StoreUnreachable if the file system fails. `info` is the content of encoder.json; a
+    folder that `is_new` counts as empty.
     """
 
     def __init__(self, path: Path, info: Mapping[str, Any], *, is_new: bool = False) -> None:
@@ -123,8 +119,7 @@ class EncoderFolder:
     def missing(self, keys: NDArray[np.uint8], *, verify: bool = False) -> NDArray[np.bool_]:
         """Find out which sequences, keys of shape (N, 16), have no vector; shape (N,).
 
-        If `verify`, first check every byte of the shards that hold the keys; damaged rows count as
-        missing.
+        If `verify`, check every byte of the shards that hold the keys: damaged rows are missing.
         """
         while True:
             shards = self.shards()
@@ -140,10 +135,7 @@ class EncoderFolder:
         return self.read_array(keys, pooling, np.float32)
 
     def read_array(self, keys: NDArray[np.uint8], name: str, dtype: type[S]) -> NDArray[S]:
-        """Read a pooling, a flag such as ``has_light``, or ``length``, as another dtype.
-
-        A shard that proves damaged is skipped, and its rows are read from others that hold them.
-        """
+        """Read a pooling, a flag such as ``has_light``, or ``length``, as another dtype."""
         shards = self.shards()
         while True:
             number, row = self._index.find(keys)
@@ -162,6 +154,7 @@ class EncoderFolder:
                 for i, places in parts
             ]):  # fmt: skip
                 return out
+            # one proved damaged: its rows may be in others
             shards = self.shards()
 
     def check(self) -> None:
@@ -187,8 +180,8 @@ class EncoderFolder:
     ) -> ShardWriter:
         """Start adding vectors; `attrs`, how they are made, are written into each shard.
 
-        Added vectors are committed after `commit_seconds`, or when there are `commit_rows`, those
-        of a shard. A store that fails in the end is retried for `retry_seconds`.
+        They are committed after `commit_seconds`, or when there are `commit_rows`. A store that
+        fails in the end is retried for `retry_seconds`.
         """
         if not os.access(self.path, os.W_OK):  # found out before anything is encoded
             msg = f"{self.path}: cannot be written to; expected a writable store. Change that."

@@ -66,20 +66,16 @@ class _Side(NamedTuple):
 
     folder: EncoderFolder
     pooling: str
-    keys: NDArray[np.uint8]
-    """Shape (N, 16)."""
+    keys: NDArray[np.uint8]  # shape (N, 16)
 
 
 class _Exported(NamedTuple):
     """What a file is to hold."""
 
-    frame: pd.DataFrame
-    """N rows: the table's columns, if any, then keys and lengths."""
-    names: list[str]
-    """Names of the D numbers."""
+    frame: pd.DataFrame  # N rows: the table's columns, if any, then keys and lengths
+    names: list[str]  # names of the D numbers
     vectors_ND: NDArray[Any]
-    about: dict[str, dict[str, str]]
-    """Encoder, fingerprint and pooling by kind."""
+    about: dict[str, dict[str, str]]  # encoder, fingerprint and pooling by kind
 
 
 def vector_names(kind: Kind, pooling: str, width: int) -> list[str]:
@@ -218,7 +214,8 @@ def _read_vectors(
     formats = {shard.number_format for side in sides for shard in side.folder.shards()}
     half = options.dtype == "stored" and formats == {"float16"}
     frame = pd.DataFrame(index=pd.RangeIndex(len(sides[0].keys)))
-    names, vectors, about = [], [], {}
+    names, vectors = [], []
+    about: dict[str, dict[str, str]] = {}
     for folder, pooling, keys in sides:
         frame[f"{folder.kind}_key"] = pd.Series(hex_keys(keys), dtype=object)
         frame[f"{folder.kind}_length"] = folder.read_array(keys, "length", np.int32)

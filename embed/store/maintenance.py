@@ -26,8 +26,7 @@ _OWN_ATTRS = frozenset(("kind", "encoder", "fingerprint"))
 def info(store: Store) -> dict[str, Any]:
     """Return what ``abag store info --json`` prints: the content of a store.
 
-    `waiting` counts sequences in the local spools for the store. For each encoder, `poolings` are
-    their widths, and `values` and `attrs` count rows per number format and value of an attribute.
+    `waiting` counts sequences in local spools; `values` and `attrs` count rows by their value.
     """
     encoders = [_encoder_info(folder) for folder in store.folders()]
     return {
@@ -62,7 +61,6 @@ def _encoder_info(folder: EncoderFolder) -> dict[str, Any]:
 
 
 def _rows_by(shards: Sequence[Shard], values: Sequence[object]) -> dict[str, int]:
-    """Count rows per value; there is one value per shard."""
     rows: Counter[str] = Counter()
     for shard, value in zip(shards, values, strict=True):
         rows[str(value)] += shard.rows
@@ -121,9 +119,8 @@ def verify(store: Store) -> list[tuple[Path, str]]:
 def merge(sources: Sequence[Path | str], out: Path | str) -> dict[str, Any]:
     """Copy the shards of several stores into one, which is created if it is new.
 
-    Merging again copies only what is new. The sources are not changed. Returns what ``abag store
-    merge --json`` prints: shards `copied` and `present` before, `rows` of the result, `duplicates`
-    among them, and `damaged` shards that were left out.
+    Returns what ``abag store merge --json`` prints: shards `copied` and `present` before, `rows` of
+    the result, `duplicates` among them, and `damaged` shards that were left out.
     """
     stores = [open_store(source) for source in sources]
     if any(store.path.resolve() == Path(out).resolve() for store in stores):

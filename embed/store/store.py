@@ -140,16 +140,7 @@ class Store:
         """Return the folder of an encoder; create it if it is new.
 
         `info` is the content of encoder.json: at least ``name`` and ``fingerprint`` (32 hexadecimal
-        digits).
-
-        Raises
-        ------
-        StoreMismatch
-            If the folder belongs to another encoder.
-        DamagedShard
-            If `info` is not valid.
-        UnsafeFile
-            If the folder is a link.
+        digits). `StoreMismatch` if the folder belongs to another encoder.
         """
         path, known, _ = self._folder_of(kind, info)
         for attempt in attempts(path):
@@ -162,14 +153,11 @@ class Store:
         return self._folders.setdefault(path.name, EncoderFolder(path, known))
 
     def find_folder(self, kind: Kind, info: Mapping[str, object]) -> EncoderFolder:
-        """Return the folder of an encoder as :meth:`create_folder`, but write nothing to the disk.
-
-        Raises
-        ------
-        StoreMismatch, DamagedShard, UnsafeFile
-        """
+        """Return the folder of an encoder as :meth:`create_folder`, but write nothing."""
         path, known, exists = self._folder_of(kind, info)
-        return self.create_folder(kind, info) if exists else EncoderFolder(path, known, is_new=True)
+        if exists:
+            return self.create_folder(kind, info)
+        return EncoderFolder(path, known, is_new=True)
 
     def _folder_of(
         self, kind: Kind, info: Mapping[str, object]
@@ -329,10 +317,7 @@ def _chains(kind: Kind, sequence: str | Chains) -> Chains:
 def folder_with(
     store: Store, table: SequenceTable, kind: Kind, encoder: str | None
 ) -> EncoderFolder:
-    """Find the folder that holds a vector of every sequence of a table.
-
-    Without `encoder`, the only encoder of this kind in the store is used.
-    """
+    """Find the folder of an encoder, or of the only one, that holds every sequence of a table."""
     sequences = table.sequences[kind]
     folder = store.folder(kind, encoder)
     missing = int(folder.missing(sequences.keys).sum())

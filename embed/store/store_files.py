@@ -18,8 +18,7 @@ from abag.embed.store.shard import DamagedShard, open_file
 STORE_FILE = "abag-store.json"
 ENCODER_FILE = "encoder.json"
 SPEED_FILE = "speed.json"
-LARGEST = 1e15
-"""Numbers from here on are no counts or times."""
+LARGEST = 1e15  # numbers from here on are no counts or times
 ADAPTER_FOLDER = "adapter"
 ADAPTER_FILE = "adapter.json"
 ROWS_FILE = "splits.parquet"

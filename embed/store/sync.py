@@ -34,8 +34,7 @@ from abag.embed.store.store_files import (
     read_json,
 )
 
-DOWNLOAD_FILES = 32
-"""Shards that an interrupted pull downloads again at most."""
+DOWNLOAD_FILES = 32  # shards that an interrupted pull downloads again at most
 _SHARD_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,120}\.h5"
 _RECORDS = "|".join(map(re.escape, (ENCODER_FILE, *ADAPTER_PATHS)))
 # files beside the folders may have any name; they are not read
@@ -66,16 +65,20 @@ def push(store: Path | str, address: str, *, private: bool = False) -> dict[str,
         for name in theirs.keys() & folders.keys():
             refuse_mismatch(folders[name], theirs[name])
         missing = {path: content for path, content in contents.items() if path not in sizes}
+        sent = [path for name, path in shards.items() if name in missing]
+        sent_bytes = sum(path.stat().st_size for path in sent)
         if missing:
-            say(_announce(to, missing))
+            records = [name for name in missing if name not in shards]
+            size = f"{len(sent)} shards ({sent_bytes:,} bytes)"
+            say(f"{to}: sending {', '.join([*records, size])}")
             commit = hub.commit(missing, message=f"Add {len(missing)} files with abag")
         found = [*(f.damaged for f in folders.values()), source.damaged]
         return {
             "address": to.at(commit),
             "page": hub.page,
-            "pushed": len(shards.keys() & missing.keys()),
-            "present": len(shards.keys() - missing.keys()),
-            "bytes": sum(path.stat().st_size for name, path in shards.items() if name in missing),
+            "pushed": len(sent),
+            "present": len(shards) - len(sent),
+            "bytes": sent_bytes,
             "damaged": [what for damaged in found for _, what in damaged],
         }
 
@@ -91,16 +94,6 @@ def _public_records(folders: Mapping[str, EncoderFolder]) -> dict[str, bytes]:
         adapter = public_adapter_files(folder.path, folder.adapter_files())
         records |= {f"{name}/{inner}": content for inner, content in adapter.items()}
     return records
-
-
-def _announce(address: HubAddress, missing: Mapping[str, Path | bytes]) -> str:
-    """Say exactly what is about to be sent."""
-    parts = [f"{p} ({len(c):,} bytes)" for p, c in missing.items() if isinstance(c, bytes)]
-    shards = [(p.partition("/")[0], c) for p, c in missing.items() if isinstance(c, Path)]
-    for folder in dict.fromkeys(name for name, _ in shards):
-        sizes = [path.stat().st_size for name, path in shards if name == folder]
-        parts.append(f"{len(sizes)} shards of {folder} ({sum(sizes):,} bytes)")
-    return f"{address}: sending {', '.join(parts)}"
 
 
 def pull(address: str, store: Path | str) -> dict[str, Any]:
@@ -123,8 +116,8 @@ def pull(address: str, store: Path | str) -> dict[str, Any]:
         if source.commit is None:
             say(f"{source}: commit {commit}; to pull exactly this again, add @{commit}.")
         ours = [target.find_folder(one.kind, one.info) for one in theirs.values()]
-        for mine, other in zip(ours, theirs.values(), strict=True):
-            refuse_mismatch(other, mine)
+        for pair in zip(theirs.values(), ours, strict=True):
+            refuse_mismatch(*pair)
         present = _sound_shards(ours)  # damaged ones are replaced
         shards = {p: n for p, n in sizes.items() if "/" in p and p.endswith(".h5")}
         lacks = [path for path in shards if path not in present]
@@ -165,10 +158,9 @@ def _sound_shards(folders: Iterable[EncoderFolder]) -> dict[str, Path]:
 def _read_store(
     hub: Repository, into: Path, records: Container[str]
 ) -> tuple[str, dict[str, int], dict[str, EncoderFolder]]:
-    """List the store in a repository, and download `records` of its encoder folders.
+    """Return the newest commit of a repository, its files, and its encoder folders by name.
 
-    Returns the newest commit, the bytes of its files by path, and its encoder folders by name,
-    without shards. Names and sizes that the format does not allow are refused.
+    Of the folders, `records` are downloaded. Names that the format does not allow are refused.
     """
     commit = hub.head()
     where, sizes = hub.address.at(commit), hub.files(commit)
@@ -196,15 +188,10 @@ viewer: false
 
 # Vectors of protein sequences
 
-Vectors of antibodies and antigens from protein language models, stored by abag: one folder per
-encoder, described by its `{ENCODER_FILE}`. To add them to a store, or to make one:
-
-```sh
-abag store pull {address} --store store
-```
+Vectors of antibodies and antigens from protein language models: one folder per encoder. To add
+them to a store, or to make one: `abag store pull {address} --store store`
 
 The sequences themselves are not here. Vectors are found by a digest of the sequence, so that
-everybody can find out whether a sequence that they know is among them.
-
-The terms of the language models and of the source of the sequences apply.
+everybody can find out whether a sequence that they know is among them. The terms of the language
+models and of the source of the sequences apply.
 """.encode()

@@ -11,7 +11,6 @@ import hashlib
 import os
 import threading
 import time
-from collections import deque
 from collections.abc import Mapping
 from contextvars import copy_context
 from pathlib import Path
@@ -63,7 +62,7 @@ class ShardWriter:
         self._folder, self._info, self._attrs = folder, info, dict(attrs)
         self._commit_seconds, self._commit_rows = commit_seconds, commit_rows
         self._retry_seconds = retry_seconds
-        self._added: deque[tuple[float, NamedArrays]] = deque()
+        self._added: list[tuple[float, NamedArrays]] = []
         self._added_rows = self._received = 0
         self._spooled: dict[Path, int] = {}  # rows of this writer's shards in the spool
         self._closing = False
@@ -221,20 +220,16 @@ class ShardWriter:
         return None
 
     def _cut(self) -> NamedArrays:
-        """Take the rows of one shard from what was added."""
-        taken: list[NamedArrays] = []
-        rows = 0
-        while self._added and rows < self._commit_rows:
-            since, arrays = self._added.popleft()
-            space = self._commit_rows - rows
-            if len(arrays["key"]) > space:
-                self._added.appendleft((since, {n: a[space:] for n, a in arrays.items()}))
-                arrays = {n: a[:space] for n, a in arrays.items()}
-            taken.append(arrays)
-            rows += len(arrays["key"])
-        self._added_rows -= rows
+        """Take the rows of one shard from what was added; the rest stays as old as it is."""
+        since, first = self._added[0]
+        joined = {name: np.concatenate([a[name] for _, a in self._added]) for name in first}
+        self._added.clear()
+        rest = {name: array[self._commit_rows :] for name, array in joined.items()}
+        self._added_rows = len(rest["key"])
+        if self._added_rows:
+            self._added.append((since, rest))
         self._changed.notify_all()
-        return {name: np.concatenate([a[name] for a in taken]) for name in taken[0]}
+        return {name: array[: self._commit_rows] for name, array in joined.items()}
 
 
 def _as_arrays(

@@ -26,7 +26,7 @@ from abag.core.python_surface import as_html, names_keywords, shorten
 from abag.embed.sequences.chains import KINDS, keys_array
 from abag.embed.sequences.chains import antibody as antibody_chains
 from abag.embed.sequences.chains import antigen as antigen_chains
-from abag.embed.sequences.regions import cut_to_domains
+from abag.embed.sequences.parsing import cut_to_domains
 from abag.embed.store.store import NoSuchEncoder, VectorsMissing, name_encoders, open_store
 from abag.head.models.pair_model import PairVectors
 from abag.head.regimes.regimes import KNOWN, NewSequences, Recogniser

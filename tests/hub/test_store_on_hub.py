@@ -122,7 +122,7 @@ def test_what_is_sent_is_announced_and_holds_no_path_or_note_of_this_machine(hub
     assert json.loads(files[f"{FOLDER}/encoder.json"])["origin"] == "checkpoint"
     assert not [name for name, content in files.items() if str(tmp_path).encode() in content]
     assert [line.split(":")[0] for line in said] == ["hf"]
-    assert f"1 shards of {FOLDER}" in said[0]
+    assert "1 shards (" in said[0]
     assert all(name in said[0] for name in ("README.md", "abag-store.json", "encoder.json"))
 
 
