@@ -28,10 +28,10 @@ from torch.utils.data import DataLoader, TensorDataset
 from abag.core.device import resolve_device
 from abag.head.data.labels import LabelledPairs
 from abag.head.models.config import PRESETS, FitConfig
+from abag.head.models.pair_model import PairVectors
 from abag.head.regimes.splits import Split
-from abag.head.training.step import step_seed
-from abag.head.training.torch_settings import torch_settings
-from abag.head.training.train import FoldInputs, HeadTraining, TrainingInputs, train
+from abag.head.training.stack import step_seed
+from abag.head.training.train import HeadTraining, TrainingInputs, torch_settings, train
 
 
 @dataclass(frozen=True)
@@ -96,9 +96,9 @@ def make_task(inputs, config: FitConfig, device: torch.device, folder: Path) -> 
     pairs, antibody_ND, antigen_ME = inputs
     return TrainingInputs(
         pairs=pairs,
-        antibody_ND=antibody_ND,
-        antigen_ME=antigen_ME,
-        folds=[FoldInputs(random_split(len(pairs)), "bench", pairs)],
+        vectors=PairVectors(antibody_ND, antigen_ME, pairs.antibody, pairs.antigen),
+        splits=[random_split(len(pairs))],
+        labelled=[pairs],
         config=config,
         device=device,
         folder=folder,
@@ -226,9 +226,9 @@ def whole_fit(inputs, size: Size, device: torch.device, **options) -> dict[str, 
         "batch": filled.batch_size * filled.accumulate,
         "epochs": size.epochs,
         "pairs": size.pairs,
-        "steps": done.progress.step,
+        "steps": done.steps,
         "seconds": round(seconds, 2),
-        "of it training": round(done.progress.seconds, 2),
+        "of it training": round(done.seconds, 2),
     }
 
 

@@ -32,9 +32,8 @@ from abag.head.search.search import (
     inner_folds,
     score_batch,
 )
-from abag.head.training.step import step_seed
-from abag.head.training.torch_settings import torch_settings
-from abag.head.training.train import HeadTraining, train
+from abag.head.training.stack import step_seed
+from abag.head.training.train import HeadTraining, torch_settings, train
 
 
 @dataclass(frozen=True)
@@ -108,8 +107,8 @@ def time_fit(inputs, size: Size, device: torch.device, **options) -> dict[str, o
         [done] = train(make_task(inputs, config, device, Path(folder)))
         return {
             "seconds": time.perf_counter() - begun,
-            "of it training": done.progress.seconds,
-            "steps": done.progress.step,
+            "of it training": done.seconds,
+            "steps": done.steps,
         }
 
 

@@ -54,7 +54,7 @@ STAGES = {
 """By command: the name of a stage and the function that it is, named where it is called."""
 AFTER = {
     "split": {
-        "prepare the step": "abag.head.training.step:TrainingStep.__init__",
+        "prepare the step": "abag.head.training.stack:TrainingStep.__init__",
         "training": "abag.head.training.train:train",
         "baselines": "abag.head.fit:predict_baselines",
         "models in closed form": "abag.head.fit:fit_closed_forms",

@@ -29,10 +29,11 @@ from abag.embed.store.store import open_store
 from abag.head.data.demo import demo_table
 from abag.head.data.labels import label_pairs
 from abag.head.data.options import SplitOptions
+from abag.head.data.vectors import Standardizer
 from abag.head.evaluation import metrics
 from abag.head.evaluation.metrics import spearman
-from abag.head.models.baselines import group_mean, inner_folds, standardised
-from abag.head.models.ridge import FeatureBlock, fit_ridges
+from abag.head.models.baselines import group_mean, inner_folds
+from abag.head.models.ridge import FeatureBlock, fit_ridge
 from abag.head.regimes.folds import make_splits
 from abag.head.regimes.splits import TEST, TRAIN
 
@@ -99,12 +100,12 @@ class Bench:
         rows = np.flatnonzero((split.part == TRAIN) & (pairs.censored == 0))
         tables = self.antibody_ND if antibody_ND is None else antibody_ND, self.antigen_ND
         blocks = [
-            FeatureBlock(standardised(table, index[rows]), index)
+            FeatureBlock(Standardizer.of(table, index[rows]).apply(table), index)
             for table, index in zip(tables, (pairs.antibody, pairs.antigen), strict=True)
         ]
-        (fit,) = fit_ridges(blocks, pkd, rows, inner_folds(split.group[rows]), [(0, 1)])
+        fit = fit_ridge(blocks, pkd, rows, inner_folds(split.group[rows]))
         joined = np.hstack([block.table_ND[block.index] for block in blocks])
-        return fit.intercept + joined @ fit.weight_D
+        return fit.intercept + joined @ np.concatenate(fit.weights)
 
     def mean(self, split, group=None):
         """Predict the training mean, or that of each pair's group."""

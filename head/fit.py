@@ -31,7 +31,7 @@ from abag.core.options import BadOption
 from abag.head.data.labels import NothingToLearn
 from abag.head.models.baselines import (
     BaselineInputs,
-    ResidueFeatures,
+    count_mutations,
     inner_folds,
     predict_baselines,
 )
@@ -138,7 +138,7 @@ def _fit(
         return finished
     inputs, regimes = split_inputs(inputs, config)
     trainings = Trainings(run / "checkpoints", inputs, config, choose_device(config), verbose)
-    from abag.head.training.torch_settings import torch_settings  # torch: not before all is checked
+    from abag.head.training.train import torch_settings  # torch: not before all is checked
 
     with only_writer(run):
         if finished_summary(run, record) is not None:
@@ -168,7 +168,7 @@ def fit_predictor(
     inputs: RunInputs, config: FitConfig, folder: Path, predictor: Path
 ) -> list[RegimeScore]:
     """Fit and write a predictor without a run; return the scores of its regimes."""
-    from abag.head.training.torch_settings import torch_settings
+    from abag.head.training.train import torch_settings
 
     inputs, regimes = split_inputs(inputs, config)
     trainings = Trainings(folder / "checkpoints", inputs, config, choose_device(config))
@@ -185,10 +185,10 @@ def choose_device(config: FitConfig) -> torch.device:
     from abag.core.device import resolve_device
 
     device = resolve_device(config.device)
-    if config.compile == "graph" and device.type == "cpu":
+    if config.compile in ("graph", "full") and device.type == "cpu":
         msg = (
-            "--compile graph: CUDA graphs need a CUDA device, but this run uses the CPU. "
-            "Use --compile auto."
+            f"--compile {config.compile}: CUDA graphs need a CUDA device, but this run uses the "
+            "CPU. Use --compile auto."
         )
         raise BadOption(msg)
     return device
@@ -217,20 +217,20 @@ def fit_folds(
     title: str = "fit: folds",
 ) -> list[FittedParts]:
     """Fit the parts of every split, and the baselines that they are compared with."""
-    from abag.head.training.torch_settings import matrix_threads
+    from abag.head.training.train import matrix_threads
 
     config, pairs, device = trainings.config, trainings.inputs.pairs, trainings.device
     rows = [training_rows(trainings, split) for split in splits]
     n_training = max(len(one.rows) for one in rows)
     trained: dict[int, TrainedHeads] = {}
     fitted: dict[int, FittedParts] = {}
-    residues = ResidueFeatures(pairs.table)
+    mutations = count_mutations(pairs) if with_baselines else None
 
     def fit_and_predict(i: int) -> None:
         with matrix_threads(n_training):
             fitted[i] = fit_closed_forms(rows[i], config, compared=with_baselines)
             if with_baselines:
-                inputs = BaselineInputs(rows[i], splits[i], residues)
+                inputs = BaselineInputs(rows[i], splits[i], mutations)
                 fitted[i].predicted |= predict_baselines(inputs)
 
     tasks = _network_tasks(trainings, splits, rows, trained)
@@ -239,7 +239,7 @@ def fit_folds(
     threads = count_threads(len(tasks), n_training, count_cores()) if device.type == "cpu" else 1
     run_tasks(tasks, threads, title)
     for i, heads in trained.items():
-        add_networks(fitted[i], heads, config)
+        add_networks(fitted[i], heads)
     for note, folds in Counter(n for i in range(len(splits)) for n in fitted[i].notes).items():
         detail(f"{counted(folds, 'fold')}: {note}")
     return [fitted[i] for i in range(len(splits))]
@@ -277,12 +277,11 @@ def _network_tasks(
     if trainings.config.network is None:
         return []
     from abag.head.training.stack import folds_per_stack, group_folds
-    from abag.head.training.train import FoldInputs, TrainingInputs, train
+    from abag.head.training.train import TrainingInputs, train
 
     config, on_cpu = trainings.config, trainings.device.type == "cpu"
     antibody_ND, antigen_ME = (vectors.x_ND for vectors in trainings.inputs.vectors.values())
     groups = group_folds(splits, config, folds_per_stack(config, (antibody_ND, antigen_ME), on_cpu))
-    names = [f"{split.name.replace('_', ' ')} {split.fold}" for split in splits]
 
     def train_group(group: Sequence[int]) -> None:
         # On another device stacks have other sizes, and begin again in other folders.
@@ -290,10 +289,9 @@ def _network_tasks(
         found = train(
             TrainingInputs(
                 pairs=trainings.inputs.pairs,
-                antibody_ND=antibody_ND,
-                antigen_ME=antigen_ME,
-                views=rows[0].vectors.views,
-                folds=[FoldInputs(splits[i], names[i], rows[i].pairs) for i in group],
+                vectors=rows[0].vectors,
+                splits=[splits[i] for i in group],
+                labelled=[rows[i].pairs for i in group],
                 config=config,
                 device=trainings.device,
                 folder=trainings.folder / own,
@@ -322,7 +320,7 @@ def fit_all(
 ) -> FittedParts:
     """Fit the parts to all pairs; networks take as many epochs as the best of the folds did."""
     trained = [one.trained for one in fitted if one.trained is not None]
-    epochs = [-(-t.progress.best_step[0] * t.epochs // t.progress.step) for t in trained]
+    epochs = [-(-t.best_step[0] * t.epochs // t.steps) for t in trained]
     config = trainings.config
     if epochs:
         config = replace(config, epochs=max(1, round(float(np.median(epochs)))))
@@ -360,7 +358,7 @@ def run_tasks(tasks: Sequence[Callable[[], None]], threads: int, title: str = "f
     With one thread they run in this one, in their order. With several, each has one core. Raises
     `Stopped` after a signal whose handler did not raise an exception.
     """
-    from abag.head.training.loop import NO_SIGNAL, Stopped, delayed_signals
+    from abag.head.training.train import NO_SIGNAL, Stopped, delayed_signals
 
     # a single training draws its own bar
     alone = {"disable": True} if len(tasks) == 1 else {}

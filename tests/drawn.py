@@ -1,9 +1,36 @@
-"""Stores of vectors that no encoder has computed, to fit heads to."""
+"""Pairs with planted labels, and stores of vectors that no encoder has computed."""
+
+import json
+from types import SimpleNamespace
 
 import numpy as np
+import pandas as pd
 
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.store import open_store
+from abag.head.data.labels import LabelledPairs
+
+RESIDUES = list("ACDEFGHIKLMNPQRSTVWY")
+
+
+def labelled(antibody, antigen, pkd, censored=None):
+    """Return pairs without a table, given the sequences and label of each."""
+    n = len(pkd)
+    return LabelledPairs(
+        antibody=antibody,
+        antigen=antigen,
+        pkd=pkd,
+        censored=np.zeros(n, np.int8) if censored is None else censored,
+        row=np.arange(n),
+        table=SimpleNamespace(source="drawn", row_numbers=np.arange(n) + 1),
+        measurements=np.ones(n, np.int64),
+        noise=None,
+    )
+
+
+def lines_of(run):
+    """Return the lines of the log of a run."""
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
 
 
 def write_vectors(store, kind, keys, x_ND, *, fingerprint="ab" * 16):
@@ -24,3 +51,31 @@ def add_vectors(path, frame, *, fingerprint="ab" * 16, shift=0.0):
         keys = unique.keys[store.find_folder(kind, info).missing(unique.keys)]
         x_ND = keys[:, :6].astype(np.float32) / 64 + shift
         write_vectors(store, kind, keys, x_ND, fingerprint=fingerprint)
+
+
+def planted_table(n_antibodies=30, n_antigens=4, seed=0, noise=0.0):
+    """Make pairs whose pKd is the sum of one number per sequence."""
+    rng = np.random.default_rng(seed)
+    heavy = ["".join(rng.choice(RESIDUES, 15)) for _ in range(n_antibodies)]
+    antigen = ["".join(rng.choice(RESIDUES, 15)) for _ in range(n_antigens)]
+    side, other = rng.normal(size=n_antibodies), rng.normal(size=n_antigens)
+    rows = [
+        {"heavy": h, "antigen": g, "pKd": 8 + side[i] + other[j] + noise * rng.normal()}
+        for i, h in enumerate(heavy)
+        for j, g in enumerate(antigen)
+    ]
+    part = rng.permutation(np.resize(["train"] * 8 + ["validation", "test"], len(rows)))
+    return pd.DataFrame(rows).assign(part=part)
+
+
+def fill_store(path, frame, *, fingerprint="ab" * 16, drop=0):
+    """Store vectors with the number of each sequence in their first column."""
+    table = read_pairs(frame)
+    store = open_store(path, create=True)
+    for kind, unique in (("antibody", table.antibodies), ("antigen", table.antigens)):
+        planted = pd.Series(frame["pKd"].to_numpy()).groupby(unique.of_row).mean().to_numpy()
+        x_ND = np.random.default_rng(0).normal(size=(len(unique.keys), 6)).astype(np.float32)
+        x_ND[:, 0] = planted
+        keep = slice(0, len(x_ND) - drop)
+        write_vectors(store, kind, unique.keys[keep], x_ND[keep], fingerprint=fingerprint)
+    return path

@@ -1,6 +1,6 @@
 """Training that ends as if its process was killed."""
 
-from abag.head.training.step import TrainingStep
+from abag.head.training.stack import TrainingStep
 
 
 def stop_after(monkeypatch, steps):

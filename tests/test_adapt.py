@@ -35,7 +35,7 @@ from abag.head.models.config import RunMismatch
 from abag.head.regimes.folds import make_splits
 from abag.head.regimes.splits import TRAIN, EmptyPart, split_frame
 from abag.head.training.checkpoint import load
-from abag.head.training.step import steps_per_epoch
+from abag.head.training.stack import steps_per_epoch
 
 TINY = {"antibody_encoder": "tiny-igt5", "antigen_encoder": "tiny-esm2"}
 SMALL = {**TINY, "epochs": 2, "batch_size": 8, "device": "cpu", "say": lambda _text: None}

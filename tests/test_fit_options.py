@@ -28,7 +28,7 @@ from abag.head.data.demo import demo_table
 from abag.head.models.baselines import BASELINES
 from abag.head.models.config import PRESETS, FitConfig, is_used
 from abag.head.search.options import CHOSEN_BY_SWEEP
-from abag.head.training.loop import LossNotFinite
+from abag.head.training.train import LossNotFinite
 
 NUMBERS = {
     "limit": [None, None, None, 9, 30],

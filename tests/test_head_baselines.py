@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 
@@ -16,24 +14,22 @@ from threadpoolctl import threadpool_info, threadpool_limits
 from abag.embed.sequences.pairs import read_pairs
 from abag.head.data.labels import label_pairs
 from abag.head.data.options import LabelOptions, SplitOptions
+from abag.head.data.vectors import Standardizer
 from abag.head.evaluation.metrics import score
 from abag.head.evaluation.verdicts import explained, warnings
 from abag.head.models import baselines
-from abag.head.models import residues as residues_module
 from abag.head.models import ridge as module
 from abag.head.models.baselines import (
     BASELINES,
     BaselineInputs,
+    count_mutations,
     group_mean,
     inner_folds,
     predict_baselines,
-    standardised,
 )
-from abag.head.models.composition import count_residues
 from abag.head.models.pair_model import DoesNotApply, PairVectors, TrainingRows
 from abag.head.models.registry import MODELS
-from abag.head.models.residues import OneHot, columns_of
-from abag.head.models.ridge import FeatureBlock, fit_ridges
+from abag.head.models.ridge import FeatureBlock, count_residues, fit_ridge
 from abag.head.regimes.clusters import PairGroups, with_clusters
 from abag.head.regimes.folds import make_splits
 from abag.head.regimes.splits import TEST, TRAIN, VALIDATION, Split
@@ -88,14 +84,14 @@ def planted(seed=0, antibodies=60, antigens=12, rows=300, antigen_effect=1.0, no
     return pairs, antibody_ND, antigen_ND
 
 
-def inputs_of(pairs, split, antibody_ND, antigen_ND, residues=None):
+def inputs_of(pairs, split, antibody_ND, antigen_ND):
     """Return what baselines learn from: the exact pairs of the training part."""
     antibodies, antigens = pairs.table.antibodies.chains, pairs.table.antigens.chains
     tables = (np.asarray(one, np.float32) for one in (antibody_ND, antigen_ND))
     vectors = PairVectors(*tables, pairs.antibody, pairs.antigen, antibodies, antigens)
     rows = np.flatnonzero((split.part == TRAIN) & (pairs.censored == 0))
     training = TrainingRows(pairs, vectors, rows, inner_folds(split.group[rows]))
-    return BaselineInputs(training, split, residues or baselines.ResidueFeatures(pairs.table))
+    return BaselineInputs(training, split, count_mutations(pairs))
 
 
 def predict_compared(inputs):
@@ -109,16 +105,11 @@ def predict_compared(inputs):
     return found
 
 
-def ridge(blocks, pkd, fit_rows, fold, choice=None):
+def ridge(blocks, pkd, fit_rows, fold):
     """Fit a ridge on blocks, and predict every pair."""
-    choice = range(len(blocks)) if choice is None else choice
-    (fit,) = fit_ridges(blocks, pkd, fit_rows, fold, [choice])
-    return predict(blocks, choice, fit)
-
-
-def predict(blocks, choice, fit):
-    rows = np.hstack([blocks[i].table_ND[blocks[i].index] for i in choice])
-    return fit.intercept + rows @ fit.weight_D
+    fit = fit_ridge(blocks, pkd, fit_rows, fold)
+    joined = np.hstack([block.table_ND[block.index] for block in blocks])
+    return fit.intercept + joined @ np.concatenate(fit.weights)
 
 
 @pytest.mark.parametrize("width", [5, 80])
@@ -141,21 +132,6 @@ def test_ridge_equals_the_normal_equations_on_one_row_a_pair(width, monkeypatch)
     np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
-def test_ridges_on_subsets_of_the_blocks_equal_separate_ridges(monkeypatch):
-    monkeypatch.setattr(module, "CHUNK", 7)
-    rng = np.random.default_rng(0)
-    blocks = [
-        FeatureBlock(rng.normal(size=(n, 4)).astype(np.float32), rng.integers(n, size=60))
-        for n in (50, 3, 20)
-    ]
-    pkd, fit_rows, fold = rng.normal(8, 1, 60), np.arange(40), np.arange(40) % 5
-    choices = [(0, 1, 2), (2,), (0, 2)]
-    fits = fit_ridges(blocks, pkd, fit_rows, fold, choices)
-    for choice, fit in zip(choices, fits, strict=True):
-        alone = ridge([blocks[i] for i in choice], pkd, fit_rows, fold)
-        np.testing.assert_allclose(predict(blocks, choice, fit), alone, atol=1e-9)
-
-
 @pytest.mark.gpu
 def test_ridges_on_a_gpu_equal_those_of_the_cpu():
     rng = np.random.default_rng(0)
@@ -163,9 +139,10 @@ def test_ridges_on_a_gpu_equal_those_of_the_cpu():
         FeatureBlock(rng.normal(size=size).astype(np.float32), rng.integers(size[0], size=50))
         for size in [(30, 20), (9, 40)]
     ]
-    inputs = blocks, rng.normal(8, 1, 50), rng.permutation(50)[:40], np.arange(40) % 3, [(0, 1)]
-    [found], [expected] = fit_ridges(*inputs, torch.device("cuda")), fit_ridges(*inputs)
-    np.testing.assert_allclose(found.weight_D, expected.weight_D, atol=1e-9)
+    inputs = blocks, rng.normal(8, 1, 50), rng.permutation(50)[:40], np.arange(40) % 3
+    found, expected = fit_ridge(*inputs, torch.device("cuda")), fit_ridge(*inputs)
+    for one, other in zip(found.weights, expected.weights, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-9)
     np.testing.assert_allclose(found.inner, expected.inner, atol=1e-9)
 
 
@@ -177,13 +154,13 @@ def test_residues_are_counted_like_by_count():
 
 @pytest.mark.parametrize(("limit", "threads"), [(1500, {1}), (0, {2})])
 def test_a_small_ridge_uses_one_thread_and_a_large_one_all(limit, threads, monkeypatch):
-    real, seen = module._best_ridge, set()
+    real, seen = module._solve, set()
 
     def record(*inputs):
         seen.update(x["num_threads"] for x in threadpool_info() if x["user_api"] == "blas")
         return real(*inputs)
 
-    monkeypatch.setattr(module, "_best_ridge", record)
+    monkeypatch.setattr(module, "_solve", record)
     monkeypatch.setattr(module, "PARALLEL_COLUMNS", limit)
     pairs, *vectors = planted()
     with threadpool_limits(2, user_api="blas"):
@@ -357,59 +334,6 @@ def test_nearest_antibodies_are_left_out_of_large_tables(monkeypatch):
     assert every - left == {"nearest_antibody"}
 
 
-def test_columns_that_are_too_many_for_a_ridge_are_not_collected_from_all_antibodies(monkeypatch):
-    rng, read = np.random.default_rng(0), []
-    parent = rng.choice(RESIDUES, 9)
-    trained = []
-    for at in range(50):
-        letters = parent.copy()
-        letters[at % 9] = RESIDUES[at % 20]
-        trained.append(("".join(letters), ""))
-    real = OneHot.of
-
-    def record(chains, reference, *, marks_new):
-        read.append(len(chains))
-        return real(chains, reference, marks_new=marks_new)
-
-    monkeypatch.setattr(OneHot, "of", record)
-    monkeypatch.setattr(residues_module, "ENCODED", 20)
-    of_pair = np.arange(50)
-    reference = residues_module.common_reference(trained, of_pair)
-    expected = real(trained, reference, marks_new=False)
-    assert columns_of(trained, of_pair) == expected
-    monkeypatch.setattr(residues_module, "MAX_PRODUCTS", 50 * expected.width**2 - 1)
-    with pytest.raises(DoesNotApply, match="few enough"):
-        columns_of(trained, of_pair)
-    assert read == [20, 50, 20, 50]
-    monkeypatch.setattr(residues_module, "MAX_PRODUCTS", 1000)
-    with pytest.raises(DoesNotApply, match="few enough"):
-        columns_of(trained, of_pair)
-    assert read[4:] == [20]
-
-
-def test_baselines_of_all_splits_count_mutations_once_in_whichever_thread(monkeypatch):
-    pairs, antibody_ND, antigen_ND = planted()
-    splits = [random_split(pairs.antibody, pairs.antigen, seed) for seed in range(3)]
-    expected = [predict_baselines(inputs_of(pairs, s, antibody_ND, antigen_ND)) for s in splits]
-    real, counted = baselines.distance_to_parent, []
-
-    def record(*inputs):
-        counted.append(threading.current_thread())
-        return real(*inputs)
-
-    monkeypatch.setattr(baselines, "distance_to_parent", record)
-    shared = baselines.ResidueFeatures(pairs.table)
-    inputs = [inputs_of(pairs, split, antibody_ND, antigen_ND, residues=shared) for split in splits]
-    with ThreadPoolExecutor(4) as threads:
-        found = list(threads.map(predict_baselines, inputs))
-    assert len(counted) == 1
-    assert threading.main_thread() not in counted
-    for one, plain in zip(found, expected, strict=True):
-        assert one.keys() == plain.keys()
-        for name, predicted in one.items():
-            np.testing.assert_array_equal(predicted, plain[name])
-
-
 def antibodies_of_different_lengths():
     rng = np.random.default_rng(0)
     heavies = ["".join(rng.choice(RESIDUES, 40 + i)) for i in range(40)]
@@ -424,7 +348,7 @@ def test_nearest_antibody_prefers_labels_with_the_same_antigen():
     split = random_split(pairs.antibody, pairs.antigen, 0)
     found = predict_baselines(inputs_of(pairs, split, antibody_ND, antigen_ND))["nearest_antibody"]
     train = split.rows(TRAIN)
-    z_ND = standardised(antibody_ND, pairs.antibody[train])
+    z_ND = Standardizer.of(antibody_ND, pairs.antibody[train]).apply(antibody_ND)
     seen = np.unique(pairs.antibody[train])
     for row in split.rows(TEST)[:10]:
         own = pairs.antibody[row]

@@ -15,9 +15,8 @@ import abag
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.store import open_store
 from abag.head.models.baselines import inner_folds
-from abag.head.models.pair_model import PairVectors, TrainingRows
+from abag.head.models.pair_model import PairVectors, TrainingRows, expected_labels, fit_sigma
 from abag.head.models.ridge import impute_censored
-from abag.head.models.sigma import expected_labels, fit_sigma
 
 RESIDUES = list("ACDEFGHIKLMNPQRSTVWY")
 LIMIT = 8.0

@@ -9,7 +9,6 @@ from abag.core.messages import reporting
 from abag.head.training import checkpoint
 from abag.head.training.checkpoint import (
     CheckpointDamaged,
-    CheckpointVersion,
     DiskFull,
     load,
     load_newest,
@@ -82,7 +81,7 @@ def test_an_unsupported_schema_is_reported(tmp_path, monkeypatch):
     save_rotating(tmp_path, TENSORS, {"step": 1})
     monkeypatch.undo()
     reads = f"schema '99'; this abag reads {checkpoint.SCHEMA}"
-    with pytest.raises(CheckpointVersion, match=reads):
+    with pytest.raises(CheckpointDamaged, match=reads):
         load_newest(tmp_path)
 
 
@@ -107,12 +106,3 @@ def test_the_header_is_readable_json(tmp_path):
     raw = (tmp_path / "latest").read_bytes()
     header = json.loads(raw[8 : 8 + int.from_bytes(raw[:8], "little")])
     assert json.loads(header["__metadata__"]["state"]) == {"step": 1}
-
-
-def test_tensors_that_share_memory_are_saved_each_as_a_copy(tmp_path):
-    whole = torch.arange(6.0).reshape(2, 3)
-    tensors = {"a": whole, "again": whole, "part": whole[0], "turned": whole.T, "none": whole[:0]}
-    save_rotating(tmp_path, tensors, {"step": 1})
-    found = load(tmp_path / "latest").tensors
-    assert found.keys() == tensors.keys()
-    assert all(torch.equal(found[name], tensor) for name, tensor in tensors.items())

@@ -10,13 +10,12 @@ from hypothesis import strategies as st
 
 from abag.head.data.vectors import Standardizer
 from abag.head.models import gaussian_process as module
-from abag.head.models import kernels
 from abag.head.models import ridge as ridge_module
-from abag.head.models.baselines import inner_folds, standardised
+from abag.head.models.baselines import inner_folds
 from abag.head.models.gaussian_process import GaussianProcess, fit_gaussian_process
 from abag.head.models.pair_model import DoesNotApply, PairVectors, TrainingRows
 from abag.head.models.registry import MODELS
-from abag.head.models.ridge import FeatureBlock, fit_linear, fit_ridges
+from abag.head.models.ridge import FeatureBlock, fit_linear, fit_ridge
 from abag.head.prediction.bundle import parse_record
 
 
@@ -80,7 +79,7 @@ def plain_noise(training, rows, noise=0.05):
 
 def fix_grid(monkeypatch, scale=0.3, product=0.4, noise=0.05):
     for name, value in (("SCALES", scale), ("PRODUCTS", product), ("NOISES", noise)):
-        monkeypatch.setattr(kernels, name, (value,))
+        monkeypatch.setattr(module, name, (value,))
 
 
 def test_a_process_equals_the_plain_formula_on_one_row_a_pair(monkeypatch):
@@ -100,8 +99,8 @@ def test_a_process_equals_the_plain_formula_on_one_row_a_pair(monkeypatch):
 
 def test_the_error_of_a_kernel_is_that_of_fits_without_each_fold():
     training = make_training()
-    solver = module._solvers(training, scale_antibodies=True).whole
-    chosen = kernels.Chosen(kernels.PairKernel(0.3, 0.4, ((1.0,), (1.0,))), 0.05)
+    solver = module._solver(training, True, ())
+    chosen = module.Chosen(module.PairKernel(0.3, 0.4, ((1.0,), (1.0,))), 0.05)
     square = 0.0
     kernel, rows = plain_kernel(training, 0.3, 0.4), training.rows
     for k in range(training.fold.max() + 1):
@@ -125,25 +124,11 @@ def test_all_pairs_as_inducing_points_give_the_exact_fit(monkeypatch):
     np.testing.assert_allclose(inducing.variance(vectors), exact.variance(vectors), atol=0.02)
 
 
-def test_half_of_an_exact_root_is_stored():
-    training = make_training()
-    process = fit_gaussian_process(training, "error").model
-    arrays, pairs = process.arrays(), len(training.rows)
-    assert arrays["root"].shape == (pairs * (pairs + 1) // 2,)
-    np.testing.assert_array_equal(process.root, np.triu(process.root))
-    found = GaussianProcess.load(arrays, process.settings)
-    np.testing.assert_array_equal(found.root, process.root)
-    np.testing.assert_array_equal(
-        found.variance(training.vectors), process.variance(training.vectors)
-    )
-
-
-def test_a_root_that_is_no_triangle_is_refused():
-    training = make_training()
-    process = fit_gaussian_process(training, "error").model
-    short = {**process.arrays(), "root": process.packed_root[:-1]}
-    with pytest.raises(ValueError, match="assign"):
-        GaussianProcess.load(short, process.settings).variance(training.vectors)
+def test_a_root_that_is_not_square_is_refused():
+    process = fit_gaussian_process(make_training(), "error").model
+    short = {**process.arrays(), "root": process.root[:-1]}
+    with pytest.raises(ValueError, match="root has shape"):
+        GaussianProcess.load(short, process.settings)
 
 
 def test_a_large_table_keeps_only_its_inducing_pairs(monkeypatch):
@@ -202,35 +187,34 @@ def test_the_ridge_head_equals_the_ridge_of_standardised_vectors(antibodies, mon
     training = make_training(antibodies=antibodies)
     fit, (x, y, i, j, *_) = fit_linear(training), training.vectors
     blocks = [
-        FeatureBlock(standardised(x, i[training.rows]), i),
-        FeatureBlock(standardised(y, j[training.rows]), j),
+        FeatureBlock(Standardizer.of(x, i[training.rows]).apply(x), i),
+        FeatureBlock(Standardizer.of(y, j[training.rows]).apply(y), j),
     ]
     pkd, rows, fold = training.pairs.pkd, training.rows, training.fold
-    (plain,) = fit_ridges(blocks, pkd, rows, fold, [(0, 1)])
+    plain = fit_ridge(blocks, pkd, rows, fold)
 
     def predict(one):
         joined = np.hstack([block.table_ND[block.index] for block in blocks])
-        return one.intercept + joined @ one.weight_D
+        return one.intercept + joined @ np.concatenate(one.weights)
 
     np.testing.assert_allclose(fit.model.predict(training.vectors), predict(plain), rtol=1e-6)
     # with 3 antibodies a refit spans fewer dimensions, which changes the unit of its strength
     for k in range(training.fold.max() + 1 if antibodies > 3 else 0):
         held, rest = rows[fold == k], rows[fold != k]
-        (refit,) = fit_ridges(blocks, pkd, rest, np.zeros(len(rest), np.int64), [(0, 1)])
+        refit = fit_ridge(blocks, pkd, rest, np.zeros(len(rest), np.int64))
         np.testing.assert_allclose(plain.inner[fold == k], predict(refit)[held], rtol=1e-5)
 
 
 @pytest.mark.parametrize("train", [40, 90])
 def test_heads_that_share_what_they_tried_equal_heads_fitted_alone(monkeypatch, train):
     monkeypatch.setattr(module, "SEARCH_PAIRS", 60)  # all pairs choose the kernel, or only some
-    monkeypatch.setattr(kernels, "SEARCH_PAIRS", 60)
-    tried, factorise = [], kernels.SolvedKernels.factorise
+    tried, factorise = [], module.SolvedKernels.factorise
 
     def counted(solver, chosen):
         tried.append((len(solver), chosen))
         return factorise(solver, chosen)
 
-    monkeypatch.setattr(kernels.SolvedKernels, "factorise", counted)
+    monkeypatch.setattr(module.SolvedKernels, "factorise", counted)
     together = make_training(pairs=120, train=train)
     for criterion in ("error", "evidence"):
         found = fit_gaussian_process(together, criterion)

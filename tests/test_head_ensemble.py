@@ -1,53 +1,41 @@
-import json
 from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
-from drawn import write_vectors
+from drawn import fill_store, labelled, lines_of, planted_table
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from killed_training import stop_after
 
 import abag
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.store import open_store
-from abag.head.data.labels import LabelledPairs
 from abag.head.models.config import FitConfig
-from abag.head.models.layers import stacked_layers
+from abag.head.models.network import MAX_GRADIENT_NORM, AdamW, _Dropout
 from abag.head.models.pair_model import PairVectors
 from abag.head.prediction.predictor import Scorer
 from abag.head.regimes.splits import TEST, TRAIN, VALIDATION, Split
 from abag.head.training import stack as stack_module
 from abag.head.training.stack import (
-    Member,
     PairStandardizer,
     StackedHeads,
     draw_bootstrap_sample,
     make_training_sets,
+    step_seed,
+    uses_bf16,
 )
-from abag.head.training.step import MAX_GRADIENT_NORM, AdamW, step_seed, uses_bf16
 
 QUICK = {
     "head": "mlp", "report": False, "widths": (16, 8), "epochs": 3, "batch_size": 16,
     "device": "cpu", "say": lambda _text: None,
 }  # fmt: skip
-RESIDUES = list("ACDEFGHIKLMNPQRSTVWY")
 
 
 def drawn_pairs(n=90, seed=0):
     rng = np.random.default_rng(seed)
-    return LabelledPairs(
-        antibody=rng.integers(0, 30, n),
-        antigen=rng.integers(0, 5, n),
-        pkd=rng.normal(8, 1, n),
-        censored=rng.choice(np.array([-1, 0, 0, 0, 1], np.int8), n),
-        row=np.arange(n),
-        table=SimpleNamespace(source="drawn", row_numbers=np.arange(n) + 1),
-        measurements=np.ones(n, np.int64),
-        noise=None,
-    )
+    censored = rng.choice(np.array([-1, 0, 0, 0, 1], np.int8), n)
+    return labelled(rng.integers(0, 30, n), rng.integers(0, 5, n), rng.normal(8, 1, n), censored)
 
 
 EVERY = np.arange(90)
@@ -56,19 +44,17 @@ SMALL = {"head": "mlp", "epochs": 10, "batch_size": 16, "widths": (8, 4)}
 
 def make_stack(members, training_sets=(EVERY,), *, on_host=False, **options):
     pairs, rng = drawn_pairs(), np.random.default_rng(1)
-    antibody_ND = rng.standard_normal((30, 6), dtype=np.float32)
-    antigen_ME = rng.standard_normal((5, 4), dtype=np.float32)
+    tables = [rng.standard_normal(shape, dtype=np.float32) for shape in ((30, 6), (5, 4))]
+    vectors = PairVectors(*tables, pairs.antibody, pairs.antigen)
     with pytest.MonkeyPatch.context() as patch:
         if on_host:
             patch.setattr(stack_module, "fit_on_device", lambda *_: False)
         return StackedHeads(
             [pairs],
-            antibody_ND,
-            antigen_ME,
-            [PairStandardizer.of(pairs, EVERY, antibody_ND, antigen_ME)],
+            vectors,
+            [PairStandardizer.of(pairs, EVERY, vectors)],
             training_sets,
-            members,
-            config=FitConfig(**SMALL | options),
+            [FitConfig(**SMALL | options | member) for member in members],
             epoch_pairs=[60] * len(training_sets),
             device=torch.device("cpu"),
         )
@@ -82,7 +68,7 @@ def take_steps(stack, steps):
         if at == 0:
             stack.begin_epoch(epoch)
         stack.training_step.run(step_seed(0, step))
-        losses.append(stack.training_step.loss_S[at].reshape(-1).tolist())
+        losses.append(stack.training_step.loss_SM[at].reshape(-1).tolist())
     return np.array(losses)
 
 
@@ -93,7 +79,7 @@ def drawn_member(seed, **fields):
         "weight_decay": float(rng.choice([0.0, 0.05, 0.5])),
         "dropout": 0.0,
     }
-    return Member(seed=seed, **usual | fields)
+    return {"seed": seed, **usual, **fields}
 
 
 # --- a stack is its members ---------------------------------------------------------------------
@@ -122,14 +108,6 @@ def test_each_member_of_a_stack_trains_like_a_single_head(options, on_host, seed
         assert stack.predict(EVERY)[k] == pytest.approx(alone.predict(EVERY)[0], rel=1e-4, abs=1e-4)
 
 
-def test_initial_weights_equal_those_of_single_heads():
-    members = [drawn_member(seed) for seed in (3, 1, 4)]
-    state = make_stack(members).model.state_dict()
-    for k, member in enumerate(members):
-        for name, tensor in make_stack([member]).model.state_dict().items():
-            assert torch.equal(state[name][k], tensor)
-
-
 def test_each_training_set_can_predict_different_pairs():
     stack = make_stack([drawn_member(seed) for seed in range(6)], [EVERY, EVERY, EVERY])
     rows_GR = np.random.default_rng(0).integers(0, 90, (3, 7))
@@ -138,15 +116,9 @@ def test_each_training_set_can_predict_different_pairs():
         assert own[k] == pytest.approx(stack.predict(rows_GR[k // 2])[k], abs=1e-6)
 
 
-def test_a_diverging_member_does_not_affect_the_others():
-    calm, wild = drawn_member(1), drawn_member(2, lr=10.0)
-    beside = take_steps(make_stack([calm, wild]), 20)[:, 0]
-    assert beside == pytest.approx(take_steps(make_stack([calm]), 20)[:, 0], rel=1e-4)
-
-
 def test_each_member_has_its_own_dropout_rate():
     torch.manual_seed(0)
-    dropout = stacked_layers([0.0, 0.25, 0.75]).dropout().train()
+    dropout = _Dropout([0.0, 0.25, 0.75]).train()
     out = dropout(torch.ones(3, 100, 100))
     assert (out == 0).float().mean((1, 2)).tolist() == pytest.approx([0, 0.25, 0.75], abs=0.02)
     assert out.mean((1, 2)).tolist() == pytest.approx([1, 1, 1], abs=0.05)
@@ -182,26 +154,14 @@ def test_each_member_is_updated_as_by_adamw_of_torch(alike):
 # --- half precision -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("on_host", [False, True])
-def test_bf16_training_stays_close_to_fp32_training(on_host):
+def test_bf16_training_stays_close_to_fp32_training():
     members = [drawn_member(seed, lr=1e-3) for seed in range(4)]
     losses = {
-        precision: take_steps(
-            make_stack(members, [EVERY, EVERY], precision=precision, on_host=on_host), 20
-        )
+        precision: take_steps(make_stack(members, [EVERY, EVERY], precision=precision), 20)
         for precision in ("fp32", "bf16")
     }
     assert losses["bf16"] == pytest.approx(losses["fp32"], rel=0.05)
     assert not np.array_equal(losses["bf16"], losses["fp32"])
-
-
-def test_the_table_location_does_not_change_bf16_results():
-    members = [drawn_member(seed) for seed in range(3)]
-    device, host = (
-        take_steps(make_stack(members, precision="bf16", on_host=on_host, accumulate=2), 12)
-        for on_host in (False, True)
-    )
-    assert np.array_equal(device, host)
 
 
 def test_bf16_is_the_default_for_several_heads_on_a_supporting_gpu(monkeypatch):
@@ -216,20 +176,6 @@ def test_bf16_is_the_default_for_several_heads_on_a_supporting_gpu(monkeypatch):
     assert not halves("cuda", 16, major=7)
     assert not halves("cuda", 16, precision="fp32")
     assert halves("cpu", 1, precision="bf16")
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated")  # torch's own, both
-@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
-@pytest.mark.parametrize("on_host", [False, True])
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-@pytest.mark.parametrize("accumulate", [1, 3])
-def test_a_compiled_stack_agrees_with_an_eager_one(on_host, precision, accumulate):
-    members = [drawn_member(seed, lr=1e-3) for seed in range(3)]
-    options = {"accumulate": accumulate, "on_host": on_host, "precision": precision}
-    eager = take_steps(make_stack(members, compile="off", **options), 20)
-    compiled = take_steps(make_stack(members, compile="full", **options), 20)
-    assert compiled == pytest.approx(eager, rel=1e-4 if precision == "fp32" else 0.02)
 
 
 # --- bags ---------------------------------------------------------------------------------------
@@ -260,34 +206,10 @@ def test_members_draw_different_bootstrap_samples_and_a_single_head_none():
 # --- fit ----------------------------------------------------------------------------------------
 
 
-def planted_case(folder, n_antibodies=24, n_antigens=8):
-    """Write pairs whose pKd is the sum of a number for each side, and their vectors."""
-    rng = np.random.default_rng(0)
-    sides = {
-        kind: (["".join(rng.choice(RESIDUES, 15)) for _ in range(n)], rng.normal(size=n))
-        for kind, n in (("heavy", n_antibodies), ("antigen", n_antigens))
-    }
-    frame = pd.DataFrame(
-        [
-            {"heavy": h, "antigen": g, "pKd": 8 + x + y + rng.normal(scale=0.3)}
-            for h, x in zip(*sides["heavy"], strict=True)
-            for g, y in zip(*sides["antigen"], strict=True)
-        ]
-    )
-    table = read_pairs(frame)
-    store = open_store(folder / "store", create=True)
-    for kind, unique in (("antibody", table.antibodies), ("antigen", table.antigens)):
-        of_row = pd.Series(frame["pKd"].to_numpy()).groupby(unique.of_row).mean().to_numpy()
-        x_ND = rng.normal(size=(len(of_row), 6)).astype(np.float32)
-        x_ND[:, 0] = of_row
-        write_vectors(store, kind, unique.keys, x_ND)
-    part = rng.permutation(np.resize(["train"] * 8 + ["validation", "test"], len(frame)))
-    return SimpleNamespace(frame=frame.assign(part=part), store=folder / "store", at=folder)
-
-
 @pytest.fixture(scope="module")
 def case(tmp_path_factory):
-    return planted_case(tmp_path_factory.mktemp("planted"))
+    at, frame = tmp_path_factory.mktemp("planted"), planted_table(24, 8, noise=0.3)
+    return SimpleNamespace(frame=frame, store=fill_store(at / "store", frame), at=at)
 
 
 def quick_fit(case, run, **options):
@@ -297,10 +219,6 @@ def quick_fit(case, run, **options):
 
 def predicted_by(part, run):
     return pd.read_parquet(run / "baselines.parquet")[part].to_numpy()
-
-
-def lines_of(run):
-    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
 
 
 def test_each_member_equals_the_single_run_with_its_seed(case, tmp_path, monkeypatch):
@@ -315,24 +233,6 @@ def test_each_member_equals_the_single_run_with_its_seed(case, tmp_path, monkeyp
         alone.append(predicted_by("mlp", tmp_path / f"{k}"))
     found = predicted_by("mlp", tmp_path / "all")
     np.testing.assert_allclose(found, np.mean(alone, axis=0), atol=1e-2)
-
-
-@pytest.mark.parametrize("steps", [1, 11, 20])
-def test_an_interrupted_ensemble_resumes_to_identical_results(case, tmp_path, monkeypatch, steps):
-    options = {"members": 3, "save_every": 2, "patience": 1}
-    whole = quick_fit(case, tmp_path / "whole", **options)
-    stop_after(monkeypatch, steps)
-    with pytest.raises(KeyboardInterrupt):
-        quick_fit(case, tmp_path / "broken", **options)
-    monkeypatch.undo()
-    resumed = quick_fit(case, tmp_path / "broken", **options)
-    assert resumed["resumed_from_step"] == (steps // 2 * 2 or None)
-    times = ("run", "seconds", "resumed_from_step")
-    assert {k: v for k, v in resumed.items() if k not in times} == {
-        k: v for k, v in whole.items() if k not in times
-    }
-    for name in ("baselines.parquet", "predictor/weights.safetensors"):
-        assert (tmp_path / "broken" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
 
 
 def test_the_ensemble_predicts_the_mean_of_its_heads(case, tmp_path):
@@ -361,17 +261,6 @@ def test_all_members_are_trained_in_each_fold_and_on_all_pairs(case, tmp_path):
     assert {len(line["losses"]) for line in lines} == {2}
     found = {one.name: one.models for one in abag.load_predictor(tmp_path / "run").parts}
     assert len(found["mlp"]) == 2
-
-
-def test_an_ensemble_is_better_than_its_typical_member(case, tmp_path):
-    options = {"epochs": 40, "lr": 1e-2, "split_seed": 0}
-
-    def rmse(name, **own):
-        (regime,) = quick_fit(case, tmp_path / name, **own, **options)["regimes"]
-        return regime["metrics"]["mlp"]["rmse"]
-
-    alone = [rmse(f"{k}", seed=k) for k in range(3)]
-    assert rmse("all", members=5) < np.median(alone) * 1.1
 
 
 def test_saving_and_loading_a_stack_keeps_tensor_addresses():

@@ -3,20 +3,18 @@
 import gc
 import json
 import weakref
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
-from killed_training import stop_after
+from drawn import labelled
 
-from abag.head.data.labels import LabelledPairs
 from abag.head.models.config import FitConfig
+from abag.head.models.pair_model import PairVectors
 from abag.head.regimes.splits import TEST, TRAIN, VALIDATION, Split
 from abag.head.training import stack
-from abag.head.training.stack import folds_per_stack, group_folds
-from abag.head.training.step import TrainingStep, choose_mode
-from abag.head.training.train import FoldInputs, TrainingInputs, train
+from abag.head.training.stack import TrainingStep, choose_mode, folds_per_stack, group_folds
+from abag.head.training.train import TrainingInputs, train
 
 PAIRS = 90
 
@@ -24,16 +22,8 @@ PAIRS = 90
 def drawn_pairs():
     rng = np.random.default_rng(0)
     pair = rng.permutation(30 * 5)[:PAIRS]  # distinct, as rounding would break ties
-    return LabelledPairs(
-        antibody=pair // 5,
-        antigen=pair % 5,
-        pkd=rng.normal(8, 1, PAIRS),
-        censored=rng.choice(np.array([-1, 0, 0, 0, 1], np.int8), PAIRS),
-        row=np.arange(PAIRS),
-        table=SimpleNamespace(source="drawn", row_numbers=np.arange(PAIRS) + 1),
-        measurements=np.ones(PAIRS, np.int64),
-        noise=None,
-    )
+    censored = rng.choice(np.array([-1, 0, 0, 0, 1], np.int8), PAIRS)
+    return labelled(pair // 5, pair % 5, rng.normal(8, 1, PAIRS), censored)
 
 
 def split(fold, n_training):
@@ -54,9 +44,14 @@ def train_folds(folder, folds, **options):
     return train(
         TrainingInputs(
             pairs=pairs,
-            antibody_ND=rng.standard_normal((30, 6), dtype=np.float32),
-            antigen_ME=rng.standard_normal((5, 4), dtype=np.float32),
-            folds=[FoldInputs(one, f"{one.fold}", pairs) for one in folds],
+            vectors=PairVectors(
+                rng.standard_normal((30, 6), dtype=np.float32),
+                rng.standard_normal((5, 4), dtype=np.float32),
+                pairs.antibody,
+                pairs.antigen,
+            ),
+            splits=folds,
+            labelled=[pairs for _ in folds],
             config=config,
             device=torch.device("cpu"),
             folder=folder,
@@ -84,11 +79,10 @@ def test_stacked_folds_equal_folds_trained_one_by_one(tmp_path, options):
     for fold, together in zip(FOLDS, stacked, strict=True):
         [alone] = train_folds(tmp_path / str(fold.fold), [fold], **options)
         np.testing.assert_allclose(together.predicted_MP, alone.predicted_MP, atol=2e-5)
-        assert together.progress.best_step == alone.progress.best_step
-        assert together.progress.best_score == pytest.approx(alone.progress.best_score)
+        assert together.best_step == alone.best_step
         expected = losses(tmp_path / str(fold.fold), fold.fold)
         assert losses(tmp_path / "stack", fold.fold) == pytest.approx(expected, rel=1e-4)
-        assert together.weights[0].keys() == alone.weights[0].keys()
+        assert together.models[0].arrays().keys() == alone.models[0].arrays().keys()
 
 
 def test_a_fold_with_dropout_does_not_depend_on_the_other_folds_of_its_stack(tmp_path):
@@ -98,21 +92,6 @@ def test_a_fold_with_dropout_does_not_depend_on_the_other_folds_of_its_stack(tmp
         np.testing.assert_allclose(one.predicted_MP, other.predicted_MP, atol=2e-5)
 
 
-@pytest.mark.parametrize("steps", [1, 4, 7, 11])
-def test_a_resumed_stack_of_folds_equals_an_uninterrupted_one(tmp_path, monkeypatch, steps):
-    whole = train_folds(tmp_path / "whole", FOLDS, save_every=2)
-    with monkeypatch.context() as patch:
-        stop_after(patch, steps)
-        with pytest.raises(KeyboardInterrupt):
-            train_folds(tmp_path / "broken", FOLDS, save_every=2)
-    resumed = train_folds(tmp_path / "broken", FOLDS, save_every=2)
-    for one, other in zip(whole, resumed, strict=True):
-        assert other.resumed_from_step == (steps // 2 * 2 or None)
-        np.testing.assert_array_equal(one.predicted_MP, other.predicted_MP)
-    for fold in range(4):
-        assert losses(tmp_path / "broken", fold) == losses(tmp_path / "whole", fold)
-
-
 def test_folds_whose_steps_have_the_same_shape_are_grouped():
     config = FitConfig(batch_size=16)
     assert group_folds(FOLDS, config, 100) == [[0, 1, 2, 3]]
@@ -120,11 +99,6 @@ def test_folds_whose_steps_have_the_same_shape_are_grouped():
     assert group_folds(fewer, config, 100) == [[0, 1, 2, 3], [4, 5]]
     assert group_folds(fewer, config, 2) == [[0, 1], [2, 3], [4, 5]]
     assert group_folds(fewer, config, 3) == [[0, 1], [2, 3], [4, 5]]
-
-
-def test_more_folds_than_a_stack_holds_are_divided_evenly():
-    config, many = FitConfig(batch_size=16), [split(k, 60) for k in range(13)]
-    assert group_folds(many, config, 5) == [[*range(5)], [*range(5, 9)], [*range(9, 13)]]
 
 
 def test_a_stack_on_a_cpu_is_as_large_as_its_memory_and_on_a_gpu_as_its_vectors():
@@ -151,7 +125,7 @@ def test_folds_with_several_heads_or_early_stopping_train_one_by_one(option):
     [
         ("auto", "cpu", "off"),
         ("auto", "cuda", "graph"),
-        ("full", "cpu", "full"),
+        ("full", "cpu", "off"),
         ("full", "cuda", "full"),
         ("off", "cuda", "off"),
     ],

@@ -1,16 +1,17 @@
-from types import SimpleNamespace
+from itertools import chain
 
 import numpy as np
 import pytest
 import torch
+from drawn import labelled
+from torch import nn
 
 from abag.core.options import BadOption
-from abag.head.data.labels import LabelledPairs
 from abag.head.models.config import PRESETS, FitConfig, head_names
-from abag.head.models.layers import Mlp, plain_layers
-from abag.head.models.losses import LOSSES, PredictedPairs
+from abag.head.models.network import Mlp
+from abag.head.models.pair_model import LOSSES, PairVectors, PredictedPairs
 from abag.head.models.registry import MODELS
-from abag.head.training.stack import Member, PairStandardizer, StackedHeads
+from abag.head.training.stack import PairStandardizer, StackedHeads
 
 IGT5, ESM = 1024, 1280
 
@@ -31,7 +32,7 @@ def losses(kind="mse", *, predicted, target, censored=None, antigen=None, weight
     ("preset", "millions"), [("seed", 3.05), ("small", 0.78), ("medium", 3.94)]
 )
 def test_presets_have_the_documented_number_of_parameters(preset, millions):
-    head = Mlp(IGT5, ESM, PRESETS[preset].widths, plain_layers(0.0))
+    head = Mlp(IGT5 + ESM, PRESETS[preset].widths, (0.0,))
     assert sum(p.numel() for p in head.parameters()) / 1e6 == pytest.approx(millions, rel=0.01)
 
 
@@ -62,11 +63,37 @@ def test_each_field_of_a_preset_can_be_overridden():
 
 def test_a_prediction_does_not_depend_on_the_rest_of_the_batch():
     torch.manual_seed(0)
-    model = Mlp(6, 5, (16, 8), plain_layers(0.3)).eval()
-    antibody_BD, antigen_BE = torch.randn(7, 6), torch.randn(7, 5)
-    scores_B = model(antibody_BD, antigen_BE)
-    assert scores_B.shape == (7,)
-    torch.testing.assert_close(model(antibody_BD[2:3], antigen_BE[2:3]), scores_B[2:3])
+    model = Mlp(11, (16, 8), (0.3,)).eval()
+    model.draw([0])
+    antibody_GBD, antigen_GBE = torch.randn(1, 7, 6), torch.randn(1, 7, 5)
+    scores_MB = model(antibody_GBD, antigen_GBE)
+    assert scores_MB.shape == (1, 7)
+    alone_MB = model(antibody_GBD[:, 2:3], antigen_GBE[:, 2:3])
+    torch.testing.assert_close(alone_MB, scores_MB[:, 2:3])
+
+
+@pytest.mark.parametrize("seed", [0, 7])
+def test_one_head_has_the_weights_steps_and_dropout_of_the_layers_of_torch(seed):
+    torch.manual_seed(seed)
+    blocks = [
+        (nn.Linear(i, o), nn.LayerNorm(o), nn.GELU(), nn.Dropout(0.3))
+        for i, o in [(11, 16), (16, 8)]
+    ]
+    plain = nn.Sequential(*chain(*blocks), nn.Linear(8, 1))
+    model = Mlp(11, (16, 8), (0.3,))
+    model.draw([seed])
+    for one, other in zip(plain.parameters(), model.parameters(), strict=True):
+        assert torch.equal(other[0], one)
+    x_BI = torch.randn(9, 11)
+    torch.manual_seed(seed)
+    wanted = plain(x_BI)[:, 0]
+    model.use_generator(torch.Generator().manual_seed(seed))
+    found = model(x_BI[None, :, :6], x_BI[None, :, 6:])[0]
+    assert torch.equal(found, wanted)
+    wanted.square().sum().backward()
+    found.square().sum().backward()
+    for one, other in zip(plain.parameters(), model.parameters(), strict=True):
+        assert torch.equal(other.grad[0], one.grad)
 
 
 def test_a_censored_label_has_a_one_sided_loss():
@@ -131,28 +158,16 @@ def test_the_batch_size_is_reduced_for_small_tables(options, n_training, expecte
 def test_a_registered_loss_is_accepted_and_trained_with(monkeypatch):
     monkeypatch.setitem(LOSSES, "signed", lambda pairs: pairs.predicted_B - pairs.target_B)
     config = FitConfig(loss="signed", head="mlp", widths=(4,), lr=0.1, epochs=1, batch_size=4)
-    table = SimpleNamespace(source="drawn", row_numbers=np.arange(8) + 1)
-    pairs = LabelledPairs(
-        antibody=np.arange(8),
-        antigen=np.arange(8) % 2,
-        pkd=np.linspace(6, 9, 8),
-        censored=np.zeros(8, np.int8),
-        row=np.arange(8),
-        table=table,
-        measurements=np.ones(8, np.int64),
-        noise=None,
-    )
-    vectors = [np.random.default_rng(k).normal(size=(n, 3)) for k, n in enumerate((8, 2))]
-    antibody_ND, antigen_ME = (x.astype(np.float32) for x in vectors)
+    pairs = labelled(np.arange(8), np.arange(8) % 2, np.linspace(6, 9, 8))
+    tables = [np.random.default_rng(k).normal(size=(n, 3)) for k, n in enumerate((8, 2))]
+    vectors = PairVectors(*(x.astype(np.float32) for x in tables), pairs.antibody, pairs.antigen)
     every = np.arange(8)
     stack = StackedHeads(
         [pairs],
-        antibody_ND,
-        antigen_ME,
-        [PairStandardizer.of(pairs, every, antibody_ND, antigen_ME)],
+        vectors,
+        [PairStandardizer.of(pairs, every, vectors)],
         [every],
-        [Member.of(config, config.seed)],
-        config=config,
+        [config],
         epoch_pairs=[8],
         device=torch.device("cpu"),
     )

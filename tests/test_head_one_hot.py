@@ -22,10 +22,10 @@ from abag.head.models.pair_model import (
 from abag.head.models.residues import (
     OneHot,
     common_reference,
-    fit_one_hot_kernel,
+    coordinates,
     fit_residue_kernel,
+    similarity,
 )
-from abag.head.models.substitutions import coordinates, similarity
 from abag.head.prediction.bundle import load_predictor
 
 RESIDUES = list("ACDEFGHIKLMNPQRSTVWY")
@@ -135,7 +135,7 @@ def test_the_kernel_is_that_of_mismatches_between_each_two_antibodies():
     chains = [one for one in variants(60) if len(one[0]) == len(TRASTUZUMAB)]
     rng = np.random.default_rng(1)
     training = make_training(chains, 8 + rng.normal(size=len(chains)), 40)
-    fit = fit_one_hot_kernel(training)
+    fit = fit_residue_kernel(training, "one_hot_kernel", alike=False)
     settings = fit.model.inner.settings
     # residues that training did not have are of one kind, and where nothing varied half as far
     seen = ["".join({one[0][at] for one in chains[:40]}) for at in range(len(TRASTUZUMAB))]
@@ -183,10 +183,10 @@ def test_residues_that_replace_each_other_share_what_the_residue_kernel_learns()
     )
     training, train = make_training(chains, pkd, 60), 60
     errors = {}
-    for fit in (fit_one_hot_kernel, fit_residue_kernel):
-        model = fit(training).model
-        errors[fit] = np.square(model.predict(training.vectors) - pkd)[train:].mean()
-    assert errors[fit_residue_kernel] < errors[fit_one_hot_kernel]
+    for kind in (False, True):
+        model = fit_residue_kernel(training, "kernel", alike=kind).model
+        errors[kind] = np.square(model.predict(training.vectors) - pkd)[train:].mean()
+    assert errors[True] < errors[False]
     assert model.inner.kernel.weights[0] != (1.0, 0.0, 0.0)
     arrays = {name: np.array(array) for name, array in model.arrays().items()}
     again = type(model).load(arrays, model.settings)
@@ -207,7 +207,7 @@ def test_the_residue_kernel_is_a_head_but_no_part_of_the_default(case):
 
 def test_vectors_alone_are_refused():
     training = make_training(variants(30), np.arange(30.0), 20)
-    model = fit_one_hot_kernel(training).model
+    model = fit_residue_kernel(training, "one_hot_kernel", alike=False).model
     with pytest.raises(SequencesMissing, match="expected the chains"):
         model.predict(training.vectors._replace(antibody_chains=None))
 
@@ -266,21 +266,6 @@ def test_every_way_to_predict_gives_the_same(case, runs, tmp_path, head):
     scored = abag.evaluate(table=rows, run=run, store=case.store)
     error = expected - rows["pKd"].to_numpy()
     assert scored["table"]["metrics"]["rmse"] == pytest.approx(np.sqrt(np.mean(error**2)), rel=1e-4)
-
-
-def test_chunks_and_slices_of_a_table_keep_their_antibodies(case, runs, tmp_path, monkeypatch):
-    from abag.embed.sequences import tables
-    from abag.head.prediction import predict
-
-    said = lambda _text: None  # noqa: E731
-    options = {"store": case.store, "say": said}
-    abag.predict(case.frame, case.at / "stack", tmp_path / "whole.csv", **options)
-    case.frame.to_csv(tmp_path / "in.csv", index=False)
-    monkeypatch.setattr(tables, "CHUNK_ROWS", 50)
-    monkeypatch.setattr(predict, "ANTIBODIES", 30)
-    abag.predict(tmp_path / "in.csv", case.at / "stack", tmp_path / "parts.csv", **options)
-    whole, parts = (pd.read_csv(tmp_path / name) for name in ("whole.csv", "parts.csv"))
-    np.testing.assert_allclose(whole["pkd_predicted"], parts["pkd_predicted"], rtol=1e-6)
 
 
 def test_a_scan_predicts_new_residues_with_a_sigma_of_the_difference(case, runs, tmp_path):

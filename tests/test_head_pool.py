@@ -15,10 +15,9 @@ from abag.core import messages
 from abag.core.cores import SMALL_FOLD_PAIRS, count_threads
 from abag.head import fit as fit_module
 from abag.head.fit import run_tasks
-from abag.head.models.layers import _Dropout
-from abag.head.training import torch_settings
-from abag.head.training.loop import Stopped, delayed_signals
-from abag.head.training.torch_settings import matrix_threads
+from abag.head.models.network import _Dropout
+from abag.head.training import train as torch_settings
+from abag.head.training.train import Stopped, delayed_signals, matrix_threads
 
 
 def wait(event):

@@ -18,8 +18,7 @@ from abag.cli import main
 from abag.embed.sequences.chains import EmptySequence
 from abag.embed.store.store import VectorsMissing
 from abag.head.data.vectors import Standardizer
-from abag.head.models.layers import Mlp, plain_layers
-from abag.head.models.network import factorise
+from abag.head.models.network import Mlp, factorise
 from abag.head.models.pair_model import PairVectors
 from abag.head.prediction.bundle import WEIGHTS, PredictorDamaged, load_predictor, record_digest
 from abag.head.prediction.predictor import SCORE_COLUMNS, UnequalLengths, existing_store
@@ -323,7 +322,7 @@ def test_the_model_card_has_data_split_scores_limits_and_licences(trained):
 @pytest.mark.parametrize("widths", [(16,), (16, 8)])
 def test_a_factorised_network_gives_the_output_of_the_whole_network(widths):
     torch.manual_seed(1)
-    model = Mlp(6, 5, widths, plain_layers(0.0)).eval()
+    model = Mlp(11, widths, (0.0,)).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.normal_()
@@ -331,7 +330,7 @@ def test_a_factorised_network_gives_the_output_of_the_whole_network(widths):
         i, j = torch.randint(7, (50,)), torch.randint(4, (50,))
         antibodies, antigens, combine = factorise(model, 6)
         found = combine(antibodies(antibody_ND)[i], antigens(antigen_ME)[j])
-        want = model(antibody_ND[i], antigen_ME[j])
+        want = model(antibody_ND[i][None], antigen_ME[j][None])[0]
     torch.testing.assert_close(found, want, rtol=1e-5, atol=1e-5)
 
 

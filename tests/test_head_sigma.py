@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import ndtri
 
-from abag.head.models.sigma import fit_sigma
+from abag.head.models.pair_model import fit_sigma
 
 
 @pytest.mark.parametrize(("level", "seed"), [(0.68, 0), (0.9, 1), (0.95, 2)])

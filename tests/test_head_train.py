@@ -12,35 +12,30 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from drawn import write_vectors
+from drawn import fill_store, lines_of, planted_table
 from hypothesis import given
 from hypothesis import strategies as st
 from killed_training import stop_after
 from safetensors import SafetensorError
-from scipy.stats import chisquare
 
 import abag
 from abag.core.device import DeviceUnavailable
 from abag.core.files import DiskFull, FileDamaged, FolderBusy, host_name, only_writer, write_json
 from abag.core.options import BadOption
-from abag.embed.sequences.pairs import read_pairs
-from abag.embed.store.store import VectorsMissing, open_store
+from abag.embed.store.store import VectorsMissing
 from abag.head import fit as fit_module
 from abag.head.data.labels import BadLabel, NothingToLearn
 from abag.head.models.config import FitConfig, RunMismatch, is_used
 from abag.head.training import stack
 from abag.head.training import train as train_module
 from abag.head.training.checkpoint import load
-from abag.head.training.log import LogDamaged
-from abag.head.training.loop import LossNotFinite
-from abag.head.training.step import (
+from abag.head.training.stack import (
     TrainingStep,
     cosine_rates,
-    epoch_permutation,
     make_epoch_batches,
 )
+from abag.head.training.train import LossNotFinite
 
-RESIDUES = list("ACDEFGHIKLMNPQRSTVWY")
 QUICK = {
     "report": False,
     "split": "column=part",
@@ -50,34 +45,6 @@ QUICK = {
     "batch_size": 16,
     "device": "cpu",
 }
-
-
-def planted_table(n_antibodies=30, n_antigens=4, seed=0):
-    """Make pairs whose pKd is the sum of one number per sequence."""
-    rng = np.random.default_rng(seed)
-    heavy = ["".join(rng.choice(RESIDUES, 15)) for _ in range(n_antibodies)]
-    antigen = ["".join(rng.choice(RESIDUES, 15)) for _ in range(n_antigens)]
-    side, other = rng.normal(size=n_antibodies), rng.normal(size=n_antigens)
-    rows = [
-        {"heavy": h, "antigen": g, "pKd": 8 + side[i] + other[j]}
-        for i, h in enumerate(heavy)
-        for j, g in enumerate(antigen)
-    ]
-    part = rng.permutation(np.resize(["train"] * 8 + ["validation", "test"], len(rows)))
-    return pd.DataFrame(rows).assign(part=part)
-
-
-def fill_store(path, frame, *, fingerprint="ab" * 16, drop=0):
-    """Store vectors with the number of each sequence in their first column."""
-    table = read_pairs(frame)
-    store = open_store(path, create=True)
-    for kind, unique in (("antibody", table.antibodies), ("antigen", table.antigens)):
-        planted = pd.Series(frame["pKd"].to_numpy()).groupby(unique.of_row).mean().to_numpy()
-        x_ND = np.random.default_rng(0).normal(size=(len(unique.keys), 6)).astype(np.float32)
-        x_ND[:, 0] = planted
-        keep = slice(0, len(x_ND) - drop)
-        write_vectors(store, kind, unique.keys[keep], x_ND[keep], fingerprint=fingerprint)
-    return path
 
 
 @pytest.fixture
@@ -128,10 +95,6 @@ def same_results(one, other):
     files = "baselines.parquet", "predictor/weights.safetensors"
     written = [[(run / name).read_bytes() for name in files] for run in (one, other)]
     return losses[0] == losses[1] and written[0] == written[1]
-
-
-def lines_of(run):
-    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
 
 
 def validated(run, metric):
@@ -210,14 +173,12 @@ def test_scores_are_computed_from_the_written_predictions(case):
     assert regime["coverage"] == pytest.approx(inside.mean())
 
 
-def test_the_log_has_one_line_per_step_and_a_validation_per_epoch(case, monkeypatch):
+def test_the_log_has_one_line_per_epoch_with_loss_and_validation(case, monkeypatch):
     monkeypatch.setattr(train_module, "VALIDATION_PAIRS", 5)
     quick_fit(case)
     lines = lines_of(case.at / "run")
-    assert [line["step"] for line in lines] == list(range(1, 3 * 6 + 1))
-    validated = [line["epoch"] for line in lines if "validation" in line]
-    assert validated == [1, 2, 3]
-    assert all(line["validation_pairs"] == 5 for line in lines if "validation" in line)
+    assert [(line["epoch"], line["step"]) for line in lines] == [(1, 6), (2, 12), (3, 18)]
+    assert all(line["validation_pairs"] == 5 and "spearman" in line["validation"] for line in lines)
 
 
 def test_training_stops_when_validation_no_longer_improves(case):
@@ -352,8 +313,8 @@ def test_resuming_with_another_configuration_is_refused(case, change):
 
 def test_a_verbose_run_reports_every_validation(case):
     _, said = quick_fit(case, verbose=True)
-    assert len([line for line in said if "epoch" in line and "RMSE" in line]) == QUICK["epochs"]
-    assert not [line for line in quick_fit(case, "quiet")[1] if "RMSE" in line and "epoch" in line]
+    assert len([line for line in said if "validation Spearman" in line]) == QUICK["epochs"]
+    assert not any("validation Spearman" in line for line in quick_fit(case, "quiet")[1])
 
 
 def test_resuming_with_another_table_is_refused(case):
@@ -461,13 +422,6 @@ def test_a_damaged_latest_checkpoint_falls_back_to_the_previous_one(case, monkey
 # --- the step -----------------------------------------------------------------------------------
 
 
-def test_tables_on_the_host_give_the_same_bits_as_on_the_device(case, monkeypatch):
-    quick_fit(case, "device", accumulate=2)
-    monkeypatch.setattr(stack, "fit_on_device", lambda *_: False)
-    quick_fit(case, "host", accumulate=2)
-    assert same_results(case.at / "device", case.at / "host")
-
-
 def test_accumulated_batches_equal_one_large_batch(case):
     # 96 pairs in steps of 40: the last group is incomplete in both
     quick_fit(case, "large", batch_size=40, dropout=0.0, loss="huber")
@@ -479,7 +433,7 @@ def test_accumulated_batches_equal_one_large_batch(case):
 def test_a_last_batch_of_one_pair_can_be_trained_on(case):
     quick_fit(case, batch_size=95)
     lines = lines_of(case.at / "run")
-    assert len(lines) == 6
+    assert len(lines) == 3
     assert all(np.isfinite(line["loss"]) for line in lines)
 
 
@@ -493,12 +447,6 @@ def test_an_epoch_takes_every_pair_once_with_equal_weight_within_its_step(
     assert sorted(taken) == training.tolist()
     assert plan.weight_SAGB.sum((1, 2, 3)) == pytest.approx(1)
     assert all(len(np.unique(w[w > 0])) == 1 for w in plan.weight_SAGB)
-
-
-def test_orders_of_epochs_are_uniform():
-    orders = np.array([epoch_permutation(epoch, 20) for epoch in range(2000)])
-    counts = np.array([np.bincount(column, minlength=20) for column in orders.T])
-    assert chisquare(counts.ravel()).pvalue > 1e-3  # seeds are fixed: this cannot come and go
 
 
 @given(lengths=st.lists(st.integers(1, 40), min_size=1, max_size=4), take=st.integers(1, 60))
@@ -516,16 +464,6 @@ def test_the_learning_rate_rises_and_then_decays_to_zero():
     assert (np.diff(rates[5:]) < 0).all()
     assert rates[-1] < 1e-6
     assert cosine_rates(40, 7, 100, 1e-3) == pytest.approx(rates[40:47])
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated")  # torch's own
-def test_compiled_and_eager_agree_over_the_first_steps(case):
-    options = {"batch_size": 16, "epochs": 4, "dropout": 0.0}
-    quick_fit(case, "eager", compile="off", **options)
-    quick_fit(case, "compiled", compile="full", **options)
-    eager, compiled = (lines_of(case.at / name)[:20] for name in ("eager", "compiled"))
-    assert [x["loss"] for x in eager] == pytest.approx([x["loss"] for x in compiled], rel=1e-4)
 
 
 def test_the_seed_changes_the_result_and_the_global_random_state_is_restored(case):
@@ -546,16 +484,24 @@ def test_other_heads_losses_and_precisions_train(case, options):
 # --- refusals -----------------------------------------------------------------------------------
 
 
-def test_missing_vectors_are_reported_with_the_command_that_adds_them(case):
-    case.store = fill_store(case.at / "partial", case.frame, drop=3)
-    with pytest.raises(VectorsMissing, match=r"3 of 30 antibody.*abag embed .* --store"):
+@pytest.mark.parametrize(
+    ("change", "error", "said"),
+    [
+        (lambda frame: frame.assign(pKd=7.0), NothingToLearn, "labels are 7"),
+        (lambda frame: frame.drop(columns="pKd"), abag.AbagError, "pkd"),
+        (lambda frame: frame.assign(pKd=frame["pKd"].where(frame.index != 4)), BadLabel, "row 5"),
+    ],
+)
+def test_a_table_without_usable_labels_is_refused_before_the_run_exists(case, change, error, said):
+    case.frame = change(case.frame)
+    with pytest.raises(error, match=said):
         quick_fit(case)
     assert not (case.at / "run").exists()
 
 
-def test_constant_labels_are_refused(case):
-    case.frame["pKd"] = 7.0
-    with pytest.raises(NothingToLearn, match="labels are 7"):
+def test_missing_vectors_are_reported_with_the_command_that_adds_them(case):
+    case.store = fill_store(case.at / "partial", case.frame, drop=3)
+    with pytest.raises(VectorsMissing, match=r"3 of 30 antibody.*abag embed .* --store"):
         quick_fit(case)
     assert not (case.at / "run").exists()
 
@@ -568,14 +514,14 @@ def test_a_validation_set_too_small_for_a_correlation_falls_back_to_the_newest_w
     assert summary["epochs"] == QUICK["epochs"]
 
 
-def test_a_loss_of_nan_stops_with_step_and_rows_and_keeps_the_checkpoint(case, monkeypatch):
+def test_a_loss_of_nan_stops_with_its_step_and_keeps_the_checkpoint(case, monkeypatch):
     real = TrainingStep._batch_loss
 
     def failing(self, *batch):
         return real(self, *batch) * (float("nan") if int(self.cursor) == 4 else 1.0)
 
     monkeypatch.setattr(TrainingStep, "_batch_loss", failing)
-    with pytest.raises(LossNotFinite, match=r"nan at step 5 \(table rows .* step 4 is kept"):
+    with pytest.raises(LossNotFinite, match=r"nan at step 5; .* step 4 is kept"):
         quick_fit(case, save_every=2)
     assert load(case.at / "run/checkpoints/latest").state["step"] == 4
 
@@ -591,15 +537,8 @@ def test_an_unknown_option_and_device_are_refused(case):
         quick_fit(case, learning_rate=1)
     with pytest.raises(DeviceUnavailable, match=r"^device warp"):
         quick_fit(case, device="warp")
-    with pytest.raises(BadOption, match=r'^compile="graph"'):
-        quick_fit(case, compile="graph")
-
-
-def test_an_invalid_label_is_refused_before_the_run_folder_exists(case):
-    case.frame.loc[4, "pKd"] = np.nan
-    with pytest.raises(BadLabel, match="row 5"):
-        quick_fit(case)
-    assert not (case.at / "run").exists()
+    with pytest.raises(BadOption, match=r'^compile="full"'):
+        quick_fit(case, compile="full")
 
 
 @pytest.mark.parametrize("head", ["mlp", "ridge", "stack"])
@@ -614,16 +553,6 @@ def test_a_training_part_without_an_exact_label_is_refused_before_the_run_exists
     assert not (case.at / "run").exists()
 
 
-def test_a_truncated_log_is_refused(case, monkeypatch):
-    stop_after(monkeypatch, 9)
-    with pytest.raises(KeyboardInterrupt):
-        quick_fit(case, save_every=4)
-    monkeypatch.undo()
-    (case.at / "run/checkpoints/log.jsonl").write_text("")
-    with pytest.raises(LogDamaged):
-        quick_fit(case, save_every=4)
-
-
 def stopped_run(case, monkeypatch, name="run", **options):
     with monkeypatch.context() as patch:
         stop_after(patch, 9)
@@ -632,15 +561,12 @@ def stopped_run(case, monkeypatch, name="run", **options):
     return case.at / name
 
 
-@pytest.mark.parametrize("line", [b"\xff\xfe", b"[]", b"1", b"{}", b'{"step": 1}'])
-def test_a_damaged_log_is_refused_with_its_line(case, monkeypatch, line):
-    run = stopped_run(case, monkeypatch)
-    log = run / "checkpoints/log.jsonl"
-    lines = log.read_bytes().split(b"\n")
-    lines[1] = line.ljust(len(lines[1]))
-    log.write_bytes(b"\n".join(lines))
-    with pytest.raises(LogDamaged, match="line 2 is damaged"):
-        quick_fit(case, save_every=4)
+def test_a_log_that_is_not_that_of_the_checkpoint_is_written_again(case, monkeypatch):
+    log = stopped_run(case, monkeypatch) / "checkpoints/log.jsonl"
+    kept = log.read_bytes()
+    log.write_bytes(kept + kept[:9])  # as if it had been killed while it wrote
+    quick_fit(case, save_every=4)
+    assert [line["epoch"] for line in lines_of(case.at / "run")] == [1, 2, 3]
 
 
 def test_a_run_in_progress_with_a_damaged_log_is_unreadable(case, monkeypatch):

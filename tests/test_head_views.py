@@ -12,11 +12,10 @@ import abag
 from abag.cli import main
 from abag.core.options import BadOption
 from abag.head.data.vectors import Standardizer
-from abag.head.models import kernels
+from abag.head.models import gaussian_process as kernels
 from abag.head.models.baselines import inner_folds
 from abag.head.models.config import FitConfig
-from abag.head.models.gaussian_process import fit_gaussian_process
-from abag.head.models.kernels import Side, view_weights
+from abag.head.models.gaussian_process import Side, fit_gaussian_process, view_weights
 from abag.head.models.pair_model import PairVectors, TrainingRows
 from abag.head.plan import plan
 from abag.head.prediction.bundle import load_predictor

@@ -11,23 +11,21 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from threading import Lock
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from abag.core.arrays import Floats, Ints, Matrix, distinct
+from abag.core.arrays import Floats, Ints, distinct
 from abag.head.data.vectors import Standardizer
 from abag.head.models.pair_model import TRAIN_SHARE
 from abag.head.models.residues import common_reference
-from abag.head.models.ridge import FeatureBlock, ridge
+from abag.head.models.ridge import FeatureBlock, fit_ridge
 from abag.head.regimes.clusters import distance_to_parent
 from abag.head.regimes.splits import Split, grouped_folds
 
 if TYPE_CHECKING:
-    from abag.embed.sequences.pairs import SequenceTable
     from abag.head.data.labels import LabelledPairs
     from abag.head.models.pair_model import FitSize, TrainingRows
 
@@ -42,70 +40,57 @@ COMPARE_S = 2.5e-11
 
 @dataclass(frozen=True)
 class BaselineInputs:
-    """What baselines learn from and predict, with the parts that several of them share."""
+    """What baselines learn from and predict."""
 
     training: TrainingRows
     split: Split
-    residues: ResidueFeatures
-    """Those of the table, which all splits use."""
+    mutations: Ints | None
+    """Those of the antibodies of the table, see `count_mutations`."""
 
     @property
     def pairs(self) -> LabelledPairs:
-        """All pairs."""
         return self.training.pairs
 
     @property
     def fit_rows(self) -> Ints:
-        """The training pairs, (F,)."""
         return self.training.rows
-
-    @cached_property
-    def trained(self) -> Ints:
-        """Antibodies of these pairs, (T,)."""
-        return distinct(self.pairs.antibody[self.fit_rows])
-
-    @cached_property
-    def mutations(self) -> Ints | None:
-        """Mutations of each antibody, (N,); None where most do not share their lengths."""
-        chains, of_pair = self.pairs.table.antibodies.chains, self.pairs.antibody[self.fit_rows]
-        return None if common_reference(chains, of_pair) is None else self.residues.mutations
 
     @cached_property
     def nearest(self) -> Ints | None:
         """The training antibody whose vector is nearest to that of each antibody, (N,).
 
-        None where finding it would take minutes.
+        A training antibody is its own. None where finding it would take minutes.
         """
-        vectors = self.training.vectors
-        antibody_ND = vectors.antibody_ND
-        if len(antibody_ND) * len(self.trained) > MAX_COMPARISONS:
+        vectors, trained = self.training.vectors, distinct(self.pairs.antibody[self.fit_rows])
+        x_ND = vectors.antibody_ND
+        if len(x_ND) * len(trained) > MAX_COMPARISONS:
             return None
-        scaling = Standardizer.of(antibody_ND, self.trained, vectors.widths(0))
-        return _nearest(scaling.apply(antibody_ND), self.trained)
+        z_ND = Standardizer.of(x_ND, trained, vectors.widths(0)).apply(x_ND)
+        z_TD, nearest = z_ND[trained], np.empty(len(z_ND), np.int64)
+        half_T = (z_TD**2).sum(1) / 2
+        for start in range(0, len(z_ND), NEAREST_ROWS):
+            score = z_ND[start : start + NEAREST_ROWS] @ z_TD.T - half_T
+            nearest[start : start + NEAREST_ROWS] = trained[np.argmax(score, axis=1)]
+        nearest[trained] = trained
+        return nearest
 
     def ridge(self, values: NDArray[np.integer]) -> Floats:
         """Predict every pair by a ridge on one number per antibody, (P,)."""
         training = self.training
         block = FeatureBlock(values[:, None].astype(np.float32), self.pairs.antibody)
-        return ridge(block, self.pairs.pkd, training.rows, training.fold, training.device)
+        fit = fit_ridge([block], self.pairs.pkd, training.rows, training.fold, training.device)
+        return np.asarray(fit.intercept + (block.table_ND @ fit.weights[0])[block.index])
 
 
-class ResidueFeatures:
-    """Computed once, by the first of several threads that asks."""
+def count_mutations(pairs: LabelledPairs) -> Ints | None:
+    """Count the edits between each antibody of a table and the consensus of all, (N,).
 
-    def __init__(self, table: SequenceTable) -> None:
-        self._table, self._lock = table, Lock()
-
-    @property
-    def mutations(self) -> Ints:
-        """Edits between each antibody and the consensus of all, (N,)."""
-        with self._lock:
-            return self._mutations
-
-    @cached_property
-    def _mutations(self) -> Ints:
-        chains = self._table.antibodies.chains
-        return distance_to_parent(chains, np.zeros(len(chains), np.int64))
+    None where most pairs have antibodies of different lengths.
+    """
+    chains = pairs.table.antibodies.chains
+    if common_reference(chains, pairs.antibody) is None:
+        return None
+    return distance_to_parent(chains, np.zeros(len(chains), np.int64))
 
 
 def predict_baselines(inputs: BaselineInputs) -> dict[str, Floats]:
@@ -116,12 +101,6 @@ def predict_baselines(inputs: BaselineInputs) -> dict[str, Floats]:
     """
     predicted = {name: baseline(inputs) for name, baseline in BASELINES.items()}
     return {name: pkd for name, pkd in predicted.items() if pkd is not None}
-
-
-def standardised(table_ND: NDArray[np.floating], train: Ints) -> Matrix:
-    """Standardise vectors, (N, D), by the statistics of the distinct rows in training."""
-    table_ND = np.asarray(table_ND, np.float32)
-    return Standardizer.of(table_ND, train).apply(table_ND)
 
 
 def inner_folds(group: Ints) -> Ints:
@@ -167,7 +146,6 @@ def _assay_mean(inputs: BaselineInputs) -> Floats | None:
 
 
 def _mutation_count(inputs: BaselineInputs) -> Floats | None:
-    """Ridge on the number of mutations, where most antibodies share their lengths."""
     return None if inputs.mutations is None else inputs.ridge(inputs.mutations)
 
 
@@ -203,18 +181,6 @@ def _nearest_antibody(inputs: BaselineInputs) -> Floats | None:
     same = by_both.reindex(nearest * n_antigens + pairs.antigen).to_numpy()
     other = by_antibody.reindex(nearest).to_numpy()
     return np.where(np.isnan(same), other, same)
-
-
-def _nearest(table_ND: Matrix, train: Ints) -> Ints:
-    """Find the nearest training row of each row of the table; a training row is its own."""
-    train_ND = table_ND[train]
-    half_N = (train_ND**2).sum(1) / 2
-    nearest = np.empty(len(table_ND), np.int64)
-    for start in range(0, len(table_ND), NEAREST_ROWS):
-        score = table_ND[start : start + NEAREST_ROWS] @ train_ND.T - half_N
-        nearest[start : start + NEAREST_ROWS] = train[np.argmax(score, axis=1)]
-    nearest[train] = train
-    return nearest
 
 
 def nearest_seconds(size: FitSize, cores: int) -> float:

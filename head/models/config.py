@@ -16,7 +16,6 @@ from abag.embed.sequences.chains import KINDS, Kind
 from abag.embed.sequences.options import SkippedOptions, TableOptions
 from abag.embed.store.options import VectorOptions, VectorsOf
 from abag.head.data.options import AdapterRows, LabelOptions, SplitOptions
-from abag.head.models.losses import loss_names
 
 WITH_A_NETWORK = ("mlp", "stack")
 PresetName = Literal["small", "medium", "seed"]
@@ -41,6 +40,12 @@ def head_names() -> tuple[str, ...]:
     from abag.head.models.registry import HEADS
 
     return ("stack", *HEADS)
+
+
+def _loss_names() -> tuple[str, ...]:
+    from abag.head.models.pair_model import LOSSES
+
+    return tuple(LOSSES)
 
 
 class RunMismatch(AbagError):
@@ -122,10 +127,9 @@ class OptimizationOptions(Options, group="Training"):
         None, low=0, default_text=FROM_PRESET, help="AdamW weight decay of the weight matrices."
     )
     loss: str = option(
-        "mse",
-        choices=loss_names,
+        "mse", choices=_loss_names,
         help="Training loss; rank: pairwise logistic within each antigen, plus mse.",
-    )
+    )  # fmt: skip
     members: int = option(
         1, low=1, high=1024, metavar="K",
         help="Heads trained together, each on its own bootstrap sample of groups; their mean "
@@ -216,24 +220,19 @@ class FitConfig(
     """All options of ``fit``; None means the preset's value unless the field says otherwise."""
 
     adapter_rows: AdapterRows = option(
-        "leave-out",
-        rare=True,
-        group="Split",
+        "leave-out", rare=True, group="Split",
         help="What to do with training pairs that an encoder's adapter was trained on.",
-    )
+    )  # fmt: skip
     allow_adapter_leak: bool = option(
-        False,
-        rare=True,
-        group="Split",
+        False, rare=True, group="Split",
         help="Continue, with a warning, if held-out pairs trained an encoder's adapter.",
-    )
+    )  # fmt: skip
     select: str = option(
-        "spearman",
-        choices=_selectable_metrics,
+        "spearman", choices=_selectable_metrics,
         pattern=r"(recall|precision|average_precision)_at_\d{1,2}(\.\d{1,3})?",
         help="Validation metric that selects the best checkpoint. The pKd of a strong binder "
         "may be any, as in recall_at_8.5.",
-    )
+    )  # fmt: skip
     patience: int = option(
         0, low=0, metavar="N",
         help="Epochs without improvement before training stops; 0: never stop early.",
@@ -244,19 +243,14 @@ class FitConfig(
         help="Steps between checkpoints.",
     )  # fmt: skip
     threads: int = option(
-        1,
-        low=1,
-        metavar="N",
-        rare=True,
-        group="Hardware",
+        1, low=1, metavar="N", rare=True, group="Hardware",
         help="CPU threads; results depend on it in the last bit.",
-    )
+    )  # fmt: skip
     precision: Precision = option(
-        "auto",
-        group="Hardware",
+        "auto", group="Hardware",
         help="Precision of matrix products, fp32 being TF32 on a GPU; auto: bf16 for several "
         "members on a GPU that supports it, else fp32.",
-    )
+    )  # fmt: skip
     compile: Compile = option(
         "auto", may_change=True,
         rare=True, group="Hardware",
@@ -264,13 +258,9 @@ class FitConfig(
         "and saves up to a fifth of a step; auto: graph on a GPU, off on a CPU.",
     )  # fmt: skip
     deterministic: bool = option(
-        False,
-        may_change=True,
-        rare=True,
-        group="Hardware",
+        False, may_change=True, rare=True, group="Hardware",
         help="Use only kernels that give the same bits every time.",
-    )
-
+    )  # fmt: skip
     learning_curve: bool = option(
         False,
         help="Also fit the head to 1/8, 1/4 and 1/2 of the training groups; the report shows the "

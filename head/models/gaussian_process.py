@@ -1,61 +1,58 @@
 """Gaussian processes on pairs: kernel ridge regression with a variance for each prediction.
 
+A sequence has one or more views: vectors of several poolings, layers or encoders, joined. Each view
+has a rational-quadratic kernel with exponent 1, and the kernel of a side is their weighted mean. A
+kernel of pairs mixes both sides and their product; it is 1 for equal pairs.
+
 Scale, mixture, weights of views and noise are chosen from a small grid, by the error on inner folds
 (``kernel``) or by the marginal likelihood (``gp``). A fold's predictions follow from the inverse of
-the whole matrix, so inner folds cost no further fit. Up to `EXACT_PAIRS` pairs the fit is exact,
-beyond it uses `INDUCING_PAIRS` of them as inducing points. All in float64, which needs a quarter of
-the time of scikit-learn's search and gives these predictions. A label that stands for n
-measurements has 1/n of the noise of one.
+the whole matrix, so inner folds cost no further fit. Both criteria try mostly the same kernels, so
+each is solved once for both. Up to `EXACT_PAIRS` pairs the fit is exact, beyond it uses
+`INDUCING_PAIRS` of them as inducing points. All in float64, which needs a quarter of the time of
+scikit-learn's search and gives these predictions. A label that stands for n measurements has 1/n of
+the noise of one.
 
-F training pairs, C of them inducing, P pairs to predict.
+N, M sequences; A, G training sequences; F training pairs, C of them inducing, V views or pairs of a
+variance; P pairs to predict, R of them.
 
 References
 ----------
-Rasmussen, Williams: Gaussian Processes for Machine Learning, MIT Press 2006, chapters 2, 5 and 8.
+Rasmussen, Williams: Gaussian Processes for Machine Learning, MIT Press 2006, chapters 2, 5 and 8,
+equation 4.19.
 """
 
 from __future__ import annotations
 
-import math
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from functools import cached_property
+from typing import Any, Literal, NamedTuple, TypeAlias, cast
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
+from threadpoolctl import threadpool_limits
 
 from abag.core.arrays import Floats
 from abag.embed.sequences.chains import KINDS
 from abag.head.data.vectors import Standardizer
-from abag.head.models.kernels import (
-    BLOCK,
-    SEARCH_PAIRS,
-    Chosen,
-    Criterion,
-    PairKernel,
-    PairSet,
-    Side,
-    SolvedKernels,
-    blas_threads,
-    choose_kernel,
-    factorise,
-    solve_triangle,
-    view_weights,
-)
-from abag.head.models.pair_model import (
-    Arrays,
-    FitSize,
-    Fitted,
-    Index,
-    PairVectors,
-    TrainingRows,
-)
+from abag.head.models.pair_model import Arrays, FitSize, Fitted, Index, PairVectors, TrainingRows
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from abag.head.models.kernels import Weights
-
+Real: TypeAlias = NDArray[np.floating]
+Weights: TypeAlias = tuple[float, ...]
+Criterion = Literal["error", "evidence"]
+BLOCK = 1024
+"""Rows of a kernel matrix that are computed at a time."""
+SCALES = (0.03, 0.1, 0.3, 1.0, 3.0)
+PRODUCTS = (0.0, 1 / 3, 1.0)
+NOISES = (10.0, 1.0, 0.2, 0.05, 0.015, 0.004)
+"""Noise variances in units of the kernel's."""
+FIRST_VIEW = (0.0, 0.5, 1.0)
+"""Weights of the first view that are tried; all views share the rest equally."""
+SEARCH_PAIRS = 1_000
+"""Training pairs that choose the kernel. Matrices of at most this size are solved faster on one
+core, see `ridge.PARALLEL_COLUMNS`."""
 VARIANCE_PAIRS, INDUCING_PAIRS = 1_024, 2_048
 """Training pairs that variances are computed from, and that are used at all if there are more than
 `EXACT_PAIRS`; drawn at random."""
@@ -66,6 +63,335 @@ SEARCH_S = 1.1e-9
 """Choosing a kernel, times the cube of the pairs tried."""
 SOLVE_S = 4e-11
 """Fitting a kernel on one core, times the cube of the training pairs."""
+
+
+# ---- kernels -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class PairKernel:
+    """A mixture of an antibody kernel, an antigen kernel and their product."""
+
+    scale: float
+    """Squared length scale of all views, in units of their mean squared distance."""
+    product: float
+    """Share of the product, 0 to 1; each side has half of the rest."""
+    weights: tuple[Weights, Weights]
+    """Weights of the views of antibodies and of antigens; those of a side add up to 1."""
+
+    @property
+    def side(self) -> float:
+        return (1 - self.product) / 2
+
+    def of_views(self, side: int, squared: Sequence[Floats]) -> Floats:
+        """Turn the squared distances in each view of a side into the kernel of that side."""
+        both = zip(self.weights[side], squared, strict=True)
+        parts = [weight / (1 + one / (2 * self.scale)) for weight, one in both if weight]
+        return np.asarray(sum(parts[1:], parts[0]))
+
+    def mix(self, antibody: Real, antigen: Real) -> Floats:
+        """Mix the kernels of both sides, of shape (R, C), into that of pairs."""
+        return np.asarray(self.product * antibody * antigen + self.side * (antibody + antigen))
+
+
+def view_weights(views: int) -> list[Weights]:
+    """Return the weights of the views of a side that are tried, the equal ones first."""
+    if views == 1:
+        return [(1.0,)]
+    return [
+        tuple((1 - first) / views + first * (view == 0) for view in range(views))
+        for first in FIRST_VIEW
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """The training sequences of one kind, as a kernel sees them."""
+
+    scaling: Standardizer
+    widths: tuple[int, ...]
+    """Columns of each view."""
+    units: tuple[float, ...]
+    """Mean squared distance of the training sequences in each view."""
+    train_AD: NDArray[np.float32]
+    """Standardised vectors."""
+
+    @classmethod
+    def of(
+        cls,
+        train_AD: NDArray[np.float32],
+        widths: tuple[int, ...],
+        scaling: Standardizer | None = None,
+        stretch: Weights = (),
+    ) -> Side:
+        """Measure the vectors of the unique training sequences, (A, D); by default, scale them.
+
+        `stretch` multiplies the units of the views, and with them their squared length scales.
+        """
+        scaling = scaling or Standardizer.of(train_AD, widths=widths)
+        z_AD = scaling.apply(train_AD)
+        units = [
+            2 * float(view.var(axis=0, dtype=np.float64).sum()) for view in split(z_AD, widths)
+        ]
+        factors = stretch or (1.0,) * len(widths)
+        scaled = tuple((unit or 1.0) * by for unit, by in zip(units, factors, strict=True))
+        return cls(scaling, widths, scaled, z_AD)
+
+    def kernel(self, kernel: PairKernel, side: int, x_ND: NDArray[np.float32]) -> Floats:
+        """Return the kernel of stored vectors, (N, D), and the training sequences: (N, A)."""
+        return kernel.of_views(side, self.distances(self.scaling.apply(x_ND)))
+
+    def distances(self, z_ND: NDArray[np.float32]) -> list[Floats]:
+        """Return the squared distances of standardised vectors in each view, (N, A), in units."""
+        views = (split(x_ND, self.widths) for x_ND in (z_ND, self.train_AD))
+        each = zip(*views, self.units, strict=True)
+        return [squared_distances(view_ND, own_AD) / unit for view_ND, own_AD, unit in each]
+
+    def paired_distances(self, x_ND: NDArray[np.float32], row: Index, other: Index) -> list[Floats]:
+        """Return the squared distances of rows of stored vectors in each view, (R,) each."""
+        z_ND = self.scaling.apply(x_ND).astype(np.float64)
+        away = split(z_ND[row] - z_ND[other], self.widths)
+        return [
+            np.square(one).sum(axis=1) / unit for one, unit in zip(away, self.units, strict=True)
+        ]
+
+
+def split(x_ND: Real, widths: Sequence[int]) -> list[Real]:
+    """Split joined vectors, (N, D), into their views."""
+    if sum(widths) != x_ND.shape[1]:
+        msg = f"views of {widths} columns; the vectors have {x_ND.shape[1]}"
+        raise ValueError(msg)
+    return np.split(x_ND, np.cumsum(widths)[:-1], axis=1)
+
+
+def squared_distances(x_ND: Real, y_MD: Real) -> Floats:
+    """Return the squared Euclidean distances of all rows, (N, M), in float64."""
+    left_ND, right_MD = x_ND.astype(np.float64), y_MD.astype(np.float64)
+    squares = left_ND @ right_MD.T
+    squares *= -2
+    squares += np.square(left_ND).sum(axis=1)[:, None]
+    squares += np.square(right_MD).sum(axis=1)
+    return np.maximum(squares, 0, out=squares)
+
+
+@dataclass(frozen=True, slots=True)
+class PairSet:
+    """Training pairs as a kernel sees them: two sides, and the sequences of each pair, (C,)."""
+
+    antibodies: Side
+    antigens: Side
+    antibody: Index
+    antigen: Index
+
+    def __len__(self) -> int:
+        return len(self.antibody)
+
+    @property
+    def sides(self) -> tuple[tuple[Side, Index], tuple[Side, Index]]:
+        return (self.antibodies, self.antibody), (self.antigens, self.antigen)
+
+    def select(self, pairs: slice) -> PairSet:
+        used = [np.unique(index[pairs], return_inverse=True) for _, index in self.sides]
+        kept = [
+            replace(side, train_AD=side.train_AD[rows])
+            for (side, _), (rows, _) in zip(self.sides, used, strict=True)
+        ]
+        return PairSet(kept[0], kept[1], used[0][1], used[1][1])
+
+    def blocks(self, kernel: PairKernel, pairs: PairSet) -> Iterator[tuple[slice, Floats]]:
+        """Yield the kernel of other `pairs` of the same scaling and these, `BLOCK` rows at a time.
+
+        Shape (R, C) in all.
+        """
+        for at in range(0, len(pairs), BLOCK):
+            rows = slice(at, at + BLOCK)
+            both = enumerate(zip(self.sides, pairs.select(rows).sides, strict=True))
+            similar = [
+                kernel.of_views(n, own.distances(other.train_AD))[of_row][:, of_column]
+                for n, ((own, of_column), (other, of_row)) in both
+            ]
+            yield rows, kernel.mix(*similar)
+
+    def matrix(self, kernel: PairKernel) -> Floats:
+        """Return the kernel of all pairs with each other, (C, C), in the order of LAPACK."""
+        matrix = np.empty((len(self),) * 2)
+        for rows, block in self.blocks(kernel, self):
+            matrix[rows] = block
+        return np.asarray(matrix.T)  # symmetric
+
+
+# ---- choosing and solving ------------------------------------------------------------------------
+
+
+class Chosen(NamedTuple):
+    """A kernel and the variance of the noise of one measurement in units of the kernel's."""
+
+    kernel: PairKernel
+    noise: float
+
+
+class SolvedKernels:
+    """Solves the same training pairs with any kernel and noise, and remembers the costs.
+
+    Of the F pairs, `target` has the labels minus their mean, `fold` the inner fold, and `share` the
+    variance of the noise in units of that of one measurement.
+    """
+
+    def __init__(
+        self, train: PairSet, target: Floats, fold: NDArray[np.int64], share: Floats
+    ) -> None:
+        self.train, self.target, self.fold, self.share = train, target, fold, share
+        self._costs: dict[Chosen, dict[Criterion, float]] = {}
+        self._matrix: tuple[PairKernel, Floats] | None = None
+
+    def __len__(self) -> int:
+        return len(self.train)
+
+    @cached_property
+    def _distances(self) -> list[list[Floats]]:
+        """Squared distances of the training sequences of both sides, in each view."""
+        return [side.distances(side.train_AD) for side, _ in self.train.sides]
+
+    def first(self, pairs: int) -> SolvedKernels:
+        """Return these pairs, or the first ones if there are more."""
+        if pairs >= len(self):
+            return self
+        used = slice(pairs)
+        return SolvedKernels(
+            self.train.select(used), self.target[used], self.fold[used], self.share[used]
+        )
+
+    def matrix(self, kernel: PairKernel) -> Floats:
+        """Return the kernel of all pairs, (F, F), in the order of LAPACK; may be overwritten."""
+        if len(self) > SEARCH_PAIRS:
+            return self.train.matrix(kernel)
+        if self._matrix is None or self._matrix[0] != kernel:  # the next noise needs it, too
+            self._matrix = None  # not in memory beside the new one
+            both = enumerate(zip(self._distances, self.train.sides, strict=True))
+            similar = [
+                kernel.of_views(n, squared)[index][:, index] for n, (squared, (_, index)) in both
+            ]
+            self._matrix = kernel, kernel.mix(*similar)
+        return self._matrix[1].T.copy(order="F")  # symmetric
+
+    def factorise(self, chosen: Chosen) -> tuple[Floats, Floats]:
+        """Return the Cholesky factor of the kernel with noise, and the weight of each pair."""
+        return factorise(self.matrix(chosen.kernel), chosen.noise * self.share, self.target)
+
+    def cost(self, chosen: Chosen, criterion: Criterion) -> float:
+        """Return the squared error on the inner folds, or minus twice the evidence."""
+        known = self._costs.setdefault(chosen, {})
+        if criterion not in known:
+            lower, weight = self.factorise(chosen)
+            fit = max(float(self.target @ weight), 1e-300)
+            log_root = float(np.log(lower.diagonal()).sum())
+            known["evidence"] = len(self) * float(np.log(fit)) + 2 * log_root
+            if criterion == "error":
+                inner = leave_folds_out(lower, self.target, self.fold)
+                known["error"] = float(np.square(self.target - inner).sum())
+        return known[criterion]
+
+
+def choose_kernel(
+    solver: SolvedKernels, criterion: Criterion, weights: Sequence[Sequence[Weights]]
+) -> Chosen:
+    """Choose scale, mixture and noise with the first weights of each side, then the weights."""
+    tried: dict[Chosen, float] = {}
+    at = 0
+
+    def descend(kernel: PairKernel) -> None:
+        # from the noise of the last kernel downhill: half of the factorisations
+        nonlocal at
+        found = {at: solver.cost(Chosen(kernel, NOISES[at]), criterion)}
+        for step in (-1, 1):
+            while 0 <= at + step < len(NOISES):
+                if at + step not in found:
+                    found[at + step] = solver.cost(Chosen(kernel, NOISES[at + step]), criterion)
+                if found[at + step] >= found[at]:
+                    break
+                at += step
+        tried.update((Chosen(kernel, NOISES[i]), cost) for i, cost in found.items())
+
+    # with a single sequence on one side, all mixtures differ by a constant only
+    one_sided = min(len(side.train_AD) for side, _ in solver.train.sides)
+    products = PRODUCTS if one_sided > 1 else PRODUCTS[-1:]
+    first = (weights[0][0], weights[1][0])
+    for scale, product in itertools.product(SCALES, products):
+        descend(PairKernel(scale, product, first))
+    best = _lowest(tried).kernel
+    for pair in itertools.product(*weights):
+        if pair != first:
+            descend(replace(best, weights=(pair[0], pair[1])))
+    best = _lowest(tried).kernel
+    if best.weights != first:  # another scale may suit these weights
+        for scale in SCALES:
+            descend(replace(best, scale=scale))
+    return _lowest(tried)
+
+
+def _lowest(tried: dict[Chosen, float]) -> Chosen:
+    """Return the first of those whose costs equal the lowest but for rounding."""
+    lowest = min(tried.values())
+    return next(one for one, cost in tried.items() if cost <= lowest + 1e-9 * abs(lowest))
+
+
+def blas_threads(pairs: int) -> threadpool_limits:
+    """Limit the threads of matrices of this size, for the code inside the block."""
+    return threadpool_limits(1 if pairs <= SEARCH_PAIRS else None, user_api="blas")
+
+
+def factorise(matrix: Floats, noise: float | Floats, target: Floats) -> tuple[Floats, Floats]:
+    """Overwrite a kernel matrix, (F, F), by its Cholesky factor with noise; solve for weights.
+
+    The matrix is in the order of LAPACK, which has to copy any other. Unlike scipy, torch lets
+    other threads run meanwhile.
+    """
+    import torch  # here: estimates of a fit's time need no solver
+
+    matrix[np.diag_indices_from(matrix)] += noise
+    lower = torch.from_numpy(matrix)
+    torch.linalg.cholesky(lower, out=lower)
+    return matrix, solve(matrix, target[:, None])[:, 0]
+
+
+def solve(lower: Floats, targets: Floats) -> Floats:
+    return solve_triangle(lower, solve_triangle(lower, targets), transposed=True)
+
+
+def solve_triangle(lower: Floats, targets: Floats, *, transposed: bool = False) -> Floats:
+    """Solve for right-hand sides, (F, K), with the factor alone, or with its transpose."""
+    import torch
+
+    factor, right = torch.from_numpy(lower), torch.from_numpy(targets)
+    if transposed:
+        factor = factor.T
+    return np.asarray(torch.linalg.solve_triangular(factor, right, upper=transposed))
+
+
+def leave_folds_out(lower: Floats, target: Floats, fold: NDArray[np.int64]) -> Floats:
+    """Predict each fold from the others, (F,).
+
+    With the inverse of the matrix, the error of a fold is the inverse of its block times the
+    weights of its pairs. These are the weights for labels minus the mean of the other folds.
+    The factor is overwritten.
+    """
+    import torch
+
+    both = np.stack([target, np.ones_like(target)], axis=1)
+    weight, of_one = solve(lower, both).T
+    inverse = torch.from_numpy(lower)
+    torch.cholesky_inverse(inverse, out=inverse)
+    error = np.empty(len(target))
+    for k in np.unique(fold):
+        rows = np.flatnonzero(fold == k)
+        mean = target[fold != k].mean() if len(rows) < len(fold) else 0.0
+        centred = weight[rows] - mean * of_one[rows]
+        block = torch.linalg.cholesky(torch.from_numpy(lower[np.ix_(rows, rows)]))
+        error[rows] = torch.cholesky_solve(torch.from_numpy(centred)[:, None], block)[:, 0]
+    return np.asarray(target - error)
+
+
+# ---- the model -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,59 +425,40 @@ class GaussianProcess:
     train: PairSet
     weight: Floats
     """Weight of each training pair in pKd, (C,)."""
-    packed_root: NDArray[np.float32]
-    """See `root`; of an exact fit only its upper triangle by rows, (V (V + 1) / 2,)."""
-
-    @property
-    def root(self) -> NDArray[np.float32]:
-        """Maps the kernel of the first V training pairs to what reduces the variance: (V, V)."""
-        packed = self.packed_root
-        if packed.ndim == 2:
-            return packed
-        size = math.isqrt(2 * len(packed))
-        root_VV = np.zeros((size, size), np.float32)
-        root_VV[_upper(size)] = packed
-        return root_VV
+    root: NDArray[np.float32]
+    """Maps the kernel of the first V training pairs to what reduces the variance: (V, V)."""
 
     @property
     def kernel(self) -> PairKernel:
-        """The kernel of pairs."""
         one = self.settings
         return PairKernel(one.scale, one.product, (one.antibody.weights, one.antigen.weights))
 
     def predict(self, vectors: PairVectors) -> Floats:
-        """Predict pKd, (P,); see `PairModel`."""
         train, kernel = self.train, self.kernel
         shape = len(train.antibodies.train_AD), len(train.antigens.train_AD)
         weight_AG = sparse.csr_array((self.weight, (train.antibody, train.antigen)), shape)
         antigen_MG = train.antigens.kernel(kernel, 1, vectors.antigen_ME)
         alone_M = kernel.side * (antigen_MG @ weight_AG.sum(axis=0))
         pkd = self.settings.pkd_mean + alone_M[vectors.antigen]
-        for first, pairs in _by_antibody(vectors.antibody, len(vectors.antibody_ND)):
+        order = np.argsort(vectors.antibody, kind="stable")
+        for first in range(0, len(vectors.antibody_ND), BLOCK):
             x_BD = vectors.antibody_ND[first : first + BLOCK]
             antibody_BA = train.antibodies.kernel(kernel, 0, x_BD)
             alone_B = kernel.side * (antibody_BA @ weight_AG.sum(axis=1))
             joint_BG = kernel.product * (weight_AG.T @ antibody_BA.T).T
-            for at in range(0, len(pairs), BLOCK):
-                rows = pairs[at : at + BLOCK]
+            start, end = np.searchsorted(vectors.antibody, [first, first + BLOCK], sorter=order)
+            for at in range(start, end, BLOCK):
+                rows = order[at : min(at + BLOCK, end)]
                 i, j = vectors.antibody[rows] - first, vectors.antigen[rows]
                 pkd[rows] += alone_B[i] + (joint_BG[i] * antigen_MG[j]).sum(axis=1)
         return np.asarray(pkd)
 
     def variance(self, vectors: PairVectors) -> Floats:
-        """Return the variance of each prediction in pKd^2, (P,)."""
-        root_VV, kernel = self.root, self.kernel
-        train = self.train.select(slice(len(root_VV)))
-        antibody_NA = train.antibodies.kernel(kernel, 0, vectors.antibody_ND).astype(np.float32)
-        antigen_MG = train.antigens.kernel(kernel, 1, vectors.antigen_ME).astype(np.float32)
         variance = np.empty(len(vectors.antibody))
+        rows_of = self._kernel_rows(vectors, np.float32)
         for at in range(0, len(variance), BLOCK):
             rows = slice(at, at + BLOCK)
-            k_BV = kernel.mix(
-                antibody_NA[vectors.antibody[rows]][:, train.antibody],
-                antigen_MG[vectors.antigen[rows]][:, train.antigen],
-            )
-            variance[rows] = 1 - np.square(k_BV @ root_VV).sum(axis=1)
+            variance[rows] = 1 - np.square(rows_of(rows) @ self.root).sum(axis=1)
         return np.asarray(self.settings.amplitude * np.maximum(variance, 0))
 
     def difference_variance(self, vectors: PairVectors, other: Index) -> Floats:
@@ -161,36 +468,37 @@ class GaussianProcess:
         R, it is amplitude x (2 - 2 k(pair, other) - |(k_V - k_V of the other) R|^2).
         """
         kernel, root_VV = self.kernel, self.root.astype(np.float64)
-        train = self.train.select(slice(len(root_VV)))
-        antibody_NA = train.antibodies.kernel(kernel, 0, vectors.antibody_ND)
-        antigen_MG = train.antigens.kernel(kernel, 1, vectors.antigen_ME)
-        variance = np.empty(len(other))
+        rows_of, variance = self._kernel_rows(vectors, np.float64), np.empty(len(other))
+        sides = (
+            (self.train.antibodies, vectors.antibody_ND, vectors.antibody),
+            (self.train.antigens, vectors.antigen_ME, vectors.antigen),
+        )
         for at in range(0, len(other), BLOCK):
             rows = np.arange(at, min(at + BLOCK, len(other)))
-            of_pair, of_other = (
-                kernel.mix(
-                    antibody_NA[vectors.antibody[pairs]][:, train.antibody],
-                    antigen_MG[vectors.antigen[pairs]][:, train.antigen],
-                )
-                for pairs in (rows, other[rows])
-            )
-            sides = (
-                (train.antibodies, vectors.antibody_ND, vectors.antibody),
-                (train.antigens, vectors.antigen_ME, vectors.antigen),
-            )
-            joint = kernel.mix(
+            prior = kernel.mix(
                 *(
                     kernel.of_views(n, side.paired_distances(x_ND, index[rows], index[other[rows]]))
                     for n, (side, x_ND, index) in enumerate(sides)
                 )
             )
-            known = np.square((of_pair - of_other) @ root_VV).sum(axis=1)
-            variance[rows] = 2 - 2 * joint - known
+            away = rows_of(rows) - rows_of(other[rows])
+            variance[rows] = 2 - 2 * prior - np.square(away @ root_VV).sum(axis=1)
         return np.asarray(self.settings.amplitude * np.maximum(variance, 0))
 
+    def _kernel_rows(
+        self, vectors: PairVectors, dtype: type[np.floating]
+    ) -> Callable[[Any], Floats]:
+        """Return a function from pairs to their kernel with the first training pairs, (R, V)."""
+        train, kernel = self.train.select(slice(len(self.root))), self.kernel
+        antibody_NA = train.antibodies.kernel(kernel, 0, vectors.antibody_ND).astype(dtype)
+        antigen_MG = train.antigens.kernel(kernel, 1, vectors.antigen_ME).astype(dtype)
+        return lambda rows: kernel.mix(
+            antibody_NA[vectors.antibody[rows]][:, train.antibody],
+            antigen_MG[vectors.antigen[rows]][:, train.antigen],
+        )
+
     def arrays(self) -> Arrays:
-        """Return what `load` needs as named arrays."""
-        found: dict[str, NDArray[Any]] = {"weight": self.weight, "root": self.packed_root}
+        found: dict[str, NDArray[Any]] = {"weight": self.weight, "root": self.root}
         for kind, (side, of_pair) in zip(KINDS, self.train.sides, strict=True):
             found |= {**side.scaling.arrays(kind), f"{kind}.train": side.train_AD}
             found[f"{kind}.of_pair"] = of_pair.astype(np.int32)
@@ -198,14 +506,19 @@ class GaussianProcess:
 
     @classmethod
     def load(cls, arrays: Arrays, settings: ProcessSettings) -> GaussianProcess:
-        """Restore a process from `arrays` and `settings`."""
         antibodies, antigens = (
             Side(Standardizer.load(arrays, kind), one.widths, one.units, arrays[f"{kind}.train"])
             for kind, one in zip(KINDS, (settings.antibody, settings.antigen), strict=True)
         )
         of_pair = arrays["antibody.of_pair"], arrays["antigen.of_pair"]
-        train = PairSet(antibodies, antigens, *of_pair)
-        return cls(settings, train, arrays["weight"], arrays["root"])
+        root = arrays["root"]
+        if root.ndim != 2 or len(root) != root.shape[1]:
+            msg = f"root has shape {root.shape}"
+            raise ValueError(msg)
+        return cls(settings, PairSet(antibodies, antigens, *of_pair), arrays["weight"], root)
+
+
+# ---- fitting -------------------------------------------------------------------------------------
 
 
 def fit_gaussian_process(
@@ -218,51 +531,41 @@ def fit_gaussian_process(
 ) -> Fitted:
     """Fit a Gaussian process to the training pairs.
 
-    Parameters
-    ----------
-    training : TrainingRows
-    criterion : {"error", "evidence"}
-        What chooses scale, mixture, weights and noise: the squared error on the inner folds, or
-        the marginal likelihood.
-    scale_antibodies : bool
-        Whether to standardise the columns of antibodies.
-    antibody_weights : sequence of tuple of float, optional
-        Weights of the views of antibodies to try, by default those of `view_weights`.
-    antibody_stretch : tuple of float, optional
-        Factors of the squared length scale of these views.
+    `criterion` chooses scale, mixture, weights and noise: the squared ``error`` on the inner folds,
+    or the marginal likelihood. The columns of antibodies are standardised unless told otherwise;
+    the weights of their views are by default those of `view_weights`, their units those of
+    `Side.of`.
     """
-    solver, search = _solvers(training, scale_antibodies, antibody_stretch)
+    solver = training.shared.get("solver")
+    if not isinstance(solver, SolvedKernels):  # all processes fitted to these rows share it
+        solver = _solver(training, scale_antibodies, antibody_stretch)
+        training.shared.update(solver=solver, search=solver.first(SEARCH_PAIRS))
+    search = cast("SolvedKernels", training.shared["search"])
     pairs, views = len(solver), [view_weights(len(side.widths)) for side, _ in solver.train.sides]
     with blas_threads(pairs):
         with blas_threads(len(search)):
             chosen = choose_kernel(search, criterion, [antibody_weights or views[0], views[1]])
         if pairs <= EXACT_PAIRS:
-            solved = _solve(solver, chosen)
+            weight, root, amplitude = _solve(solver, chosen)
         else:
-            solved = _solve_inducing(solver, chosen, INDUCING_PAIRS)
-        small = pairs <= VARIANCE_PAIRS
-        root = solved.root if small else _solve_inducing(solver, chosen, VARIANCE_PAIRS).root
+            weight, root, amplitude = _solve_inducing(solver, chosen, INDUCING_PAIRS)
+        if pairs > VARIANCE_PAIRS:
+            _, root, _ = _solve_inducing(solver, chosen, VARIANCE_PAIRS)
     used = solver.train  # not a copy: kernel ridge and Gaussian process share it
-    if len(solved.weight) < pairs:
-        used = used.select(slice(len(solved.weight)))
+    if len(weight) < pairs:
+        used = used.select(slice(len(weight)))
     antibody, antigen = (
         SideSettings(side.widths, side.units, weights)
         for (side, _), weights in zip(used.sides, chosen.kernel.weights, strict=True)
     )
-    settings = ProcessSettings(
-        chosen.kernel.scale,
-        chosen.kernel.product,
-        antibody,
-        antigen,
-        float(training.pkd.mean()),
-        solved.amplitude,
-    )
+    scale, product, mean = chosen.kernel.scale, chosen.kernel.product, float(training.pkd.mean())
+    settings = ProcessSettings(scale, product, antibody, antigen, mean, amplitude)
     # in the order in which it is stored, or writing a predictor would copy it
     stored_root = root.astype(np.float32, order="C")
     return Fitted(
-        GaussianProcess(settings, used, solved.weight, stored_root),
-        f"squared length scale {chosen.kernel.scale:g}, share of the product "
-        f"{chosen.kernel.product:.2g}, noise {chosen.noise:g}",
+        GaussianProcess(settings, used, weight, stored_root),
+        f"squared length scale {scale:g}, share of the product {product:.2g}, "
+        f"noise {chosen.noise:g}",
     )
 
 
@@ -276,70 +579,41 @@ def solve_seconds(size: FitSize, cores: int) -> float:
     return SOLVE_S * size.training_pairs**3 / cores
 
 
-def _upper(size: int) -> NDArray[np.bool_]:
-    """Return where the upper triangle of a square matrix is, (V, V)."""
-    return np.tri(size, dtype=np.bool_).T
-
-
-class _Solvers(NamedTuple):
-    whole: SolvedKernels
-    search: SolvedKernels
-    """Chooses the kernel."""
-
-
-def _solvers(
-    training: TrainingRows, scale_antibodies: bool, antibody_stretch: Weights = ()
-) -> _Solvers:
-    """Return the solvers that all processes fitted to these rows share.
-
-    Their pairs are in random order, so that the first ones are a sample of all.
-    """
-    found = training.shared.get("solvers")
-    if not isinstance(found, _Solvers):
-        order = np.random.default_rng(0).permutation(len(training.rows))
-        train, pkd = _pair_set(training, order, scale_antibodies), training.pkd[order]
-        if antibody_stretch:
-            train = replace(train, antibodies=train.antibodies.stretched(antibody_stretch))
-        share = training.noise_share[order]
-        whole = SolvedKernels(train, pkd - training.pkd.mean(), training.fold[order], share)
-        found = _Solvers(whole, whole.first(SEARCH_PAIRS))
-        training.shared["solvers"] = found
-    return found
-
-
-def _pair_set(training: TrainingRows, order: NDArray[np.int64], scale_antibodies: bool) -> PairSet:
-    """Standardise the sequences of the training pairs, in the given order of the pairs."""
-    vectors, rows = training.vectors, training.rows[order]
-    used_A, antibody = np.unique(vectors.antibody[rows], return_inverse=True)
-    used_G, antigen = np.unique(vectors.antigen[rows], return_inverse=True)
+def _solver(
+    training: TrainingRows, scale_antibodies: bool, antibody_stretch: Weights
+) -> SolvedKernels:
+    """Standardise the training sequences; pairs in random order, so the first are a sample."""
+    vectors = training.vectors
+    order = np.random.default_rng(0).permutation(len(training.rows))
+    used_A, antibody = np.unique(vectors.antibody[training.rows[order]], return_inverse=True)
+    used_G, antigen = np.unique(vectors.antigen[training.rows[order]], return_inverse=True)
     train_AD = vectors.antibody_ND[used_A]
     scaling = None if scale_antibodies else Standardizer.identity(train_AD.shape[1])
-    antibodies = Side.of(train_AD, vectors.widths(0), scaling)
-    antigens = Side.of(vectors.antigen_ME[used_G], vectors.widths(1))
-    return PairSet(antibodies, antigens, antibody, antigen)
+    train = PairSet(
+        Side.of(train_AD, vectors.widths(0), scaling, antibody_stretch),
+        Side.of(vectors.antigen_ME[used_G], vectors.widths(1)),
+        antibody,
+        antigen,
+    )
+    target = training.pkd[order] - training.pkd.mean()
+    return SolvedKernels(train, target, training.fold[order], training.noise_share[order])
 
 
-class _Solution(NamedTuple):
-    weight: Floats
-    root: Floats
-    """See `GaussianProcess.packed_root`."""
-    amplitude: float
-
-
-def _solve(solver: SolvedKernels, chosen: Chosen) -> _Solution:
-    """Fit exactly."""
-    (lower, weight), pairs, root = solver.factorise(chosen), len(solver), np.zeros(0)
+def _solve(solver: SolvedKernels, chosen: Chosen) -> tuple[Floats, Floats, float]:
+    """Fit exactly: weights, root of the variance for few pairs, and amplitude."""
+    (lower, weight), pairs, root = solver.factorise(chosen), len(solver), np.zeros((0, 0))
     if pairs <= VARIANCE_PAIRS:
-        root = solve_triangle(lower, np.eye(pairs)).T[_upper(pairs)]
-    return _Solution(weight, root, float(solver.target @ weight) / pairs)
+        root = solve_triangle(lower, np.eye(pairs)).T
+    return weight, root, float(solver.target @ weight) / pairs
 
 
-def _solve_inducing(solver: SolvedKernels, chosen: Chosen, size: int) -> _Solution:
-    """Fit with the first pairs as inducing points (subset of regressors)."""
+def _solve_inducing(
+    solver: SolvedKernels, chosen: Chosen, size: int
+) -> tuple[Floats, Floats, float]:
+    """Fit with the first pairs as inducing points (subset of regressors), as `_solve`."""
     train, target = solver.train, solver.target
     inducing = train.select(slice(size))
-    matrix = inducing.matrix(chosen.kernel)
-    lower, _ = factorise(matrix, JITTER, np.zeros(len(inducing)))
+    lower, _ = factorise(inducing.matrix(chosen.kernel), JITTER, np.zeros(len(inducing)))
     squares, sums = np.zeros_like(lower), np.zeros(len(lower))
     for rows, block_BC in inducing.blocks(chosen.kernel, train):
         feature_CB = solve_triangle(lower, block_BC.T)
@@ -352,14 +626,4 @@ def _solve_inducing(solver: SolvedKernels, chosen: Chosen, size: int) -> _Soluti
     solved = (vector.T @ sums) / (value + chosen.noise)
     squared = float(np.square(target) @ (1 / solver.share))
     amplitude = (squared - float((vector.T @ sums) @ solved)) / chosen.noise / len(target)
-    root = back * np.sqrt(value / (value + chosen.noise))
-    return _Solution(back @ solved, root, amplitude)
-
-
-def _by_antibody(antibody: NDArray[np.integer], antibodies: int) -> Iterator[tuple[int, Any]]:
-    """Yield the first antibody of each `BLOCK` of them, and the pairs of these antibodies."""
-    order = np.argsort(antibody, kind="stable")
-    starts = np.arange(0, antibodies, BLOCK)
-    ends = np.searchsorted(antibody[order], starts + BLOCK)
-    for first, start, end in zip(starts.tolist(), [0, *ends[:-1]], ends, strict=True):
-        yield first, order[start:end]
+    return back @ solved, back * np.sqrt(value / (value + chosen.noise)), amplitude

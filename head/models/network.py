@@ -1,50 +1,230 @@
-"""A trained network as a model of pairs, with the scaling of its inputs and output.
+"""The network, an antibody vector and an antigen vector in, one number per pair out; its optimizer.
 
-The first layer is linear in the joined vectors, so its product splits into a term per antibody and
-a term per antigen, computed once per sequence. Per pair there remain their sum and the narrow
-layers behind it, a twentieth of the arithmetic. torch is imported when a network is used.
+Vectors are standardised; predictions are in standard deviations of the training labels. M networks
+of one shape are one module: its tensors, inputs and outputs have a leading axis. That of the inputs
+has length G, and each training set is read by M / G consecutive members.
 
-N antibodies, M antigens, D and E their widths; B pairs; H width of the first layer.
+B pairs of a batch, G training sets, M members, I inputs and O outputs of a layer; N antibodies and
+their width D, E antigens' width, H width of the first layer.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.linalg import vector_norm
+from torch.nn import functional
+from torch.optim.adamw import adamw
 
 from abag.core.arrays import Floats
 from abag.embed.sequences.chains import KINDS
 from abag.head.data.vectors import Standardizer
-from abag.head.models.pair_model import Arrays, PairVectors
+from abag.head.models.pair_model import Arrays, NetworkSettings, PairVectors
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
-    from torch import Tensor, nn
-
-    from abag.head.models.layers import Mlp
-
+MAX_GRADIENT_NORM = 1.0
+"""Of one member; larger gradients are scaled down to it."""
+NORM_EPS = 1e-6
+"""As in `torch.nn.utils.clip_grad_norm_`."""
 PREFIX = "model."
 """Of the names of a network's weights among its arrays."""
 PAIRS_PER_BATCH = 4096
 """Pairs whose hidden layer is computed at a time, so that it stays in the CPU's cache."""
 
 
-@dataclass(frozen=True, slots=True)
-class NetworkSettings:
-    """Hidden widths of a network, and the scaling of its output to pKd."""
+# ---- layers: a single member has the operations, and the bits, of torch's own layers ------------
 
-    widths: tuple[int, ...]
-    pkd_mean: float
-    pkd_scale: float
+
+class _Linear(nn.Module):
+    """M linear layers, from (G, B, I) to (M, B, O)."""
+
+    def __init__(self, members: int, inner: int, outer: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(members, outer, inner))
+        self.bias = nn.Parameter(torch.empty(members, outer))
+
+    def draw(self, member: int, generator: torch.Generator) -> None:
+        """Draw the initial weights of a member as `torch.nn.Linear` does."""
+        weight_OI, bias_O = self.weight[member], self.bias[member]
+        nn.init.kaiming_uniform_(weight_OI, a=math.sqrt(5), generator=generator)
+        bound = 1 / math.sqrt(weight_OI.shape[1])
+        nn.init.uniform_(bias_O, -bound, bound, generator=generator)
+
+    def forward(self, x_GBI: Tensor) -> Tensor:
+        members, outer, inner = self.weight.shape
+        if members == 1:
+            return functional.linear(x_GBI, self.weight[0], self.bias[0])
+        # The members of a training set side by side: its vectors are read once for all of them.
+        # The weights come first, or their gradient would be transposed and have to be copied.
+        w_GHI = self.weight.view(len(x_GBI), -1, inner)
+        y_GHB = torch.baddbmm(self.bias.view(len(x_GBI), -1, 1), w_GHI, x_GBI.mT)
+        return y_GHB.view(members, outer, -1).mT.float()
+
+
+class _LayerNorm(nn.Module):
+    def __init__(self, members: int, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(members, width))
+        self.bias = nn.Parameter(torch.zeros(members, width))
+
+    def forward(self, x_MBI: Tensor) -> Tensor:
+        shape = x_MBI.shape[-1:]
+        if len(self.weight) == 1:
+            return functional.layer_norm(x_MBI, shape, self.weight[0], self.bias[0])
+        normed_MBI = functional.layer_norm(x_MBI, shape)
+        return torch.addcmul(self.bias[:, None], normed_MBI, self.weight[:, None])
+
+
+class _Dropout(nn.Module):
+    """Dropout whose random numbers all members share; their units are unrelated."""
+
+    rate_M: Tensor
+
+    def __init__(self, rates: Sequence[float]) -> None:
+        super().__init__()
+        self.register_buffer("rate_M", torch.tensor(rates), persistent=False)
+        self.rates = rates
+        self.generator: torch.Generator | None = None
+        """Of the random numbers, by default torch's own."""
+
+    def forward(self, x_MBI: Tensor) -> Tensor:
+        if not (self.training and max(self.rates) > 0):
+            return x_MBI
+        if len(self.rates) > 1:
+            noise_BI = torch.rand(x_MBI.shape[1:], device=x_MBI.device, generator=self.generator)
+            rate_M11 = self.rate_M[:, None, None]
+            return x_MBI * ((noise_BI >= rate_M11) / (1 - rate_M11))
+        if self.generator is None:  # one kernel on a GPU
+            return functional.dropout(x_MBI, self.rates[0])
+        kept = 1 - self.rates[0]
+        return x_MBI * torch.empty_like(x_MBI).bernoulli_(kept, generator=self.generator).div_(kept)
+
+
+class Mlp(nn.Module):
+    """Both vectors joined, then blocks of linear, LayerNorm, GELU and dropout; M of them.
+
+    `inputs` is the joined width of both vectors, `widths` are those of the hidden layers.
+    """
+
+    def __init__(self, inputs: int, widths: Sequence[int], dropout_M: Sequence[float]) -> None:
+        super().__init__()
+        members, blocks = len(dropout_M), list[nn.Module]()
+        for inner, outer in pairwise((inputs, *widths)):
+            blocks += [_Linear(members, inner, outer), _LayerNorm(members, outer)]
+            blocks += [nn.GELU(), _Dropout(dropout_M)]
+        self.layers = nn.Sequential(*blocks, _Linear(members, widths[-1], 1))
+
+    @torch.no_grad()
+    def draw(self, seeds: Sequence[int]) -> None:
+        """Draw the initial weights of each member, which depend on its seed alone."""
+        for member, seed in enumerate(seeds):
+            generator = torch.Generator().manual_seed(seed)
+            for layer in self.layers:
+                if isinstance(layer, _Linear):
+                    layer.draw(member, generator)
+
+    def use_generator(self, generator: torch.Generator) -> None:
+        """Draw dropout from this generator, so that other threads can draw meanwhile."""
+        for layer in self.layers:
+            if isinstance(layer, _Dropout):
+                layer.generator = generator
+
+    def forward(self, antibody_GBD: Tensor, antigen_GBE: Tensor) -> Tensor:
+        """Predict pairs: (G, B, D) and (G, B, E) in, (M, B) in float32 out."""
+        scores_MB1: Tensor = self.layers(torch.cat([antibody_GBD, antigen_GBE], dim=-1))
+        return scores_MB1.squeeze(-1).float()
+
+
+# ---- the optimizer -------------------------------------------------------------------------------
+
+
+class AdamW:
+    """AdamW of M members with torch's fused kernel.
+
+    The state is allocated at once and its addresses never change, as a CUDA graph requires. The
+    class in ``torch.optim`` does the same, but imports torch._dynamo, which takes 1.3 s. The weight
+    decay of each member is that of matrices, not of biases and norms; `lr_M` holds the rates of the
+    current step. Members that are `alike` have the same rate and decay, so that one call of the
+    kernel updates them all.
+    """
+
+    def __init__(
+        self, model: nn.Module, decay_M: Sequence[float], lr_M: Tensor, *, alike: bool
+    ) -> None:
+        self.lr_M, self.alike = lr_M, alike
+        self.named = dict(model.named_parameters())
+        self.state = {
+            f"{name}.{key}": torch.zeros(shape, device=p.device)
+            for name, p in self.named.items()
+            for key, shape in (("mean", p.shape), ("square", p.shape), ("step", lr_M.shape))
+        }
+        matrices = [name for name, p in self.named.items() if p.ndim > 2]
+        rest = [name for name in self.named if name not in matrices]
+        self.groups = [
+            (member, names, decay if names is matrices else 0.0)
+            for member, decay in enumerate(decay_M[:1] if alike else decay_M)
+            for names in (matrices, rest)
+        ]
+
+    def clear(self) -> None:
+        for p in self.named.values():
+            p.grad = None
+
+    @torch.no_grad()
+    def update(self) -> None:
+        clip_members([p.grad for p in self.named.values() if p.grad is not None])
+        for member, names, decay in self.groups:
+            steps = [self.state[f"{name}.step"] for name in names]
+            adamw(
+                self._of_member(member, (self.named[name] for name in names)),
+                self._of_member(member, (self.named[name].grad for name in names)),
+                self._of_member(member, (self.state[f"{name}.mean"] for name in names)),
+                self._of_member(member, (self.state[f"{name}.square"] for name in names)),
+                [],
+                [step[member] for step in steps],
+                fused=True,
+                capturable=self.lr_M.is_cuda,
+                amsgrad=False,
+                maximize=False,
+                lr=self.lr_M[member],
+                beta1=0.9,
+                beta2=0.999,
+                weight_decay=decay,
+                eps=1e-8,
+            )
+            if self.alike:  # the kernel counts one member's steps
+                for step in steps:
+                    step[1:] = step[0]
+
+    def _of_member(self, member: int, tensors: Iterable[Tensor | None]) -> list[Tensor]:
+        return [t if self.alike else t[member] for t in tensors if t is not None]
+
+
+def clip_members(gradients: Sequence[Tensor]) -> None:
+    """Clip each member's gradients, of shape (M, ...), in place by their norm."""
+    norms = [vector_norm(gradient.flatten(1), dim=1) for gradient in gradients]
+    scale_M = (MAX_GRADIENT_NORM / (vector_norm(torch.stack(norms), dim=0) + NORM_EPS)).clamp(
+        max=1.0
+    )
+    for gradient in gradients:
+        gradient.mul_(scale_M.view(-1, *[1] * (gradient.ndim - 1)))
+
+
+# ---- a trained network ---------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class NetworkModel:
-    """One trained network."""
+    """One trained network, with the scaling of its inputs and output."""
 
     settings: NetworkSettings
     model: Mlp
@@ -52,9 +232,6 @@ class NetworkModel:
     antigen: Standardizer
 
     def predict(self, vectors: PairVectors) -> Floats:
-        """Predict pKd, (P,); see `PairModel`."""
-        import torch
-
         z = np.empty(len(vectors.antibody), np.float32)
         with torch.no_grad():
             antibodies, antigens, combine = factorise(self.model, vectors.antibody_ND.shape[1])
@@ -73,17 +250,13 @@ class NetworkModel:
         """Return None: a single network has none."""
 
     def arrays(self) -> Arrays:
-        """Return what `load` needs as named arrays."""
-        weights = {f"{PREFIX}{name}": t.numpy() for name, t in self.model.state_dict().items()}
+        weights = {f"{PREFIX}{name}": t[0].numpy() for name, t in self.model.state_dict().items()}
         for kind, scaling in zip(KINDS, (self.antibody, self.antigen), strict=True):
             weights |= scaling.arrays(kind)
         return weights
 
     @classmethod
     def load(cls, arrays: Arrays, settings: NetworkSettings) -> NetworkModel:
-        """Restore a network from `arrays` and `settings`."""
-        import torch
-
         weights = {
             name.removeprefix(PREFIX): torch.from_numpy(array)
             for name, array in arrays.items()
@@ -99,32 +272,31 @@ class NetworkModel:
         antibody: Standardizer,
         antigen: Standardizer,
     ) -> NetworkModel:
-        """Make a network with these weights."""
-        import torch
-
-        from abag.head.models.layers import Mlp, plain_layers
-
+        """Make a network with these weights, without an axis of members."""
         if min(settings.widths, default=0) < 1:
             msg = f"widths are {settings.widths}; expected one or more, each at least 1"
             raise ValueError(msg)
-        inputs = len(antibody.mean), len(antigen.mean)
         # Built without memory, because an altered record may have any width.
         with torch.device("meta"):
-            model = Mlp(*inputs, settings.widths, plain_layers(dropout=0.0))
-        model.load_state_dict(weights, assign=True)
+            model = Mlp(len(antibody.mean) + len(antigen.mean), settings.widths, (0.0,))
+        model.load_state_dict({name: t[None] for name, t in weights.items()}, assign=True)
         return cls(settings, model.eval(), antibody, antigen)
 
 
 def factorise(model: Mlp, antibody_width: int) -> tuple[Callable[..., Tensor], ...]:
-    """Factorise a network in evaluation mode into functions: antibodies, antigens and combine.
+    """Factorise one network in evaluation mode into functions: antibodies, antigens and combine.
 
+    The first layer is linear in the joined vectors, so its product splits into a term per antibody
+    and a term per antigen, computed once per sequence. Per pair there remain their sum and the
+    narrow layers behind it, a twentieth of the arithmetic:
     ``combine(antibodies(x_ND)[i], antigens(x_ME)[j])``, of vectors (N, H) and (M, H), is the output
     of the network for the pairs (i, j), (B,), up to rounding.
     """
-    first, rest = cast("nn.Linear", model.layers[0]), model.layers[1:]
-    left_DH, right_EH = first.weight[:, :antibody_width].T, first.weight[:, antibody_width:].T
+    first, rest = cast("_Linear", model.layers[0]), model.layers[1:]
+    weight_HI, bias_H = first.weight[0], first.bias[0]
+    left_DH, right_EH = weight_HI[:, :antibody_width].T, weight_HI[:, antibody_width:].T
     return (
         lambda x_ND: x_ND @ left_DH,
-        lambda x_ME: x_ME @ right_EH + first.bias,
-        lambda a_BH, g_BH: cast("Tensor", rest(a_BH + g_BH)).squeeze(1),
+        lambda x_ME: x_ME @ right_EH + bias_H,
+        lambda a_BH, g_BH: cast("Tensor", rest((a_BH + g_BH)[None])).view(-1),
     )

@@ -11,34 +11,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
-from abag.head.models.composition import CompositionRidge, fit_composition_ridge
-from abag.head.models.constant import ConstantModel, ConstantSettings, fit_mean
-from abag.head.models.gaussian_process import (
-    GaussianProcess,
-    ProcessSettings,
-    fit_gaussian_process,
-    search_seconds,
-    solve_seconds,
-)
-from abag.head.models.network import NetworkModel, NetworkSettings
-from abag.head.models.residues import (
-    OneHotKernel,
-    OneHotRidge,
-    OneHotRidgeSettings,
-    OneHotSettings,
-    ResidueKernel,
-    columns_of,
-    find_reference,
-    fit_one_hot_kernel,
-    fit_one_hot_ridge,
-    fit_residue_kernel,
-    residue_ridge_seconds,
-)
-from abag.head.models.ridge import LinearModel, LinearSettings, fit_linear, linear_seconds
+from abag.head.models import gaussian_process as gp
+from abag.head.models import residues, ridge
+from abag.head.models.pair_model import NetworkSettings
 
 if TYPE_CHECKING:
     from abag.embed.sequences.chains import Chains
-    from abag.head.models.pair_model import Fit, FitSize, Index
+    from abag.head.models.pair_model import Arrays, Fit, FitSize, Index, PairModel
 
 MEAN, NETWORK = "train_mean", "mlp"
 
@@ -48,8 +27,8 @@ class ModelEntry:
     """A kind of model."""
 
     help: str
-    model: type[Any]
-    """A `PairModel` with ``load(arrays, settings)``."""
+    load: Callable[[Arrays, Any], PairModel]
+    """Restores a model from arrays and settings."""
     settings: type[Any]
     """Dataclass of JSON values."""
     fit: Fit | None = None
@@ -70,57 +49,71 @@ class ModelEntry:
     """Estimated time on some cores of a fit in a stack; networks are in `plan`."""
 
 
+def _load_network(arrays: Arrays, settings: NetworkSettings) -> PairModel:
+    from abag.head.models.network import NetworkModel  # imports torch, which --help does not need
+
+    return NetworkModel.load(arrays, settings)
+
+
 MODELS: Mapping[str, ModelEntry] = {
     MEAN: ModelEntry(
-        help="mean label of the training pairs", reads="nothing",
-        model=ConstantModel, settings=ConstantSettings, fit=fit_mean, is_baseline=True,
+        help="mean label of the training pairs", reads="nothing", is_baseline=True,
+        load=ridge.ConstantModel.load, settings=ridge.ConstantSettings, fit=ridge.fit_mean,
     ),
     "kernel": ModelEntry(
         help="kernel ridge, the kernel chosen by inner folds",
-        model=GaussianProcess, settings=ProcessSettings, has_posterior=True, most_pairs=12_000,
-        fit=partial(fit_gaussian_process, criterion="error"), seconds=search_seconds,
+        load=gp.GaussianProcess.load, settings=gp.ProcessSettings, has_posterior=True,
+        fit=partial(gp.fit_gaussian_process, criterion="error"),
+        most_pairs=12_000, seconds=gp.search_seconds,
     ),
     "gp": ModelEntry(
         help="Gaussian process, the kernel chosen by the evidence",
-        model=GaussianProcess, settings=ProcessSettings, has_posterior=True, most_pairs=5_000,
-        fit=partial(fit_gaussian_process, criterion="evidence"), seconds=solve_seconds,
+        load=gp.GaussianProcess.load, settings=gp.ProcessSettings, has_posterior=True,
+        fit=partial(gp.fit_gaussian_process, criterion="evidence"),
+        most_pairs=5_000, seconds=gp.solve_seconds,
     ),
     "one_hot_kernel": ModelEntry(
         help="kernel ridge on the residues of variants of one antibody", reads="residues",
-        model=OneHotKernel, settings=OneHotSettings, has_posterior=True, most_pairs=12_000,
-        fit=fit_one_hot_kernel, check=partial(find_reference, "one_hot_kernel"),
-        seconds=search_seconds,
+        load=residues.ResidueKernel.load, settings=residues.ResidueSettings, has_posterior=True,
+        fit=partial(residues.fit_residue_kernel, head="one_hot_kernel", alike=False),
+        check=partial(residues.find_reference, "one_hot_kernel"),
+        most_pairs=12_000, seconds=gp.search_seconds,
     ),
     "residue_kernel": ModelEntry(
         help="kernel ridge on substitutions of residues of variants", reads="residues",
-        model=ResidueKernel, settings=OneHotSettings, has_posterior=True, most_pairs=12_000,
-        fit=fit_residue_kernel, check=partial(find_reference, "residue_kernel"),
-        seconds=search_seconds, is_stacked=False,
+        load=residues.ResidueKernel.load, settings=residues.ResidueSettings, has_posterior=True,
+        fit=partial(residues.fit_residue_kernel, head="residue_kernel", alike=True),
+        check=partial(residues.find_reference, "residue_kernel"),
+        most_pairs=12_000, seconds=gp.search_seconds, is_stacked=False,
     ),
     "ridge": ModelEntry(
         help="ridge on the vectors of antibody and antigen", is_baseline=True,
-        model=LinearModel, settings=LinearSettings, fit=fit_linear, seconds=linear_seconds,
+        load=ridge.LinearModel.load, settings=ridge.LinearSettings, fit=ridge.fit_linear,
+        seconds=ridge.linear_seconds,
     ),
     "antibody_ridge": ModelEntry(
         help="ridge on the vectors of antibodies", is_baseline=True,
-        model=LinearModel, settings=LinearSettings, fit=partial(fit_linear, sides=(0,)),
+        load=ridge.LinearModel.load, settings=ridge.LinearSettings,
+        fit=partial(ridge.fit_linear, sides=(0,)),
     ),
     "antigen_ridge": ModelEntry(
         help="ridge on the vectors of antigens", is_baseline=True,
-        model=LinearModel, settings=LinearSettings, fit=partial(fit_linear, sides=(1,)),
+        load=ridge.LinearModel.load, settings=ridge.LinearSettings,
+        fit=partial(ridge.fit_linear, sides=(1,)),
     ),
     "one_hot_ridge": ModelEntry(
         help="ridge on the residues of variants of one antibody", reads="residues",
-        model=OneHotRidge, settings=OneHotRidgeSettings, is_baseline=True,
-        fit=fit_one_hot_ridge, check=columns_of, seconds=residue_ridge_seconds,
+        load=residues.OneHotRidge.load, settings=residues.OneHotRidgeSettings, is_baseline=True,
+        fit=residues.fit_one_hot_ridge, check=residues.columns_of,
+        seconds=residues.residue_ridge_seconds,
     ),
     "composition_ridge": ModelEntry(
-        help="ridge on residue frequencies and lengths", reads="composition",
-        model=CompositionRidge, settings=LinearSettings, is_baseline=True,
-        fit=fit_composition_ridge,
+        help="ridge on residue frequencies and lengths", reads="composition", is_baseline=True,
+        load=ridge.CompositionRidge.load, settings=ridge.LinearSettings,
+        fit=ridge.fit_composition_ridge,
     ),
     NETWORK: ModelEntry(
-        help="network on both vectors joined", model=NetworkModel, settings=NetworkSettings,
+        help="network on both vectors joined", load=_load_network, settings=NetworkSettings,
     ),
 }  # fmt: skip
 """In the order of a stack. What kernel ridge tried saves the Gaussian process its search."""

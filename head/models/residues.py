@@ -6,7 +6,17 @@ training antibodies. A chain of its length is compared by position; another one 
 with the fewest edits, so that a deletion is the residue ``-`` there, and an insertion is a residue
 in a place of its own before, between or behind the positions.
 
-N antibodies, S places (2 L + 1 for L positions of a chain), C columns, F training pairs.
+Residues are equal or not (one-hot columns), or have coordinates whose squared distances are
+2 - 2 x similarity: how often two residues replace each other in related proteins, relative to
+chance, from BLOSUM62, divided so that a residue has similarity 1 with itself.
+
+N antibodies, A in training, S places (2 L + 1 for L positions of a chain), V of them where training
+antibodies differ, C columns, F training pairs.
+
+References
+----------
+Henikoff, Henikoff: Amino acid substitution matrices from protein blocks, PNAS 89, 1992.
+Jankowiak et al.: Flexible kernels for protein property prediction, arXiv 2606.11057, 2026.
 """
 
 from __future__ import annotations
@@ -14,11 +24,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from functools import cache
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
-from abag.core.arrays import distinct
+from abag.core.arrays import Floats, Matrix, distinct
 from abag.embed.sequences.chains import RESIDUES
 from abag.head.data.vectors import Standardizer
 from abag.head.models.gaussian_process import (
@@ -26,26 +37,17 @@ from abag.head.models.gaussian_process import (
     ProcessSettings,
     fit_gaussian_process,
 )
-from abag.head.models.pair_model import (
-    Arrays,
-    DoesNotApply,
-    Fitted,
-    OnFeatures,
-    PairVectors,
-    TrainingRows,
-)
+from abag.head.models.pair_model import Arrays, DoesNotApply, Fitted, PairVectors, TrainingRows
 from abag.head.models.ridge import (
     FeatureBlock,
     LinearModel,
     LinearSettings,
     factorise_seconds,
-    fit_ridges,
+    fit_ridge,
 )
-from abag.head.models.substitutions import coordinates
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-    from rapidfuzz.distance import Opcodes
 
     from abag.embed.sequences.chains import Chains
     from abag.head.models.pair_model import FitSize, Index
@@ -58,7 +60,7 @@ LETTERS = NOTHING + GAP + RESIDUES
 MOST_PLACES = 20_000
 """Of the reference in a predictor."""
 ENCODED = 4_096
-"""Antibodies encoded at a time."""
+"""Antibodies aligned at a time."""
 LEAST_IDENTITY = 0.5
 """Mean share of residues in common with the consensus; unrelated domains have about half."""
 MAX_PRODUCTS = 2 * 10**11
@@ -71,6 +73,34 @@ RESIDUE_WEIGHTS = ((1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.5, 0.5))
 which stands for the local linearity of the kernels of arXiv 2606.11057."""
 USUAL_COLUMNS = 800
 """Of a library, for the estimate of a ridge's time."""
+ORDER = "ARNDCQEGHILKMFPSTWYV"
+BLOSUM62 = """
+ 4 -1 -2 -2  0 -1 -1  0 -2 -1 -1 -1 -1 -2 -1  1  0 -3 -2  0
+-1  5  0 -2 -3  1  0 -2  0 -3 -2  2 -1 -3 -2 -1 -1 -3 -2 -3
+-2  0  6  1 -3  0  0  0  1 -3 -3  0 -2 -3 -2  1  0 -4 -2 -3
+-2 -2  1  6 -3  0  2 -1 -1 -3 -4 -1 -3 -3 -1  0 -1 -4 -3 -3
+ 0 -3 -3 -3  9 -3 -4 -3 -3 -1 -1 -3 -1 -2 -3 -1 -1 -2 -2 -1
+-1  1  0  0 -3  5  2 -2  0 -3 -2  1  0 -3 -1  0 -1 -2 -1 -2
+-1  0  0  2 -4  2  5 -2  0 -3 -3  1 -2 -3 -1  0 -1 -3 -2 -2
+ 0 -2  0 -1 -3 -2 -2  6 -2 -4 -4 -2 -3 -3 -2  0 -2 -2 -3 -3
+-2  0  1 -1 -3  0  0 -2  8 -3 -3 -1 -2 -1 -2 -1 -2 -2  2 -3
+-1 -3 -3 -3 -1 -3 -3 -4 -3  4  2 -3  1  0 -3 -2 -1 -3 -1  3
+-1 -2 -3 -4 -1 -2 -3 -4 -3  2  4 -2  2  0 -3 -2 -1 -2 -1  1
+-1  2  0 -1 -3  1  1 -2 -1 -3 -2  5 -1 -3 -1  0 -1 -3 -2 -2
+-1 -1 -2 -3 -1  0 -2 -3 -2  1  2 -1  5  0 -2 -1 -1 -1 -1  1
+-2 -3 -3 -3 -2 -3 -3 -3 -1  0  0 -3  0  6 -4 -2 -2  1  3 -1
+-1 -2 -2 -1 -3 -1 -1 -2 -2 -3 -3 -1 -2 -4  7 -1 -1 -4 -3 -2
+ 1 -1  1  0 -1  0  0  0 -1 -2 -2  0 -1 -2 -1  4  1 -3 -2 -2
+ 0 -1  0 -1 -1 -1 -1 -2 -2 -1 -1 -1 -1 -2 -1  1  5 -2 -2  0
+-3 -3 -4 -4 -2 -2 -3 -2 -2 -3 -2 -3 -1  1 -4 -3 -2 11  2 -3
+-2 -2 -2 -3 -2 -1 -2 -3  2 -1 -1 -2 -1  3 -3 -2 -2  2  7 -1
+ 0 -3 -3 -3 -1 -2 -2 -3 -3  3  1 -2  1 -1 -2 -2  0 -3 -1  4
+"""
+"""Scores in half bits: twice the logarithm, base 2, of observed / expected."""
+JITTER = 1e-9
+
+
+# ---- residues as columns -------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +112,7 @@ class OneHot:
     seen: tuple[str, ...]
     """Letters of the training antibodies at each place, (S,). Two or more have a column each."""
     marks_new: bool
-    """Whether each place has a further column for all other letters."""
+    """Whether each place has a further column, its first, for all other letters."""
 
     def __post_init__(self) -> None:
         """Refuse what no training antibodies give, since predictors come from files."""
@@ -103,10 +133,10 @@ class OneHot:
         cls, chains: Sequence[Chains], reference: tuple[str, str], *, marks_new: bool
     ) -> OneHot | None:
         """Collect the letters of training antibodies; None if there is nothing to tell them by."""
-        codes_NS = _aligned(chains, reference)
-        present = np.zeros((codes_NS.shape[1], 256), np.bool_)
-        for place, codes_N in enumerate(codes_NS.T):
-            present[place, codes_N] = True
+        present = np.zeros((sum(2 * len(chain) + 1 for chain in reference), 256), np.bool_)
+        for at in range(0, len(chains), ENCODED):
+            codes_NS = _align(chains[at : at + ENCODED], reference)
+            present[np.arange(len(present)), codes_NS] = True
         seen = tuple(bytes(np.flatnonzero(one).astype(np.uint8)).decode() for one in present)
         if not marks_new and not any(len(one) > 1 for one in seen):
             return None
@@ -114,65 +144,125 @@ class OneHot:
 
     @property
     def width(self) -> int:
-        """Number of columns."""
         varied = sum(len(one) for one in self.seen if len(one) > 1)
         return varied + self.marks_new * len(self.seen)
 
-    def encode(self, chains: Sequence[Chains]) -> NDArray[np.float32]:
-        """Return one row per antibody, (N, C) of 0 and 1."""
-        column_SB = self._columns()
-        x_NC = np.zeros((len(chains), self.width), np.float32)
+    def encode(self, chains: Sequence[Chains], *, alike: bool = False) -> Matrix:
+        """Return one row per antibody, (N, C): 0 and 1, or coordinates if `alike`."""
+        x_NC = np.empty((len(chains), self.width), np.float32)
         for at in range(0, len(chains), ENCODED):
-            codes_NS = _aligned(chains[at : at + ENCODED], self.reference)
-            column_NS = column_SB[np.arange(len(self.seen)), codes_NS]
-            row, place = np.nonzero(column_NS >= 0)
-            x_NC[at + row, column_NS[row, place]] = 1
+            rows = slice(at, at + ENCODED)
+            x_NC[rows] = self.encode_codes(_align(chains[rows], self.reference), alike=alike)
         return x_NC
 
-    def encode_alike(self, chains: Sequence[Chains]) -> NDArray[np.float32]:
-        """Return coordinates of substitutions in place of 0 and 1, (N, C); see `coordinates`."""
-        x_NC = np.zeros((len(chains), self.width), np.float32)
-        for at in range(0, len(chains), ENCODED):
-            rows, first = slice(at, at + ENCODED), 0
-            codes_NS = _aligned(chains[rows], self.reference)
-            for codes_N, letters in zip(codes_NS.T, self.seen, strict=True):
-                table = coordinates(letters)
-                x_NC[rows, first : first + table.shape[1]] = table[codes_N]
-                first += table.shape[1]
-        return x_NC
-
-    def alike_of_one_hot(self, x_NC: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return `encode_alike` of antibodies that have seen letters only, from `encode`."""
-        found, first = np.zeros_like(x_NC), 0
-        for letters in self.seen:
-            table = coordinates(letters)
+    def encode_codes(self, codes_NS: NDArray[np.uint8], *, alike: bool) -> Matrix:
+        """Return the columns of antibodies, (N, C), from their letter at each place."""
+        x_NC, first = np.empty((len(codes_NS), self.width), np.float32), 0
+        for codes_N, letters in zip(codes_NS.T, self.seen, strict=True):
+            table = coordinates(letters) if alike else indicators(letters, self.marks_new)
             after = first + table.shape[1]
-            codes = np.frombuffer(letters.encode(), np.uint8)
-            # the first column is that of new letters; a place with one letter has no other
-            letter_N = x_NC[:, first + 1 : after].argmax(axis=1) if len(letters) > 1 else 0
-            found[:, first:after] = table[codes][letter_N]
+            x_NC[:, first:after] = table[codes_N]
             first = after
-        return found
+        return x_NC
 
-    def _columns(self) -> NDArray[np.int32]:
-        """Return the column of each letter at each place, (S, 256); -1 for none."""
-        column_SB = np.full((len(self.seen), 256), -1, np.int32)
-        used = 0
-        for of_letter_B, letters in zip(column_SB, self.seen, strict=True):
-            codes = list(letters.encode())
-            if self.marks_new:
-                of_letter_B[:] = used
-                of_letter_B[codes] = -1
-                used += 1
-            if len(codes) > 1:
-                of_letter_B[codes] = used + np.arange(len(codes))
-                used += len(codes)
-        return column_SB
+    def pack(self, x_NC: Matrix) -> NDArray[np.uint8]:
+        """Return the letters of training antibodies where these differ, (A, V), from `encode`."""
+        packed, first = [], 0
+        for letters in self.seen:
+            after = first + self.marks_new + (len(letters) if len(letters) > 1 else 0)
+            if len(letters) > 1:
+                codes = np.frombuffer(letters.encode(), np.uint8)
+                packed.append(codes[x_NC[:, first + self.marks_new : after].argmax(axis=1)])
+            first = after
+        return np.stack(packed, axis=1) if packed else np.zeros((len(x_NC), 0), np.uint8)
+
+    def unpack(self, codes_AV: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """Return the letters at all places, (A, S), from `pack`."""
+        varied = [place for place, letters in enumerate(self.seen) if len(letters) > 1]
+        if codes_AV.dtype != np.uint8 or codes_AV.shape[1:] != (len(varied),):
+            msg = f"{TRAIN} is of type {codes_AV.dtype} and shape {codes_AV.shape}"
+            raise ValueError(msg)
+        common = "".join(letters[0] for letters in self.seen)
+        codes_AS = np.tile(np.frombuffer(common.encode(), np.uint8), (len(codes_AV), 1))
+        codes_AS[:, varied] = codes_AV
+        return codes_AS
 
 
-def common_reference(
-    chains: Sequence[Chains], of_pair: NDArray[np.integer]
-) -> tuple[str, str] | None:
+def indicators(seen: str, marks_new: bool) -> Matrix:
+    """Return the columns of 0 and 1 of every letter at a place with these letters, (256, C)."""
+    codes = np.frombuffer(seen.encode(), np.uint8)
+    table = np.zeros((256, marks_new + (len(codes) if len(codes) > 1 else 0)), np.float32)
+    if marks_new:
+        table[:, 0] = 1
+        table[codes, 0] = 0
+    if len(codes) > 1:
+        table[codes, marks_new + np.arange(len(codes))] = 1
+    return table
+
+
+@cache
+def similarity() -> Floats:
+    """Return the similarity of each two letters by their ASCII codes, (256, 256).
+
+    Letters that are no residue, a gap among them, are like themselves only.
+    """
+    scores = np.array(BLOSUM62.split(), np.float64).reshape(len(ORDER), -1)
+    odds = np.exp2(scores / 2)
+    root = np.sqrt(odds.diagonal())
+    found, codes = np.eye(256), np.frombuffer(ORDER.encode(), np.uint8)
+    found[np.ix_(codes, codes)] = odds / root / root[:, None]
+    return found
+
+
+def coordinates(seen: str) -> Matrix:
+    """Return the coordinates of every letter at a place with these letters, (256, C).
+
+    The first column is that of letters that training lacks: 0 for those seen. With it, the squared
+    distance of any letter to a seen one is 2 - 2 x similarity. Where nothing varies there is no
+    other column, and the distance is half of that, as between one-hot columns.
+    """
+    alike, codes = similarity(), np.frombuffer(seen.encode(), np.uint8)
+    if len(codes) == 1:
+        return np.sqrt(np.maximum(0, 1 - alike[:, codes])).astype(np.float32)
+    root = np.linalg.cholesky(alike[np.ix_(codes, codes)] + JITTER * np.eye(len(codes)))
+    inside = np.linalg.solve(root, alike[codes]).T
+    outside = np.sqrt(np.maximum(0, 1 - np.square(inside).sum(axis=1)))
+    outside[codes] = 0
+    return np.hstack([outside[:, None], inside]).astype(np.float32)
+
+
+def _align(chains: Sequence[Chains], reference: Sequence[str]) -> NDArray[np.uint8]:
+    """Return the letter of each antibody at each place, as ASCII codes, (N, S)."""
+    return np.hstack(
+        [_align_chain([one[at] for one in chains], chain) for at, chain in enumerate(reference)]
+    )
+
+
+def _align_chain(texts: Sequence[str], reference: str) -> NDArray[np.uint8]:
+    """Return the letters of one chain: places of insertions and positions alternate, (N, S)."""
+    from rapidfuzz.distance import Levenshtein
+
+    length = len(reference)
+    codes_NS = np.full((len(texts), 2 * length + 1), ord(NOTHING), np.uint8)
+    same = [row for row, text in enumerate(texts) if len(text) == length]
+    letters = np.frombuffer("".join(texts[row] for row in same).encode(), np.uint8)
+    codes_NS[same, 1::2] = letters.reshape(len(same), length)
+    for row, text in enumerate(texts):
+        for edit in Levenshtein.opcodes(reference, text) if len(text) != length else ():
+            first, last = 2 * edit.src_start, 2 * edit.src_end
+            letters = np.frombuffer(text[edit.dest_start : edit.dest_end].encode(), np.uint8)
+            if edit.tag == "insert":
+                codes_NS[row, first] = letters[0]
+            else:  # a replacement has as many letters on both sides
+                gap = edit.tag == "delete"
+                codes_NS[row, first + 1 : last : 2] = ord(GAP) if gap else letters
+    return codes_NS
+
+
+# ---- what they are compared with -----------------------------------------------------------------
+
+
+def common_reference(chains: Sequence[Chains], of_pair: Index) -> tuple[str, str] | None:
     """Return the consensus of the antibodies of some pairs, if most pairs share their lengths.
 
     Parameters
@@ -199,47 +289,13 @@ def common_reference(
 
 def identity(chains: Sequence[Chains], reference: tuple[str, str]) -> float:
     """Return the share of the reference's residues that antibodies have in place, on average."""
-    same = total = 0
-    for at in range(0, len(chains), ENCODED):
-        codes_NS = _aligned(chains[at : at + ENCODED], reference)
-        expected_S = _aligned([reference], reference)[0]
-        positions = expected_S != ord(NOTHING)
-        same += int((codes_NS == expected_S)[:, positions].sum())
-        total += len(codes_NS) * int(positions.sum())
-    return same / max(1, total)
-
-
-def _aligned(chains: Sequence[Chains], reference: Sequence[str]) -> NDArray[np.uint8]:
-    """Return the letter of each antibody at each place, as ASCII codes, (N, S)."""
-    return np.hstack(
-        [_aligned_chain([one[at] for one in chains], chain) for at, chain in enumerate(reference)]
+    expected_S = _align([reference], reference)[0]
+    positions = expected_S != ord(NOTHING)
+    same = sum(
+        int((_align(chains[at : at + ENCODED], reference) == expected_S)[:, positions].sum())
+        for at in range(0, len(chains), ENCODED)
     )
-
-
-def _aligned_chain(texts: Sequence[str], reference: str) -> NDArray[np.uint8]:
-    """Return the letters of one chain: places of insertions and positions alternate, (N, S)."""
-    from rapidfuzz.distance import Levenshtein
-
-    length = len(reference)
-    codes_NS = np.full((len(texts), 2 * length + 1), ord(NOTHING), np.uint8)
-    same = [row for row, text in enumerate(texts) if len(text) == length]
-    letters = np.frombuffer("".join(texts[row] for row in same).encode(), np.uint8)
-    codes_NS[same, 1::2] = letters.reshape(len(same), length)
-    for row, text in enumerate(texts):
-        if len(text) != length:
-            _align(codes_NS[row], text.encode(), Levenshtein.opcodes(reference, text))
-    return codes_NS
-
-
-def _align(codes_S: NDArray[np.uint8], text: bytes, edits: Opcodes) -> None:
-    """Put the letters of one chain into their places, given the edits that lead to it."""
-    for edit in edits:
-        first, last = 2 * edit.src_start, 2 * edit.src_end
-        letters = np.frombuffer(text[edit.dest_start : edit.dest_end], np.uint8)
-        if edit.tag == "insert":
-            codes_S[first] = letters[0]
-        else:  # a replacement has as many letters on both sides
-            codes_S[first + 1 : last : 2] = ord(GAP) if edit.tag == "delete" else letters
+    return same / max(1, len(chains) * int(positions.sum()))
 
 
 def find_reference(head: str, chains: Sequence[Chains], of_pair: Index) -> tuple[str, str]:
@@ -247,29 +303,19 @@ def find_reference(head: str, chains: Sequence[Chains], of_pair: Index) -> tuple
 
     Raises `DoesNotApply` if they have no common length, or are unlike each other.
     """
-    reference = common_reference(chains, of_pair)
+    reference, used = common_reference(chains, of_pair), trained_antibodies(chains, of_pair)
     if reference is None:
-        msg = (
-            f"{head}: fewer than {SHARED_LENGTH:.0%} of the training pairs have antibodies "
-            "of the same lengths; expected variants of one antibody, or another --head"
-        )
-        raise DoesNotApply(msg)
-    used = trained_antibodies(chains, of_pair)
-    if len(used) == 1:
-        msg = (
-            f"{head}: all training pairs have the same antibody; expected variants of one "
-            "antibody, or another --head"
-        )
-        raise DoesNotApply(msg)
-    shared = identity(used, reference)
-    if shared < LEAST_IDENTITY:
-        msg = (
-            f"{head}: the training antibodies share {shared:.0%} of their residues with "
-            f"their consensus; expected variants of one antibody (at least {LEAST_IDENTITY:.0%}), "
-            "or another --head"
-        )
-        raise DoesNotApply(msg)
-    return reference
+        found = f"fewer than {SHARED_LENGTH:.0%} of the training pairs have antibodies of the same "
+        found += "lengths"
+    elif len(used) == 1:
+        found = "all training pairs have the same antibody"
+    elif (shared := identity(used, reference)) < LEAST_IDENTITY:
+        found = f"the training antibodies share {shared:.0%} of their residues with their "
+        found += f"consensus, less than {LEAST_IDENTITY:.0%}"
+    else:
+        return reference
+    msg = f"{head}: {found}; expected variants of one antibody, or another --head"
+    raise DoesNotApply(msg)
 
 
 def trained_antibodies(chains: Sequence[Chains], of_pair: Index) -> list[Chains]:
@@ -277,170 +323,116 @@ def trained_antibodies(chains: Sequence[Chains], of_pair: Index) -> list[Chains]
     return [chains[i] for i in distinct(of_pair).tolist()]
 
 
+def with_residues(vectors: PairVectors, one_hot: OneHot, *, alike: bool = False) -> PairVectors:
+    """Put columns of residues in place of the vectors of antibodies.
+
+    If `alike`, they are three views: equal residues, and substitutions twice.
+    """
+    chains = vectors.chains()
+    views: tuple[int, ...] = (one_hot.width,)
+    x_NC = one_hot.encode(chains)
+    if alike:
+        alike_NC, views = one_hot.encode(chains, alike=True), 3 * views
+        x_NC = np.hstack([x_NC, alike_NC, alike_NC])
+    return vectors._replace(antibody_ND=x_NC, views=(views, vectors.widths(1)))
+
+
+# ---- models --------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True, slots=True)
-class OneHotSettings:
-    """The part of a `OneHotKernel` that is no array."""
+class ResidueSettings:
+    """The part of a `ResidueKernel` that is no array."""
 
     one_hot: OneHot
     process: ProcessSettings
 
+    @property
+    def alike(self) -> bool:
+        """Whether there are views of substitutions, see `RESIDUE_WEIGHTS`."""
+        return len(self.process.antibody.widths) > 1
+
 
 @dataclass(frozen=True, slots=True)
-class OneHotKernel(OnFeatures):
+class ResidueKernel:
     """A Gaussian process whose antibodies are columns of residues."""
 
     one_hot: OneHot
     inner: GaussianProcess
 
     @property
-    def settings(self) -> OneHotSettings:
-        """What `load` needs beside the arrays."""
-        return OneHotSettings(self.one_hot, self.inner.settings)
+    def settings(self) -> ResidueSettings:
+        return ResidueSettings(self.one_hot, self.inner.settings)
 
-    def features(self, vectors: PairVectors) -> PairVectors:
-        """Put columns of residues in place of the vectors of antibodies."""
-        return with_residues(vectors, self.one_hot)
+    def _features(self, vectors: PairVectors) -> PairVectors:
+        return with_residues(vectors, self.one_hot, alike=self.settings.alike)
+
+    def predict(self, vectors: PairVectors) -> Floats:
+        return self.inner.predict(self._features(vectors))
+
+    def variance(self, vectors: PairVectors) -> Floats:
+        return self.inner.variance(self._features(vectors))
+
+    def difference_variance(self, vectors: PairVectors, other: Index) -> Floats:
+        return self.inner.difference_variance(self._features(vectors), other)
 
     def arrays(self) -> Arrays:
-        """Return what `load` needs as named arrays; eight columns of residues are one byte."""
         arrays = self.inner.arrays()
-        return {**arrays, TRAIN: np.packbits(arrays[TRAIN] > 0, axis=1)}
+        return {**arrays, TRAIN: self.one_hot.pack(arrays[TRAIN][:, : self.one_hot.width])}
 
     @classmethod
-    def load(cls, arrays: Arrays, settings: OneHotSettings) -> OneHotKernel:
-        """Restore a model from `arrays` and `settings`."""
-        train_AC = _unpack(arrays[TRAIN], settings.one_hot.width)
+    def load(cls, arrays: Arrays, settings: ResidueSettings) -> ResidueKernel:
+        one_hot = settings.one_hot
+        codes_AS = one_hot.unpack(arrays[TRAIN])
+        train_AC = one_hot.encode_codes(codes_AS, alike=False)
+        if settings.alike:
+            alike_AC = one_hot.encode_codes(codes_AS, alike=True)
+            train_AC = np.hstack([train_AC, alike_AC, alike_AC])
         process = GaussianProcess.load({**arrays, TRAIN: train_AC}, settings.process)
-        return cls(settings.one_hot, process)
+        return cls(one_hot, process)
 
 
-def _unpack(packed: NDArray[Any], width: int) -> NDArray[np.float32]:
-    """Return columns of 0 and 1, (A, C), of which eight were one byte."""
-    if packed.dtype != np.uint8 or packed.ndim != 2 or packed.shape[1] != -(-width // 8):
-        msg = f"{TRAIN} is of type {packed.dtype} and shape {packed.shape}"
-        raise ValueError(msg)
-    return np.unpackbits(packed, axis=1, count=width).astype(np.float32)
-
-
-def _kernel_columns(head: str, training: TrainingRows) -> OneHot:
-    """Return the columns of the training antibodies for a kernel."""
+def fit_residue_kernel(training: TrainingRows, head: str, *, alike: bool) -> Fitted:
+    """Fit kernel ridge to variants; the inner folds choose the kernel."""
     chains, of_pair = training.vectors.chains(), training.vectors.antibody[training.rows]
     reference = find_reference(head, chains, of_pair)
     one_hot = OneHot.of(trained_antibodies(chains, of_pair), reference, marks_new=True)
     assert one_hot is not None
-    return one_hot
-
-
-def with_residues(vectors: PairVectors, one_hot: OneHot) -> PairVectors:
-    """Put columns of residues in place of the vectors of antibodies."""
-    views = None
-    if vectors.views is not None:
-        views = ((one_hot.width,), vectors.views[1])
-    return vectors._replace(antibody_ND=one_hot.encode(vectors.chains()), views=views)
-
-
-def fit_one_hot_kernel(training: TrainingRows) -> Fitted:
-    """Fit kernel ridge to variants; the inner folds choose the kernel."""
-    one_hot = _kernel_columns("one_hot_kernel", training)
-    residues = training.with_vectors(with_residues(training.vectors, one_hot))
-    fit = fit_gaussian_process(residues, "error", scale_antibodies=False)
-    return fit._replace(model=OneHotKernel(one_hot, cast("GaussianProcess", fit.model)))
-
-
-@dataclass(frozen=True, slots=True)
-class ResidueKernel(OneHotKernel):
-    """A Gaussian process on three views of residues; see `RESIDUE_WEIGHTS`."""
-
-    def features(self, vectors: PairVectors) -> PairVectors:
-        """Put the views of residues in place of the vectors of antibodies."""
-        return with_residue_views(vectors, self.one_hot)
-
-    def arrays(self) -> Arrays:
-        """Return what `load` needs as named arrays; the other views follow from the first."""
-        arrays, width = self.inner.arrays(), self.one_hot.width
-        unused = {f"antibody.{name}" for name in ("mean", "scale")}
-        kept = {name: array for name, array in arrays.items() if name not in unused}
-        return {**kept, TRAIN: np.packbits(arrays[TRAIN][:, :width] > 0, axis=1)}
-
-    @classmethod
-    def load(cls, arrays: Arrays, settings: OneHotSettings) -> ResidueKernel:
-        """Restore a model from `arrays` and `settings`."""
-        one_hot = settings.one_hot
-        train_AC = _unpack(arrays[TRAIN], one_hot.width)
-        alike_AC = one_hot.alike_of_one_hot(train_AC)
-        views_AC = np.hstack([train_AC, alike_AC, alike_AC])
-        scaling = Standardizer.identity(views_AC.shape[1]).arrays("antibody")
-        process = GaussianProcess.load({**arrays, **scaling, TRAIN: views_AC}, settings.process)
-        return cls(one_hot, process)
-
-
-def with_residue_views(vectors: PairVectors, one_hot: OneHot) -> PairVectors:
-    """Put equal residues, and substitutions twice, in place of the vectors of antibodies."""
-    chains = vectors.chains()
-    alike_NC = one_hot.encode_alike(chains)
-    views = (one_hot.width,) * 3, vectors.widths(1)
-    columns = np.hstack([one_hot.encode(chains), alike_NC, alike_NC])
-    return vectors._replace(antibody_ND=columns, views=views)
-
-
-def fit_residue_kernel(training: TrainingRows) -> Fitted:
-    """Fit kernel ridge to variants; the inner folds choose how residues are compared."""
-    one_hot = _kernel_columns("residue_kernel", training)
-    residues = training.with_vectors(with_residue_views(training.vectors, one_hot))
+    residues = training.with_vectors(with_residues(training.vectors, one_hot, alike=alike))
+    weights, stretch = (RESIDUE_WEIGHTS, (1.0, 1.0, WIDE)) if alike else (None, ())
     fit = fit_gaussian_process(
-        residues,
-        "error",
-        scale_antibodies=False,
-        antibody_weights=RESIDUE_WEIGHTS,
-        antibody_stretch=(1.0, 1.0, WIDE),
-    )
+        residues, "error", scale_antibodies=False,
+        antibody_weights=weights, antibody_stretch=stretch,
+    )  # fmt: skip
     return fit._replace(model=ResidueKernel(one_hot, cast("GaussianProcess", fit.model)))
 
 
 @dataclass(frozen=True, slots=True)
-class OneHotRidgeSettings:
+class OneHotRidgeSettings(LinearSettings):
     """The part of a `OneHotRidge` that is no array."""
 
     one_hot: OneHot
-    ridge: LinearSettings
 
 
-@dataclass(frozen=True, slots=True)
-class OneHotRidge(OnFeatures):
+class OneHotRidge(LinearModel):
     """A ridge whose antibodies are columns of residues, and whose antigens have no weight."""
 
-    one_hot: OneHot
-    inner: LinearModel
+    __slots__ = ()
+    settings: OneHotRidgeSettings
 
-    @property
-    def settings(self) -> OneHotRidgeSettings:
-        """What `load` needs beside the arrays."""
-        return OneHotRidgeSettings(self.one_hot, self.inner.settings)
-
-    def features(self, vectors: PairVectors) -> PairVectors:
-        """Put columns of residues in place of the vectors of antibodies."""
-        return with_residues(vectors, self.one_hot)
-
-    @classmethod
-    def load(cls, arrays: Arrays, settings: OneHotRidgeSettings) -> OneHotRidge:
-        """Restore a model from `arrays` and `settings`."""
-        return cls(settings.one_hot, LinearModel.load(arrays, settings.ridge))
+    def predict(self, vectors: PairVectors) -> Floats:
+        return LinearModel.predict(self, with_residues(vectors, self.settings.one_hot))
 
 
 def columns_of(chains: Sequence[Chains], of_pair: Index) -> OneHot:
     """Return the columns of residues for a ridge on the antibodies of the training pairs, (F,).
 
-    Raises `DoesNotApply` if they are no variants of each other, or too many. Then even the columns
-    of a few antibodies are often too many, and those of all are not collected.
+    Raises `DoesNotApply` if they are no variants of each other, or too many.
     """
     reference = find_reference("one_hot_ridge", chains, of_pair)
     trained = trained_antibodies(chains, of_pair)
-    for size in sorted({min(ENCODED, len(trained)), len(trained)}):
-        one_hot = OneHot.of(trained[:size], reference, marks_new=False)
-        if one_hot is not None and len(trained) * one_hot.width**2 > MAX_PRODUCTS:
-            one_hot = None
-            break
-    if one_hot is None:
+    one_hot = OneHot.of(trained, reference, marks_new=False)
+    if one_hot is None or len(trained) * one_hot.width**2 > MAX_PRODUCTS:
         msg = (
             f"one_hot_ridge: {len(trained):,} training antibodies; expected few enough for a ridge "
             "in a minute. Use another --head."
@@ -455,17 +447,17 @@ def fit_one_hot_ridge(training: TrainingRows) -> Fitted:
     chains = vectors.chains()
     one_hot = columns_of(chains, vectors.antibody[rows])
     block = FeatureBlock(one_hot.encode(chains), vectors.antibody.astype(np.int64))
-    pkd, device = training.pairs.pkd, training.device
-    fit = fit_ridges([block], pkd, rows, training.fold, [(0,)], device)[0]
+    fit = fit_ridge([block], training.pairs.pkd, rows, training.fold, training.device)
     width = vectors.antigen_ME.shape[1]
-    linear = LinearModel(
-        LinearSettings(fit.intercept),
-        Standardizer.identity(one_hot.width),
-        Standardizer.identity(width),
-        fit.weight_D,
-        np.zeros(width),
+    return Fitted(
+        OneHotRidge(
+            OneHotRidgeSettings(fit.intercept, one_hot),
+            Standardizer.identity(one_hot.width),
+            Standardizer.identity(width),
+            fit.weights[0],
+            np.zeros(width),
+        )
     )
-    return Fitted(OneHotRidge(one_hot, linear))
 
 
 def residue_ridge_seconds(size: FitSize, cores: int) -> float:

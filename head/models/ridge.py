@@ -2,8 +2,7 @@
 
 A ridge needs only sums over rows, which follow from the vectors of the unique sequences and from
 the number of times that two of them are paired. The sums of the inner folds add up, so each
-strength costs one factorisation. Ridges on a subset of the inputs use a part of the same sums.
-All sums are torch's, in float64, on a CPU or a GPU.
+strength costs one factorisation. All sums are torch's, in float64, on a CPU or a GPU.
 
 A ridge also gives the expected labels of censored training pairs. Models in closed form minimise
 squared errors, which a bound does not have. Expectation maximisation alternates between a ridge on
@@ -24,19 +23,28 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import numpy as np
 from threadpoolctl import threadpool_limits
 
 from abag.core.arrays import Floats, Ints, Matrix, distinct
+from abag.embed.sequences.chains import STANDARD_RESIDUES
 from abag.head.data.vectors import Standardizer
-from abag.head.models.pair_model import Arrays, FitSize, Fitted, PairVectors, TrainingRows
-from abag.head.models.sigma import expected_labels
+from abag.head.models.pair_model import (
+    Arrays,
+    FitSize,
+    Fitted,
+    PairVectors,
+    TrainingRows,
+    expected_labels,
+)
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
+
+    from abag.embed.sequences.chains import Chains
 
 CHUNK = 8192
 """Rows, or unique sequences, converted to float64 at a time."""
@@ -47,11 +55,11 @@ ROUNDING = 1e-10
 """Scatter, relative to the sums it is computed from, below which it may be rounding alone."""
 STRENGTHS = np.logspace(-4, 3, 8)
 """Ridge strengths, in units of the mean eigenvalue of the training rows' scatter matrix."""
-SIDES = ((0, 1), (0,), (1,))
-"""Sides with weights, 0 for the antibody and 1 for the antigen, of all ridges on vectors."""
 ROUNDS, CLOSE = 20, 0.01
 """Most ridges that are fitted, and the change of all labels in pKd at which no more are."""
 LEAST_SIGMA = 1e-6
+COUNTED = 4_096
+"""Texts whose residues are counted at a time, which stay in the CPU's cache."""
 FACTORISE_S = 6e-10
 """A ridge on a CPU, times the cube of its columns: a factorisation per inner fold and strength."""
 SUM_S = 3e-11
@@ -60,8 +68,6 @@ SUM_S = 3e-11
 
 @dataclass(frozen=True, slots=True)
 class LinearSettings:
-    """The part of a `LinearModel` that is no array."""
-
     intercept: float
     """Prediction in pKd where both standardised vectors are 0."""
 
@@ -78,7 +84,6 @@ class LinearModel:
     antigen_E: Floats
 
     def predict(self, vectors: PairVectors) -> Floats:
-        """Predict pKd, (P,); see `PairModel`."""
         left_N = self.antibody.project(vectors.antibody_ND, self.antibody_D)
         right_M = self.antigen.project(vectors.antigen_ME, self.antigen_E)
         return np.asarray(
@@ -89,7 +94,6 @@ class LinearModel:
         """Return None: not computed."""
 
     def arrays(self) -> Arrays:
-        """Return what `load` needs as named arrays."""
         return {
             **self.antibody.arrays("antibody"),
             **self.antigen.arrays("antigen"),
@@ -99,7 +103,6 @@ class LinearModel:
 
     @classmethod
     def load(cls, arrays: Arrays, settings: LinearSettings) -> LinearModel:
-        """Restore a model from `arrays` and `settings`."""
         return cls(
             settings,
             Standardizer.load(arrays, "antibody"),
@@ -109,45 +112,39 @@ class LinearModel:
         )
 
 
-def fit_linear(training: TrainingRows, sides: tuple[int, ...] = (0, 1)) -> Fitted:
+def fit_linear(
+    training: TrainingRows,
+    sides: tuple[int, ...] = (0, 1),
+    kind: type[LinearModel] = LinearModel,
+) -> Fitted:
     """Fit a ridge to the training pairs; the inner folds choose its strength.
 
-    The first call fits those of all `SIDES`, which share most of the work.
+    `sides` have weights: 0 is the antibody, 1 the antigen.
     """
-    fits = training.shared.get("ridges")
-    if fits is None:
-        fits = training.shared["ridges"] = dict(
-            zip(SIDES, _fit_sides(training, SIDES), strict=True)
-        )
-    return Fitted(cast("dict[tuple[int, ...], LinearModel]", fits)[sides])
+    (antibody, antigen), blocks = _blocks(training)
+    fit = fit_ridge(
+        [blocks[side] for side in sides],
+        training.pairs.pkd, training.rows, training.fold, training.device,
+    )  # fmt: skip
+    weights = [np.zeros(block.table_ND.shape[1]) for block in blocks]
+    for side, weight_D in zip(sides, fit.weights, strict=True):
+        weights[side] = weight_D
+    return Fitted(kind(LinearSettings(fit.intercept), antibody, antigen, *weights))
 
 
 def _blocks(training: TrainingRows) -> tuple[list[Standardizer], list[FeatureBlock]]:
-    """Standardise the vectors of both sides."""
-    vectors, rows = training.vectors, training.rows
-    sides = (
-        (vectors.antibody_ND, vectors.antibody.astype(np.int64)),
-        (vectors.antigen_ME, vectors.antigen.astype(np.int64)),
-    )
-    scalings = [
-        Standardizer.of(x_ND, index[rows], vectors.widths(side))
-        for side, (x_ND, index) in enumerate(sides)
-    ]
-    both = zip(scalings, sides, strict=True)
-    return scalings, [FeatureBlock(scaling.apply(x_ND), index) for scaling, (x_ND, index) in both]
-
-
-def _fit_sides(training: TrainingRows, choices: Sequence[tuple[int, ...]]) -> list[LinearModel]:
-    (antibody, antigen), blocks = _blocks(training)
-    pkd, found = training.pairs.pkd, []
-    fits = fit_ridges(blocks, pkd, training.rows, training.fold, choices, training.device)
-    for sides, fit in zip(choices, fits, strict=True):
-        weights = [np.zeros(block.table_ND.shape[1]) for block in blocks]
-        ends = np.cumsum([len(weights[side]) for side in sides])[:-1]
-        for side, weight_D in zip(sides, np.split(fit.weight_D, ends), strict=True):
-            weights[side] = weight_D
-        found.append(LinearModel(LinearSettings(fit.intercept), antibody, antigen, *weights))
-    return found
+    """Standardise the vectors of both sides, once for all ridges on them."""
+    found = training.shared.get("blocks")
+    if found is None:
+        vectors, scalings, blocks = training.vectors, [], []
+        for side, (x_ND, index) in enumerate(
+            ((vectors.antibody_ND, vectors.antibody), (vectors.antigen_ME, vectors.antigen))
+        ):
+            scaling = Standardizer.of(x_ND, index[training.rows], vectors.widths(side))
+            scalings.append(scaling)
+            blocks.append(FeatureBlock(scaling.apply(x_ND), index.astype(np.int64)))
+        found = training.shared["blocks"] = scalings, blocks
+    return cast("tuple[list[Standardizer], list[FeatureBlock]]", found)
 
 
 def impute_censored(training: TrainingRows) -> TrainingRows:
@@ -161,7 +158,7 @@ def impute_censored(training: TrainingRows) -> TrainingRows:
     training = replace(training, pairs=replace(pairs, pkd=pkd, censored=side))
     blocks, sigma = _blocks(training)[1], float(bound.std())
     for _ in range(ROUNDS):
-        (fit,) = fit_ridges(blocks, pkd, rows, training.fold, SIDES[:1], training.device)
+        fit = fit_ridge(blocks, pkd, rows, training.fold, training.device)
         sigma = max(sigma, LEAST_SIGMA)
         label, variance = expected_labels(bound, censored, fit.inner, sigma)
         sigma = float(np.sqrt(np.mean(np.square(label - fit.inner) + variance)))
@@ -185,6 +182,103 @@ def factorise_seconds(columns: int, size: FitSize, cores: int) -> float:
     return factorised_s / math.sqrt(cores)
 
 
+# ---- the mean, and composition ------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ConstantSettings:
+    """The prediction of a `ConstantModel`."""
+
+    pkd_mean: float
+
+
+@dataclass(frozen=True, slots=True)
+class ConstantModel:
+    """The mean label of the training pairs: what every other model must be better than."""
+
+    settings: ConstantSettings
+
+    def predict(self, vectors: PairVectors) -> Floats:
+        return np.full(len(vectors.antibody), self.settings.pkd_mean)
+
+    def variance(self, vectors: PairVectors) -> None:
+        """Return None: not computed."""
+
+    def arrays(self) -> Arrays:
+        """Return no arrays."""
+        return {}
+
+    @classmethod
+    def load(cls, _arrays: Arrays, settings: ConstantSettings) -> ConstantModel:
+        return cls(settings)
+
+
+def fit_mean(training: TrainingRows) -> Fitted:
+    return Fitted(ConstantModel(ConstantSettings(float(training.pkd.mean()))))
+
+
+class CompositionRidge(LinearModel):
+    """A linear function of the composition of both sequences.
+
+    The features of a sequence are the frequencies of the 20 residues and the length: of an antibody
+    for each of its two chains, of an antigen for all its chains together.
+    """
+
+    __slots__ = ()
+
+    def predict(self, vectors: PairVectors) -> Floats:
+        return LinearModel.predict(self, with_composition(vectors))
+
+
+def fit_composition_ridge(training: TrainingRows) -> Fitted:
+    """Fit the ridge to the training pairs; the inner folds choose its strength."""
+    composition = training.with_vectors(with_composition(training.vectors))
+    return fit_linear(composition, kind=CompositionRidge)
+
+
+def with_composition(vectors: PairVectors) -> PairVectors:
+    """Put compositions in place of the vectors of both sequences."""
+    return vectors._replace(
+        antibody_ND=antibody_composition(vectors.chains("antibody")),
+        antigen_ME=antigen_composition(vectors.chains("antigen")),
+        views=None,
+    )
+
+
+def antibody_composition(antibodies: Sequence[Chains]) -> Matrix:
+    """Return frequencies and lengths of heavy and light chains, (N, 42)."""
+    return _frequencies(*([chains[at] for chains in antibodies] for at in (0, 1)))
+
+
+def antigen_composition(antigens: Sequence[Chains]) -> Matrix:
+    """Return frequencies and lengths of all chains of each antigen, (N, 21)."""
+    return _frequencies(["".join(chains) for chains in antigens])
+
+
+def _frequencies(*columns: Sequence[str]) -> Matrix:
+    """Return the frequencies of residues in each column of texts, then their lengths."""
+    counts = [count_residues(texts) for texts in columns]
+    lengths = [count.sum(1, keepdims=True) for count in counts]
+    frequencies = [c / np.maximum(1, n) for c, n in zip(counts, lengths, strict=True)]
+    return np.hstack([*frequencies, *lengths])
+
+
+def count_residues(texts: Sequence[str]) -> Matrix:
+    """Count each of the 20 `STANDARD_RESIDUES` in N texts, (N, 20); other letters are left out."""
+    letters = len(STANDARD_RESIDUES)
+    column = np.full(256, letters, np.int64)
+    column[np.frombuffer(STANDARD_RESIDUES.encode(), np.uint8)] = np.arange(letters)
+    counts = np.empty((len(texts), letters), np.float32)
+    for at in range(0, len(texts), COUNTED):
+        some = texts[at : at + COUNTED]
+        cells = column.take(np.frombuffer("".join(some).encode("ascii"), np.uint8))
+        row = np.repeat(np.arange(len(some)), [len(text) for text in some])
+        cells += row * (letters + 1)
+        found = np.bincount(cells, minlength=len(some) * (letters + 1))
+        counts[at : at + COUNTED] = found.reshape(len(some), -1)[:, :-1]
+    return counts
+
+
 # ---- the solver ----------------------------------------------------------------------------------
 
 
@@ -198,100 +292,52 @@ class FeatureBlock:
     """Row of the table for each pair, (P,)."""
 
 
-@dataclass(frozen=True, slots=True)
-class RidgeFit:
+class RidgeFit(NamedTuple):
     """The ridge of the strength with the smallest error on the inner folds."""
 
-    weight_D: Floats
-    """Weights of the joined columns of its blocks, (D,)."""
+    weights: list[Floats]
+    """Weights of the columns of each block, (D,)."""
     intercept: float
     inner: Floats
     """Prediction for each training pair from the other folds, (F,); the mean for a single fold."""
 
 
-def ridge(
-    block: FeatureBlock,
-    pkd: Floats,
-    fit_rows: Ints,
-    fold: Ints,
-    device: torch.device | None = None,
-) -> Floats:
-    """Fit a ridge on one input, and predict every pair, (P,); see `fit_ridges`."""
-    (fit,) = fit_ridges([block], pkd, fit_rows, fold, [(0,)], device)
-    return np.asarray(fit.intercept + (block.table_ND @ fit.weight_D)[block.index])
-
-
-def fit_ridges(
+def fit_ridge(
     blocks: Sequence[FeatureBlock],
     pkd: Floats,
     fit_rows: Ints,
     fold: Ints,
-    choices: Sequence[Sequence[int]],
     device: torch.device | None = None,
-) -> list[RidgeFit]:
-    """Fit a ridge on each subset of the blocks; inner folds choose its strength.
+) -> RidgeFit:
+    """Fit a ridge on standardised inputs; inner folds choose its strength.
 
-    Parameters
-    ----------
-    blocks : sequence of FeatureBlock
-        The inputs, standardised.
-    pkd : NDArray, shape=(P,), dtype=float64
-    fit_rows : NDArray, shape=(F,), dtype=int64
-        Pairs to learn from.
-    fold : NDArray, shape=(F,), dtype=int64
-        Inner fold of each of these pairs.
-    choices : sequence of sequence of int
-        The indices of the blocks of each ridge.
-    device : torch.device, optional
-        Compute there; by default on the CPU.
+    `pkd` has the labels of all P pairs, of which `fit_rows`, (F,), are learned from; `fold` is the
+    inner fold of each of these. By default on the CPU.
     """
-    size = sum(min(block.table_ND.shape) for block in blocks)
-    with threadpool_limits(1 if size < PARALLEL_COLUMNS else None, user_api="blas"):
+    columns = sum(min(block.table_ND.shape) for block in blocks)
+    with threadpool_limits(1 if columns < PARALLEL_COLUMNS else None, user_api="blas"):
         bases = [_training_span(block, fit_rows) for block in blocks]
         spanned = [
             block if basis is None else FeatureBlock(block.table_ND @ basis, block.index)
             for block, basis in zip(blocks, bases, strict=True)
         ]
-        columns = _Columns(spanned, pkd, device)
-        grams = [columns.gram(fit_rows[fold == k]) for k in range(int(fold.max()) + 1)]
-        ends = np.cumsum([0, *(block.table_ND.shape[1] for block in spanned)])
-        found = []
-        for choice in choices:
-            own = [np.arange(ends[i], ends[i + 1]) for i in choice]
-            at = np.concatenate([*own, ends[-1] + np.arange(2)])  # and the columns of 1 and pKd
-            every = list(choice) == list(range(len(blocks)))
-            parts = grams if every else [gram[at][:, at] for gram in grams]
-            fit = _best_ridge(columns, choice, parts, pkd[fit_rows], fit_rows, fold)
-            each = np.split(fit.weight_D, np.cumsum(list(map(len, own)))[:-1])
-            weights = [
-                weight if (basis := bases[i]) is None else basis @ weight
-                for i, weight in zip(choice, each, strict=True)
-            ]
-            found.append(replace(fit, weight_D=np.concatenate(weights)))
-    return found
-
-
-def _best_ridge(
-    columns: _Columns,
-    choice: Sequence[int],
-    grams: Sequence[Tensor],
-    y_F: Floats,
-    fit_rows: Ints,
-    fold: Ints,
-) -> RidgeFit:
-    """Fit with the strength of the smallest error on the inner folds."""
-    n_folds, total = len(grams), sum(grams[1:], grams[0])
-    # What rounding errors are relative to, also where rows are subtracted.
-    size = float(total[:-2, :-2].trace())
-    inner_FS = np.full((len(fit_rows), len(STRENGTHS)), y_F.mean())
-    for k in range(n_folds if n_folds > 1 else 0):
-        solved = _solve(total - grams[k], size, STRENGTHS)
-        inner_FS[fold == k] = columns.predict(choice, *solved, fit_rows[fold == k])
-    error = ((inner_FS - y_F[:, None]) ** 2).sum(0)
-    # Among equals the strongest, which gives the mean for a single fold or pure noise.
-    best = len(STRENGTHS) - 1 - int(np.argmin(error[::-1]))
-    weights, intercept = _solve(total, size, STRENGTHS[[best]])
-    return RidgeFit(weights[:, 0], float(intercept[0]), inner_FS[:, best])
+        joined, y_F = _Columns(spanned, pkd, device), pkd[fit_rows]
+        grams = [joined.gram(fit_rows[fold == k]) for k in range(int(fold.max()) + 1)]
+        total = sum(grams[1:], grams[0])
+        # What rounding errors are relative to, also where rows are subtracted.
+        size = float(total[:-2, :-2].trace())
+        inner_FS = np.full((len(fit_rows), len(STRENGTHS)), y_F.mean())
+        for k, gram in enumerate(grams if len(grams) > 1 else ()):
+            solved = _solve(total - gram, size, STRENGTHS)
+            inner_FS[fold == k] = joined.predict(*solved, fit_rows[fold == k])
+        error = ((inner_FS - y_F[:, None]) ** 2).sum(0)
+        # Among equals the strongest, which gives the mean for a single fold or pure noise.
+        best = len(STRENGTHS) - 1 - int(np.argmin(error[::-1]))
+        weights, intercept = _solve(total, size, STRENGTHS[[best]])
+        ends = np.cumsum([block.table_ND.shape[1] for block in spanned])[:-1]
+        each = zip(np.split(weights[:, 0], ends), bases, strict=True)
+        found = [weight if basis is None else basis @ weight for weight, basis in each]
+        return RidgeFit(found, float(intercept[0]), inner_FS[:, best])
 
 
 def _solve(gram: Tensor, size: float, strengths: Floats) -> tuple[Floats, Floats]:
@@ -349,16 +395,14 @@ class _Columns:
                 grid[j][i] = grid[i][j].T
         return torch.cat([torch.cat(line, dim=1) for line in grid])
 
-    def predict(
-        self, choice: Sequence[int], weights_DS: Floats, intercept_S: Floats, rows: Ints
-    ) -> Floats:
-        """Predict rows from the chosen blocks, (R, S)."""
+    def predict(self, weights_DS: Floats, intercept_S: Floats, rows: Ints) -> Floats:
+        """Predict rows, (R, S)."""
         import torch
 
         at, start = self._tensor(rows), 0
         predicted = self._tensor(np.tile(intercept_S, (len(rows), 1)))
         weights = self._tensor(weights_DS)
-        for table, index in (self.blocks[i] for i in choice):
+        for table, index in self.blocks:
             own = weights[start : start + table.shape[1]]
             used, of_row = index[at].unique(return_inverse=True)  # type: ignore[no-untyped-call]
             predicted += torch.cat([table[n].double() @ own for n in used.split(CHUNK)])[of_row]

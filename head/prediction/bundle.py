@@ -345,7 +345,7 @@ def _part(k: int, record: PredictorRecord, tensors: Mapping[str, NDArray[Any]]) 
         prefix = f"{k}.{i}."
         own = {n.removeprefix(prefix): a for n, a in tensors.items() if n.startswith(prefix)}
         settings = parse_record(entry.settings, values, "settings")
-        model: PairModel = entry.model.load(own, settings)
+        model: PairModel = entry.load(own, settings)
         # Arrays of other shapes would fail in the middle of a table.
         first = np.zeros(1, np.int64)
         antibody_ND, antigen_ME = (

@@ -25,10 +25,13 @@ from scipy.special import ndtri
 
 from abag.core.arrays import Floats, Ints, distinct
 from abag.head.evaluation.regime_scores import RegimeScore, TestedPairs, score_regime
-from abag.head.models.network import NetworkModel, NetworkSettings
-from abag.head.models.pair_model import DoesNotApply, PairModel, TrainingRows
+from abag.head.models.pair_model import (
+    DoesNotApply,
+    PairModel,
+    TrainingRows,
+    fit_sigma,
+)
 from abag.head.models.registry import MEAN, MODELS, NETWORK, closed_forms, describe_left_out
-from abag.head.models.sigma import fit_sigma
 from abag.head.regimes.folds import effective_groups
 from abag.head.regimes.splits import TEST, grouped_folds
 
@@ -100,18 +103,13 @@ def fit_closed_forms(
     return FittedParts(models, predicted, variance, seconds=seconds, notes=notes)
 
 
-def add_networks(parts: FittedParts, trained: TrainedHeads, config: FitConfig) -> None:
+def add_networks(parts: FittedParts, trained: TrainedHeads) -> None:
     """Add the trained networks of the same split."""
-    filled, scaling = config.filled(), trained.scaling
-    settings = NetworkSettings(filled.widths, scaling.pkd_mean, scaling.pkd_scale)
-    parts.models[NETWORK] = tuple(
-        NetworkModel.of(settings, weights, scaling.antibody, scaling.antigen)
-        for weights in trained.weights
-    )
-    parts.predicted[NETWORK] = trained.predicted
+    parts.models[NETWORK] = trained.models
+    parts.predicted[NETWORK] = trained.predicted_MP.mean(axis=0)
     if not parts.variance.any():
-        parts.variance = trained.variance
-    parts.trained, parts.seconds = trained, parts.seconds + trained.progress.seconds
+        parts.variance = trained.predicted_MP.var(axis=0)
+    parts.trained, parts.seconds = trained, parts.seconds + trained.seconds
 
 
 def stack_weights(error_RK: Floats, group: Ints) -> Floats:

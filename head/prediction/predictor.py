@@ -75,7 +75,7 @@ class UsedRegime:
     weights: tuple[float, ...]
     """Of all parts, in their order; they add up to 1."""
     spread: float
-    """Factor of the prediction's standard deviation in sigma; see `models.sigma`."""
+    """Factor of the prediction's standard deviation in sigma; see `models.pair_model`."""
     noise: float
     """Residual noise in sigma, in pKd."""
     verdict: str

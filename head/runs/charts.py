@@ -5,6 +5,7 @@ Curves and bars are computed from every row, points are a sample.
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
@@ -18,7 +19,6 @@ from scipy.special import ndtri
 from abag.core.arrays import Floats, Ints
 from abag.head.evaluation import metrics
 from abag.head.evaluation.metrics import antigen_groups, spearman_by_group
-from abag.head.training.log import read_lines
 
 if TYPE_CHECKING:
     from abag.head.runs.saved_run import SavedRun
@@ -82,7 +82,8 @@ def chart_data(
         digit each. Both refer to ``pairs``.
     """
     names, log = AntigenNames.of(saved), saved.run / "metrics.jsonl"
-    lines = read_lines(log) if log.exists() else []
+    texts = log.read_text(encoding="utf-8").splitlines() if log.exists() else []
+    lines = [json.loads(text) for text in texts]
     tests = [rows for _, rows in saved.tested.groupby("regime", sort=False)]
     rng = np.random.default_rng(0)
     limit = MAX_POINTS // len(tests)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import math
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,7 +31,6 @@ from abag.head.evaluation.regime_scores import INDISTINGUISHABLE, compare_models
 from abag.head.regimes.splits import KEYS
 from abag.head.runs.run_folder import read_config, training_logs
 from abag.head.runs.saved_run import NoFinishedRun, SavedRun, read_run
-from abag.head.training.log import LogDamaged, parse_line
 
 if TYPE_CHECKING:
     from abag.head.runs.summary import RegimeSummary
@@ -166,7 +166,7 @@ def _describe_run(run: Path) -> tuple[RunState, SavedRun | None]:
         if not (run / "summary.json").exists():
             return read_progress(run, read_config(run)), None
         saved = read_run(run)
-    except (NoFinishedRun, FileDamaged, LogDamaged) as error:
+    except (NoFinishedRun, FileDamaged) as error:
         return {"run": str(run), "state": "unreadable", "reason": str(error)}, None
     return {
         "run": str(run),
@@ -325,15 +325,14 @@ def read_progress(run: Path, config: Mapping[str, Any], now: float | None = None
     now = time.time() if now is None else now
     paths = training_logs(run)
     logs = [_read_log(path) for path in paths]
-    validated = [[line for line in log if "seconds" in line] for log in logs]
     last = [log[-1] if log else {"step": 0, "epoch": 0} for log in logs]
     # the folds of a training take each step together, and have a line each
     width = [max(1, len({line.get("fold", 0) for line in log})) for log in logs]
     folds = _folds(run)
-    first = next((lines[0] for lines in validated if lines), None)
+    first = next((log[0] for log in logs if log), None)
     step = sum(line["step"] * n for line, n in zip(last, width, strict=True))
     steps = round(first["step"] / first["epoch"] * config["epochs"] * folds) if first else None
-    speed = next((s for lines in reversed(validated) if (s := _speed(lines))), None)
+    speed = next((s for log in reversed(logs) if (s := _speed(log))), None)
     saved = run / "checkpoints"
     checkpoints = [*saved.glob("latest"), *saved.glob("*/latest")]  # of folds and their stacks
     written_s_ago = _seconds_since([run / "config.json", *paths, *checkpoints], now)
@@ -353,7 +352,7 @@ def read_progress(run: Path, config: Mapping[str, Any], now: float | None = None
         "seconds_left": round(max(steps - step, 0) / speed, 1) if speed and steps else None,
         "written_s_ago": written_s_ago,
         "checkpoint_s_ago": _seconds_since(checkpoints, now),
-        "best": _best(validated[-1], config["select"]) if validated else None,
+        "best": _best(logs[-1], config["select"]) if logs else None,
     }
 
 
@@ -390,10 +389,20 @@ def _seconds_since(paths: Sequence[Path], now: float) -> float | None:
 
 
 def _read_log(path: Path) -> list[dict[str, Any]]:
-    """Read the lines of a log that end an epoch, which have the time, and the last line."""
-    lines = path.read_bytes().split(b"\n")[:-1]  # the last one is being written
-    wanted = [n for n, line in enumerate(lines, 1) if b'"seconds"' in line or n == len(lines)]
-    return [parse_line(path, n, lines[n - 1]) for n in wanted]
+    """Read the lines of a log, one per epoch and fold."""
+    found = []
+    whole = path.read_bytes().split(b"\n")[:-1]  # the last line is being written
+    for number, text in enumerate(whole, 1):
+        try:
+            line = json.loads(text)
+            valid = all(math.isfinite(line[name]) for name in ("step", "epoch", "seconds"))
+        except (ValueError, LookupError, TypeError, OverflowError):
+            valid = False
+        if not valid:
+            msg = f"{path}: line {number} is damaged ({text[:40]!r}). Use another --run folder."
+            raise FileDamaged(msg)
+        found.append(line)
+    return found
 
 
 def _speed(lines: Sequence[Mapping[str, Any]]) -> float | None:

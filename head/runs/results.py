@@ -164,7 +164,7 @@ def _summarise(
             if not one.splits
         ],
         "warnings": warnings(pairs, measured, unit),
-        "steps": sum(t.progress.step for t in trained),
+        "steps": sum(t.steps for t in trained),
         "epochs": 0 if of_all is None else of_all.epochs,
         "seconds": sum(one.seconds for one in fitted),
         "resumed_from_step": max(resumed, default=None),

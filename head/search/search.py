@@ -22,14 +22,12 @@ from abag.head.data.labels import LabelledPairs
 from abag.head.evaluation.metrics import METRICS, MeasuredRows
 from abag.head.models.baselines import inner_folds as pairs_inner_folds
 from abag.head.models.config import VALIDATION_PAIRS, FitConfig, is_used
-from abag.head.models.losses import LOSSES
-from abag.head.models.pair_model import Fit, PairVectors, TrainingRows
+from abag.head.models.pair_model import LOSSES, Fit, PairVectors, TrainingRows
 from abag.head.models.registry import MODELS
 from abag.head.models.ridge import impute_censored
 from abag.head.regimes.splits import TRAIN, VALIDATION, Split, TooFewGroups, grouped_folds
-from abag.head.training.stack import Member, PairStandardizer, StackedHeads
-from abag.head.training.step import step_seed
-from abag.head.training.torch_settings import matrix_threads
+from abag.head.training.stack import PairStandardizer, StackedHeads, step_seed
+from abag.head.training.train import matrix_threads
 
 if TYPE_CHECKING:
     import torch
@@ -165,9 +163,7 @@ def _score_closed_form(problem: SearchProblem, params: Params) -> float | None:
     """Score a head in closed form: the mean over the inner folds, each fitted to the others."""
     pairs, (scored, labels) = problem.pairs, _scored(problem)
     fit = cast("Fit", MODELS[fit_options(params)["head"]].fit)
-    table_ND, table_ME = (problem.vectors(kind, params[f"{kind}_pooling"]) for kind in KINDS)
-    vectors = PairVectors(table_ND, table_ME, pairs.antibody, pairs.antigen, views=problem.views)
-    predicted = []
+    vectors, predicted = _vectors(problem, params), []
     for fold in range(problem.folds):
         rows = np.flatnonzero(problem.fold != fold)
         inside = pairs_inner_folds(problem.group[rows])
@@ -178,25 +174,29 @@ def _score_closed_form(problem: SearchProblem, params: Params) -> float | None:
     return _mean_score(problem, labels, predicted)
 
 
+def _vectors(problem: SearchProblem, params: Params) -> PairVectors:
+    table_ND, table_ME = (problem.vectors(kind, params[f"{kind}_pooling"]) for kind in KINDS)
+    pairs = problem.pairs
+    return PairVectors(table_ND, table_ME, pairs.antibody, pairs.antigen, views=problem.views)
+
+
 def _make_stack(problem: SearchProblem, batch: Sequence[Params]) -> StackedHeads:
     """Stack the heads of a batch ordered by fold, because those of a fold read the same pairs."""
     configs = [replace(problem.config, **fit_options(params)) for params in batch]
     training = [np.flatnonzero(problem.fold != fold) for fold in range(problem.folds)]
     n_training = max(map(len, training))
-    antibody_ND = problem.vectors("antibody", configs[0].antibody_pooling)
-    antigen_ME = problem.vectors("antigen", configs[0].antigen_pooling)
-    members = [Member.of(one, one.seed + fold) for fold in range(problem.folds) for one in configs]
-    everything = np.arange(len(problem.pairs))
-    scaling = PairStandardizer.of(problem.pairs, everything, antibody_ND, antigen_ME, problem.views)
+    vectors = _vectors(problem, batch[0])
+    members = [
+        replace(one, seed=one.seed + fold) for fold in range(problem.folds) for one in configs
+    ]
+    scaling = PairStandardizer.of(problem.pairs, np.arange(len(problem.pairs)), vectors)
     with reporting(silent=True):  # else every batch reports where its vectors are
         return StackedHeads(
             [problem.pairs],
-            antibody_ND,
-            antigen_ME,
+            vectors,
             [scaling],
             training,
             members,
-            config=configs[0],
             epoch_pairs=[n_training] * len(training),
             device=problem.device,
         )

@@ -58,7 +58,7 @@ from abag.head.search.search import (
     used_parameters,
     without_test_part,
 )
-from abag.head.training.torch_settings import torch_settings
+from abag.head.training.train import torch_settings
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

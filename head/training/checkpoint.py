@@ -27,16 +27,12 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-SCHEMA = 5
+SCHEMA = 6
 _DELETE = "Delete it to resume from the previous checkpoint."
 
 
 class CheckpointDamaged(AbagError):
     """A checkpoint file is not what was written."""
-
-
-class CheckpointVersion(AbagError):
-    """A checkpoint was written by another version of abag."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +50,8 @@ def save_rotating(folder: Path, tensors: Mapping[str, Tensor], state: Mapping[st
 
     Between the two renames there is no ``latest``; ``previous`` is then the newest.
     """
-    path, own = folder / "latest", _unshared(tensors)
+    path = folder / "latest"
+    own = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}  # GPU sync
     text = json.dumps(state, sort_keys=True, allow_nan=False)
     header = {"schema": str(SCHEMA), "state": text, "digest": digest(own, text)}
     with replacing(path) as partial:
@@ -70,25 +67,8 @@ def save_rotating(folder: Path, tensors: Mapping[str, Tensor], state: Mapping[st
             path.replace(folder / "previous")
 
 
-def _unshared(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return contiguous tensors on the CPU without shared memory, which safetensors refuses.
-
-    Those that share none are not copied, which would double the peak of a training on the CPU.
-    """
-    own: dict[str, Tensor] = {}
-    used: set[int] = set()
-    for name, tensor in tensors.items():
-        found = tensor.detach().cpu().contiguous()  # GPU sync
-        storage = found.untyped_storage()
-        if storage.nbytes() != found.nbytes or storage.data_ptr() in used:
-            found = found.clone()
-        used.add(storage.data_ptr())
-        own[name] = found
-    return own
-
-
 def load(path: Path) -> TrainingCheckpoint:
-    """Read and check one checkpoint; raise `CheckpointDamaged` or `CheckpointVersion`."""
+    """Read and check one checkpoint; raise `CheckpointDamaged`."""
     try:
         with safe_open(path, framework="pt") as file:
             header = file.metadata() or {}
@@ -101,7 +81,7 @@ def load(path: Path) -> TrainingCheckpoint:
             f"{path}: checkpoint schema {header.get('schema')!r}; this abag reads {SCHEMA}. "
             "Use the abag that wrote it, or another --run folder."
         )
-        raise CheckpointVersion(msg)
+        raise CheckpointDamaged(msg)
     text = header.get("state", "")
     if header.get("digest") != digest(tensors, text):
         msg = f"{path}: is damaged (digest differs); expected the written bytes. {_DELETE}"

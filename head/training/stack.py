@@ -1,51 +1,62 @@
-"""Several heads of one shape that train in one step: their members, training sets and stack.
+"""Heads of one shape that train in one stacked step: their tables, batches and step.
 
-P pairs, M members, G training sets, F folds, R rows. Member k of ``fit --members K`` has the
-initial weights of a single run with ``--seed`` seed + k. Its training set is a bootstrap sample: as
-many groups as there are, drawn with replacement, each with all its pairs. The heads of one fold of
-a sweep read the same pairs in the same order, so each batch is gathered once for all of them.
+S steps of an epoch, A batches per step, B pairs per batch, P pairs, M heads that step together, G
+training sets, each read by M / G heads, F folds, R rows. A step of all heads is as many kernels as
+a step of one.
+
+Member k of ``fit --members K`` has the initial weights of a single run with ``--seed`` seed + k.
+Its training set is a bootstrap sample: as many groups as there are, drawn with replacement, each
+with all its pairs. The heads of one fold of a sweep read the same pairs in the same order, so each
+batch is gathered once for all of them.
 
 The folds of a cross-validation have statistics of their own, so the same pair has other inputs and
 another target in each. The tables hold all pairs once per fold: pair p of fold f is row p + f P.
 Folds whose steps have the same shapes train together, see `group_folds`.
+
+The step reads its rows, weights and learning rates at a cursor on the device, writes its losses
+there and advances the cursor. Every step is therefore the same sequence of kernels on the same
+addresses: eager on a CPU, one CUDA graph on a GPU. Inputs and outputs are buffers allocated before
+the capture, so a replay cannot overwrite a tensor that is still in use.
+
+N antibodies with vectors of width D, M antigens with vectors of width E.
 """
 
 from __future__ import annotations
 
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import reduce
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
+from torch import Tensor
+from torch.nn.functional import embedding
 
 from abag.core.messages import detail
 from abag.head.data.labels import training_labels
 from abag.head.data.vectors import Standardizer
-from abag.head.models.layers import Mlp, build_stacked_heads, plain_layers
+from abag.head.models.network import AdamW, Mlp, NetworkModel
+from abag.head.models.pair_model import LOSSES, NetworkSettings, PredictedPairs
 from abag.head.regimes.splits import TRAIN
-from abag.head.training.step import (
-    TrainingPairs,
-    TrainingStep,
-    VectorTables,
-    cosine_rates,
-    make_epoch_batches,
-    predict_rows,
-    steps_per_epoch,
-    uses_bf16,
-)
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
     from abag.head.data.labels import LabelledPairs
-    from abag.head.models.config import FitConfig
+    from abag.head.models.config import Compile, FitConfig
+    from abag.head.models.pair_model import PairVectors
     from abag.head.regimes.splits import Split
-    from abag.head.training.step import EpochBatches
 
-INITIAL, BOOTSTRAP = 3, 5  # streams of the seed, beside those of step.py and train.py
+CompiledMode = Literal["off", "graph", "full"]
+ORDER, DROPOUT, INITIAL, BOOTSTRAP = 1, 2, 3, 5  # streams of the seed, beside that of train.py
+PREDICTION_BATCH, CPU_PREDICTION_BATCH = 16384, 2048
+"""Pairs per forward pass of a prediction, on a GPU and a CPU: 150 and 19 MB of inputs at the usual
+widths, and as much for each layer."""
+WARMUP = 0.05
+"""Share of all steps in which the learning rate rises."""
 MAX_TABLE_BYTES = 2**30
 """Largest size of the vectors of a stack on a GPU, which holds them once per fold."""
 MAX_CPU_BYTES = 2**26
@@ -53,24 +64,7 @@ MAX_CPU_BYTES = 2**26
 best weights. Larger stacks are not faster there."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Member:
-    """What distinguishes one head of a stack."""
-
-    seed: int
-    """Of the initial weights."""
-    lr: float
-    """Peak learning rate."""
-    weight_decay: float
-    dropout: float
-
-    @classmethod
-    def of(cls, config: FitConfig, seed: int) -> Member:
-        """Return the head that a configuration describes."""
-        filled = config.filled()
-        return cls(
-            seed=seed, lr=filled.lr, weight_decay=filled.weight_decay, dropout=filled.dropout
-        )
+# ---- tables --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,24 +78,303 @@ class PairStandardizer:
 
     @classmethod
     def of(
-        cls,
-        pairs: LabelledPairs,
-        training: NDArray[np.int64],
-        antibody_ND: NDArray[np.float32],
-        antigen_ME: NDArray[np.float32],
-        views: tuple[Sequence[int], Sequence[int]] | None = None,
+        cls, pairs: LabelledPairs, training: NDArray[np.int64], vectors: PairVectors
     ) -> PairStandardizer:
-        """Measure the training pairs; each unique sequence and each exact label counts once.
-
-        `views` has the columns of each view of both sides, see `Standardizer.of`.
-        """
-        labels, (antibody, antigen) = training_labels(pairs, training), views or ((), ())
+        """Measure the training pairs; each unique sequence and each exact label counts once."""
+        labels = training_labels(pairs, training)
         return cls(
-            Standardizer.of(antibody_ND, pairs.antibody[training], antibody),
-            Standardizer.of(antigen_ME, pairs.antigen[training], antigen),
+            Standardizer.of(vectors.antibody_ND, vectors.antibody[training], vectors.widths(0)),
+            Standardizer.of(vectors.antigen_ME, vectors.antigen[training], vectors.widths(1)),
             float(labels.mean()),
             float(labels.std()),
         )
+
+    def model(self, widths: tuple[int, ...], weights: Mapping[str, Tensor]) -> NetworkModel:
+        """Return a trained network, given the weights of one head."""
+        settings = NetworkSettings(widths, self.pkd_mean, self.pkd_scale)
+        return NetworkModel.of(settings, weights, self.antibody, self.antigen)
+
+
+class PairTables:
+    """The vectors of all sequences, and the pairs: their sequences, target and censoring.
+
+    Vectors that do not fit on the device stay in host memory (`on_host`). Their steps run eagerly,
+    because each batch is gathered there.
+    """
+
+    def __init__(
+        self,
+        vectors: Sequence[NDArray[np.float32]],
+        index: Sequence[NDArray[np.int64]],
+        target: NDArray[np.float32],
+        censored: NDArray[np.int8],
+        device: torch.device,
+    ) -> None:
+        needed = sum(x_ND.nbytes for x_ND in vectors)
+        self.device, self.on_host = device, not fit_on_device(needed, device)
+        if device.type != "cpu":
+            detail(f"vectors: {needed / 2**20:.0f} MiB on the {'host' if self.on_host else device}")
+        place = torch.device("cpu") if self.on_host else device
+        self.vectors = [torch.from_numpy(x_ND).to(place) for x_ND in vectors]
+        self.index = [torch.from_numpy(index_P).to(place) for index_P in index]
+        self.target_P = torch.from_numpy(target).to(device)
+        self.censored_P = torch.from_numpy(censored).to(device)
+        self.antigen_P = self.index[1].to(device)
+
+    def read(self, rows_GB: Tensor) -> tuple[Tensor, Tensor]:
+        """Gather the vectors of pairs, shapes (G, B, D) and (G, B, E), on the device."""
+        if self.on_host:
+            rows_GB = rows_GB.cpu()  # GPU sync
+        (antibody_P, antigen_P), (antibody_ND, antigen_ME) = self.index, self.vectors
+        antibody_GBD = embedding(antibody_P[rows_GB], antibody_ND)
+        antigen_GBE = embedding(antigen_P[rows_GB], antigen_ME)
+        return antibody_GBD.to(self.device), antigen_GBE.to(self.device)
+
+
+def fit_on_device(needed_bytes: int, device: torch.device) -> bool:
+    # half of a GPU's free memory, as steps need the rest; a CPU has them in memory already
+    return device.type != "cuda" or needed_bytes <= torch.cuda.mem_get_info(device)[0] / 2
+
+
+# ---- batches -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class EpochBatches:
+    """The batches of an epoch."""
+
+    rows_SAGB: NDArray[np.int64]
+    weight_SAGB: NDArray[np.float32]
+    """1 / pairs of the set's step, so that a sum is the step's mean; 0 for padding."""
+
+
+def steps_per_epoch(n_pairs: int, batch_size: int, accumulate: int) -> int:
+    """Count the optimizer steps of an epoch, of which the last may be incomplete."""
+    return -(-n_pairs // (batch_size * accumulate))
+
+
+def epoch_permutation(epoch: int, count: int) -> NDArray[np.int64]:
+    """Return a random permutation of ``range(count)``, shape (count,), int64.
+
+    That of a smaller count is the same without the numbers that are too large, so one permutation
+    serves training sets of every size. Sorting random numbers with the index in their low bits is
+    as fast as a shuffle.
+    """
+    random = np.random.default_rng([ORDER, epoch]).bit_generator.random_raw(count)
+    keyed = (random << np.uint64(32)) | np.arange(count, dtype=np.uint64)
+    keyed.sort()
+    return (keyed & np.uint64(0xFFFFFFFF)).astype(np.int64)
+
+
+def make_epoch_batches(
+    training_sets: Sequence[NDArray[np.int64]],
+    epoch: int,
+    batch_size: int,
+    accumulate: int,
+    epoch_pairs: Sequence[int],
+) -> EpochBatches:
+    """Order the training pairs of an epoch.
+
+    The order depends on the epoch alone, so heads with different seeds can read the same batches.
+    Each set gives the first `epoch_pairs` of its order, which is repeated if it is shorter; all
+    give the same number of steps. The last step is padded with pairs of weight 0.
+    """
+    steps = steps_per_epoch(epoch_pairs[0], batch_size, accumulate)
+    shape = (steps, accumulate, batch_size)
+    size = np.prod(shape)
+    permutation = epoch_permutation(epoch, max(map(len, training_sets)))
+    sets, weights = [], []
+    for training, n_pairs in zip(training_sets, epoch_pairs, strict=True):
+        order = np.resize(permutation[permutation < len(training)], n_pairs)
+        rows = np.full(size, training[order[0]])
+        rows[:n_pairs] = training[order]
+        sets.append(rows.reshape(shape))
+        weight = (np.arange(size) < n_pairs).astype(np.float32).reshape(steps, -1)
+        weight /= weight.sum(axis=1, keepdims=True)
+        weights.append(weight.reshape(shape))
+    return EpochBatches(np.stack(sets, axis=2), np.stack(weights, axis=2))
+
+
+def cosine_rates(first: int, count: int, total: int, lr: float) -> NDArray[np.float32]:
+    """Return the rates, (count,), of the steps of `total` from `first` on.
+
+    A linear rise to the peak `lr`, then half a cosine.
+    """
+    step = np.arange(first, first + count) + 1.0
+    rising = max(1.0, round(WARMUP * total))
+    fallen = np.clip((step - rising) / max(1.0, total + 1 - rising), 0, 1)
+    return np.float32(lr) * np.where(
+        step < rising, step / rising, 0.5 * (1 + np.cos(np.pi * fallen))
+    ).astype(np.float32)
+
+
+def step_seed(seed: int, step: int) -> int:
+    """Derive the seed of a step's dropout."""
+    return int(np.random.SeedSequence([seed, DROPOUT, step]).generate_state(1, np.uint64)[0] >> 1)
+
+
+def initial_seed(seed: int) -> int:
+    """Derive torch's seed for the initial weights of a head."""
+    return int(np.random.SeedSequence([seed, INITIAL]).generate_state(1)[0])
+
+
+# ---- one optimizer step --------------------------------------------------------------------------
+
+
+class TrainingStep:
+    """A step of the heads: model, optimizer and the buffers of an epoch, (S, A, G, B).
+
+    `decay_M` has the weight decay of each member; those that are `alike` have the same, and the
+    same learning rate. Products are in bf16 with `in_bf16`.
+    """
+
+    def __init__(
+        self,
+        model: Mlp,
+        tables: PairTables,
+        config: FitConfig,
+        decay_M: Sequence[float],
+        shape: tuple[int, int, int, int],
+        *,
+        in_bf16: bool,
+        alike: bool,
+    ) -> None:
+        self.model, self.tables, self.config, self.in_bf16 = model, tables, config, in_bf16
+        self.device = device = tables.device
+        on_gpu, members = device.type == "cuda", len(decay_M)
+        self.rows_SAGB = torch.zeros(shape, dtype=torch.int64, device=device)
+        self.weight_SAGB = torch.zeros(shape, device=device)
+        self.rate_SM = torch.zeros(shape[0], members, device=device)
+        self.loss_SM = torch.zeros(shape[0], members, device=device)
+        self.cursor = torch.zeros(1, dtype=torch.int64, device=device)
+        # A tensor: a Python number would be a constant of the graph.
+        self.lr_M = torch.zeros(members, device=device)
+        # torch.manual_seed also tries every other kind of device, which takes 0.2 ms per call.
+        self._seed: Callable[[int], object] = torch.cuda.manual_seed
+        if not on_gpu:  # other threads train meanwhile
+            generator = torch.Generator()
+            model.use_generator(generator)
+            self._seed = generator.manual_seed
+        self.optimizer = AdamW(model, decay_M, self.lr_M, alike=alike)
+        self.mode: CompiledMode = "off" if tables.on_host else choose_mode(config.compile, device)
+        self._prepared = False
+        # An eager step is a method, which would keep this object in memory if it were kept here.
+        self._compiled_loss: Callable[..., Tensor] | None = None
+        self._replay: Callable[[], None] | None = None
+
+    def begin_epoch(
+        self, batches: EpochBatches, rates_SM: NDArray[np.float32], first_step: int
+    ) -> None:
+        self.rows_SAGB.copy_(torch.from_numpy(batches.rows_SAGB))
+        self.weight_SAGB.copy_(torch.from_numpy(batches.weight_SAGB))
+        self.rate_SM.copy_(torch.from_numpy(rates_SM))
+        self.cursor.fill_(first_step)
+
+    def run(self, seed: int) -> None:
+        """Take the step at the cursor; `seed` determines its dropout."""
+        if not self._prepared:
+            self._prepare()
+        self._seed(seed)
+        (self._replay or self._step)()
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return everything that training changes, by name: the live tensors, not copies."""
+        model = {f"model.{name}": t for name, t in self.model.state_dict().items()}
+        optimizer = {f"optimizer.{name}": t for name, t in self.optimizer.state.items()}
+        return {**model, **optimizer, "losses": self.loss_SM}
+
+    def load(self, saved: Mapping[str, Tensor]) -> None:
+        load_tensors(self.tensors(), saved)
+
+    def _batch_loss(self, rows_SGB: Tensor, weight_SGB: Tensor) -> Tensor:
+        """Return the losses of a batch of the step at the cursor, (M,)."""
+        rows_B = rows_SGB.index_select(0, self.cursor)[0]
+        weight_B = weight_SGB.index_select(0, self.cursor)[0]
+        vectors = self.tables.read(rows_B)  # here, so that the compiler fuses it
+        heads = len(self.lr_M) // len(rows_B)
+        rows_B, weight_B = (x.repeat_interleave(heads, 0) for x in (rows_B, weight_B))
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.in_bf16):
+            predicted_B = self.model(*vectors)
+        predicted = PredictedPairs(
+            predicted_B,
+            self.tables.target_P[rows_B],
+            self.tables.censored_P[rows_B],
+            self.tables.antigen_P[rows_B],
+            weight_B,
+        )
+        return (LOSSES[self.config.loss](predicted) * weight_B).sum(-1)
+
+    def _step(self) -> None:
+        self.lr_M.copy_(self.rate_SM.index_select(0, self.cursor)[0])
+        self.optimizer.clear()
+        losses, batch_loss = [], self._compiled_loss or self._batch_loss
+        batches = zip(self.rows_SAGB.unbind(1), self.weight_SAGB.unbind(1), strict=True)
+        for rows_SGB, weight_SGB in batches:
+            loss_M = batch_loss(rows_SGB, weight_SGB)
+            # Members share no weights, so the gradient of the sum is that of each member's loss.
+            # With a gradient as its argument, backward would import sympy.
+            loss_M.sum().backward()  # type: ignore[no-untyped-call]
+            losses.append(loss_M.detach())
+        self.optimizer.update()
+        self.loss_SM.index_copy_(0, self.cursor, reduce(torch.add, losses)[None])
+        self.cursor.add_(1)
+
+    def _prepare(self) -> None:
+        """Compile and capture the step, as far as its mode says."""
+        if self.mode == "full":
+            torch.compiler.reset()  # or torch silently runs the ninth training eagerly
+            self._compiled_loss = torch.compile(self._batch_loss, dynamic=False)
+        if self.device.type == "cuda" and self.mode != "off":
+            self._replay = self._captured()
+        self._prepared = True
+
+    def _captured(self) -> Callable[[], None]:
+        """Capture the whole step as a CUDA graph and undo the warm-up."""
+        before = {name: t.clone() for name, t in self.tensors().items()}
+        first_step = self.cursor.clone()
+        stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
+        stream.wait_stream(torch.cuda.current_stream(self.device))
+        with torch.cuda.stream(stream):
+            for _ in range(3):
+                self._step()
+                self.cursor.zero_()
+        torch.cuda.current_stream(self.device).wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        # torch's default capture stream belongs to the first GPU that was used.
+        with torch.cuda.graph(graph, stream=stream):
+            self._step()
+        self.load(before)
+        self.cursor.copy_(first_step)
+        return graph.replay
+
+
+def uses_bf16(config: FitConfig, device: torch.device, *, stacked: bool) -> bool:
+    """Whether products are in bf16: on request, and by default for several heads on a GPU.
+
+    A step of one head is bound by kernel launches and gains nothing; a step of several is bound by
+    products and memory traffic. GPUs before compute capability 8.0 have no units for it.
+    """
+    if config.precision != "auto":
+        return config.precision == "bf16"
+    on_gpu = stacked and device.type == "cuda"
+    return on_gpu and torch.cuda.get_device_capability(device)[0] >= 8
+
+
+def choose_mode(requested: Compile, device: torch.device) -> CompiledMode:
+    """Choose how steps run: on a GPU by default as one CUDA graph, on a CPU eagerly."""
+    if device.type == "cpu":  # compiling takes 40 s there, and saves little
+        return "off"
+    return "graph" if requested == "auto" else requested
+
+
+def load_tensors(live: Mapping[str, Tensor], saved: Mapping[str, Tensor]) -> None:
+    """Copy saved values into live tensors in place: graphs keep their addresses."""
+    with torch.no_grad():
+        for name, tensor in live.items():
+            tensor.copy_(saved[name])
+
+
+# ---- the stack -----------------------------------------------------------------------------------
 
 
 def make_training_sets(config: FitConfig, split: Split) -> list[NDArray[np.int64]]:
@@ -129,121 +402,112 @@ def draw_bootstrap_sample(
 class StackedHeads:
     """M heads, their shared step, and the pairs and vectors that it uses.
 
-    Parameters
-    ----------
-    pairs : sequence of LabelledPairs
-        The same pairs with the labels of each fold.
-    antibody_ND, antigen_ME : NDArray, dtype=float32
-        One vector per unique sequence.
-    scalings : sequence of PairStandardizer
-        Of each fold; the training sets are G / F of the first fold, then those of the second ...
-    training_sets : sequence of NDArray, dtype=int64
-        G sets of pairs, each read in one order by M / G members; a set may contain a pair several
-        times.
-    members : sequence of Member
-        Those of the first training set, then those of the second, and so on.
-    config : FitConfig
-        What the members share: shape, epochs, loss, precision.
-    epoch_pairs : sequence of int
-        Pairs per epoch of each training set. Of a larger set each epoch uses a different part; a
-        smaller one is repeated.
+    `pairs` are the same pairs with the labels of each fold. The training sets are G / F of the
+    first fold, then those of the second, and so on; each is read by M / G of the `members`, which
+    are in the same order and differ in seed, rates and dropout only. A set may contain a pair
+    several times. Of a set that is larger than its `epoch_pairs` each epoch uses a different part;
+    a smaller one is repeated.
     """
 
     def __init__(
         self,
         pairs: Sequence[LabelledPairs],
-        antibody_ND: NDArray[np.float32],
-        antigen_ME: NDArray[np.float32],
+        vectors: PairVectors,
         scalings: Sequence[PairStandardizer],
         training_sets: Sequence[NDArray[np.int64]],
-        members: Sequence[Member],
+        members: Sequence[FitConfig],
         *,
-        config: FitConfig,
         epoch_pairs: Sequence[int],
         device: torch.device,
     ) -> None:
-        self.scalings, self.members, self.config, self.device = scalings, members, config, device
+        self.scalings, self.device = scalings, device
         self.training_sets, self.epoch_pairs = training_sets, epoch_pairs
+        config, self.members = members[0], [member.filled() for member in members]
         self.batch_size, self.accumulate = config.fitting_batch(epoch_pairs[0])
         self.steps = steps_per_epoch(epoch_pairs[0], self.batch_size, self.accumulate)
         self.epochs = config.filled().epochs
-        self.stacked = len(members) > 1
-        axis = (len(training_sets),) if self.stacked else ()
-        shape = (self.steps, self.accumulate, *axis, self.batch_size)
         folds, sets_per_fold = range(len(scalings)), len(training_sets) // len(scalings)
         self.first_row_G = np.repeat([fold * len(pairs[0]) for fold in folds], sets_per_fold)
-        targets = [
-            ((one.pkd - s.pkd_mean) / s.pkd_scale).astype(np.float32)
-            for one, s in zip(pairs, scalings, strict=True)
-        ]
-        columns = (
-            _join([pairs[0].antibody + fold * len(antibody_ND) for fold in folds]),
-            _join([pairs[0].antigen + fold * len(antigen_ME) for fold in folds]),
-            _join(targets),
+        antibody_ND, antigen_ME = vectors.antibody_ND, vectors.antigen_ME
+        self.tables = PairTables(
+            [
+                _join([scaling.antibody.apply(antibody_ND) for scaling in scalings]),
+                _join([scaling.antigen.apply(antigen_ME) for scaling in scalings]),
+            ],
+            [
+                _join([pairs[0].antibody + fold * len(antibody_ND) for fold in folds]),
+                _join([pairs[0].antigen + fold * len(antigen_ME) for fold in folds]),
+            ],
+            _join(
+                [
+                    ((one.pkd - s.pkd_mean) / s.pkd_scale).astype(np.float32)
+                    for one, s in zip(pairs, scalings, strict=True)
+                ]
+            ),
             _join([one.censored for one in pairs]),
+            device,
         )
-        on_device = TrainingPairs(*(torch.from_numpy(column).to(device) for column in columns))
-        vectors = [
-            torch.from_numpy(_join([scaling.antibody.apply(antibody_ND) for scaling in scalings])),
-            torch.from_numpy(_join([scaling.antigen.apply(antigen_ME) for scaling in scalings])),
-        ]
-        needed = sum(x_ND.nbytes for x_ND in vectors)
-        fits = fit_on_device(needed, device)
-        if device.type != "cpu":
-            detail(f"vectors: {needed / 2**20:.0f} MiB on the {'device' if fits else 'host'}")
-        self.tables = VectorTables(vectors[0], vectors[1], on_device, device, on_host=not fits)
-        self.model = build_stacked_heads(
-            antibody_ND.shape[1],
-            antigen_ME.shape[1],
-            config.filled().widths,
-            [initial_seed(member.seed) for member in members],
-            [member.dropout for member in members],
-        ).to(device)
+        inputs = antibody_ND.shape[1] + antigen_ME.shape[1]
+        model = Mlp(inputs, config.filled().widths, [member.dropout for member in self.members])
+        model.draw([initial_seed(member.seed) for member in members])
+        self.model = model.to(device)
         self.training_step = TrainingStep(
-            self.model, self.tables, on_device, config,
-            [member.weight_decay for member in members], shape, device,
+            self.model, self.tables, config, [member.weight_decay for member in self.members],
+            (self.steps, self.accumulate, len(training_sets), self.batch_size),
             # Folds are in the precision of separate training.
             in_bf16=uses_bf16(config, device, stacked=len(members) > len(scalings)),
-            alike=len({(member.lr, member.weight_decay) for member in members}) == 1,
+            alike=len({(member.lr, member.weight_decay) for member in self.members}) == 1,
         )  # fmt: skip
-        self.rates_S = np.zeros(0, np.float32)
-        self.thread = ThreadPoolExecutor(1)
-        self.planned: dict[int, Future[EpochBatches]] = {}
+        self._ordered: tuple[int, EpochBatches] | None = None
 
-    def epoch_batches(self, epoch: int) -> EpochBatches:
-        """Order the rows of every training set for one epoch."""
-        sets = [rows + at for rows, at in zip(self.training_sets, self.first_row_G, strict=True)]
-        return make_epoch_batches(sets, epoch, self.batch_size, self.accumulate, self.epoch_pairs)
+    def order_epoch(self, epoch: int) -> EpochBatches:
+        """Order the rows of every training set for one epoch; the last result is kept."""
+        if self._ordered is None or self._ordered[0] != epoch:
+            sets = [
+                rows + at for rows, at in zip(self.training_sets, self.first_row_G, strict=True)
+            ]
+            batches = make_epoch_batches(
+                sets, epoch, self.batch_size, self.accumulate, self.epoch_pairs
+            )
+            self._ordered = epoch, batches
+        return self._ordered[1]
 
     def begin_epoch(self, epoch: int, first_step: int = 0) -> None:
-        """Prepare the steps of an epoch from `first_step` on."""
-        total = self.epochs * self.steps
-        rates_MS = [cosine_rates(epoch * self.steps, self.steps, total, m.lr) for m in self.members]
-        self.rates_S = np.stack(rates_MS, axis=-1) if self.stacked else rates_MS[0]
-        planned = self.planned.pop(epoch, None) or self.thread.submit(self.epoch_batches, epoch)
-        self.training_step.begin_epoch(planned.result(), self.rates_S, first_step)
-        # Ordering many training sets takes a large part of an epoch on a GPU: prepare the next now.
-        self.planned = {epoch + 1: self.thread.submit(self.epoch_batches, epoch + 1)}
+        """Give the step the batches and learning rates of an epoch, from `first_step` on."""
+        total, first = self.epochs * self.steps, epoch * self.steps
+        rates_MS = [cosine_rates(first, self.steps, total, member.lr) for member in self.members]
+        self.training_step.begin_epoch(
+            self.order_epoch(epoch), np.stack(rates_MS, axis=1), first_step
+        )
 
+    @torch.no_grad()
     def predict(self, rows: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Predict pKd with the current weights, (M, R) in float64.
+        """Predict pKd with the current weights, without dropout: (M, R) in float64.
 
         The rows, int64, have shape (R,), or (G, R) if they differ between training sets.
         """
-        if self.stacked:
-            rows = np.atleast_2d(rows)
+        rows_GR = np.atleast_2d(rows)
         if len(self.scalings) > 1:
-            rows = rows + self.first_row_G[:, None]
-        scores = predict_rows(self.model, self.tables, rows, self.device, len(self.members))
+            rows_GR = rows_GR + self.first_row_G[:, None]
+        members = len(self.members)
+        batch = PREDICTION_BATCH if self.device.type == "cuda" else CPU_PREDICTION_BATCH
+        size = max(1, batch // members)
+        training = self.model.training
+        self.model.eval()
+        parts = [
+            self.model(
+                *self.tables.read(torch.from_numpy(rows_GR[:, at : at + size]).to(self.device))
+            )
+            for at in range(0, max(1, rows_GR.shape[1]), size)
+        ]
+        self.model.train(training)
+        scores_MR = torch.cat(parts, -1).cpu().numpy()  # GPU sync
         units = np.array([(s.pkd_scale, s.pkd_mean) for s in self.scalings])
-        scale_M, mean_M = np.repeat(units, len(self.members) // len(self.scalings), axis=0).T
-        return np.asarray(scores.astype(np.float64) * scale_M[:, None] + mean_M[:, None])
+        scale_M, mean_M = np.repeat(units, members // len(self.scalings), axis=0).T
+        return np.asarray(scores_MR.astype(np.float64) * scale_M[:, None] + mean_M[:, None])
 
     def predict_parts(self, parts: Sequence[NDArray[np.int64]]) -> list[NDArray[np.float64]]:
-        """Predict other rows, (R,), for each part of the members: all of them, or one per set.
-
-        The results have shape (M / parts, R).
-        """
+        """Predict other rows, (R,), for each part of the members, (M / parts, R)."""
         if len(parts) == 1:
             return [self.predict(parts[0])]
         longest, sets_per_part = max(map(len, parts)), len(self.training_sets) // len(parts)
@@ -257,16 +521,6 @@ def _join(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
     return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
 
 
-def initial_seed(seed: int) -> int:
-    """Derive torch's seed for the initial weights of a head."""
-    return int(np.random.SeedSequence([seed, INITIAL]).generate_state(1)[0])
-
-
-def fit_on_device(needed_bytes: int, device: torch.device) -> bool:
-    """Whether vectors fit in half of a GPU's free memory; a CPU has them in memory already."""
-    return device.type != "cuda" or needed_bytes <= torch.cuda.mem_get_info(device)[0] / 2
-
-
 def folds_per_stack(
     config: FitConfig, vectors: tuple[NDArray[np.float32], NDArray[np.float32]], cpu: bool
 ) -> int:
@@ -274,14 +528,12 @@ def folds_per_stack(
 
     Stacks of a GPU are as large as possible, because its steps are bound by kernel launches.
     """
-    table_bytes = sum(x_ND.nbytes for x_ND in vectors)
+    table_bytes = sum(int(x_ND.nbytes) for x_ND in vectors)
     if not cpu:
         return max(1, MAX_TABLE_BYTES // table_bytes)
-    with torch.device("meta"):
-        antibody_width, antigen_width = (x_ND.shape[1] for x_ND in vectors)
-        layers = plain_layers(dropout=0.0)
-        head = Mlp(antibody_width, antigen_width, config.filled().widths, layers)
-    weight_bytes = sum(parameter.nbytes for parameter in head.parameters())
+    inputs, widths = sum(x_ND.shape[1] for x_ND in vectors), config.filled().widths
+    weights: int = sum((inner + 3) * outer for inner, outer in pairwise((inputs, *widths)))
+    weight_bytes = 4 * (weights + widths[-1] + 1)
     return max(1, MAX_CPU_BYTES // (table_bytes + 5 * weight_bytes))
 
 

@@ -3,80 +3,335 @@
 Several heads (``--members``, or the folds of a cross-validation) train as one stack, with one
 checkpoint and one log. Each has its own best score, best weights and patience; a head that is out
 of patience keeps its best weights while the others continue.
+
+What a step of a `ResumableTraining` does depends only on the seed, the step number and the state in
+the checkpoint. A training that was interrupted at any point and resumed therefore ends like an
+uninterrupted one, bit for bit on a CPU. Heads and adapters are trained by the same loop.
 """
 
 from __future__ import annotations
 
+import ctypes
+import json
+import os
+import signal
 import threading
-from contextlib import ExitStack
-from dataclasses import dataclass, replace
+import time
+from abc import ABC, abstractmethod
+from contextlib import contextmanager, nullcontext, suppress
+from contextvars import ContextVar
+from dataclasses import asdict, dataclass, field, replace
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
-from abag.core.arrays import distinct
-from abag.core.files import make_folder
-from abag.core.messages import detail
+from abag import AbagError
+from abag.core.cache import keeping_kernels
+from abag.core.cores import SMALL_FOLD_PAIRS, count_cores
+from abag.core.files import make_folder, write_text
+from abag.core.messages import bar, detail, say
 from abag.head.evaluation import metrics
 from abag.head.evaluation.metrics import antigen_groups
-from abag.head.models.config import VALIDATION_PAIRS
+from abag.head.models.config import VALIDATION_PAIRS, RunMismatch
 from abag.head.regimes.splits import TRAIN, VALIDATION
-from abag.head.training import log
-from abag.head.training.loop import (
-    LossNotFinite,
-    ResumableTraining,
-    TrainingProgress,
-    training_digest,
+from abag.head.training.checkpoint import load_newest, save_rotating
+from abag.head.training.stack import (
+    PairStandardizer,
+    StackedHeads,
+    load_tensors,
+    make_training_sets,
+    step_seed,
 )
-from abag.head.training.stack import Member, PairStandardizer, StackedHeads, make_training_sets
-from abag.head.training.step import load_tensors, step_seed
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from numpy.typing import NDArray
     from torch import Tensor
 
+    from abag.core.options import Options
     from abag.head.data.labels import LabelledPairs
     from abag.head.models.config import FitConfig
+    from abag.head.models.network import NetworkModel
+    from abag.head.models.pair_model import PairVectors
     from abag.head.regimes.splits import Split
 
-VALIDATION_SUBSET = 4  # stream of the seed, beside those of step.py and stack.py
-TORCH_RANDOM = threading.Lock()
-"""Held while torch's own generator is in use."""
+LOG = "log.jsonl"
+"""Name of the log beside the checkpoints of a training: one line of JSON per epoch and fold."""
+VALIDATION_SUBSET = 4  # stream of the seed, beside those of stack.py
+MAX_SAVING_SHARE = 0.01
+"""Share of the training time that may go into checkpoints without a `save_every`."""
+MIN_SAVE_INTERVAL_S = 30.0
+NO_SIGNAL = 0
+"""In a list of `delayed_signals`: stop because of an error elsewhere."""
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+"""Parameters of glibc's mallopt."""
+_received: ContextVar[list[int] | None] = ContextVar("signals received", default=None)
+
+
+# ---- the process: torch's settings, signals ------------------------------------------------------
+
+
+@contextmanager
+def torch_settings(device: torch.device, config: FitConfig) -> Iterator[None]:
+    """Set torch's process-wide settings for one training, and restore them afterwards.
+
+    The device is made the current one, because CUDA graphs are captured there. Compiled kernels are
+    kept in the user's cache. What a CPU frees stays with the process, see `keep_freed_memory`.
+    """
+    if device.type == "cpu":
+        keep_freed_memory()
+    precision = torch.get_float32_matmul_precision()
+    deterministic = torch.are_deterministic_algorithms_enabled()
+    torch.set_float32_matmul_precision("high" if device.type == "cuda" else "highest")  # TF32
+    if config.deterministic and not deterministic:  # the call imports the compiler: 2 s
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # required by cuBLAS
+        torch.use_deterministic_algorithms(True)
+    current = torch.cuda.device(device) if device.type == "cuda" else nullcontext()
+    try:
+        with _threads(config.threads), keeping_kernels(), current:
+            yield
+    finally:
+        torch.set_float32_matmul_precision(precision)
+        if config.deterministic and not deterministic:
+            torch.use_deterministic_algorithms(False)
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextmanager
+def matrix_threads(training_pairs: int) -> Iterator[None]:
+    """Let torch use all cores for the matrices of a large fold, which runs beside no other."""
+    with _threads(count_cores()) if training_pairs > SMALL_FOLD_PAIRS else nullcontext():
+        yield
+
+
+def keep_freed_memory() -> None:
+    """Make glibc keep blocks of up to 32 MiB, and up to 256 MiB in all, for the next allocation.
+
+    By default it returns a step's gradients to the kernel and gets them back as zeroed pages, which
+    takes 40 % of the time of a stacked step on a CPU. Other C libraries are left as they are.
+    """
+    with suppress(OSError, AttributeError):
+        libc = ctypes.CDLL("libc.so.6")
+        libc.mallopt(M_TRIM_THRESHOLD, 2**28)
+        libc.mallopt(M_MMAP_THRESHOLD, 2**25)
+
+
+class Stopped(AbagError):
+    """A signal or an error elsewhere has stopped this training; its last step is saved."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "training: stopped by a signal; its last step is saved. Run the same command again to "
+            "resume."
+        )
+
+
+@contextmanager
+def delayed_signals() -> Iterator[list[int]]:
+    """Collect signals in a list instead of acting on them; raise the first when the block ends.
+
+    A signal that interrupts a step leaves weights that must not be saved. A block inside another
+    one, also in a thread, has the same list and raises `Stopped` if there is anything in it.
+    Outside the main thread signals are not collected, and ignored ones stay ignored.
+    """
+    outer = _received.get()
+    if outer is not None:
+        yield outer
+        if outer:
+            raise Stopped
+        return
+    received: list[int] = []
+    handlers = {}
+    if threading.current_thread() is threading.main_thread():
+        found = {n: signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+        handlers = {n: one for n, one in found.items() if one != signal.SIG_IGN}
+    token = _received.set(received)
+    for number in handlers:
+        signal.signal(number, lambda number, _frame: received.append(number))
+    try:
+        yield received
+    finally:
+        _received.reset(token)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    if any(received):
+        signal.raise_signal(next(filter(None, received)))
+
+
+# ---- the loop ------------------------------------------------------------------------------------
+
+
+class LossNotFinite(AbagError):
+    """Training diverged."""
+
+
+@dataclass(slots=True, kw_only=True)
+class TrainingProgress:
+    """The part of a checkpoint that is not tensors; subclasses add fields."""
+
+    training: str
+    """Digest of `training_digest`."""
+    step: int = 0
+    seconds: float = 0.0
+    """Training time over all sessions."""
+
+
+class ResumableTraining(ABC):
+    """Epochs of steps with checkpoints, early stopping and delayed signals.
+
+    Between checkpoints there are `save_every` steps, by default as many as `MIN_SAVE_INTERVAL_S`
+    and `MAX_SAVING_SHARE` allow. `progress` is that of a training that has not started.
+    """
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        checkpoints: Path,
+        epochs: int,
+        steps_per_epoch: int,
+        save_every: int | None,
+        progress: TrainingProgress,
+    ) -> None:
+        self.name, self.checkpoints, self.save_every = name, checkpoints, save_every
+        self.epochs, self.steps_per_epoch = epochs, steps_per_epoch
+        self.progress = progress
+        self.resumed_from_step: int | None = None
+        self._started = self._saved_at = time.monotonic()
+        self._saved_step, self._saving_s = 0, 0.0
+
+    @abstractmethod
+    def _tensors(self) -> Mapping[str, Tensor]:
+        """Return every tensor that a checkpoint stores."""
+
+    @abstractmethod
+    def _restore(self, tensors: dict[str, Tensor] | None) -> None:
+        """Load a checkpoint's tensors, `progress` being loaded; None: there is no checkpoint."""
+
+    @abstractmethod
+    def _announce(self) -> None: ...
+
+    @abstractmethod
+    def _begin_epoch(self, epoch: int, first_step: int) -> None: ...
+
+    @abstractmethod
+    def _take_step(self, step_in_epoch: int) -> None: ...
+
+    @abstractmethod
+    def _end_epoch(self, epochs_done: int) -> None: ...
+
+    @abstractmethod
+    def _is_out_of_patience(self) -> bool: ...
+
+    def _write_checkpoint(self) -> None:
+        """Write the checkpoint; subclasses add what has to be done before and after it."""
+        save_rotating(self.checkpoints, self._tensors(), asdict(self.progress))
+
+    def run(self) -> None:
+        """Train from the newest whole checkpoint, or from the start, to the end.
+
+        A signal takes effect after the current step, when the state is saved. Raises
+        `CheckpointDamaged`, `RunMismatch`, `LossNotFinite` or `DiskFull`.
+        """
+        self._resume()
+        if not self._is_finished():
+            self._announce()
+            if self.resumed_from_step is not None:
+                say(f"{self.name}: resuming from step {self.resumed_from_step}")
+        steps = {"total": self.epochs * self.steps_per_epoch, "initial": self.progress.step}
+        with bar(**steps, desc=self.name, unit="step") as drawn, delayed_signals() as received:
+            while not received and not self._is_finished():
+                epoch, first_step = divmod(self.progress.step, self.steps_per_epoch)
+                self._begin_epoch(epoch, first_step)
+                for step_in_epoch in range(first_step, self.steps_per_epoch):
+                    self._take_step(step_in_epoch)
+                    self.progress.step += 1
+                    if step_in_epoch == self.steps_per_epoch - 1:
+                        self._end_epoch(epoch + 1)
+                    if self._save_is_due():
+                        self.save()
+                    drawn.update()
+                    if received:
+                        break
+            self.save()
+
+    def save(self) -> None:
+        """Write a checkpoint, unless there is one of this step; raise `DiskFull` if it cannot."""
+        if self.progress.step == self._saved_step:
+            return
+        begun = time.monotonic()
+        self.progress.seconds = begun - self._started
+        self._write_checkpoint()
+        self._saved_step, self._saved_at = self.progress.step, time.monotonic()
+        self._saving_s = self._saved_at - begun
+
+    def elapsed_s(self) -> float:
+        return time.monotonic() - self._started
+
+    def _resume(self) -> None:
+        found = load_newest(self.checkpoints)
+        if found is not None:
+            if found.state.get("training") != self.progress.training:
+                msg = (
+                    f"{self.checkpoints}: the checkpoints belong to another training; expected "
+                    "those of these options and data. Restore them, or use another folder."
+                )
+                raise RunMismatch(msg)
+            self.progress = type(self.progress)(**found.state)
+            self.resumed_from_step = self._saved_step = self.progress.step
+        self._restore(None if found is None else found.tensors)
+        self._saved_at = time.monotonic()
+        self._started = self._saved_at - self.progress.seconds
+
+    def _is_finished(self) -> bool:
+        done = self.progress.step >= self.epochs * self.steps_per_epoch
+        return done or self._is_out_of_patience()
+
+    def _save_is_due(self) -> bool:
+        if self.save_every is not None:
+            return self.progress.step % self.save_every == 0
+        waited_s = time.monotonic() - self._saved_at
+        return waited_s >= max(MIN_SAVE_INTERVAL_S, self._saving_s / MAX_SAVING_SHARE)
+
+
+def training_digest(config: Options, arrays: Iterable[NDArray[Any]]) -> str:
+    """Hash what a training resumes with: options that may not change, and its data."""
+    options = {n: x for n, x in config.to_json().items() if n not in config.changeable()}
+    digest = blake2b(json.dumps(options, sort_keys=True).encode(), digest_size=16)
+    for array in arrays:
+        digest.update(f"{array.dtype}{array.shape}".encode())
+        digest.update(np.ascontiguousarray(array).data)
+    return digest.hexdigest()
+
+
+# ---- heads ---------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True, kw_only=True)
 class HeadProgress(TrainingProgress):
-    """Progress of the heads of a training; the lists have one entry per head."""
+    """Progress of the heads of a training; the lists but for `log` have one entry per head."""
 
     best_score: list[float | None]
     best_step: list[int]
     stale: list[int]
     """Epochs since the best one."""
-    log_bytes: int = 0
-    """Size of the log when this was saved."""
-
-    @classmethod
-    def unstarted(cls, training: str, heads: int) -> HeadProgress:
-        """Return the progress of heads that have not been trained."""
-        zeros = [0] * heads
-        return cls(training=training, best_score=[None] * heads, best_step=zeros, stale=[*zeros])
-
-    def of_fold(self, heads: NDArray[np.int64], folds: int) -> HeadProgress:
-        """Return the progress of some heads, those of one of several folds."""
-        return replace(
-            self,
-            seconds=self.seconds / folds,
-            best_score=[self.best_score[k] for k in heads],
-            best_step=[self.best_step[k] for k in heads],
-            stale=[self.stale[k] for k in heads],
-        )
+    log: list[dict[str, Any]] = field(default_factory=list)
+    """A line per epoch and fold."""
 
     def is_out_of_patience(self, head: int, config: FitConfig) -> bool:
-        """Whether early stopping ends the training of a head."""
         return 0 < config.patience <= self.stale[head]
 
     def record_score(self, head: int, score: float | None, config: FitConfig) -> bool:
@@ -93,51 +348,23 @@ class HeadProgress(TrainingProgress):
         return False
 
 
-def draw_validation_rows(split: Split, config: FitConfig) -> NDArray[np.int64]:
-    """Draw the fixed random subset that is scored while training."""
-    rows = split.rows(VALIDATION)
-    if len(rows) <= VALIDATION_PAIRS:
-        return rows
-    rng = np.random.default_rng([config.seed, VALIDATION_SUBSET])
-    return np.sort(rng.permutation(rows)[:VALIDATION_PAIRS])
-
-
 @dataclass(frozen=True, slots=True)
 class TrainedHeads:
     """The result of training the M heads of one split."""
 
-    weights: tuple[dict[str, Tensor], ...]
-    """Best weights of each head, on the CPU, named as in a plain head."""
-    scaling: PairStandardizer
+    models: tuple[NetworkModel, ...]
+    """With the best weights of each head, on the CPU."""
     predicted_MP: NDArray[np.float64]
     """pKd of every pair, predicted with each head's best weights; shape (M, P)."""
-    progress: HeadProgress
-    """Of these heads; the seconds of a stack of folds are divided among them."""
+    best_step: list[int]
+    """Of each head."""
+    steps: int
     epochs: int
+    seconds: float
+    """Those of a stack of folds are divided among them."""
     resumed_from_step: int | None
     used: dict[str, Any]
     """Settings that the training chose itself, by their names in config.json."""
-
-    @property
-    def predicted(self) -> NDArray[np.float64]:
-        """Mean prediction of the heads, shape (P,)."""
-        return np.asarray(self.predicted_MP.mean(axis=0))
-
-    @property
-    def variance(self) -> NDArray[np.float64]:
-        """Variance over the heads, shape (P,)."""
-        return np.asarray(self.predicted_MP.var(axis=0))
-
-
-@dataclass(frozen=True, slots=True)
-class FoldInputs:
-    """A split to train on."""
-
-    split: Split
-    name: str
-    """Used in messages."""
-    pairs: LabelledPairs
-    """Those of `TrainingInputs`, with expected labels where training pairs are censored."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,12 +372,11 @@ class TrainingInputs:
     """What a training needs."""
 
     pairs: LabelledPairs
-    antibody_ND: NDArray[np.float32]
-    antigen_ME: NDArray[np.float32]
-    views: tuple[Sequence[int], Sequence[int]] | None = None
-    """Columns of each view of both sides; None: each has one."""
-    folds: Sequence[FoldInputs]
+    vectors: PairVectors
+    splits: Sequence[Split]
     """One split, or the folds of a group of `stack.group_folds`."""
+    labelled: Sequence[LabelledPairs]
+    """The pairs of each split, with expected labels where training pairs are censored."""
     config: FitConfig
     device: torch.device
     folder: Path
@@ -158,41 +384,24 @@ class TrainingInputs:
     verbose: bool = False
     """Whether to report the score of every validation."""
 
-    @property
-    def name(self) -> str:
-        """Name of the training in messages."""
-        first, *others = self.folds
-        return f"{first.name} and {len(others)} more" if others else first.name
-
 
 def train(inputs: TrainingInputs) -> list[TrainedHeads]:
-    """Train to the end, from the newest whole checkpoint if there is one; one result per fold.
-
-    Raises
-    ------
-    NothingToLearn
-        If all training labels are the same.
-    LossNotFinite
-        If training diverges; the last checkpoint is kept.
-    LogDamaged
-        If the log lacks lines that were written before the checkpoint.
-    CheckpointDamaged, CheckpointVersion
-        If there are checkpoints and none can be used.
-    RunMismatch
-        If they belong to another training.
-    DiskFull
-        If a checkpoint cannot be written.
-    """
+    """Train to the end, from the newest whole checkpoint if there is one; one result per fold."""
     make_folder(inputs.folder)
-    with ExitStack() as held:
-        held.enter_context(TORCH_RANDOM)
-        # Initial weights and steps set the seed; the caller's random state must not change.
-        held.enter_context(torch.random.fork_rng(devices=range(torch.cuda.device_count())))
-        training = HeadTraining(inputs)
-        if training.training_step.owns_generator:
-            held.close()
+    training = HeadTraining(inputs)
+    # the steps of a GPU draw from torch's own generator, whose state is the caller's
+    on_gpu = range(torch.cuda.device_count()) if inputs.device.type == "cuda" else ()
+    with torch.random.fork_rng(devices=on_gpu, enabled=bool(on_gpu)):
         training.run()
-        return training.results()
+    return training.results()
+
+
+def draw_validation_rows(split: Split, config: FitConfig) -> NDArray[np.int64]:
+    rows = split.rows(VALIDATION)
+    if len(rows) <= VALIDATION_PAIRS:
+        return rows
+    rng = np.random.default_rng([config.seed, VALIDATION_SUBSET])
+    return np.sort(rng.permutation(rows)[:VALIDATION_PAIRS])
 
 
 class HeadTraining(ResumableTraining):
@@ -201,40 +410,51 @@ class HeadTraining(ResumableTraining):
     progress: HeadProgress
 
     def __init__(self, inputs: TrainingInputs) -> None:
-        config, folds = inputs.config, inputs.folds
-        vectors = (inputs.antibody_ND, inputs.antigen_ME)
-        training = [fold.split.rows(TRAIN) for fold in folds]
-        sets = [one for fold in folds for one in make_training_sets(config, fold.split)]
-        sets_per_fold = len(sets) // len(folds)
+        config, splits, pairs = inputs.config, inputs.splits, inputs.pairs
+        training = [split.rows(TRAIN) for split in splits]
+        sets = [one for split in splits for one in make_training_sets(config, split)]
+        sets_per_fold = len(sets) // len(splits)
         seeds = range(config.seed, config.seed + sets_per_fold)
-        self.inputs, self.config = inputs, config
+        self.inputs, self.config, self.splits = inputs, config, splits
         self.stack = StackedHeads(
-            [fold.pairs for fold in folds],
-            *vectors,
+            inputs.labelled,
+            inputs.vectors,
             [
-                PairStandardizer.of(fold.pairs, rows, *vectors, inputs.views)
-                for fold, rows in zip(folds, training, strict=True)
+                PairStandardizer.of(own, rows, inputs.vectors)
+                for own, rows in zip(inputs.labelled, training, strict=True)
             ],
             sets,
-            [Member.of(config, seed) for _ in folds for seed in seeds],
-            config=config,
+            [replace(config, seed=seed) for _ in splits for seed in seeds],
             epoch_pairs=np.repeat([len(rows) for rows in training], sets_per_fold).tolist(),
             device=inputs.device,
         )
         self.training_step, self.model = self.stack.training_step, self.stack.model
         self.heads = range(len(self.stack.members))
+        digest = training_digest(
+            config,
+            [
+                *(pairs.antibody, pairs.antigen, pairs.pkd, pairs.censored),
+                inputs.vectors.antibody_ND[:1],  # which encoders and pooling
+                inputs.vectors.antigen_ME[:1],
+                *(split.part for split in splits),
+            ],
+        )
+        more = f" and {len(splits) - 1} more" * (len(splits) > 1)
         super().__init__(
-            name=inputs.name,
+            name=f"{splits[0].name.replace('_', ' ')} {splits[0].fold}{more}",
             checkpoints=inputs.folder,
             epochs=self.stack.epochs,
             steps_per_epoch=self.stack.steps,
             save_every=config.save_every,
-            progress=HeadProgress.unstarted(self._digest(), len(self.heads)),
+            progress=HeadProgress(
+                training=digest,
+                best_score=[None for _ in self.heads],
+                best_step=[0 for _ in self.heads],
+                stale=[0 for _ in self.heads],
+            ),
         )
-        self.log, self.logged_step = inputs.folder / log.NAME, 0
-        self.scored_rows = [draw_validation_rows(fold.split, config) for fold in folds]
+        self.scored_rows = [draw_validation_rows(split, config) for split in splits]
         """Validation pairs that are scored while training, of each fold."""
-        pairs = inputs.pairs
         self._labels = [
             metrics.MeasuredRows.of(
                 pairs.pkd[rows], antigen_groups(pairs, rows), pairs.censored[rows]
@@ -244,65 +464,49 @@ class HeadTraining(ResumableTraining):
         self.best = {name: t.detach().clone() for name, t in self.model.state_dict().items()}
         """The best weights of every head so far."""
 
-    def _digest(self) -> str:
-        inputs, pairs = self.inputs, self.inputs.pairs
-        vectors = inputs.antibody_ND[:1], inputs.antigen_ME[:1]  # which encoders and pooling
-        rows = pairs.antibody, pairs.antigen, pairs.pkd, pairs.censored
-        parts = [fold.split.part for fold in inputs.folds]
-        return training_digest(self.config, (*rows, *vectors, *parts))
-
     def results(self) -> list[TrainedHeads]:
         """Predict every pair with the best weights."""
         self.model.load_state_dict(self.best)
-        folds, every_pair = len(self.inputs.folds), np.arange(len(self.inputs.pairs))
-        predicted = np.split(self.stack.predict(every_pair), folds)
+        folds, epochs = len(self.splits), self.progress.step // self.steps_per_epoch
+        predicted = np.split(self.stack.predict(np.arange(len(self.inputs.pairs))), folds)
         best = {name: tensor.cpu() for name, tensor in self.best.items()}
-        weights = [
-            best if len(self.heads) == 1 else {name: t[k] for name, t in best.items()}
-            for k in self.heads
-        ]
-        return [
-            TrainedHeads(
-                weights=tuple(weights[k] for k in heads),
-                scaling=self.stack.scalings[fold],
-                predicted_MP=predicted[fold],
-                progress=self.progress.of_fold(heads, folds),
-                epochs=self.progress.step // self.steps_per_epoch,
-                resumed_from_step=self.resumed_from_step,
-                used=self._settings_used(),
-            )
-            for fold, heads in enumerate(np.split(np.array(self.heads), folds))
-        ]
-
-    def _settings_used(self) -> dict[str, Any]:
-        return {
+        used = {
             "batch_size": self.stack.batch_size,
             "accumulate": self.stack.accumulate,
-            "epochs": self.progress.step // self.steps_per_epoch,
+            "epochs": epochs,
             "compile": self.training_step.mode,
             "precision": "bf16" if self.training_step.in_bf16 else "fp32",
             "device": str(self.inputs.device),
         }
+        return [
+            TrainedHeads(
+                models=tuple(
+                    scaling.model(self.config.filled().widths, {n: t[k] for n, t in best.items()})
+                    for k in heads
+                ),
+                predicted_MP=predicted_MP,
+                best_step=[self.progress.best_step[k] for k in heads],
+                steps=self.progress.step,
+                epochs=epochs,
+                seconds=self.progress.seconds / folds,
+                resumed_from_step=self.resumed_from_step,
+                used=used,
+            )
+            for scaling, predicted_MP, heads in zip(
+                self.stack.scalings, predicted, np.split(np.array(self.heads), folds), strict=True
+            )
+        ]
 
     def _announce(self) -> None:
-        members, folds = "", self.inputs.folds
-        if len(self.heads) > 1:
-            kind = "folds" if len(folds) > 1 else "heads"
-            members = f"{len(self.heads)} {kind} in one step, "
-            if len(self.stack.training_sets) > len(folds):
-                members += "each on its own bootstrap sample, "
-            members += "in bf16, " * self.training_step.in_bf16
-        if self.inputs.device.type != "cpu":
-            detail(f"{self.name}: --compile {self.training_step.mode}")
-        total = sum(len(fold.split.rows(VALIDATION)) for fold in folds)
+        heads, scored = len(self.heads), sum(map(len, self.scored_rows))
+        kind = "folds" if len(self.splits) > 1 else "heads"
         detail(
-            f"{self.name}: {members}{self.epochs} epochs of {self.steps_per_epoch} steps, "
-            f"{self.stack.batch_size} x {self.stack.accumulate} pairs per step"
-            + (
-                f"; validation every epoch on {sum(map(len, self.scored_rows))} of {total} pairs, "
-                "at the end on all"
-            )
-            * bool(total)  # the fit on all pairs has none
+            f"{self.name}: "
+            + f"{heads} {kind} in one step, " * (heads > 1)
+            + "in bf16, " * self.training_step.in_bf16
+            + f"{self.epochs} epochs of {self.steps_per_epoch} steps, {self.stack.batch_size} x "
+            f"{self.stack.accumulate} pairs per step, --compile {self.training_step.mode}; "
+            f"validation every epoch on {scored} pairs"
         )
 
     def _begin_epoch(self, epoch: int, first_step: int) -> None:
@@ -312,24 +516,35 @@ class HeadTraining(ResumableTraining):
         self.training_step.run(step_seed(self.config.seed, self.progress.step))
 
     def _end_epoch(self, epochs_done: int) -> None:
-        scored, folds = self._validate(), self.inputs.folds
-        seconds = round(self.elapsed_s() / len(folds), 3)  # each fold took its share
-        self._write_log(
-            [
-                {"validation": scores, "validation_pairs": len(rows), "seconds": seconds}
-                for scores, rows in zip(scored, self.scored_rows, strict=True)
-            ]
-        )
-        if self.inputs.verbose:
-            means = metrics.average_folds(scored)
-            known = {name: means[name]["mean"] for name in metrics.headline_metrics()}
-            headline = ", ".join(
-                f"{metrics.metric_heading(name)} {mean:.3f}"
-                for name, mean in known.items()
-                if mean is not None
+        self.stack.order_epoch(epochs_done)  # while a GPU takes the steps that were launched
+        scored, folds = self._validate(), len(self.splits)
+        losses_SM = self._losses()
+        of_folds = np.split(losses_SM.mean(axis=0), folds)
+        seconds = round(self.elapsed_s() / folds, 3)  # each fold took its share
+        lines = [
+            {
+                "fold": split.fold,
+                "step": self.progress.step,
+                "epoch": epochs_done,
+                "loss": float(losses.mean()),
+                **({"losses": losses.tolist()} if len(losses) > 1 else {}),
+                "validation": scores,
+                "validation_pairs": len(rows),
+                "seconds": seconds,
+            }
+            for split, losses, scores, rows in zip(
+                self.splits, of_folds, scored, self.scored_rows, strict=True
             )
-            of = f", mean of {len(scored)} folds" if len(scored) > 1 else ""
-            detail(f"{self.name}: epoch {epochs_done}: validation {headline}{of}")
+        ]
+        self.progress.log += lines
+        with (self.checkpoints / LOG).open("a", encoding="utf-8") as file:
+            file.write(_as_text(lines))
+        if self.inputs.verbose:
+            select = self.config.select
+            mean = metrics.average_folds(scored)[select]["mean"]
+            shown = "undefined" if mean is None else f"{mean:.3f}"
+            heading = metrics.metric_heading(select)
+            detail(f"{self.name}: epoch {epochs_done}: validation {heading} {shown}")
 
     def _validate(self) -> list[metrics.Scores]:
         """Score the mean of each fold's heads, and keep the weights of the heads that improved."""
@@ -354,66 +569,36 @@ class HeadTraining(ResumableTraining):
         return self.training_step.tensors() | {f"best.{name}": t for name, t in self.best.items()}
 
     def _write_checkpoint(self) -> None:
-        self._write_log()
-        self._refuse_broken_weights()
-        self.progress.log_bytes = log.sync_log(self.log)
+        self._losses()
+        # an update may break the weights after a finite loss
+        state = self.model.state_dict().values()
+        if not torch.stack([t.isfinite().all() for t in state]).all():  # GPU sync
+            raise self._diverged(self.progress.step - 1, float("nan"))
         super()._write_checkpoint()
 
     def _restore(self, tensors: dict[str, Tensor] | None) -> None:
-        if tensors is None:
-            self.log.unlink(missing_ok=True)
-            return
-        self.training_step.load(tensors)
-        load_tensors(self.best, {name: tensors[f"best.{name}"] for name in self.best})
-        log.truncate_log(self.log, self.progress.log_bytes)
-        self.logged_step = self.progress.step
+        if tensors is not None:
+            self.training_step.load(tensors)
+            load_tensors(self.best, {name: tensors[f"best.{name}"] for name in self.best})
+        # the log of the checkpoint: a killed process may have written more
+        write_text(self.checkpoints / LOG, _as_text(self.progress.log))
 
-    def _write_log(self, fields: Sequence[dict[str, Any]] = ()) -> None:
-        """Write the lines since the last call, those of the last step with fields of each fold."""
-        first, new = self.logged_step, self.progress.step - self.logged_step
-        of_steps = slice(first % self.steps_per_epoch, first % self.steps_per_epoch + new)
-        losses_S = self.training_step.loss_S[of_steps].double().cpu().numpy()  # GPU sync
-        losses_SM = losses_S.reshape(new, len(self.heads))
-        for step, head in np.argwhere(~np.isfinite(losses_SM)).tolist():
-            raise self._diverged(first + step, head, float(losses_SM[step, head]))
-        lines = []
-        for at, losses_M in enumerate(losses_SM):
-            step, rate = first + at, float(self.stack.rates_S[of_steps][at].flat[0])
-            of_folds = np.split(losses_M, len(self.inputs.folds))
-            for number, (fold, losses) in enumerate(zip(self.inputs.folds, of_folds, strict=True)):
-                line: dict[str, Any] = {
-                    "fold": fold.split.fold,
-                    "step": step + 1,
-                    "epoch": step // self.steps_per_epoch + 1,
-                    "loss": sum(losses.tolist()) / len(losses),
-                    "lr": rate,
-                }
-                if len(losses) > 1:
-                    line["losses"] = losses.tolist()
-                lines.append(line | (fields[number] if fields and at == new - 1 else {}))
-        log.append_lines(self.log, lines)
-        self.logged_step = self.progress.step
+    def _losses(self) -> NDArray[np.float64]:
+        """Return the losses of this epoch so far, (S, M); refuse what is not finite."""
+        first = (self.progress.step - 1) // self.steps_per_epoch * self.steps_per_epoch
+        losses_SM = self.training_step.loss_SM[: self.progress.step - first]
+        found: NDArray[np.float64] = losses_SM.double().cpu().numpy()  # GPU sync
+        for step, head in np.argwhere(~np.isfinite(found)).tolist():
+            raise self._diverged(first + step, float(found[step, head]))
+        return found
 
-    def _refuse_broken_weights(self) -> None:
-        """Refuse to save weights that an update broke after a finite loss."""
-        shape = (len(self.heads), -1)
-        state = self.model.state_dict().values()
-        finite_M = torch.stack([t.isfinite().view(shape).all(1) for t in state]).all(0)
-        for head in np.flatnonzero(~finite_M.cpu().numpy()):  # GPU sync
-            raise self._diverged(self.progress.step - 1, int(head), float("nan"))
-
-    def _diverged(self, step: int, head: int, loss: float) -> LossNotFinite:
-        """Name the table's rows of a step, counted from 0, whose loss is not finite."""
-        epoch, step_in_epoch = divmod(step, self.steps_per_epoch)
-        batches = self.stack.epoch_batches(epoch)
-        own = head * len(self.stack.training_sets) // len(self.heads)
-        weighted = batches.weight_SAGB[step_in_epoch, :, own] > 0
-        taken = batches.rows_SAGB[step_in_epoch, :, own][weighted] % len(self.inputs.pairs)
-        table = self.inputs.pairs.table
-        rows = distinct(table.row_numbers[self.inputs.pairs.row[taken]])
-        shown = ", ".join(map(str, rows[:5])) + (f" and {len(rows) - 5} more" * (len(rows) > 5))
+    def _diverged(self, step: int, loss: float) -> LossNotFinite:
         return LossNotFinite(
-            f"{self.checkpoints}: the loss is {loss} at step {step + 1} (table rows {shown}); "
-            f"expected a finite number. The checkpoint of step {self._saved_step} is kept. Use a "
-            "lower --lr with another --run folder, or check those rows."
+            f"{self.checkpoints}: the loss is {loss} at step {step + 1}; expected a finite number. "
+            f"The checkpoint of step {self._saved_step} is kept. Use a lower --lr with another "
+            "--run folder, or check the labels."
         )
+
+
+def _as_text(lines: Sequence[Mapping[str, Any]]) -> str:
+    return "".join(json.dumps(line) + "\n" for line in lines)

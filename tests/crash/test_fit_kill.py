@@ -69,8 +69,10 @@ def snapshot(run):
         name = str(path.relative_to(run))
         if "checkpoints" in path.parts and path.suffix != ".jsonl":
             found = load(path)
-            timed = ("seconds", "log_bytes")
-            state = {k: v for k, v in found.state.items() if k not in timed}
+            state = {k: v for k, v in found.state.items() if k != "seconds"}
+            state["log"] = [
+                {k: v for k, v in one.items() if k != "seconds"} for one in state["log"]
+            ]
             kept[name] = (state, {n: t.numpy().tobytes() for n, t in found.tensors.items()})
         elif path.suffix == ".jsonl":
             lines = [json.loads(line) for line in path.read_text().splitlines()]
@@ -94,7 +96,7 @@ def main(folder, kills, seed, members=1, folds=0):
     from forks import in_child, kill_anywhere
 
     import abag.head.fit  # noqa: F401
-    from abag.head.training.step import TrainingStep
+    from abag.head.training.stack import TrainingStep
 
     torch.set_num_threads(1)
     assert in_child(lambda: make_inputs(folder)) == 0

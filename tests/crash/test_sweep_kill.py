@@ -40,7 +40,7 @@ def main(folder, kills, seed):
     from test_fit_kill import make_inputs
 
     import abag.head.search.sweep  # noqa: F401
-    from abag.head.training.step import TrainingStep
+    from abag.head.training.stack import TrainingStep
 
     torch.set_num_threads(1)
     assert in_child(lambda: make_inputs(folder)) == 0
