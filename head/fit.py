@@ -130,6 +130,7 @@ def _fit(
     verbose: bool,
     report: bool,
 ) -> RunSummary:
+    """Do the steps of docs/architecture.md, a call each; data travels forward only."""
     inputs = read_inputs(table, store, config, run)
     config = replace(config, antibody_region=inputs.region)
     record = describe_inputs(config, inputs)

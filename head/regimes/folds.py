@@ -254,8 +254,7 @@ class RegimesOfTable:
         if not regime.new or self._of_mutations(regime):
             by_antigen = {"antigen cluster": self.antigen} if "antigen" in regime.new else {}
             return {"pair": self.groups.pair} | by_antigen
-        held = {"antibody": self.antibody, "antigen": self.antigen}
-        return {f"{kind} cluster": held[kind] for kind in regime.new}
+        return {f"{kind} cluster": self.groups.of_method(kind) for kind in regime.new}
 
     def _of_mutations(self, regime: Regime) -> bool:
         return self.is_library and "antibody" in regime.new
@@ -446,13 +445,15 @@ def split_by_mutations(groups: PairGroups, options: SplitOptions) -> list[Split]
     table = RegimesOfTable(
         groups, options.effective_split_seed, options.folds or FOLDS, options.repeats
     )
-    why_not = "the antibodies are not variants of one; expected one cluster with more than half of "
-    why_not += "the pairs"
-    if table.is_library:
-        found = table.measure(REGIMES["new_mutations"])
-        why_not = found.why_not
-    if why_not:
-        msg = f"--split mutations: {why_not}. Use another --split."
+    if not table.is_library:
+        msg = (
+            "--split mutations: the antibodies are not variants of one; expected one cluster with "
+            "more than half of the pairs. Use another --split."
+        )
+        raise BadSplit(msg)
+    found = table.measure(REGIMES["new_mutations"])
+    if found.why_not:
+        msg = f"--split mutations: {found.why_not}. Use another --split."
         raise BadSplit(msg)
     splits = found.splits if options.folds else found.splits[:1]
     return [replace(split, name="mutations") for split in splits]
