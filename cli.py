@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -86,12 +87,12 @@ def embed(table: Path, store: Path, as_json: bool, prepare_fit: bool, **options:
       abag embed pairs.csv --store store
     """
     from abag.embed.embed import describe_embedding, embed_meanwhile, embed_table
-    from abag.embed.ranks import rank_here
+    from abag.embed.job import rank_here
 
     if prepare_fit and options.get("kind", "both") == "both":
         from abag.head.prepare import preparing
 
-        meanwhile = preparing(table, options)
+        meanwhile = partial(preparing, table, options)
         summary = embed_meanwhile(meanwhile, table, store, progress=True, **options)
     else:
         summary = embed_table(table, store, progress=True, **options)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from abag.core.options import DeviceOptions, EncoderOptions, option
-from abag.embed.encoders.options import Lora
+from abag.embed.options import Lora
 from abag.embed.sequences.options import TableOptions
 from abag.head.data.options import LabelOptions
 from abag.head.models.config import Precision
@@ -25,22 +25,17 @@ class AdaptConfig(
     """All options of ``adapt``."""
 
     split_from: Path | str = option(
-        metavar="RUN|FILE",
-        may_change=True,
-        group="Split",
+        metavar="RUN|FILE", may_change=True, group="Split",
         help="Run folder, or a file like its splits.parquet, that names the training pairs.",
-    )
+    )  # fmt: skip
     fold: int | None = option(
         None, group="Split", help="Fold of the split, counted from 0.", default_text="the only one"
     )
     sides: Sides = option("both", group="Encoders", help="Encoders to adapt.")
     head_share: float = option(
-        0.5,
-        low=0,
-        high=0.95,
-        group="Split",
+        0.5, low=0, high=0.95, group="Split",
         help="Share of the training pairs that is left to abag fit.",
-    )
+    )  # fmt: skip
     epochs: int = option(10, low=1, help="Most passes over the adapter's training pairs.")
     batch_size: int = option(16, low=1, help="Pairs per batch.")
     accumulate: int = option(1, low=1, rare=True, help="Batches per optimizer step.")
@@ -57,19 +52,13 @@ class AdaptConfig(
     )
     seed: int = option(0, low=0, help="Seed of the shares, initial weights and order.")
     save_every: int = option(
-        100,
-        low=1,
-        metavar="N",
-        may_change=True,
-        rare=True,
-        group="Hardware",
+        100, low=1, metavar="N", may_change=True, rare=True, group="Hardware",
         help="Steps between checkpoints.",
-    )
+    )  # fmt: skip
     precision: Precision = option(
-        "auto",
-        group="Hardware",
+        "auto", group="Hardware",
         help="Precision of the encoders; auto: bf16 on a GPU that supports it, else fp32.",
-    )
+    )  # fmt: skip
 
     def kinds(self) -> tuple[Kind, ...]:
         """Return the kinds of sequence whose encoder is adapted."""

@@ -44,12 +44,9 @@ class FrozenVectors(nn.Module):
     """
 
     def __init__(
-        self,
-        identity: Identity,
-        chains: Sequence[Chains],
-        training: NDArray[np.int64],
+        self, identity: Identity, chains: Sequence[Chains], training: NDArray[np.int64],
         plan: DevicePlan,
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__()
         x_ND = encode_frozen(identity, chains, plan)
         z_ND = Standardizer.of(x_ND[training]).apply(x_ND)
@@ -68,13 +65,9 @@ class AdaptedEncoder(nn.Module):
     """
 
     def __init__(
-        self,
-        identity: Identity,
-        chains: Sequence[Chains],
-        training: NDArray[np.int64],
-        plan: DevicePlan,
-        config: AdaptConfig,
-    ) -> None:
+        self, identity: Identity, chains: Sequence[Chains], training: NDArray[np.int64],
+        plan: DevicePlan, config: AdaptConfig,
+    ) -> None:  # fmt: skip
         super().__init__()
         sample = np.random.default_rng(config.seed).permutation(training)[:STATISTICS_SAMPLE]
         x_ND = encode_frozen(identity, [chains[i] for i in sample], plan)
@@ -83,12 +76,9 @@ class AdaptedEncoder(nn.Module):
         self._scale_D = torch.from_numpy(statistics.scale).to(plan.device)
         self._layout, self._chains, self._plan = identity.layout, chains, plan
         self.width = x_ND.shape[1]
-        self.encoder = LoraEncoder(
-            identity.checkpoint,
-            plan,
-            fit_lora(config, identity.checkpoint),
-            gradient_checkpointing=config.gradient_checkpointing,
-        )
+        lora = fit_lora(config, identity.checkpoint)
+        saving = config.gradient_checkpointing
+        self.encoder = LoraEncoder(identity.checkpoint, plan, lora, gradient_checkpointing=saving)
 
     def forward(self, index_U: NDArray[np.int64]) -> Tensor:
         spans = self._layout.numbered_spans(self._chains[i] for i in index_U)

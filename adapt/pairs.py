@@ -42,12 +42,9 @@ class PairAssignment:
     """A split whose training pairs are divided between the adapter and the head."""
 
     split: Split
-    adapter: Ints
-    """Training pairs of the adapter."""
-    head: Ints
-    """Training pairs that the adapter does not see."""
-    validation: Ints
-    """Pairs that decide when to stop."""
+    adapter: Ints  # training pairs of the adapter
+    head: Ints  # training pairs that the adapter does not see
+    validation: Ints  # pairs that decide when to stop
 
     def to_frame(self, pairs: LabelledPairs) -> pd.DataFrame:
         """Return the split as ``--split file=`` reads it, with a column ``adapter``.

@@ -15,7 +15,6 @@ from abag.adapt.model import AdaptationModel
 from abag.adapt.pairs import assign_pairs, make_epoch_batches
 from abag.core.device import DevicePlan, plan_device
 from abag.core.files import (
-    FileDamaged,
     is_partial,
     make_folder,
     only_writer,
@@ -67,13 +66,11 @@ MOMENTS = ("step", "exp_avg", "exp_avg_sq")
 class AdaptSummary(TypedDict):
     """The keys of ``abag adapt --json``."""
 
-    adapter: str
-    """The folder."""
+    adapter: str  # the folder
+    # by kind: the ``encoder``, its ``fingerprint`` and the digest of its ``weights`` before, the
+    # ``digest`` of the adapter, and the number of ``trainable_parameters``
     sides: dict[Kind, dict[str, Any]]
-    """Of each adapted ``encoder``: its ``fingerprint`` and the digest of its ``weights`` before the
-    adaptation, the ``digest`` of the adapter, and the number of ``trainable_parameters``."""
-    pairs: dict[str, int]
-    """How many pairs trained the ``adapter``, are left to the ``head`` or served ``validation``."""
+    pairs: dict[str, int]  # that trained the ``adapter``, are left to the ``head``, ``validation``
     steps: int
     epochs: int
     best_epoch: int
@@ -90,13 +87,10 @@ class AdapterProgress(TrainingProgress):
 
     best_loss: float | None = None
     best_epoch: int = 0
-    stale: int = 0
-    """Epochs since the best one."""
-    loss_sum: float = 0.0
-    """Sum over the `loss_pairs` pairs of the current epoch so far."""
+    stale: int = 0  # epochs since the best one
+    loss_sum: float = 0.0  # over the `loss_pairs` pairs of the current epoch so far
     loss_pairs: int = 0
-    epochs: list[dict[str, Any]] = field(default_factory=list)
-    """The lines of metrics.jsonl."""
+    epochs: list[dict[str, Any]] = field(default_factory=list)  # the lines of metrics.jsonl
 
 
 class AdapterTraining(ResumableTraining):
@@ -134,20 +128,21 @@ class AdapterTraining(ResumableTraining):
             [{"params": list(group.values())} for group in groups], weight_decay=WEIGHT_DECAY
         )
         self.best = {n: p.detach().clone() for n, p in self.trainable.items()}
+        trained: list[NDArray[Any]] = [
+            pairs.antibody,
+            pairs.antigen,
+            pairs.pkd,
+            pairs.censored,
+            assignment.adapter,
+        ]
+        pairs_per_batch, batches = config.batch_size, config.accumulate
         super().__init__(
             name=out.name,
             checkpoints=out / "checkpoints",
             epochs=config.epochs,
-            steps_per_epoch=steps_per_epoch(
-                len(assignment.adapter), config.batch_size, config.accumulate
-            ),
+            steps_per_epoch=steps_per_epoch(len(assignment.adapter), pairs_per_batch, batches),
             save_every=config.save_every,
-            progress=AdapterProgress(
-                training=training_digest(
-                    config,
-                    [pairs.antibody, pairs.antigen, pairs.pkd, pairs.censored, assignment.adapter],
-                )
-            ),
+            progress=AdapterProgress(training=training_digest(config, trained)),
         )
 
     def parameter_counts(self) -> dict[Kind, int]:
@@ -367,20 +362,11 @@ def _finished_summary(out: Path, record: dict[str, Any]) -> AdaptSummary | None:
     if "config.json" not in names:
         msg = f"{out}: is not empty and contains no adapter. Use another --out folder."
         raise RunMismatch(msg)
-    check_same(
-        out,
-        read_json(out / "config.json"),
-        record,
-        may_change=AdaptConfig.changeable(),
-        option="--out",
-    )
+    before, may_change = read_json(out / "config.json"), AdaptConfig.changeable()
+    check_same(out, before, record, may_change=may_change, option="--out")
     if ADAPTER_FILE not in names:
         return None
-    summary = read_json(out / ADAPTER_FILE).get("summary")
-    if not isinstance(summary, dict):
-        msg = f"{out / ADAPTER_FILE}: has no summary of the adaptation. Restore it, or adapt again."
-        raise FileDamaged(msg)
-    return cast("AdaptSummary", summary)
+    return cast("AdaptSummary", read_json(out / ADAPTER_FILE)["summary"])
 
 
 def _refuse_unused_names(config: AdaptConfig, identities: Mapping[Kind, Identity]) -> None:

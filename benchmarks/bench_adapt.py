@@ -24,10 +24,10 @@ import transformers
 from bench_encoders import config_of, draw_chains, synchronize
 
 from abag.core.device import plan_device
+from abag.embed.encoders.checkpoints import save_random_checkpoint
 from abag.embed.encoders.identity import identify
 from abag.embed.encoders.lora import LoraEncoder, fit_lora
-from abag.embed.encoders.options import Lora
-from abag.embed.encoders.random_checkpoints import save_random_checkpoint
+from abag.embed.options import Lora
 from abag.embed.packing import pack_spans, pool_tokens
 
 CARDS = {"T4 16": 14.5, "24": 22, "40": 38, "80": 78}  # GiB that are left for us

@@ -25,9 +25,9 @@ from bench_encoders import config_of, draw_chains, synchronize
 from abag.core.device import default_batch_tokens, plan_device
 from abag.embed import encode as encode_module
 from abag.embed.embed import embed_table
+from abag.embed.encoders.checkpoints import save_random_checkpoint
 from abag.embed.encoders.identity import identify
 from abag.embed.encoders.loading import build_encoder, load_encoder
-from abag.embed.encoders.random_checkpoints import save_random_checkpoint
 from abag.embed.packing import fill_batches, longest_first
 
 

@@ -30,9 +30,9 @@ from shapes import SHAPES
 
 from abag.core.device import DevicePlan, plan_device
 from abag.core.messages import first_line
+from abag.embed.encoders.checkpoints import save_random_checkpoint
 from abag.embed.encoders.identity import identify
 from abag.embed.encoders.loading import load_encoder
-from abag.embed.encoders.random_checkpoints import save_random_checkpoint
 from abag.embed.families.registry import ALIASES, FAMILIES, family_of
 from abag.embed.packing import fill_batches, pool_tokens
 

@@ -27,7 +27,7 @@ import torch
 from bench_embed import pair_table
 from bench_encoders import config_of, draw_chains
 
-from abag.embed.encoders.random_checkpoints import save_random_checkpoint
+from abag.embed.encoders.checkpoints import save_random_checkpoint
 
 RANK_LINE = re.compile(
     r"([\d,]+) (antibodies|antigens), ([\d,]+) tokens; loaded in ([\d.]+) s, encoded in ([\d.]+) s"

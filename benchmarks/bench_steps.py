@@ -34,8 +34,8 @@ from bench_encoders import (
 from bench_turing import Fp16Bench
 
 from abag.core.device import DevicePlan
+from abag.embed.encoders.checkpoints import save_random_checkpoint
 from abag.embed.encoders.loading import load_encoder
-from abag.embed.encoders.random_checkpoints import save_random_checkpoint
 from abag.embed.kernels import triton_kernels
 from abag.embed.kernels.ops import HalfOps, PlainOps
 from abag.embed.packing import fill_batches

@@ -218,7 +218,7 @@ def make_inputs(folder, args):
     if args.random_weights:
         from shapes import SHAPES
 
-        from abag.embed.encoders.random_checkpoints import save_random_checkpoint
+        from abag.embed.encoders.checkpoints import save_random_checkpoint
 
         antibody_encoder, antigen_encoder = (
             save_random_checkpoint(folder / name, SHAPES[name], seed)

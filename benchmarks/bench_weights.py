@@ -22,8 +22,8 @@ from bench_encoders import config_of
 
 import abag
 from abag.embed import weights as digest
+from abag.embed.encoders.checkpoints import save_random_checkpoint
 from abag.embed.encoders.identity import find_checkpoint
-from abag.embed.encoders.random_checkpoints import save_random_checkpoint
 
 
 def read(path):

@@ -93,11 +93,7 @@ def _in_one_line(error: Exception) -> str | None:
         case MemoryError():  # also of a damaged file that says that it is huge
             return NO_MEMORY.format(text or "no more is available")
         case RuntimeError() if "can't start new thread" in text:
-            return (
-                "no thread can be started: this user or machine runs too many processes, or has no "
-                "memory left. Raise the limit (ulimit -u) or stop other programs, and run the "
-                "command again."
-            )
+            return NO_MEMORY.format(f"{text}; or too many processes run, see ulimit -u")
         case ImportError() if "failed to map segment" in text and "permitted" not in text:
             return NO_MEMORY.format(text)  # if not permitted, the folder is mounted noexec
         case ImportError(name=str(name)) if not f"{name}.".startswith("abag."):
@@ -119,8 +115,8 @@ def _open_standard_streams() -> None:
 def _raising_on_signals() -> Iterator[None]:
     """Let the first signal unwind the stack; a second one has its usual effect.
 
-    Signals that are ignored, as SIGHUP is under nohup, stay so. After the block, a stopped process
-    only has to exit: another Ctrl-C ends it, without a traceback from whatever runs then.
+    Signals that are ignored, as SIGHUP is under nohup, stay so. After the block, another Ctrl-C
+    ends a stopped process without a traceback.
     """
     stopped = False
     handlers = {n: signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}

@@ -41,11 +41,6 @@ def plan_device(device: str = "auto", precision: Precision = "auto") -> DevicePl
 
     Precision ``"auto"`` is fp32 on a CPU, bf16 on a GPU of compute capability 8.0 or newer, else
     fp16.
-
-    Raises
-    ------
-    DeviceUnavailable
-        If the device does not exist, or does not support the precision.
     """
     chosen = resolve_device(device)
     if chosen.type == "cpu":
@@ -69,13 +64,7 @@ def plan_device(device: str = "auto", precision: Precision = "auto") -> DevicePl
 
 
 def resolve_device(name: str = "auto") -> torch.device:
-    """Return a device by name; ``"auto"`` is the first GPU, or the CPU if there is none.
-
-    Raises
-    ------
-    DeviceUnavailable
-        If the name is invalid, or this machine does not have the device.
-    """
+    """Return a device by name; ``"auto"`` is the first GPU, or the CPU if there is none."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
@@ -102,15 +91,13 @@ def current_device(device: torch.device) -> AbstractContextManager[Any]:
 
 
 def default_batch_tokens(plan: DevicePlan) -> int:
-    """Return the tokens per batch that suit the device's free memory.
+    """Return the tokens per batch that suit the device's free memory, before the encoder is loaded.
 
-    To be called before the encoder is loaded: IgT5 takes 2.4 GiB of weights and about 65 KiB of
-    activations per token. 67,520 tokens are 422 tiles of 160, which an H100's 132 multiprocessors
-    multiply in whole waves; twice as many are 0.6 % faster. On a CPU, a batch of a large encoder
-    must take much less time than a commit interval.
+    IgT5 takes 2.4 GiB of weights and about 65 KiB of activations per token.
     """
     if plan.device.type == "cpu":
-        return 2048
+        return 2048  # a batch of a large encoder must take much less than a commit interval
+    # 67,520 tokens are 422 tiles of 160, which an H100 multiplies in whole waves
     free_bytes, _ = torch.cuda.mem_get_info(plan.device)
     limits = ((48, 135_040), (24, 67_520), (12, 33_760), (0, 8_192))
     return next(tokens for gib, tokens in limits if free_bytes >= gib * 2**30)

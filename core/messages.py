@@ -19,10 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
 BAR_INTERVAL_S = 0.5
-LINE_INTERVAL_S = 30.0
-"""Time between two lines of progress where stderr is not a terminal."""
-LINE_DELAY_S = 1.0
-"""Shorter work is not worth a line."""
+LINE_INTERVAL_S = 30.0  # between two lines of progress where stderr is not a terminal
+LINE_DELAY_S = 1.0  # shorter work is not worth a line
 AS_BAR = "{desc} {percentage:3.0f}% |{bar}| {elapsed}, {remaining} left{postfix}"
 AS_LINE = "{desc} {percentage:3.0f}%, {elapsed}, {remaining} left{postfix}"
 AS_LINE_OF_UNKNOWN_LENGTH = "{desc} {n_fmt}{unit}, {elapsed}{postfix}"
@@ -34,8 +32,7 @@ class _Channel:
     bars: bool = False
     silent: bool = False
     details: bool = True
-    spelled: Callable[[str], str] = str
-    """Spells a message for its reader: Python has keyword arguments instead of flags."""
+    spelled: Callable[[str], str] = str  # for its reader: Python has keywords instead of flags
 
 
 def _to_stderr(text: str) -> None:
@@ -116,13 +113,13 @@ def bar(**options: Any) -> Any:  # noqa: ANN401 - tqdm's own options; a bar that
     known = options.get("total") is not None or options.get("iterable") is not None
     # a notebook's stderr is no terminal, but can draw over a line
     if sys.stderr.isatty() or type(sys.stderr).__module__.startswith("ipykernel"):
-        drawn = {"dynamic_ncols": True, "mininterval": BAR_INTERVAL_S, "leave": False}
-        return tqdm(**(drawn | ({"bar_format": AS_BAR} if known else {}) | options))
-    as_line = {
-        "file": _Lines(), "leave": False, "delay": LINE_DELAY_S, "mininterval": LINE_INTERVAL_S,
-        "bar_format": AS_LINE if known else AS_LINE_OF_UNKNOWN_LENGTH,
-    }  # fmt: skip
-    return tqdm(**(options | as_line))
+        drawn: dict[str, Any] = {"dynamic_ncols": True, "mininterval": BAR_INTERVAL_S}
+        drawn |= {"bar_format": AS_BAR} if known else {}
+    else:
+        drawn = {"file": _Lines(), "delay": LINE_DELAY_S, "mininterval": LINE_INTERVAL_S}
+        # a line's own interval and form win over those of the caller's bar
+        options |= {**drawn, "bar_format": AS_LINE if known else AS_LINE_OF_UNKNOWN_LENGTH}
+    return tqdm(**(drawn | {"leave": False} | options))
 
 
 class _Lines:

@@ -45,35 +45,21 @@ def user_path(given: str | PathLike[str], name: str = "path") -> Path:
 class Declaration(TypedDict, total=False):
     """The metadata that `option` adds to a dataclass field."""
 
-    help: Required[str]
-    """One line for the command line and the reference pages."""
-    low: float
-    """Least value of a number, or of each number of a tuple, which must then not be empty."""
-    above: float
-    """Bound that a number must exceed."""
-    high: float
-    """Largest value of a number."""
+    help: Required[str]  # one line for the command line and the reference pages
+    low: float  # least value of a number, or of each number of a tuple, which then is not empty
+    above: float  # bound that a number must exceed
+    high: float  # largest value of a number
+    # by default those of a Literal annotation; a callable is asked each time, as by a registry
     choices: Sequence[str] | Callable[[], Sequence[str]]
-    """Valid values; by default those of a ``Literal`` annotation. A callable is asked each time,
-    so that a registry can supply them."""
-    pattern: str
-    """Regular expression of values that are valid beside the choices."""
-    default_text: str
-    """What help shows as the default, where the value itself does not tell."""
-    metavar: str
-    """Placeholder of the value on the command line."""
-    flag: str
-    """Name on the command line, where it is not that of the field."""
-    group: str
-    """Heading in help, where it is not that of the class."""
-    rare: bool
-    """Whether only ``--help-all`` shows the option."""
-    python_only: bool
-    """Whether the option has no flag."""
-    may_change: bool
-    """Whether the option may differ when a run is resumed."""
-    click: Mapping[str, object]
-    """Further arguments of ``click.Option``."""
+    pattern: str  # regular expression of values that are valid beside the choices
+    default_text: str  # what help shows as the default, where the value itself does not tell
+    metavar: str  # placeholder of the value on the command line
+    flag: str  # name on the command line, where it is not that of the field
+    group: str  # heading in help, where it is not that of the class
+    rare: bool  # whether only ``--help-all`` shows the option
+    python_only: bool  # whether the option has no flag
+    may_change: bool  # whether the option may differ when a run is resumed
+    click: Mapping[str, object]  # further arguments of ``click.Option``
 
 
 def option(
@@ -92,13 +78,10 @@ class OptionSchema:
     """One option of an `Options` class, with its annotation resolved."""
 
     name: str
-    type: Any
-    """Its annotation without ``| None``."""
-    default: Any
-    """`dataclasses.MISSING` if the option is required."""
+    type: Any  # its annotation without ``| None``
+    default: Any  # `dataclasses.MISSING` if the option is required
     declaration: Declaration
-    group: str = ""
-    """Heading in help."""
+    group: str = ""  # heading in help
 
     @property
     def flag(self) -> str:
@@ -180,8 +163,7 @@ class Options:
         cls._group = group
 
     _group: ClassVar[str] = ""
-    leaves_out: ClassVar[Container[str]] = ()
-    """Options of other classes that a command with these options does not have."""
+    leaves_out: ClassVar[Container[str]] = ()  # of other classes of the same command
 
     def __post_init__(self) -> None:
         """Validate each field, then the combinations that each class knows, base classes first."""
@@ -276,12 +258,12 @@ def _without_none(annotation: Any) -> Any:  # noqa: ANN401 - any type
     return kept[0] if len(kept) == 1 else kept
 
 
+# types of numbers, what is accepted for them, and what they are called
 _NUMBERS: Mapping[object, tuple[type, str]] = {
     bool: (bool, "True or False"),
     int: (Integral, "a whole number"),
     float: (Real, "a number"),
 }
-"""Types of numbers, what is accepted for them, and what they are called."""
 
 
 def _without_numpy(value: Any) -> Any:  # noqa: ANN401 - any type

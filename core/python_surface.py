@@ -37,8 +37,8 @@ _COMMAND = re.compile(r"\babag [a-z]+ ")
 class PublicFunction:
     """A function of a module, what describes its result, and the classes of its options.
 
-    Names are ``module:name``, or a name in the module of the function. What they name is imported
-    when it is needed.
+    Names are ``module:name``, or a name in the module of the function; they are imported when
+    needed.
     """
 
     def __init__(self, name: str, module: str, shown_by: str, *classes: str) -> None:
@@ -56,6 +56,9 @@ class PublicFunction:
     def _import(self, name: str) -> Any:  # noqa: ANN401 - a function or a class
         return resolve_name(f"abag.{name}" if ":" in name else f"abag.{self.module}:{name}")
 
+    def _options(self) -> tuple[OptionSchema, ...]:
+        return joint_schema([self._import(name) for name in self.classes])
+
     def signature(self) -> inspect.Signature:
         """Return the signature with every option in place of ``**options``."""
         original = inspect.signature(self.function())
@@ -64,21 +67,16 @@ class PublicFunction:
             for one in original.parameters.values()
             if one.kind is not inspect.Parameter.VAR_KEYWORD
         ]
+        keyword = inspect.Parameter.KEYWORD_ONLY
         given = [
             inspect.Parameter(
-                one.name,
-                inspect.Parameter.KEYWORD_ONLY,
-                default=one.default,
-                annotation=_Source(annotation_text(one)),
+                one.name, keyword, default=one.default, annotation=_Source(annotation_text(one))
             )
             for one in self._options()
             if one.name not in original.parameters
         ]
         returned = _Source(original.return_annotation)
         return original.replace(parameters=own + given, return_annotation=returned)
-
-    def _options(self) -> tuple[OptionSchema, ...]:
-        return joint_schema([self._import(name) for name in self.classes])
 
     def load(self) -> Callable[..., Any]:
         """Import the function and make its public form."""

@@ -26,10 +26,9 @@ from abag.core.device import DevicePlan, default_batch_tokens, plan_device
 from abag.core.files import remove_quietly, write_bytes
 from abag.core.messages import first_line, size_text
 from abag.embed.encode import encode_stream
-from abag.embed.encoders.identity import Identity, find_checkpoint
+from abag.embed.encoders.checkpoints import find_checkpoint, save_random_checkpoint
+from abag.embed.encoders.identity import Identity, vocabulary_of
 from abag.embed.encoders.loading import load_encoder
-from abag.embed.encoders.random_checkpoints import save_random_checkpoint
-from abag.embed.encoders.vocabulary import vocabulary_of
 from abag.embed.families.family import Backend
 from abag.embed.families.registry import FAMILIES, HubSource, guess_family, hub_source
 from abag.embed.kernels.attention import kernel_problems, triton_problem

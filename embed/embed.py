@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NotRequired, TypeAlias, TypedDict, cast
 
@@ -20,10 +19,10 @@ from abag import AbagError
 from abag.core.messages import bar, counted, detail, note, reporting, say
 from abag.core.options import EncoderOptions
 from abag.embed.families.registry import known_alias
-from abag.embed.job import KindJob, check_layers, identify_for
+from abag.embed.job import KindJob, Rank, WrongRank, check_layers, identify_for, rank_here
 from abag.embed.options import EmbedOptions
-from abag.embed.ranks import Rank, WrongRank, count_devices, launch, rank_here
-from abag.embed.sequences.chains import KINDS, Kind
+from abag.embed.ranks import count_devices, launch
+from abag.embed.sequences.chains import KINDS, PLURAL, Kind
 from abag.embed.sequences.changes import SkippedRows, count_changes, describe_counts
 from abag.embed.sequences.pairs import SequenceTable, read_pair_chunks
 from abag.embed.sequences.partitions import Partitions
@@ -37,8 +36,8 @@ if TYPE_CHECKING:
 
     from abag.embed.store.encoder_folder import EncoderFolder
 
-Meanwhile: TypeAlias = Callable[[str, int], AbstractContextManager[object]]
-"""Called with the type of the device that encodes, and the rows of the table."""
+Meanwhile: TypeAlias = Callable[[int], AbstractContextManager[object]]
+"""Called with the rows of the table if one GPU encodes it."""
 
 
 class OtherEncoder(AbagError):
@@ -69,17 +68,14 @@ class EmbedSummary(TypedDict):
 def describe_embedding(summary: EmbedSummary) -> str:
     """Describe what was encoded, one line per kind of sequence."""
     lines = []
-    for plural, kind in _by_plural(summary).items():
-        seconds = f" in {kind['seconds']:.1f} s" if kind["encoded"] else ""
-        lines.append(
-            f"{plural}: {kind['unique']:,} unique, {kind['reused']:,} reused, "
-            f"{kind['encoded']:,} encoded with {kind['encoder']}{seconds}"
-        )
+    for plural in PLURAL.values():
+        if kind := cast("KindSummary | None", summary.get(plural)):
+            seconds = f" in {kind['seconds']:.1f} s" if kind["encoded"] else ""
+            lines.append(
+                f"{plural}: {kind['unique']:,} unique, {kind['reused']:,} reused, "
+                f"{kind['encoded']:,} encoded with {kind['encoder']}{seconds}"
+            )
     return "\n".join(lines)
-
-
-def _by_plural(summary: EmbedSummary) -> dict[str, KindSummary]:
-    return {name: part for name, part in summary.items() if isinstance(part, dict)}  # type: ignore[misc]
 
 
 def embed_table(
@@ -142,13 +138,7 @@ def embed_with_same_encoders(
     antigen_fingerprint: str,
     **options: Any,  # noqa: ANN401 - the fields of EmbedOptions
 ) -> EmbedSummary:
-    """As `embed_table`, with encoders that must have the fingerprints of a training.
-
-    Raises
-    ------
-    OtherEncoder
-        If a fingerprint differs; nothing has been encoded or written then.
-    """
+    """As `embed_table`, with encoders that must have the fingerprints of a training."""
     names = (antibody_encoder, antigen_encoder)
     expected: dict[Kind, str] = {"antibody": antibody_fingerprint, "antigen": antigen_fingerprint}
     chosen = EmbedOptions.from_keywords(options, "embed")
@@ -161,13 +151,7 @@ def embed_like_folders(
     folders: Mapping[Kind, EncoderFolder],
     **options: Any,  # noqa: ANN401 - the fields of EmbedOptions
 ) -> EmbedSummary:
-    """Encode what a store lacks with the encoders of folders in it, one per kind.
-
-    Raises
-    ------
-    OtherEncoder
-        If an encoder has changed since; nothing has been encoded then.
-    """
+    """Encode what a store lacks with the encoders of folders in it, one per kind."""
     given: dict[str, Any] = {}
     for kind, folder in folders.items():
         given[f"{kind}_encoder"] = str(folder.info.get("origin", folder.name))
@@ -185,7 +169,7 @@ def _embed(
     names: tuple[str, str],
     options: EmbedOptions,
     rank: Rank | None = None,
-    meanwhile: Meanwhile = lambda _device, _rows: nullcontext(),
+    meanwhile: Meanwhile = lambda _rows: nullcontext(),
     expected: Mapping[Kind, str] | None = None,
 ) -> EmbedSummary:
     """Run the whole job, or the share of a rank: one given by a launcher, or started by us.
@@ -205,19 +189,35 @@ def _embed(
             if options.skipped is not None:
                 reading.skipped.write(Path(options.skipped))
         seconds = [0.0] * len(jobs)
-        begin = partial(_create_folders, jobs, opened)
-        if any(job.missing for job in jobs):
-            if options.ray is not None:
-                seconds = _on_ray(jobs, opened, names, begin)
-            elif ranks > 1:
-                begin()
+        missing = any(job.missing for job in jobs)
+        if missing and options.ray is not None:
+            seconds = _on_ray(jobs, opened, names)
+        elif missing:
+            _create_folders(jobs, opened)
+            if ranks > 1:
                 alone = replace(options, devices=None)
                 shares = launch(ranks, _as_rank, table, store, names, alone)
-                seconds = _seconds_of(shares, jobs)
+                for job in jobs:
+                    job.check_complete()
+                seconds = [max(share[job.plural]["seconds"] for share in shares) for job in jobs]
             else:
-                begin()
-                seconds = _encode_here(jobs, rank, reading.counts["rows"], meanwhile, first=first)
+                from abag.embed.encode import encode_share
+
+                idle_cores = _encodes_alone_on_gpu(jobs, rank)
+                with meanwhile(reading.counts["rows"]) if idle_cores else nullcontext():
+                    seconds = [encode_share(job, rank) for job in jobs]
     return _summary(reading, jobs, seconds, rank)
+
+
+def _encodes_alone_on_gpu(jobs: Sequence[KindJob], rank: Rank) -> bool:
+    """Tell whether this process encodes alone, and on a GPU."""
+    return rank.world == 1 and any(j.missing and j.plan.device.type == "cuda" for j in jobs)
+
+
+def _as_rank(
+    table: TableLike, store: Path | str, names: tuple[str, str], options: EmbedOptions
+) -> EmbedSummary:
+    return _embed(table, store, names, options, rank_here())
 
 
 def _choose_devices(options: EmbedOptions, rank: Rank) -> tuple[int, str]:
@@ -324,44 +324,13 @@ def _create_folders(jobs: Sequence[KindJob], store: Store) -> None:
         job.create_folder(store)
 
 
-def _encode_here(
-    jobs: Sequence[KindJob], rank: Rank, rows: int, meanwhile: Meanwhile, *, first: bool
-) -> list[float]:
-    """Encode the share of this process; return the seconds of each kind."""
-    from abag.embed.encode import encode_share
-
-    devices = {job.plan.device.type for job in jobs if job.missing}
-    device = "cuda" if "cuda" in devices else "cpu"
-    with meanwhile(device, rows) if rank.world == 1 else nullcontext():
-        seconds = [encode_share(job, rank) for job in jobs]
-    if first and rank.world > 1:
-        seconds = [s + job.wait_for_others() for s, job in zip(seconds, jobs, strict=True)]
-    return seconds
-
-
-def _as_rank(
-    table: TableLike, store: Path | str, names: tuple[str, str], options: EmbedOptions
-) -> EmbedSummary:
-    return _embed(table, store, names, options, rank_here())
-
-
-def _seconds_of(shares: Sequence[EmbedSummary], jobs: Sequence[KindJob]) -> list[float]:
-    """Check that ranks have encoded everything; return the seconds of the slowest for each kind."""
-    for job in jobs:
-        job.check_complete()
-    of_ranks = [_by_plural(share) for share in shares]
-    return [max(parts[job.plural]["seconds"] for parts in of_ranks) for job in jobs]
-
-
-def _on_ray(
-    jobs: Sequence[KindJob], store: Store, names: tuple[str, str], begin: Callable[[], None]
-) -> list[float]:
-    """Encode on a Ray cluster, which must be there to `begin`; return the seconds of each kind."""
+def _on_ray(jobs: Sequence[KindJob], store: Store, names: tuple[str, str]) -> list[float]:
+    """Encode on a Ray cluster; return the seconds of each kind."""
     from abag.embed.ray_cluster import cluster, encode_on
 
     seconds, options, of_kind = [], jobs[0].options, dict(zip(KINDS, names, strict=True))
     with cluster(options.ray or "") as found:
-        begin()
+        _create_folders(jobs, store)  # not before the cluster is known to be there
         resource = "CPU" if options.device == "cpu" else found
         for job in jobs:
             start_s = time.perf_counter()

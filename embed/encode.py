@@ -6,30 +6,24 @@ while the next batch is computed.
 
 from __future__ import annotations
 
-import math
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Any
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from abag import AbagError
-from abag.core.device import (
-    DevicePlan,
-    current_device,
-    default_batch_tokens,
-    measure_matmul_flops,
-    to_device,
-)
+from abag.core.cache import cache_dir
+from abag.core.device import DevicePlan, current_device, default_batch_tokens, to_device
 from abag.core.messages import bar, detail, note
 from abag.embed.encoders.loading import build_encoder
 from abag.embed.families.family import Encoder, PoolingEncoder
-from abag.embed.job import KindJob
+from abag.embed.job import KindJob, Rank
 from abag.embed.packing import (
     LayerPooling,
     Layout,
@@ -39,8 +33,9 @@ from abag.embed.packing import (
     longest_first,
     pool_tokens,
 )
-from abag.embed.ranks import Rank
 from abag.embed.sequences.chains import Chains
+from abag.embed.sequences.domains import IMGT_REGIONS, position_number
+from abag.embed.sequences.numbering import CHAINS, NO_DOMAIN, Numbered, number_antibodies
 from abag.embed.sequences.partitions import SequencePart
 from abag.embed.store.store_files import note_speed
 from abag.embed.store.writer import ShardWriter
@@ -64,26 +59,13 @@ class DeviceFull(AbagError):
 # --- sequences to vectors, batch by batch ---------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Encoded:
-    """Pooled vectors of the sequences that a batch completed.
+class Encoded(NamedTuple):
+    """Pooled vectors of the S sequences that a batch of N spans completed."""
 
-    Attributes
-    ----------
-    positions : ndarray, shape=(S,), dtype=int64
-        Positions in the input; consecutive over batches.
-    lengths : ndarray, shape=(N,), dtype=int32
-        Tokens in each span of the batch.
-    stored_SPD : ndarray, shape=(S, P, D)
-        S sequences, P poolings, D values; float16 or float32.
-    bad : tuple of int and str, or None
-        Position of the first vector that must not be stored, and the problem: ``not finite``, or
-        ``overflow`` or ``underflow`` (to zeros) of the stored type, where it is sound in fp32.
-    """
-
-    positions: NDArray[np.int64]
-    lengths: NDArray[np.int32]
-    stored_SPD: NDArray[np.float16 | np.float32]
+    positions: NDArray[np.int64]  # shape (S,): in the input; consecutive over batches
+    lengths: NDArray[np.int32]  # shape (N,): tokens in each span
+    stored_SPD: NDArray[np.float16 | np.float32]  # P poolings, D values
+    # position of the first vector that must not be stored, and why
     bad: tuple[int, str] | None
 
 
@@ -97,25 +79,11 @@ def encode_stream(
     layers: Sequence[int] = (),
     extra: Sequence[ResidueWeights] | None = None,
 ) -> Iterator[Encoded]:
-    """Encode sequences in the given order.
+    """Encode sequences in the given order; longest first, memory runs out at once or never.
 
-    Parameters
-    ----------
-    chains : iterable of tuple of str
-        Best sorted by length, longest first: less padding, and memory runs out at once or never.
-    budget : int
-        Most tokens per batch.
-    dtype : torch.dtype
-        Type of the yielded vectors: float16 or float32.
-    layers : sequence of int
-        Layers whose poolings follow those of the last layer.
-    extra : sequence of tuple of ndarray, optional
-        Weights of the residues of each sequence in one more pooling; see `Layout.spans`.
-
-    Raises
-    ------
-    torch.OutOfMemoryError
-        If a batch does not fit; vectors yielded before are valid.
+    The poolings of `layers` follow those of the last layer; `extra` weighs the residues of each
+    sequence in one more pooling, see `Layout.spans`. If a batch does not fit into memory, vectors
+    yielded before are valid.
     """
     carry: torch.Tensor | None = None
     pending: _Pending | None = None
@@ -162,11 +130,8 @@ class _Pending:
         done = len(batch.sequences) - batch.continues
         self._positions = batch.sequences[:done]
         self._lengths = np.diff(batch.offsets)
-        stored_SPD = pooled_SPD[:done].to(dtype)
-        lost_SP = pooled_SPD[:done].any(2) & ~stored_SPD.any(2)
         self._finite_S = _to_host(pooled_SPD[:done].isfinite().flatten(1).all(1))
-        self._lost_S = _to_host(lost_SP.any(1))
-        self._stored_SPD = _to_host(stored_SPD)
+        self._stored_SPD = _to_host(pooled_SPD[:done].to(dtype))
         self._copied: Any = None
         if pooled_SPD.is_cuda:
             self._copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
@@ -177,14 +142,11 @@ class _Pending:
         if self._copied is not None:
             self._copied.synchronize()
         stored_SPD = self._stored_SPD.numpy()
+        at_S = np.flatnonzero(~np.isfinite(stored_SPD).all((1, 2)))
         bad = None
-        infinite_S = ~np.isfinite(stored_SPD).all((1, 2))
-        at_S = np.flatnonzero(infinite_S | self._lost_S.numpy())
         if len(at_S):
-            at, problem = at_S[0], "underflow"
-            if infinite_S[at]:
-                problem = "overflow" if self._finite_S[at] else "not finite"
-            bad = int(self._positions[at]), problem
+            overflows = self._finite_S[at_S[0]]  # only in the type of the store
+            bad = int(self._positions[at_S[0]]), "overflow" if overflows else "not finite"
         return Encoded(self._positions, self._lengths, stored_SPD, bad)
 
 
@@ -212,45 +174,6 @@ def _prefetch(batches: Iterable[PackedBatch]) -> Iterator[PackedBatch]:
 # --- into the store -------------------------------------------------------------------------------
 
 
-class EncodeProgress:
-    """Counts what was encoded until the latest batch, and draws the bar; a context manager."""
-
-    def __init__(self, job: KindJob, total: int, *, shown: bool) -> None:
-        self.sequences = self.tokens = self.residues = 0
-        self.seconds = 0.0
-        self._flop = 0.0
-        self._shape = job.identity.shape
-        on_gpu = shown and job.plan.device.type == "cuda"
-        self._peak = measure_matmul_flops(job.plan) if on_gpu else None
-        self._start_s = time.perf_counter()
-        title = f"{job.kind} · {job.identity.checkpoint.name}"
-        hidden = {} if shown else {"disable": True}
-        self._bar = bar(total=total, unit="seq", desc=title, **hidden)
-
-    def __enter__(self) -> EncodeProgress:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bar.close()
-
-    @property
-    def rate(self) -> str:
-        """The speed so far, and on a GPU its share of the peak."""
-        seconds = self.seconds or math.inf  # a clock can stand still
-        peak = f", {self._flop / seconds / self._peak:.0%} of peak" if self._peak else ""
-        return f"{self.tokens / seconds:,.0f} tokens/s{peak}"
-
-    def advance(self, vectors: Encoded, residues: int, committed: int) -> None:
-        """Count one batch; `committed` is the number of sequences committed so far."""
-        self.sequences += len(vectors.positions)
-        self.tokens += int(vectors.lengths.sum())
-        self.residues += residues
-        self._flop += self._shape.count_flops(vectors.lengths)
-        self.seconds = time.perf_counter() - self._start_s
-        self._bar.set_postfix_str(f"{self.rate}, {committed:,} committed", refresh=False)
-        self._bar.update(len(vectors.positions))
-
-
 def encode_share(job: KindJob, rank: Rank) -> float:
     """Encode what this process has to encode; return the seconds it took, loading included."""
     start_s = time.perf_counter()
@@ -258,40 +181,33 @@ def encode_share(job: KindJob, rank: Rank) -> float:
         return 0.0
     encoder = build_encoder(job.identity, job.plan, job.backend, job.options.attention)
     load_s = time.perf_counter() - start_s
-    with EncodeProgress(job, job.own, shown=not rank.number) as progress:
-        encode_parts(job, encoder, job.own_parts(), progress)
+    done = encode_parts(job, encoder, job.own_parts(), job.own, shown=not rank.number)
     device = str(job.plan.device)
-    note_speed(job.folder.path, progress.residues, progress.seconds, device)
-    name = f"{rank}: {progress.sequences:,} " if rank.world > 1 else ""
+    note_speed(job.folder.path, done.residues, done.seconds, device)
+    name = f"{rank}: {done.sequences:,} " if rank.world > 1 else ""
     detail(
-        f"{name}{job.plural}: {progress.tokens:,} tokens; loaded in {load_s:.1f} s, encoded in "
-        f"{progress.seconds:.2f} s = {progress.rate}"
+        f"{name}{job.plural}: {done.tokens:,} tokens; loaded in {load_s:.1f} s, encoded in "
+        f"{done.seconds:.2f} s = {done.rate}"
     )
     return time.perf_counter() - start_s
 
 
 def encode_parts(
-    job: KindJob,
-    encoder: Encoder,
-    parts: Iterable[SequencePart],
-    progress: EncodeProgress,
-) -> None:
+    job: KindJob, encoder: Encoder, parts: Iterable[SequencePart], total: int, *, shown: bool
+) -> Encoding:
     """Encode sequences that are not stored yet, longest of each part first, and commit them.
 
-    Raises
-    ------
-    NonFiniteVector
-        If a vector cannot be stored; the vectors before it are committed.
-    DeviceFull
-        If a sequence does not fit into the device's memory even alone; those before it are stored.
+    If `shown`, a bar of `total` sequences is drawn. Returns the counts.
     """
-    attrs = {
-        "precision": job.plan.precision,
-        "device": str(job.plan.device),
-        "backend": job.backend,
-    }
-    with job.folder.writer(attrs=attrs, commit_seconds=job.options.commit_seconds) as writer:
-        encoding = _Encoding(job, encoder, writer, progress)
+    plan = job.plan
+    attrs = {"precision": plan.precision, "device": str(plan.device), "backend": job.backend}
+    title = f"{job.kind} · {job.identity.checkpoint.name}"
+    hidden = {} if shown else {"disable": True}
+    with (
+        job.folder.writer(attrs=attrs, commit_seconds=job.options.commit_seconds) as writer,
+        bar(total=total, unit="seq", desc=title, **hidden) as drawn,
+    ):
+        encoding = Encoding(job, encoder, writer, drawn)
         for part in parts:
             encoding.encode(part)
     if encoding.unnumbered:
@@ -299,25 +215,30 @@ def encode_parts(
             "cdr_mean leaves out chains without IMGT numbering (antibodies with such a chain: "
             f"{encoding.unnumbered:,}); without any numbered chain, it is the mean"
         )
+    return encoding
 
 
-class _Encoding:
+class Encoding:
     """Encodes parts into a store, within the token budget that turned out to fit the device."""
 
-    def __init__(
-        self, job: KindJob, encoder: Encoder, writer: ShardWriter, progress: EncodeProgress
-    ) -> None:
-        self._job, self._encoder, self._writer, self._progress = job, encoder, writer, progress
+    def __init__(self, job: KindJob, encoder: Encoder, writer: ShardWriter, drawn: Any) -> None:  # noqa: ANN401 - a bar
+        self._job, self._encoder, self._writer, self._bar = job, encoder, writer, drawn
         self._budget = job.options.batch_tokens or default_batch_tokens(job.plan)
+        self._start_s, self.seconds = time.perf_counter(), 0.0  # until the latest batch
+        self.sequences = self.tokens = self.residues = 0
         self.unnumbered = 0  # antibodies with a chain whose CDRs are unknown
+
+    @property
+    def rate(self) -> str:
+        """The speed so far."""
+        seconds = self.seconds or float("inf")  # a clock can stand still
+        return f"{self.tokens / seconds:,.0f} tokens/s"
 
     def encode(self, part: SequencePart) -> None:
         job = self._job
         lengths = [max(job.identity.layout.span_lengths(chains)) for chains in part.chains]
         todo, extra = longest_first(lengths), None
         if job.extra_poolings:
-            from abag.embed.cdr import weigh_cdrs
-
             extra, unnumbered = weigh_cdrs(part.chains)
             self.unnumbered += unnumbered
         while len(todo):
@@ -336,7 +257,12 @@ class _Encoding:
                 if not _is_out_of_memory(error):
                     raise
                 if budget <= lengths[todo[done]]:  # a batch of its own
-                    raise _device_full(job, _name(job, part, int(todo[done])), budget) from error
+                    msg = (
+                        f"{_name(job, part, int(todo[done]))}, {budget:,} tokens: out of memory on "
+                        f"{job.plan.device} even alone; the sequences encoded before it are "
+                        "stored. Cut or remove it, or use a device with more memory."
+                    )
+                    raise DeviceFull(msg) from error
                 if job.plan.device.type == "cuda":
                     torch.cuda.empty_cache()
                 self._budget = max(budget // 2, lengths[todo[done]])
@@ -351,7 +277,17 @@ class _Encoding:
         job, at = self._job, todo[vectors.positions]
         if vectors.bad is not None:
             position, problem = vectors.bad
-            raise _not_finite(job, _name(job, part, int(todo[position])), problem)
+            msg = f"{_name(job, part, int(todo[position]))}: "
+            if problem == "overflow":
+                msg += "a value of its vector exceeds the float16 maximum of 65,504; give "
+                msg += "--store-dtype float32"
+            else:
+                msg += (
+                    f"{job.identity.checkpoint.name} in {job.plan.precision} returned NaN or "
+                    "infinity; its vector was not stored. Give --precision fp32, or check the "
+                    "checkpoint's weights."
+                )
+            raise NonFiniteVector(msg)
         residues = np.array([sum(map(len, part.chains[i])) for i in at], dtype=np.int32)
         poolings = {name: vectors.stored_SPD[:, p] for p, name in enumerate(job.poolings)}
         flags = {}
@@ -359,14 +295,13 @@ class _Encoding:
             present = np.array([[bool(c) for c in part.chains[i]] for i in at], dtype=np.uint8)
             flags = {"has_heavy": present[:, 0].copy(), "has_light": present[:, 1].copy()}
         self._writer.add(part.keys[at], residues, poolings, flags)
-        self._progress.advance(vectors, int(residues.sum()), self._writer.committed)
-
-
-def _device_full(job: KindJob, name: str, tokens: int) -> DeviceFull:
-    return DeviceFull(
-        f"{name}, {tokens:,} tokens: out of memory on {job.plan.device} even alone; the sequences "
-        "encoded before it are stored. Cut or remove it, or use a device with more memory."
-    )
+        self.sequences += len(at)
+        self.tokens += int(vectors.lengths.sum())
+        self.residues += int(residues.sum())
+        self.seconds = time.perf_counter() - self._start_s
+        text = f"{self.rate}, {self._writer.committed:,} committed"
+        self._bar.set_postfix_str(text, refresh=False)
+        self._bar.update(len(at))
 
 
 def _is_out_of_memory(error: Exception) -> bool:
@@ -382,16 +317,41 @@ def _name(job: KindJob, part: SequencePart, sequence: int) -> str:
     return f"row {part.rows[sequence]}: {job.kind} {text}"
 
 
-def _not_finite(job: KindJob, name: str, problem: str) -> NonFiniteVector:
-    if problem == "not finite":
-        return NonFiniteVector(
-            f"{name}: {job.identity.checkpoint.name} in {job.plan.precision} returned NaN or "
-            "infinity; its vector was not stored. Give --precision fp32, or check the checkpoint's "
-            "weights."
-        )
-    what = {
-        "overflow": "a value of its vector exceeds the float16 maximum of 65,504",
-        "underflow": "all values of its vector are below the float16 minimum of 6e-8 and would be "
-        "stored as 0",
-    }[problem]
-    return NonFiniteVector(f"{name}: {what}; give --store-dtype float32")
+# --- the pooling cdr_mean: the mean over the CDR residues of both antibody chains ---------------
+# IMGT numbering says which residues these are. A chain without one, such as an unusual or a cut
+# domain, contributes none; if that holds for both chains, all residues count, as in mean.
+
+_CDRS = [(a[1], b[1]) for a, b in pairwise(IMGT_REGIONS) if b[0].startswith("cdr")]
+"""IMGT position before each CDR, and its last."""
+
+
+def weigh_cdrs(antibodies: Sequence[Chains]) -> tuple[list[ResidueWeights], int]:
+    """Weigh the residues of antibodies for ``cdr_mean``."""
+    numbered = number_antibodies(antibodies, cache_dir() / "numbering")
+    inside = [_find_cdrs(numbered[name]) for name in CHAINS]
+    weights, unnumbered = [], 0
+    for chains in antibodies:
+        masks = [
+            of_type.get(c, np.zeros(0, bool)) for of_type, c in zip(inside, chains, strict=True)
+        ]
+        unnumbered += any(len(mask) and not mask.any() for mask in masks)
+        if not any(mask.any() for mask in masks):
+            masks = [np.ones_like(mask) for mask in masks]
+        total = sum(map(np.count_nonzero, masks))
+        weights.append(tuple((mask / total).astype(np.float32) for mask in masks))
+    return weights, unnumbered
+
+
+def _find_cdrs(numbered: Numbered) -> dict[str, NDArray[np.bool_]]:
+    """Select the CDR residues of each chain; none if it cannot be numbered."""
+    of_layout = [
+        np.array([any(a < position_number(p) <= b for a, b in _CDRS) for p in layout], bool)
+        for layout in numbered.layouts
+    ]
+    found = {}
+    for chain, layout, start in zip(numbered.chains, numbered.layout, numbered.start, strict=True):
+        found[chain] = np.zeros(len(chain), bool)
+        if layout != NO_DOMAIN:
+            own = of_layout[layout]
+            found[chain][start : start + len(own)] = own
+    return found

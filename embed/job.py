@@ -1,13 +1,16 @@
-"""One kind of sequences to encode: its encoder, its folder in the store, and what is missing there.
+"""One kind of sequences to encode: its encoder, its folder in the store, what is missing there.
 
-torch is imported as soon as a sequence has to be encoded.
+If several processes share the work, each computes the same owner of every sequence. torch is
+imported as soon as a sequence has to be encoded.
 """
 
 from __future__ import annotations
 
-import time
+import hashlib
+import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -20,7 +23,6 @@ from abag.embed.encoders.adapters import copy_adapter
 from abag.embed.encoders.identity import Identity, check_backend, identify
 from abag.embed.options import CDR_MEAN, EmbedOptions
 from abag.embed.packing import BatchTooLarge, SequenceTooLong
-from abag.embed.ranks import Rank
 from abag.embed.sequences.chains import PLURAL, Kind
 from abag.embed.sequences.partitions import Partitions, SequencePart
 from abag.embed.store.encoder_folder import EncoderFolder
@@ -29,12 +31,9 @@ from abag.embed.store.store import Store
 if TYPE_CHECKING:
     from abag.core.device import DevicePlan
 
+_NO_RUN_ID = "none"  # what torchrun sets without --rdzv-id, for every job
 MAX_LAYERS = 14
 """With four poolings each they fill the 64 datasets of a shard."""
-POLL_SECONDS = 0.5
-"""Shortest time between two looks at the store for what other ranks have added."""
-PATIENCE_SECONDS = 600.0
-"""Time without a new vector, on top of several commits, after which other ranks are given up."""
 
 
 class AbsentLayer(AbagError):
@@ -50,14 +49,104 @@ class MixedPrecision(AbagError):
 
 
 class Incomplete(AbagError):
-    """The job ended, or stands still, with sequences that no process encoded."""
+    """The job ended with sequences that no process encoded."""
+
+
+class WrongRank(AbagError):
+    """Launcher settings that contradict each other or the options."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rank:
+    """One process of a job."""
+
+    number: int = 0
+    world: int = 1  # number of ranks
+    local: int = 0  # index of this rank on its machine
+    job: str = ""  # the same in all ranks of a job, different in the next job; or empty
+
+    def __str__(self) -> str:
+        return f"rank {self.number} of {self.world}"
+
+    def owns(self, keys: NDArray[np.uint8], tokens: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Select the sequences that this rank encodes, shape (N,), dtype bool; see `owners`."""
+        return np.equal(owners(keys, tokens, self.world, self.job), self.number)
+
+    def device(self, asked: str) -> str:
+        """Name the device of this rank: a GPU of its own, if GPUs are used."""
+        if self.world == 1 or asked == "cpu":
+            return asked
+        import torch
+
+        from abag.core.device import DeviceUnavailable
+
+        if not torch.cuda.is_available():
+            return asked
+        if asked not in ("auto", "cuda"):
+            msg = f"--device {asked}: all {self.world} ranks would share it; give auto or cuda"
+            raise WrongRank(msg)
+        seen = torch.cuda.device_count()
+        if seen > 1 and self.local >= seen:
+            found = f"local rank {self.local}, but the machine has {seen} GPUs"
+            msg = f"{self}: {found}; start one per GPU"
+            raise DeviceUnavailable(msg)
+        return f"cuda:{self.local % seen}"  # a launcher may show each rank one GPU only
+
+
+def rank_here(environment: Mapping[str, str] = os.environ) -> Rank:
+    """Read this process's rank from the variables of torchrun or srun; or raise `WrongRank`."""
+    if "RANK" in environment and "WORLD_SIZE" in environment:
+        names = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
+        job = environment.get("TORCHELASTIC_RUN_ID", "")
+        job = "" if job == _NO_RUN_ID else job
+    elif "SLURM_PROCID" in environment and not _is_batch_script(environment):
+        tasks = "SLURM_STEP_NUM_TASKS" if "SLURM_STEP_NUM_TASKS" in environment else "SLURM_NTASKS"
+        names = ("SLURM_PROCID", tasks, "SLURM_LOCALID")
+        ids = ("SLURM_JOB_ID", "SLURM_STEP_ID")
+        job = ".".join(environment[name] for name in ids if name in environment)
+    else:
+        return Rank()
+    try:
+        number, world, local = (int(environment.get(name, default)) for name, default in
+                                zip(names, ("", "1", "0"), strict=True))  # fmt: skip
+    except ValueError:
+        number, world, local = -1, 0, 0
+    if not 0 <= number < world or local < 0:
+        given = ", ".join(f"{name}={environment.get(name)}" for name in names)
+        msg = f"environment: {given}; expected a rank below the number of ranks. Unset them."
+        raise WrongRank(msg)
+    return Rank(number, world, local, job)
+
+
+def _is_batch_script(environment: Mapping[str, str]) -> bool:
+    """Tell a batch script from a task that srun started: both have SLURM_PROCID=0."""
+    return "SLURM_JOB_ID" in environment and "SLURM_STEP_ID" not in environment
+
+
+def owners(
+    keys: NDArray[np.uint8], tokens: NDArray[np.int64], world: int, job: str = ""
+) -> NDArray[np.int64]:
+    """Assign sequences, sorted by key, to ranks that get about the same number of tokens each.
+
+    Sequences are sorted by tokens, and each group of `world` neighbours is spread over all ranks in
+    a random order. It changes from job to job, so that what an interrupted job left over is
+    balanced too. The ranks' totals differ by at most the tokens of the longest sequence.
+    """
+    seed = hashlib.blake2b(job.encode() + keys[:1].tobytes(), digest_size=8).digest()
+    rng = np.random.default_rng(int.from_bytes(seed, "little"))
+    place = np.arange(len(keys))
+    order = np.lexsort((rng.random(len(keys)), -tokens))
+    order = order[np.lexsort((rng.random(len(keys)), place // world))]
+    owner = np.empty(len(keys), np.int64)
+    # a random first rank, or the remainder would always go to rank 0
+    owner[order] = (place + rng.integers(world)) % world
+    return owner
 
 
 class KindJob:
     """The sequences of one kind, the encoder that encodes them, and where their vectors go.
 
-    In the order of the steps: `survey`, `look_up`, `create_folder`; then it can be encoded. A Ray
-    worker, whose sequences come from elsewhere, needs `create_folder` only.
+    In the order of the steps: `survey`, `look_up`, `create_folder`; then it can be encoded.
     """
 
     folder: EncoderFolder  # the encoder's folder in the store, which may not exist yet
@@ -102,14 +191,7 @@ class KindJob:
         return tuple(self.folder.info.get("poolings", ()))
 
     def survey(self, partitions: Partitions) -> None:
-        """Count the sequences, and refuse what cannot be encoded with these options.
-
-        Raises
-        ------
-        WrongBackend, FaesmUnavailable, AttentionUnavailable
-            The backend or the attention kernel cannot run this encoder here.
-        SequenceTooLong, BatchTooLarge
-        """
+        """Count the sequences, and refuse what cannot be encoded with these options."""
         layout, options = self.identity.layout, self.options
         self.partitions = partitions
         longest_chain = longest_span = 0
@@ -145,11 +227,9 @@ class KindJob:
         if chosen and self.backend == "packed":
             from abag.embed.kernels.attention import choose_attention
 
+            biased, width = self.identity.family.biased_attention, self.identity.shape.head_width
             choose_attention(
-                self.plan,
-                biased=self.identity.family.biased_attention,
-                head_width=self.identity.shape.head_width,
-                requested=options.attention,
+                self.plan, biased=biased, head_width=width, requested=options.attention
             )
 
     def look_up(self, store: Store, rank: Rank) -> None:
@@ -174,13 +254,7 @@ class KindJob:
             copy_adapter(self.identity.checkpoint.adapter, self.folder)
 
     def _open_folder(self, store: Store, *, create: bool = False) -> EncoderFolder:
-        """Return the encoder's folder, with the poolings it was begun with, or those asked for.
-
-        Raises
-        ------
-        PoolingsMismatch
-            If it was begun with other layers or poolings than those asked for.
-        """
+        """Return the encoder's folder, with the poolings it was begun with, or those asked for."""
         identity, options = self.identity, self.options
         asked: dict[str, list[Any]] = {}
         if options.layers is not None:
@@ -239,13 +313,9 @@ class KindJob:
     def change_of_precision(self) -> str:
         """Describe a change of precision since the store was begun; empty if there is none.
 
-        Raises
-        ------
-        MixedPrecision
-            If ``strict_precision`` forbids the change.
+        `MixedPrecision` if ``strict_precision`` forbids the change.
         """
-        earlier = {str(block.attrs.get("precision")) for block in self.folder.shards()}
-        earlier -= {self.plan.precision}
+        earlier = self.precisions() - {self.plan.precision}
         if not earlier:
             return ""
         name, before = self.folder.path.name, ", ".join(sorted(earlier))
@@ -255,35 +325,19 @@ class KindJob:
             raise MixedPrecision(msg)
         return text
 
-    def wait_for_others(self) -> float:
-        """Wait until the store holds what other ranks encode; return the seconds waited.
-
-        Raises `Incomplete` if nothing new arrives for a long time.
-        """
-        start_s = changed_s = time.monotonic()
-        patience_s = PATIENCE_SECONDS + 10 * self.options.commit_seconds
-        for part in self.partitions.parts():
-            before = -1
-            while left := int(self.folder.missing(part.keys).sum()):
-                now_s = time.monotonic()
-                changed_s = changed_s if left == before else now_s
-                if now_s - changed_s > patience_s:
-                    raise self._incomplete(left, f"and none was added for {patience_s:,.0f} s")
-                before = left
-                time.sleep(max(POLL_SECONDS, time.monotonic() - now_s))
-        return time.monotonic() - start_s
+    def precisions(self) -> set[str]:
+        """Return the precisions in which the stored vectors were encoded."""
+        return {str(block.attrs.get("precision")) for block in self.folder.shards()}
 
     def check_complete(self) -> None:
         """Raise `Incomplete` unless the store now holds every sequence."""
         left = sum(int(self.folder.missing(p.keys).sum()) for p in self.partitions.parts())
         if left:
-            raise self._incomplete(left, "although every process ended normally")
-
-    def _incomplete(self, left: int, why: str) -> Incomplete:
-        return Incomplete(
-            f"{self.folder.path}: {left:,} {self.plural} are not stored, {why}; expected all of "
-            "them. Has the table changed, or a rank stopped? Run the same command again."
-        )
+            msg = (
+                f"{self.folder.path}: {left:,} {self.plural} are not stored, although every "
+                "process ended normally. Has the table changed? Run the same command again."
+            )
+            raise Incomplete(msg)
 
 
 def identify_for(name: str, kind: Kind, options: EmbedOptions) -> Identity:
@@ -294,12 +348,7 @@ def identify_for(name: str, kind: Kind, options: EmbedOptions) -> Identity:
 
 
 def check_layers(identities: Sequence[Identity], layers: Sequence[int]) -> None:
-    """Check that each layer exists in at least one encoder, and that all fit into a shard.
-
-    Raises
-    ------
-    AbsentLayer
-    """
+    """Check that each layer exists in at least one encoder, and that all fit into a shard."""
     bad = [n for n in layers if not 1 <= n <= max(i.shape.layers for i in identities)]
     if bad or len(layers) > MAX_LAYERS:
         depths = {i.checkpoint.name: i.shape.layers for i in identities}

@@ -1,4 +1,4 @@
-"""The options of stage one."""
+"""The options of stage one, and of the adapters of its encoders."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from abag.core.options import BadOption, DeviceOptions, Precision, option
+from abag.core.options import BadOption, DeviceOptions, Options, Precision, option
 from abag.embed.sequences.options import SkippedOptions, TableOptions
 
 if TYPE_CHECKING:
@@ -22,26 +22,21 @@ class EmbedOptions(DeviceOptions, SkippedOptions, TableOptions, group="Encoders"
     """Options of stage one."""
 
     kind: Literal["both", "antibody", "antigen"] = option(
-        "both",
-        group="Data",
+        "both", group="Data",
         help="Encode only the antibodies or only the antigens; the table may lack the rest.",
-    )
+    )  # fmt: skip
     long_antigens: Literal["window", "truncate", "error"] = option(
-        "window",
-        group="Data",
+        "window", group="Data",
         help="Antigen chains over 1,022 residues: overlapping windows, truncation or an error.",
-    )
+    )  # fmt: skip
     precision: Precision = option(
-        "auto",
-        group="Hardware",
+        "auto", group="Hardware",
         help="Precision of the encoders; auto: bf16, fp16 on a GPU without bf16, fp32 on a CPU.",
-    )
+    )  # fmt: skip
     strict_precision: bool = option(
-        False,
-        rare=True,
-        group="Output",
+        False, rare=True, group="Output",
         help="Refuse to add to a store that holds vectors of another precision.",
-    )
+    )  # fmt: skip
     antibody_backend: Literal["packed", "reference"] = option(
         "packed", rare=True, help="Packed encoders of abag, or the modules of transformers."
     )
@@ -49,15 +44,13 @@ class EmbedOptions(DeviceOptions, SkippedOptions, TableOptions, group="Encoders"
         "packed", rare=True, help="As for antibodies, or FAESM's modules for ESM-2."
     )
     antibody_adapter: Path | str | None = option(
-        None,
-        metavar="ADAPTER",
+        None, metavar="ADAPTER",
         help="Folder written by abag adapt; merged into the antibody encoder.",
-    )
+    )  # fmt: skip
     antigen_adapter: Path | str | None = option(
-        None,
-        metavar="ADAPTER",
+        None, metavar="ADAPTER",
         help="Folder written by abag adapt; merged into the antigen encoder.",
-    )
+    )  # fmt: skip
     layers: tuple[int, ...] | None = option(
         None, metavar="NUMBERS", default_text="those of the store",
         rare=True,
@@ -70,27 +63,17 @@ class EmbedOptions(DeviceOptions, SkippedOptions, TableOptions, group="Encoders"
         help="Also store this pooling of antibodies: cdr_mean, the mean over CDR residues.",
     )  # fmt: skip
     attention: Literal["auto", "triton", "flash-attn", "varlen", "sdpa"] = option(
-        "auto",
-        rare=True,
-        group="Hardware",
+        "auto", rare=True, group="Hardware",
         help="Attention kernel of the packed encoders; auto: the fastest that runs here.",
-    )
+    )  # fmt: skip
     batch_tokens: int | None = option(
-        None,
-        low=1,
-        metavar="N",
-        default_text="from the device",
-        rare=True,
-        group="Hardware",
+        None, low=1, metavar="N", default_text="from the device", rare=True, group="Hardware",
         help="Most tokens per batch.",
-    )
+    )  # fmt: skip
     commit_seconds: float = option(
-        30.0,
-        low=0,
-        rare=True,
-        group="Output",
+        30.0, low=0, rare=True, group="Output",
         help="Most seconds of work at risk; 0: commit after every batch.",
-    )
+    )  # fmt: skip
     store_dtype: Literal["float16", "float32"] = option(
         "float16", group="Output", help="Type of the stored vectors."
     )
@@ -132,3 +115,21 @@ class EmbedOptions(DeviceOptions, SkippedOptions, TableOptions, group="Encoders"
     def backend(self, kind: Kind) -> Literal["packed", "reference", "faesm"]:
         """Return the implementation that encodes sequences of a kind."""
         return self.antibody_backend if kind == "antibody" else self.antigen_backend
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lora(Options, group="Adapter"):
+    """Where low-rank factors go, and how large they are."""
+
+    rank: int = option(8, low=1, high=1024, metavar="R", help="Rank of the weight change B A.")
+    alpha: float = option(16.0, above=0, help="The weight change is alpha / rank times B A.")
+    dropout: float = option(
+        0.1, low=0, high=0.95, help="Share of A's inputs dropped per training step."
+    )
+    targets: tuple[str, ...] = option(
+        (), metavar="NAMES", default_text="queries and values: q,v of T5; query,value of ESM-2",
+        help="Projections to adapt.",
+    )  # fmt: skip
+    layers: tuple[int, ...] = option(
+        (), metavar="NUMBERS", default_text="all", help="Layers to adapt, counted from 1."
+    )

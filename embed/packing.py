@@ -9,6 +9,7 @@ padded for other modules.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
@@ -27,6 +28,7 @@ TOKENS_VERSION = 1
 """Part of the fingerprint; changes if the ids, the windows or the pooling weights change."""
 WINDOW_RESIDUES = 1022
 """ESM-2 was trained on 1024 tokens, two of them special."""
+_CHAIN_MEANS = ("heavy_mean", "light_mean")
 
 LongPolicy = Literal["window", "truncate", "error"]
 ResidueWeights: TypeAlias = tuple[NDArray[np.float32], ...]
@@ -81,10 +83,7 @@ class Vocabulary:
     ) -> Self:  # fmt: skip
         """Look up the residues and the named special tokens; `limits` are the other fields.
 
-        Raises
-        ------
-        KeyError
-            If a token is missing. Residues without one have the id of `unknown`.
+        Residues without a token have the id of `unknown`; a missing one is a `KeyError`.
         """
         ids = np.full(256, -1, dtype=np.int32)
         for letter in RESIDUES:
@@ -115,10 +114,7 @@ class TokenSpan:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How sequences of one kind are divided into spans.
-
-    `long` says what happens to a chain of more than `limit` residues.
-    """
+    """How sequences of one kind are divided into spans; `long` is for chains above `limit`."""
 
     kind: Kind
     vocabulary: Vocabulary
@@ -128,12 +124,11 @@ class Layout:
     def poolings(self) -> tuple[str, ...]:
         """Names of the poolings, in the order of `TokenSpan.weights`."""
         cls = ("cls",) if self.vocabulary.has_cls else ()
-        chains = ("heavy_mean", "light_mean") if self.kind == "antibody" else ()
-        return ("mean", *cls, *chains)
+        return ("mean", *cls, *(_CHAIN_MEANS if self.kind == "antibody" else ()))
 
     @property
     def limit(self) -> int | None:
-        """Most residues of a chain in one span; None for any number.
+        """Most residues of a span; None for any number.
 
         Antibody chains are divided only if the encoder cannot take them whole.
         """
@@ -145,32 +140,22 @@ class Layout:
         """Whether heavy and light chain share a span, if the encoder takes both at once."""
         return self.kind == "antibody" and self.vocabulary.separator is not None
 
-    def _joins(self, chains: Chains) -> bool:
-        return self._pairs and (self.limit is None or sum(map(len, chains)) <= self.limit)
+    @property
+    def _chain_tokens(self) -> tuple[int, int] | None:
+        return self.vocabulary.chain_tokens if self.kind == "antibody" else None
 
     def is_long(self, chains: Chains) -> bool:
         """Whether the policy for long chains changes how this sequence is encoded."""
-        if (limit := self.limit) is None:
-            return False
-        return (sum(map(len, chains)) if self._pairs else max(map(len, chains))) > limit
+        longest = (sum if self._pairs else max)(map(len, chains))
+        return self.limit is not None and longest > self.limit
 
     def span_lengths(self, chains: Chains) -> list[int]:
-        """Return the number of tokens in each span of one sequence; see `spans`.
-
-        Raises
-        ------
-        SequenceTooLong
-        """
+        """Return the number of tokens in each span of one sequence; see `spans`."""
         special = self.vocabulary.special_tokens + bool(self._chain_tokens)
-        if self._joins(chains):
-            more = self.vocabulary.between_chains + bool(self._chain_tokens)
-            between = (sum(map(bool, chains)) - 1) * more
-            return [sum(map(len, chains)) + between + special]
+        more = self.vocabulary.between_chains + bool(self._chain_tokens)
         return [
-            stop - start + special
-            for chain in chains
-            if chain
-            for start, stop in self._windows(len(chain))
+            sum(stop - start for _, start, stop in pieces) + special + (len(pieces) - 1) * more
+            for pieces in self._divide(chains)
         ]
 
     def count_tokens(self, sequences: Sequence[Chains]) -> NDArray[np.int64]:
@@ -181,28 +166,36 @@ class Layout:
         return np.array([tokens[key] for key in lengths], np.int64)
 
     def spans(self, chains: Chains, extra: ResidueWeights | None = None) -> list[TokenSpan]:
-        """Return token ids and pooling weights of one sequence.
+        """Return token ids and pooling weights of one sequence; `SequenceTooLong` if refused.
 
         Overlapping windows share a residue's weight equally: the weighted sum equals the average
         over residues of each residue's average over windows. `extra` holds the weights of the
         residues of each chain in one more pooling, the last.
-
-        Raises
-        ------
-        SequenceTooLong
-            For a long chain if the policy is ``"error"``.
         """
-        if self._joins(chains):
-            return [self._joined_span(chains, extra)]
-        present = [(i, chain) for i, chain in enumerate(chains) if chain]
-        encoded = sum(self._encoded_residues(len(chain)) for _, chain in present)
-        return [
-            span
-            for i, chain in present
-            for span in self._window_spans(
-                i, chain, encoded, len(present), None if extra is None else extra[i]
-            )
-        ]
+        divided = self._divide(chains)
+        cover = [np.zeros(len(chain), np.float32) for chain in chains]
+        for i, start, stop in (piece for pieces in divided for piece in pieces):
+            cover[i][start:stop] += 1
+        encoded = [np.count_nonzero(cover_L) for cover_L in cover]  # fewer if truncated
+        share = [1 / np.maximum(cover_L, 1) for cover_L in cover]
+        windows = Counter(pieces[0][0] for pieces in divided)  # spans that begin with each chain
+        n_poolings = len(self.poolings) + (extra is not None)
+        spans = []
+        for pieces in divided:
+            residues = {i: self.vocabulary.encode(chains[i][a:b]) for i, a, b in pieces}
+            ids_L, first = self._frame(residues)
+            weights_LP = np.zeros((len(ids_L), n_poolings), np.float32)
+            for (i, start, stop), at in zip(pieces, first, strict=True):
+                own_LP, share_L = weights_LP[at : at + stop - start], share[i][start:stop]
+                own_LP[:, 0] = share_L / sum(encoded)
+                if self.kind == "antibody":
+                    own_LP[:, self.poolings.index(_CHAIN_MEANS[i])] = share_L / encoded[i]
+                if extra is not None:
+                    own_LP[:, -1] = share_L * extra[i][start:stop]
+            if self.vocabulary.has_cls:
+                weights_LP[0, 1] = 1 / (len(windows) * windows[pieces[0][0]])
+            spans.append(TokenSpan(ids_L, weights_LP))
+        return spans
 
     def numbered_spans(
         self, sequences: Iterable[Chains], extra: Sequence[ResidueWeights] | None = None
@@ -212,9 +205,16 @@ class Layout:
             for span in self.spans(chains, None if extra is None else extra[position]):
                 yield position, span
 
-    def _encoded_residues(self, residues: int) -> int:
-        """Return how many residues of a chain are encoded: fewer if it is truncated."""
-        return self._windows(residues)[-1][1]
+    def _divide(self, chains: Chains) -> list[list[tuple[int, int, int]]]:
+        """Return the pieces of each span: a chain, its first residue, and one past its last."""
+        if self._pairs and (self.limit is None or sum(map(len, chains)) <= self.limit):
+            return [[(i, 0, len(chain)) for i, chain in enumerate(chains) if chain]]
+        return [
+            [(i, start, stop)]
+            for i, chain in enumerate(chains)
+            if chain
+            for start, stop in self._windows(len(chain))
+        ]
 
     def _windows(self, residues: int) -> list[tuple[int, int]]:
         """Return the first residue of each window of a chain, and one past its last."""
@@ -233,92 +233,36 @@ class Layout:
         last = -(-(residues - size) // stride)  # ceiling: the first start that reaches the end
         return [(k * stride, min(k * stride + size, residues)) for k in range(last + 1)]
 
-    def _window_spans(
-        self, chain_index: int, chain: str, encoded: int, chains: int,
-        extra_L: NDArray[np.float32] | None,
-    ) -> list[TokenSpan]:  # fmt: skip
-        """Return the windows of one chain; `encoded` counts the residues of all `chains`."""
-        windows = self._windows(len(chain))
-        cover_L = np.zeros(len(chain), dtype=np.float32)
-        for start, stop in windows:
-            cover_L[start:stop] += 1
-        share_L = 1 / np.maximum(cover_L, 1)
-        ids_L = self.vocabulary.encode(chain)
-        spans = []
-        for start, stop in windows:
-            span, (first,) = self._framed({chain_index: ids_L[start:stop]}, extra_L is not None)
-            residues_LP = span.weights[first : first + stop - start]
-            residues_LP[:, 0] = share_L[start:stop] / encoded
-            if self.kind == "antibody":
-                pooling = self.poolings.index(("heavy_mean", "light_mean")[chain_index])
-                own = self._encoded_residues(len(chain))
-                residues_LP[:, pooling] = share_L[start:stop] / own
-            if extra_L is not None:
-                residues_LP[:, -1] = share_L[start:stop] * extra_L[start:stop]
-            if self.vocabulary.has_cls:
-                span.weights[0, 1] = 1 / (chains * len(windows))
-            spans.append(span)
-        return spans
+    def _frame(
+        self, residues: Mapping[int, NDArray[np.int32]]
+    ) -> tuple[NDArray[np.int32], list[int]]:
+        """Put special tokens around the residue ids of chains, by their places in the sequence.
 
-    @property
-    def _chain_tokens(self) -> tuple[int, int] | None:
-        return self.vocabulary.chain_tokens if self.kind == "antibody" else None
-
-    def _framed(
-        self, ids: Mapping[int, NDArray[np.int32]], extra: bool
-    ) -> tuple[TokenSpan, list[int]]:
-        """Put special tokens around the residue ids of chains, with all weights zero.
-
-        `ids` maps 0 (heavy) and 1 (light) to residue ids. Also returns the position of the first
-        residue of each.
+        Returns all ids, and where the residues of each chain begin.
         """
-        pieces: list[Sequence[int] | NDArray[np.int32]] = []
-        first: list[int] = []
-        for piece in self._pieces(ids):
-            if isinstance(piece, np.ndarray):
-                first.append(sum(map(len, pieces)))
-            pieces.append(piece)
-        framed_L = np.concatenate(pieces).astype(np.int32)
-        weights = np.zeros((len(framed_L), len(self.poolings) + extra), dtype=np.float32)
-        return TokenSpan(framed_L, weights), first
-
-    def _pieces(
-        self, ids: Mapping[int, NDArray[np.int32]]
-    ) -> Iterator[Sequence[int] | NDArray[np.int32]]:
-        """Yield the parts of a span in order: special tokens, and an array for each chain."""
-        vocabulary = self.vocabulary
+        vocabulary, of_chain = self.vocabulary, self._chain_tokens
         start, end, separator = (
-            () if token is None else (token,)
+            [] if token is None else [token]
             for token in (vocabulary.start, vocabulary.end, vocabulary.separator)
         )
+        parts: list[list[int] | NDArray[np.int32]] = []
         if vocabulary.frames_chains:
-            pair = (ids.get(0), ids.get(1)) if self.kind == "antibody" else (*ids.values(), None)
-            for chain, before in zip(pair, ((), separator), strict=True):
-                yield before
-                if chain is not None:
-                    yield from (start, chain, end)
-            return
-        yield start
-        for place, (index, chain) in enumerate(ids.items()):
-            yield separator if place else ()
-            yield (self._chain_tokens[index],) if self._chain_tokens else ()
-            yield chain
-        yield end
-
-    def _joined_span(self, chains: Chains, extra: ResidueWeights | None) -> TokenSpan:
-        """Return heavy and light chain as one span: the paired input of IgT5 and IgBert."""
-        present = {i: self.vocabulary.encode(chain) for i, chain in enumerate(chains) if chain}
-        span, first = self._framed(present, extra is not None)
-        for (i, ids_L), start in zip(present.items(), first, strict=True):
-            own = slice(start, start + len(ids_L))
-            span.weights[own, 0] = 1 / sum(map(len, chains))
-            pooling = self.poolings.index(("heavy_mean", "light_mean")[i])
-            span.weights[own, pooling] = 1 / len(ids_L)
-            if extra is not None:
-                span.weights[own, -1] = extra[i]
-        if self.vocabulary.has_cls:
-            span.weights[0, 1] = 1
-        return span
+            pair = [residues.get(0), residues.get(1)]
+            pair = pair if self.kind == "antibody" else [*residues.values(), None]
+            for ids_L, before in zip(pair, ([], separator), strict=True):
+                parts += [before] if ids_L is None else [before, start, ids_L, end]
+        else:
+            parts.append(start)
+            for place, (i, ids_L) in enumerate(residues.items()):
+                parts += [separator * bool(place), [of_chain[i]] if of_chain else [], ids_L]
+            parts.append(end)
+        ends = np.cumsum([len(part) for part in parts])
+        first = [
+            int(stop) - len(part)
+            for part, stop in zip(parts, ends, strict=True)
+            if isinstance(part, np.ndarray)
+        ]
+        return np.concatenate(parts).astype(np.int32), first
 
 
 # --- batches --------------------------------------------------------------------------------------
@@ -353,13 +297,7 @@ class PackedBatch:
 def fill_batches(
     spans: Iterable[tuple[int, TokenSpan]], budget_tokens: int
 ) -> Iterator[PackedBatch]:
-    """Fill batches of at most `budget_tokens` with spans; those of a sequence are consecutive.
-
-    Raises
-    ------
-    BatchTooLarge
-        If one span alone exceeds the budget.
-    """
+    """Fill batches of at most `budget_tokens` with spans; those of a sequence are consecutive."""
     held: list[tuple[int, TokenSpan]] = []
     tokens = 0
     for sequence, span in spans:
@@ -398,14 +336,7 @@ def pack_spans(spans: Sequence[tuple[int, TokenSpan]], *, continues: bool = Fals
 def pad_batch(
     batch: PackedBatch, pad_id: int, device: torch.device
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Copy a batch into one padded row per span, L tokens wide.
-
-    Returns
-    -------
-    ids_NL : Tensor, shape=(N, L), dtype=int64
-    is_token_NL : Tensor, shape=(N, L), dtype=bool
-        False is padding.
-    """
+    """Copy a batch into one padded row per span: ids and whether they are tokens, both (N, L)."""
     import torch
 
     lengths_N = torch.from_numpy(batch.offsets).diff()
@@ -416,19 +347,9 @@ def pad_batch(
 
 
 def pool_tokens(hidden_TD: Tensor, weights_TP: Tensor, bounds: Tensor) -> Tensor:
-    """Sum each sequence's token vectors with the weights of each pooling.
+    """Sum each sequence's token vectors with the weights of each pooling: (S, P, D) in fp32.
 
-    Parameters
-    ----------
-    hidden_TD : Tensor, shape=(T, D), dtype=float32, bfloat16 or float16
-    weights_TP : Tensor, shape=(T, P), dtype=float32
-    bounds : Tensor, shape=(S + 1,), dtype=int64
-        Sequence ``s`` owns tokens ``bounds[s]:bounds[s + 1]``; none is empty.
-
-    Returns
-    -------
-    Tensor, shape=(S, P, D), dtype=float32
-        Summed in fp32 whatever the input type.
+    Sequence ``s`` owns tokens ``bounds[s]:bounds[s + 1]``; none is empty.
     """
     import torch
 
@@ -441,8 +362,7 @@ class LayerPooling:
     """Pools the token vectors of selected layers while an encoder runs.
 
     Layers are numbered as in transformers' ``hidden_states``: 1 is the output of the first layer.
-    Only the output of the last layer is normalised. `weights_TP` and `bounds` are those of
-    `pool_tokens`.
+    Only the output of the last layer is normalised.
     """
 
     def __init__(self, layers: Sequence[int], weights_TP: Tensor, bounds: Tensor) -> None:

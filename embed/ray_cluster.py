@@ -14,7 +14,6 @@ import socket
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +21,7 @@ import numpy as np
 
 from abag import AbagError
 from abag.core.messages import bar, note
-from abag.embed.encode import EncodeProgress, encode_parts
+from abag.embed.encode import encode_parts
 from abag.embed.encoders.loading import load_encoder
 from abag.embed.job import KindJob, identify_for
 from abag.embed.options import EmbedOptions
@@ -35,16 +34,11 @@ if TYPE_CHECKING:
     from abag.embed.families.family import Encoder
     from abag.embed.packing import Layout
 
-UNIT_TOKENS = {"GPU": 1 << 22, "CPU": 1 << 16}
-"""Most tokens in a unit: about 15 s on an H200, 10 s on one core."""
-UNITS_PER_SLOT = 4
-"""Fewest units per device, so that all devices finish at about the same time."""
-CONNECT_SECONDS = 5.0
-"""Time in which the head node of a given cluster must answer."""
-LOOK_SECONDS = 5.0
-"""Most time between two looks at the size of the cluster."""
-TRIES = 10
-"""Retries of one unit before the unit, rather than the cluster, is taken to be at fault."""
+UNIT_TOKENS = {"GPU": 1 << 22, "CPU": 1 << 16}  # most in a unit: 15 s on an H200, 10 s on a core
+UNITS_PER_SLOT = 4  # at least, so that all devices finish at about the same time
+CONNECT_SECONDS = 5.0  # in which the head node of a given cluster must answer
+LOOK_SECONDS = 5.0  # at most between two looks at the size of the cluster
+TRIES = 10  # of one unit before the unit, rather than the cluster, is taken to be at fault
 
 
 class RayUnavailable(AbagError):
@@ -55,38 +49,11 @@ class UnitFailed(AbagError):
     """The actors of one unit of work died again and again."""
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerTask:
-    """What a worker on another machine needs: names, and a store that it can reach too."""
-
-    name: str
-    kind: Kind
-    fingerprint: str
-    store: Path
-    options: EmbedOptions
-
-    def on_this_machine(self, device: str) -> KindJob:
-        """Find the encoder and the store here; other weights raise `StoreMismatch`."""
-        identity = identify_for(self.name, self.kind, self.options)
-        if identity.fingerprint != self.fingerprint:
-            found = f"its fingerprint is {identity.fingerprint}; expected {self.fingerprint}"
-            msg = f"encoder {self.name} on {platform.node()}: {found}. Put the same checkpoint on "
-            msg += "every machine."
-            raise StoreMismatch(msg)
-        job = KindJob(identity, device, self.options)
-        job.create_folder(open_store(self.store))
-        return job
-
-
 @contextmanager
 def cluster(address: str) -> Iterator[str]:
     """Join a Ray cluster or start one here; yield the resource it computes on: GPU or CPU.
 
     `address` is that of `ray.init`; empty: the running cluster, or a new one on this machine.
-
-    Raises
-    ------
-    RayUnavailable
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # a cluster started here reports nothing
     # leaves CUDA_VISIBLE_DEVICES alone for actors that ask for no GPU, as Ray announces it will
@@ -118,13 +85,6 @@ def encode_on(resource: str, job: KindJob, name: str, store: Path) -> None:
     """Encode and commit a job's sequences on the cluster, with one `resource` per actor.
 
     `name` is the encoder's, as the user gave it.
-
-    Raises
-    ------
-    AbagError
-        The error that a worker raised.
-    UnitFailed
-        If a unit's actors died more than `TRIES` times.
     """
     import ray
     from ray.exceptions import RayActorError, RayTaskError
@@ -133,13 +93,13 @@ def encode_on(resource: str, job: KindJob, name: str, store: Path) -> None:
     remote: Any = ray.remote(max_restarts=-1, max_task_retries=TRIES, num_gpus=gpus, num_cpus=cpus)
     worker = remote(_Worker)
     given = str(Path(name).resolve()) if Path(name).is_dir() else name
-    task = WorkerTask(given, job.kind, job.identity.fingerprint, store, job.options)
+    task = (given, job.kind, job.identity.fingerprint, store, job.options)
+    before = job.precisions()
     slots = _slots(resource)
     most = min(max(1, job.tokens // max(1, UNITS_PER_SLOT * slots)), UNIT_TOKENS[resource])
     units = _units(job.own_parts(), job.identity.layout, most)
     busy: dict[Any, Any] = {}  # one unit per actor: the next is cut when one is committed
     idle: list[Any] = []
-    notes: set[str] = set()
     drawn = bar(total=job.missing, unit="seq", desc=job.kind)
     try:
         while True:
@@ -148,19 +108,17 @@ def encode_on(resource: str, job: KindJob, name: str, store: Path) -> None:
                 unit = next(units, None)
                 if unit is None:
                     break
-                actor = idle.pop() if idle else worker.remote(task, resource)
+                actor = idle.pop() if idle else worker.remote(resource, *task)
                 busy[actor.encode.remote(unit)] = actor
             while idle:  # no unit is left for it, and a lost actor can restart in its place
                 ray.kill(idle.pop())
             if not busy:
-                return
+                break
             done, _ = ray.wait(list(busy), timeout=LOOK_SECONDS)
             drawn.set_postfix_str(f"{len(busy)} of {slots} {resource}s at work")
             for committed in done:
                 idle.append(busy.pop(committed))
-                encoded, of_precision = ray.get(committed)
-                drawn.update(encoded)
-                notes.add(of_precision)
+                drawn.update(ray.get(committed))
     except RayTaskError as error:
         if isinstance(error.cause, AbagError):
             raise error.cause from None
@@ -174,10 +132,11 @@ def encode_on(resource: str, job: KindJob, name: str, store: Path) -> None:
         raise UnitFailed(msg) from error
     finally:
         drawn.close()
-        for text in sorted(notes - {""}):
-            note(text)
         for actor in (*idle, *busy.values()):
             ray.kill(actor)
+    if before and (new := job.precisions() - before):
+        begun = ", ".join(sorted(before))
+        note(f"{job.folder.path.name}: begun in {begun}, continued in {', '.join(sorted(new))}")
 
 
 def _reach(address: str) -> None:
@@ -207,27 +166,39 @@ def _units(parts: Iterator[SequencePart], layout: Layout, most: int) -> Iterator
 class _Worker:
     """An actor with one device and one encoder, which is loaded for the first unit and kept."""
 
-    def __init__(self, task: WorkerTask, resource: str) -> None:
-        self._task, self._device = task, "cuda" if resource == "GPU" else "cpu"
-        self._loaded: tuple[KindJob, Encoder, str] | None = None
+    def __init__(
+        self, resource: str, name: str, kind: Kind, fingerprint: str, store: Path,
+        options: EmbedOptions,
+    ) -> None:  # fmt: skip
+        self._device = "cuda" if resource == "GPU" else "cpu"
+        self._task = name, kind, fingerprint, store, options
+        self._loaded: tuple[KindJob, Encoder] | None = None
 
-    def encode(self, unit: SequencePart) -> tuple[int, str]:
-        """Encode and commit a unit; return its number of sequences, and a note for the user."""
+    def encode(self, unit: SequencePart) -> int:
+        """Encode and commit a unit; return its number of sequences."""
         import ray
 
-        self._loaded = self._loaded or self._load()
-        job, encoder, note_of_precision = self._loaded
+        self._loaded = self._loaded or self.load()
+        job, encoder = self._loaded
         left = unit
         if ray.get_runtime_context().was_current_actor_reconstructed:
             # the lost actor may have committed a part of this unit
             left = unit.take(np.flatnonzero(job.folder.missing(unit.keys)))
-        progress = EncodeProgress(job, len(left.chains), shown=False)
-        encode_parts(job, encoder, [left], progress)
-        return len(unit.chains), note_of_precision
+        encode_parts(job, encoder, [left], len(left.chains), shown=False)
+        return len(unit.chains)
 
-    def _load(self) -> tuple[KindJob, Encoder, str]:
-        job = self._task.on_this_machine(self._device)
-        changed, backend = job.change_of_precision(), job.options.backend(job.kind)
-        attention = job.options.attention
-        encoder = load_encoder(job.identity, job.plan, backend=backend, attention=attention)
-        return job, encoder, changed
+    def load(self) -> tuple[KindJob, Encoder]:
+        """Find the encoder and the store here; other weights raise `StoreMismatch`."""
+        name, kind, fingerprint, store, options = self._task
+        identity = identify_for(name, kind, options)
+        if identity.fingerprint != fingerprint:
+            msg = (
+                f"encoder {name} on {platform.node()}: its fingerprint is {identity.fingerprint}; "
+                f"expected {fingerprint}. Put the same checkpoint on every machine."
+            )
+            raise StoreMismatch(msg)
+        job = KindJob(identity, self._device, options)
+        job.create_folder(open_store(store))
+        job.change_of_precision()  # may refuse
+        backend, attention = options.backend(kind), options.attention
+        return job, load_encoder(identity, job.plan, backend=backend, attention=attention)

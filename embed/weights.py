@@ -25,8 +25,8 @@ from safetensors import SafetensorError, safe_open
 
 from abag import AbagError
 from abag.core.cache import cache_dir, load_cached, store_cached
+from abag.core.files import check_names
 from abag.core.messages import first_line
-from abag.core.names import check_names
 
 if TYPE_CHECKING:
     import torch
@@ -39,7 +39,6 @@ _SHARD = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*\.(safetensors|bin)")
 """Name of a file in an index of shards."""
 _NOT_LEARNED = ("inv_freq", "rotary_emb.freqs", "position_ids", "_extra_state")
 """Ends of names of tensors that are computed from config.json, or are the state of a library."""
-_SAMPLES, _SAMPLE_BYTES = 64, 4096
 _TENSORFLOW_NAMES = {
     # transformers reads, and some of its versions write, TensorFlow's names of the norms
     "LayerNorm.gamma": ("LayerNorm.weight",),
@@ -71,18 +70,7 @@ class Adapter:
     factors: Mapping[str, tuple[NDArray[np.float32], NDArray[np.float32]]]
 
     def merge(self, name: str, weight: torch.Tensor) -> torch.Tensor:
-        """Add the change of a weight, named as in the transformers module.
-
-        Returns
-        -------
-        Tensor, shape=(out, in)
-            float32 if changed, else `weight` itself.
-
-        Raises
-        ------
-        AdapterMismatch
-            If the change has another shape.
-        """
+        """Add the change of a weight, named as in the transformers module."""
         import torch
 
         module = name.removesuffix(".weight")
@@ -100,12 +88,7 @@ class Adapter:
         return weight.float() + torch.from_numpy(np.float32(self.scale) * (b_OR @ a_RI))
 
     def check_all_merged(self, merged: Iterable[str]) -> None:
-        """Check that every change was merged into one of these weights.
-
-        Raises
-        ------
-        AdapterMismatch
-        """
+        """Check that every change was merged into one of these weights."""
         unmerged = sorted(self.factors.keys() - {name.removesuffix(".weight") for name in merged})
         if unmerged:
             msg = (
@@ -138,13 +121,7 @@ class WeightNames:
     other_layout: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def of_encoder(self, names: Collection[str]) -> dict[str, Stored]:
-        """Map names in the encoder's module, as transformers defines it, to places in the files.
-
-        Raises
-        ------
-        BadCheckpoint
-            If two tensors have the same name in the module.
-        """
+        """Map names in the encoder's module, as transformers defines it, to places in the files."""
         inside = [name for name in names if name.startswith(self.prefix)] or names
         found: dict[str, Stored] = {}
         for name in sorted(inside):
@@ -190,11 +167,6 @@ def weight_files(folder: Path, names: WeightNames) -> tuple[Path, ...]:
 
     Of a sharded checkpoint, these are the shards that its index names for the encoder. Without
     any weights the result is empty.
-
-    Raises
-    ------
-    BadCheckpoint, UnsafeFile
-        An index that cannot be read, or names a shard that is missing or not in the folder.
     """
     for whole in WHOLE_FILES:
         if (folder / whole).is_file():
@@ -212,15 +184,7 @@ def weight_files(folder: Path, names: WeightNames) -> tuple[Path, ...]:
 
 
 def shard_names(index: Path, names: WeightNames) -> list[str]:
-    """Return the names of the shards that hold encoder weights, from a checkpoint's index.
-
-    Raises
-    ------
-    BadCheckpoint
-        If the file is not an index.
-    UnsafeFile
-        If it contains a name that is not that of a weight file.
-    """
+    """Return the names of the shards that hold encoder weights, from a checkpoint's index."""
     try:
         shards: Mapping[str, str] = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
         found = sorted({str(shards[stored.name]) for stored in names.of_encoder(shards).values()})
@@ -236,11 +200,6 @@ class EncoderTensors:
 
     A context manager. `read` maps each name to a function that returns the tensor on the CPU, as
     it is stored; safetensors are mapped into memory rather than read.
-
-    Raises
-    ------
-    BadCheckpoint
-        A file that cannot be read, on entry.
     """
 
     def __init__(self, checkpoint: EncoderCheckpoint) -> None:
@@ -289,11 +248,11 @@ def _read(whole: Callable[[], torch.Tensor], stored: Stored) -> torch.Tensor:
 
 
 def _other_than_tensors(path: Path) -> BadCheckpoint:
-    """Return the error of a pickled file; torch's own text says how to run code from it."""
+    # torch's own text says how to run the code
     return BadCheckpoint(
         f"{path}: holds something other than named tensors, which could run code when it is read; "
-        "expected the weights of a model. Download the file again, or have its owner save the "
-        "model with save_pretrained, which writes model.safetensors."
+        "expected the weights of a model. Have its owner save it with save_pretrained, which "
+        "writes model.safetensors."
     )
 
 
@@ -302,13 +261,6 @@ class EncoderWeights(EncoderTensors):
 
     A context manager that accounts for every tensor: one that was not read is an error at exit,
     because a checkpoint that is only partly understood gives wrong vectors.
-
-    Raises
-    ------
-    BadCheckpoint
-        A file that cannot be read, on entry; unknown tensors, at exit.
-    AdapterMismatch
-        At exit, an adapter with changes that match no tensor.
     """
 
     def __init__(self, checkpoint: EncoderCheckpoint, plan: DevicePlan) -> None:
@@ -332,13 +284,7 @@ class EncoderWeights(EncoderTensors):
             raise BadCheckpoint(msg)
 
     def __call__(self, name: str, *shape: int, dtype: torch.dtype | None = None) -> torch.Tensor:
-        """Read one tensor of the given shape, in `dtype` or else in the plan's type.
-
-        Raises
-        ------
-        BadCheckpoint
-            A tensor that is missing or has another shape.
-        """
+        """Read one tensor of the given shape, in `dtype` or else in the plan's type."""
         if name not in self.read:
             folder = self._checkpoint.folder
             msg = f"{folder}: weight {name} is missing; the download may be incomplete"
@@ -374,11 +320,6 @@ def weights_digest(checkpoint: EncoderCheckpoint) -> str:
     docs/store-format.md specifies the digest, which the cache keeps. It does not depend on file
     format, shards, order, task heads, or on whether values are stored in a half-precision type or
     in float32.
-
-    Raises
-    ------
-    BadCheckpoint
-        Weights that cannot be read.
     """
     if not checkpoint.weights:
         return ""
@@ -412,21 +353,7 @@ def _hash_tensor(name: str, tensor: torch.Tensor) -> bytes:
 
 
 def _file_identity(path: Path) -> bytes:
-    """Describe a file by its place, its size, its times, and a sample of its bytes.
-
-    Images that are built to be reproducible give all files the same time, so path, size and time
-    alone could be those of other weights.
-    """
     stat = path.stat()
+    # inode and change time, too: images built to be reproducible give all files the same time
     numbers = (stat.st_size, stat.st_ino, stat.st_mtime_ns, stat.st_ctime_ns)
-    return f"\0{path.resolve()}\0{numbers}\0".encode() + _sample(path, stat.st_size)
-
-
-def _sample(path: Path, size: int) -> bytes:
-    """Read a few bytes from all over a file."""
-    with path.open("rb") as file:
-        found = b""
-        for i in range(_SAMPLES):
-            file.seek(max(size - _SAMPLE_BYTES, 0) * i // (_SAMPLES - 1))
-            found += file.read(_SAMPLE_BYTES)
-    return found
+    return f"\0{path.resolve()}\0{numbers}\0".encode()

@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from subprocess import DEVNULL, PIPE, Popen
@@ -34,13 +34,7 @@ MOST_ROWS = 1_000_000
 
 
 def prepare_fit(table: Path | str, config: FitConfig) -> None:
-    """Compute what a fit with these options computes from a table alone, and cache it.
-
-    Raises
-    ------
-    AbagError
-        If the table cannot be fitted, for instance because it has no label.
-    """
+    """Compute what a fit with these options computes from a table alone, and cache it."""
     from abag.embed.sequences.numbering import number_antibodies
     from abag.head.data.labels import read_labelled_pairs
     from abag.head.regimes.clusters import PairGroups
@@ -51,18 +45,11 @@ def prepare_fit(table: Path | str, config: FitConfig) -> None:
     number_antibodies(pairs.table.antibodies.chains, cache_dir() / "numbering")
 
 
-def preparing(
-    table: Path, options: Mapping[str, Any]
-) -> Callable[[str, int], AbstractContextManager[None]]:
-    """Return what `abag embed` shall do while it encodes a table, read with these options."""
-    chosen, _ = TableOptions.take(options)
-
-    def meanwhile(device: str, rows: int) -> AbstractContextManager[None]:
-        if device != "cuda" or count_cores() < FEWEST_CORES or rows > MOST_ROWS:
-            return nullcontext()
-        return _in_a_process(table, chosen)
-
-    return meanwhile
+def preparing(table: Path, options: Mapping[str, Any], rows: int) -> AbstractContextManager[None]:
+    """Prepare a fit of a table, read with these options of `abag embed`, until the block ends."""
+    if count_cores() < FEWEST_CORES or rows > MOST_ROWS:
+        return nullcontext()
+    return _in_a_process(table, TableOptions.take(options)[0])
 
 
 @contextmanager

@@ -20,9 +20,11 @@ from urllib.parse import quote
 from abag import AbagError
 from abag.core.cache import cache_dir
 from abag.core.files import (
+    check_names,
     is_partial,
     json_bytes,
     make_folder,
+    read_inside,
     sweep_partials_of,
     write_bytes,
     write_text,
@@ -37,7 +39,6 @@ from abag.core.hub import (
     parse_address,
 )
 from abag.core.messages import say
-from abag.core.names import check_names, read_inside
 from abag.core.options import BadOption, Options, option, user_path
 from abag.embed.families.registry import hub_source, known_alias
 from abag.embed.sequences.chains import KINDS

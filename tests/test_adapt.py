@@ -286,20 +286,6 @@ def test_a_split_without_a_part_that_training_needs_is_refused(given_split, tmp_
     assert not (tmp_path / "a").exists()
 
 
-@pytest.mark.parametrize("name", ["adapter.json", "config.json"])
-def test_a_damaged_record_of_a_finished_adapter_is_one_line(given_split, tmp_path, name):
-    table, _, split = given_split
-    options = SMALL | {"epochs": 1, "split_from": split}
-    adapt_encoders(table, tmp_path / "a", **options)
-    path = tmp_path / "a" / name
-    record = json.loads(path.read_text())
-    record |= {"summary": 5, "antibody_fingerprint": 5}
-    path.write_text(json.dumps(record))
-    with pytest.raises(abag.AbagError) as caught:
-        adapt_encoders(table, tmp_path / "a", **options)
-    assert str(tmp_path / "a") in str(caught.value)
-
-
 def test_a_missing_peft_error_names_the_extra(given_split, tmp_path, monkeypatch):
     table, _, split = given_split
     monkeypatch.setitem(sys.modules, "peft", None)

@@ -199,24 +199,20 @@ def test_a_full_disk_is_called_that(monkeypatch, tmp_path):
     assert line.endswith("weights: the disk is full. Free space, and run the command again.")
 
 
-def test_a_thread_that_cannot_be_started_is_one_line(monkeypatch, pairs, tmp_path):
-    def refuse(_thread):
-        msg = "can't start new thread"
-        raise RuntimeError(msg)
-
-    monkeypatch.setattr("threading.Thread.start", refuse)
-    line = one_line(run("embed", pairs, "--store", tmp_path / "store", *COMPOSITION, code=1))
-    assert line.startswith("Error: no thread can be started: ")
-
-
-def test_a_library_that_does_not_fit_into_memory_is_called_that(monkeypatch, tmp_path):
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError("can't start new thread"),
+        ImportError("x.so: failed to map segment from shared object", name="scipy.x"),
+    ],
+)
+def test_what_does_not_fit_into_memory_is_called_that(monkeypatch, tmp_path, error):
     def refuse(*_arguments, **_options):
-        msg = "x.so: failed to map segment from shared object"
-        raise ImportError(msg, name="scipy.x")
+        raise error
 
     monkeypatch.setattr("abag.head.share.share", refuse)
     line = one_line(run("share", tmp_path, "--to", tmp_path / "to", code=1))
-    assert line.startswith("Error: not enough memory (x.so: failed to map segment")
+    assert line.startswith(f"Error: not enough memory ({error}")
 
 
 BROKEN_TORCH = """\

@@ -42,20 +42,6 @@ def test_any_changed_byte_or_length_is_noticed(entry):
     assert load_cached(entry.parent, b"what") == CONTENT
 
 
-def test_the_entry_of_other_inputs_under_this_name_is_not_used(entry):
-    store_cached(entry.parent, b"who", b"something else")
-    (other,) = set(entry.parent.iterdir()) - {entry}
-    other.replace(entry)
-    assert load_cached(entry.parent, b"what") is None
-
-
-def test_a_folder_in_place_of_an_entry_does_no_harm(entry):
-    entry.unlink()
-    entry.mkdir()
-    store_cached(entry.parent, b"what", CONTENT)
-    assert load_cached(entry.parent, b"what") is None
-
-
 @pytest.fixture
 def home(tmp_path, monkeypatch):
     """The user's cache folder, which does not exist yet, and the temporary folder."""

@@ -96,12 +96,6 @@ def test_bars_of_known_and_unknown_length_are_lines_without_a_terminal(capsys, m
     assert any(line.startswith("scoring 100%") and line.endswith(", fast") for line in lines)
 
 
-def test_bars_are_drawn_only_where_they_are_wanted(capsys):
-    with bar(total=1) as drawn:
-        drawn.update()
-    assert capsys.readouterr().err == ""
-
-
 @pytest.mark.parametrize("details", [True, False])
 def test_details_are_left_out_on_request_but_neither_messages_nor_notes(details):
     said = []

@@ -21,7 +21,7 @@ from click.testing import CliRunner
 from abag.adapt.config import AdaptConfig
 from abag.cli import main
 from abag.core.options import schema
-from abag.embed.encoders import identity
+from abag.embed.encoders import checkpoints
 from abag.embed.families.registry import ALIASES, FAMILIES
 from abag.embed.options import EmbedOptions
 from abag.head.data.demo import demo_table
@@ -149,12 +149,12 @@ def workplace(tmp_path, monkeypatch):
 
     asked = []
 
-    def from_hub(name, source, **_):
-        asked.append(name)
+    def from_hub(source, **_):
+        asked.append(source.name)
         kind = "tiny-esm2" if "esm" in source.name.lower() else "tiny-igt5"
-        return identity.find_checkpoint(kind).folder
+        return checkpoints.find_checkpoint(kind).folder
 
-    monkeypatch.setattr(identity, "_hub_folder", from_hub)
+    monkeypatch.setattr(checkpoints, "_fetch", from_hub)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / ".cache"))
     # what takes longest, and has its own tests

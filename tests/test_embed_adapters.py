@@ -18,10 +18,10 @@ from abag.embed.encoders.adapters import (
     adapter_digest,
     read_adapter_files,
 )
+from abag.embed.encoders.checkpoints import TINY_CONFIG, save_random_checkpoint
 from abag.embed.encoders.identity import identify
 from abag.embed.encoders.loading import load_encoder, load_transformers_model, run_padded
 from abag.embed.encoders.lora import BadLora, Lora, LoraEncoder, fit_lora
-from abag.embed.encoders.random_checkpoints import TINY_CONFIG, save_random_checkpoint
 from abag.embed.families.registry import FAMILIES
 from abag.embed.packing import pack_spans, pool_tokens
 from abag.embed.store.maintenance import merge

@@ -10,7 +10,7 @@ import abag
 from abag.core.device import plan_device
 from abag.core.messages import reporting
 from abag.core.options import BadOption
-from abag.embed.cdr import weigh_cdrs
+from abag.embed.encode import weigh_cdrs
 from abag.embed.encoders.identity import identify
 from abag.embed.encoders.loading import load_encoder
 from abag.embed.families.registry import FAMILIES

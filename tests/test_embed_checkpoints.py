@@ -14,14 +14,14 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 from abag.core.device import plan_device
-from abag.core.names import UnsafeFile
+from abag.core.files import UnsafeFile
 from abag.embed import weights as digest
+from abag.embed.encoders.checkpoints import TINY_CONFIG, save_random_checkpoint
 from abag.embed.encoders.identity import find_checkpoint, identify
 from abag.embed.encoders.loading import load_encoder
-from abag.embed.encoders.random_checkpoints import TINY_CONFIG, save_random_checkpoint
 from abag.embed.families.registry import FAMILIES, family_of
 from abag.embed.packing import pack_spans
-from abag.embed.weights import BadCheckpoint, EncoderNotFound, WeightNames, weights_digest
+from abag.embed.weights import BadCheckpoint, WeightNames, weights_digest
 
 CPU = plan_device("cpu")
 CHAIN = "ACDEFGHIKLMNPQRSTVWYXEVQLVESGG"
@@ -94,13 +94,18 @@ def theirs(family, folder, ids):
     return model(input_ids=torch.from_numpy(ids)[None].long()).last_hidden_state[0].numpy()
 
 
-def assert_equals_transformers(family, folder):
+def assert_vectors(folder, expected_of_ids):
+    """Compare every token's vector, by both backends, with what is expected for its ids."""
     identity = identify(str(folder), "antigen")
     batch = pack_spans([(0, span) for span in identity.layout.spans((CHAIN,))])
-    expected = theirs(family, folder, batch.ids)
+    expected = expected_of_ids(batch.ids)
     for backend in ("packed", "reference"):
         ours = load_encoder(identity, CPU, backend=backend)(batch).numpy()
         assert np.linalg.norm(ours - expected) <= 1e-5 * np.linalg.norm(expected), backend
+
+
+def assert_equals_transformers(family, folder):
+    assert_vectors(folder, lambda ids: theirs(family, folder, ids))
 
 
 @pytest.mark.parametrize(
@@ -181,16 +186,11 @@ def test_esmc_of_its_own_package_has_the_vectors_and_the_fingerprint_of_transfor
 ):
     source = save(make_model("esmc", "EsmcForMaskedLM"), "esmc", tmp_path / "transformers")
     folder = esmc_of_its_package(tmp_path / "package", source, prefix)
-    identity = identify(str(folder), "antigen")
-    batch = pack_spans([(0, span) for span in identity.layout.spans((CHAIN,))])
-    expected = theirs("esmc", source, batch.ids)
-    for backend in ("packed", "reference"):
-        ours = load_encoder(identity, CPU, backend=backend)(batch).numpy()
-        assert np.linalg.norm(ours - expected) <= 1e-5 * np.linalg.norm(expected), backend
-    assert identity.fingerprint == fingerprint(source)
+    assert_vectors(folder, lambda ids: theirs("esmc", source, ids))
+    assert fingerprint(folder) == fingerprint(source)
 
 
-@pytest.mark.parametrize("shape", [(190, 64), (2, 64), (192, 63), ()])
+@pytest.mark.parametrize("shape", [(190, 64), (192, 63), ()])
 def test_a_fused_tensor_of_another_shape_is_refused(tmp_path, shape):
     source = save(make_model("esmc", "EsmcForMaskedLM"), "esmc", tmp_path / "transformers")
     path = esmc_of_its_package(tmp_path / "package", source) / "model.safetensors"
@@ -330,17 +330,6 @@ def test_other_weights_of_the_same_path_size_and_time_have_another_digest(tmp_pa
     assert not hashed
 
 
-@pytest.mark.parametrize("part", range(8))
-def test_a_sample_of_a_file_sees_a_change_of_any_eighth(tmp_path, part):
-    size = 8_000_000
-    plain, changed = tmp_path / "plain", tmp_path / "changed"
-    plain.write_bytes(bytes(size))
-    content = bytearray(size)
-    content[size // 8 * part : size // 8 * (part + 1)] = b"1" * (size // 8)
-    changed.write_bytes(content)
-    assert digest._sample(plain, size) != digest._sample(changed, size)
-
-
 # ---- what config.json says -----------------------------------------------------------------------
 
 
@@ -403,6 +392,8 @@ def test_a_value_in_config_json_that_changes_vectors_changes_the_fingerprint(tmp
         ("tiny-esm2", {"position_embedding_type": None}, "'absolute'; only 'rotary' is supported"),
         ("tiny-igt5", {"dense_act_fn": "gelu"}, "dense_act_fn 'gelu'; only 'relu' is supported"),
         ("esmc", {"rope_theta": 5000.0}, "rope_theta 5000.0; only 10000.0 is supported"),
+        ("tiny-igt5", {"feed_forward_proj": "gated-relu"}, "feed_forward_proj 'gated-relu'; only"),
+        ("amplify", {"rms_norm": False}, "rms_norm False; only True is supported"),
         ("esmc", {"rope_scaling": {"type": "linear"}}, "rope_scaling .* only None is supported"),
         ("tiny-esm2", {"hidden_size": "64"}, "hidden_size '64'; expected a whole number"),
         ("protbert", {"hidden_size": 64.5}, "hidden_size 64.5; expected a whole number"),
@@ -507,20 +498,14 @@ def test_of_a_sharded_model_with_a_decoder_only_the_shards_of_the_encoder_are_fe
     of_encoder = {s for n, s in index["weight_map"].items() if n.startswith(("shared", "encoder"))}
     assert {n for n in fetched if n.startswith("model-")} == of_encoder
     assert of_encoder < set(index["weight_map"].values())
-    assert_equals_transformers_of(model, checkpoint)
+    with torch.no_grad():
+        assert_vectors(
+            checkpoint.folder,
+            lambda ids: model.encoder(input_ids=torch.from_numpy(ids)[None].long())[0][0].numpy(),
+        )
     fetched.clear()
     assert find_checkpoint("owner/sharded") == checkpoint
     assert not fetched
-
-
-def assert_equals_transformers_of(model, checkpoint):
-    identity = identify(str(checkpoint.folder), "antigen")
-    batch = pack_spans([(0, span) for span in identity.layout.spans((CHAIN,))])
-    with torch.no_grad():
-        expected = model.encoder(input_ids=torch.from_numpy(batch.ids)[None].long())[0][0].numpy()
-    for backend in ("packed", "reference"):
-        ours = load_encoder(identity, CPU, backend=backend)(batch).numpy()
-        assert np.linalg.norm(ours - expected) <= 1e-5 * np.linalg.norm(expected), backend
 
 
 def test_a_whole_file_beside_shards_is_preferred_and_the_shards_are_not_fetched(hub):
@@ -529,16 +514,6 @@ def test_a_whole_file_beside_shards_is_preferred_and_the_shards_are_not_fetched(
     save(make_model("t5", "T5EncoderModel"), "t5", remote / "main")
     find_checkpoint("owner/both")
     assert [n for n in fetched if n.endswith(".safetensors")] == ["model.safetensors"]
-
-
-def test_a_download_that_stopped_is_continued(hub, tmp_path):
-    remote, fetched = hub
-    save(make_model("esm", "EsmModel"), "esm", remote / "main", "sharded")
-    weights = find_checkpoint("owner/stopped").weights
-    weights[1].unlink()
-    fetched.clear()
-    assert find_checkpoint("owner/stopped").weights == weights
-    assert weights[1].name in fetched
 
 
 def test_a_revision_is_part_of_the_encoders_name(hub):
@@ -559,14 +534,6 @@ def test_an_alias_has_a_fixed_revision_that_can_be_overridden(hub):
     assert find_checkpoint("esm2-8m").origin == f"facebook/esm2_t6_8M_UR50D@{commit}"
     assert find_checkpoint("esm2-8m@main").origin == "facebook/esm2_t6_8M_UR50D@main"
     assert find_checkpoint("esm2-8m@main").name == "esm2-8m"
-
-
-def test_a_revision_that_does_not_exist_is_an_error_with_the_command_that_downloads_it(hub):
-    remote, _ = hub
-    tiny(remote / "main")
-    expected = r"of owner/model@v9 are not on disk .*404.*hf download owner/model --revision v9"
-    with pytest.raises(EncoderNotFound, match=expected):
-        find_checkpoint("owner/model@v9")
 
 
 @pytest.mark.parametrize(

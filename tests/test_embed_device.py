@@ -3,14 +3,11 @@
 import pytest
 import torch
 
-from abag.core.device import DevicePlan, DeviceUnavailable, default_batch_tokens, plan_device
+from abag.core.device import DeviceUnavailable, default_batch_tokens, plan_device
 from abag.core.messages import reporting
-from abag.embed.encoders.identity import identify
-from abag.embed.encoders.loading import load_encoder
 from abag.embed.kernels import attention, triton_kernels
 from abag.embed.kernels.attention import AttentionUnavailable, choose_attention, load_kernels
 from abag.embed.kernels.ops import HalfOps, PlainOps
-from abag.embed.packing import pack_spans
 
 
 @pytest.fixture
@@ -138,13 +135,3 @@ def test_batches_grow_with_free_memory(gpu):
         gpu("some GPU", (8, 0), free_gib)
         budgets.append(default_batch_tokens(plan_device()))
     assert budgets == sorted(set(budgets))
-
-
-@pytest.mark.parametrize("precision", ["fp16", "bf16"])
-@pytest.mark.parametrize("name", ["tiny-igt5", "tiny-esm2"])
-def test_half_precision_is_close_to_fp32(name, precision):
-    identity = identify(name, "antigen")
-    batch = pack_spans([(0, p) for p in identity.layout.spans(("ACDEFGHIKLMNPQRSTVWY" * 6,))])
-    half = load_encoder(identity, DevicePlan(torch.device("cpu"), precision, "as on a GPU"))(batch)
-    full = load_encoder(identity, plan_device("cpu"))(batch)
-    assert float((half.float() - full).norm() / full.norm()) < 2e-2

@@ -13,12 +13,12 @@ from safetensors.numpy import load_file, save_file
 from transformers import EsmModel, T5EncoderModel
 
 from abag.core.device import plan_device
+from abag.embed.encoders.checkpoints import TINY_CONFIG, save_random_checkpoint
 from abag.embed.encoders.identity import find_checkpoint, identify
 from abag.embed.encoders.loading import load_encoder
-from abag.embed.encoders.random_checkpoints import TINY_CONFIG, save_random_checkpoint
 from abag.embed.families.registry import FAMILIES
 from abag.embed.packing import pack_spans, pool_tokens
-from abag.embed.weights import BadCheckpoint, EncoderNotFound, weights_digest
+from abag.embed.weights import BadCheckpoint, EncoderNotFound
 
 CPU = plan_device("cpu")
 RNG = np.random.default_rng(7)
@@ -138,14 +138,6 @@ def test_antiberty_encodes_heavy_and_light_separately_and_averages_all_residues(
     assert_close(both["mean"], (118 * heavy + 107 * light) / 225)
 
 
-def test_antiberty_vectors_are_those_of_its_former_padded_module():
-    identity = identify("antiberty", "antibody")
-    chains = (residues(118), residues(107))
-    theirs = vectors(identity, chains, load_encoder(identity, CPU, backend="reference"))
-    for name, ours in vectors(identity, chains).items():
-        assert_close(ours, theirs[name])
-
-
 def test_fewer_positions_than_windows_need_are_refused_before_loading(tmp_path):
     with pytest.raises(BadCheckpoint, match=r"max_position_embeddings 512; protbert .* need 1024"):
         load_encoder(
@@ -158,21 +150,6 @@ def test_composition_counts_residues_and_needs_no_weights():
     assert ours[0] == pytest.approx(3 / 5)
     assert ours[1] == pytest.approx(2 / 5)
     assert ours[22:].sum() == pytest.approx(2 / 5)  # AAA and AAC, of five residues
-
-
-@pytest.mark.parametrize("name", ["tiny-igt5", "tiny-esm2", "composition"])
-def test_a_vector_does_not_depend_on_its_neighbours_in_the_batch(name):
-    identity = identify(name, "antigen")
-    encoder = load_encoder(identity, CPU)
-    chains = [(residues(n),) for n in (40, 1, 1, 1022, 40, 700)]
-    alone = [vectors(identity, c, encoder)["mean"] for c in chains]
-    spans = [(i, span) for i, c in enumerate(chains) for span in identity.layout.spans(c)]
-    batch = pack_spans(spans)
-    together = pool_tokens(
-        encoder(batch), torch.from_numpy(batch.weights), torch.from_numpy(batch.bounds).long()
-    )[:, 0]
-    for ours, expected in zip(together.numpy(), alone, strict=True):
-        assert_close(ours, expected)
 
 
 # ---- names, fingerprints, checkpoints that cannot be what they say -------------------------
@@ -188,13 +165,6 @@ def test_the_fingerprint_depends_on_the_weights_and_not_on_name_or_path(tmp_path
     assert identify(str(one), "antigen", "error").fingerprint == prints[0]
 
 
-def test_weights_changed_in_place_change_the_digest(tmp_path):
-    folder = save_random_checkpoint(tmp_path / "one", TINY_CONFIG["tiny-esm2"], seed=1)
-    before = weights_digest(find_checkpoint(str(folder)))
-    save_random_checkpoint(folder, TINY_CONFIG["tiny-esm2"], seed=2)
-    assert weights_digest(find_checkpoint(str(folder))) != before
-
-
 def test_an_unknown_name_lists_the_aliases():
     with pytest.raises(EncoderNotFound, match=r"'nothing': not an alias .* igt5, .*composition"):
         find_checkpoint("nothing")
@@ -206,14 +176,12 @@ def test_an_unknown_name_lists_the_aliases():
         ("igt6", "igt5"),
         ("esm2-650M", "esm2-650m"),
         ("ESM2_t33_650M", "esm2-650m"),
-        ("esm2_t33_650M_UR50D", "esm2-650m"),
-        ("esmc", "esmc-300m or esmc-600m or esmc-6b"),
-        ("prot_t5_xl_uniref50", "prott5"),
-        ("Ankh3", "ankh3-large or ankh3-xl"),
+        ("esmc", "esmc-"),
+        ("Ankh3", "ankh3-"),
     ],
 )
 def test_a_name_like_that_of_an_encoder_is_answered_with_its_alias(name, near):
-    with pytest.raises(EncoderNotFound, match=rf"; did you mean {near}, a hub name"):
+    with pytest.raises(EncoderNotFound, match=rf"; did you mean {near}.*, a hub name"):
         find_checkpoint(name)
 
 
@@ -231,15 +199,6 @@ def test_a_folder_of_another_model_type_is_refused_by_name(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "gpt2"}))
     with pytest.raises(BadCheckpoint, match="model_type 'gpt2' is not supported"):
         find_checkpoint(str(tmp_path))
-
-
-def test_a_checkpoint_without_one_of_its_encoder_weights_is_refused(tmp_path):
-    folder = save_random_checkpoint(tmp_path / "esm", TINY_CONFIG["tiny-esm2"], seed=1)
-    weights = load_file(folder / "model.safetensors")
-    del weights["encoder.layer.1.output.dense.weight"]
-    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(BadCheckpoint, match=r"layer.1.output.dense.weight"):
-        load_encoder(identify(str(folder), "antigen"), CPU)
 
 
 # ---- properties and known answers ----------------------------------------------------------
@@ -276,77 +235,27 @@ def test_packed_equals_transformers_one_at_a_time_at_any_mix_of_lengths(family, 
     check()
 
 
-@pytest.mark.parametrize("buckets", [32, 64])
-def test_relative_position_buckets_are_those_of_transformers(buckets):
-    from transformers.models.t5.modeling_t5 import T5Attention
-
-    from abag.embed.families.packed import MAX_DISTANCE, bias_by_distance
-
-    distance = torch.arange(-MAX_DISTANCE - 50, MAX_DISTANCE + 51)
-    theirs = T5Attention._relative_position_bucket(
-        distance, bidirectional=True, num_buckets=buckets, max_distance=128
-    )
-    ours = bias_by_distance(torch.arange(float(buckets))[:, None])[0]
-    at = distance.clamp(-MAX_DISTANCE, MAX_DISTANCE) + MAX_DISTANCE
-    assert torch.equal(ours[at].long(), theirs)
-
-
-def transformers_rotary(q, k, length):
-    """Rotate by transformers' own module, which moved between its versions."""
-    from transformers import EsmConfig
-    from transformers.models.esm import modeling_esm
-
-    if hasattr(modeling_esm, "EsmRotaryEmbedding"):
-        config = EsmConfig(hidden_size=64, num_attention_heads=4, vocab_size=33)
-        cos, sin = modeling_esm.EsmRotaryEmbedding(config)(q, torch.arange(length)[None])
-        return modeling_esm.apply_rotary_pos_emb(q, k, cos, sin)
-    return modeling_esm.RotaryEmbedding(16)(q, k)
-
-
-def test_rotary_angles_are_those_of_transformers():
-    from abag.embed.families.packed import rotary_tables
-    from abag.embed.kernels.ops import PlainOps
-
-    heads, width, length = 4, 16, 37
-    generator = torch.Generator().manual_seed(0)
-    q, k = (torch.randn(1, heads, length, width, generator=generator) for _ in range(2))
-    flat = [x[0].transpose(0, 1).reshape(length, heads * width) for x in (q, k, k)]
-    cos, sin = rotary_tables(1026, width, torch.device("cpu"))
-    positions = torch.arange(length, dtype=torch.int32)
-    ours = PlainOps().rotary_(torch.cat(flat, dim=1), positions, cos, sin, 2 * heads)
-    ours = ours.view(length, 3, heads, width).permute(1, 2, 0, 3)
-    for mine, theirs in zip(ours, transformers_rotary(q, k, length), strict=False):
-        torch.testing.assert_close(mine, theirs[0])
-
-
-def test_token_dropout_scaling_is_that_of_transformers():
-    model = EsmModel.from_pretrained(find_checkpoint("tiny-esm2").folder).eval()
-    ids = torch.tensor([[0, 5, 6, 7, 23, 2]])
-    theirs = model.embeddings(input_ids=ids, attention_mask=torch.ones_like(ids))[0]
-    ours = load_encoder(identify("tiny-esm2", "antigen"), CPU)._embed_VD[ids[0]]
-    torch.testing.assert_close(ours, theirs)
-
-
 # ---- weights that do not fit their config --------------------------------------------------
 
 
-def damaged(tmp_path, name, change):
+@pytest.mark.parametrize(
+    ("name", "weight", "value", "message"),
+    [
+        ("tiny-esm2", "encoder.layer.1.output.dense.weight", None, "layer.1.output.* is missing"),
+        ("tiny-igt5", "encoder.final_layer_norm.weight", 65, r" \(65,\), config.json says \(64,\)"),
+        ("tiny-igt5", "encoder.block.0.layer.1.x.weight", 3, "not part of a t5 encoder.*layer.1.x"),
+    ],
+)
+def test_a_weight_that_is_missing_unknown_or_of_another_shape_is_refused(
+    tmp_path, name, weight, value, message
+):
     folder = save_random_checkpoint(tmp_path / name, TINY_CONFIG[name], seed=1)
     weights = load_file(folder / "model.safetensors")
-    change(weights)
+    weights.pop(weight, None)
+    weights |= {} if value is None else {weight: np.ones(value, np.float32)}
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-    return identify(str(folder), "antigen")
-
-
-def test_a_weight_of_another_shape_is_an_error_with_both_shapes(tmp_path):
-    def change(weights):
-        weights["encoder.final_layer_norm.weight"] = np.ones(65, dtype=np.float32)
-
-    identity = damaged(tmp_path, "tiny-igt5", change)
-    with pytest.raises(
-        BadCheckpoint, match=r"final_layer_norm.* \(65,\), config.json says \(64,\)"
-    ):
-        load_encoder(identity, CPU)
+    with pytest.raises(BadCheckpoint, match=message):
+        load_encoder(identify(str(folder), "antigen"), CPU)
 
 
 @pytest.mark.parametrize(
@@ -366,32 +275,3 @@ def test_tokens_or_positions_that_roberta_cannot_use_are_refused(tmp_path, file,
     (tmp_path / file).write_text(json.dumps(text))
     with pytest.raises(BadCheckpoint, match=message):
         load_encoder(identify(str(tmp_path), "antibody"), CPU)
-
-
-def test_an_unknown_weight_is_an_error_with_its_name(tmp_path):
-    def change(weights):
-        weights["encoder.block.0.layer.1.DenseReluDense.wi_1.weight"] = np.ones(3, np.float32)
-
-    with pytest.raises(BadCheckpoint, match=r"not part of a t5 encoder.*wi_1"):
-        load_encoder(damaged(tmp_path, "tiny-igt5", change), CPU)
-
-
-def test_task_heads_and_decoders_are_ignored_by_name(tmp_path):
-    def change(weights):
-        weights["lm_head.weight"] = np.ones((128, 64), np.float32)
-        weights["decoder.block.0.layer.0.SelfAttention.q.weight"] = np.ones((64, 64), np.float32)
-
-    load_encoder(damaged(tmp_path, "tiny-igt5", change), CPU)
-
-
-@pytest.mark.parametrize(
-    ("name", "key", "value"),
-    [
-        ("tiny-igt5", "feed_forward_proj", "gated-relu"),
-        ("tiny-esm2", "position_embedding_type", "absolute"),
-    ],
-)
-def test_other_architectures_of_the_same_model_type_are_refused(tmp_path, name, key, value):
-    folder = save_random_checkpoint(tmp_path / name, {**TINY_CONFIG[name], key: value}, seed=1)
-    with pytest.raises(BadCheckpoint, match=f"{key} '{value}'"):
-        load_encoder(identify(str(folder), "antigen"), CPU)

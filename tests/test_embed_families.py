@@ -16,9 +16,9 @@ from shapes import SHAPES
 import abag
 from abag.core.device import plan_device
 from abag.core.messages import reporting
+from abag.embed.encoders.checkpoints import save_random_checkpoint
 from abag.embed.encoders.identity import identify
 from abag.embed.encoders.loading import load_encoder
-from abag.embed.encoders.random_checkpoints import save_random_checkpoint
 from abag.embed.families.family import Architecture, Family
 from abag.embed.families.registry import ALIASES, FAMILIES, Alias, family_of
 from abag.embed.packing import Vocabulary, number_tokens, pack_spans, pool_tokens

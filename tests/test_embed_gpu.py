@@ -8,9 +8,9 @@ from safetensors.numpy import load_file, save_file
 
 from abag.core.device import plan_device
 from abag.embed.encode import encode_stream
+from abag.embed.encoders.checkpoints import TINY_CONFIG, save_random_checkpoint
 from abag.embed.encoders.identity import identify
 from abag.embed.encoders.loading import load_encoder
-from abag.embed.encoders.random_checkpoints import TINY_CONFIG, save_random_checkpoint
 from abag.embed.kernels.cublaslt import wide_products
 from abag.embed.packing import pack_spans
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from shapes import SHAPES
 
-from abag.embed.encoders.random_checkpoints import draw_weights
+from abag.embed.encoders.checkpoints import draw_weights
 from abag.embed.families.registry import FAMILIES
 
 GIB = 2**30

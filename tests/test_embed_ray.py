@@ -18,7 +18,7 @@ from abag.core.cache import cache_dir
 from abag.embed.embed import embed_table
 from abag.embed.job import identify_for
 from abag.embed.options import EmbedOptions
-from abag.embed.ray_cluster import RayUnavailable, WorkerTask, _units
+from abag.embed.ray_cluster import RayUnavailable, _units, _Worker
 from abag.embed.sequences.chains import keys_array
 from abag.embed.sequences.partitions import SequencePart
 from abag.embed.store.store import StoreMismatch
@@ -68,9 +68,9 @@ def test_units_hold_every_sequence_once_and_about_as_many_tokens():
 
 
 def test_a_worker_that_finds_other_weights_under_the_name_refuses(tmp_path):
-    task = WorkerTask("tiny-esm2", "antigen", "0" * 32, tmp_path / "store", EmbedOptions())
+    task = ("tiny-esm2", "antigen", "0" * 32, tmp_path / "store", EmbedOptions())
     with pytest.raises(StoreMismatch, match="same checkpoint on every machine"):
-        task.on_this_machine("cpu")
+        _Worker("CPU", *task).load()
 
 
 def test_ray_and_devices_together_are_refused():

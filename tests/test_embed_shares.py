@@ -16,10 +16,9 @@ from hypothesis import strategies as st
 import abag
 from abag.core.cache import cache_dir
 from abag.core.device import DeviceUnavailable
-from abag.embed import job as job_module
 from abag.embed.embed import embed_table
-from abag.embed.job import Incomplete
-from abag.embed.ranks import Rank, WrongRank, count_devices, owners, rank_here
+from abag.embed.job import Rank, WrongRank, owners, rank_here
+from abag.embed.ranks import count_devices
 from abag.head.data.demo import demo_table
 
 PLAIN = {"antibody_encoder": "composition", "antigen_encoder": "composition"}
@@ -55,11 +54,6 @@ def test_what_one_rank_left_behind_is_shared_by_all_ranks_of_the_next_job():
     assert np.abs(shares - 0.25).max() < 0.02  # 5,000 draws: a standard deviation of 0.007
     again = owners(keys, tokens, 4, "first job")
     assert (np.bincount(again[left], minlength=4) == [0, 0, 0, left.sum()]).all()
-
-
-def test_what_is_left_over_falls_on_every_rank():
-    first = [int(owners(keys_of(1, seed), np.array([9]), 4)[0]) for seed in range(200)]
-    assert min(np.bincount(first, minlength=4)) > 20
 
 
 # --- what a launcher says -----------------------------------------------------------------------
@@ -133,12 +127,6 @@ def test_ranks_encode_all_between_them(tmp_path, monkeypatch):
         assert all(part[plural]["encoded"] > 0 for part in parts)
         last = parts[-1][plural]
         assert last["encoded"] + last["reused"] == last["unique"]
-
-
-def test_the_first_rank_gives_up_with_one_line_when_nobody_encodes_the_rest(tmp_path, monkeypatch):
-    monkeypatch.setattr(job_module, "PATIENCE_SECONDS", 0.0)
-    with pytest.raises(Incomplete, match=r"antibodies are not stored, and none was added"):
-        as_rank(monkeypatch, 0, demo_table().head(60), tmp_path / "store", commit_seconds=0.05)
 
 
 SLOW = """

@@ -26,9 +26,8 @@ from trastuzumab import HEAVY, LIGHT
 
 import abag
 from abag import AbagError
-from abag.core.files import STALE_SECONDS, host_name
+from abag.core.files import STALE_SECONDS, UnsafeFile, host_name
 from abag.core.messages import reporting
-from abag.core.names import UnsafeFile
 from abag.embed.sequences.chains import EmptySequence, keys_array
 from abag.embed.store import filesystem, maintenance, writer
 from abag.embed.store.encoder_folder import MissingVectors, UnknownPooling

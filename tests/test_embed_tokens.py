@@ -17,9 +17,8 @@ from ablang2.models.ablang2.tokenizers import ABtokenizer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from abag.embed.encoders.identity import find_checkpoint, identify
-from abag.embed.encoders.random_checkpoints import save_random_checkpoint
-from abag.embed.encoders.vocabulary import TokenizerMismatch, vocabulary_of
+from abag.embed.encoders.checkpoints import save_random_checkpoint
+from abag.embed.encoders.identity import TokenizerMismatch, find_checkpoint, identify, vocabulary_of
 from abag.embed.families.registry import FAMILIES
 from abag.embed.packing import Layout, SequenceTooLong
 from abag.embed.sequences.chains import RESIDUES
@@ -27,15 +26,6 @@ from abag.embed.weights import BadCheckpoint
 
 T5, ESM, BERT = (FAMILIES[name].vocabulary for name in ("t5", "esm", "bert"))
 chain = st.text(RESIDUES, min_size=1, max_size=60)
-
-
-@given(heavy=chain, light=chain)
-def test_paired_igt5_tokens_equal_the_spaced_input_of_its_tokenizer(heavy, light):
-    tokenizer = prott5()
-    span = Layout("antibody", T5).spans((heavy, light))[0]
-    expected = tokenizer(f"{' '.join(heavy)} </s> {' '.join(light)}")["input_ids"]
-    assert span.ids.tolist() == expected
-    assert len(span.ids) == len(heavy) + len(light) + 2
 
 
 @given(sequence=chain)
@@ -47,13 +37,6 @@ def test_a_single_heavy_or_light_chain_is_its_residues_and_one_end_token(sequenc
     assert heavy.weights[:, 1].sum() == pytest.approx(1)
     assert not heavy.weights[:, 2].any()
     assert not light.weights[:, 1].any()
-
-
-@given(sequence=chain)
-def test_esm_tokens_equal_those_of_its_tokenizer(sequence, tmp_path_factory):
-    tokenizer = esm2(tmp_path_factory.mktemp("esm"))
-    span = Layout("antigen", ESM).spans((sequence,))[0]
-    assert span.ids.tolist() == tokenizer(" ".join(sequence))["input_ids"]
 
 
 # ---- the exact tokens of each family, by the tokenizer class that its models are used with ----

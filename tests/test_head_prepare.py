@@ -14,6 +14,7 @@ from click.testing import CliRunner
 
 from abag.cli import main
 from abag.core.cache import cache_dir
+from abag.embed import embed as embed_module
 from abag.embed import encode as encode_module
 from abag.embed.sequences import numbering
 from abag.embed.sequences.chains import RESIDUES
@@ -36,10 +37,8 @@ def table(tmp_path, monkeypatch):
 @pytest.fixture
 def on_any_device(monkeypatch):
     monkeypatch.setattr(prepare, "count_cores", lambda: prepare.FEWEST_CORES)
-    meanwhile, encode = prepare.preparing, encode_module.encode_share
-    monkeypatch.setattr(
-        prepare, "preparing", lambda *given: lambda _, rows: meanwhile(*given)("cuda", rows)
-    )
+    monkeypatch.setattr(embed_module, "_encodes_alone_on_gpu", lambda *_: True)
+    encode = encode_module.encode_share
 
     def encode_slowly(job, *given):
         while serving():
@@ -92,19 +91,20 @@ def test_a_damaged_prepared_cache_is_computed_again(table, on_any_device):
     assert [path.read_bytes() for path in prepared] == before
 
 
-def test_nothing_is_prepared_without_a_gpu_with_few_cores_or_for_a_huge_table(table, monkeypatch):
+def test_nothing_is_prepared_with_few_cores_or_for_a_huge_table(table, monkeypatch):
     monkeypatch.setattr(prepare, "_in_a_process", refuse_to_compute)
-    for device, cores, rows in (
-        ("cpu", 16, 100),
-        ("cuda", prepare.FEWEST_CORES - 1, 100),
-        ("cuda", 16, MOST_ROWS + 1),
-    ):
+    for cores, rows in ((prepare.FEWEST_CORES - 1, 100), (16, MOST_ROWS + 1)):
         monkeypatch.setattr(prepare, "count_cores", lambda cores=cores: cores)
-        with preparing(table, {})(device, rows):
+        with preparing(table, {}, rows):
             pass
     monkeypatch.setattr(prepare, "count_cores", lambda: 16)
     with pytest.raises(AssertionError):
-        preparing(table, {})("cuda", 100)
+        preparing(table, {}, 100)
+
+
+def test_nothing_is_prepared_without_a_gpu(table, monkeypatch):
+    monkeypatch.setattr(prepare, "preparing", refuse_to_compute)
+    run("embed", table, "--store", table.parent / "store", *PLAIN)
 
 
 @pytest.mark.parametrize("options", [["--no-prepare-fit"], ["--kind", "antigen"]])
@@ -124,7 +124,7 @@ import sys, time
 from abag.head import prepare
 prepare.count_cores = lambda: 16
 from pathlib import Path
-with prepare.preparing(Path(sys.argv[1]), {})("cuda", 10):
+with prepare.preparing(Path(sys.argv[1]), {}, 10):
     print("entered", flush=True)
     time.sleep(float(sys.argv[2]))
 """

@@ -181,15 +181,6 @@ def test_help_shows_the_default_of_every_option(command):
             assert (shown[1] if shown else "") in one.default_text, name
 
 
-def test_every_option_of_fit_and_embed_has_a_flag():
-    for command in ("fit", "embed", "adapt"):
-        made = command_of(command)
-        flags = {o for p in made.get_params(click.Context(made)) for o in p.opts}
-        for cls in CLASSES[command]:
-            named = {one.flag for one in schema(cls) if not one.declaration.get("python_only")}
-            assert named <= flags
-
-
 def test_the_stub_of_the_package_is_what_the_declared_options_give():
     command = "python tests/make_stub.py > __init__.pyi"
     assert (ROOT / "__init__.pyi").read_text(encoding="utf-8") == stub(), f"run {command}"

@@ -212,9 +212,9 @@ def test_import_help_and_version_load_neither_torch_nor_pandas():
 
 LAYERS = """
     core
-    embed.sequences embed.store embed.packing embed.kernels embed.weights
+    embed.sequences embed.options embed.store embed.packing embed.kernels embed.weights
     embed.families embed.encoders
-    embed.options embed.ranks embed.job embed.cdr embed.encode embed.ray_cluster embed.embed
+    embed.ranks embed.job embed.encode embed.ray_cluster embed.embed
     embed.doctor
     head.data head.regimes head.evaluation head.models
     head.runs.summary head.runs.run_folder head.training head.prediction

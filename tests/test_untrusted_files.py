@@ -14,10 +14,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from abag.cli import main
-from abag.core.names import UnsafeFile, read_inside
+from abag.core.files import UnsafeFile, read_inside
 from abag.embed.encoders.adapters import read_adapter_files
+from abag.embed.encoders.checkpoints import TINY_CONFIG, save_random_checkpoint
 from abag.embed.encoders.identity import find_checkpoint
-from abag.embed.encoders.random_checkpoints import TINY_CONFIG, save_random_checkpoint
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.encoder_folder import UnknownPooling
 from abag.embed.store.maintenance import info, merge

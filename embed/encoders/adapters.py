@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 
 from abag import AbagError
-from abag.core.names import read_inside
+from abag.core.files import read_inside
 from abag.embed.store.store_files import (
     ADAPTER_FILE,
     ADAPTER_FOLDER,
@@ -60,15 +60,6 @@ def with_adapter(
     """Return a checkpoint that merges the adapter in a folder when its weights are loaded.
 
     `weights` is the digest of the checkpoint's weights.
-
-    Raises
-    ------
-    AdapterNotFound
-        If the folder has no finished adapter for this kind of sequence.
-    AdapterMismatch
-        If the adapter was trained on other weights.
-    AdapterDamaged
-        If a file is invalid, or not one of those that adapter.json was written for.
     """
     record = _read_record(folder)
     kinds = record["sides"]
@@ -108,12 +99,7 @@ def with_adapter(
 
 
 def read_adapter_files(folder: Path, kind: Kind) -> dict[str, bytes]:
-    """Read the files of an adapter for one kind of sequence, by path in its folder.
-
-    Raises
-    ------
-    AdapterDamaged
-    """
+    """Read the files of an adapter for one kind of sequence, by path in its folder."""
     names = (f"{kind}/{CONFIG_FILE}", f"{kind}/{WEIGHTS_FILE}", ROWS_FILE)
     try:
         return {name: read_inside(folder, name) for name in names}
@@ -131,19 +117,12 @@ def adapter_digest(weights: str, files: Mapping[str, bytes]) -> str:
 
 
 def copy_adapter(adapter: Adapter, folder: EncoderFolder) -> None:
-    """Copy an encoder's adapter into its folder of a store.
-
-    Raises
-    ------
-    AdapterDamaged
-    """
+    """Copy an encoder's adapter into its folder of a store."""
     files = read_adapter_files(adapter.folder, folder.kind)
-    files[ADAPTER_FILE] = read_inside(
-        adapter.folder, ADAPTER_FILE
-    )  # written last: the copy is complete
-    write_adapter_files(
-        folder.path, {f"{ADAPTER_FOLDER}/{name}": data for name, data in files.items()}
-    )
+    # written last: the copy is complete
+    files[ADAPTER_FILE] = read_inside(adapter.folder, ADAPTER_FILE)
+    copies = {f"{ADAPTER_FOLDER}/{name}": data for name, data in files.items()}
+    write_adapter_files(folder.path, copies)
 
 
 def _read_record(folder: Path) -> dict[str, Any]:
@@ -164,9 +143,10 @@ def _read_record(folder: Path) -> dict[str, Any]:
         )
         raise AdapterNotFound(msg)
     sides: Any = record.get("sides")
-    known = isinstance(sides, dict) and all(isinstance(side, dict) for side in sides.values())
-    texts = [side.get(key) for side in sides.values() for key in _SIDE_KEYS] if known else []
-    if not texts or not all(isinstance(text, str) for text in [record.get("name"), *texts]):
+    texts = [record.get("name")]
+    if isinstance(sides, dict) and all(isinstance(side, dict) for side in sides.values()):
+        texts += [side.get(key) for side in sides.values() for key in _SIDE_KEYS]
+    if len(texts) == 1 or not all(isinstance(text, str) for text in texts):
         msg = f"{path}: lacks the name or the digests of an adapter. Copy the whole folder again."
         raise AdapterDamaged(msg)
     return record

@@ -5,9 +5,6 @@ The reference runs transformers' own modules over padded batches.
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -33,13 +30,6 @@ def load_encoder(
 
     A family that lacks the backend uses its own default. `attention` is the kernel of the packed
     encoders; ``"auto"`` takes the fastest that runs on the device.
-
-    Raises
-    ------
-    WrongBackend, FaesmUnavailable, AttentionUnavailable
-        The backend or the kernel cannot run this encoder on this device.
-    BadCheckpoint, AdapterMismatch
-        The weights contradict config.json, or the adapter the weights.
     """
     check_backend(identity, backend)
     return build_encoder(identity, plan, identity.family.effective_backend(backend), attention)
@@ -66,13 +56,7 @@ def build_encoder(identity: Identity, plan: DevicePlan, backend: str, attention:
 
 
 class ReferenceEncoder:
-    """A transformers module as an `Encoder`.
-
-    Raises
-    ------
-    BadCheckpoint, AdapterMismatch
-        See `load_transformers_model`.
-    """
+    """A transformers module as an `Encoder`."""
 
     def __init__(self, checkpoint: EncoderCheckpoint, plan: DevicePlan) -> None:
         family = FAMILIES[checkpoint.family]
@@ -98,15 +82,7 @@ class ReferenceEncoder:
 def run_padded(
     model: torch.nn.Module, batch: PackedBatch, pad_id: int, device: torch.device, **options: bool
 ) -> tuple[Any, Tensor]:
-    """Run a transformers module on a padded copy of a batch.
-
-    Returns
-    -------
-    out : object
-        The module's output, with ``last_hidden_state`` of shape (N, L, D).
-    is_token_NL : Tensor, shape=(N, L), dtype=bool
-        False is padding.
-    """
+    """Run a transformers module on a padded copy of a batch."""
     ids_NL, is_token_NL = pad_batch(batch, pad_id, device)
     return model(input_ids=ids_NL, attention_mask=is_token_NL.long(), **options), is_token_NL
 
@@ -126,51 +102,27 @@ def cast_parameters(
 
 
 def load_transformers_model(checkpoint: EncoderCheckpoint) -> torch.nn.Module:
-    """Load a checkpoint as transformers' own module, in fp32, with its adapter merged.
-
-    Raises
-    ------
-    BadCheckpoint
-        Weights that are missing, or that the module does not have.
-    AdapterMismatch
-        An adapter with changes that match no weight.
-    """
+    """Load a checkpoint as transformers' own module, in fp32, with its adapter merged."""
     family = FAMILIES[checkpoint.family]
     config = family.checked_config(checkpoint)
-    with quiet_transformers(), EncoderTensors(checkpoint) as tensors:
-        weights = {name: read().float() for name, read in tensors.read.items()}
-        encoder = _transformers_class(family)
-        if encoder is None:
-            from abag.embed.families.encoder_module import EncoderModule
+    encoder = _transformers_class(family)
+    if encoder is None:
+        from abag.embed.families.encoder_module import EncoderModule
 
-            model: torch.nn.Module = EncoderModule(
-                family.architecture_of(config), family.shape(config), config
-            )
-            found = model.load_state_dict(weights, strict=False)
-            unmatched = {*found.missing_keys, *found.unexpected_keys}
-        else:
-            model, report = encoder.from_pretrained(
-                None,
-                # in a half-precision type, buffers such as rotary frequencies would be computed
-                # in it
-                config=encoder.config_class.from_dict(
-                    {
-                        k: v
-                        for k, v in checkpoint.config.items()
-                        if k not in ("dtype", "torch_dtype")
-                    }
-                ),
-                state_dict=weights,
-                output_loading_info=True,
-                **family.transformers_options,
-            )
-            model = model.float()
-            # parameters only: buffers such as rotary frequencies are computed
-            learned = {n for n, _ in model.named_parameters()}
-            missing = learned & set(report["missing_keys"])
-            unused = {n for n in missing if n.startswith(family.unused_weights)}
-            unmatched = (missing - unused) | set(report["unexpected_keys"])
-    if unmatched:
+        model: torch.nn.Module = EncoderModule(
+            family.architecture_of(config), family.shape(config), config
+        )
+    else:
+        with torch.random.fork_rng(devices=[]):  # the initial values are not used
+            settings = encoder.config_class.from_dict(dict(checkpoint.config))
+            model = encoder(settings, **family.transformers_options).float()
+    with EncoderTensors(checkpoint) as tensors:
+        weights = {name: read().float() for name, read in tensors.read.items()}
+        found = model.load_state_dict(weights, strict=False)
+    # parameters only: buffers such as rotary frequencies are computed
+    missing = {name for name, _ in model.named_parameters()} & {*found.missing_keys}
+    unused = {name for name in missing if name.startswith(family.unused_weights)}
+    if unmatched := (missing - unused) | {*found.unexpected_keys}:
         msg = (
             f"{checkpoint.folder}: {len(unmatched)} encoder weights are missing, or not part of a "
             f"{checkpoint.family} encoder as config.json describes it "
@@ -200,22 +152,3 @@ def _transformers_class(family: Family) -> Any:  # noqa: ANN401 - untyped
         f"{family.transformers_class}; run pip install -U transformers"
     )
     raise AbagError(msg)
-
-
-@contextmanager
-def quiet_transformers() -> Iterator[None]:
-    """Silence transformers' warnings about unused task heads; abag checks the weights itself."""
-    import transformers
-
-    log: Any = transformers.utils.logging
-    bars = log.is_progress_bar_enabled()
-    logger = logging.getLogger("transformers")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    log.disable_progress_bar()
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
-        if bars:
-            log.enable_progress_bar()

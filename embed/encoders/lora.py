@@ -20,13 +20,9 @@ from torch.utils.checkpoint import checkpoint as recompute
 
 from abag import AbagError
 from abag.embed.encoders.adapters import PEFT_PREFIX
-from abag.embed.encoders.loading import (
-    cast_parameters,
-    load_transformers_model,
-    run_padded,
-)
-from abag.embed.encoders.options import Lora
+from abag.embed.encoders.loading import cast_parameters, load_transformers_model, run_padded
 from abag.embed.families.registry import FAMILIES
+from abag.embed.options import Lora
 from abag.embed.weights import EncoderCheckpoint
 
 if TYPE_CHECKING:
@@ -46,11 +42,6 @@ def fit_lora(lora: Lora, checkpoint: EncoderCheckpoint) -> Lora:
     """Restrict LoRA targets and layers to those that an encoder has.
 
     The other encoder may be of another family and have the rest.
-
-    Raises
-    ------
-    BadLora
-        If no target or no layer is left, or the encoder has no weights to adapt.
     """
     family, name = FAMILIES[checkpoint.family], checkpoint.name
     known, last = family.lora_projections, family.shape(checkpoint.config).layers
@@ -59,28 +50,21 @@ def fit_lora(lora: Lora, checkpoint: EncoderCheckpoint) -> Lora:
         raise BadLora(msg)
     targets = tuple(t for t in lora.targets if t in known)
     layers = tuple(n for n in lora.layers if 1 <= n <= last)
-    if lora.targets and not targets:
-        msg = (
-            f"encoder {name}: has none of --targets {','.join(lora.targets)}; "
-            f"expected projections among {', '.join(known)}. Give at least one of them."
-        )
-        raise BadLora(msg)
-    if lora.layers and not layers:
-        msg = (
-            f"encoder {name}: has none of --layers {','.join(map(str, lora.layers))}; "
-            f"expected layers among 1 to {last}. Give at least one of them."
-        )
-        raise BadLora(msg)
+    for option, given, left, expected in (
+        ("targets", lora.targets, targets, f"projections among {', '.join(known)}"),
+        ("layers", lora.layers, layers, f"layers among 1 to {last}"),
+    ):
+        if given and not left:
+            msg = (
+                f"encoder {name}: has none of --{option} {','.join(map(str, given))}; expected "
+                f"{expected}. Give at least one of them."
+            )
+            raise BadLora(msg)
     return replace(lora, targets=targets or family.lora_targets, layers=layers)
 
 
 def import_peft() -> Any:  # noqa: ANN401 - peft is untyped
-    """Import peft.
-
-    Raises
-    ------
-    LoraUnavailable
-    """
+    """Import peft."""
     try:
         import peft
     except ImportError as error:
@@ -95,10 +79,6 @@ class LoraEncoder(torch.nn.Module):
     `lora` is as returned by `fit_lora`. In bf16 the factors stay in fp32, under autocast.
     `gradient_checkpointing` stores only each layer's input, and recomputes the rest in the
     backward pass.
-
-    Raises
-    ------
-    LoraUnavailable, BadCheckpoint, AdapterMismatch
     """
 
     def __init__(

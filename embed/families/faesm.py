@@ -32,12 +32,7 @@ class FaesmUnavailable(AbagError):
 
 
 def import_faesm() -> ModuleType:
-    """Import FAESM's ESM-2.
-
-    Raises
-    ------
-    FaesmUnavailable
-    """
+    """Import FAESM's ESM-2."""
     try:
         # FAESM prints to stdout if flash-attn is missing, which would break --json
         with redirect_stdout(io.StringIO()):
@@ -55,12 +50,7 @@ def import_faesm() -> ModuleType:
 
 
 class FaesmEncoder:
-    """FAESM's ESM-2 on padded batches; see `Encoder`.
-
-    Raises
-    ------
-    FaesmUnavailable, BadCheckpoint, AdapterMismatch
-    """
+    """FAESM's ESM-2 on padded batches; see `Encoder`."""
 
     def __init__(self, checkpoint: EncoderCheckpoint, plan: DevicePlan) -> None:
         faesm = import_faesm()

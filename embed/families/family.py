@@ -5,12 +5,9 @@ A table holds names and numbers only. torch and transformers are imported when a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias, runtime_checkable
-
-import numpy as np
-from numpy.typing import NDArray
 
 from abag import AbagError
 from abag.embed.packing import Vocabulary
@@ -36,11 +33,6 @@ class Encoder(Protocol):
         """Encode a batch of T tokens.
 
         `layer_pooling` receives the token vectors of each layer that it selects.
-
-        Returns
-        -------
-        Tensor, shape=(T, D), dtype=float32, bfloat16 or float16
-            Last hidden state of every token, special tokens included, on the encoder's device.
         """
         ...
 
@@ -50,13 +42,7 @@ class PoolingEncoder(Protocol):
     """An encoder that pools without making a vector per token."""
 
     def pool(self, batch: PackedBatch) -> Tensor:
-        """Encode a batch as if by `pool_tokens`, to the same bits.
-
-        Returns
-        -------
-        Tensor, shape=(S, P, D), dtype=float32
-            On the CPU.
-        """
+        """Encode a batch as if by `pool_tokens`, to the same bits."""
         ...
 
 
@@ -118,16 +104,6 @@ class EncoderShape(NamedTuple):
     def head_width(self) -> int:
         """Dimensions of the queries of a head."""
         return self.attention_width // self.heads
-
-    def count_flops(self, lengths: Sequence[int] | NDArray[np.int32]) -> float:
-        """Count floating-point operations of matrix products and attention.
-
-        `lengths`, shape (N,), holds the tokens of each span."""
-        tokens_N = np.asarray(lengths, dtype=np.float64)
-        feed_forward = self.feed_forward_products * self.feed_forward_width
-        weights = self.layers * self.width * (4 * self.attention_width + feed_forward)
-        attention = 4 * self.layers * self.attention_width
-        return float(2 * weights * tokens_N.sum() + attention * np.square(tokens_N).sum())
 
 
 class Package(NamedTuple):
@@ -239,27 +215,17 @@ class Family:
         )
 
     def architecture_of(self, config: Config) -> Architecture:
-        """Return the layers of an encoder of the family.
-
-        Raises
-        ------
-        AbagError
-            If it has none.
-        """
+        """Return the layers of an encoder of the family."""
         if self.architecture is None:
             msg = f"encoder family {self.name}: has no layers"
             raise AbagError(msg)
         return self.gated.get(str(config.get("feed_forward_proj")), self.architecture)
 
     def checked_config(self, checkpoint: EncoderCheckpoint) -> dict[str, Any]:
-        """Return config.json with all defaults, if abag has the layers that it describes.
-
-        Raises
-        ------
-        BadCheckpoint
-        """
+        """Return config.json with all defaults, if abag has the layers that it describes."""
         config = self.complete(checkpoint.config)
-        problem = "" if self.check is None else self.check(checkpoint.config)
+        check = self._check_feed_forward if self.gated else self.check
+        problem = "" if check is None else check(checkpoint.config)
         for key, value in self.required.items():
             if (found := config.get(key)) not in (None, value):
                 problem = problem or f"{key} {found!r}; only {value!r} is supported"
@@ -271,6 +237,17 @@ class Family:
             msg = f"{checkpoint.folder}/config.json: {problem}"
             raise BadCheckpoint(msg)
         return config
+
+    def _check_feed_forward(self, config: Config) -> str:
+        """Say whether a config.json describes another feed-forward, or contradicts itself."""
+        projection = config.get("feed_forward_proj") or "relu"
+        if projection not in ("relu", *self.gated):
+            known = ", ".join(("relu", *self.gated))
+            return f"feed_forward_proj {projection!r}; only {known} are supported"
+        name = {"gated-gelu": "gelu_new"}.get(projection, projection.removeprefix("gated-"))
+        if (found := config.get("dense_act_fn") or name) == name:
+            return ""
+        return f"dense_act_fn {found!r}; only {name!r} is supported with {projection!r}"
 
     def build(
         self, backend: str, checkpoint: EncoderCheckpoint, plan: DevicePlan, attention: str

@@ -41,12 +41,6 @@ class PackedEncoder(ABC):
 
     `config` is config.json with all defaults. `positions` is the largest number of tokens in a
     span, which only rotary positions need.
-
-    Raises
-    ------
-    BadCheckpoint
-        Weights that do not match config.json.
-    AdapterMismatch, AttentionUnavailable
     """
 
     def __init__(
@@ -409,16 +403,9 @@ class PackedRmsNormEncoder(PackedEncoder):
 
 
 def bias_by_distance(table_BH: Tensor) -> Tensor:
-    """Expand T5's bucketed bias to every distance up to `MAX_DISTANCE`.
+    """Expand T5's bucketed bias, (buckets, H), to every distance up to `MAX_DISTANCE`.
 
-    Parameters
-    ----------
-    table_BH : Tensor, shape=(buckets, H)
-
-    Returns
-    -------
-    Tensor, shape=(H, 2 * MAX_DISTANCE + 1)
-        Column ``MAX_DISTANCE + d`` belongs to ``d = key - query``; dtype of `table_BH`.
+    Column ``MAX_DISTANCE + d`` belongs to ``d = key - query``.
 
     References
     ----------
@@ -438,11 +425,7 @@ def bias_by_distance(table_BH: Tensor) -> Tensor:
 
 
 def rotary_tables(positions: int, head_width: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return cosines and sines of the rotary angles.
-
-    Returns
-    -------
-    cos, sin : Tensor, shape=(positions, head_width / 2), dtype=float32
+    """Return cosines and sines of the rotary angles, each (positions, head_width / 2), in fp32.
 
     References
     ----------

@@ -5,26 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from abag.embed.families.family import Architecture, Config, Family
+from abag.embed.families.family import Architecture, Family
 from abag.embed.packing import Vocabulary, number_tokens
-
-_ACTIVATIONS = {"relu": "relu", "gated-gelu": "gelu_new", "gated-silu": "silu"}
-"""By feed_forward_proj: the key that transformers derives from it."""
-
-
-def _check(config: Config) -> str:
-    """Say whether a config.json describes another feed-forward, or contradicts itself."""
-    projection = config.get("feed_forward_proj") or "relu"
-    if projection not in _ACTIVATIONS:
-        known = ", ".join(_ACTIVATIONS)
-        return f"feed_forward_proj {projection!r}; only {known} are supported"
-    name = _ACTIVATIONS[projection]
-    if (found := config.get("dense_act_fn") or name) == name:
-        return ""
-    return (
-        f"dense_act_fn {found!r}; only {name!r} is supported with feed_forward_proj {projection!r}"
-    )
-
 
 _TOKENS = number_tokens("<pad> </s> <unk> A L G V S R E D T I P K F Q N Y M H W C X B O U Z")
 _ATTENTION, _FEED_FORWARD = "layer.0.SelfAttention", "layer.1.DenseReluDense"
@@ -62,7 +44,6 @@ T5 = Family(
         "dense_act_fn": "relu", "is_gated_act": False, "pad_token_id": 0,
     },
     required={"relative_attention_max_distance": 128},
-    check=_check,
     architecture=_LAYERS,
     gated={"gated-silu": _GATED, "gated-gelu": replace(_GATED, activation="gelu_tanh")},
     transformers_class="T5EncoderModel",

@@ -74,16 +74,9 @@ class BatchGeometry:
 
 
 def query_tiles(offsets: NDArray[np.int32], block: int) -> NDArray[np.int32]:
-    """Divide the queries of every sequence into tiles of at most `block` tokens.
+    """Divide the queries of every sequence into tiles of at most `block` tokens, shape (3, tiles).
 
-    Parameters
-    ----------
-    offsets : ndarray, shape=(N + 1,), dtype=int32
-
-    Returns
-    -------
-    ndarray, shape=(3, tiles), dtype=int32
-        Rows: first query of the tile, first token of its sequence, one past its last token.
+    Rows: first query of the tile, first token of its sequence, one past its last token.
     """
     lengths = np.diff(offsets)
     tiles_N = -(-lengths // block)
@@ -201,18 +194,9 @@ class Attention:
 def group_lengths(
     lengths: NDArray[np.int32], max_padding: float = MAX_PADDING
 ) -> list[NDArray[np.int64]]:
-    """Partition sequences into groups of similar length, longest first.
+    """Partition sequences, (N,), into groups of similar length, each (G,), longest first.
 
-    Parameters
-    ----------
-    lengths : ndarray, shape=(N,), dtype=int32
-    max_padding : float
-        Largest share of padding in a sequence that is padded to the longest of its group.
-
-    Returns
-    -------
-    list of ndarray, each shape=(G,), dtype=int64
-        The sequences of each group, longest first.
+    `max_padding` is the largest share of padding in a sequence, padded to the longest of its group.
     """
     order = np.argsort(-lengths, kind="stable")
     first, groups = 0, []
@@ -270,19 +254,7 @@ def _make_group(
 
 
 def grouped_sdpa(qkv: Tensor, groups: list[Group], heads: int, scale: float) -> Tensor:
-    """Attend within each sequence.
-
-    Parameters
-    ----------
-    qkv : Tensor, shape=(T, 3 * H * D)
-        Queries of all heads, then keys, then values.
-    scale : float
-        Factor of the products of queries and keys.
-
-    Returns
-    -------
-    Tensor, shape=(T, H * D)
-    """
+    """Attend within each sequence, shape (T, H * D); `qkv` as for `Attention`."""
     out = qkv.new_empty(len(qkv), qkv.shape[1] // 3)
     for group in groups:
         own = qkv[group.rows].view(group.size, group.length, 3, heads, -1)
@@ -344,13 +316,7 @@ def kernel_problems(
 def choose_attention(
     plan: DevicePlan, *, biased: bool, head_width: int = 64, requested: str = "auto"
 ) -> AttentionName:
-    """Choose the attention kernel; ``"auto"`` is the fastest that runs. See `kernel_problems`.
-
-    Raises
-    ------
-    AttentionUnavailable
-        If the requested kernel is unknown or cannot run on this device.
-    """
+    """Choose the attention kernel; ``"auto"`` is the fastest that runs. See `kernel_problems`."""
     problems = kernel_problems(plan, biased=biased, head_width=head_width)
     usable = [name for name, problem in problems.items() if not problem]
     for name in usable:
@@ -368,11 +334,6 @@ def load_kernels(
 
     Where Triton does not work, ``"auto"`` falls back to torch's attention and plain steps, with a
     note.
-
-    Raises
-    ------
-    AttentionUnavailable
-        See `choose_attention`; also if ``"triton"`` was requested and does not work.
     """
     name = choose_attention(plan, biased=biased, head_width=head_width, requested=requested)
     if plan.device.type != "cuda" or plan.precision == "fp32":

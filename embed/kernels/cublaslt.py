@@ -34,15 +34,7 @@ _ALIGNED = 256  # bytes; cuBLASLt assumes it unless told otherwise
 
 
 class WideProducts:
-    """Products ``epilogue(x W^T + b)`` with as many outputs as inputs, or more.
-
-    Raises
-    ------
-    OSError
-        If cuBLASLt is not loaded under the expected name.
-    RuntimeError
-        If cuBLASLt refuses to start.
-    """
+    """Products ``epilogue(x W^T + b)`` with as many outputs as inputs, or more."""
 
     def __init__(self, device: torch.device) -> None:
         self._lt = ctypes.CDLL(f"libcublasLt.so.{_cuda_major()}")  # torch has loaded it

@@ -26,8 +26,8 @@ from numpy.typing import NDArray
 
 from abag import AbagError
 from abag.core.arrays import KEY_BYTES, sort_keys
+from abag.core.files import UnsafeFile, open_regular
 from abag.core.messages import first_line
-from abag.core.names import UnsafeFile, open_regular
 from abag.embed.store.filesystem import TRANSIENT
 
 VERSION = 2

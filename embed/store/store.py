@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 import abag
 from abag import AbagError
+from abag.core.files import UnsafeFile
 from abag.core.messages import say
-from abag.core.names import UnsafeFile
 from abag.core.options import user_path
 from abag.core.python_surface import as_html, shorten
 from abag.embed.sequences.chains import (

@@ -10,8 +10,14 @@ from pathlib import Path, PurePosixPath
 from typing import Any, cast
 
 from abag import AbagError
-from abag.core.files import json_bytes, make_folder, write_bytes, write_json
-from abag.core.names import check_names, read_inside
+from abag.core.files import (
+    check_names,
+    json_bytes,
+    make_folder,
+    read_inside,
+    write_bytes,
+    write_json,
+)
 from abag.embed.sequences.chains import KINDS
 from abag.embed.store.shard import DamagedShard, open_file
 

@@ -13,10 +13,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from abag.core.files import json_bytes
+from abag.core.files import check_names, json_bytes
 from abag.core.hub import HubAddress, Repository, open_repository, parse_address
 from abag.core.messages import say
-from abag.core.names import check_names
 from abag.embed.store.encoder_folder import EncoderFolder
 from abag.embed.store.maintenance import copy_folder, refuse_mismatch
 from abag.embed.store.shard import DamagedShard

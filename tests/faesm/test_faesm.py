@@ -10,9 +10,9 @@ import torch
 from safetensors.numpy import load_file, save_file
 
 from abag.core.device import plan_device
+from abag.embed.encoders.checkpoints import TINY_CONFIG, save_random_checkpoint
 from abag.embed.encoders.identity import find_checkpoint, identify
 from abag.embed.encoders.loading import load_encoder
-from abag.embed.encoders.random_checkpoints import TINY_CONFIG, save_random_checkpoint
 from abag.embed.packing import pack_spans
 from abag.embed.store.store import open_store
 from abag.embed.weights import BadCheckpoint

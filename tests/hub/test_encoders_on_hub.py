@@ -6,8 +6,8 @@ import pytest
 from fake_hub import Problem
 from transformers import EsmModel
 
+from abag.embed.encoders.checkpoints import TINY_CONFIG, save_random_checkpoint
 from abag.embed.encoders.identity import find_checkpoint
-from abag.embed.encoders.random_checkpoints import TINY_CONFIG, save_random_checkpoint
 from abag.embed.weights import BadCheckpoint, EncoderNotFound
 
 
@@ -41,7 +41,7 @@ def found(name):
 def test_a_repository_that_does_not_exist_is_named_with_the_alias_that_was_meant(hub):
     text = found("lab/esm2_t33_650M")
     assert "lab/esm2_t33_650M does not exist on the hub, or you may not see it" in text
-    assert text.endswith("Did you mean esm2-650m?")
+    assert "Did you mean esm2-650m" in text
     assert "Did you mean" not in found("facebook/esm2_t33_650M_UR50D")
 
 
@@ -62,7 +62,7 @@ def test_weights_of_another_software_are_refused_with_the_alias_of_the_same_mode
     hub.put("model", name, {"data/weights/esmc_300m.pth": b"x"})
     text = found(name)
     assert f"{name} has no config.json on the hub; expected a model as transformers" in text
-    assert text.endswith("Did you mean esmc-300m?")
+    assert "Did you mean esmc-300m" in text
 
 
 def test_a_model_without_weights_or_of_another_type_is_refused_as_such(hub, checkpoint):

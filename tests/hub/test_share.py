@@ -20,10 +20,9 @@ from huggingface_hub import ModelCard, snapshot_download
 
 import abag
 from abag.cli import main
-from abag.core.files import host_name
+from abag.core.files import UnsafeFile, host_name
 from abag.core.hub import HubAddress, HubError, is_hub_address, parse_address
 from abag.core.messages import reporting
-from abag.core.names import UnsafeFile
 from abag.core.options import BadOption
 from abag.embed.store.store_files import PrivatePath
 from abag.head.data.demo import demo_table

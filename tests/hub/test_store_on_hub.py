@@ -18,9 +18,9 @@ from fake_hub import Problem
 from huggingface_hub import HfApi
 
 from abag.cli import main
+from abag.core.files import UnsafeFile
 from abag.core.hub import HubError, HubUnreachable
 from abag.core.messages import reporting
-from abag.core.names import UnsafeFile
 from abag.embed.store.maintenance import verify
 from abag.embed.store.shard import DamagedShard, shard_name
 from abag.embed.store.store import NotAStore, StoreMismatch, open_store

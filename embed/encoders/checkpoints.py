@@ -1,0 +1,341 @@
+"""Encoder names to checkpoints: on disk, on the hub, in a package, or of random weights.
+
+A checkpoint is a folder with config.json, weights and tokenizer files. Nothing in it is trusted:
+every size that abag computes with is checked here. torch is not imported.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from difflib import get_close_matches
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from abag.core.cache import cache_dir
+from abag.core.files import write_bytes
+from abag.core.messages import first_line
+from abag.core.options import user_path
+from abag.embed.families.family import Config, Family
+from abag.embed.families.registry import ALIASES, FAMILIES, HubSource, family_of, hub_source
+from abag.embed.weights import (
+    WHOLE_FILES,
+    BadCheckpoint,
+    EncoderCheckpoint,
+    EncoderNotFound,
+    shard_names,
+    weight_files,
+)
+
+_SMALL_FILES = ["*.json", "*.model", "vocab.txt"]
+_IN_WORDS = {int: "a whole number", float: "a number", str: "text"}
+_MOST = 1 << 31
+"""Of a number in config.json; what is computed from a larger one could overflow."""
+
+
+def find_checkpoint(name: str, *, download: bool = True) -> EncoderCheckpoint:
+    """Find an encoder's checkpoint; download it if a hub name is not on disk yet.
+
+    `name` is an alias, a hub name (``owner/model``) or a folder. ``name@revision`` chooses a
+    branch, tag or commit on the hub; without it, the ESM-2 aliases have fixed commits.
+    """
+    alias = ALIASES.get(name)
+    if alias is not None and alias.random:
+        return _open(tiny_folder(name), name, name, random=True)
+    if alias is not None and alias.hub_name is None:
+        return _open_package(name, FAMILIES[alias.family])
+    folder = user_path(name, "encoder")
+    if folder.is_dir():
+        return _open(folder, _slug(folder.resolve().name), name)
+    source = hub_source(name)
+    if "/" not in source.name or source.name.startswith((".", "/")):
+        near = near_aliases(name)
+        meant = f"did you mean {' or '.join(near)}" if near else f"give one of {', '.join(ALIASES)}"
+        msg = (
+            f"encoder {name!r}: not an alias and not an existing folder; {meant}, a hub name "
+            f"(owner/model) or a checkpoint folder{'?' * bool(near)}"
+        )
+        raise EncoderNotFound(msg)
+    reason = Exception()
+    for local in (True, False) if download else (True,):
+        try:
+            folder = _fetch(source, local=local)
+        except Exception as error:
+            if isinstance(error, BadCheckpoint) and not local:
+                raise  # a model that abag does not read, however often it is downloaded
+            reason = error
+        else:
+            return _open(folder, _slug(name.partition("@")[0].rsplit("/", 1)[-1]), str(source))
+    msg = f"encoder {name}: {_unavailable(source, reason)}"
+    raise EncoderNotFound(msg) from reason
+
+
+def near_aliases(name: str) -> list[str]:
+    """Return the aliases that somebody who wrote this name may have meant, nearest first."""
+    known = [alias for alias, one in ALIASES.items() if not one.random]
+    asked = name.partition("@")[0].rstrip("/").rsplit("/", 1)[-1].lower()
+    return get_close_matches(asked, known, cutoff=0.6)
+
+
+def _slug(name: str) -> str:
+    """Reduce a name to lower-case letters, digits and dashes, safe on any file system."""
+    return "-".join("".join(c if c.isalnum() else " " for c in name.lower()).split()) or "encoder"
+
+
+def _open(folder: Path, name: str, origin: str, *, random: bool = False) -> EncoderCheckpoint:
+    path = folder / "config.json"
+    if not path.is_file():
+        msg = f"{folder}: no config.json; give a checkpoint folder as transformers saves it"
+        raise BadCheckpoint(msg)
+    config, family = _read_config(path)
+    names = family.weight_names
+    weights = weight_files(folder, names)
+    if not weights:
+        msg = (
+            f"{folder}: no {' or '.join(WHOLE_FILES)}, whole or with an index of shards; "
+            "the download may be incomplete"
+        )
+        raise BadCheckpoint(msg)
+    return EncoderCheckpoint(
+        name, family.name, folder, weights, config, origin, random, names=names
+    )
+
+
+def _open_package(alias: str, family: Family) -> EncoderCheckpoint:
+    """Find the weights inside an installed package, whose code is never imported."""
+    if family.package is None:  # there are no weights
+        return EncoderCheckpoint(alias, family.name, None, (), {}, alias)
+    package = family.package
+    spec = find_spec(package.name)
+    if spec is None or not spec.submodule_search_locations:
+        msg = (
+            f"encoder {alias}: the package {package.name} is not installed; "
+            f"run pip install 'abag[{package.name}]'"
+        )
+        raise EncoderNotFound(msg)
+    folder = Path(spec.submodule_search_locations[0]) / package.folder
+    weights, settings = folder / package.weights, folder / package.config
+    if not (weights.is_file() and settings.is_file()):
+        run = package.download or f"pip install -U {package.name}"
+        msg = (
+            f"encoder {alias}: the package {package.name} has not downloaded its weights "
+            f"({weights.parent}); run {run} once"
+        )
+        raise EncoderNotFound(msg)
+    config, _ = _read_config(settings, family)
+    names = family.weight_names
+    return EncoderCheckpoint(alias, family.name, folder, (weights,), config, alias, names=names)
+
+
+def _read_config(path: Path, family: Family | None = None) -> tuple[dict[str, Any], Family]:
+    """Read config.json, find its family if none is given, and check the values that it needs."""
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        msg = f"{path}: not valid JSON ({error}); the download may be incomplete"
+        raise BadCheckpoint(msg) from error
+    config = config if isinstance(config, dict) else {}
+    name, family = config.get("model_type"), family or family_of(config)
+    if family is None:
+        known = ", ".join(dict.fromkeys(f.model_type for f in FAMILIES.values() if f.model_type))
+        msg = f"{path}: model_type {name!r} is not supported; expected one of {known}"
+        raise BadCheckpoint(msg)
+    if family.translate is not None:
+        config = dict(family.translate(config))
+    needed = dict.fromkeys((*family.config_keys, "vocab_size"))
+    if missing := [key for key in needed if config.get(key) is None]:
+        problem = f"missing {', '.join(missing)}; give the config.json of a complete "
+        problem += f"{family.name} model"
+    else:
+        problem = _config_problem(config, family)
+    if problem:
+        msg = f"{path}: {problem}"
+        raise BadCheckpoint(msg)
+    return config, family
+
+
+def _config_problem(config: dict[str, Any], family: Family) -> str:
+    """Say which value of config.json has another type than in a tiny one, or gives no layers."""
+    for key, example in family.tiny_config.items():
+        value, words = config.get(key), _IN_WORDS.get(type(example))
+        known = (int, float) if type(example) is float else (type(example),)
+        if value is None or words is None:
+            continue
+        if type(value) not in known or not (isinstance(value, str) or abs(value) < _MOST):
+            return f"{key} {value!r}; expected {words}. Copy the file again."
+    try:
+        shape = family.shape(config)
+    except (TypeError, ValueError, ArithmeticError) as error:  # of a value that may be null
+        return f"gives no sizes of layers ({first_line(error)}); copy the file again"
+    if min(shape.heads, shape.attention_width) < 1 or shape.attention_width % shape.heads:
+        return (
+            f"{shape.heads} attention heads do not divide a width of {shape.attention_width}; "
+            "copy the file again"
+        )
+    return ""
+
+
+# --- the hub --------------------------------------------------------------------------------------
+
+
+class _NotACheckpoint(Exception):
+    """A repository without the files of a checkpoint; the text says which."""
+
+
+def _fetch(source: HubSource, *, local: bool) -> Path:
+    """Fetch config, tokenizer and the encoder's weights, without the shards of a decoder."""
+    from huggingface_hub import snapshot_download
+
+    options = {"revision": source.revision, "local_files_only": local}
+    get = partial(snapshot_download, source.name, **options)
+    folder = Path(get(allow_patterns=_SMALL_FILES))
+    if not (folder / "config.json").is_file():
+        msg = "config.json"
+        raise _NotACheckpoint(msg)
+    _, family = _read_config(folder / "config.json")
+    names = family.weight_names
+    for whole in WHOLE_FILES:
+        get(allow_patterns=["config.json", whole])  # huggingface_hub warns if nothing matches
+        if (folder / whole).is_file():
+            break
+        if (index := folder / f"{whole}.index.json").is_file():
+            get(allow_patterns=shard_names(index, names))
+            break
+    if not weight_files(folder, names):
+        raise _NotACheckpoint(" or ".join(WHOLE_FILES))
+    return folder
+
+
+def _unavailable(source: HubSource, reason: Exception) -> str:
+    """Say why a hub checkpoint cannot be had, and what to do."""
+    from huggingface_hub import errors
+
+    near = near_aliases(source.name)
+    known = any(alias.hub_name == source.name for alias in ALIASES.values())
+    meant = "" if known or not near else f" Did you mean {' or '.join(near)}?"
+    match reason:
+        case _NotACheckpoint():
+            text = f"{source} has no {reason} on the hub; expected a model as transformers saves it"
+            return f"{text}.{meant}"
+        case errors.GatedRepoError():
+            return (
+                f"the owner of {source.name} has to grant access to it. Ask for access on its page "
+                "on the hub, then log in: hf auth login."
+            )
+        case errors.RepositoryNotFoundError():
+            text = f"{source.name} does not exist on the hub, or you may not see it. Check the name"
+            return f"{text}, or log in: hf auth login.{meant}"
+        case errors.RevisionNotFoundError():
+            return (
+                f"{source.name} has no revision {source.revision}; expected a branch, a tag or a "
+                "whole commit id. Check what follows the @."
+            )
+    return (
+        f"the weights of {source} are not on disk and could not be downloaded "
+        f"({first_line(reason)}); run `{source.download_command}` on a machine with network "
+        "access, give the folder of a downloaded checkpoint, or use an encoder that needs no "
+        f"download: antiberty (pip install 'abag[antiberty]') or composition.{meant}"
+    )
+
+
+# --- random weights, for demos, tests and benchmarks: no biology ----------------------------------
+
+TINY_CONFIG: dict[str, Config] = {
+    name: FAMILIES[alias.family].tiny_config for name, alias in ALIASES.items() if alias.random
+}
+Draw: TypeAlias = Callable[[tuple[int, ...], float], NDArray[np.float32]]
+"""Draws an array of a normal distribution, given its shape and its scale."""
+
+
+def save_random_checkpoint(folder: Path, config: Config, seed: int) -> Path:
+    """Write a checkpoint of random weights to a folder; equal seeds give equal bytes."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in _random_files(config, seed).items():
+        (folder / name).write_bytes(content)
+    return folder
+
+
+def tiny_folder(name: str) -> Path:
+    """Return the cached folder of a tiny checkpoint, written on first use."""
+    files = _random_files(TINY_CONFIG[name], seed=0)
+    version = hashlib.blake2b(digest_size=6)
+    for file_name, data in sorted(files.items()):
+        version.update(file_name.encode() + b"\0" + data)
+    folder = cache_dir() / "tiny" / f"{name}-{version.hexdigest()}"
+    folder.mkdir(parents=True, exist_ok=True)
+    for file_name, data in files.items():
+        path = folder / file_name
+        if not path.is_file() or path.read_bytes() != data:
+            write_bytes(path, data)
+    return folder
+
+
+def _random_files(config: Config, seed: int) -> dict[str, bytes]:
+    from safetensors.numpy import save
+
+    family, rng = family_of(config), np.random.default_rng(seed)
+    assert family is not None
+
+    def draw(shape: tuple[int, ...], scale: float) -> NDArray[np.float32]:
+        return rng.standard_normal(shape, dtype=np.float32) * np.float32(scale)
+
+    return {
+        "config.json": json.dumps(dict(config), indent=1).encode(),
+        "model.safetensors": save(draw_weights(family, config, draw), metadata={"format": "pt"}),
+        "vocab.json": json.dumps(dict(family.tokens)).encode(),
+    }
+
+
+def draw_weights(family: Family, config: Config, draw: Draw) -> dict[str, NDArray[np.float32]]:
+    """Draw the weights of an encoder at the scale that training gives, by name."""
+    config, shape = family.complete(config), family.shape(config)
+    declared = family.architecture_of(config)
+    width, inner, hidden = shape.width, shape.attention_width, shape.feed_forward_width
+    weights: dict[str, NDArray[np.float32]] = {}
+
+    def product(name: str, rows: int, columns: int, scale: float | None = None) -> None:
+        weights[f"{name}.weight"] = draw((rows, columns), scale or columns**-0.5)
+        if declared.biased:
+            weights[f"{name}.bias"] = draw((rows,), 0.1)
+
+    def norm(name: str, *, biased: bool = declared.norm == "layer") -> None:
+        weights[f"{name}.weight"] = 1 + draw((width,), 0.1)
+        if biased:
+            weights[f"{name}.bias"] = draw((width,), 0.1)
+
+    def table(name: str, rows: int, columns: int = width, scale: float = 1.0) -> None:
+        if name:
+            weights[f"{name}.weight"] = draw((rows, columns), scale)
+
+    table(declared.embedding, config["vocab_size"])
+    table(declared.type_embedding, config.get("type_vocab_size", 0))
+    table(declared.position_embedding, config.get("max_position_embeddings", 0))
+    if declared.first_norm:
+        norm(declared.first_norm)
+    for i in range(shape.layers):
+        at = f"{declared.layers}.{i}."
+        for place, name in enumerate(declared.qkv):
+            # T5 does not divide scores by the root of the head width: its queries are smaller, so
+            # that the softmax is neither flat nor one-hot
+            scale = (width * shape.head_width) ** -0.5
+            scaled = declared.relative_bias and not place
+            product(at + name, 3 * inner // len(declared.qkv), width, scale if scaled else None)
+        product(at + declared.out, width, inner)
+        norm(at + declared.norms[0])
+        for name in declared.up:
+            product(at + name, (1 + bool(declared.gate)) * hidden // len(declared.up), width)
+        product(at + declared.down, width, hidden)
+        norm(at + declared.norms[1])
+        for name in declared.qk_norms or ():
+            norm(at + name, biased=False)
+    buckets = config.get("relative_attention_num_buckets", 0)
+    table(declared.relative_bias, buckets, shape.heads, 0.5)
+    if declared.last_norm:
+        norm(declared.last_norm, biased=declared.norm == "layer" and declared.last_norm_biased)
+    return weights
