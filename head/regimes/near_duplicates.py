@@ -326,7 +326,7 @@ def contained_components(strings: Strings, identity: float) -> Ints:
     """
     n, edits = len(strings), _edits(strings, identity)
     labels = _join_mutants(strings, edits)
-    width = max(1, BATCH_PAIRS // n)
+    width = max(1, 8 * BATCH_PAIRS // n)  # many at once: batches of equal lengths waste no padding
     for at in range(1, n, width):  # strings of similar lengths first: they join most
         i = np.repeat(np.arange(n), width)
         j = i + np.tile(np.arange(at, at + width), n)
