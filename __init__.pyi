@@ -33,7 +33,7 @@ if TYPE_CHECKING:  # type checkers resolve import cycles by leaving such imports
     from abag.head.runs.options import EvaluateOptions as EvaluateOptions
     from abag.head.runs.options import PlanOptions as PlanOptions
     from abag.head.runs.report import ReportSummary
-    from abag.head.runs.summary import RunSummary
+    from abag.head.runs.run_folder import RunSummary
     from abag.head.search.options import SweepOptions as SweepOptions
     from abag.head.search.sweep import SweepSummary
     from abag.head.share import ShareOptions as ShareOptions
@@ -339,7 +339,6 @@ def rank(
     measured: Path | str | Any | None = None,
     run: Path | str | None = None,
     keep_far: bool = False,
-    per_antigen: bool = False,
     per_cluster: int | None = None,
     per_position: int | None = None,
     force: bool = False,

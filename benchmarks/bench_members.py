@@ -134,12 +134,15 @@ def time_trials(inputs, size: Size, device: torch.device) -> list[dict[str, obje
     """Time batches of random trials on three inner folds, as a sweep trains them."""
     pairs, antibody_ND, antigen_ME = inputs
     config = FitConfig(head="mlp", epochs=size.epochs)
+    poolings = {"antibody": ("mean", "heavy_mean", "light_mean"), "antigen": ("mean", "cls")}
+    stored = {"antibody": antibody_ND, "antigen": antigen_ME}
     problem = SearchProblem(
         pairs=pairs,
         fold=inner_folds(pairs.antigen, 3, 0),
         group=pairs.antigen,
-        vectors=lambda kind, _pooling: antibody_ND if kind == "antibody" else antigen_ME,
-        poolings={"antibody": ("mean", "heavy_mean", "light_mean"), "antigen": ("mean", "cls")},
+        store=None,  # all is read
+        read={(kind, one): stored[kind] for kind, names in poolings.items() for one in names},
+        poolings=poolings,
         config=config,
         device=device,
     )

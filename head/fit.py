@@ -42,7 +42,6 @@ from abag.head.prediction.bundle import save_predictor
 from abag.head.prediction.fitted import FittedParts, add_networks, fit_closed_forms, weigh
 from abag.head.regimes.folds import all_pairs
 from abag.head.regimes.splits import TRAIN, thinned
-from abag.head.runs.results import curve_point, join_logs, write_results
 from abag.head.runs.run_folder import (
     check_training,
     describe_inputs,
@@ -51,6 +50,7 @@ from abag.head.runs.run_folder import (
     split_inputs,
     start_run,
 )
+from abag.head.runs.summary import curve_point, join_logs, write_results
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -62,8 +62,7 @@ if TYPE_CHECKING:
     from abag.head.prediction.fitted import WeighedRegime
     from abag.head.regimes.folds import MeasuredRegime
     from abag.head.regimes.splits import Split
-    from abag.head.runs.run_folder import RunInputs
-    from abag.head.runs.summary import CurvePoint, RunSummary
+    from abag.head.runs.run_folder import RunInputs, RunSummary
     from abag.head.training.train import TrainedHeads
 
 LEARNING_CURVE_SHARES = (0.125, 0.25, 0.5)
@@ -332,7 +331,9 @@ def fit_all(
     return parts
 
 
-def _learning_curve(trainings: Trainings, regimes: Sequence[MeasuredRegime]) -> list[CurvePoint]:
+def _learning_curve(
+    trainings: Trainings, regimes: Sequence[MeasuredRegime]
+) -> list[dict[str, Any]]:
     """Fit the first regime to smaller shares of the training groups; test parts stay the same."""
     points, config, pairs = [], trainings.config, trainings.inputs.pairs
     first = next(one for one in regimes if one.splits)

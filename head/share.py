@@ -15,7 +15,6 @@ from hashlib import sha256
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypedDict
-from urllib.parse import quote
 
 from abag import AbagError
 from abag.core.cache import cache_dir
@@ -27,12 +26,9 @@ from abag.core.files import (
     read_inside,
     sweep_partials_of,
     write_bytes,
-    write_text,
 )
 from abag.core.hub import (
-    COMMIT,
     HubAddress,
-    HubUnreachable,
     Repository,
     is_hub_address,
     open_repository,
@@ -53,7 +49,6 @@ from abag.head.prediction.predictor import (
     WEIGHTS,
     Predictor,
     PredictorDamaged,
-    ViewSpec,
 )
 
 MANIFEST, CARD, LICENCE = "manifest.json", "README.md", "LICENSE"
@@ -79,15 +74,6 @@ class ShareOptions(Options, group="Output"):
     license: str | None = option(
         None, metavar="ID", help="Licence that the hub shows, such as mit or cc-by-4.0."
     )
-
-    def check_combination(self) -> None:
-        """Check the form of the licence; which ones exist is for the hub to know."""
-        if self.license is not None and not re.fullmatch(r"[a-z0-9][a-z0-9.-]{0,40}", self.license):
-            msg = (
-                f"--license: {self.license!r} is not the id of a licence; expected one of the hub, "
-                "such as mit or cc-by-4.0."
-            )
-            raise BadOption(msg)
 
 
 class ShareSummary(TypedDict):
@@ -133,6 +119,13 @@ def share(run: Path | str, to: Path | str, **options: Any) -> ShareSummary:  # n
     from abag.head.prediction.bundle import load_predictor  # imports torch
 
     chosen = ShareOptions.from_keywords(options, "share")
+    # which licences exist is for the hub to know
+    if chosen.license is not None and not re.fullmatch(r"[a-z0-9][a-z0-9.-]{0,40}", chosen.license):
+        msg = (
+            f"--license: {chosen.license!r} is not the id of a licence; expected one of the hub, "
+            "such as mit or cc-by-4.0."
+        )
+        raise BadOption(msg)
     folder = predictor_folder(run)
     predictor = load_predictor(folder)  # checks all of it
     held = _held_of_training(predictor)
@@ -182,19 +175,21 @@ def public_files(
     """Return the files of a predictor by name, without paths of this machine.
 
     `where` is the name of the folder, or the address on the hub, from which the card loads it.
-
-    Raises
-    ------
-    PredictorDamaged, PrivatePath, UnsafeFile
     """
     folder = run / "predictor" if (run / "predictor").is_dir() else run
     files = {WEIGHTS: read_inside(folder, WEIGHTS), RECORD: _public_record(folder)}
-    adapters = {name: folder / name for name in ADAPTER_FILES if (folder / name).exists()}
-    contents = {name: read_inside(folder, name) for name in adapters}
-    files |= public_adapter_files(folder, contents)
+    adapters = [name for name in ADAPTER_FILES if (folder / name).exists()]
+    files |= public_adapter_files(folder, {name: read_inside(folder, name) for name in adapters})
     files[LICENCE] = _licence_note(predictor, licence)
     files[CARD] = _card(folder, predictor, licence, where)
-    _refuse_paths(folder, files)
+    for path in (Path.home(), folder.resolve().parent):  # a card may have been edited
+        for name, content in files.items():
+            if len(path.parts) > 1 and name != WEIGHTS and f"{path}/".encode() in content:
+                msg = (
+                    f"{folder / name}: contains the path {path}; expected none of this machine in "
+                    "what is shared. Remove it from the file."
+                )
+                raise PrivatePath(msg)
     return {**files, MANIFEST: make_manifest(files)}
 
 
@@ -203,36 +198,31 @@ def _public_record(folder: Path) -> bytes:
     from abag.head.prediction.bundle import record_digest  # imports torch
 
     content = read_inside(folder, RECORD)
-    record = json.loads(content)
-    views = [view for kind in KINDS for view in record[kind]["views"]]
-    public = [public_origin(view["origin"]) for view in views]
-    if public == [view["origin"] for view in views]:
+    record, changed = json.loads(content), False
+    for view in [view for kind in KINDS for view in record[kind]["views"]]:
+        public = public_origin(view["origin"])
+        changed |= public != view["origin"]
+        view["origin"] = public
+    if not changed:
         return content
-    for view, origin in zip(views, public, strict=True):
-        view["origin"] = origin
     record["digest"] = record_digest(record, read_inside(folder, WEIGHTS))
     return json_bytes(record)
 
 
 def _licence_note(predictor: Predictor, licence: str | None) -> bytes:
     own = f"of the licence {licence}" if licence else "that its owner states; ask if there are none"
-    encoders = [
-        _encoder_line(kind, view) for kind in KINDS for view in predictor.spec(kind).encoders
-    ]
     lines = [
         f"This predictor may be used under the terms {own}.",
         "The terms of the data that it was trained on apply too, and those of the encoders,",
         "whose weights are not part of it:",
         "",
-        *encoders,
     ]
+    for kind in KINDS:
+        for view in predictor.spec(kind).encoders:
+            alias = known_alias(view.name, view.origin)
+            terms = alias.licence if alias is not None else "see the source of the weights"
+            lines.append(f"{kind}: {view.name} ({public_origin(view.origin)}), {terms}")
     return ("\n".join(lines) + "\n").encode()
-
-
-def _encoder_line(kind: str, spec: ViewSpec) -> str:
-    alias = known_alias(spec.name, spec.origin)
-    licence = alias.licence if alias is not None else "see the source of the weights"
-    return f"{kind}: {spec.name} ({public_origin(spec.origin)}), {licence}"
 
 
 def _card(folder: Path, predictor: Predictor, licence: str | None, where: str) -> bytes:
@@ -241,11 +231,14 @@ def _card(folder: Path, predictor: Predictor, licence: str | None, where: str) -
         text = read_inside(folder, CARD).decode(errors="replace")
     except FileNotFoundError:
         text = "# Antibody-antigen affinity predictor\n\nMade with abag.\n"
-    text = _loaded_from(text, where)
+    comment = "" if is_hub_address(where) else "  # this folder"
+    python, shell = f"load_predictor({json.dumps(where)}){comment}", f"--run {shlex.quote(where)} "
+    text = re.sub(r'load_predictor\("[^"\n]*"\)(  # this folder)?', lambda _: python, text)
+    text = re.sub(r"--run [^`\n]*?(?=--store store)", lambda _: shell, text)
     if text.startswith("---\n"):  # shared before
         return text.encode()
-    used = (*predictor.antibody.encoders, *predictor.antigen.encoders)
-    base = [hub_source(one.origin).name for one in used if public_origin(one.origin) == one.origin]
+    used = [one.origin for kind in KINDS for one in predictor.spec(kind).encoders]
+    base = [hub_source(origin).name for origin in used if public_origin(origin) == origin]
     about: dict[str, object] = {"license": licence or "other"}
     if licence is None:
         about |= {"license_name": "see-license", "license_link": LICENCE}
@@ -259,26 +252,6 @@ def _card(folder: Path, predictor: Predictor, licence: str | None, where: str) -
     # JSON is YAML, and needs no quoting rules of its own
     lines = [f"{name}: {json.dumps(value)}" for name, value in about.items()]
     return "\n".join(["---", *lines, "---", "", text]).encode()
-
-
-def _loaded_from(card: str, where: str) -> str:
-    """Replace the folder or address in the examples of a card."""
-    comment = "" if is_hub_address(where) else "  # this folder"
-    python, shell = f"load_predictor({json.dumps(where)}){comment}", f"--run {shlex.quote(where)} "
-    card = re.sub(r'load_predictor\("[^"\n]*"\)(  # this folder)?', lambda _: python, card)
-    return re.sub(r"--run [^`\n]*?(?=--store store)", lambda _: shell, card)
-
-
-def _refuse_paths(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Refuse text with the user's home or the run's folder in it; a card may have been edited."""
-    for path in (Path.home(), folder.resolve().parent):
-        for name, content in files.items():
-            if len(path.parts) > 1 and name != WEIGHTS and f"{path}/".encode() in content:
-                msg = (
-                    f"{folder / name}: contains the path {path}; expected none of this machine in "
-                    "what is shared. Remove it from the file."
-                )
-                raise PrivatePath(msg)
 
 
 # --- where it goes -------------------------------------------------------------------------------
@@ -305,7 +278,8 @@ def _write(files: Mapping[str, bytes], folder: Path, held: str) -> ShareSummary:
     for name, content in new.items():  # the manifest comes last
         make_folder((folder / name).parent)
         write_bytes(folder / name, content)
-    return _summary(str(folder), None, files, new)
+    sizes = {name: len(content) for name, content in files.items()}
+    return ShareSummary(to=str(folder), page=None, files=sizes, sent=[*new])
 
 
 def _send(
@@ -322,14 +296,9 @@ def _send(
             say(f"{address}: removing {', '.join(stale)}, which this predictor does not have")
         message = "Share a predictor with abag"
         commit = hub.commit(files, message=message, remove=stale)
-        return _summary(address.at(commit), hub.page, files, files if commit != before else {})
-
-
-def _summary(
-    to: str, page: str | None, files: Mapping[str, bytes], sent: Mapping[str, bytes]
-) -> ShareSummary:
-    sizes = {name: len(content) for name, content in files.items()}
-    return ShareSummary(to=to, page=page, files=sizes, sent=[*sent])
+        sizes = {name: len(content) for name, content in files.items()}
+        sent = [*files] if commit != before else []
+        return ShareSummary(to=address.at(commit), page=hub.page, files=sizes, sent=sent)
 
 
 # --- reading what was shared ---------------------------------------------------------------------
@@ -346,11 +315,7 @@ def _record(content: bytes) -> dict[str, object]:
 
 
 def check_manifest(folder: Path) -> None:
-    """Check every file of a shared predictor against its digest in manifest.json.
-
-    `PredictorDamaged` if a file is missing, was changed, or is not listed; `UnsafeFile` if one is a
-    link, or its name is not that of a predictor's file.
-    """
+    """Check the names of the files of a shared predictor, and each against its digest."""
     path = folder / MANIFEST
     try:
         written = json.loads(read_inside(folder, MANIFEST))
@@ -366,17 +331,17 @@ def check_manifest(folder: Path) -> None:
             "shared again, or use the version of abag that wrote it."
         )
         raise PredictorDamaged(msg)
-    for name in READ:
-        if name not in files and (name in (RECORD, WEIGHTS) or (folder / name).exists()):
-            msg = f"{folder / name}: is not listed in {MANIFEST}. Get the predictor again."
-            raise PredictorDamaged(msg)
+    unlisted = {name for name in READ if name in (RECORD, WEIGHTS) or (folder / name).exists()}
+    for name in sorted(unlisted - files.keys()):
+        msg = f"{folder / name}: is not listed in {MANIFEST}. Get the predictor again."
+        raise PredictorDamaged(msg)
     for name, expected in files.items():
         try:
-            content = read_inside(folder, name)
+            is_same = _record(read_inside(folder, name)) == expected
         except OSError as error:
             msg = f"{folder / name}: cannot be read ({error}). Get the predictor again."
             raise PredictorDamaged(msg) from error
-        if _record(content) != expected:
+        if not is_same:
             msg = (
                 f"{folder / name}: differs from its digest in {MANIFEST}; expected the file that "
                 "was shared. Remove the folder and get it again."
@@ -402,21 +367,12 @@ def predictor_folder(path: Path | str) -> Path:
 
 def _download(address: HubAddress, place: Path) -> str:
     """Download what the revision stands for, unless it is there; return the commit."""
-    note = place / f"revision-{quote(address.revision or 'main', safe='')}"
     with open_repository(address) as hub:
-        try:
-            commit = hub.head()
-        except HubUnreachable:
-            known = note.read_text(encoding="utf-8") if note.exists() else ""
-            if not COMMIT.fullmatch(known) or not (place / known / MANIFEST).exists():
-                raise
-            say(f"{address}: the hub cannot be reached; using commit {known}, downloaded before.")
-            return known
+        commit = hub.head()
         if address.commit is None:
             say(f"{address}: commit {commit}; for exactly this predictor, add @{commit}.")
         if not (place / commit / MANIFEST).exists():
             _save(hub, commit, place / commit)
-    write_text(note, commit)
     return commit
 
 

@@ -33,6 +33,27 @@ def lines_of(run):
     return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
 
 
+QUICK = {
+    "split": "random", "report": False, "widths": (8,), "epochs": 2, "batch_size": 16,
+    "device": "cpu", "say": lambda _text: None,
+}  # fmt: skip
+"""Options of a fit that takes a second."""
+
+
+def draw_chains(rng, n, length=15):
+    """Draw random sequences."""
+    return ["".join(rng.choice(list("ACDEFGHIKLMNPQRSTVWY"), length)) for _ in range(n)]
+
+
+def draw_pairs(n_antibodies, n_antigens, seed=0, antigens=None):
+    """Draw a table of every antibody with every antigen and a random pKd."""
+    rng = np.random.default_rng(seed)
+    heavy = draw_chains(rng, n_antibodies)
+    antigens = antigens or draw_chains(rng, n_antigens)
+    frame = pd.DataFrame([(h, g) for h in heavy for g in antigens], columns=["heavy", "antigen"])
+    return frame.assign(pKd=8 + rng.normal(size=len(frame)))
+
+
 def write_vectors(store, kind, keys, x_ND, *, fingerprint="ab" * 16):
     """Add vectors, (N, D), as if of an encoder called drawn; `store` is open."""
     folder = store.create_folder(kind, {"name": "drawn", "fingerprint": fingerprint})

@@ -54,7 +54,7 @@ TYPES = {
     "Plan": "abag.head.plan",
     "PredictSummary": "abag.head.prediction.predict",
     "RankSummary": "abag.head.design.rank",
-    "RunSummary": "abag.head.runs.summary",
+    "RunSummary": "abag.head.runs.run_folder",
     "RunsSummary": "abag.head.runs.compare",
     "ReportSummary": "abag.head.runs.report",
     "ScanSummary": "abag.head.design.scan",

@@ -58,7 +58,7 @@ OPTIONS = {
     "predict": "antibody-encoder antigen antigen-encoder bad-rows chains column cross device "
     "force heavy json light limit out run store strong",
     "rank": "above antibody-region antigen bad-rows batch best chains column explore force "
-    "json keep-far limit measured out per-antigen per-cluster per-position rule run",
+    "json keep-far limit measured out per-cluster per-position rule run",
     "runs": "json",
     "scan": "antibody-encoder antigen antigen-encoder bad-rows chains column device exclude force "
     "heavy json light limit mutate-to out pairs-of parents positions region store",

@@ -26,7 +26,7 @@ from abag.embed.families.registry import ALIASES, FAMILIES
 from abag.embed.options import EmbedOptions
 from abag.head.data.demo import demo_table
 from abag.head.models.config import PRESETS, FitConfig
-from abag.head.runs import results as outcome
+from abag.head.runs import summary as outcome
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]

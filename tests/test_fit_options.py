@@ -75,7 +75,6 @@ RANK = {
     "above": [7.0, 1e9],
     "measured": ["itself", None, None],
     "keep_far": [False, True, True],
-    "per_antigen": [False, True],
     "diversity": ["none", "clusters", "distance"],
     "per_cluster": [None, None, 1],
     "identity": [None, None, 0.5],

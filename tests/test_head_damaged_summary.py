@@ -7,7 +7,7 @@ import pytest
 import abag
 from abag.core.files import FileDamaged
 from abag.head.data.demo import demo_table
-from abag.head.runs.saved_run import NoFinishedRun
+from abag.head.runs.run_folder import NoFinishedRun
 
 QUICK = {
     "split": "random", "head": "mlp", "widths": (8,), "epochs": 1, "report": False,

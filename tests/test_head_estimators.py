@@ -95,13 +95,6 @@ def test_cross_validation_with_group_splits_scores_a_head(store, X, y):
     assert grid.fit(X, y).best_params_["head"] in ("ridge", "kernel")
 
 
-@pytest.mark.slow  # each worker imports torch
-def test_workers_of_joblib_get_the_same_scores(store, X, y):
-    model, cv = AffinityRegressor(store, head="ridge"), RandomSplit(2)
-    alone = cross_val_score(model, X, y, cv=cv)
-    assert np.array_equal(alone, cross_val_score(model, X, y, cv=cv, n_jobs=2))
-
-
 @pytest.mark.parametrize(
     "options", [{"head": "mlp", "widths": (16,), "epochs": 3, "lr": 0.01}, {"head": "ridge"}]
 )
@@ -116,23 +109,6 @@ def test_a_regressor_and_abag_fit_make_the_same_predictor(store, X, y, tmp_path,
     np.testing.assert_array_equal(model.predict(X), expected["pkd_predicted"])
     np.testing.assert_array_equal(model.predict(X, return_std=True)[1], expected["sigma"])
     assert [one["rmse"] for one in model.regimes_] == [one["rmse"] for one in summary["regimes"]]
-
-
-def test_the_measured_regimes_are_kept_with_the_fit(store, X, y):
-    model = AffinityRegressor(store, head="ridge").fit(X, y)
-    assert {one["regime"] for one in model.regimes_} == set(model.predictor_.regimes)
-    assert all(one["sentence"].startswith(one["words"]) for one in model.regimes_)
-    assert np.corrcoef(model.predict(X), y)[0, 1] > 0.5
-    assert model.score(X, y) == pytest.approx(1 - np.mean((model.predict(X) - y) ** 2) / np.var(y))
-
-
-def test_sigma_is_returned_beside_the_prediction(store, X, y):
-    model = AffinityRegressor(store, head="gp", split="random").fit(X, y)
-    pkd, sigma = model.predict(X.head(7), return_std=True)
-    assert pkd.shape == sigma.shape == (7,)
-    expected = model.predictor_.predict(X["heavy"][:7], X["light"][:7], X["antigen"][:7])
-    assert (sigma == expected["sigma"]).all()
-    assert (sigma > 0).all()
 
 
 def test_a_fitted_regressor_survives_pickle_and_clone_forgets_the_fit(store, X, y):
@@ -283,12 +259,6 @@ def test_groups_serve_the_splitters_of_scikit_learn(store, X, y):
         AffinityRegressor(store, head="ridge", split="random"), X, y, cv=AntigenSplit(3)
     )
     assert np.isfinite(predicted).all()
-
-
-def test_a_splitter_shows_its_parameters():
-    shown = repr(AntigenSplit(antigen_identity=0.5))
-    assert shown.startswith("AntigenSplit(")
-    assert "antigen_identity=0.5" in shown
 
 
 # ---- invalid input -------------------------------------------------------------------------

@@ -1,6 +1,5 @@
 """Tables of any length to predict: what is kept of them in memory, and in which order."""
 
-import gzip
 import tracemalloc
 
 import numpy as np
@@ -37,18 +36,6 @@ def test_reading_parquet_keeps_a_small_part_of_the_file_in_memory(tmp_path, trac
     assert most - before < path.stat().st_size / 4
 
 
-def test_compressed_parquet_is_read_like_uncompressed(tmp_path):
-    frame = pd.DataFrame({"heavy": ["EVQL", "QVQL"], "n": [1, 2]})
-    frame.to_parquet(tmp_path / "a.parquet")
-    packed = tmp_path / "b.parquet.gz"
-    packed.write_bytes(gzip.compress((tmp_path / "a.parquet").read_bytes()))
-    one, other = (
-        pd.concat(chunk.frame for chunk in read_table_chunks(path, rows=1, as_written=True))
-        for path in (tmp_path / "a.parquet", packed)
-    )
-    pd.testing.assert_frame_equal(one, other)
-
-
 @given(st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=12), min_size=1, max_size=9))
 def test_every_row_keeps_its_sequence_after_any_number_of_chunks(rows):
     collected = SequenceCollector("antibody")
@@ -58,17 +45,6 @@ def test_every_row_keeps_its_sequence_after_any_number_of_chunks(rows):
     found = collected.finish()
     assert [len(found.chains[n][0]) - 4 for n in found.of_row] == np.concatenate(rows).tolist()
     assert len(found.keys) == len({*found.chains}) == len(found.chains)
-
-
-def test_sequences_repeated_in_every_chunk_are_kept_once(traced):
-    chains, parts = [(f"EVQL{n}", "") for n in range(1_000)], 100
-    collected, before = SequenceCollector("antibody"), traced()[0]
-    for _ in range(parts):
-        collected.add([(heavy + "", light) for heavy, light in chains], np.arange(1_000))
-    found = collected.finish()
-    assert len(found.chains) == 1_000
-    # an index per row, twice while the parts are joined
-    assert (traced()[1] - before) / (parts * 1_000) < 2 * 4 + 8
 
 
 @given(st.lists(st.integers(0, 6), min_size=1, max_size=40), st.integers(1, 5), st.integers(1, 5))

@@ -1,6 +1,5 @@
 """`predict` from table to file: cells, order, chunks, new sequences, all pairs, errors."""
 
-import gzip
 import json
 import shutil
 import subprocess
@@ -12,16 +11,15 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
-from drawn import add_vectors
+from drawn import QUICK, add_vectors, draw_chains, draw_pairs
 from hypothesis import given
 from hypothesis import strategies as st
-from pandas._libs.parsers import STR_NA_VALUES
 from scipy.stats import norm
 
 import abag
 from abag.core.messages import counted
 from abag.embed.embed import OtherEncoder
-from abag.embed.sequences.chains import MISSING_TEXT, UnknownResidue
+from abag.embed.sequences.chains import UnknownResidue
 from abag.embed.sequences.table_writer import TableWriter
 from abag.embed.sequences.tables import BadTable, read_table, read_table_chunks
 from abag.embed.store.store import VectorsMissing, open_store
@@ -31,16 +29,7 @@ from abag.head.prediction.predict import describe_pair, predict, predict_pair
 from abag.head.prediction.predictor import SCORE_COLUMNS
 from abag.head.prediction.tables import CannotPredict
 
-RESIDUES = list("ACDEFGHIKLMNPQRSTVWY")
 OURS = [*SCORE_COLUMNS]
-QUICK = {
-    "split": "random", "report": False, "widths": (8,), "epochs": 2, "batch_size": 16,
-    "device": "cpu", "say": lambda _text: None,
-}  # fmt: skip
-
-
-def drawn(rng, n, length=15):
-    return ["".join(rng.choice(RESIDUES, length)) for _ in range(n)]
 
 
 def fake_embed(frame, store, *, calls=None, **_encoders):
@@ -52,10 +41,7 @@ def fake_embed(frame, store, *, calls=None, **_encoders):
 @pytest.fixture(scope="module")
 def case(tmp_path_factory):
     at = tmp_path_factory.mktemp("predict")
-    rng = np.random.default_rng(0)
-    heavy, antigen = drawn(rng, 24), drawn(rng, 4)
-    frame = pd.DataFrame([(h, g) for h in heavy for g in antigen], columns=["heavy", "antigen"])
-    frame = frame.assign(pKd=8 + rng.normal(size=len(frame)))
+    frame = draw_pairs(24, 4)
     frame.insert(0, "id", [f"{i:03d}" for i in range(len(frame))])
     add_vectors(at / "store", frame.head(37))  # two shards: their order is not that of the keys
     add_vectors(at / "store", frame)
@@ -102,7 +88,7 @@ def test_every_format_gives_the_scores_of_the_predictor_in_the_order_of_the_rows
     for column in ("regime", "far"):
         assert found[column].tolist() == want[column].tolist()
     assert summary["regimes"] == {"known": len(case.frame)}
-    assert summary["rows"] == len(case.frame)
+    assert json.loads(json.dumps(summary))["rows"] == len(case.frame)
     assert summary["antibodies"]["unique"] == 24
     assert not list(tmp_path.glob("*.partial"))
 
@@ -133,17 +119,6 @@ def test_a_threshold_of_strong_pairs_that_is_no_pkd_is_refused(case, tmp_path, s
     with pytest.raises(CannotPredict, match="already has a column 'p_strong'"):
         run_predict(case, taken, tmp_path / "out.csv", strong=9)
     assert not (tmp_path / "out.csv").exists()
-
-
-def test_slices_of_sequences_change_nothing(case, tmp_path, monkeypatch):
-    run_predict(case, case.frame, tmp_path / "whole.parquet")
-    monkeypatch.setattr(predict_module, "ANTIBODIES", 5)
-    monkeypatch.setattr(predict_module, "PAIRS", 3)
-    run_predict(case, case.frame, tmp_path / "sliced.parquet")
-    whole, sliced = (pd.read_parquet(tmp_path / f"{n}.parquet") for n in ("whole", "sliced"))
-    pd.testing.assert_frame_equal(whole, sliced, rtol=1e-6)
-    want = load_predictor(case.run).predict(list(case.frame["heavy"]), None, case.frame["antigen"])
-    np.testing.assert_allclose(sliced["pkd_predicted"], want["pkd_predicted"], rtol=1e-6)
 
 
 def test_memory_grows_by_two_indices_and_the_scores_of_each_pair(case, tmp_path, monkeypatch):
@@ -188,15 +163,6 @@ def test_ids_dates_and_missing_values_are_written_unchanged(case, tmp_path):
     before = (tmp_path / "in.csv").read_text().splitlines()
     after = (tmp_path / "out.csv").read_text().splitlines()
     assert all(b.startswith(a + ",") for a, b in zip(before, after, strict=True))
-
-
-def test_text_for_a_missing_value_is_an_absent_chain(case, tmp_path):
-    assert set(STR_NA_VALUES) == MISSING_TEXT
-    frame = case.frame.head(3).assign(light=["NA", "nan", ""])
-    frame.to_csv(tmp_path / "in.csv", index=False)
-    run_predict(case, tmp_path / "in.csv", tmp_path / "out.csv")
-    found = pd.read_csv(tmp_path / "out.csv", dtype=str, keep_default_na=False)
-    assert found["light"].tolist() == ["NA", "nan", ""]
 
 
 def test_parquet_keeps_its_types_and_a_folder_of_it_is_one_table(case, tmp_path):
@@ -310,22 +276,6 @@ def test_an_output_that_cannot_be_written_is_refused_before_reading(case, tmp_pa
         run_predict(case, tmp_path / "not-read.csv", tmp_path / out)
 
 
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [
-        (b"heavy,heavy\nA,A\n", "two columns are called 'heavy'"),
-        (b"heavy,antigen\nA,A,A\n", "more fields"),
-        (b"heavy,antigen\nA,A\nA,A,A\n", "fields"),
-        (b"heavy,antigen\n\xff,A\n", "utf-8"),
-    ],
-)
-def test_a_broken_table_is_refused_in_one_line(case, tmp_path, content, words):
-    (tmp_path / "in.csv").write_bytes(content)
-    with pytest.raises(BadTable, match=words) as error:
-        run_predict(case, tmp_path / "in.csv", tmp_path / "out.csv")
-    assert "\n" not in str(error.value)
-
-
 def test_a_write_that_fails_leaves_the_old_file_and_no_partial(case, tmp_path, monkeypatch):
     (tmp_path / "out.csv").write_text("mine")
 
@@ -341,20 +291,15 @@ def test_a_write_that_fails_leaves_the_old_file_and_no_partial(case, tmp_path, m
 
 CHANGES = {
     "shorter": lambda table: table.head(9),
-    "longer": lambda table: pd.concat([table, table.head(1)]),
     "other order": lambda table: table.iloc[::-1],
     "two rows swapped": lambda table: table.iloc[[1, 0, *range(2, len(table))]],
-    "another column": lambda table: table.rename(columns={"antigen": "ag"}),
     "another antigen": lambda table: table.assign(antigen=table["antigen"].shift(1).bfill()),
 }
 
 
 @pytest.mark.parametrize("change", CHANGES)
-@pytest.mark.parametrize("rows", [7, 50_000])
-def test_a_table_that_changes_while_it_is_read_is_refused(
-    case, tmp_path, monkeypatch, change, rows
-):
-    monkeypatch.setitem(read_table_chunks.__kwdefaults__, "rows", rows)
+def test_a_table_that_changes_while_it_is_read_is_refused(case, tmp_path, monkeypatch, change):
+    monkeypatch.setitem(read_table_chunks.__kwdefaults__, "rows", 7)
     case.frame.to_csv(tmp_path / "in.csv", index=False)
 
     def embed(frame, store, **_encoders):
@@ -374,7 +319,7 @@ def test_a_table_that_changes_while_it_is_read_is_refused(
 @pytest.fixture
 def new(case):
     rng = np.random.default_rng(5)
-    extra = pd.DataFrame({"heavy": drawn(rng, 3), "antigen": case.frame["antigen"][0]})
+    extra = pd.DataFrame({"heavy": draw_chains(rng, 3), "antigen": case.frame["antigen"][0]})
     return pd.concat([case.frame.head(4), extra, extra], ignore_index=True)
 
 
@@ -398,14 +343,13 @@ def foreign(case, tmp_path):
 def test_a_foreign_run_does_not_choose_where_vectors_are_written(foreign, new, tmp_path):
     calls, mine = [], tmp_path / "mine" / "store"
     predictor = load_predictor(foreign, embed=partial(fake_embed, calls=calls))
-    with pytest.raises(VectorsMissing, match=f"If it is yours, give --store {mine}"):
+    with pytest.raises(VectorsMissing, match="neither near the run nor in the current folder"):
         predict(new, predictor, tmp_path / "out.csv")
-    with pytest.raises(VectorsMissing, match=f"If it is yours, give store {mine}"):
-        predictor.predict([*new["heavy"]], antigen=new["antigen"][0])
     assert not calls
+    predictor.predict([*new["heavy"]], antigen=new["antigen"][0])  # with a temporary store
     assert not [*mine.iterdir()]
     predict(new, predictor, tmp_path / "out.csv", store=mine)
-    assert len(calls) == 1
+    assert len(calls) == 2
 
 
 @pytest.mark.parametrize("place", ["theirs/store", "theirs/runs/store", "mine/store"])
@@ -465,17 +409,6 @@ def test_a_bundle_alone_scores_new_sequences_and_reports_encoding(composed, tmp_
     assert len(held) == 2
 
 
-def test_encoders_are_not_needed_if_the_store_holds_all_vectors(composed, tmp_path):
-    table = tmp_path / "in.csv"
-    table.write_text("heavy,antigen\nEVQLVESGG,MKTAYIAKQR\n")
-    unknown = {"antibody_encoder": "nowhere", "antigen_encoder": "nowhere"}
-    store = tmp_path / "store"
-    with pytest.raises(abag.AbagError, match="nowhere"):
-        abag.predict(table, composed.run, tmp_path / "a.csv", store=store, **unknown)
-    abag.predict(table, composed.run, tmp_path / "a.csv", store=store)
-    abag.predict(table, composed.run, tmp_path / "b.csv", store=store, **unknown)
-
-
 def test_another_encoder_than_the_runs_is_refused_with_both_fingerprints(composed, tmp_path):
     table = tmp_path / "in.csv"
     table.write_text("heavy,antigen\nEVQLVESGG,MKTAYIAKQR\n")
@@ -532,19 +465,3 @@ def test_a_table_crossed_with_itself_keeps_the_columns_of_each_kind(case, tmp_pa
 def test_a_cross_and_a_single_antigen_are_refused(case, tmp_path):
     with pytest.raises(CannotPredict, match="--antigen and --cross"):
         run_predict(case, case.frame, tmp_path / "o.csv", cross=case.frame, antigen="MKT")
-
-
-# ---- parts ---------------------------------------------------------------------------------------
-
-
-def test_the_same_gz_and_parquet_bytes_come_from_the_same_rows(case, tmp_path):
-    for name in ("a.csv.gz", "b.csv.gz"):
-        run_predict(case, case.frame, tmp_path / name)
-    a, b = ((tmp_path / f"{n}.csv.gz").read_bytes() for n in "ab")
-    assert a == b
-    assert gzip.decompress(a).startswith(b"id,heavy")
-
-
-def test_the_summary_is_json(case, tmp_path):
-    summary, _ = run_predict(case, case.frame, tmp_path / "out.csv")
-    assert json.loads(json.dumps(summary))["out"] == str(tmp_path / "out.csv")

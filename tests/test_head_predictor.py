@@ -1,22 +1,21 @@
 import json
-import os
 import shutil
 import subprocess
 import sys
 from types import SimpleNamespace
 
+import drawn
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 from click.testing import CliRunner
-from drawn import add_vectors
+from drawn import add_vectors, draw_pairs
 from safetensors.torch import load_file, save_file
 
 import abag
 from abag.cli import main
 from abag.embed.sequences.chains import EmptySequence
-from abag.embed.store.store import VectorsMissing
 from abag.head.data.vectors import Standardizer
 from abag.head.models.network import Mlp, factorise
 from abag.head.models.pair_model import PairVectors
@@ -24,21 +23,13 @@ from abag.head.prediction.bundle import WEIGHTS, PredictorDamaged, load_predicto
 from abag.head.prediction.predictor import SCORE_COLUMNS, UnequalLengths, existing_store
 from abag.head.regimes.regimes import NewSequences
 
-RESIDUES = list("ACDEFGHIKLMNPQRSTVWY")
-QUICK = {
-    "head": "mlp", "split": "random", "report": False, "widths": (8,), "epochs": 3,
-    "batch_size": 16, "device": "cpu", "say": lambda _text: None,
-}  # fmt: skip
+QUICK = drawn.QUICK | {"head": "mlp", "epochs": 3}
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     at = tmp_path_factory.mktemp("predictor")
-    rng = np.random.default_rng(0)
-    heavy = ["".join(rng.choice(RESIDUES, 15)) for _ in range(20)]
-    antigen = ["".join(rng.choice(RESIDUES, 15)) for _ in range(3)]
-    frame = pd.DataFrame([(h, g) for h in heavy for g in antigen], columns=["heavy", "antigen"])
-    frame["pKd"] = 8 + rng.normal(size=len(frame))
+    frame = draw_pairs(20, 3)
     add_vectors(at / "store", frame)
     abag.fit(frame, at / "store", at / "run", **QUICK)
     return SimpleNamespace(at=at, frame=frame, run=at / "run", store=at / "store")
@@ -72,14 +63,6 @@ def test_rows_keep_their_order_and_repeated_rows_their_value(trained):
     assert found["pkd_predicted"][0] == found["pkd_predicted"][2]
 
 
-def test_one_antigen_is_used_for_all_antibodies(trained):
-    heavy = list(trained.frame["heavy"][:4])
-    predictor = load_predictor(trained.run)
-    found = predictor.predict(heavy=heavy, antigen=trained.frame["antigen"][0])
-    assert len(found) == 4
-    assert list(found) == list(SCORE_COLUMNS)
-
-
 def test_pairs_of_regimes_that_were_not_measured_are_far(trained):
     strange = pd.DataFrame({"heavy": ["W" * 15], "antigen": ["P" * 15], "pKd": [7.0]})
     other = trained.at / "strange"
@@ -106,36 +89,8 @@ def test_a_run_finds_its_store_from_another_folder_and_after_both_have_moved(
     assert abag.fit(trained.frame, "away/store", "away/runs/first", **QUICK)["steps"]
 
 
-@pytest.mark.parametrize("opens", range(12))
-def test_a_store_that_moves_while_it_is_read_gives_one_line_or_the_same(
-    trained, tmp_path, monkeypatch, opens
-):
-    shutil.copytree(trained.store, tmp_path / "store")
-    predictor, left, real = load_predictor(trained.run), [opens], os.open
-
-    def moving(*args, **options):
-        if not left[0]:
-            (tmp_path / "store").rename(tmp_path / "away")
-        left[0] -= 1
-        return real(*args, **options)
-
-    rows = {"heavy": list(trained.frame["heavy"]), "antigen": list(trained.frame["antigen"])}
-    expected = predictor.predict(**rows)
-    with monkeypatch.context() as patched:
-        patched.setattr(os, "open", moving)
-        try:
-            found = predictor.predict(**rows, store=tmp_path / "store")
-        except abag.AbagError as error:
-            assert "\n" not in str(error)  # noqa: PT017 - or it succeeds
-        else:
-            pd.testing.assert_frame_equal(found, expected)
-
-
 def test_a_copied_bundle_predicts_the_same_bits_in_another_process(trained, tmp_path):
-    bundle = tmp_path / "bundle"
-    bundle.mkdir()
-    for path in (trained.run / "predictor").iterdir():
-        (bundle / path.name).write_bytes(path.read_bytes())
+    bundle = copied(trained, tmp_path / "bundle")
     script = (
         "import sys, abag, json; p = abag.load_predictor(sys.argv[1]);"
         "f = p.predict(heavy=[sys.argv[3]], antigen=sys.argv[4], store=sys.argv[2]);"
@@ -146,12 +101,6 @@ def test_a_copied_bundle_predicts_the_same_bits_in_another_process(trained, tmp_
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     here = predict(trained, trained.frame[:1])["pkd_predicted"][0]
     assert float.fromhex(done.stdout.strip()) == here
-
-
-def test_a_sequence_without_a_vector_is_refused_with_a_hint(trained):
-    new = pd.DataFrame({"heavy": ["W" * 15], "antigen": [trained.frame["antigen"][0]]})
-    with pytest.raises(VectorsMissing, match=r"1 of 1 antibody .* abag embed"):
-        predict(trained, new)
 
 
 def test_vectors_of_another_encoder_are_never_used(trained, tmp_path):
@@ -209,11 +158,6 @@ def test_a_bundle_of_another_schema_is_refused(trained, tmp_path):
         load_predictor(tmp_path)
 
 
-def forged(trained, to, change):
-    """A bundle whose digest fits what a stranger wrote."""
-    return signed(copied(trained, to), change)
-
-
 def test_the_files_of_a_run_and_its_predictor_have_the_same_permissions(trained):
     files = [path for path in trained.run.rglob("*") if path.is_file()]
     assert {"weights.safetensors", "splits.parquet"} <= {p.name for p in files}
@@ -221,6 +165,7 @@ def test_the_files_of_a_run_and_its_predictor_have_the_same_permissions(trained)
 
 
 def signed(bundle, change=lambda _record: None):
+    """Sign what a stranger wrote."""
     record = json.loads((bundle / "predictor.json").read_text())
     change(record)
     weights = (bundle / "weights.safetensors").read_bytes()
@@ -264,7 +209,7 @@ def part(record):
 )
 def test_a_forged_record_is_refused_for_its_types_or_shapes(trained, tmp_path, change, words):
     with pytest.raises(PredictorDamaged, match=words):
-        load_predictor(forged(trained, tmp_path / "forged", change))
+        load_predictor(signed(copied(trained, tmp_path / "forged"), change))
 
 
 @pytest.mark.parametrize("value", ["nan", "inf"])
@@ -361,7 +306,8 @@ def test_members_predict_their_mean_and_sigma_adds_spread_and_noise(trained):
 def test_one_chain_is_used_for_all_pairs_and_unequal_lists_are_refused(trained):
     predictor = load_predictor(trained.run)
     heavy, antigens = trained.frame["heavy"][0], trained.frame["antigen"].unique()
-    assert len(predictor.predict(heavy, None, antigens)) == 3
+    found = predictor.predict(heavy, None, antigens)
+    assert (len(found), list(found)) == (3, list(SCORE_COLUMNS))
     assert len(predictor.predict(heavy, antigen=antigens[0])) == 1
     assert predictor.predict([], None, []).empty
     with pytest.raises(UnequalLengths, match="2 heavy, 3 antigen"):

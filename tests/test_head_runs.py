@@ -9,29 +9,22 @@ import sys
 import time
 from types import SimpleNamespace
 
-import numpy as np
+import drawn
 import pandas as pd
 import pytest
-from drawn import add_vectors
+from drawn import add_vectors, draw_pairs
 
 import abag
 from abag.core.files import only_writer
 from abag.head.runs.compare import NoRuns, describe_runs, read_progress, runs
 
-RESIDUES = list("ACDEFGHIKLMNPQRSTVWY")
-QUICK = {
-    "split": "random", "report": False, "widths": (8,), "epochs": 3, "batch_size": 16,
-    "device": "cpu", "say": lambda _text: None,
-}  # fmt: skip
+QUICK = drawn.QUICK | {"epochs": 3}
 
 
 @pytest.fixture(scope="module")
 def case(tmp_path_factory):
     at = tmp_path_factory.mktemp("runs")
-    rng = np.random.default_rng(0)
-    heavy, antigen = (["".join(rng.choice(RESIDUES, 15)) for _ in range(n)] for n in (40, 5))
-    frame = pd.DataFrame([(h, g) for h in heavy for g in antigen], columns=["heavy", "antigen"])
-    frame = frame.assign(pKd=8 + rng.normal(size=len(frame)))
+    frame = draw_pairs(40, 5)
     frame.to_csv(at / "pairs.csv", index=False)
     add_vectors(at / "store", frame)
     for name, options in {
@@ -89,6 +82,20 @@ def test_the_text_shows_runs_differences_and_verdicts(case):
     assert "RMSE (pKd)" in lines[1]
     assert sum("no significant differences" in line for line in lines) == 1
     assert "not compared, because no other run has the same test rows: " in text
+
+
+@pytest.mark.parametrize(
+    ("paths", "names"),
+    [
+        (["/x/runs/a", "/x/runs/deep/b"], ["a", "deep/b"]),
+        (["a", "/x/b"], ["a", "/x/b"]),
+        (["runs/a"], ["runs/a"]),
+    ],
+)
+def test_names_of_runs_leave_out_the_folders_that_all_share(paths, names):
+    states = [{"run": one, "state": "unreadable", "reason": "damaged"} for one in paths]
+    lines = describe_runs({"runs": states, "comparisons": [], "differences": {}})
+    assert lines[: len(names)] == [f"{name}: unreadable, damaged" for name in names]
 
 
 @pytest.mark.parametrize("what", ["nothing", "empty", "a file"])

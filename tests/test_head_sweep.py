@@ -18,14 +18,14 @@ from abag.core.files import FileDamaged
 from abag.core.options import BadOption
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.store import open_store
-from abag.head.data.labels import NothingToLearn, label_pairs
+from abag.head.data.labels import NothingToLearn
 from abag.head.evaluation.metrics import spearman
 from abag.head.models import baselines
 from abag.head.models.config import FitConfig, RunMismatch
 from abag.head.models.pair_model import PairVectors, TrainingRows
 from abag.head.models.registry import MODELS
 from abag.head.regimes.splits import BadSplit, TooFewGroups
-from abag.head.runs import results as outcome
+from abag.head.runs import summary as outcome
 from abag.head.runs.run_folder import read_inputs
 from abag.head.search import search, sweep
 from abag.head.search.search import (
@@ -39,10 +39,7 @@ from abag.head.search.sweep import (
     NoTrials,
     OptunaMissing,
     SweepClosed,
-    _ask,
-    _quiet_optuna,
     describe_trials,
-    describe_winner,
     open_study,
 )
 
@@ -128,7 +125,7 @@ def test_a_sweep_counts_its_trials_and_writes_its_files(done):
     assert not list(done.folder.glob("*.partial"))
     values = [one["value"] for one in done.summary["best_trials"]]
     assert values == sorted(values, reverse=True)
-    assert "final=True" in done.said[-1]
+    assert "--final" in describe_trials(done.summary)
     assert "held out" in " ".join(done.said)
 
 
@@ -202,7 +199,7 @@ def test_an_interrupted_sweep_resumes_and_fails_the_unfinished_batch(case, tmp_p
         with pytest.raises(KeyboardInterrupt):
             quick_sweep(case, tmp_path / "s", trials=12)
     summary, _ = quick_sweep(case, tmp_path / "s", trials=12)
-    assert ", 4 interrupted" in describe_winner(summary)
+    assert "4 interrupted" in describe_trials(summary)
     states = summary["trials"]
     assert states.pop("fail") == 4
     assert sum(states.values()) == 12
@@ -254,7 +251,6 @@ def test_a_sweep_needs_no_links_which_a_mounted_drive_lacks(tmp_path, monkeypatc
 
 @pytest.mark.parametrize("damage", [
     lambda text: text.replace(b"trial_id", b"trial_ix", 1),
-    lambda text: text.replace(b"{", b"\xff", 1),
     lambda text: text[:-9] + bytes(8) + b"\n" + text[-40:],
     lambda text: text.replace(b'"op_code":0', b'"op_code":99', 1),
 ])  # fmt: skip
@@ -278,15 +274,6 @@ def test_two_processes_share_a_sweep(case, tmp_path):
     frame = pd.read_csv(tmp_path / "s/trials.csv")
     assert 24 <= sum(summary["trials"].values()) <= 24 + 8  # both may ask for the last batch
     assert not frame.duplicated(["lr", "dropout"]).any()
-
-
-def test_processes_that_ask_at_once_draw_different_trials(case, tmp_path, monkeypatch):
-    problem = make_problem(case)
-    studies = [open_study(tmp_path / "journal.log", "rmse") for _ in range(2)]
-    monkeypatch.setattr(type(studies[0]), "get_trials", lambda *_, **__: [])  # nor each other's
-    with _quiet_optuna():
-        drawn = [_ask(one, problem, 1)[0].params["lr"] for one in studies]
-    assert drawn[0] != drawn[1]
 
 
 # --- batches ------------------------------------------------------------------------------------
@@ -325,13 +312,6 @@ def test_a_trial_scores_the_same_in_a_batch_as_alone(case):
     together = score_batch(problem, batch)
     for params, value in zip(batch, together, strict=True):
         assert value == pytest.approx(score_batch(problem, [params])[0], abs=0.02)
-
-
-def test_the_search_problem_does_not_contain_the_test_part(case):
-    problem = make_problem(case)
-    pairs = label_pairs(read_pairs(case.table))
-    assert 0 < len(problem.pairs) < len(pairs)
-    assert len(np.unique(problem.pairs.antigen)) < 12
 
 
 def test_parameters_of_trials_are_valid_options_of_fit(case):
@@ -374,15 +354,13 @@ def test_a_sweep_can_choose_a_head_in_closed_form_and_refits_it(case, tmp_path, 
     with_closed_form(monkeypatch)
     options = {"trials": 12, "epochs": 1, "patience": 1}  # of the networks only
     quick_sweep(case, tmp_path / "s", **options)
-    summary, said = quick_sweep(case, tmp_path / "s", **options, final=True)
+    summary, _ = quick_sweep(case, tmp_path / "s", **options, final=True)
     frame = pd.read_csv(tmp_path / "s/trials.csv")
     best = summary["best"]["params"]
     assert best.keys() == {"shape", "antibody_pooling", "antigen_pooling"}
     closed = frame["shape"].isin(search.ON_VECTORS)
     assert frame.loc[closed, list(OF_NETWORKS)].isna().all(axis=None)
     assert frame.loc[~closed, list(OF_NETWORKS)].notna().all(axis=None)
-    (told,) = [text for text in said if "best spearman" in text]
-    assert not [name for name in OF_NETWORKS if f"{name} " in told]
     assert set(search.ON_VECTORS) & set(frame["shape"])  # nothing is left to learn in one epoch
     assert best["shape"] in search.ON_VECTORS
     config = json.loads((tmp_path / "s/final/config.json").read_text())
@@ -398,7 +376,7 @@ def test_the_table_of_trials_shows_what_each_head_uses():
     ]
     summary = {"sweep": "s", "select": "spearman", "best_trials": trials, "trials": {}}
     lines = [line.split() for line in describe_trials(summary).split("\n")]
-    assert lines[:-1] == [
+    assert lines[:-2] == [
         ["trial", "3", "0"], ["spearman", "0.600", "0.500"], ["shape", "ridge", "mlp", "64"],
         ["antigen_pooling", "mean", "-"], ["lr", "-", "0.01"],
     ]  # fmt: skip

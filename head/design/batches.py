@@ -87,8 +87,8 @@ def best_first(score: Floats, mean: Floats) -> Ints:
 class Cap(NamedTuple):
     """At most so many pairs of a batch may share a group."""
 
-    groups: Sequence[Sequence[object]]
-    """Of each of R candidates; a pair may have several."""
+    groups: Sequence[Sequence[object]] | Mapping[int, Sequence[object]]
+    """By the index of a candidate; a pair may have several."""
     most: int
 
 

@@ -7,7 +7,6 @@ text. R rows, N antibodies, M antigens.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -17,16 +16,14 @@ import pandas as pd
 
 from abag import AbagError
 from abag.core.arrays import Bools, Floats, Ints
-from abag.core.messages import say
-from abag.embed.sequences.chains import KINDS
-from abag.embed.sequences.changes import SkippedRows, describe_counts
+from abag.core.messages import counted, say
 from abag.embed.sequences.options import TableOptions
-from abag.embed.sequences.pairs import read_pair_chunks, read_pairs
-from abag.embed.sequences.tables import Table, TableLike, read_table_chunks
+from abag.embed.sequences.pairs import read_pairs
+from abag.embed.sequences.tables import TableLike, read_table_chunks
 from abag.head.data.labels import USUAL_PKD, label_pairs, outside, read_numbers
 from abag.head.models.pair_model import Index
-from abag.head.prediction.predictor import SAME_PREDICTION_PKD, SequenceCollector, Sequences
-from abag.head.prediction.tables import refuse_score_columns, row_bar
+from abag.head.prediction.predictor import SAME_PREDICTION_PKD, Sequences
+from abag.head.prediction.tables import PairReader
 
 if TYPE_CHECKING:
     from abag.embed.sequences.chains import Chains
@@ -103,23 +100,11 @@ class Candidates:
 
 def read_candidates(table: TableLike, options: TableOptions) -> Candidates:
     """Read sequences, predictions and flags of all rows."""
-    collected, parts = [SequenceCollector(kind) for kind in KINDS], []
-    skipped, counts = SkippedRows(), Counter[str]()
-    with row_bar("reading") as shown:
-        for chunk in read_pair_chunks(table, options, as_written=True):
-            refuse_score_columns(chunk.names, chunk.source, ADDED_COLUMNS)
-            for one, kind in zip(collected, KINDS, strict=True):
-                one.add(chunk.sequences[kind].chains, chunk.sequences[kind].of_row)
-            parts.append(_read_numbers(chunk))
-            skipped.update(chunk.skipped)
-            counts.update(chunk.counts)
-            shown.update(len(chunk.frame))
-    for note in describe_counts(counts, skipped):
-        say(f"{chunk.source}: {note}")
-    frame = pd.concat(parts, ignore_index=True)
-    _warn_of_other_units(chunk.source, frame["mean"].to_numpy(np.float64))
-    antibodies, antigens = (one.finish() for one in collected)
-    return Candidates(chunk.source, frame, antibodies, antigens, chunk.first_row)
+    reader = PairReader(table, options, ADDED_COLUMNS)
+    frame = pd.concat([_read_numbers(chunk) for chunk in reader], ignore_index=True)
+    _warn_of_other_units(reader.source, frame["mean"].to_numpy(np.float64))
+    antibodies, antigens = reader.sequences
+    return Candidates(reader.source, frame, antibodies, antigens, reader.first_row)
 
 
 def with_antigen(table: TableLike, options: RankOptions) -> RankOptions:
@@ -135,9 +120,9 @@ def _warn_of_other_units(source: str, mean: Floats) -> None:
     unusual = outside(mean, USUAL_PKD)
     if 2 * unusual.sum() > len(mean):
         say(
-            f"{source}: {unusual.sum():,} of {len(mean):,} predictions, such as "
-            f"{mean[unusual][0]:g}, are outside the usual range of pKd (2 to 14); the largest "
-            "values are taken as the best"
+            f"{source}: {unusual.sum():,} of {counted(len(mean), 'prediction')} outside the usual "
+            f"range of pKd (2 to 14), such as {mean[unusual][0]:g}; the largest values are taken "
+            "as the best"
         )
 
 
@@ -165,7 +150,7 @@ def _finite(
     if len(bad):
         msg = (
             f"{chunk.describe_cell(bad[0], column)} is not a valid {noun}; expected {expected} "
-            f"({len(bad)} such rows). Fix or remove them."
+            f"({counted(len(bad), 'such row')}). Fix or remove them."
         )
         raise BadPredictions(msg)
     return value
@@ -193,14 +178,14 @@ def sites_of(sites: pd.Series) -> list[list[str]]:
     return [listed[text] for text in sites]
 
 
-def read_rows(table: TableLike, options: TableOptions, rows: Ints) -> Table:
+def read_rows(table: TableLike, options: TableOptions, rows: Ints) -> pd.DataFrame:
     """Read all columns of some rows of a table, in the order of `rows`, as they are written."""
     wanted, parts = np.sort(rows), []
     for chunk in read_table_chunks(
         table, columns=options.columns, limit=options.limit, as_written=True
     ):
         parts.append(chunk.frame.loc[wanted[np.isin(wanted, chunk.frame.index)]])
-    return replace(chunk, frame=pd.concat(parts).reindex(rows).reset_index(drop=True))
+    return pd.concat(parts).reindex(rows).reset_index(drop=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,13 +199,11 @@ class Measured:
     is_measured: Bools
     """Which candidates are in the table, (R,)."""
 
-    def best(self, antigen: int | None = None) -> float:
-        """Return the best pKd of the candidates' antigens, or of one of them."""
+    def best(self) -> float:
+        """Return the best pKd of the candidates' antigens."""
         self.table.column("pkd")  # the advice of `label_pairs` has options that rank lacks
         pairs = label_pairs(self.table)
-        found = self.antigen_of[pairs.antigen]
-        used = (found >= 0) if antigen is None else (found == antigen)
-        used &= pairs.censored >= 0
+        used = (self.antigen_of[pairs.antigen] >= 0) & (pairs.censored >= 0)
         if used.any():
             return float(pairs.pkd[used].max())
         msg = (

@@ -13,21 +13,21 @@ training pairs that a variance is computed from.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
 import pandas as pd
 
 from abag.core.arrays import Floats, hex_keys
-from abag.embed.sequences.chains import Chains
+from abag.embed.sequences.chains import KINDS
 from abag.embed.store.store import open_store
 from abag.head.design.sites import Mutant, Parent, name_mutant
 from abag.head.models.pair_model import Index, PairVectors, Posterior
 from abag.head.models.registry import MODELS
-from abag.head.prediction.predictor import STATES, Scorer, Sequences
-from abag.head.prediction.tables import row_bar, say_verdicts
+from abag.head.prediction.predictor import Scorer, Sequences
+from abag.head.prediction.tables import row_bar
 
 if TYPE_CHECKING:
     from abag.embed.sequences.chains import Kind
@@ -40,88 +40,75 @@ MutantOfParent: TypeAlias = tuple[int, Mutant]
 """Index of a parent, and what is changed."""
 
 
-class MutantScorer:
-    """Encodes and scores mutants of some parents.
+class ScoredMutants(NamedTuple):
+    """Scores of mutants and of their parents."""
+
+    frame: pd.DataFrame
+    """A row per mutant: what it is, its sequences and its scores."""
+    parents: pd.DataFrame
+    """The columns of `Predictor.score` and ``pkd_measured`` of each parent."""
+    counts: dict[Kind, SequenceCounts]
+    regimes: Counter[str]
+    """Mutants by regime."""
+    verdicts: dict[str, str]
+    """What the run has shown for these."""
+
+
+def score_mutants(
+    predictor: Predictor,
+    store: Path,
+    parents: Sequence[Parent],
+    mutants: Sequence[MutantOfParent],
+    measured: pd.Series,
+    embed_options: Mapping[str, Any],
+) -> ScoredMutants:
+    """Encode what the store lacks, in one go, and score mutants, `BATCH` at a time.
 
     `measured` has the pKd of training pairs by the keys of antibody and antigen, as hex digits, for
     the column ``pkd_measured``; if it is empty, there is no such column.
     """
-
-    def __init__(
-        self, predictor: Predictor, store: Path, parents: Sequence[Parent], measured: pd.Series
-    ) -> None:
-        self._predictor, self._store, self._parents = predictor, store, parents
-        self._measured = measured
-        self.parent_scores = pd.DataFrame()
-        """The columns of `Predictor.score` and ``pkd_measured`` of each parent, once scored."""
-        self.counts: dict[Kind, SequenceCounts] = {}
-        self.regimes = Counter[str]()
-        """Mutants by regime."""
-
-    def score(
-        self, mutants: Sequence[MutantOfParent], **embed_options: Any  # noqa: ANN401
-    ) -> Iterator[pd.DataFrame]:  # fmt: skip
-        """Encode what the store lacks, in one go, and yield rows of the table, `BATCH` at a time.
-
-        What the run has shown for the regimes of the mutants is said first.
-        """
-        pairs = [(parent.antibody, parent.antigen) for parent in self._parents]
-        pairs += [self._parents[number].mutant(changes) for number, changes in mutants]
-        antibodies = Sequences.of("antibody", [one for one, _ in pairs])
-        antigens = Sequences.of("antigen", [one for _, one in pairs])
-        counts = self._predictor.encode(self._store, antibodies, antigens, **embed_options)
-        self._add(counts)
-        scorer = Scorer(self._predictor, open_store(self._store), antibodies, antigens)
-        self._count_regimes(scorer, antibodies, antigens)
-        measured = self._find_measured(antibodies, antigens)
-        first, sides = len(self._parents), (antibodies.of_row, antigens.of_row)
-        own, _ = scorer.score(*(index[:first] for index in sides))
-        self.parent_scores = own.assign(pkd_measured=measured[:first])
-        with row_bar("scoring", len(mutants)) as shown:
-            for at in range(0, len(mutants), BATCH):
-                batch = mutants[at : at + BATCH]
-                numbers, parent = np.unique([number for number, _ in batch], return_inverse=True)
-                rows = np.concatenate([numbers, np.arange(len(batch)) + first + at])
-                scores, vectors = scorer.score(*(index[rows] for index in sides))
-                of_pair = np.concatenate([np.arange(len(numbers)), parent])
-                frame = _with_differences(self._predictor, scores, vectors, of_pair)
-                if len(self._measured):
-                    frame.insert(0, "pkd_measured", measured[rows])
-                described = _describe(
-                    batch, self._parents, [pairs[row] for row in rows[len(numbers) :]]
-                )
-                kept = frame[len(numbers) :].reset_index(drop=True)
-                yield pd.concat([described, kept], axis=1)
-                shown.update(len(batch))
-
-    def _add(self, counts: Mapping[Kind, SequenceCounts]) -> None:
-        """Add the counts of new mutants; their parents were counted with the first ones."""
-        for kind, found in counts.items():
-            if kind not in self.counts:
-                self.counts[kind] = found
-                continue
-            before, known = self.counts[kind], len({getattr(one, kind) for one in self._parents})
-            before["unique"] += found["unique"] - known
-            before["reused"] += found["reused"] - known
-            before["encoded"] += found["encoded"]
-
-    def _count_regimes(self, scorer: Scorer, antibodies: Sequences, antigens: Sequences) -> None:
-        """Count the mutants by regime, and say what the run has shown for these."""
-        first = len(self._parents)
-        a = scorer.new.antibody[antibodies.of_row[first:]].astype(np.int64)
-        g = scorer.new.antigen[antigens.of_row[first:]]
-        pairs = np.bincount(STATES * a + g, minlength=STATES**2).reshape(STATES, STATES)
-        counts = scorer.count_regimes(pairs)["regimes"]
-        verdicts = {name: one.verdict for name, one in self._predictor.regimes.items()}
-        say_verdicts(counts, verdicts, "mutants")
-        self.regimes.update(counts)
-
-    def _find_measured(self, antibodies: Sequences, antigens: Sequences) -> Floats:
-        """Return the measured pKd of each pair, NaN where there is none."""
-        keys = [np.array(hex_keys(one.keys), object)[one.of_row] for one in (antibodies, antigens)]
-        if not len(self._measured):
-            return np.full(len(keys[0]), np.nan)
-        return self._measured.reindex(pd.MultiIndex.from_arrays(keys)).to_numpy(np.float64)
+    pairs = [(parent.antibody, parent.antigen) for parent in parents]
+    pairs += [parents[number].mutant(changes) for number, changes in mutants]
+    sides = [Sequences.of(kind, [pair[at] for pair in pairs]) for at, kind in enumerate(KINDS)]
+    counts = predictor.encode(store, *sides, **embed_options)
+    scorer, first = Scorer(predictor, open_store(store), *sides), len(parents)
+    regimes, _ = scorer.count_regimes(scorer.count_states(*(one.of_row[first:] for one in sides)))
+    verdicts = predictor.say_verdicts(regimes, "mutant")
+    pkd_measured = np.full(len(pairs), np.nan)
+    if len(measured):
+        keys = [np.array(hex_keys(one.keys), object)[one.of_row] for one in sides]
+        pkd_measured = measured.reindex(pd.MultiIndex.from_arrays(keys)).to_numpy(np.float64)
+    own, _ = scorer.score(*(one.of_row[:first] for one in sides))
+    frames = []
+    with row_bar("scoring", len(mutants)) as shown:
+        for at in range(0, len(mutants), BATCH):
+            batch = mutants[at : at + BATCH]
+            numbers, parent = np.unique([number for number, _ in batch], return_inverse=True)
+            rows = np.concatenate([numbers, np.arange(len(batch)) + first + at])
+            scores, vectors = scorer.score(*(one.of_row[rows] for one in sides))
+            of_pair = np.concatenate([np.arange(len(numbers)), parent])
+            scores = _with_differences(predictor, scores, vectors, of_pair)
+            frames.append(scores[len(numbers) :])
+            shown.update(len(batch))
+    frame = pd.concat(frames, ignore_index=True)
+    if len(measured):
+        frame.insert(0, "pkd_measured", pkd_measured[first:])
+    described = {
+        "parent": [parents[number].name for number, _ in mutants],
+        "mutation": [name_mutant(changes) for _, changes in mutants],
+        **{
+            name: ["+".join(getattr(site, name) for site, _ in changes) for _, changes in mutants]
+            for name in ("chain", "position", "region", "wild_type")
+        },
+        "mutant": ["+".join(new for _, new in changes) for _, changes in mutants],
+        "heavy": [antibody[0] for antibody, _ in pairs[first:]],
+        "light": [antibody[1] for antibody, _ in pairs[first:]],
+        "antigen": ["|".join(antigen) for _, antigen in pairs[first:]],
+    }
+    frame = pd.concat([pd.DataFrame(described), frame], axis=1)
+    return ScoredMutants(
+        frame, own.assign(pkd_measured=pkd_measured[:first]), counts, regimes, verdicts
+    )
 
 
 def _with_differences(
@@ -134,27 +121,6 @@ def _with_differences(
         sigma = spreads(predictor, scores) * deviation(predictor, vectors, parent)
         scores.insert(at + 1, "difference_sigma", sigma)
     return scores
-
-
-def _describe(
-    batch: Sequence[MutantOfParent],
-    parents: Sequence[Parent],
-    pairs: Sequence[tuple[Chains, Chains]],
-) -> pd.DataFrame:
-    """Return the columns that say what each mutant is, and its sequences."""
-    columns: dict[str, list[str]] = {
-        "parent": [parents[number].name for number, _ in batch],
-        "mutation": [name_mutant(changes) for _, changes in batch],
-    }
-    for name in ("chain", "position", "region", "wild_type"):
-        columns[name] = [
-            "+".join(getattr(site, name) for site, _ in changes) for _, changes in batch
-        ]
-    columns["mutant"] = ["+".join(new for _, new in changes) for _, changes in batch]
-    columns["heavy"] = [antibody[0] for antibody, _ in pairs]
-    columns["light"] = [antibody[1] for antibody, _ in pairs]
-    columns["antigen"] = ["|".join(antigen) for _, antigen in pairs]
-    return pd.DataFrame(columns)
 
 
 def has_difference_sigma(predictor: Predictor) -> bool:

@@ -194,7 +194,6 @@ class RankOptions(TableOptions, group="Choice"):
         help="Run that made the predictions, to say how well it predicts such pairs.",
     )  # fmt: skip
     keep_far: bool = option(False, help="Keep pairs outside the training data.")
-    per_antigen: bool = option(False, help="Choose a batch for each antigen.")
     per_cluster: int | None = option(
         None, low=1, metavar="N", help="Most pairs per cluster of antibodies at 98 % identity."
     )

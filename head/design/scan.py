@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
@@ -18,41 +19,43 @@ from abag.core import messages
 from abag.core.files import replacing
 from abag.core.messages import counted
 from abag.embed.sequences.table_writer import TableWriter
-from abag.head.design.heat_map import HeatMap
-from abag.head.design.mutant_scores import MutantScorer
+from abag.head.design.mutant_scores import score_mutants
 from abag.head.design.options import ScanOptions
 from abag.head.design.sites import pairs_of, read_parents, single_mutants
 from abag.head.prediction.tables import (
-    check_out,
     check_table_out,
     loaded,
     region_of_run,
     rounded,
     say_random_weights,
 )
+from abag.head.runs.report import render_page
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from abag.head.design.mutant_scores import MutantOfParent
-    from abag.head.design.sites import Mutant
+    from abag.head.design.sites import Mutant, Parent
     from abag.head.prediction.predictor import Predictor, SequenceCounts
 
+MAX_CELLS = 60_000
+"""Single mutants on the page: 1 MB."""
+BEST_COLUMNS = {
+    "parent": "parent",
+    "mutation": "mutation",
+    "region": "region",
+    "difference": "difference (pKd)",
+    "difference_sigma": "its sigma",
+    "pkd_predicted": "predicted pKd",
+    "pkd_measured": "measured pKd",
+    "regime": "regime",
+    "far": "outside training data",
+}
+"""Columns of the table of the best mutants, and their headings."""
 BEST, BEST_ON_PAGE = 5, 50
 """Mutants in the summary and in the table of the page."""
 MOST_FAR = 0.5
 """Share of far rows above which a scan warns."""
-
-
-class BestMutant(TypedDict):
-    """One of the mutants with the largest predicted improvement."""
-
-    parent: str
-    mutation: str
-    pkd_predicted: float
-    difference: float
-    difference_sigma: float | None
-    pkd_measured: float | None
 
 
 class ScanSummary(TypedDict):
@@ -80,8 +83,9 @@ class ScanSummary(TypedDict):
     """Of the differences; None if the predictor has none."""
     far_rows: int
     far_parents: int
-    best: list[BestMutant]
-    """Of those that improve."""
+    best: list[dict[str, Any]]
+    """Of those that improve: ``parent``, ``mutation``, ``pkd_predicted``, ``difference``,
+    ``difference_sigma`` and ``pkd_measured``."""
     parent_pkd: float | None
     """Prediction for the parent; None if there are several."""
     parent_measured: float | None
@@ -99,13 +103,14 @@ def describe_scan(found: ScanSummary) -> str:
         parents += f", predicted pKd {found['parent_pkd']:.2f}"
     if found["parent_measured"] is not None:
         parents += f", measured {found['parent_measured']:.2f}"
-    doubles = f", {double:,} double mutants" if double else ""
+    doubles = f", {counted(double, 'double mutant')}" if double else ""
     sigma = found["median_sigma"]
     than = "" if sigma is None else f" by more than sigma (median {sigma:.2f} pKd)"
     several = found["parents"] > 1
     lines = [
-        f"{parents}; {single:,} single mutants of {counted(found['sites'], 'residue')}{doubles}",
-        f"{found['improved']:,} of {found['rows']:,} are predicted to improve{than}",
+        f"{parents}; {counted(single, 'single mutant')} of {counted(found['sites'], 'residue')}"
+        f"{doubles}",
+        f"predicted to improve{than}: {found['improved']:,} of {counted(found['rows'], 'mutant')}",
         *(
             f"{'' if at else 'best':9} {_describe_best(one, several=several)}"
             for at, one in enumerate(found["best"])
@@ -119,14 +124,14 @@ def describe_scan(found: ScanSummary) -> str:
 
 def describe_far(found: ScanSummary) -> str:
     """Say how many mutants are outside the training data, and what that means if most are."""
-    text = f"{found['far_rows']:,} of {found['rows']:,} mutants are outside the training data"
+    text = f"outside the training data: {found['far_rows']:,} of {counted(found['rows'], 'mutant')}"
     if found["parents"] == found["far_parents"]:
         text += ", and so is the parent" if found["parents"] == 1 else ", and so are all parents"
     most = found["far_rows"] > MOST_FAR * found["rows"]
     return f"{text}: their order may mean nothing" if most else text
 
 
-def _describe_best(one: BestMutant, *, several: bool) -> str:
+def _describe_best(one: Mapping[str, Any], *, several: bool) -> str:
     sigma, measured = one["difference_sigma"], one["pkd_measured"]
     spread = "" if sigma is None else f" ± {sigma:.2f}"
     text = f"{one['mutation']}  {one['difference']:+.2f}{spread}  pKd {one['pkd_predicted']:.2f}"
@@ -171,62 +176,67 @@ def scan(
     start_s, out = time.monotonic(), Path(out)
     with messages.reporting(say, bars=progress):
         page = out.with_name(f"{Path(out.name.removesuffix('.gz')).stem}.html")
-        check_table_out(out, (chosen.parents,), force=chosen.force)
-        check_out(page, (chosen.parents,), force=chosen.force)
+        check_table_out(out, page, sources=(chosen.parents,), force=chosen.force)
         chosen = replace(chosen, antibody_region=region_of_run(chosen, predictor))
         store = predictor.resolve_store(chosen.store)
         parents, skipped = read_parents(chosen)
         say_random_weights(predictor)
-        scorer = MutantScorer(predictor, store, parents, read_measured(predictor.pairs))
-        heat_map, scanned = HeatMap(parents, chosen.residues), _Scanned()
+        measured = read_measured(predictor.pairs)
         singles = [
             (number, changes)
             for number, parent in enumerate(parents)
             for changes in single_mutants(parent, chosen.residues)
         ]
-        differences: list[np.ndarray] = []
+        found = score_mutants(predictor, store, parents, singles, measured, encoding)
+        frame, regimes, verdicts = found.frame, found.regimes, found.verdicts
+        if doubles := _doubles(singles, frame["difference"].to_numpy(), chosen.pairs_of or 0):
+            both = score_mutants(predictor, store, parents, doubles, measured, encoding)
+            frame = pd.concat([frame, both.frame], ignore_index=True)
+            regimes, verdicts = regimes + both.regimes, verdicts | both.verdicts
+            for kind, own in both.counts.items():  # parents were counted with the single mutants
+                known, of_singles = len({getattr(p, kind) for p in parents}), found.counts[kind]
+                of_singles["unique"] += own["unique"] - known
+                of_singles["reused"] += own["reused"] - known
+                of_singles["encoded"] += own["encoded"]
+        sigma = frame.get("difference_sigma")
+        improves = frame["difference"] > (0.0 if sigma is None else sigma)
+        best = frame[improves].nlargest(BEST_ON_PAGE, "difference")
+        of_parents, only = found.parents, len(parents) == 1
+        summary: ScanSummary = {
+            "out": str(out),
+            "heat_map": str(page),
+            "parents": len(parents),
+            "skipped_parents": skipped,
+            "sites": sum(len(parent.sites) for parent in parents),
+            "rows": len(frame),
+            "double_mutants": len(doubles),
+            "regimes": dict(regimes),
+            "verdicts": verdicts,
+            "improved": int(improves.sum()),
+            "measured": int(frame["pkd_measured"].notna().sum()) if len(measured) else 0,
+            "median_sigma": None if sigma is None else float(sigma.median()),
+            "far_rows": int(frame["far"].sum()),
+            "far_parents": int(of_parents["far"].sum()),
+            "best": _describe_rows(best.head(BEST)),
+            "parent_pkd": float(of_parents["pkd_predicted"][0]) if only else None,
+            "parent_measured": _or_none(of_parents["pkd_measured"][0]) if only else None,
+            "antibodies": found.counts["antibody"],
+            "antigens": found.counts["antigen"],
+            "seconds": round(time.monotonic() - start_s, 3),
+        }
         # both are written before either gets its name, so that a full disk leaves neither
         with replacing(page) as drawn, TableWriter(out) as writer:
-            for frame in scorer.score(singles, **encoding):
-                writer.write(rounded(frame, out))
-                heat_map.add(frame)
-                scanned.add(frame)
-                differences.append(frame["difference"].to_numpy())
-            if doubles := _doubles(singles, np.concatenate(differences), chosen.pairs_of or 0):
-                for frame in scorer.score(doubles, **encoding):
-                    writer.write(rounded(frame, out))
-                    scanned.add(frame)
-            own, only = scorer.parent_scores, len(parents) == 1
-            verdicts = {name: one.verdict for name, one in predictor.regimes.items()}
-            summary: ScanSummary = {
-                "out": str(out),
-                "heat_map": str(page),
-                "parents": len(parents),
-                "skipped_parents": skipped,
-                "sites": sum(len(parent.sites) for parent in parents),
-                "rows": scanned.rows,
-                "double_mutants": len(doubles),
-                "regimes": dict(scorer.regimes),
-                "verdicts": {one: verdicts[one] for one in scorer.regimes if one in verdicts},
-                "improved": scanned.improved,
-                "measured": scanned.measured,
-                "median_sigma": scanned.median_sigma,
-                "far_rows": scanned.far,
-                "far_parents": int(own["far"].sum()),
-                "best": scanned.describe_best(),
-                "parent_pkd": float(own["pkd_predicted"][0]) if only else None,
-                "parent_measured": _or_none(own["pkd_measured"][0]) if only else None,
-                "antibodies": scorer.counts["antibody"],
-                "antigens": scorer.counts["antigen"],
-                "seconds": round(time.monotonic() - start_s, 3),
-            }
-            heat_map.write(
-                drawn,
+            writer.write(rounded(frame, out))
+            heat_map = draw_heat_map(
+                parents,
+                chosen.residues,
+                found.frame,
+                of_parents,
+                best,
                 source=f"encoders {predictor.antibody.name} and {predictor.antigen.name}",
-                parent_scores=own,
-                best=scanned.best,
-                verdicts=[*summary["verdicts"].values(), describe_far(summary)],
+                verdicts=[*verdicts.values(), describe_far(summary)],
             )
+            drawn.write_text(heat_map, "utf-8")
     return summary
 
 
@@ -261,48 +271,102 @@ def _doubles(
     return [(number, both) for number in sorted(best) for both in pairs_of(best[number])]
 
 
-def _or_none(value: float) -> float | None:
+def _or_none(value: float | None) -> float | None:
     """Return a number of a table, None where there is none."""
-    return None if pd.isna(value) else float(value)
+    return None if value is None or np.isnan(value) else float(value)
 
 
-class _Scanned:
-    """What a scan keeps of the scored mutants: counts and the best."""
+def _describe_rows(best: pd.DataFrame) -> list[dict[str, Any]]:
+    """Return the best mutants for the summary."""
+    names = ("parent", "mutation", "pkd_predicted", "difference")
+    return [
+        {name: row[name] for name in names}
+        | {name: _or_none(row.get(name)) for name in ("difference_sigma", "pkd_measured")}
+        for row in best.to_dict("records")
+    ]
 
-    def __init__(self) -> None:
-        self.rows = self.improved = self.far = self.measured = 0
-        self.best = pd.DataFrame()
-        """Of those that improve."""
-        self._sigma: list[np.ndarray] = []
 
-    def add(self, frame: pd.DataFrame) -> None:
-        """Count the mutants of a batch."""
-        improves = frame["difference"] > frame.get("difference_sigma", 0.0)
-        self.rows += len(frame)
-        self.improved += int(improves.sum())
-        self.far += int(frame["far"].sum())
-        self.measured += int(frame["pkd_measured"].notna().sum()) if "pkd_measured" in frame else 0
-        if "difference_sigma" in frame:
-            self._sigma.append(frame["difference_sigma"].to_numpy())
-        both = [part for part in (self.best, frame[improves]) if len(part)]
-        if both:
-            self.best = pd.concat(both, ignore_index=True).nlargest(BEST_ON_PAGE, "difference")
+# ---- the page ------------------------------------------------------------------------------------
+# A heat map of the single mutants of the first parents, as many as fit, and the best mutants.
 
-    @property
-    def median_sigma(self) -> float | None:
-        """The median sigma of the differences, if the predictor has one."""
-        return float(np.median(np.concatenate(self._sigma))) if self._sigma else None
 
-    def describe_best(self) -> list[BestMutant]:
-        """Return the best mutants for the summary."""
-        return [
-            {
-                "parent": row["parent"],
-                "mutation": row["mutation"],
-                "pkd_predicted": row["pkd_predicted"],
-                "difference": row["difference"],
-                "difference_sigma": row.get("difference_sigma"),
-                "pkd_measured": _or_none(row.get("pkd_measured", np.nan)),
-            }
-            for row in self.best.head(BEST).to_dict("records")
-        ]
+def draw_heat_map(
+    parents: Sequence[Parent],
+    residues: str,
+    singles: pd.DataFrame,
+    parent_scores: pd.DataFrame,
+    best: pd.DataFrame,
+    *,
+    source: str,
+    verdicts: Sequence[str],
+) -> str:
+    """Draw the page of the single mutants, which come parent by parent, and of the best."""
+    cells = [sum(len(residues) - (s.wild_type in residues) for s in p.sites) for p in parents]
+    ends = np.cumsum(cells)
+    fitting = max(1, int(np.searchsorted(ends, MAX_CELLS, side="right")))
+    singles = singles.head(ends[fitting - 1])
+    shown = [
+        _describe(parent, scores, singles[end - size : end])
+        for parent, size, end, (_, scores) in zip(
+            parents[:fitting], cells, ends, parent_scores.iterrows(), strict=False
+        )
+    ]
+    unused = {"parent"} if len(shown) == 1 else set()
+    if "pkd_measured" in best and best["pkd_measured"].isna().all():
+        unused.add("pkd_measured")
+    columns = [name for name in BEST_COLUMNS if name in best and name not in unused]
+    return render_page(
+        "scan.html.j2",
+        {
+            "residues": residues,
+            "parents": shown,
+            "mostFar": bool(2 * singles["far"].sum() > len(singles)),
+        },
+        ("page.js", "scan.js"),
+        title=f"Scan of {parents[0].name}" if len(shown) == 1 else "Scan",
+        date=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        source=source,
+        parent=_in_words(shown[0]) if len(shown) == 1 else "",
+        verdicts=verdicts,
+        names=[parent["name"] for parent in shown],
+        left_out=len(parents) - fitting,
+        has_sigma="difference_sigma" in singles,
+        best={
+            "head": [BEST_COLUMNS[name] for name in columns],
+            "rows": [list(map(_plain, row)) for row in best[columns].itertuples(index=False)],
+        },
+    )
+
+
+def _describe(parent: Parent, scores: pd.Series, cells: pd.DataFrame) -> dict[str, Any]:
+    """Return a parent's sites and the numbers of its cells, in the order of the mutants."""
+    found: dict[str, Any] = {
+        "name": parent.name,
+        "pkd": round(scores["pkd_predicted"], 3),
+        "sites": [[s.chain, s.prefix, s.position, s.region, s.wild_type] for s in parent.sites],
+        "difference": cells["difference"].round(3).tolist(),
+        "far": "".join(map(str, cells["far"].astype(int).tolist())),
+    }
+    if "difference_sigma" in cells:
+        found["sigma"] = cells["difference_sigma"].round(3).tolist()
+    if not np.isnan(scores["pkd_measured"]):
+        found["measuredPkd"] = round(scores["pkd_measured"], 3)
+    if "pkd_measured" in cells:
+        measured = cells["pkd_measured"].reset_index(drop=True).dropna()
+        found["measured"] = {str(at): round(value, 3) for at, value in measured.items()}
+    return found
+
+
+def _in_words(parent: dict[str, Any]) -> str:
+    """Say what is known of a parent."""
+    measured = f", measured {parent['measuredPkd']:.2f}" if "measuredPkd" in parent else ""
+    return f"Parent: predicted pKd {parent['pkd']:.2f}{measured}."
+
+
+def _plain(value: object) -> object:
+    """Return a cell as text where it is a flag or missing."""
+    if pd.isna(value):  # type: ignore[call-overload]
+        return None
+    if isinstance(value, bool | np.bool_):
+        return "yes" if value else "no"
+    return value

@@ -6,13 +6,13 @@ The residues of an antigen have no common numbering: their positions count from 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import pandas as pd
 
-from abag.core.messages import bar, printable, say
+from abag.core.messages import bar, counted, printable, say
 from abag.embed.sequences.domains import IMGT_REGIONS, locate_positions, position_number
 from abag.embed.sequences.pairs import read_pairs
 from abag.head.prediction.tables import CannotPredict
@@ -156,8 +156,6 @@ def _in_region(site: Site, region: str) -> bool:
 NAME_ROLES = ("antibody_name", "id")
 """Roles of the columns that name a parent; the first that the table has is used."""
 LONGEST_NAME = 60
-NAMED = 5
-"""Parents that a message names."""
 
 
 def read_parents(options: ScanOptions) -> tuple[list[Parent], int]:
@@ -171,24 +169,24 @@ def read_parents(options: ScanOptions) -> tuple[list[Parent], int]:
     pairs = list(zip(table.antibodies.of_row, table.antigens.of_row, strict=True))
     first_rows = {pair: row for row, pair in reversed([*enumerate(pairs)])}
     parents: list[Parent] = []
-    problems: dict[str, list[str]] = {}
+    problems = Counter[str]()
     rows = sorted(first_rows.values())
     for row in bar(iterable=rows, desc="numbering", unit=" parents", delay=1):
         antibody = table.antibodies.chains[pairs[row][0]]
         antigen = table.antigens.chains[pairs[row][1]]
         sites, found = find_sites(antibody, antigen, options)
-        for problem in found:
-            problems.setdefault(problem, []).append(names[row])
+        problems.update(found)
         if sites:
             parents.append(Parent(names[row], antibody, antigen, sites))
-    _report(problems, len(rows), options)
+    _report(problems, len(rows))
     if len(rows) < len(pairs):
-        say(f"{len(pairs) - len(rows):,} rows repeat a parent, which is scanned once")
+        repeated = len(pairs) - len(rows)
+        verb = "repeats" if repeated == 1 else "repeat"
+        say(f"{counted(repeated, 'row')} {verb} a parent, which is scanned once")
     if not parents:
-        what = "; ".join(f"{problem} ({_few(of)})" for problem, of in problems.items())
         msg = (
-            f"nothing to scan: {what}; expected an antibody with residues in {options.chosen}. "
-            "Give another parent, --region or --positions."
+            f"nothing to scan: {'; '.join(problems)}; expected an antibody with residues in "
+            f"{options.chosen}. Give another parent, --region or --positions."
         )
         raise CannotPredict(msg)
     return parents, len(rows) - len(parents)
@@ -219,19 +217,15 @@ def _names(table: SequenceTable) -> list[str]:
     ]
 
 
-def _report(problems: dict[str, list[str]], parents: int, options: ScanOptions) -> None:
+def _report(problems: Mapping[str, int], parents: int) -> None:
     """Say what is not scanned; refuse positions that no parent has."""
-    for problem, names in problems.items():
-        if problem.startswith("no position") and len(names) == parents:
+    for problem, n in problems.items():
+        if problem.startswith("no position") and n == parents:
+            of = "the parent has" if parents == 1 else "the parents have"
             msg = (
-                f"--positions: {problem.removeprefix('no position ')}: {_few(names)} has no such "
-                "residue; expected IMGT positions of the antibody, or residues of the antigen. "
-                "Correct --positions."
+                f"--positions: {problem.removeprefix('no position ')}: {of} no such residue; "
+                "expected IMGT positions of the antibody, or residues of the antigen. Correct "
+                "--positions."
             )
             raise CannotPredict(msg)
-        say(f"not scanned: {problem}, in {len(names):,} of {parents:,} parents ({_few(names)})")
-
-
-def _few(names: list[str]) -> str:
-    more = f" and {len(names) - NAMED:,} more" if len(names) > NAMED else ""
-    return ", ".join(names[:NAMED]) + more
+        say(f"not scanned: {problem}, in {n:,} of {counted(parents, 'parent')}")

@@ -15,7 +15,7 @@ from sklearn.utils.validation import check_is_fitted
 
 import abag
 from abag.core.messages import reporting
-from abag.core.options import BadOption, OptionSchema, schema, unknown_option
+from abag.core.options import BadOption, schema, unknown_option
 from abag.core.python_surface import naming_keywords
 from abag.embed.sequences.chains import KINDS
 from abag.embed.store.store import Store
@@ -138,20 +138,17 @@ class AffinityRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc] # 
                 for view in views:  # the folder of the first encoder may have been written now
                     view["encoder"] = view["encoder"] or folder.fingerprint
                 vectors[kind] = read_vectors(store, pairs.table, kind, views)
+            # what is read of the folder is in memory; adapters stay in the store
+            adapters: dict[str, Path] = {
+                kind: one.path / ADAPTER_FOLDER
+                for kind, one in folders.items()
+                if one.info.get("adapter")
+            }
             with TemporaryDirectory(prefix="abag-fit-") as scratch:
-                bundle = Path(scratch) / "predictor"
-                self.regimes_ = fit_predictor(
-                    RunInputs(pairs, store, vectors), config, Path(scratch) / "run", bundle
-                )
-                # what it reads of the folder is in memory; adapters stay in the store
-                adapters: dict[str, Path] = {
-                    kind: one.path / ADAPTER_FOLDER
-                    for kind, one in folders.items()
-                    if one.info.get("adapter")
-                }
-                self.predictor_ = replace(
-                    abag.load_predictor(bundle), store=store.path, adapters=adapters
-                )
+                inputs, at = RunInputs(pairs, store, vectors), Path(scratch)
+                self.regimes_ = fit_predictor(inputs, config, at / "run", at / "predictor")
+                predictor = abag.load_predictor(at / "predictor")
+            self.predictor_ = replace(predictor, store=store.path, adapters=adapters)
         self.n_features_in_ = X.shape[1]
         return self
 
@@ -215,12 +212,11 @@ class AffinityRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc] # 
 def _signature(own: inspect.Signature) -> inspect.Signature:
     """Spell out the options: scikit-learn finds the parameters of an estimator here."""
     fixed = [one for one in own.parameters.values() if one.kind is not one.VAR_KEYWORD]
-    options = [_parameter(one) for one in _OPTIONS]
+    options = [
+        inspect.Parameter(one.name, inspect.Parameter.KEYWORD_ONLY, default=one.default)
+        for one in _OPTIONS
+    ]
     return own.replace(parameters=[*fixed, *options])
-
-
-def _parameter(one: OptionSchema) -> inspect.Parameter:
-    return inspect.Parameter(one.name, inspect.Parameter.KEYWORD_ONLY, default=one.default)
 
 
 AffinityRegressor.__init__.__signature__ = _signature(  # type: ignore[attr-defined]

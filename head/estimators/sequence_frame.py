@@ -45,15 +45,7 @@ def read_frame(
     columns: Mapping[str, str] | None = None,
     options: TableOptions | None = None,
 ) -> SequenceTable:
-    """Read the pairs of a DataFrame; row r of the result is row r of `X`.
-
-    Raises
-    ------
-    NotAFrame
-        If `X` is not a DataFrame.
-    AbagError
-        If it lacks a column, or a sequence is invalid.
-    """
+    """Read the pairs of a DataFrame; row r of the result is row r of `X`."""
     if not isinstance(X, pd.DataFrame):
         msg = (
             f"X: {type(X).__name__}; expected a pandas DataFrame with the sequences in columns "
@@ -78,13 +70,6 @@ def labelled(
     """Make pairs of the rows; their exact labels are those of `y` in pKd, shape (R,).
 
     Without `y` all have the same label. Rows of the same pair are merged as in ``abag fit``.
-
-    Raises
-    ------
-    NotAFrame
-        If `y` has another length than the table, or is not one number per row.
-    BadLabel
-        If a label is not finite, or most are no pKd.
     """
     values = np.full(len(table.frame), ANY_PKD) if y is None else np.asarray(y)
     if values.shape != (len(table.frame),):
@@ -120,29 +105,14 @@ def folders_with(
     """Find the folders that hold the vectors of a table.
 
     With `encode`, missing sequences are first encoded by the store's own encoders.
-
-    Raises
-    ------
-    VectorsMissing
-        If a sequence has no vector, and `encode` is not set.
-    AbagError
-        If the store has no such encoder, or several and none was chosen.
     """
-    kinds = [*table.sequences]
+    encoders = {kind: options.vectors_of(kind)["encoder"] for kind in table.sequences}
     if encode:
-        chosen = {kind: store.folder(kind, options.vectors_of(kind)["encoder"]) for kind in kinds}
-        if any(chosen[kind].missing(table.sequences[kind].keys).any() for kind in kinds):
-            abag.encode_like_store(store.path, _chains_of(table), chosen)
-    return {
-        kind: folder_with(store, table, kind, options.vectors_of(kind)["encoder"]) for kind in kinds
-    }
-
-
-def _chains_of(table: SequenceTable) -> pd.DataFrame:
-    """Return the chains of the distinct pairs as a table that `embed_table` reads."""
-    antibodies, antigens = table.antibodies, table.antigens
-    pairs = np.unique(np.stack([antibodies.of_row, antigens.of_row], axis=1), axis=0)
-    chains = [antibodies.chains[i] for i in pairs[:, 0]]
-    return pd.DataFrame(chains, columns=["heavy", "light"]).assign(
-        antigen=["|".join(antigens.chains[i]) for i in pairs[:, 1]]
-    )
+        chosen = {kind: store.folder(kind, encoder) for kind, encoder in encoders.items()}
+        if any(one.missing(table.sequences[kind].keys).any() for kind, one in chosen.items()):
+            antibodies, antigens = table.antibodies, table.antigens
+            heavy, light = zip(*(antibodies.chains[i] for i in antibodies.of_row), strict=True)
+            chains = {"heavy": heavy, "light": light}
+            chains["antigen"] = tuple("|".join(antigens.chains[i]) for i in antigens.of_row)
+            abag.encode_like_store(store.path, pd.DataFrame(chains).drop_duplicates(), chosen)
+    return {kind: folder_with(store, table, kind, one) for kind, one in encoders.items()}

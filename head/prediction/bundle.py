@@ -41,7 +41,6 @@ from abag.head.models.registry import MODELS
 from abag.head.prediction.predictor import (
     RECORD,
     WEIGHTS,
-    EmbedFunction,
     Part,
     Predictor,
     PredictorDamaged,
@@ -52,12 +51,11 @@ from abag.head.prediction.predictor import (
 from abag.head.regimes.regimes import REGIMES, Recogniser, SeenMutations, SeenSequences
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
     from abag.head.data.labels import LabelledPairs
-    from abag.head.data.vectors import View
     from abag.head.models.pair_model import PairModel
     from abag.head.prediction.fitted import FittedParts, WeighedRegime
     from abag.head.runs.run_folder import RunInputs
@@ -101,13 +99,7 @@ def record_digest(record: Mapping[str, Any], weights: bytes | Path) -> str:
 
 
 def parse_record(kind: Any, value: Any, where: str = "the record") -> Any:  # noqa: ANN401
-    """Convert a JSON value to a dataclass, tuple or plain type.
-
-    Raises
-    ------
-    TypeError
-        If it is of another type, or lacks or adds a field.
-    """
+    """Convert a JSON value to a dataclass, tuple or plain type, or raise `TypeError`."""
     if isinstance(kind, type) and is_dataclass(kind):
         hints = get_type_hints(kind)
         if not isinstance(value, dict) or value.keys() != hints.keys():
@@ -166,9 +158,23 @@ def save_predictor(
     ).arrays()
     specs = {}
     for kind, stored in inputs.vectors.items():
-        views = tuple(_view_spec(view) for view in stored.views)
+        views = tuple(
+            ViewSpec(
+                name=view.folder.name,
+                origin=str(view.folder.info.get("origin", view.folder.name)),
+                fingerprint=view.folder.fingerprint,
+                long=str(view.folder.info.get("long", "window")),
+                random_weights=bool(view.folder.info.get("random_weights", False)),
+                pooling=view.pooling,
+                width=view.width,
+            )
+            for view in stored.views
+        )
         specs[kind] = VectorSpec(views=views, training_sequences=len(distinct(pairs.index(kind))))
-        _keep_adapter(folder / f"{kind}-adapter", stored.folder.adapter_files())
+        for name, content in stored.folder.adapter_files().items():  # users can encode with it
+            path = folder.joinpath(f"{kind}-adapter", *Path(name).parts[1:])
+            make_folder(path.parent)
+            write_bytes(path, content)
     record = PredictorRecord(
         parts=tuple(records),
         regimes=tuple(
@@ -214,28 +220,7 @@ def recogniser_of(pairs: LabelledPairs, is_library: bool) -> Recogniser:
     )
 
 
-def _keep_adapter(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Copy the adapter of an encoder, so that users of the folder can encode with it."""
-    for name, content in files.items():
-        path = folder.joinpath(*Path(name).parts[1:])  # without the adapter folder of the store
-        make_folder(path.parent)
-        write_bytes(path, content)
-
-
-def _view_spec(view: View) -> ViewSpec:
-    info: Mapping[str, Any] = view.folder.info
-    return ViewSpec(
-        name=view.folder.name,
-        origin=str(info.get("origin", view.folder.name)),
-        fingerprint=view.folder.fingerprint,
-        long=str(info.get("long", "window")),
-        random_weights=bool(info.get("random_weights", False)),
-        pooling=view.pooling,
-        width=view.width,
-    )
-
-
-def load_predictor(path: Path | str, *, embed: EmbedFunction | None = None) -> Predictor:
+def load_predictor(path: Path | str, *, embed: Callable[..., object] | None = None) -> Predictor:
     """Read the predictor of a run.
 
     Parameters
@@ -254,6 +239,8 @@ def load_predictor(path: Path | str, *, embed: EmbedFunction | None = None) -> P
     folder = path / "predictor" if (path / "predictor").is_dir() else path
     record, tensors = _read(folder)
     store, pairs = store_of_run(folder.parent), folder.parent / "pairs.parquet"
+    if store is not None and not _is_near(store, folder.parent):
+        store = None  # a run may be somebody else's: it does not choose where vectors are written
     with _refusing(folder / WEIGHTS, f"does not match {RECORD}", *_MISMATCHES):
         _check_values(record, tensors)
         return Predictor(
@@ -264,7 +251,6 @@ def load_predictor(path: Path | str, *, embed: EmbedFunction | None = None) -> P
             Recogniser.load(tensors),
             antibody_region=record.antibody_region,
             store=store,
-            store_is_far=store is not None and not _is_near(store, folder.parent),
             embed=embed,
             adapters={k: path for k in KINDS if (path := folder / f"{k}-adapter").is_dir()},
             pairs=pairs if folder.name == "predictor" and pairs.is_file() else None,
@@ -370,10 +356,8 @@ def store_of_run(run: Path) -> Path | None:
 
 
 def _is_near(store: Path, run: Path) -> bool:
-    """Whether a store is below the current folder or the folder of the runs, or beside the latter.
-
-    All of what is below the next folder would be too much: it may be that of everybody's homes.
-    """
+    """Whether a store is below the current folder or that of the runs, or beside the latter."""
+    # not all of what is below the next folder: it may be that of everybody's homes
     store, runs = store.resolve(), run.resolve().parent
     is_below = store.is_relative_to(runs) or store.is_relative_to(Path.cwd())
     return is_below or store.parent == runs.parent

@@ -181,16 +181,15 @@ def weigh(
     error_RK = pkd[:, None] - part_RK
     error_RK[censored[:, None] * error_RK < 0] = 0.0  # the bound is satisfied
     weights = stack_weights(error_RK, smallest)
-    own = np.empty(len(rows))
-    for k in np.unique(half):
-        others = half != k
-        known = stack_weights(error_RK[others], smallest[others]) if others.any() else weights
-        own[half == k] = part_RK[half == k] @ known
-    error, sigma = pkd - own, np.empty(len(rows))
-    for k in np.unique(half):
-        others = half != k if len(np.unique(half)) > 1 else half == k
+    own, sigma = np.empty(len(rows)), np.empty(len(rows))
+    insides = [half == k for k in np.unique(half)]
+    judges = [(one, ~one if len(insides) > 1 else one) for one in insides]
+    for inside, others in judges:
+        own[inside] = part_RK[inside] @ stack_weights(error_RK[others], smallest[others])
+    error = pkd - own
+    for inside, others in judges:
         found = fit_sigma(error[others], np.sqrt(variance[others]), censored[others])
-        sigma[half == k] = np.sqrt(found[0] ** 2 * variance[half == k] + found[1] ** 2)
+        sigma[inside] = np.sqrt(found[0] ** 2 * variance[inside] + found[1] ** 2)
     spread, noise = fit_sigma(error, np.sqrt(variance), censored)
     predicted, sigmas = [], []
     for k, (fold, own_rows) in enumerate(zip(folds, rows_F, strict=True)):
@@ -207,7 +206,9 @@ def weigh(
     baselines = {
         name: tested.take([fold.predicted[name] for fold in folds])
         for name in folds[0].predicted
-        if _is_compared(name) and all(name in fold.predicted for fold in folds)
+        if name != MEAN  # which is compared on its own
+        and (name not in MODELS or MODELS[name].is_baseline)
+        and all(name in fold.predicted for fold in folds)
     }
     score = score_regime(
         regime.name,
@@ -220,8 +221,3 @@ def weigh(
     )
     used = {name: float(w) for name, w in zip(names, weights, strict=True) if w > 0}
     return WeighedRegime(measured, used, spread, noise, predicted, sigmas, score)
-
-
-def _is_compared(name: str) -> bool:
-    """Whether a score names the best of the baselines among others by this one."""
-    return name != MEAN and (name not in MODELS or MODELS[name].is_baseline)

@@ -11,11 +11,10 @@ P pairs, N antibodies, M antigens.
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
 import pandas as pd
@@ -24,10 +23,10 @@ from scipy.special import ndtr, ndtri
 
 from abag.core import messages
 from abag.core.arrays import sort_keys
+from abag.core.messages import counted
 from abag.core.options import flag
 from abag.embed.sequences.chains import KINDS
-from abag.embed.sequences.changes import SkippedRows, describe_counts
-from abag.embed.sequences.pairs import read_pair_chunks, read_pairs
+from abag.embed.sequences.pairs import read_pairs
 from abag.embed.sequences.table_writer import TableWriter
 from abag.embed.sequences.tables import TableLike, read_table_chunks
 from abag.embed.store.store import open_store
@@ -36,16 +35,14 @@ from abag.head.prediction.options import PredictOptions
 from abag.head.prediction.predictor import (
     SCORE_COLUMNS,
     STATES,
-    RegimeCounts,
     Scorer,
-    SequenceCollector,
     SequenceCounts,
     Sequences,
 )
 from abag.head.prediction.tables import (
     CannotPredict,
+    PairReader,
     check_table_out,
-    describe_far,
     file_stamps,
     loaded,
     refuse_changed,
@@ -54,15 +51,13 @@ from abag.head.prediction.tables import (
     rounded,
     row_bar,
     say_random_weights,
-    say_verdicts,
 )
-from abag.head.regimes.regimes import REGIMES
+from abag.head.regimes.regimes import KNOWN, REGIMES
 
 if TYPE_CHECKING:
     from abag.embed.sequences.chains import Kind
     from abag.embed.sequences.pairs import SequenceTable, UniqueSequences
     from abag.head.prediction.predictor import Predictor
-    from abag.head.regimes.regimes import NewSequences
 
 PAIR_OPTIONS = {"store", "antibody_encoder", "antigen_encoder", "device", "batch_tokens"}
 """Options of one pair, as in `Predictor.predict`."""
@@ -81,29 +76,28 @@ NAME_ROLES: dict[Kind, frozenset[str]] = {
 """Roles of columns that name a sequence by the first row that has it."""
 
 
-class PredictedSequences(SequenceCounts):
-    """Numbers of distinct antibodies, or antigens, of a prediction."""
-
-    new: int
-    """Without a near-duplicate in training, or with new mutations."""
-
-
-class PredictSummary(RegimeCounts):
+class PredictSummary(TypedDict):
     """What `predict` returns, and ``abag predict --json`` prints."""
 
     out: str
     rows: int
     skipped_rows: int
+    regimes: dict[str, int]
+    """Rows by what is new about them."""
+    far_rows: int
+    """Those that no measured regime covers."""
+    why_far: dict[str, int]
+    """These by reason."""
     verdicts: dict[str, str]
     """What the run has shown for the regimes that occur."""
-    antibodies: PredictedSequences
-    antigens: PredictedSequences
+    antibodies: SequenceCounts
+    antigens: SequenceCounts
     seconds: float
 
 
 def describe_prediction(summary: PredictSummary) -> str:
     """Describe what was written."""
-    return f"{summary['rows']:,} rows in {summary['out']}"
+    return f"{counted(summary['rows'], 'row')} in {summary['out']}"
 
 
 def predict(
@@ -152,7 +146,7 @@ def predict(
     predictor = loaded(run)
     start_s, out, cross = time.monotonic(), Path(out), chosen.cross
     with messages.reporting(say, bars=progress):
-        check_table_out(out, (table, cross), force=chosen.force)
+        check_table_out(out, sources=(table, cross), force=chosen.force)
         chosen = replace(chosen, antibody_region=region_of_run(chosen, predictor))
         store = predictor.resolve_store(chosen.store)
         say_random_weights(predictor)
@@ -161,28 +155,34 @@ def predict(
         antibodies, antigens = source.read()
         counts = predictor.encode(store, antibodies, antigens, **chosen.encoding(progress))
         scorer = Scorer(predictor, open_store(store), antibodies, antigens)
-        regimes = scorer.count_regimes(source.count_states(scorer.new))
-        verdicts = {name: one.verdict for name, one in predictor.regimes.items()}
-        say_verdicts(regimes["regimes"], verdicts, "rows")
-        if regimes["far_rows"]:
-            far = describe_far(regimes, "rows")
-            messages.say(f"{far}: measure some of these pairs before you use their scores")
+        regimes, why_far = scorer.count_regimes(source.count_states(scorer))
+        verdicts = predictor.say_verdicts(regimes, "row")
+        if why_far:
+            far, reasons = counted(why_far.total(), "row"), why_far.items()
+            why = ", ".join(f"{rows:,} because {text}" for text, rows in reasons)
+            messages.say(
+                f"outside the training data: {far} ({why}); measure some of these pairs before you "
+                "use their scores"
+            )
         with TableWriter(out) as writer:
             for rows, scores in source.score(scorer):
                 strong = with_p_strong(scores, chosen.strong)
                 both = [part.reset_index(drop=True) for part in (rows, strong)]
                 writer.write(rounded(pd.concat(both, axis=1), out))
             refuse_changed(table, before)
-        messages.say(f"{out}: {source.rows:,} rows")
-    new = scorer.count_new()
+        messages.say(f"{out}: {counted(source.rows, 'row')}")
+    for kind, state in zip(KINDS, scorer.new, strict=True):
+        counts[kind]["new"] = int((state != KNOWN).sum())
     return {
         "out": str(out),
         "rows": source.rows,
         "skipped_rows": source.skipped,
-        **regimes,
-        "verdicts": {name: verdicts[name] for name in regimes["regimes"] if name in verdicts},
-        "antibodies": {**counts["antibody"], "new": new["antibody"]},
-        "antigens": {**counts["antigen"], "new": new["antigen"]},
+        "regimes": dict(regimes),
+        "far_rows": why_far.total(),
+        "why_far": dict(why_far),
+        "verdicts": verdicts,
+        "antibodies": counts["antibody"],
+        "antigens": counts["antigen"],
         "seconds": round(time.monotonic() - start_s, 3),
     }
 
@@ -206,25 +206,6 @@ def with_p_strong(scores: pd.DataFrame, strong: float | None) -> pd.DataFrame:
 # ---- one pair ------------------------------------------------------------------------------------
 
 
-class PairPrediction(TypedDict):
-    """Prediction of one pair; also the JSON of ``abag predict --heavy``."""
-
-    pkd_predicted: float
-    sigma: float
-    """In pKd."""
-    regime: str
-    """What is new about the pair."""
-    far: bool
-    """No regime that was measured covers the pair."""
-    why_far: str
-    verdict: str
-    """What the run has shown for this regime."""
-    strong: NotRequired[float]
-    """As given."""
-    p_strong: NotRequired[float]
-    """Probability that the pKd is at least ``strong``."""
-
-
 def predict_pair(
     predictor: Predictor,
     heavy: str = "",
@@ -233,8 +214,8 @@ def predict_pair(
     antigen: str | None = None,
     strong: float | None = None,
     **options: Any,  # noqa: ANN401 - the options of Predictor.predict
-) -> PairPrediction:
-    """Predict one pair, see `Predictor.predict`."""
+) -> dict[str, Any]:
+    """Predict one pair, see `Predictor.predict`, and say what the run has shown for its regime."""
     if antigen is None:
         msg = "A pair needs an antigen. Add --antigen SEQUENCE."
         raise CannotPredict(msg)
@@ -246,7 +227,7 @@ def predict_pair(
     row = with_p_strong(scores, strong).iloc[0]
     regime = str(row["regime"])
     measured = predictor.regimes.get(regime)
-    pair: PairPrediction = {
+    pair = {
         "pkd_predicted": float(row["pkd_predicted"]),
         "sigma": float(row["sigma"]),
         "regime": regime,
@@ -259,7 +240,7 @@ def predict_pair(
     return pair
 
 
-def describe_pair(pair: PairPrediction) -> str:
+def describe_pair(pair: dict[str, Any]) -> str:
     """Say what was predicted of one pair, and how far it can be trusted."""
     pkd, sigma = pair["pkd_predicted"], pair["sigma"]
     low, high = (pkd + sign * ndtri(0.95) * sigma for sign in (-1, 1))
@@ -289,31 +270,15 @@ class _PairTable:
 
     def read(self) -> list[Sequences]:
         """Check every row, and return its sequences."""
-        collected, rows = [SequenceCollector(kind) for kind in KINDS], []
-        counts, skipped = Counter[str](), SkippedRows()
-        with row_bar("reading") as shown:
-            for chunk in read_pair_chunks(self._table, self._options, as_written=True):
-                added = score_columns(self._options.strong)
-                refuse_score_columns(chunk.names, chunk.source, added)
-                for one, kind in zip(collected, KINDS, strict=True):
-                    one.add(chunk.sequences[kind].chains, chunk.sequences[kind].of_row)
-                rows.append(chunk.row_numbers - chunk.first_row)
-                skipped.update(chunk.skipped)
-                counts.update(chunk.counts)
-                shown.update(len(chunk.frame))
-        for note in describe_counts(counts, skipped):
-            messages.say(f"{chunk.source}: {note}")
-        self._sequences, self._row = [one.finish() for one in collected], np.concatenate(rows)
-        self.rows, self.skipped = len(self._row), len(skipped)
+        reader = PairReader(self._table, self._options, score_columns(self._options.strong))
+        self._row = np.concatenate([chunk.row_numbers - chunk.first_row for chunk in reader])
+        self._sequences, self.skipped = reader.sequences, reader.skipped
+        self.rows = len(self._row)
         return self._sequences
 
-    def count_states(self, new: NewSequences) -> NDArray[np.int64]:
-        """Count the pairs of each two states; see `Scorer.count_regimes`."""
-        a, g = (
-            state[one.of_row].astype(np.int64)
-            for state, one in zip(new, self._sequences, strict=True)
-        )
-        return np.bincount(STATES * a + g, minlength=STATES**2).reshape(STATES, STATES)
+    def count_states(self, scorer: Scorer) -> NDArray[np.int64]:
+        """Count the pairs of each two states."""
+        return scorer.count_states(*(one.of_row for one in self._sequences))
 
     def score(self, scorer: Scorer) -> Iterator[tuple[pd.DataFrame, pd.DataFrame]]:
         """Yield rows of the table, and their scores."""
@@ -334,11 +299,8 @@ class _PairTable:
 
 
 def by_antibody(antibodies: Sequences) -> list[NDArray[np.int64]]:
-    """Divide rows into blocks of at most `PAIRS` with at most `ANTIBODIES`.
-
-    Antibodies come in the order of their keys, in which shards hold them: a block reads few places
-    of a shard, and each antibody is read once.
-    """
+    """Divide rows into blocks of at most `PAIRS` with at most `ANTIBODIES`, each in one block."""
+    # in the order of keys, in which shards hold them: a block reads few places of a shard
     place = np.empty(len(antibodies.keys), np.int64)
     place[sort_keys(antibodies.keys)[0]] = np.arange(len(place))
     of_row = place[antibodies.of_row]
@@ -357,10 +319,7 @@ class _Cross:
 
     def __init__(self, antibodies: TableLike, antigens: TableLike, options: PredictOptions) -> None:
         if options.antigen is not None:
-            msg = (
-                "--antigen and --cross: each defines the antigens; expected one of them. Remove "
-                "one."
-            )
+            msg = "--antigen and --cross: each defines the antigens. Remove one of them."
             raise CannotPredict(msg)
         self._tables, self._options = (antibodies, antigens), options
         self._same = antibodies is antigens
@@ -413,9 +372,9 @@ class _Cross:
             for columns, kind in zip((left, right), KINDS, strict=True)
         ]
 
-    def count_states(self, new: NewSequences) -> NDArray[np.int64]:
-        """Count the pairs of each two states; see `Scorer.count_regimes`."""
-        return np.outer(*(np.bincount(state, minlength=STATES) for state in new))
+    def count_states(self, scorer: Scorer) -> NDArray[np.int64]:
+        """Count the pairs of each two states."""
+        return np.outer(*(np.bincount(state, minlength=STATES) for state in scorer.new))
 
     def score(self, scorer: Scorer) -> Iterator[tuple[pd.DataFrame, pd.DataFrame]]:
         """Yield the columns of pairs, and their scores."""

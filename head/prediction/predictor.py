@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, Any, NotRequired, TypeAlias, TypedDict
 
 import numpy as np
 import pandas as pd
@@ -29,7 +29,7 @@ from abag.embed.sequences.chains import antigen as antigen_chains
 from abag.embed.sequences.parsing import cut_to_domains
 from abag.embed.store.store import NoSuchEncoder, VectorsMissing, name_encoders, open_store
 from abag.head.models.pair_model import PairVectors
-from abag.head.regimes.regimes import KNOWN, NewSequences, Recogniser
+from abag.head.regimes.regimes import REGIMES, NewSequences, Recogniser
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -86,22 +86,6 @@ class UnequalLengths(AbagError):
     """Lists of chains differ in length."""
 
 
-class EmbedFunction(Protocol):
-    """A function that adds the vectors of a table's sequences to a store, like `embed_table`."""
-
-    def __call__(
-        self,
-        table: pd.DataFrame,
-        store: Path,
-        *,
-        antibody_encoder: str,
-        antigen_encoder: str,
-        antibody_fingerprint: str,
-        antigen_fingerprint: str,
-        **options: Any,  # noqa: ANN401 - those of `abag.embed_table`
-    ) -> object: ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ViewSpec:
     """One of the vectors that a predictor reads of each sequence of one kind."""
@@ -137,11 +121,6 @@ class VectorSpec:
     def name(self) -> str:
         """Names of the encoders."""
         return " + ".join(view.name for view in self.encoders)
-
-    @property
-    def origin(self) -> str:
-        """Where the first encoder was loaded from."""
-        return self.views[0].origin
 
     @property
     def fingerprint(self) -> str:
@@ -200,9 +179,8 @@ class SequenceCollector:
         """Return all sequences."""
         chains = list(self._number)
         self._number.clear()
-        return Sequences(
-            self._kind, chains, keys_array(self._kind, chains), np.concatenate(self._of_row)
-        )
+        keys = keys_array(self._kind, chains)
+        return Sequences(self._kind, chains, keys, np.concatenate(self._of_row))
 
 
 AnySequences: TypeAlias = "Sequences | UniqueSequences"
@@ -214,6 +192,8 @@ class SequenceCounts(TypedDict):
     unique: int
     reused: int
     encoded: int
+    new: NotRequired[int]
+    """Without a near-duplicate in training, or with new mutations."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -230,12 +210,9 @@ class Predictor:
     antibody_region: AntibodyRegion = "as-given"
     """Region that antibodies are cut to before they are encoded."""
     store: Path | None = None
-    """The store of the run, if it is known and exists."""
-    store_is_far: bool = False
-    """Whether only the run names it, which may be somebody else's: nothing is written to it unless
-    the user names it, too."""
-    embed: EmbedFunction | None = None
-    """Encodes sequences that a store lacks; None: they are refused."""
+    """The store of the run, if it is known, exists, and is near the run."""
+    embed: Callable[..., object] | None = None
+    """Encodes sequences that a store lacks, like `abag.embed_table`; None: they are refused."""
     adapters: Mapping[str, Path] = field(default_factory=dict)
     """Folders of the encoders' adapters, by kind."""
     pairs: Path | None = None
@@ -339,9 +316,13 @@ class Predictor:
             own = [np.var([m.predict(vectors) for m in each], axis=0) for each in several]
         return np.asarray(np.mean(own or [np.zeros(len(part_PK))], axis=0))
 
-    def verdicts(self, regimes: Iterable[str]) -> list[str]:
-        """Return what the run has shown for regimes, the measured ones among them."""
-        return [self.regimes[name].verdict for name in regimes if name in self.regimes]
+    def say_verdicts(self, counts: Mapping[str, int], noun: str) -> dict[str, str]:
+        """Say what the run has shown for the regimes that occur, most frequent first; return it."""
+        for name, rows in sorted(counts.items(), key=lambda item: -item[1]):
+            known = self.regimes.get(name)
+            verdict = known.verdict if known else f"{REGIMES[name].words}: not measured by the run"
+            say(f"{counted(rows, noun)}: {verdict}")
+        return {name: self.regimes[name].verdict for name in counts if name in self.regimes}
 
     def __repr__(self) -> str:
         models = ", ".join(part.name for part in self.parts)
@@ -351,7 +332,7 @@ class Predictor:
             for kind in KINDS
             if (spec := self.spec(kind))
         ]
-        verdicts = self.verdicts(self.regimes)
+        verdicts = [one.verdict for one in self.regimes.values()]
         return shorten([f"Predictor: {models}", *sides, *verdicts, f"store: {self.store}"])
 
     def _repr_html_(self) -> str:
@@ -472,15 +453,8 @@ class Predictor:
             return user_path(given, "--store")
         if self.store is None:
             msg = (
-                "--store: not given, and the store that the run was trained from is unknown or "
-                "does not exist. Give --store DIR."
-            )
-            raise VectorsMissing(msg)
-        if self.embed is not None and self.store_is_far:
-            msg = (
-                f"--store: not given, and {self.store}, the store that the run names, is neither "
-                "near the run nor in the current folder; expected a store that may receive new "
-                f"vectors. If it is yours, give --store {self.store}."
+                "--store: not given, and the store that the run was trained from is unknown, does "
+                "not exist, or is neither near the run nor in the current folder. Give --store DIR."
             )
             raise VectorsMissing(msg)
         return self.store
@@ -493,17 +467,6 @@ class Predictor:
             return
         with tempfile.TemporaryDirectory(prefix="abag-predict-") as folder:
             yield Path(folder) / "store"
-
-
-class RegimeCounts(TypedDict):
-    """Pairs by what is new about them."""
-
-    regimes: dict[str, int]
-    """By regime."""
-    far_rows: int
-    """Those that no measured regime covers."""
-    why_far: dict[str, int]
-    """These by reason."""
 
 
 class Scorer:
@@ -546,8 +509,11 @@ class Scorer:
         """Score the pair of each row of both `Sequences`, all at once."""
         return self.score(*(one.of_row for one in self._sides))
 
-    def count_regimes(self, pairs_AG: NDArray[np.integer]) -> RegimeCounts:
-        """Count pairs by regime, given how many have each two states, (STATES, STATES)."""
+    def count_regimes(self, pairs_AG: NDArray[np.integer]) -> tuple[Counter[str], Counter[str]]:
+        """Count pairs by regime, and those that no measured regime covers by the reason.
+
+        `pairs_AG` says how many have each two states, (STATES, STATES).
+        """
         states = NewSequences(*(side.astype(np.int8) for side in np.nonzero(pairs_AG)))
         regimes, _, why_far = self._predictor.seen.regimes_of(states, self._predictor.regimes)
         found, far = Counter[str](), Counter[str]()
@@ -555,34 +521,31 @@ class Scorer:
             found[name] += pairs
             if why:
                 far[why] += pairs
-        return {"regimes": dict(found), "far_rows": far.total(), "why_far": dict(far)}
+        return found, far
 
-    def count_new(self) -> dict[Kind, int]:
-        """Count the sequences without a near-duplicate in training, or with new mutations."""
-        return {
-            one.kind: int((state != KNOWN).sum())
-            for one, state in zip(self._sides, self.new, strict=True)
-        }
+    def count_states(self, *index: NDArray[np.integer]) -> NDArray[np.int64]:
+        """Count pairs, as for `score`, by the states of both sequences, (STATES, STATES)."""
+        a, g = (state[at].astype(np.int64) for state, at in zip(self.new, index, strict=True))
+        return np.bincount(STATES * a + g, minlength=STATES**2).reshape(STATES, STATES)
 
 
 def existing_store(path: Path) -> Store | None:
-    """Open a store; None if the path does not exist or is an empty folder.
-
-    A process that was killed before it committed anything leaves partial files there.
-    """
+    """Open a store; None if there is nothing but what a killed process leaves."""
     empty = not path.exists() or (path.is_dir() and all(map(is_partial, path.iterdir())))
     return None if empty else open_store(path)
 
 
 def _broadcast(*chains: Sequence[str] | str | None) -> list[list[str]]:
     """Repeat single strings to the length of the lists; None stands for absent chains."""
-    lists = [None if c is None or isinstance(c, str) else list(c) for c in chains]
-    lengths = {len(one) for one in lists if one is not None}
+    lists = {
+        name: list(c)
+        for name, c in zip(("heavy", "light", "antigen"), chains, strict=True)
+        if c is not None and not isinstance(c, str)
+    }
+    lengths = {len(one) for one in lists.values()}
     if len(lengths) > 1:
-        named = zip(("heavy", "light", "antigen"), lists, strict=True)
-        found = ", ".join(f"{len(one)} {name}" for name, one in named if one is not None)
+        found = ", ".join(f"{len(one)} {name}" for name, one in lists.items())
         msg = f"predict: {found}; expected lists of equal length, or one string for all pairs."
         raise UnequalLengths(msg)
     rows = lengths.pop() if lengths else 1
-    pairs = zip(chains, lists, strict=True)
-    return [[str(c or "")] * rows if one is None else one for c, one in pairs]
+    return [[str(c or "")] * rows if c is None or isinstance(c, str) else list(c) for c in chains]

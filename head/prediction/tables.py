@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,19 +13,20 @@ import abag
 from abag import AbagError
 from abag.core.files import why_not_writable
 from abag.core.messages import bar, say
+from abag.embed.sequences.chains import KINDS
+from abag.embed.sequences.changes import SkippedRows, describe_counts
+from abag.embed.sequences.pairs import read_pair_chunks
 from abag.embed.sequences.table_writer import check_writable
 from abag.embed.sequences.tables import TableLike, bare_suffix
-from abag.head.prediction.predictor import SCORE_COLUMNS
-from abag.head.regimes.regimes import REGIMES
+from abag.head.prediction.predictor import SCORE_COLUMNS, SequenceCollector
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from tqdm import tqdm
 
-    from abag.embed.sequences.options import AntibodyRegion
+    from abag.embed.sequences.options import AntibodyRegion, TableOptions
+    from abag.embed.sequences.pairs import SequenceTable
     from abag.head.prediction.options import ScoringOptions
-    from abag.head.prediction.predictor import Predictor, RegimeCounts
+    from abag.head.prediction.predictor import Predictor, Sequences
 
 ROUNDED = (
     "pkd_predicted", "pkd_measured", "sigma", "p_strong", "difference", "difference_sigma", "score",
@@ -59,6 +61,37 @@ def refuse_score_columns(
             f"{', '.join(added)}. Rename or remove it."
         )
         raise CannotPredict(msg)
+
+
+class PairReader:
+    """Reads all rows of a table of pairs in chunks, checks them, and collects their sequences.
+
+    `added` are the columns that its rows will get.
+    """
+
+    def __init__(self, table: TableLike, options: TableOptions, added: Sequence[str]) -> None:
+        self._table, self._options, self._added = table, options, added
+        self.sequences: list[Sequences] = []
+        """The antibodies and the antigens, once all chunks are read."""
+        self.source, self.first_row, self.skipped = "", 1, 0
+
+    def __iter__(self) -> Iterator[SequenceTable]:
+        """Yield the chunks; say at the end what was skipped and changed."""
+        collected, counts = [SequenceCollector(kind) for kind in KINDS], Counter[str]()
+        skipped = SkippedRows()
+        with row_bar("reading") as shown:
+            for chunk in read_pair_chunks(self._table, self._options, as_written=True):
+                refuse_score_columns(chunk.names, chunk.source, self._added)
+                for one, kind in zip(collected, KINDS, strict=True):
+                    one.add(chunk.sequences[kind].chains, chunk.sequences[kind].of_row)
+                skipped.update(chunk.skipped)
+                counts.update(chunk.counts)
+                shown.update(len(chunk.frame))
+                self.source, self.first_row = chunk.source, chunk.first_row
+                yield chunk
+        for note in describe_counts(counts, skipped):
+            say(f"{self.source}: {note}")
+        self.sequences, self.skipped = [one.finish() for one in collected], len(skipped)
 
 
 def file_stamps(table: TableLike) -> list[tuple[Path, int, int]]:
@@ -99,16 +132,14 @@ def region_of_run(options: ScoringOptions, predictor: Predictor) -> AntibodyRegi
     return predictor.antibody_region
 
 
-def check_out(out: Path, sources: Sequence[TableLike | None], *, force: bool) -> None:
-    """Refuse a file that exists, has no folder, or is one of the files that are read."""
-    if why := why_not_writable(out, sources, force=force):
-        raise CannotPredict(why)
-
-
-def check_table_out(out: Path, sources: Sequence[TableLike | None], *, force: bool) -> None:
-    """Refuse a table that cannot be written before anything is read."""
+def check_table_out(
+    out: Path, *more: Path, sources: Sequence[TableLike | None], force: bool
+) -> None:
+    """Refuse a table, and `more` files, that cannot be written, before anything is read."""
     check_writable(out)
-    check_out(out, sources, force=force)
+    for path in (out, *more):
+        if why := why_not_writable(path, sources, force=force):
+            raise CannotPredict(why)
 
 
 def say_random_weights(predictor: Predictor) -> None:
@@ -116,16 +147,3 @@ def say_random_weights(predictor: Predictor) -> None:
     for spec in (predictor.antibody, predictor.antigen):
         if spec.random_weights:
             say(f"{spec.name} has random weights: these scores have no biological meaning")
-
-
-def say_verdicts(regimes: Mapping[str, int], verdicts: Mapping[str, str], what: str) -> None:
-    """Say what the run has shown for the regimes that occur, most frequent first."""
-    for name, rows in sorted(regimes.items(), key=lambda item: -item[1]):
-        verdict = verdicts.get(name) or f"{REGIMES[name].words}: not measured by the run"
-        say(f"{rows:,} {what}: {verdict}")
-
-
-def describe_far(counts: RegimeCounts, what: str) -> str:
-    """Say how many pairs are outside the training data, and why."""
-    why = ", ".join(f"{rows:,} because {text}" for text, rows in counts["why_far"].items())
-    return f"{counts['far_rows']:,} {what} are outside the training data ({why})"

@@ -12,15 +12,13 @@ import math
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from hashlib import blake2b
-from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Required, TypedDict
+from typing import Any, TypedDict
 
 import numpy as np
 import pandas as pd
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from abag import AbagError
 from abag.core.files import FileDamaged, read_json
@@ -29,11 +27,7 @@ from abag.core.options import user_path
 from abag.head.evaluation.metrics import is_better, metric_label
 from abag.head.evaluation.regime_scores import INDISTINGUISHABLE, compare_models, describe_regimes
 from abag.head.regimes.splits import KEYS
-from abag.head.runs.run_folder import read_config, training_logs
-from abag.head.runs.saved_run import NoFinishedRun, SavedRun, read_run
-
-if TYPE_CHECKING:
-    from abag.head.runs.summary import RegimeSummary
+from abag.head.runs.run_folder import NoFinishedRun, SavedRun, read_config, read_run, training_logs
 
 ALIVE_SECONDS = 120
 """Time without writing after which a run counts as stopped where files cannot be locked; it saves
@@ -46,38 +40,14 @@ class NoRuns(AbagError):
     """A folder contains no run."""
 
 
-class RunState(TypedDict, total=False):
-    """State of one run; of an unfinished one, None is what is not known yet."""
-
-    run: Required[str]
-    state: Required[str]
-    """``finished``, ``starting``, ``training``, ``stopped`` or ``unreadable``."""
-    reason: str
-    """Why the run is ``unreadable``."""
-    folds: int
-    regimes: list[RegimeSummary]
-    """Scores of a finished run."""
-    quantity: str
-    """Of its labels, such as pKd or pIC50."""
-    fold: int
-    epoch: int
-    epochs: int
-    step: int
-    steps: int | None
-    """Of all folds."""
-    steps_per_s: float | None
-    """Over the last minutes."""
-    seconds_left: float | None
-    written_s_ago: float | None
-    checkpoint_s_ago: float | None
-    best: dict[str, Any] | None
-    """The best validation so far: ``metric``, ``score`` and ``step``."""
-
-
 class RunsSummary(TypedDict):
     """What `runs` returns."""
 
-    runs: list[RunState]
+    runs: list[dict[str, Any]]
+    """By score: ``run``, ``state`` (``finished``, ``starting``, ``training``, ``stopped`` or
+    ``unreadable``, then with a ``reason``), ``folds``, ``epochs``, ``steps``. A finished run has
+    ``regimes`` and ``quantity``; another one ``fold``, ``epoch``, ``step``, ``steps_per_s``,
+    ``seconds_left``, the seconds since files were written, and the ``best`` validation so far."""
     differences: dict[str, dict[str, Any]]
     """Configuration key to run to value, where runs differ."""
     comparisons: list[dict[str, Any]]
@@ -116,13 +86,7 @@ def runs(folders: Path | str | Sequence[Path | str]) -> RunsSummary:
 
 
 def find_runs(folder: Path) -> list[Path]:
-    """Return the runs at or below a folder, sorted by name.
-
-    Raises
-    ------
-    NoRuns
-        If there is none.
-    """
+    """Return the runs at or below a folder, sorted by name, or raise `NoRuns`."""
     found = [folder] if _is_run(folder) else sorted(_below(folder))
     if not found:
         problem = "contains no run" if folder.is_dir() else "not a folder"
@@ -160,7 +124,7 @@ def _differences(configs: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str
     return differences
 
 
-def _describe_run(run: Path) -> tuple[RunState, SavedRun | None]:
+def _describe_run(run: Path) -> tuple[dict[str, Any], SavedRun | None]:
     """Return the state of a run, and its contents if it has finished."""
     try:
         if not (run / "summary.json").exists():
@@ -175,15 +139,8 @@ def _describe_run(run: Path) -> tuple[RunState, SavedRun | None]:
         "steps": saved.summary["steps"],
         "folds": int(saved.tested["fold"].max()) + 1,
         "regimes": saved.summary["regimes"],
-        "quantity": str(saved.summary["data"]["quantity"]),
+        "quantity": saved.quantity,
     }, saved
-
-
-def _digest(saved: SavedRun) -> str:
-    """Hash the test pairs of every fold, with their labels."""
-    rows = saved.tested[["regime", "fold", *KEYS, "pkd", "censored"]]
-    hashes = pd.util.hash_pandas_object(rows, index=False)
-    return blake2b(hashes.to_numpy().tobytes(), digest_size=16).hexdigest()
 
 
 def _score(state: Mapping[str, Any]) -> float:
@@ -195,7 +152,11 @@ def _score(state: Mapping[str, Any]) -> float:
 def _compare_with_best(finished: Mapping[str, SavedRun]) -> list[dict[str, Any]]:
     """Compare each finished run with the best run that has the same test rows."""
     comparisons = list[dict[str, Any]]()
-    digests = {run: _digest(saved) for run, saved in finished.items()}
+    digests = {}
+    for run, saved in finished.items():
+        rows = saved.tested[["regime", "fold", *KEYS, "pkd", "censored"]]
+        hashes = pd.util.hash_pandas_object(rows, index=False)
+        digests[run] = blake2b(hashes.to_numpy().tobytes(), digest_size=16).hexdigest()
     for digest in dict.fromkeys(digests.values()):
         group = sorted(
             (run for run in finished if digests[run] == digest),
@@ -216,8 +177,8 @@ def _compare_runs(saved: SavedRun, best: SavedRun, name: str, other: str) -> lis
     verdicts = []
     for (one, rows, tested), (_, reference, _) in zip(saved.regimes(), best.regimes(), strict=True):
         own, theirs = (each["pkd_predicted"].to_numpy(np.float64) for each in (rows, reference))
-        quantity = str(saved.summary["data"]["quantity"])
-        verdicts.append(compare_models(one["words"], name, other, tested, own, theirs, quantity))
+        models = tested, own, theirs
+        verdicts.append(compare_models(one["words"], name, other, *models, saved.quantity))
     return verdicts
 
 
@@ -243,7 +204,7 @@ def describe_runs(summary: RunsSummary) -> list[str]:
     return lines
 
 
-def _score_tables(states: Sequence[RunState], names: Mapping[str, str]) -> list[str]:
+def _score_tables(states: Sequence[Mapping[str, Any]], names: Mapping[str, str]) -> list[str]:
     """Lay out a table per regime, with a row per run that has measured it."""
     lines, tables = list[str](), dict[str, list[list[str]]]()
     for state in states:
@@ -277,16 +238,15 @@ def _describe_comparisons(comparisons: Sequence[Mapping[str, Any]]) -> list[str]
 
 def _short_names(paths: Sequence[str]) -> dict[str, str]:
     """Remove the leading folders that all paths share."""
-    parts = [Path(path).parts for path in paths]
-    folders = zip(*(p[:-1] for p in parts), strict=False)
-    shared = sum(1 for _ in takewhile(lambda names: len(set(names)) == 1, folders))
-    first = shared if len(parts) > 1 else 0
-    return {path: str(Path(*p[first:])) for path, p in zip(paths, parts, strict=True)}
+    # of parts, not of text; `commonpath` refuses relative beside absolute paths
+    shared = len(os.path.commonprefix([Path(path).parent.parts for path in paths]))  # noqa: RUF071
+    first = shared if len(paths) > 1 else 0
+    return {path: str(Path(*Path(path).parts[first:])) for path in paths}
 
 
-def _describe_unfinished(one: RunState) -> str:
+def _describe_unfinished(one: Mapping[str, Any]) -> str:
     if one["state"] == "unreadable":
-        return one["reason"]
+        return str(one["reason"])
     parts = [f"{one['fold']} of {one['folds']} folds"] if one["folds"] > 1 else []
     parts += [f"epoch {one['epoch']} of {one['epochs']}", f"step {one['step']:,}"]
     if one["steps"]:
@@ -320,7 +280,7 @@ def _shorten(value: object) -> str:
 # --- runs in progress: nothing is locked; the log grows by whole lines, other files are renamed ---
 
 
-def read_progress(run: Path, config: Mapping[str, Any], now: float | None = None) -> RunState:
+def read_progress(run: Path, config: Mapping[str, Any], now: float | None = None) -> dict[str, Any]:
     """Read how far an unfinished run with this config.json has come, at the Unix time `now`."""
     now = time.time() if now is None else now
     paths = training_logs(run)
@@ -328,7 +288,10 @@ def read_progress(run: Path, config: Mapping[str, Any], now: float | None = None
     last = [log[-1] if log else {"step": 0, "epoch": 0} for log in logs]
     # the folds of a training take each step together, and have a line each
     width = [max(1, len({line.get("fold", 0) for line in log})) for log in logs]
-    folds = _folds(run)
+    splits = run / "splits.parquet"  # written after config.json
+    folds = 1
+    if splits.exists():
+        folds += int(pd.read_parquet(splits, columns=["fold"])["fold"].max())
     first = next((log[0] for log in logs if log), None)
     step = sum(line["step"] * n for line, n in zip(last, width, strict=True))
     steps = round(first["step"] / first["epoch"] * config["epochs"] * folds) if first else None
@@ -370,21 +333,12 @@ def _is_locked(run: Path) -> bool | None:
     return False
 
 
-def _folds(run: Path) -> int:
-    path = run / "splits.parquet"  # written after config.json
-    if not path.exists():
-        return 1
-    return int(pc.max(pq.read_table(path, columns=["fold"])["fold"]).as_py() or 0) + 1
-
-
 def _seconds_since(paths: Sequence[Path], now: float) -> float | None:
     """Seconds since the newest of the files was written; None if none exists."""
     times = []
     for path in paths:
-        try:
+        with suppress(FileNotFoundError):  # being rotated
             times.append(path.stat().st_mtime)
-        except FileNotFoundError:  # being rotated
-            continue
     return round(max(0.0, now - max(times)), 1) if times else None
 
 

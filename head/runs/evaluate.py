@@ -25,7 +25,7 @@ from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.store import open_store
 from abag.head.data.labels import label_pairs, read_numbers, report_counts
 from abag.head.data.options import LabelOptions, SplitOptions
-from abag.head.evaluation.metrics import score_rows
+from abag.head.evaluation.metrics import antigen_clusters, score_rows
 from abag.head.evaluation.regime_scores import (
     RegimeScore,
     TestedPairs,
@@ -41,16 +41,14 @@ from abag.head.regimes.folds import LEAST_ROWS
 from abag.head.regimes.regimes import REGIMES
 from abag.head.regimes.splits import KEYS
 from abag.head.runs.options import EvaluateOptions
-from abag.head.runs.saved_run import SavedRun, read_run
+from abag.head.runs.run_folder import SavedRun, read_run
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from numpy.typing import NDArray
-
     from abag.embed.sequences.pairs import SequenceTable
     from abag.head.data.labels import LabelledPairs
-    from abag.head.runs.summary import PredictionsSummary, RunSummary, TableSummary
+    from abag.head.runs.run_folder import RunSummary
 
 
 class NothingToEvaluate(AbagError):
@@ -140,16 +138,14 @@ def _check_inputs(table: object, options: EvaluateOptions) -> None:
             "command once for each."
         )
         raise NothingToEvaluate(msg)
-    if table is None and (options.store or options.affinity_type):
-        msg = "evaluate: --store and --affinity-type need a TABLE. Give one, or omit these options."
-        raise NothingToEvaluate(msg)
-    of_tables = options.columns or options.antigen or options.bad_rows
-    if table is None and options.predictions is None and of_tables:
-        msg = (
-            "evaluate: --column, --antigen and --bad-rows need a TABLE or --predictions. Give one "
-            "of them."
-        )
-        raise NothingToEvaluate(msg)
+    unread = {"--store and --affinity-type": bool(options.store or options.affinity_type)}
+    if options.predictions is None:
+        of_tables = options.columns or options.antigen or options.bad_rows
+        unread["--column, --antigen and --bad-rows"] = bool(of_tables)
+    for names, given in unread.items():
+        if table is None and given:
+            msg = f"evaluate: {names} need a TABLE. Give one, or omit these options."
+            raise NothingToEvaluate(msg)
 
 
 def _label_options(
@@ -169,7 +165,7 @@ def _label_options(
 
 def _score_table(
     saved: SavedRun, pairs: LabelledPairs, store: Path | str | None
-) -> tuple[TableSummary, pd.DataFrame]:
+) -> tuple[dict[str, Any], pd.DataFrame]:
     """Score the pairs of a table by what is new about them; return the scores of each, too.
 
     The mean is that of the run's labels, and the baselines are the run's, fitted to all its pairs.
@@ -181,37 +177,35 @@ def _score_table(
     scorer = Scorer(predictor, open_store(path), pairs.table.antibodies, pairs.table.antigens)
     found, vectors = scorer.score(pairs.antibody, pairs.antigen)
     predicted, sigma = (found[name].to_numpy(np.float64) for name in ("pkd_predicted", "sigma"))
-    mean = saved.pairs.pkd[saved.pairs.censored == 0].mean()
     baselines = {
         part.name: part.predict(vectors)
         for part in predictor.parts
         if part.name != MEAN and MODELS[part.name].is_baseline
     }
     exact, of_pair = pairs.censored == 0, found["regime"].to_numpy(str)
+    # a pair is a measurement of its clusters; in a library, clusters would be too few
+    antibody = pairs.antibody if pairs.antibody_cluster is None else pairs.antibody_cluster
+    sides = {"antibody": antibody, "antigen": antigen_clusters(pairs)}
     regimes = list[RegimeScore]()
     for name, regime in REGIMES.items():
         rows = np.flatnonzero((of_pair == name) & exact)
         if len(rows) < LEAST_ROWS:
             continue
-        groups = [group[rows] for group in _groups(pairs, name)]
+        own_sides = {**sides, "antibody": pairs.antibody} if name == "new_mutations" else sides
+        groups = [own_sides[kind][rows] for kind in regime.new]
+        if not groups:
+            both = antibody[rows] * (sides["antigen"].max() + 1) + sides["antigen"][rows]
+            groups = [np.unique(both, return_inverse=True)[1]]
         fold = np.zeros(len(rows), np.int64)
         tested = TestedPairs(rows, pairs.pkd[rows], fold, pairs.antigen[rows], groups)
         own = predicted[rows]
-        inside = np.abs(tested.pkd - own) <= COVERED * sigma[rows]
-        regimes.append(
-            score_regime(
-                name,
-                regime.words,
-                tested,
-                own,
-                np.full(len(own), mean),
-                {one: values[rows] for one, values in baselines.items()},
-                inside.astype(np.float64),
-            )
-        )
+        of_mean = np.full(len(rows), saved.mean_label)
+        others = {one: values[rows] for one, values in baselines.items()}
+        inside = (np.abs(tested.pkd - own) <= COVERED * sigma[rows]).astype(np.float64)
+        regimes.append(score_regime(name, regime.words, tested, own, of_mean, others, inside))
     error = (predicted - pairs.pkd)[exact]
     scored = found.assign(pkd=pairs.pkd, censored=pairs.censored, fold=0, group=pairs.antigen)
-    summary: TableSummary = {
+    return {
         "source": pairs.table.source,
         "pairs": len(pairs),
         "in_training": _count_known(saved, pairs),
@@ -219,21 +213,7 @@ def _score_table(
         "far": int(found["far"].sum()),
         "regimes": regimes,
         "metrics": score_rows(pairs, predicted, np.arange(len(pairs))),
-    }
-    return summary, scored
-
-
-def _groups(pairs: LabelledPairs, regime: str) -> list[NDArray[np.int64]]:
-    """Return what counts as one measurement in a regime, (P,) each."""
-    antigen = pairs.antigen if pairs.antigen_cluster is None else pairs.antigen_cluster
-    antibody = pairs.antibody if pairs.antibody_cluster is None else pairs.antibody_cluster
-    if regime == "new_mutations":
-        antibody = pairs.antibody
-    new = REGIMES[regime].new
-    sides = {"antibody": antibody, "antigen": antigen}
-    if new:
-        return [sides[kind] for kind in new]
-    return [np.unique(antibody * (antigen.max() + 1) + antigen, return_inverse=True)[1]]
+    }, scored
 
 
 def _count_known(saved: SavedRun, pairs: LabelledPairs) -> dict[str, int]:
@@ -244,9 +224,9 @@ def _count_known(saved: SavedRun, pairs: LabelledPairs) -> dict[str, int]:
         kind: int(keys[f"{kind}_key"].isin(saved.frame[f"{kind}_key"]).sum()) for kind in KINDS
     }
     messages.say(
-        f"{pairs.table.source}: {known['pair']} of {len(pairs)} pairs are training pairs of the "
-        f"run; {known['antibody']} have a training antibody, {known['antigen']} a training "
-        "antigen"
+        f"{pairs.table.source}: {known['pair']} of {counted(len(pairs), 'pair')} are training "
+        f"pairs of the run; {known['antibody']} have a training antibody, {known['antigen']} a "
+        "training antigen"
     )
     if known["pair"]:
         messages.say(
@@ -255,27 +235,24 @@ def _count_known(saved: SavedRun, pairs: LabelledPairs) -> dict[str, int]:
     return known
 
 
-def key_frame(antibody_keys: NDArray[np.uint8], antigen_keys: NDArray[np.uint8]) -> pd.DataFrame:
+def key_frame(antibody_keys: np.ndarray, antigen_keys: np.ndarray) -> pd.DataFrame:
     """Return the keys of pairs, arrays of shape (P, 16), as two columns of hex digits."""
     return pd.DataFrame(
         {"antibody_key": hex_keys(antibody_keys), "antigen_key": hex_keys(antigen_keys)}
     )
 
 
-def _compare_with_predictions(saved: SavedRun, table: SequenceTable) -> PredictionsSummary:
+def _compare_with_predictions(saved: SavedRun, table: SequenceTable) -> dict[str, Any]:
     """Score predictions from elsewhere on the folds of the run, and compare the head with them."""
     reference = _align_predictions(saved, table)
-    mean = saved.pairs.pkd[saved.pairs.censored == 0].mean()
-    quantity = str(saved.summary["data"]["quantity"])
     scores, verdicts = list[RegimeScore](), list[str]()
     for one, rows, tested in saved.regimes():
         ours = rows["pkd_predicted"].to_numpy(np.float64)
         theirs, words = reference[rows.index.to_numpy()], one["words"]
-        constant = np.full(len(theirs), mean)
+        constant = np.full(len(theirs), saved.mean_label)
         scores.append(score_regime(one["regime"], words, tested, theirs, constant, {}, None))
-        verdicts.append(
-            compare_models(words, "the run", table.source, tested, ours, theirs, quantity)
-        )
+        models = tested, ours, theirs
+        verdicts.append(compare_models(words, "the run", table.source, *models, saved.quantity))
         messages.say(verdicts[-1])
     return {"source": table.source, "regimes": scores, "verdicts": verdicts}
 

@@ -1,59 +1,71 @@
 """The report and the model card of a run, rendered from the files in its folder.
 
 The report is one page that loads nothing; its tables are HTML and its charts are drawn by a
-script. The card is not dated: the same run gives the same card.
+script. Names in the data come from tables that others may have written: HTML is escaped, and the
+page lets a browser run its own script only. The card is not dated: the same run gives the same
+card.
 """
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Mapping
+import json
+import re
+from base64 import b64encode
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
 
 import numpy as np
 import pandas as pd
-from jinja2 import UndefinedError
-from numpy.typing import NDArray
+from jinja2 import Environment, PackageLoader, StrictUndefined, UndefinedError, select_autoescape
+from jinja2.utils import htmlsafe_json_dumps
+from markupsafe import Markup
+from scipy.special import ndtri
 
-from abag import AbagError
+from abag import __version__
 from abag.core import messages
-from abag.core.arrays import keys_from_hex
+from abag.core.arrays import Floats, Ints
 from abag.core.files import write_text
+from abag.core.messages import printable
 from abag.core.options import schema
 from abag.embed.families.registry import ALIASES
-from abag.embed.sequences.chains import KINDS
-from abag.embed.store.store import open_store
-from abag.head.data.vectors import Standardizer
 from abag.head.evaluation.metrics import (
     METRICS,
     MIN_ROWS_PER_ANTIGEN,
+    calibration,
     metric_heading,
+    spearman_by_group,
     table_metrics,
 )
 from abag.head.evaluation.regime_scores import Column, columns, describe_regimes
 from abag.head.evaluation.strong import page_of
 from abag.head.models.config import FitConfig
-from abag.head.prediction.bundle import store_of_run
-from abag.head.runs.charts import AntigenNames, chart_data, shorten
-from abag.head.runs.pages import render_page, render_template
-from abag.head.runs.saved_run import naming_damage, read_run
+from abag.head.runs.run_folder import naming_damage, read_run
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from abag.head.runs.saved_run import SavedRun
-    from abag.head.runs.summary import RegimeSummary, RunSummary
+    from abag.head.runs.run_folder import RegimeSummary, RunSummary, SavedRun
 
-NAMES = ("id", "antibody_name", "antigen_name")
-"""Roles of the columns that name a pair or a sequence."""
 LARGEST_ERRORS = 20
 """Test pairs in the table of the largest errors."""
 IN_CONFIG_ONLY = ("format", "store_from_run")
 """Keys of config.json that the report does not show."""
 LICENCES = {name: alias.licence for name, alias in ALIASES.items()}
 """Licences of the encoders that abag knows by name."""
+Series: TypeAlias = dict[str, Any]
+
+MAX_POINTS = 4000
+"""Test rows drawn, over all folds."""
+MAX_ANTIGENS = 20
+LONGEST = 40
+"""Characters of a name that are shown."""
+CURVE_POINTS = 150
+"""Points per curve of the training loss, each the mean of as many steps."""
+COVERAGE = np.linspace(0.02, 0.98, 49)
+"""Nominal coverages of prediction intervals."""
 
 
 class ReportSummary(TypedDict):
@@ -64,8 +76,6 @@ class ReportSummary(TypedDict):
     """Path of the page."""
     model_card: str | None
     """Path of the card; None if the run has no predictor."""
-    left_out: list[str]
-    """Parts that need the store, which is not there."""
 
 
 def report(run: Path | str, *, say: Callable[[str], None] | None = None) -> ReportSummary:
@@ -76,14 +86,14 @@ def report(run: Path | str, *, say: Callable[[str], None] | None = None) -> Repo
     Parameters
     ----------
     run : path
-        Folder of a finished run. The map of the vectors needs its store, too.
+        Folder of a finished run.
     say : callable, optional
         Receives each message; by default they go to stderr.
 
     Returns
     -------
     ReportSummary
-        Paths of the pages, and what was left out because the store is not there.
+        Paths of the pages.
 
     Raises
     ------
@@ -94,16 +104,11 @@ def report(run: Path | str, *, say: Callable[[str], None] | None = None) -> Repo
     with messages.reporting(say), naming_damage(folder):
         saved = read_run(folder)
         try:
-            left_out = write_report(saved)
+            write_report(saved)
             card = write_card(folder, saved.config, saved.summary)
         except UndefinedError as error:  # a value that a page shows is missing
             raise ValueError(str(error)) from error
-    return {
-        "run": str(run),
-        "report": str(folder / "report.html"),
-        "model_card": card,
-        "left_out": left_out,
-    }
+    return {"run": str(run), "report": str(folder / "report.html"), "model_card": card}
 
 
 def describe_report(summary: ReportSummary) -> str:
@@ -114,20 +119,19 @@ def describe_report(summary: ReportSummary) -> str:
     return "\n".join(lines)
 
 
-def write_report(saved: SavedRun) -> list[str]:
-    """Write ``report.html``; return what is left out, because the store is not there."""
-    summary, left_out = saved.summary, list[str]()
-    quantity = _quantity(summary)
-    charts = chart_data(saved, lambda rows: _vectors(saved, rows, left_out))
-    for part in left_out:
-        messages.say(f"{saved.run}: left out: {part}")
+def write_report(saved: SavedRun) -> None:
+    """Write ``report.html``."""
+    summary, quantity = saved.summary, saved.quantity
+    charts = chart_data(saved)
+    curve = [
+        (point["training_pairs"], point["score"]) for point in summary.get("learning_curve", ())
+    ]
     charts["learningCurve"] = [
-        [point["training_pairs"], _value(point["score"]["spearman"]), point["score"]["rmse"]]
-        for point in summary.get("learning_curve", ())
+        [pairs, score["spearman"] and score["spearman"]["value"], score["rmse"]]
+        for pairs, score in curve
     ]
     charts["quantity"] = quantity
     shown, tested = sum(len(one["pair"]) for one in charts["tests"]), len(saved.tested)
-    rows = describe_regimes(summary["regimes"], quantity)[1:]
     page = render_page(
         "report.html.j2",
         charts,
@@ -137,23 +141,20 @@ def write_report(saved: SavedRun) -> list[str]:
         date=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         source=summary["data"]["source"],
         digest=saved.config["pairs_digest"],
-        command=_command(saved),
         regimes=[one["words"] for one in summary["regimes"]],
         head=["", *columns(quantity)],
-        rows=rows,
+        rows=describe_regimes(summary["regimes"], quantity)[1:],
         verdicts=[one["sentence"] for one in summary["regimes"]],
         not_measured=[f"{one['words']}: {one['why']}" for one in summary["not_measured"]],
         warnings=summary["warnings"],
         scores=[_score_table(one, quantity) for one in summary["regimes"]],
         sampled=f"Points are a sample of {shown:,} of {tested:,} test rows." * (shown < tested),
         least_rows=MIN_ROWS_PER_ANTIGEN,
-        map_share=f"{charts['map']['share']:.0%}",
         worst=_largest_errors(saved),
         strong=page_of(summary["strong"]),
         settings=_settings(saved),
     )
     write_text(saved.run / "report.html", page)
-    return left_out
 
 
 def write_card(run: Path, config: Mapping[str, Any], summary: RunSummary) -> str | None:
@@ -161,7 +162,8 @@ def write_card(run: Path, config: Mapping[str, Any], summary: RunSummary) -> str
     path = run / "predictor/README.md"
     if not path.parent.is_dir():
         return None
-    head, *rows = describe_regimes(summary["regimes"], _quantity(summary))
+    quantity = str(summary["data"]["quantity"])
+    head, *rows = describe_regimes(summary["regimes"], quantity)
     card = render_template(
         "model_card.md.j2",
         source=summary["data"]["source"],
@@ -170,62 +172,10 @@ def write_card(run: Path, config: Mapping[str, Any], summary: RunSummary) -> str
         head=head,
         rows=rows,
         licences=LICENCES,
-        quantity=_quantity(summary),
+        quantity=quantity,
     )
     write_text(path, card)
     return str(path)
-
-
-def _quantity(summary: RunSummary) -> str:
-    return str(summary["data"]["quantity"])
-
-
-def _value(claim: Mapping[str, Any] | None) -> float | None:
-    return None if claim is None else claim["value"]
-
-
-def _vectors(
-    saved: SavedRun, frame: pd.DataFrame, left_out: list[str]
-) -> list[NDArray[np.float32]]:
-    """Read and standardise both vectors of some pairs, if the store of the run is there."""
-    store = store_of_run(saved.run)
-    if store is None:
-        left_out.append("the map of the vectors: the store of the run does not exist")
-        return []
-    try:
-        found = []
-        for kind in KINDS:
-            place, keys = pd.factorize(frame[f"{kind}_key"])
-            fingerprint, _, pooling = saved.config[f"{kind}_views"][0].partition(":")
-            folder = open_store(store).folder(kind, fingerprint)
-            x_ND = folder.read(keys_from_hex([*keys]), pooling)
-            found.append(Standardizer.of(x_ND).apply(x_ND)[place])
-    except AbagError as error:
-        left_out.append(f"the map of the vectors ({error})")
-        return []
-    return found
-
-
-def _command(saved: SavedRun) -> str:
-    """Return a command that repeats the run: its table, and the options that are not defaults."""
-    config = saved.config
-    store, here = Path(config["store"]), Path.cwd()
-    store = store.relative_to(here) if store.is_relative_to(here) else store
-    source, run = str(saved.summary["data"]["source"]), saved.summary["run"]
-    words = ["abag", "fit", source, "--store", str(store), "--run", run]
-    default = FitConfig(preset=config["preset"]).to_json()
-    for one in schema(FitConfig):
-        value = config[one.name]
-        if value == default[one.name]:
-            continue
-        if isinstance(value, dict):
-            words += [word for pair in value.items() for word in (one.flag, "=".join(pair))]
-        elif isinstance(value, bool):
-            words.append(one.flag)
-        else:
-            several = isinstance(value, list)
-            words += [one.flag, ",".join(map(str, value)) if several else str(value)]
-    return shlex.join(words)
 
 
 def _settings(saved: SavedRun) -> list[tuple[str, str, str]]:
@@ -235,7 +185,7 @@ def _settings(saved: SavedRun) -> list[tuple[str, str, str]]:
         "pairs": data["pairs"],
         "unique antibodies": data["antibodies"],
         "unique antigens": data["antigens"],
-        "censored pairs": int((saved.pairs.censored != 0).sum()),
+        "censored pairs": int((saved.frame["censored"] != 0).sum()),
     }
     known = [one.name for one in schema(FitConfig)]
     others = sorted(saved.config.keys() - {*known, *IN_CONFIG_ONLY})
@@ -256,13 +206,12 @@ def _largest_errors(saved: SavedRun) -> dict[str, Any]:
     mean = exact.groupby("pair")[["pkd", "pkd_predicted", "sigma"]].mean()
     error = mean["pkd_predicted"] - mean["pkd"]
     worst = error.abs().sort_values(ascending=False, kind="stable").index[:LARGEST_ERRORS]
-    rows, names = saved.frame.iloc[worst], AntigenNames.of(saved)
-    quantity = _quantity(saved.summary)
+    rows, quantity = saved.frame.iloc[worst], saved.quantity
     cells = {"row": rows["row"].tolist()}
     for role in ("id", "antibody_name"):
         if role in rows:
             cells[role.replace("_name", "")] = [*map(shorten, rows[role])]
-    cells["antigen"] = [names.own[i] for i in saved.pairs.antigen[worst].tolist()]
+    cells["antigen"] = name_antigens(rows).tolist()
     cells |= {
         f"measured ({quantity})": mean["pkd"][worst].tolist(),
         f"predicted ({quantity})": mean["pkd_predicted"][worst].tolist(),
@@ -304,3 +253,232 @@ def _heading(metric: str, quantity: str) -> Column:
         metric_heading(metric, quantity) + "\N{NO-BREAK SPACE}↓" * METRICS[metric].lower_is_better
     )
     return Column(label, METRICS[metric].meaning)
+
+
+# ---- charts --------------------------------------------------------------------------------------
+# Curves and bars are computed from every row, points are a sample.
+
+
+def shorten(text: str) -> str:
+    """Cut a long name."""
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
+
+
+def name_antigens(frame: pd.DataFrame) -> pd.Series:
+    """Name the antigen of each pair of a run; variants with one name have it in common."""
+    keys = "antigen " + frame["antigen_key"].str[:6]
+    if "antigen_name" not in frame:
+        return keys
+    names = frame["antigen_name"].map(shorten)
+    return names.where(names != "", keys)
+
+
+def chart_data(saved: SavedRun) -> dict[str, Any]:
+    """Return what the page draws, as JSON values.
+
+    Returns
+    -------
+    dict
+        ``views``: the curves of each regime. ``tests``: sampled test rows of each regime, which
+        refer to ``pairs``.
+    """
+    log = saved.run / "metrics.jsonl"
+    texts = log.read_text(encoding="utf-8").splitlines() if log.exists() else []
+    lines = [json.loads(text) for text in texts]
+    baselines = pd.read_parquet(saved.run / "baselines.parquet")  # in the order of the predictions
+    ridge = baselines.get("ridge", pd.Series(np.nan, baselines.index))
+    tests = [rows for _, rows in saved.tested.assign(ridge=ridge).groupby("regime", sort=False)]
+    rng = np.random.default_rng(0)
+    drawn = [rows.iloc[rng.permutation(len(rows))[: MAX_POINTS // len(tests)]] for rows in tests]
+    pairs = np.unique(np.concatenate([one["pair"] for one in drawn]))
+    names = name_antigens(saved.frame)
+    return {
+        "pairs": _describe_pairs(saved.frame.iloc[pairs], names.iloc[pairs]),
+        "tests": [
+            {
+                "pair": np.searchsorted(pairs, one["pair"]).tolist(),
+                "predicted": _numbers(one["pkd_predicted"]),
+                "sigma": _numbers(one["sigma"]),
+            }
+            for one in drawn
+        ],
+        "views": [_view(rows, names.to_numpy(str), lines) for rows in tests],
+    }
+
+
+def _describe_pairs(frame: pd.DataFrame, antigens: pd.Series) -> dict[str, Any]:
+    index, names = pd.factorize(antigens)
+    return {
+        "row": frame["row"].astype(int).tolist(),
+        "id": [*map(shorten, frame["id"])] if "id" in frame else None,
+        "antibody": [*map(shorten, frame["antibody_name"])] if "antibody_name" in frame else None,
+        "antigen": index.tolist(),
+        "antigens": names.tolist(),
+        "pkd": _numbers(frame["pkd"]),
+        "bound": frame["censored"].tolist(),
+    }
+
+
+def _view(rows: pd.DataFrame, names: np.ndarray, log: Sequence[Series]) -> Series:
+    exact = rows[rows["censored"] == 0]
+    measured, predicted, sigma = (
+        exact[name].to_numpy(np.float64) for name in ("pkd", "pkd_predicted", "sigma")
+    )
+    error = predicted - measured
+    return {
+        "calibration": _calibration(measured, predicted) if len(exact) > 1 else None,
+        "coverage": _coverage(error, sigma) if len(exact) else None,
+        "deciles": _deciles(error, sigma) if len(exact) else None,
+        "antigens": _antigens(exact, names[exact["pair"]]),
+        "training": _training(log, set(rows["fold"].tolist())),
+    }
+
+
+def _calibration(measured: Floats, predicted: Floats) -> Series:
+    order = np.argsort(predicted, kind="stable")
+    bins = np.array_split(order, min(10, max(2, len(measured) // 10)))
+    return {
+        "x": _numbers([predicted[b].mean() for b in bins]),
+        "y": _numbers([measured[b].mean() for b in bins]),
+        "error": _numbers([measured[b].std() / np.sqrt(len(b)) for b in bins]),
+        "slope": calibration(measured, predicted)["calibration_slope"],
+    }
+
+
+def _coverage(error: Floats, sigma: Floats) -> Series:
+    """Return the share of the rows inside the prediction intervals by their nominal coverage."""
+    distance = np.sort(np.abs(error) / np.maximum(sigma, 1e-12))
+    inside = np.searchsorted(distance, ndtri((1 + COVERAGE) / 2), side="right") / len(distance)
+    return {"x": _numbers(COVERAGE), "y": _numbers(inside)}
+
+
+def _deciles(error: Floats, sigma: Floats) -> Series:
+    """Return the RMSE of rows with similar sigma."""
+    bins = np.array_split(np.argsort(sigma, kind="stable"), min(10, len(np.unique(sigma))))
+    return {
+        "x": _numbers([sigma[b].mean() for b in bins]),
+        "y": _numbers([np.sqrt(np.mean(error[b] ** 2)) for b in bins]),
+    }
+
+
+def _antigens(exact: pd.DataFrame, names: np.ndarray) -> Series:
+    """Rank within each antigen and fold; average over the folds, the largest antigens first."""
+    fold, name = exact["fold"].to_numpy(np.int64), pd.factorize(names, sort=True)[0]
+    group: Ints = fold * (name.max(initial=0) + 1) + name
+    _, first, count = np.unique(group, return_index=True, return_counts=True)
+    found = pd.DataFrame({"name": names[first], "rows": count})
+    for column, predicted in (("head", "pkd_predicted"), ("ridge", "ridge")):
+        values = exact[predicted].to_numpy(np.float64)
+        found[column] = spearman_by_group(exact["pkd"].to_numpy(np.float64), values, group)
+    means = found[found["head"].notna()].groupby("name").mean().reset_index()
+    means = means.sort_values(["rows", "name"], ascending=[False, True]).head(MAX_ANTIGENS)
+    return {
+        "names": means["name"].tolist(),
+        "rows": means["rows"].round().astype(int).tolist(),
+        "head": _numbers(means["head"]),
+        "ridge": _numbers(means["ridge"]),
+    }
+
+
+def _training(log: Sequence[Series], folds: set[int]) -> Series | None:
+    """Return training loss and validation scores over the folds: median, lowest and highest."""
+    lines = [line for line in log if line.get("fold", 0) in folds]
+    if not lines:
+        return None
+    frame = pd.DataFrame({name: [line[name] for line in lines] for name in ("step", "loss")})
+    frame["fold"] = [line.get("fold", 0) for line in lines]
+    last = int(frame["step"].max())
+    bins = min(CURVE_POINTS, last)
+    frame["bin"] = (frame["step"] - 1) * bins // last
+    loss = frame.groupby(["bin", "fold"])["loss"].mean()
+    scored = [line for line in lines if "validation" in line]
+    scores = pd.DataFrame([{**line["validation"], "epoch": line["epoch"]} for line in scored])
+    by_epoch = scores.groupby("epoch")
+    return {
+        "folds": int(frame["fold"].nunique()),
+        "step": frame.groupby("bin")["step"].max().tolist(),
+        "loss": _over_folds(loss.groupby("bin"), 4),
+        "epoch": sorted(scores["epoch"].unique().tolist()),
+        "spearman": _over_folds(by_epoch["spearman"]),
+        "rmse": _over_folds(by_epoch["rmse"]),
+    }
+
+
+def _over_folds(values: Any, digits: int = 3) -> Series:  # noqa: ANN401 - pandas' own
+    found = {"low": values.min(), "median": values.median(), "high": values.max()}
+    return {name: _numbers(one.astype(float), digits) for name, one in found.items()}
+
+
+def _numbers(values: Any, digits: int = 3) -> list[float | None]:  # noqa: ANN401 - array-like
+    """Round numbers; JSON has no NaN, and the page leaves out what is null."""
+    array: Floats = np.asarray(values, np.float64)
+    return [round(x, digits) if np.isfinite(x) else None for x in array.tolist()]
+
+
+# ---- templates -----------------------------------------------------------------------------------
+
+
+def render_page(
+    template: str, data: Mapping[str, object], scripts: Sequence[str], **values: object
+) -> str:
+    """Render a page of ``templates``; values are escaped, and `data` is JSON for its scripts."""
+    script = "\n".join(map(_read, scripts))
+    return render_template(
+        template,
+        version=__version__,
+        style=Markup(_read("report.css")),
+        data=htmlsafe_json_dumps(data, allow_nan=False, separators=(",", ":")),
+        script=Markup(script),
+        script_hash=f"sha256-{b64encode(sha256(script.encode()).digest()).decode()}",
+        **values,
+    )
+
+
+def render_template(name: str, **values: object) -> str:
+    """Render a file of ``templates``; values are escaped in HTML."""
+    return _environment().get_template(name).render(**values)
+
+
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("abag.head.runs", "templates"),
+        autoescape=select_autoescape(["html.j2"], default=False),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters |= {
+        "cell": _format_cell,
+        "label": lambda name: str(name).replace("_", " "),
+        "plain": _plain_markdown,
+        "code": _code_span,
+    }
+    return environment
+
+
+def _read(name: str) -> str:
+    environment = _environment()
+    assert environment.loader is not None
+    return environment.loader.get_source(environment, name)[0]
+
+
+def _plain_markdown(text: object) -> str:
+    """Escape what Markdown reads as HTML, emphasis, code or a link: names are not ours."""
+    return re.sub(r"[\\`*<&|]|(?<=\])\(", r"\\\g<0>", " ".join(printable(str(text)).split()))
+
+
+def _code_span(text: object) -> str:
+    """Write text as code in Markdown, between more backticks than it has in a row."""
+    shown = printable(str(text)).replace("\n", " ")
+    runs = re.findall("`+", shown)
+    fence = "`" * (len(max(runs, default="")) + 1)
+    return f"{fence} {shown} {fence}" if runs else f"{fence}{shown}{fence}"
+
+
+def _format_cell(value: object) -> object:
+    if value is None:
+        return "–"
+    if isinstance(value, str):  # an interval stays on one line
+        return re.sub(r"\[(\S+), (\S+)\]", "[\\1,\N{NO-BREAK SPACE}\\2]", value)
+    return f"{value:.3f}" if isinstance(value, float) else value

@@ -1,16 +1,19 @@
-"""What a run is trained on, how it is split, and the folder that it is trained in."""
+"""The folder of a run: what it is trained on, how it is split, and a finished run read back."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NotRequired, TypedDict, cast
 
 import numpy as np
 import pandas as pd
 
+from abag import AbagError
 from abag.core.cache import cache_dir
 from abag.core.files import (
     FileDamaged,
@@ -18,6 +21,7 @@ from abag.core.files import (
     read_json,
     replacing,
     sweep_partials,
+    why_unreadable,
     write_json,
 )
 from abag.core.messages import detail, say
@@ -32,21 +36,22 @@ from abag.head.data.labels import (
     training_labels,
 )
 from abag.head.data.vectors import StoredVectors, read_vectors
+from abag.head.evaluation.metrics import Scores
+from abag.head.evaluation.regime_scores import RegimeScore, TestedPairs
+from abag.head.evaluation.strong import StrongSummary
 from abag.head.models.config import FitConfig, RunMismatch, check_same
 from abag.head.models.registry import MODELS
 from abag.head.regimes.clusters import PairGroups, with_clusters
 from abag.head.regimes.folds import MeasuredRegime, measure_regimes
 from abag.head.regimes.leaks import apply_adapter_policy
-from abag.head.regimes.splits import TRAIN, Split, describe_parts, split_frame
-from abag.head.runs.summary import read_summary
+from abag.head.regimes.splits import KEYS, TRAIN, Split, describe_parts, split_frame
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from abag.embed.sequences.chains import Kind
     from abag.embed.sequences.options import AntibodyRegion
     from abag.embed.sequences.pairs import SequenceTable
-    from abag.head.runs.summary import RunSummary
 
 
 RUN_FORMAT = "abag-run 1"
@@ -73,11 +78,6 @@ def read_inputs(
 
     Of several encoders in the store, those of `run` are used, if it was started and none is given.
     Antibodies are cut to their variable domains if the store holds them so and not as given.
-
-    Raises
-    ------
-    AbagError
-        If the table, a label or the store is invalid, or the store lacks a sequence.
     """
     reading = replace(config, bad_rows="skip")  # bad rows are refused with those of bad labels
     read = read_pairs(table, reading)
@@ -131,15 +131,7 @@ def describe_inputs(config: FitConfig, inputs: RunInputs) -> dict[str, Any]:
 
 
 def read_config(run: Path) -> dict[str, Any]:
-    """Read config.json of a run.
-
-    Raises
-    ------
-    FileDamaged
-        If it is damaged, or of another version of abag.
-    OSError
-        If it cannot be read.
-    """
+    """Read config.json of a run, or raise `FileDamaged` or `OSError`."""
     path = run / "config.json"
     config = read_json(path)
     if (found := config.get("format")) != RUN_FORMAT:
@@ -163,15 +155,8 @@ def training_logs(run: Path) -> list[Path]:
 def finished_summary(run: Path, record: Mapping[str, Any]) -> RunSummary | None:
     """Return the summary of a finished run, or None if there is something left to train.
 
-    `record` is the content of config.json for the current command.
-
-    Raises
-    ------
-    RunMismatch
-        If the folder belongs to a run with other options, more epochs or other inputs, or has
-        other contents.
-    FileDamaged
-        If it belongs to a run of another version of abag, or is damaged.
+    `record` is the content of config.json for the current command. A run with other options, more
+    epochs or other inputs is refused, and a folder with other contents.
     """
     # An interruption in the first moment leaves nothing but a partial file.
     if not run.exists() or all(map(is_partial, run.iterdir())):
@@ -181,7 +166,7 @@ def finished_summary(run: Path, record: Mapping[str, Any]) -> RunSummary | None:
         raise RunMismatch(msg)
     before = read_config(run)
     check_same(run, before, record)
-    epochs = _recorded_epochs(run, before)
+    epochs = before["epochs"]
     if record["epochs"] < epochs:
         msg = (
             f"{run}: was started with epochs = {epochs}, and now has {record['epochs']}; "
@@ -194,32 +179,24 @@ def finished_summary(run: Path, record: Mapping[str, Any]) -> RunSummary | None:
     return read_summary(run)
 
 
-def _recorded_epochs(run: Path, before: Mapping[str, Any]) -> int:
-    epochs = before["epochs"]
-    if not isinstance(epochs, int):
-        msg = f"{run / 'config.json'}: epochs is {epochs!r}; expected a whole number. Restore it."
-        raise FileDamaged(msg)
-    return epochs
-
-
 def start_run(
     run: Path, record: Mapping[str, Any], pairs: LabelledPairs, splits: Sequence[Split]
 ) -> None:
-    """Write the configuration and the splits; the run is unfinished from here on.
-
-    Raises
-    ------
-    RunMismatch
-        If the folder already has other splits: resuming with these would leak.
-    """
+    """Write the configuration and the splits; the run is unfinished from here on."""
     frame, path = split_frame(pairs, splits), run / "splits.parquet"
-    if path.exists() and not _is_split(path, frame):
-        msg = (
-            f"{path}: differs from the split that the same options give now; expected the same "
-            "split. Undo what changed, such as a split file, or use another "
-            "--run folder."
-        )
-        raise RunMismatch(msg)
+    if path.exists():
+        try:
+            is_same = pd.read_parquet(path).equals(frame)
+        except (ValueError, LookupError, TypeError, OSError) as error:
+            reason = " ".join(str(error).split())
+            msg = f"{path}: damaged ({reason}). Restore it, or use another --run folder."
+            raise FileDamaged(msg) from error
+        if not is_same:  # to resume with another split would leak
+            msg = (
+                f"{path}: differs from the split that the same options give now; expected the same "
+                "split. Undo what changed, such as a split file, or use another --run folder."
+            )
+            raise RunMismatch(msg)
     sweep_partials(run)
     (run / "summary.json").unlink(missing_ok=True)
     # both are followed: the absolute path, and this one if run and store have moved together
@@ -230,23 +207,8 @@ def start_run(
         frame.to_parquet(partial, index=False)
 
 
-def _is_split(path: Path, frame: pd.DataFrame) -> bool:
-    try:
-        return bool(pd.read_parquet(path).equals(frame))
-    except (ValueError, LookupError, TypeError, OSError) as error:
-        reason = " ".join(str(error).split())
-        msg = f"{path}: damaged ({reason}). Restore it, or use another --run folder."
-        raise FileDamaged(msg) from error
-
-
 def split_inputs(inputs: RunInputs, config: FitConfig) -> tuple[RunInputs, list[MeasuredRegime]]:
-    """Return the inputs with the clusters of their sequences, and the folds of each regime.
-
-    Raises
-    ------
-    AbagError
-        If the pairs cannot be split as asked for, or a part cannot be trained on.
-    """
+    """Return the inputs with the clusters of their sequences, and the folds of each regime."""
     training_labels(inputs.pairs, np.arange(len(inputs.pairs)))  # raises if all are the same
     groups = PairGroups(inputs.pairs, config, cache_dir() / "clusters")
     pairs = with_clusters(groups)
@@ -280,3 +242,158 @@ def check_training(pairs: LabelledPairs, split: Split, config: FitConfig) -> Non
     entry = MODELS.get(config.filled().head)
     if entry is not None and entry.check is not None:
         entry.check(pairs.table.antibodies.chains, pairs.antibody[rows])
+
+
+# ---- a finished run ------------------------------------------------------------------------------
+
+
+class NoFinishedRun(AbagError):
+    """A folder does not contain a finished run, or it is damaged."""
+
+
+class RegimeSummary(RegimeScore):
+    """What is known of a measured regime."""
+
+    folds: int
+    weights: Mapping[str, float]
+    """Weight of each part of the prediction, with sum 1."""
+    spread: float
+    noise: float
+    """Residual noise in sigma, in pKd."""
+    split: dict[str, Any]
+    """Rows per part, clusters and leaks of the folds."""
+    metrics: dict[str, Scores]
+    """Scores on the test pairs, averaged over folds: of the ``head`` and of the baselines."""
+
+
+NOT_IN_ALL = {"learning_curve", "table", "predictions", "strong_at"}
+
+
+class RunSummary(TypedDict):
+    """Content of summary.json: what ``fit`` and ``evaluate`` return."""
+
+    run: str
+    regimes: list[RegimeSummary]
+    """Those that were measured: the table that everybody should see."""
+    not_measured: list[dict[str, str]]
+    """The other regimes: ``regime``, its ``words``, and ``why`` the table does not allow it."""
+    warnings: list[str]
+    steps: int
+    epochs: int
+    """Of the networks that were fitted to all pairs; 0 without networks."""
+    seconds: float
+    resumed_from_step: int | None
+    used: dict[str, Any]
+    """Settings that the run chose itself; several values if folds differ."""
+    data: dict[str, str | int]
+    """The table's ``source``, how many ``pairs``, ``antibodies`` and ``antigens`` it has, and the
+    ``quantity`` of its labels, such as pKd or pIC50."""
+    noise: float | None
+    counts: Mapping[str, int]
+    strong: StrongSummary
+    """How well strong binders are found; strong is 9.0, or the threshold of ``--select``."""
+    learning_curve: NotRequired[list[dict[str, Any]]]
+    """With ``--learning-curve``: ``share`` of the training groups, mean number of
+    ``training_pairs`` and ``score`` of the first regime. The last point is the run itself."""
+    table: NotRequired[dict[str, Any]]
+    """What ``evaluate`` adds for another table: ``regimes`` and ``metrics`` (scores), ``pairs``,
+    how many are ``in_training`` and ``far``, ``bias`` (predicted minus measured, in pKd)."""
+    predictions: NotRequired[dict[str, Any]]
+    """What it adds for a file of predictions: ``regimes`` (scores) and ``verdicts``."""
+    strong_at: NotRequired[StrongSummary]
+    """The same for ``evaluate --strong``; of the table, if one is given."""
+
+
+@dataclass(frozen=True, slots=True)
+class SavedRun:
+    """The contents of a finished run's folder."""
+
+    run: Path
+    config: Mapping[str, Any]
+    summary: RunSummary
+    frame: pd.DataFrame
+    """Rows of ``pairs.parquet``, (P,), and numbers of their ``antigen`` in the order of keys."""
+    tested: pd.DataFrame
+    """Rows of ``predictions.parquet``: the test pairs of each fold of each regime."""
+
+    @property
+    def quantity(self) -> str:
+        """What the labels are called, such as pIC50."""
+        return str(self.summary["data"]["quantity"])
+
+    @property
+    def mean_label(self) -> float:
+        """Mean of the exact labels, in pKd."""
+        return float(self.frame.loc[self.frame["censored"] == 0, "pkd"].mean())
+
+    def regimes(self) -> Iterator[tuple[Mapping[str, Any], pd.DataFrame, TestedPairs]]:
+        """Yield the summary of each regime, and its exact test rows in two forms."""
+        for one in self.summary["regimes"]:
+            rows = self.tested[
+                (self.tested["regime"] == one["regime"]) & (self.tested["censored"] == 0)
+            ]
+            pair = rows["pair"].to_numpy(np.int64)
+            groups = [rows[name].to_numpy(np.int64) for name in ("group", "second_group")]
+            tested = TestedPairs(
+                pair,
+                rows["pkd"].to_numpy(np.float64),
+                rows["fold"].to_numpy(np.int64),
+                self.frame["antigen"].to_numpy(np.int64)[pair],
+                groups[:1] if np.array_equal(groups[0], groups[1]) else groups,
+            )
+            yield one, rows, tested
+
+
+def read_summary(run: Path) -> RunSummary:
+    """Read summary.json, or raise `FileDamaged` or `OSError`."""
+    path = run / "summary.json"
+    found = read_json(path)
+    if missing := sorted(RunSummary.__annotations__.keys() - NOT_IN_ALL - found.keys()):
+        msg = f"{path}: {missing[0]} is missing. Copy the whole run folder again."
+        raise FileDamaged(msg)
+    return cast("RunSummary", found)
+
+
+def read_run(run: Path) -> SavedRun:
+    """Read the folder of a finished run.
+
+    Raises
+    ------
+    NoFinishedRun
+        If a file is missing or damaged, or the files belong to different runs, or to a run of
+        another version of abag.
+    """
+    with naming_damage(run):
+        return read_tables(run, read_config(run), read_summary(run))
+
+
+def read_tables(run: Path, config: Mapping[str, Any], summary: RunSummary) -> SavedRun:
+    """Read the tables of a run, whose summary may not be written yet."""
+    frame = pd.read_parquet(run / "pairs.parquet")
+    tested = pd.read_parquet(run / "predictions.parquet")
+    labels = [*KEYS, "pkd", "censored"]
+    same = frame[labels].iloc[tested["pair"]].reset_index(drop=True)
+    if not same.equals(tested[labels]):
+        msg = f"{run}: predictions.parquet and pairs.parquet belong to different runs"
+        raise ValueError(msg)
+    frame["antigen"] = pd.factorize(frame["antigen_key"], sort=True)[0]
+    return SavedRun(run, config, summary, frame, tested)
+
+
+@contextmanager
+def naming_damage(run: Path) -> Iterator[None]:
+    """Raise `NoFinishedRun`, in one line, for what missing and damaged files of a run raise."""
+    try:
+        yield
+    except FileDamaged as error:
+        raise NoFinishedRun(str(error)) from error
+    except (FileNotFoundError, NotADirectoryError) as error:
+        msg = (
+            f"{run}: not a finished run ({why_unreadable(run, error)}). Check the path, or run "
+            "abag fit on it until it ends."
+        )
+        raise NoFinishedRun(msg) from error
+    except (OSError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        reason = why_unreadable(run, error).rstrip(".")
+        msg = f"{run}: a file of the run is damaged ({reason}). Copy the whole run folder again."
+        raise NoFinishedRun(msg) from error

@@ -1,120 +1,230 @@
-"""``summary.json``: what ``fit`` and ``evaluate`` return, and the same as text."""
+"""What a finished run leaves in its folder: tables, report, card, and its summary, also as text."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NotRequired, TypedDict, cast, get_type_hints
+from typing import TYPE_CHECKING, Any
 
-from abag.core.files import FileDamaged, read_json
-from abag.core.messages import align, counted
-from abag.head.evaluation.metrics import Scores
-from abag.head.evaluation.regime_scores import RegimeScore, describe_regimes
-from abag.head.evaluation.strong import StrongSummary, describe_strong
+import numpy as np
+import pandas as pd
+from threadpoolctl import threadpool_limits
 
+from abag.core.arrays import Floats, Ints, distinct
+from abag.core.files import replacing, write_json, write_text
+from abag.core.messages import align, counted, printable
+from abag.embed.sequences.chains import KINDS
+from abag.head.data.labels import quantity
+from abag.head.evaluation import metrics
+from abag.head.evaluation.metrics import rows_to_score
+from abag.head.evaluation.regime_scores import describe_regimes
+from abag.head.evaluation.strong import describe_strong, score_strong
+from abag.head.evaluation.verdicts import warnings
+from abag.head.regimes.leaks import total_leaks
+from abag.head.regimes.splits import KEYS, TEST, TRAIN, Split, pair_keys
+from abag.head.runs.report import write_card, write_report
+from abag.head.runs.run_folder import read_config, read_tables, training_logs
 
-class CurvePoint(TypedDict):
-    """Scores of the first regime by the size of the training part."""
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
 
-    share: float
-    """Share of the training groups."""
-    training_pairs: int
-    """Mean over folds."""
-    score: RegimeScore
+    from abag.head.data.labels import LabelledPairs
+    from abag.head.evaluation.regime_scores import RegimeScore
+    from abag.head.prediction.fitted import FittedParts, WeighedRegime
+    from abag.head.regimes.folds import MeasuredRegime
+    from abag.head.runs.run_folder import RegimeSummary, RunSummary
 
-
-class RegimeSummary(RegimeScore):
-    """What is known of a measured regime."""
-
-    folds: int
-    weights: Mapping[str, float]
-    """Weight of each part of the prediction, with sum 1."""
-    spread: float
-    noise: float
-    """Residual noise in sigma, in pKd."""
-    split: dict[str, Any]
-    """Rows per part, clusters and leaks of the folds."""
-    metrics: dict[str, Scores]
-    """Scores on the test pairs, averaged over folds: of the ``head`` and of the baselines."""
-
-
-class TableSummary(TypedDict):
-    """What ``evaluate`` adds for another table."""
-
-    source: str
-    pairs: int
-    in_training: dict[str, int]
-    """How many pairs are in the training set, as a ``pair`` or by one of their sequences."""
-    bias: float | None
-    """Mean of predicted minus measured, in pKd, over exact rows."""
-    far: int
-    """Pairs that no measured regime covers."""
-    regimes: list[RegimeScore]
-    """Scores of the pairs of the table, by regime; the mean is that of the training labels."""
-    metrics: Scores
-    """Of all pairs of the table."""
+NAMES = ("id", "antibody_name", "antigen_name")
+"""Roles of the columns that name a pair or a sequence."""
 
 
-class PredictionsSummary(TypedDict):
-    """What ``evaluate`` adds for a file of predictions."""
+def write_results(
+    run: Path,
+    pairs: LabelledPairs,
+    measured: Sequence[MeasuredRegime],
+    weighed: Sequence[WeighedRegime],
+    fitted: Sequence[FittedParts],
+    parts: FittedParts,
+    curve: Sequence[dict[str, Any]],
+    *,
+    report: bool,
+) -> RunSummary:
+    """Write predictions, report, model card and summary; the summary marks the run as finished.
 
-    source: str
-    regimes: list[RegimeScore]
-    """Scores of these predictions."""
-    verdicts: list[str]
-    """Comparisons of the head with them, one per regime."""
-
-
-class RunSummary(TypedDict):
-    """Content of summary.json: what ``fit`` and ``evaluate`` return."""
-
-    run: str
-    regimes: list[RegimeSummary]
-    """Those that were measured: the table that everybody should see."""
-    not_measured: list[dict[str, str]]
-    """The other regimes: ``regime``, its ``words``, and ``why`` the table does not allow it."""
-    warnings: list[str]
-    steps: int
-    epochs: int
-    """Of the networks that were fitted to all pairs; 0 without networks."""
-    seconds: float
-    resumed_from_step: int | None
-    used: dict[str, Any]
-    """Settings that the run chose itself; several values if folds differ."""
-    data: dict[str, str | int]
-    """The table's ``source``, how many ``pairs``, ``antibodies`` and ``antigens`` it has, and the
-    ``quantity`` of its labels, such as pKd or pIC50."""
-    noise: float | None
-    counts: Mapping[str, int]
-    strong: StrongSummary
-    """How well strong binders are found; strong is 9.0, or the threshold of ``--select``."""
-    learning_curve: NotRequired[list[CurvePoint]]
-    """Only with ``--learning-curve``; the last point is the run itself."""
-    table: NotRequired[TableSummary]
-    predictions: NotRequired[PredictionsSummary]
-    strong_at: NotRequired[StrongSummary]
-    """The same for ``evaluate --strong``; of the table, if one is given."""
-
-
-def read_summary(run: Path) -> RunSummary:
-    """Read the summary of a finished run.
-
-    Raises
-    ------
-    FileDamaged
-        If it is damaged.
-    OSError
-        If it cannot be read.
+    `fitted` has one entry per fold, and `parts` are fitted to all pairs; `report` says whether to
+    write report.html.
     """
-    path = run / "summary.json"
-    found = read_json(path)
-    needed = get_type_hints(RunSummary).keys() - {
-        "learning_curve", "table", "predictions", "strong_at",
-    }  # fmt: skip
-    if missing := sorted(needed - found.keys()):
-        msg = f"{path}: {missing[0]} is missing. Copy the whole run folder again."
-        raise FileDamaged(msg)
-    return cast("RunSummary", found)
+    baselines = [one.predicted for one in fitted]
+    config, tested = read_config(run), _prediction_frame(pairs, weighed)
+    of_baselines = pd.concat(
+        [
+            pd.DataFrame(found).iloc[rows]
+            for found, (_, rows, _) in zip(baselines, _tests(weighed), strict=True)
+        ],
+        ignore_index=True,
+    )
+    clusters = {
+        f"{kind}_cluster": one
+        for kind in KINDS
+        if (one := getattr(pairs, f"{kind}_cluster")) is not None
+    }
+    labels = pair_keys(pairs).assign(pkd=pairs.pkd, censored=pairs.censored)
+    for name, frame in (
+        ("predictions.parquet", tested),
+        ("baselines.parquet", pd.concat([tested[[*KEYS, "fold"]], of_baselines], axis=1)),
+        ("pairs.parquet", labels.assign(**clusters, **_names(pairs))),
+    ):
+        with replacing(run / name) as partial:
+            frame.to_parquet(partial, index=False)
+    # products of some thousand numbers: to wake threads for them takes longer
+    with threadpool_limits(1, user_api="blas"):
+        unit = quantity(pairs.table, config["affinity_type"])
+        summary = _summarise(run, pairs, measured, weighed, baselines, [*fitted, parts], unit)
+    threshold = metrics.strong_threshold(config["select"])
+    summary["strong"] = score_strong(tested, summary["regimes"], threshold)
+    if curve:
+        first = weighed[0]
+        last = curve_point(first.measured.splits, first.score, 1.0)
+        summary["learning_curve"] = [*curve, last]
+    if report:
+        write_report(read_tables(run, config, summary))
+    write_card(run, config, summary)
+    write_json(run / "summary.json", summary)
+    return summary
+
+
+def _names(pairs: LabelledPairs) -> dict[str, Any]:
+    """Return the number of each pair's row in the table, from 1, and its names as text."""
+    table = pairs.table
+    columns: dict[str, Any] = {"row": table.row_numbers[pairs.row]}
+    for role in NAMES:
+        if role in table.columns:
+            cells = table.frame[table.columns[role]].iloc[pairs.row]
+            texts = zip(cells, cells.isna(), strict=True)
+            columns[role] = ["" if gap else printable(str(one).strip()) for one, gap in texts]
+    return columns
+
+
+def _tests(weighed: Sequence[WeighedRegime]) -> Iterator[tuple[WeighedRegime, Ints, int]]:
+    """Yield each fold of each regime: its test pairs, and its index among those of the regime."""
+    for one in weighed:
+        for at, split in enumerate(one.measured.splits):
+            yield one, split.rows(TEST), at
+
+
+def _prediction_frame(pairs: LabelledPairs, weighed: Sequence[WeighedRegime]) -> pd.DataFrame:
+    """Return the test pairs of each fold of each regime, with their out-of-fold predictions."""
+    keys = pair_keys(pairs).assign(**_names(pairs))
+    frames = [
+        keys.iloc[rows].assign(
+            regime=one.measured.regime.name,
+            fold=one.measured.splits[at].fold,
+            pair=rows,
+            group=one.measured.groups[0][rows],
+            second_group=one.measured.groups[-1][rows],
+            pkd=pairs.pkd[rows],
+            censored=pairs.censored[rows],
+            pkd_predicted=one.predicted[at][rows],
+            sigma=one.sigma[at][rows],
+        )
+        for one, rows, at in _tests(weighed)
+    ]
+    return pd.concat(frames, ignore_index=True)
+
+
+def _summarise(
+    run: Path,
+    pairs: LabelledPairs,
+    measured: Sequence[MeasuredRegime],
+    weighed: Sequence[WeighedRegime],
+    baselines: Sequence[Mapping[str, Floats]],
+    fitted: Sequence[FittedParts],
+    unit: str,
+) -> RunSummary:
+    trained = [one.trained for one in fitted if one.trained is not None]
+    resumed = [t.resumed_from_step for t in trained if t.resumed_from_step is not None]
+    of_all = fitted[-1].trained
+    regimes: list[RegimeSummary] = []
+    at = 0
+    for one in weighed:
+        n = len(one.measured.splits)
+        regimes.append(_summarise_regime(pairs, one, baselines[at : at + n]))
+        at += n
+    return {
+        "run": str(run),
+        "regimes": regimes,
+        "not_measured": [
+            {"regime": one.regime.name, "words": one.regime.words, "why": one.why_not}
+            for one in measured
+            if not one.splits
+        ],
+        "warnings": warnings(pairs, measured, unit),
+        "steps": sum(t.steps for t in trained),
+        "epochs": 0 if of_all is None else of_all.epochs,
+        "seconds": sum(one.seconds for one in fitted),
+        "resumed_from_step": max(resumed, default=None),
+        "used": _settings_used([t.used for t in trained]),
+        "data": {
+            "source": pairs.table.source,
+            "pairs": len(pairs),
+            "antibodies": len(distinct(pairs.antibody)),
+            "antigens": len(distinct(pairs.antigen)),
+            "quantity": unit,
+        },
+        "noise": pairs.noise,
+        "counts": pairs.counts,
+        "strong": {"threshold": metrics.STRONG_PKD, "regimes": []},  # scored by the caller
+    }
+
+
+def _summarise_regime(
+    pairs: LabelledPairs, weighed: WeighedRegime, baselines: Sequence[Mapping[str, Floats]]
+) -> RegimeSummary:
+    splits = weighed.measured.splits
+    names = [one for one in baselines[0] if all(one in fold for fold in baselines)]
+    models = {"head": weighed.predicted} | {one: [f[one] for f in baselines] for one in names}
+    rows = [split.rows(TEST) for split in splits]
+    measured = [rows_to_score(pairs, one) for one in rows]
+    scores: dict[str, metrics.Scores] = {}
+    for name, folds in models.items():
+        found = [m.score(p[r]) for m, p, r in zip(measured, folds, rows, strict=True)]
+        scores[name] = {key: one["mean"] for key, one in metrics.average_folds(found).items()}
+        for count in ("n", "n_censored"):
+            scores[name][count] = sum(int(one[count] or 0) for one in found)
+    return {
+        **weighed.score,
+        "folds": len(splits),
+        "weights": weighed.weights,
+        "spread": weighed.spread,
+        "noise": weighed.noise,
+        "split": splits[0].description | {"leaks_of_all_folds": total_leaks(splits)},
+        "metrics": scores,
+    }
+
+
+def curve_point(splits: Sequence[Split], score: RegimeScore, share: float) -> dict[str, Any]:
+    """Return the scores of heads that were fitted to a share of the groups."""
+    pairs = round(float(np.mean([len(split.rows(TRAIN)) for split in splits])))
+    return {"share": share, "training_pairs": pairs, "score": score}
+
+
+def _settings_used(folds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Join the settings that the folds used; where these differ, their values in one text."""
+    values = {name: [fold[name] for fold in folds] for name in (folds[0] if folds else ())}
+    return {
+        name: each[0] if len(set(each)) == 1 else ", ".join(map(str, dict.fromkeys(each)))
+        for name, each in values.items()
+    }
+
+
+def join_logs(run: Path) -> None:
+    """Write the logs of the trainings of all folds to one file."""
+    logs = training_logs(run)
+    if logs:  # a head in closed form has none
+        text = "".join(log.read_text(encoding="utf-8") for log in logs)
+        write_text(run / "metrics.jsonl", text)
+
+
+# ---- as text -------------------------------------------------------------------------------------
 
 
 def describe_scores(summary: Mapping[str, Any]) -> str:

@@ -9,8 +9,8 @@ penalty itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import numpy as np
@@ -19,6 +19,7 @@ from abag.core.arrays import distinct
 from abag.core.messages import reporting
 from abag.embed.sequences.chains import KINDS
 from abag.head.data.labels import LabelledPairs
+from abag.head.data.vectors import read_vectors
 from abag.head.evaluation.metrics import METRICS, MeasuredRows
 from abag.head.models.baselines import inner_folds as pairs_inner_folds
 from abag.head.models.config import VALIDATION_PAIRS, FitConfig, is_used
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from abag.embed.sequences.chains import Kind
+    from abag.embed.store.store import Store
 
 Params: TypeAlias = Mapping[str, Any]
 ON_VECTORS = ("ridge", "kernel", "gp")
@@ -66,8 +68,7 @@ class SearchProblem:
     pairs: LabelledPairs
     fold: NDArray[np.int64]
     """Shape (P,); inner fold of each pair."""
-    vectors: Callable[[Kind, str], NDArray[np.float32]]
-    """Reads the vectors of a kind and pooling, one row per unique sequence of the table."""
+    store: Store
     poolings: Mapping[Kind, tuple[str, ...]]
     group: NDArray[np.int64]
     """Shape (P,); group of each pair, which the inner folds keep together."""
@@ -76,6 +77,19 @@ class SearchProblem:
     device: torch.device
     views: tuple[tuple[int, ...], tuple[int, ...]] | None = None
     """Columns of each view of both sides, if there are several."""
+
+    read: dict[tuple[Kind, str], NDArray[np.float32]] = field(default_factory=dict)
+    """What `vectors` has read."""
+
+    def vectors(self, kind: Kind, pooling: str) -> NDArray[np.float32]:
+        """Read the vectors of a kind and pooling, one row per unique sequence of the table."""
+        if (kind, pooling) not in self.read:
+            views = self.config.views_of(kind)
+            if getattr(self.config, f"{kind}_vectors") is None:  # else nothing is left to choose
+                views = [{**views[0], "pooling": pooling}]
+            found = read_vectors(self.store, self.pairs.table, kind, views)
+            self.read[kind, pooling] = found.x_ND
+        return self.read[kind, pooling]
 
     @property
     def folds(self) -> int:

@@ -12,7 +12,6 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
 
@@ -36,7 +35,6 @@ from abag.core.messages import align, bar, counted, reporting, say
 from abag.core.options import BadOption, flag
 from abag.embed.sequences.chains import KINDS
 from abag.head.data.labels import training_labels
-from abag.head.data.vectors import read_vectors
 from abag.head.evaluation.metrics import METRICS
 from abag.head.fit import fit
 from abag.head.models.config import MAY_CHANGE, FitConfig, RunMismatch, check_same, is_used
@@ -61,15 +59,12 @@ from abag.head.search.search import (
 from abag.head.training.train import torch_settings
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
     from optuna.study import Study
-    from optuna.trial import FrozenTrial, Trial, TrialState
+    from optuna.trial import Trial
 
-    from abag.embed.sequences.chains import Kind
     from abag.head.data.labels import LabelledPairs
     from abag.head.regimes.splits import Split
-    from abag.head.runs.run_folder import RunInputs
-    from abag.head.runs.summary import RunSummary
+    from abag.head.runs.run_folder import RunInputs, RunSummary
 
 SWEEP_FORMAT, TRIALS = "abag-sweep 1", 50
 BATCH_TRIALS = 8
@@ -91,16 +86,6 @@ class SweepClosed(AbagError):
     """The test part has been scored; more trials would be chosen with that knowledge."""
 
 
-class TrialSummary(TypedDict):
-    """One trial of a sweep."""
-
-    trial: int
-    value: float | None
-    """The selecting metric on the inner folds."""
-    params: dict[str, Any]
-    """Those that its head uses."""
-
-
 class SweepSummary(TypedDict):
     """The object that ``abag sweep --json`` prints."""
 
@@ -108,8 +93,10 @@ class SweepSummary(TypedDict):
     select: str
     trials: dict[str, int]
     """Number of trials by state."""
-    best_trials: list[TrialSummary]
-    best: NotRequired[TrialSummary]
+    best_trials: list[dict[str, Any]]
+    """``trial``, ``value`` (the selecting metric on the inner folds) and ``params``, those that its
+    head uses."""
+    best: NotRequired[dict[str, Any]]
     final: NotRequired[RunSummary]
 
 
@@ -200,8 +187,6 @@ def _sweep(
             _run_trials(study, problem, wanted)
         with _naming_damage(journal):
             summary = _summarise_trials(folder, study, config.select)
-    if "best" in summary:
-        say(f"{folder}: {describe_winner(summary)}")
     if own.final:
         if "best" not in summary:
             raise _no_trials(folder)
@@ -255,26 +240,18 @@ def _define_search(
         "test_pairs": len(inputs.pairs) - len(pairs),
     }
 
-    # of vectors that are given nothing is left to choose
     fixed = [kind for kind in KINDS if getattr(config, f"{kind}_vectors") is not None]
-
-    @lru_cache
-    def vectors(kind: Kind, pooling: str) -> NDArray[np.float32]:
-        views = config.views_of(kind)
-        if kind not in fixed:
-            views = [{**views[0], "pooling": pooling}]
-        return read_vectors(inputs.store, inputs.pairs.table, kind, views).x_ND
-
+    of_antibody, of_antigen = (found.widths for found in inputs.vectors.values())
     problem = SearchProblem(
         pairs=pairs,
         fold=inner_folds(group, folds, config.seed),
         group=group,
-        vectors=vectors,
+        store=inputs.store,
         poolings={
             kind: found.folder.poolings if kind not in fixed else ("mean",)
             for kind, found in inputs.vectors.items()
         },
-        views=_views(inputs),
+        views=(of_antibody, of_antigen) if len(of_antibody) + len(of_antigen) > 2 else None,
         config=config,
         device=resolve_device(config.device),
     )
@@ -358,6 +335,8 @@ def _count_finished(study: Study) -> int:
 
 def _run_trials(study: Study, problem: SearchProblem, wanted: int) -> None:
     """Score batches of trials until there are as many trials as wanted."""
+    from optuna.trial import TrialState
+
     progress = bar(total=wanted, initial=_count_finished(study), desc="trials")
     with progress, torch_settings(problem.device, problem.config):
         while (remaining := wanted - _count_finished(study)) > 0:
@@ -366,22 +345,15 @@ def _run_trials(study: Study, problem: SearchProblem, wanted: int) -> None:
                 values = score_batch(problem, [trial.params for trial in batch])
                 for trial, value in zip(batch, values, strict=True):
                     # Without a value the metric is undefined, and the trial cannot win.
-                    study.tell(
-                        trial, value, state=_state("PRUNED" if value is None else "COMPLETE")
-                    )
+                    scored = TrialState.PRUNED if value is None else TrialState.COMPLETE
+                    study.tell(trial, value, state=scored)
             except BaseException:
                 for trial in batch:
-                    study.tell(trial, state=_state("FAIL"), skip_if_finished=True)
+                    study.tell(trial, state=TrialState.FAIL, skip_if_finished=True)
                 raise
             progress.update(len(batch))
-            complete = study.get_trials(deepcopy=False, states=[_state("COMPLETE")])
+            complete = study.get_trials(deepcopy=False, states=[TrialState.COMPLETE])
             progress.set_postfix(best=f"{study.best_value:.3f}" if complete else "-")
-
-
-def _state(name: str) -> TrialState:
-    from optuna.trial import TrialState
-
-    return TrialState[name]
 
 
 def _ask(study: Study, problem: SearchProblem, count: int) -> list[Trial]:
@@ -412,51 +384,39 @@ def _ask(study: Study, problem: SearchProblem, count: int) -> list[Trial]:
 
 def _summarise_trials(folder: Path, study: Study, select: str) -> SweepSummary:
     """Summarise the trials of a study, and write ``trials.csv``."""
-    trials = study.get_trials(deepcopy=False)
-    states = [t.state.name.lower() for t in trials]
+    frozen = study.get_trials(deepcopy=False)
+    states = [t.state.name.lower() for t in frozen]
+    trials = [
+        {"trial": t.number, "value": t.value, "params": used_parameters(t.params)} for t in frozen
+    ]
     sign = 1 if METRICS[select].lower_is_better else -1
-    complete = [t for t in trials if t.state.name == "COMPLETE"]
-    ranked = sorted(complete, key=lambda t: (sign * (t.value or 0.0), t.number))
+    complete = [one for one, state in zip(trials, states, strict=True) if state == "complete"]
+    ranked = sorted(complete, key=lambda one: (sign * one["value"], one["trial"]))
     summary: SweepSummary = {
         "sweep": str(folder),
         "select": select,
         "trials": {name: states.count(name) for name in sorted(set(states))},
-        "best_trials": [_summarise(trial) for trial in ranked[:BEST_TRIALS]],
+        "best_trials": ranked[:BEST_TRIALS],
     }
     if ranked:
-        summary["best"] = _summarise(ranked[0])
-        rows = []
-        for trial, state in zip(trials, states, strict=True):
-            row: dict[str, Any] = {**_summarise(trial)}
-            rows.append(row | row.pop("params") | {"state": state})
+        summary["best"] = ranked[0]
+        rows = [
+            {"trial": one["trial"], "value": one["value"], **one["params"], "state": state}
+            for one, state in zip(trials, states, strict=True)
+        ]
         with replacing(folder / "trials.csv") as partial:
             pd.DataFrame(rows).to_csv(partial, index=False)
     return summary
 
 
-def _summarise(trial: FrozenTrial) -> TrialSummary:
-    return {"trial": trial.number, "value": trial.value, "params": used_parameters(trial.params)}
-
-
-def describe_winner(summary: SweepSummary) -> str:
-    """Describe the best trial in one line."""
-    best = summary["best"]
+def describe_trials(summary: SweepSummary) -> str:
+    """Lay out the best trials: a row for each parameter, a column for each trial."""
     # optuna's names of trials that were stopped, whose process was killed or runs, without a score
     words = {"fail": "interrupted", "running": "unfinished", "pruned": "without a score"}
     counts = ", ".join(f"{n} {words.get(one, one)}" for one, n in summary["trials"].items())
-    chosen = ", ".join(f"{name} {_format(value)}" for name, value in best["params"].items())
-    return (
-        f"{counts}; best {summary['select']} {best['value']:.3f} on inner folds, trial "
-        f"{best['trial']}: {chosen}. To refit it and score the test part once, add --final to the "
-        "same command"
-    )
-
-
-def describe_trials(summary: SweepSummary) -> str:
-    """Lay out the best trials: a row for each parameter, a column for each trial."""
     shown = summary["best_trials"][:SHOWN_TRIALS]
     if not shown:
-        return "no trial is complete yet"
+        return f"no trial is complete yet ({counts})"
     names = dict.fromkeys(name for one in shown for name in one["params"])
     lines = align(
         [
@@ -465,14 +425,10 @@ def describe_trials(summary: SweepSummary) -> str:
             *([name, *(_format(one["params"].get(name, "-")) for one in shown)] for name in names),
         ]
     )
-    return "\n".join([*lines, f"all trials: {summary['sweep']}/trials.csv"])
+    if "final" not in summary:
+        lines.append("To refit the best trial and score the test part once, add --final.")
+    return "\n".join([*lines, f"all trials: {summary['sweep']}/trials.csv ({counts})"])
 
 
 def _format(value: object) -> str:
     return f"{value:.2g}" if isinstance(value, float) else str(value)
-
-
-def _views(inputs: RunInputs) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-    """Return the columns of each view, if a side has several."""
-    antibody, antigen = (vectors.widths for vectors in inputs.vectors.values())
-    return (antibody, antigen) if len(antibody) + len(antigen) > 2 else None

@@ -16,7 +16,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 from fake_hub import Problem
-from huggingface_hub import ModelCard, snapshot_download
+from huggingface_hub import ModelCard
 
 import abag
 from abag.cli import main
@@ -238,11 +238,6 @@ def test_sharing_another_predictor_replaces_ours_and_leaves_the_files_of_others(
     assert "removing antibody-adapter/adapter.json" in said[1]
 
 
-def test_huggingface_hub_downloads_what_abag_reads(shared, trained, tmp_path):
-    folder = snapshot_download(NAME, local_dir=tmp_path / "theirs")
-    assert predictions(folder, trained).equals(predictions(trained.run, trained))
-
-
 def test_a_branch_is_resolved_to_a_commit_which_is_said_and_stays_readable(
     hub, shared, trained, tmp_path
 ):
@@ -260,25 +255,6 @@ def test_a_branch_is_resolved_to_a_commit_which_is_said_and_stays_readable(
     branch = HubAddress("model", NAME, "next")
     abag.share(trained.run, str(branch))
     assert predictions(str(branch), trained).equals(first)
-
-
-def test_without_a_network_a_branch_is_what_it_was_and_that_is_said(
-    hub, shared, trained, monkeypatch
-):
-    with reporting(silent=True):
-        first = predictions(ADDRESS, trained)
-
-    def offline(_method, _path):
-        raise Problem(503)
-
-    hub.before = offline
-    said = []
-    with reporting(said.append):
-        assert predictions(ADDRESS, trained).equals(first)
-    assert "downloaded before" in said[0]
-    for unknown in (f"{ADDRESS}@next", "hf://lab/other", f"{ADDRESS}@{'0' * 40}"):
-        with pytest.raises(HubError, match="answers with an error"):
-            abag.load_predictor(unknown)
 
 
 def test_a_file_that_changes_in_the_cache_is_refused(shared, trained, tmp_path):

@@ -1,18 +1,15 @@
 // Draws the charts of a report from the numbers in its data; page.js comes before it.
 const pairs = data.pairs;
-const several = data.tests.length > 1;
 const pkd = data.quantity; // what the labels are called, such as pIC50
 const hidden = new Set();
 let view = 0; // the regime that is shown
 
 // ---- what the charts show --------------------------------------------------------------------
 
-const folds = () => [view];
-
-const tested = () => folds().flatMap((fold) => {
-  const { pair, predicted, sigma } = data.tests[fold];
-  return pair.map((p, i) => ({ pair: p, fold, predicted: predicted[i], sigma: sigma[i] }));
-});
+const tested = () => {
+  const { pair, predicted, sigma } = data.tests[view];
+  return pair.map((p, i) => ({ pair: p, predicted: predicted[i], sigma: sigma[i] }));
+};
 
 const zip = (xs, ys, tip) => xs.map((x, i) => ({ x, y: ys[i], tip: () => tip(x, ys[i], i) }));
 
@@ -30,7 +27,7 @@ const describeTest = (t) => `${describe(t.pair)}\npredicted ${t.predicted}\n` +
 function byAntigen(items) {
   const groups = new Map();
   for (const one of items) {
-    const name = pairs.groups[pairs.antigen[one.pair]];
+    const name = pairs.antigens[pairs.antigen[one.pair]];
     if (!groups.has(name)) groups.set(name, []);
     groups.get(name).push(one);
   }
@@ -49,17 +46,6 @@ const charts = {
     return {
       x: `measured ${pkd}`, y: `predicted ${pkd}`, equal: true, diagonal: true,
       series: [...byAntigen(exact), { name: "censored", colour: "hollow", items: censored }],
-    };
-  },
-  residuals(v) {
-    const { edges, counts } = v.residuals ?? { edges: [], counts: [] };
-    const items = counts.map((y, i) => ({
-      x: (edges[i] + edges[i + 1]) / 2, y, width: edges[i + 1] - edges[i],
-      tip: () => `${edges[i]} to ${edges[i + 1]}\n${y} test rows`,
-    }));
-    return {
-      x: `predicted − measured ${pkd}`, y: "test rows", from: 0,
-      series: [{ name: "residuals", colour: "c1", kind: "bars", items }],
     };
   },
   antigens({ antigens }) {
@@ -125,23 +111,6 @@ const charts = {
     });
     return { x: "training pairs", y: "test score", from: 0, series };
   },
-  mapLabels() {
-    const sorted = data.map.pair.map((p) => pairs.pkd[p]).sort((a, b) => a - b);
-    const ends = [0.2, 0.4, 0.6, 0.8, 1].map((q) => sorted[Math.ceil(q * sorted.length) - 1]);
-    const classes = [...new Set(ends)];
-    return mapChart(classes.map((end, i) => ({
-      name: `${pkd} ${i ? "to" : "up to"} ${end}`, colour: `r${i}`,
-      holds: (k) => classes.findIndex((e) => pairs.pkd[data.map.pair[k]] <= e) === i,
-    })));
-  },
-  mapParts() {
-    const fold = view;
-    const parts = [["not tested", "c0", 0], ["tested", "c2", 1]];
-    const chart = mapChart(parts.map(([name, colour, digit]) => ({
-      name, colour, holds: (k) => Number(data.tested_pairs[fold][k]) === digit,
-    })));
-    return { ...chart, note: "" };
-  },
 };
 
 // The median over folds, and a band from the lowest to the highest.
@@ -151,16 +120,6 @@ function curves(name, colour, unit, xs, { low, median, high }, folds) {
   items.forEach((one, i) => { one.low = low[i]; one.high = high[i]; });
   const line = { name, colour, kind: "line", plain: xs.length > 40, items };
   return folds > 1 ? [{ ...line, kind: "band" }, line] : [line];
-}
-
-function mapChart(groups) {
-  const series = groups.map(({ name, colour, holds }) => ({
-    name, colour,
-    items: data.map.pair.map((p, k) => ({
-      k, x: data.map.x[k], y: data.map.y[k], tip: () => describe(p),
-    })).filter((one) => holds(one.k)),
-  }));
-  return { x: "first component", y: "second component", series };
 }
 
 // ---- drawing ---------------------------------------------------------------------------------
@@ -196,11 +155,10 @@ function draw(name) {
   const width = box.clientWidth, height = rows ? 60 + 22 * rows.length : Math.min(360, width * 0.72);
   const left = rows ? Math.min(170, width * 0.38) : 54, bottom = height - 40;
   const margins = items.flatMap((i) => (i.error ? [i.y - i.error, i.y + i.error] : [i.low, i.high]));
-  let xs = extent([...items.flatMap((i) => (i.width ? [i.x - i.width / 2, i.x + i.width / 2] : [i.x])), ...(spec.xs ?? []), ...(spec.from === 0 && !items[0].width ? [0] : [])]);
+  let xs = extent([...items.map((i) => i.x), ...(spec.xs ?? []), ...(spec.from === 0 ? [0] : [])]);
   let ys = extent([...items.map((i) => i.y), ...margins, ...(spec.ys ?? []), ...(spec.from === 0 ? [0] : [])]);
   if (spec.equal) xs = ys = [Math.min(xs[0], ys[0]), Math.max(xs[1], ys[1])];
   if (rows) ys = [rows.length - 0.5, -0.5];
-  if (items[0].width) ys[0] = 0;
   const X = (v) => left + ((v - xs[0]) / (xs[1] - xs[0])) * (width - left - 12);
   const Y = (v) => bottom - ((v - ys[0]) / (ys[1] - ys[0])) * (bottom - 10);
 
@@ -227,19 +185,12 @@ function draw(name) {
   const shown = series.filter((one) => !hidden.has(`${name}/${one.name}`));
   for (const one of shown) drawSeries(svg, one, X, Y);
   drawLegend(box, name, series);
-  listen(svg, shown.flatMap((one) => one.items.map((i) => ({ px: X(i.x), py: Y(i.y), half: i.width ? (X(i.width) - X(0)) / 2 : 0, tip: i.tip }))));
+  listen(svg, shown.flatMap((one) => one.items.map((i) => ({ px: X(i.x), py: Y(i.y), tip: i.tip }))));
 }
 
 const shorten = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
 
 function drawSeries(svg, { items, kind, colour, plain }, X, Y) {
-  if (kind === "bars") {
-    for (const { x, y, width } of items) {
-      const side = X(x + width / 2) - X(x - width / 2);
-      add(svg, "rect", { class: colour, x: X(x - width / 2) + 0.5, y: Y(y), width: Math.max(1, side - 1), height: Y(0) - Y(y) });
-    }
-    return;
-  }
   if (kind === "band") {
     const edge = (side) => items.map((i) => `${X(i.x).toFixed(1)} ${Y(i[side]).toFixed(1)}`);
     add(svg, "path", { class: `band ${colour}`, d: `M${[...edge("high"), ...edge("low").reverse()].join("L")}Z` });
@@ -281,13 +232,13 @@ function listen(svg, points) {
     const x = (event.clientX - box.left) * scale, y = (event.clientY - box.top) * scale;
     let best = null, least = 20;
     for (const p of points) {
-      const far = p.half ? (Math.abs(p.px - x) <= p.half ? 0 : 99) : Math.hypot(p.px - x, p.py - y);
+      const far = Math.hypot(p.px - x, p.py - y);
       if (far < least) [best, least] = [p, far];
     }
     if (!best) return leave();
     mark.setAttribute("cx", best.px);
     mark.setAttribute("cy", best.py);
-    mark.setAttribute("visibility", best.half ? "hidden" : "visible");
+    mark.setAttribute("visibility", "visible");
     showTip(event, best.tip());
   };
   follow(svg, move, leave);
