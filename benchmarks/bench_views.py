@@ -10,7 +10,7 @@ inner folds, so the comparison is nested. ``--rows`` draws that many pairs of th
 default it takes all; ``--seeds`` repeats draw and split. A difference is that of the RMSE of
 out-of-fold predictions to the reference of the head, in pKd, with the standard error of a jackknife
 over the groups that a regime counts as one measurement; of several seeds the mean. ``--store`` keeps
-the vectors for the next call.
+the vectors for the next call; with ``--stored`` they are all there.
 """
 
 from __future__ import annotations
@@ -101,6 +101,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--set", nargs="+", default=[], metavar="NAME=VALUE")
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--store", type=Path)
+    parser.add_argument("--stored", action="store_true")
     parser.add_argument("--tiny", action="store_true")
     given = parser.parse_args(argv)
     lm, layers, middle = "antiberty", tuple(LAYERS), 4
@@ -128,7 +129,8 @@ def measure(whole, rows, given, options, scratch, encoder) -> list[str]:
         table = scratch / f"{rows}-{seed}.csv"
         drawn.to_csv(table, index=False)
         store = given.store or scratch / f"store-{rows}-{seed}"
-        embed(table, store, lm, layers, options)
+        if not given.stored:
+            embed(table, store, lm, layers, options)
         for head in given.head:
             cases = [REFERENCE] if head in ON_RESIDUES else given.case
             for case in cases:

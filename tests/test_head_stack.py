@@ -146,24 +146,28 @@ def draw_errors(seed, parts, rows):
 def test_weights_are_not_negative_add_up_to_one_and_no_others_cost_less(seed, parts, rows):
     rng, error_RK = draw_errors(seed, parts, rows)
     group = rng.integers(5, size=rows)
-    weights = stack_weights(error_RK, group)
+    mean = int(rng.integers(parts))
+    weights = stack_weights(error_RK, group, mean)
     assert weights.min() >= 0
     assert weights.sum() == pytest.approx(1)
     square_K = np.square(error_RK).mean(axis=0)
-    best, pull = np.eye(parts)[square_K.argmin()], fitted.PRIOR_GROUPS / effective_groups(group)
+    pull = fitted.PRIOR_GROUPS / effective_groups(group)
 
-    def cost(of_K):
-        away = np.square(of_K - best).sum()
+    def cost(of_K, reference):
+        away = np.square(of_K - np.eye(parts)[reference]).sum()
         return np.square(error_RK @ of_K).mean() + pull * square_K.min() * away
 
     others = np.concatenate([np.eye(parts), rng.dirichlet(np.ones(parts), 50)])
-    assert cost(weights) <= min(map(cost, others)) * (1 + 1e-6) + 1e-9
+    assert any(
+        cost(weights, one) <= min(cost(other, one) for other in others) * (1 + 1e-6) + 1e-9
+        for one in (mean, square_K.argmin())
+    )
 
 
 def test_few_groups_pull_the_weights_to_the_best_part_and_many_follow_the_errors():
     rows = 600
     error_RK = np.random.default_rng(0).normal(size=(rows, 2)) * [0.5, 1.0]
-    few, some, many = (stack_weights(error_RK, np.arange(rows) % n)[0] for n in (2, 20, rows))
+    few, some, many = (stack_weights(error_RK, np.arange(rows) % n, 1)[0] for n in (2, 20, rows))
     by_variance = 1 / (1 + 0.5**2)  # the errors are independent
     assert many == pytest.approx(by_variance, abs=0.03)
     assert many < some < few
@@ -173,17 +177,32 @@ def test_few_groups_pull_the_weights_to_the_best_part_and_many_follow_the_errors
 def test_a_group_with_most_of_the_pairs_counts_like_few_groups():
     error_RK = np.random.default_rng(0).normal(size=(600, 2)) * [0.5, 1.0]
     unequal = np.where(np.arange(600) < 500, 0, np.arange(600))
-    assert stack_weights(error_RK, unequal)[0] > stack_weights(error_RK, np.arange(600))[0] + 0.05
+    few, many = (stack_weights(error_RK, group, 1)[0] for group in (unequal, np.arange(600)))
+    assert few > many + 0.05
+
+
+@pytest.mark.parametrize(("right", "at_least", "at_most"), [(5, 0.0, 0.5), (8, 0.9, 1.0)])
+def test_a_part_that_is_better_by_chance_has_less_weight_than_the_mean(right, at_least, at_most):
+    # a part that has the sign of the offsets of 5 of 8 groups right has a smaller error here
+    rng = np.random.default_rng(1)
+    offset_G, group = rng.normal(size=8), np.arange(160) % 8
+    sign_G = np.where(np.arange(8) < right, 1.0, -1.0)
+    of_mean = offset_G[group] + 0.1 * rng.normal(size=160)
+    error_RK = np.stack([of_mean - (offset_G * sign_G)[group], of_mean], axis=1)
+    assert np.square(error_RK).mean(axis=0).argmin() == 0
+    assert at_least <= stack_weights(error_RK, group, mean=1)[0] <= at_most
 
 
 def test_a_part_without_errors_has_all_the_weight():
     error_RK = np.array([[1.0, 0.0, -1.0], [-1.0, 0.0, 1.0]])
-    assert stack_weights(error_RK, np.arange(2)).tolist() == [0, 1, 0]
+    assert stack_weights(error_RK, np.arange(2), 2).tolist() == [0, 1, 0]
 
 
 def test_a_bad_part_does_not_pull_weight_from_the_best():
     error_RK = np.random.default_rng(0).normal(size=(60, 3)) * [0.1, 1.0, 1.0]
-    both = [stack_weights(one, np.arange(60))[0] for one in (error_RK, error_RK * [1.0, 1.0, 20.0])]
+    both = [
+        stack_weights(one, np.arange(60), 1)[0] for one in (error_RK, error_RK * [1.0, 1.0, 20.0])
+    ]
     assert min(both) > 0.9
     assert both[1] == pytest.approx(both[0], abs=0.04)
 

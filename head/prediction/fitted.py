@@ -3,13 +3,15 @@
 Every part is fitted to each fold, and in the end to all pairs. A regime weighs them by their errors
 on its out-of-fold pairs; its sigma is calibrated on the same pairs. The weights with the least
 error on few groups fit these groups. So they are pulled toward the best part, as strongly as if
-`PRIOR_GROUPS` groups had been measured in favour of it.
+`PRIOR_GROUPS` groups had been measured in favour of it. Unless it is better than the training mean
+by a standard error, it is the best by chance, and they are pulled toward the mean.
 
 P pairs, R tested pairs of a regime, K parts.
 
 References
 ----------
-Breiman: Stacked regressions, Machine Learning 24, 1996.
+Breiman: Stacked regressions, Machine Learning 24, 1996. Breiman, Friedman, Olshen and Stone:
+Classification and Regression Trees, 1984, section 3.4.3, for the rule of one standard error.
 """
 
 from __future__ import annotations
@@ -112,11 +114,12 @@ def add_networks(parts: FittedParts, trained: TrainedHeads) -> None:
     parts.trained, parts.seconds = trained, parts.seconds + trained.seconds
 
 
-def stack_weights(error_RK: Floats, group: Ints) -> Floats:
+def stack_weights(error_RK: Floats, group: Ints, mean: int) -> Floats:
     """Return weights of K parts, (K,), not negative and with sum 1.
 
     They minimise the mean squared error plus `PRIOR_GROUPS` / groups times that of the best part
-    times the squared distance from this part alone.
+    times the squared distance from one part alone: the best, or the training mean if the best is
+    not better by a standard error.
 
     Parameters
     ----------
@@ -124,9 +127,15 @@ def stack_weights(error_RK: Floats, group: Ints) -> Floats:
         Errors of each part for pairs that it has not seen.
     group : NDArray, shape=(R,), dtype=int64
         Pairs of one group have similar errors.
+    mean : int
+        The part that is the training mean.
     """
     square_K = np.square(error_RK).mean(axis=0)
-    expected_K = np.eye(len(square_K))[np.argmin(square_K)]
+    best = int(np.argmin(square_K))
+    gain_R = np.square(error_RK[:, mean]) - np.square(error_RK[:, best])
+    if gain_R.mean() <= _standard_error(gain_R, group):
+        best = mean
+    expected_K = np.eye(len(square_K))[best]
     if not square_K.min():
         return np.asarray(expected_K)
     # The normal equations' root has K rows, whatever R.
@@ -137,6 +146,14 @@ def stack_weights(error_RK: Floats, group: Ints) -> Floats:
     target = np.concatenate([np.zeros(len(root_KK)), pull * expected_K, [unit]])
     weights, _ = nnls(rows, target)
     return np.asarray(weights / weights.sum())
+
+
+def _standard_error(value_R: Floats, group: Ints) -> float:
+    """Return the standard error of a mean over groups of values."""
+    _, dense = np.unique(group, return_inverse=True)
+    away_G = np.bincount(dense, value_R - value_R.mean())
+    n = effective_groups(group)
+    return float(np.sqrt(np.square(away_G).sum() * n / max(n - 1, 1e-9)) / len(value_R))
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,12 +197,14 @@ def weigh(
     pkd, censored = pairs.pkd[rows], pairs.censored[rows]
     error_RK = pkd[:, None] - part_RK
     error_RK[censored[:, None] * error_RK < 0] = 0.0  # the bound is satisfied
-    weights = stack_weights(error_RK, smallest)
+    mean = names.index(MEAN)
+    weights = stack_weights(error_RK, smallest, mean)
     own, sigma = np.empty(len(rows)), np.empty(len(rows))
     insides = [half == k for k in np.unique(half)]
     judges = [(one, ~one if len(insides) > 1 else one) for one in insides]
     for inside, others in judges:
-        own[inside] = part_RK[inside] @ stack_weights(error_RK[others], smallest[others])
+        known = stack_weights(error_RK[others], smallest[others], mean)
+        own[inside] = part_RK[inside] @ known
     error = pkd - own
     for inside, others in judges:
         found = fit_sigma(error[others], np.sqrt(variance[others]), censored[others])
@@ -215,7 +234,7 @@ def weigh(
         regime.words,
         tested,
         own[exact],
-        part_RK[exact, names.index(MEAN)],
+        part_RK[exact, mean],
         baselines,
         (np.abs(error) <= COVERED * sigma)[exact].astype(np.float64),
     )
