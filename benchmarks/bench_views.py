@@ -21,6 +21,7 @@ import platform
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -30,6 +31,7 @@ import pandas as pd
 import abag
 from abag.core.messages import reporting
 from abag.head.data.demo import demo_table
+from abag.head.models import registry
 from abag.head.models.config import is_used
 
 LAYERS = range(1, 8)
@@ -49,6 +51,14 @@ VIEWS = {
 REFERENCE = "mean"
 ON_RESIDUES = ("one_hot_kernel", "residue_kernel")
 """Kernels on residues, compared with the first; each reads one case of views, the reference."""
+STACKS = {
+    "stack of one_hot_kernel": ("one_hot_kernel",),
+    "stack of residue_kernel": ("residue_kernel",),
+    "stack of both kernels": ON_RESIDUES,
+}
+"""Stacks by their kernels on residues, compared with the first on the reference."""
+GROUPS = {name: group for group in (ON_RESIDUES, tuple(STACKS)) for name in group}
+"""Heads that are compared with the first of their group."""
 
 
 def embed(table: Path, store: Path, lm: str, layers: tuple[int, ...], options: dict) -> None:
@@ -60,12 +70,20 @@ def embed(table: Path, store: Path, lm: str, layers: tuple[int, ...], options: d
 
 def predictions(table: Path, store: Path, run: Path, head: str, views: list, options: dict):
     """Fit once; return the out-of-fold predictions and the seconds."""
-    begun = time.perf_counter()
+    begun, models = time.perf_counter(), registry.MODELS
+    if head in STACKS:
+        changed = {
+            name: replace(models[name], is_stacked=name in STACKS[head]) for name in ON_RESIDUES
+        }
+        registry.MODELS, head = {**models, **changed}, "stack"
     own = {name: value for name, value in options.items() if is_used(name, head)}
-    abag.fit(
-        table, store, run, head=head, antibody_vectors=tuple(views), report=False,
-        say=lambda _text: None, **own,
-    )  # fmt: skip
+    try:
+        abag.fit(
+            table, store, run, head=head, antibody_vectors=tuple(views), report=False,
+            say=lambda _text: None, **own,
+        )  # fmt: skip
+    finally:
+        registry.MODELS = models
     return pd.read_parquet(run / "predictions.parquet"), time.perf_counter() - begun
 
 
@@ -132,7 +150,7 @@ def measure(whole, rows, given, options, scratch, encoder) -> list[str]:
         if not given.stored:
             embed(table, store, lm, layers, options)
         for head in given.head:
-            cases = [REFERENCE] if head in ON_RESIDUES else given.case
+            cases = [REFERENCE] if head in GROUPS else given.case
             for case in cases:
                 views = [one.format(lm=lm, middle=middle) for one in VIEWS[case]]
                 run = scratch / f"run-{rows}-{seed}-{head}-{case}"
@@ -149,7 +167,7 @@ def measure(whole, rows, given, options, scratch, encoder) -> list[str]:
     lines = ["", f"## {rows or 'all'} rows", "", "| regime | head | antibodies | RMSE | difference"
              " | standard error | groups | seconds |", "|---|---|---|---|---|---|---|---|"]  # fmt: skip
     for (head, case, regime), parts in results.items():
-        first = (ON_RESIDUES[0] if head in ON_RESIDUES else head, REFERENCE, regime)
+        first = (GROUPS.get(head, [head])[0], REFERENCE, regime)
         if len(results.get(first, [])) != len(parts):
             continue
         each = [compare(one, two) for (one, _), (two, _) in zip(parts, results[first], strict=True)]
