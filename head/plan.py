@@ -241,7 +241,7 @@ def plan(
 
 def are_variants(antibodies: UniqueSequences, size: FitSize) -> bool:
     """Whether a stack would compare the residues of these antibodies."""
-    kernel = MODELS["one_hot_kernel"]
+    kernel = MODELS["residue_kernel"]
     if kernel.check is None or size.training_pairs > kernel.most_pairs:
         return False
     try:

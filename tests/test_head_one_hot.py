@@ -197,12 +197,11 @@ def test_residues_that_replace_each_other_share_what_the_residue_kernel_learns()
     np.testing.assert_allclose(again.variance(training.vectors), variance, rtol=1e-5, atol=1e-9)
 
 
-def test_the_residue_kernel_is_a_head_but_no_part_of_the_default(case):
-    options = {"head": "residue_kernel", **QUICK}
-    abag.fit(case.frame, case.store, case.at / "residues", **options)
-    predictor = load_predictor(case.at / "residues")
-    assert [part.name for part in predictor.parts][-1] == "residue_kernel"
-    assert "residue_kernel" not in registry.closed_forms("stack", 100)
+def test_the_one_hot_kernel_is_a_head_but_no_part_of_the_default(case):
+    abag.fit(case.frame, case.store, case.at / "one_hot", head="one_hot_kernel", **QUICK)
+    predictor = load_predictor(case.at / "one_hot")
+    assert [part.name for part in predictor.parts][-1] == "one_hot_kernel"
+    assert "one_hot_kernel" not in registry.closed_forms("stack", 100)
 
 
 def test_vectors_alone_are_refused():
@@ -237,7 +236,7 @@ def runs(case):
     """Runs of the stack and of the kernel alone."""
     return {
         head: abag.fit(case.frame, case.store, case.at / head, head=head, **QUICK | network)
-        for head, network in (("stack", SMALL), ("one_hot_kernel", {}), ("one_hot_ridge", {}))
+        for head, network in (("stack", SMALL), ("residue_kernel", {}), ("one_hot_ridge", {}))
     }
 
 
@@ -246,13 +245,13 @@ def rmse(summary, name="head"):
 
 
 def test_a_stack_of_variants_leans_on_its_kernel_on_residues(runs):
-    stack, alone = runs["stack"], runs["one_hot_kernel"]
-    assert stack["regimes"][0]["weights"]["one_hot_kernel"] > 0.3
+    stack, alone = runs["stack"], runs["residue_kernel"]
+    assert stack["regimes"][0]["weights"]["residue_kernel"] > 0.3
     assert rmse(alone) < rmse(stack) < 1.5 * rmse(alone)  # beside networks of two epochs
     assert rmse(stack) < 0.7 * min(rmse(stack, one) for one in ("antibody_ridge", "train_mean"))
 
 
-@pytest.mark.parametrize("head", ["stack", "one_hot_kernel", "one_hot_ridge"])
+@pytest.mark.parametrize("head", ["stack", "residue_kernel", "one_hot_ridge"])
 def test_every_way_to_predict_gives_the_same(case, runs, tmp_path, head):
     run, said = case.at / head, lambda _text: None
     rows, predictor = case.frame, load_predictor(run)
@@ -286,13 +285,13 @@ def test_unrelated_antibodies_are_refused_before_anything_is_written(tmp_path, l
     composition = {"antibody_encoder": "composition", "antigen_encoder": "composition"}
     abag.embed_table(frame, tmp_path / "store", **composition)
     with pytest.raises(DoesNotApply, match=f"{found}.*expected variants of one antibody"):
-        abag.fit(frame, tmp_path / "store", tmp_path / "run", head="one_hot_kernel", **QUICK)
+        abag.fit(frame, tmp_path / "store", tmp_path / "run", head="residue_kernel", **QUICK)
     assert not (tmp_path / "run").exists()
     said = []
     options = QUICK | SMALL | {"say": said.append}
     summary = abag.fit(frame, tmp_path / "store", tmp_path / "run", **options)
-    assert "one_hot_kernel" not in summary["regimes"][0]["weights"]
-    assert any("one_hot_kernel left out: one_hot_kernel" in text for text in said)
+    assert "residue_kernel" not in summary["regimes"][0]["weights"]
+    assert any("residue_kernel left out: residue_kernel" in text for text in said)
     assert open_store(tmp_path / "store")
 
 

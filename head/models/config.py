@@ -93,7 +93,7 @@ class HeadOptions(Options, group="Head"):
         help="stack: all of these and the mean, weighed in each regime by held-out errors. "
         "One of them and the mean: mlp on both vectors joined; in closed form kernel ridge, "
         "Gaussian process (gp), ridge, antibody_ridge, antigen_ridge, composition_ridge and, for "
-        "variants of one antibody, one_hot_kernel, one_hot_ridge and, in no stack, residue_kernel.",
+        "variants of one antibody, residue_kernel, one_hot_ridge and, in no stack, one_hot_kernel.",
     )  # fmt: skip
     widths: tuple[int, ...] | None = option(
         None, low=1, metavar="NUMBERS", default_text=FROM_PRESET,

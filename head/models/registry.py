@@ -77,14 +77,14 @@ MODELS: Mapping[str, ModelEntry] = {
         load=residues.ResidueKernel.load, settings=residues.ResidueSettings, has_posterior=True,
         fit=partial(residues.fit_residue_kernel, head="one_hot_kernel", alike=False),
         check=partial(residues.find_reference, "one_hot_kernel"),
-        most_pairs=12_000, seconds=gp.search_seconds,
+        most_pairs=12_000, seconds=gp.search_seconds, is_stacked=False,
     ),
     "residue_kernel": ModelEntry(
         help="kernel ridge on substitutions of residues of variants", reads="residues",
         load=residues.ResidueKernel.load, settings=residues.ResidueSettings, has_posterior=True,
         fit=partial(residues.fit_residue_kernel, head="residue_kernel", alike=True),
         check=partial(residues.find_reference, "residue_kernel"),
-        most_pairs=12_000, seconds=gp.search_seconds, is_stacked=False,
+        most_pairs=12_000, seconds=gp.search_seconds,
     ),
     "ridge": ModelEntry(
         help="ridge on the vectors of antibody and antigen", is_baseline=True,
