@@ -1,0 +1,135 @@
+"""Every command finds in a table what csv, openpyxl, pyarrow and plain definitions find in it.
+
+Tables of all formats have odd cells, quotes, separators and line ends; some characters of text
+files are changed. Each file is read in all ways that commands read tables; each fortieth, with
+more rows, is also given to embed, plan, fit, predict, evaluate and adapt. By hand:
+``python tests/test_table_oracle.py FILES SEED --jobs J``.
+"""
+
+import random
+import shutil
+import tempfile
+from collections import Counter
+from functools import partial
+from pathlib import Path
+
+import many
+import oracle_files
+import pytest
+from oracle_commands import Commands
+
+from abag import AbagError
+from abag.embed.sequences.options import TableOptions
+from abag.embed.sequences.pairs import read_pair_chunks, read_pairs
+from abag.head.data.labels import LabelOptions
+from abag.head.data.labels import label_pairs
+
+COMMANDS_EVERY = 40
+"""Of so many files, one is given to the commands."""
+
+
+def found_in(table, kinds):
+    """Return the chains of each row of what a reader returned."""
+    columns = [
+        [table.sequences[kind].chains[i] for i in table.sequences[kind].of_row] for kind in kinds
+    ]
+    return list(zip(*columns, strict=True))
+
+
+def check_sequences(path, options, truth):
+    """Compare every reader of sequences with the oracle; return which of them accepted the file."""
+    outcomes = []
+    for kinds, read in {
+        ("antibody", "antigen"): [
+            lambda: [read_pairs(path, options)],
+            lambda: read_pair_chunks(path, options),
+            lambda: read_pair_chunks(path, options, as_written=True),
+        ],
+        ("antibody",): [lambda: [read_pairs(path, options, kinds=("antibody",), as_written=True)]],
+        ("antigen",): [lambda: [read_pairs(path, options, kinds=("antigen",))]],
+    }.items():
+        want = None
+        if truth:
+            of_row = [
+                tuple(row[("antibody", "antigen").index(kind)] for kind in kinds) for row in truth
+            ]
+            good = [one for one in of_row if None not in one]
+            is_read = good and (options.bad_rows == "skip" or len(good) == len(of_row))
+            want = good if is_read else None
+        for one in read:
+            refused = ""
+            try:
+                got = [row for table in one() for row in found_in(table, kinds)]
+            except AbagError as error:
+                got, refused = None, str(error)
+            assert got == want, (kinds, got, want, refused)
+            outcomes.append(got is not None)
+    return outcomes
+
+
+def labelled_rows(truth, options):
+    """Return the rows that can train a head; None if fit has to refuse the table."""
+    usable = [row for row in truth or () if None not in row[:2]]
+    want = [row for row in usable if row[2] is not None]
+    return want if want and (options.bad_rows == "skip" or len(want) == len(truth)) else None
+
+
+def has_usual_labels(truth):
+    """Tell whether no label was damaged, and may be taken for another unit."""
+    return all(row[2] is None or 4 < row[2] < 12 for row in truth or ())
+
+
+def check_labels(path, options, want):
+    """Compare the labels of plan, fit, sweep, evaluate and adapt."""
+    try:
+        labels = label_pairs(
+            read_pairs(path, options), LabelOptions(bad_rows=options.bad_rows, replicates="keep")
+        )
+    except AbagError:
+        pairs = None
+    else:
+        table = labels.table
+        pairs = [
+            (table.antibodies.chains[a], table.antigens.chains[g], y)
+            for a, g, y in zip(labels.antibody, labels.antigen, labels.pkd.tolist(), strict=True)
+        ]
+    assert sorted(pairs or ()) == sorted(want or ()), (pairs, want)
+
+
+def check_file(seed, number):
+    """Check the file with this number; return how it was taken."""
+    rng = random.Random(f"{seed} {number}")
+    by_commands = number % COMMANDS_EVERY == 0
+    folder = Path(tempfile.mkdtemp(prefix=f"abag-oracle-{seed}-{number}-"))
+    kind = rng.choice(oracle_files.KINDS)
+    n = rng.randint(12, 30) if by_commands else rng.randint(1, 7)
+    path = oracle_files.write(rng, folder, kind, n)
+    rows = oracle_files.cells_of(path)
+    truth = None if rows is None else [*map(oracle_files.expected, rows)]
+    options = TableOptions(bad_rows=rng.choice(["skip", "error"]))
+    outcomes = check_sequences(path, options, truth)
+    counts = Counter({"readings": len(outcomes)})
+    if has_usual_labels(truth):
+        want = labelled_rows(truth, options)
+        check_labels(path, options, want)
+        counts["readings of labels"] += 1
+        if by_commands:
+            counts.update(Commands.of_process().check(path, rows, truth, want, options.bad_rows))
+    counts[f"{kind}, {'read' if outcomes[0] else 'refused'}"] += 1
+    shutil.rmtree(folder)  # kept, with the file, after a disagreement
+    return counts
+
+
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("files", [150, pytest.param(100_000, marks=pytest.mark.slow)])
+def test_every_command_finds_what_other_software_finds(files):
+    counts, failures = many.run(partial(check_file, 1), range(files))
+    assert not failures, failures[0][1]
+    assert min(
+        counts[f"{kind}, {how}"] for kind in oracle_files.KINDS for how in ("read", "refused")
+    )
+    assert counts["fit and evaluate, done"]
+
+
+if __name__ == "__main__":
+    many.main(lambda seed: partial(check_file, seed), __doc__)
