@@ -21,8 +21,7 @@ from oracle_commands import Commands
 from abag import AbagError
 from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.pairs import read_pair_chunks, read_pairs
-from abag.head.data.labels import LabelOptions
-from abag.head.data.labels import label_pairs
+from abag.head.data.labels import LabelOptions, label_pairs
 
 COMMANDS_EVERY = 40
 """Of so many files, one is given to the commands."""
