@@ -4,8 +4,7 @@
 
 Draws tables of several sizes, and stores of random vectors. Antibodies resemble a repertoire
 (`bench_clusters.synthetic_antibodies`) or are point mutants of one; antigens are unrelated. Each fit runs once, in
-a process of its own and with empty caches, as `bench_time_to_answer.py` does. Seconds of a stage are added up over
-threads, so they may be more than the whole. --table adds a table of measurements, with vectors of --widths. Cases
+a process of its own and with empty caches, as `bench_time_to_answer.py` does. --table adds a table of measurements, with vectors of --widths. Cases
 of earlier calls are kept in DIR/plan.json, and plan.md has all.
 """
 
@@ -32,8 +31,7 @@ from abag.embed.sequences.pairs import read_pairs
 from abag.head.data.labels import label_pairs
 from abag.head.data.options import LabelOptions
 from abag.head.models.config import is_used
-from abag.head.models.pair_model import FitSize
-from abag.head.plan import DEFAULT_FOLDS, are_variants, fit_time
+from abag.head.plan import DEFAULT_FOLDS, FitSize, are_variants, fit_time
 
 ONCE = ("--split", "random")
 FOLDS = (*ONCE, "--folds", "5", "--repeats", "4")
@@ -73,14 +71,6 @@ CASES = {
     "160,000": Case(160_000, 110_000, 3_000),
     "160,000, default split": Case(160_000, 110_000, 3_000, ()),
 }
-COMPARED = {
-    "reading": ["read table and vectors"],
-    "clusters": ["clusters of antigens", "clusters of antibodies"],
-    "networks": ["training"],
-    "models": ["models in closed form", "baselines"],
-    "results": ["predictor", "scores and files", "report"],
-}
-"""By stage of `FitTime`: those of `bench_time_to_answer`."""
 GIVEN = {"given": ONCE, "given, folds": FOLDS}
 
 
@@ -145,25 +135,18 @@ def run(table, widths, options, scratch):
     places = {"table": str(table), "store": str(scratch / "store")}
     command = "fit, default split"  # without options of its own
     measured = bench_time_to_answer.measure(command, places, scratch / "caches", options)
-    found = {
-        stage: sum(measured["seconds"].get(one, 0) for name in names for one in (name, f"({name})"))
-        for stage, names in COMPARED.items()
-    }
-    seconds = {"whole": measured["seconds"]["whole"], **found}
     return {
         "fit": describe_fit(table, widths, options),
-        "seconds": {stage: round(one, 2) for stage, one in seconds.items()},
+        "seconds": {"whole": round(measured["seconds"]["whole"], 2)},
         "waited_s": round(measured["seconds"].get("(waiting for a core)", 0), 2),
     }
 
 
 def describe(name, found):
-    """Return the row of a case: seconds expected and measured, of the whole and of the stages."""
-    expected, seconds = expect(found["fit"]), found["seconds"]
-    cells = [f"{getattr(expected, stage):.1f} / {one:.1f}" for stage, one in seconds.items()]
-    cells.insert(1, f"{expected.whole / seconds['whole']:.2f}")
-    cells.append(str(found.get("waited_s", "-")))
-    return f"| {name} | {' | '.join(cells)} |"
+    """Return the row of a case: seconds expected and measured."""
+    expected, whole = expect(found["fit"]), found["seconds"]["whole"]
+    waited = found.get("waited_s", "-")
+    return f"| {name} | {expected:.1f} / {whole:.1f} | {expected / whole:.2f} | {waited} |"
 
 
 def main(argv=None):
@@ -204,8 +187,8 @@ def write(path, found, argv):
         f"{bench_time_to_answer.hardware()}; `python benchmarks/bench_plan.py {shlex.join(argv)}`."
         " Cells are seconds expected / measured. Waited: the main thread was ready to run, and had"
         " no core.", "",
-        f"| pairs | whole | ratio | {' | '.join(COMPARED)} | waited |".replace("_", " "),
-        "|---" * (4 + len(COMPARED)) + "|",
+        "| pairs | whole | ratio | waited |",
+        "|---|---|---|---|",
         *(describe(name, one) for name, one in found.items()), "",
     ]  # fmt: skip
     path.write_text("\n".join(lines))

@@ -4,9 +4,8 @@ Nothing is encoded or written. Speeds were measured on one H100 and one H200 (be
 All other times are scaled by the speed of matrix products and marked as estimates, except those
 from the speed at which a store was written.
 
-The time of a fit is estimated stage by stage, for options that are defaults but for the head. The
-times of models are those of their entries in the registry; all constants were measured on 2 CPU
-cores, and on an H200 with 16 (``benchmarks/bench_plan.py``). Nothing is counted as cached.
+The time of a fit is estimated for options that are defaults but for the head, and without caches.
+Its constants were measured on 2 CPU cores, and on an H200 with 16 (``benchmarks/bench_plan.py``).
 """
 
 from __future__ import annotations
@@ -41,13 +40,18 @@ from abag.head.data.labels import (
     training_labels,
 )
 from abag.head.evaluation.verdicts import label_problems, summarize_labels
-from abag.head.models.baselines import nearest_seconds
+from abag.head.models.baselines import MAX_COMPARISONS
 from abag.head.models.config import VALIDATION_PAIRS, FitConfig
-from abag.head.models.pair_model import DoesNotApply, FitSize
+from abag.head.models.gaussian_process import SEARCH_PAIRS
+from abag.head.models.pair_model import DoesNotApply
 from abag.head.models.registry import MODELS, closed_forms, describe_left_out
 from abag.head.runs.options import PlanOptions
 
 SESSION_HOURS = (4, 12, 24)
+TRAIN_SHARE = 0.8
+"""Assumed share of the pairs that a fold is trained on."""
+VARIED_COLUMNS = 800
+"""Assumed columns of the residues of variants."""
 UNKNOWN_WIDTH = 1024
 """Assumed width of the vectors of an encoder that is not an alias."""
 
@@ -127,28 +131,46 @@ GPU_CORES = 8
 
 START_S, GPU_START_S = 2.0, 4.0
 """Imports, files and the end of the process; further start of a GPU."""
-ROW_S = 1.2e-5
-"""Reading and labelling a row, and its vectors."""
-CLUSTER_S = 3e-4
-"""Clustering an antibody."""
+ROW_S, VALUE_S = 1.2e-5, 2e-8
+"""Reading and labelling a row; standardising a value of the vectors."""
+CLUSTER_S, NUMBER_S = 3e-4, 1.5e-4
+"""Clustering and numbering an antibody."""
 ANTIGEN_S = 1.2e-4
 """Clustering antigens, times their number to the power of 1.5: most pairs need no alignment."""
-NUMBER_S = 1.5e-4
-"""IMGT numbering of an antibody."""
-VALUE_S = 2e-8
-"""Standardising a value of the vectors."""
 CPU_STEP_S, CPU_WEIGHT_S, CPU_FLOPS = 4e-4, 2.2e-9, 1.3e11
 """A step on a CPU beside what grows with its weights; the optimizer's step of a weight; floating-
 point operations per second of its products on one core."""
 GPU_STEP_S, STACKED = 1 / 2900, 0.6
-"""A step of the default network on one H200 as a CUDA graph; its time in a stack, relative to
-that."""
+"""A step of the default network on one H200 as a CUDA graph; its share of that in a stack."""
 EPOCH_S, VALIDATE_S = 4e-3, 1.5e-5
 """Keeping the best weights after an epoch; scoring a validation pair."""
+SEARCH_S, SOLVE_S = 1.1e-9, 4e-11
+"""Choosing and fitting a kernel, times the cube of the pairs."""
+FACTORISE_S, SUM_S = 6e-10, 3e-11
+"""A ridge, times the cube of its columns; its sums, for each sequence and pair of columns."""
+COMPARE_S = 2.5e-11
+"""Looking for the nearest antibody, for each pair of antibodies and column of their vectors."""
 FOLD_S, FOLD_ROW_S = 0.03, 2e-5
 """Predicting, scoring, writing and drawing a fold, and each of its rows."""
 INTERVAL_ROW_S, INTERVAL_ROWS = 1.2e-4, 2_000
 """Intervals of the scores of a fold, for each row up to a number."""
+
+
+class FitSize(NamedTuple):
+    """What the time of a fit depends on."""
+
+    rows: int
+    unique: tuple[int, int]
+    """Antibodies and antigens."""
+    widths: tuple[int, int]
+    """Of their vectors."""
+    variants: bool = False
+    """Whether the antibodies are variants of one, whose residues are compared."""
+
+    @property
+    def training_pairs(self) -> int:
+        """Pairs that a fold is trained on."""
+        return max(1, int(TRAIN_SHARE * self.rows))
 
 
 class Plan(TypedDict):
@@ -328,7 +350,7 @@ class _Work(NamedTuple):
     ) -> dict[str, Any]:
         """Add the time of a fit, and turn seconds into sessions and a price."""
         fit_s, fit_folds_s = (
-            fit_time(self.fit, on_gpu=on_gpu, folds=folds, cores=self.cores).whole
+            fit_time(self.fit, on_gpu=on_gpu, folds=folds, cores=self.cores)
             for folds in (1, DEFAULT_FOLDS)
         )
         hours = (embed_s + fit_s) / 3600
@@ -463,31 +485,6 @@ def format_duration(seconds: float) -> str:
     return f"{minutes // 60} h {minutes % 60} min" if minutes < 1440 else f"{minutes / 60:,.0f} h"
 
 
-class FitTime(NamedTuple):
-    """Wall times of the stages of a fit, alone and for all folds, in seconds."""
-
-    start: float
-    reading: float
-    clusters: float
-    """Before the training."""
-    heads: float
-    """Networks and other models; of small folds in several threads."""
-    networks: float
-    models: float
-    """In closed form, and the baselines."""
-    numbering: float
-    """IMGT numbering of the antibodies."""
-    results: float
-    """Predictor, scores and report."""
-
-    @property
-    def whole(self) -> float:
-        """The wall time of the fit."""
-        return (
-            self.start + self.reading + self.clusters + self.heads + self.numbering + self.results
-        )
-
-
 def fit_time(
     size: FitSize,
     *,
@@ -495,42 +492,46 @@ def fit_time(
     folds: int = 1,
     cores: int = GPU_CORES,
     head: str | None = None,
-) -> FitTime:
-    """Estimate the times of a fit whose clusters are not cached."""
+) -> float:
+    """Estimate the wall time of a fit whose clusters are not cached, in seconds."""
     config, (antibodies, antigens) = FitConfig(head=head), size.unique
-    # each thread of a small fit has one core
-    each = 1 if size.training_pairs <= SMALL_FOLD_PAIRS else cores
     values = sum(n * width for n, width in zip(size.unique, size.widths, strict=True))
-    models_s = folds * (VALUE_S * values + nearest_seconds(size, each))
-    networks_s = 0.0
+    fold_s = VALUE_S * values + _closed_forms_s(size, config, on_gpu=on_gpu, cores=cores)
     if config.network is not None:
-        networks_s = folds * _network_seconds(size, config, on_gpu=on_gpu, folds=folds)
-    names = {*closed_forms(config.filled().head, size.training_pairs)}
-    names |= {name for name, one in MODELS.items() if one.is_baseline}
-    for one in map(MODELS.__getitem__, names):
-        # the ridges of many pairs are left to the GPU
-        on_device = on_gpu and not one.has_posterior and size.training_pairs > SMALL_FOLD_PAIRS
-        if not on_device and (one.reads != "residues" or size.variants):
-            models_s += folds * one.seconds(size, each)
+        fold_s += _networks_s(size, config, on_gpu=on_gpu, folds=folds)
     # the networks of all folds are one task, the models of each fold another
     tasks = folds + (config.network is not None)
     threads = 1 if on_gpu else count_threads(tasks, size.training_pairs, cores)
     results_s = FOLD_S + FOLD_ROW_S * size.rows
     results_s += INTERVAL_ROW_S * min(size.rows, INTERVAL_ROWS)
-    return FitTime(
-        start=START_S + GPU_START_S * on_gpu,
-        reading=ROW_S * size.rows,
-        # the rest waits for the first core
-        clusters=(CLUSTER_S * antibodies + ANTIGEN_S * antigens**1.5) / math.sqrt(cores),
-        heads=(networks_s + models_s) / threads,
-        networks=networks_s,
-        models=models_s,
-        numbering=NUMBER_S * antibodies,
-        results=folds * results_s,
-    )
+    # the rest waits for the first core
+    clusters_s = (CLUSTER_S * antibodies + ANTIGEN_S * antigens**1.5) / math.sqrt(cores)
+    start_s = START_S + GPU_START_S * on_gpu + ROW_S * size.rows + NUMBER_S * antibodies
+    return start_s + clusters_s + folds * (fold_s / threads + results_s)
 
 
-def _network_seconds(size: FitSize, config: FitConfig, *, on_gpu: bool, folds: int) -> float:
+def _closed_forms_s(size: FitSize, config: FitConfig, *, on_gpu: bool, cores: int) -> float:
+    """Estimate the models in closed form and the baselines of a fold."""
+    pairs, antibodies = size.training_pairs, size.unique[0]
+    if pairs <= SMALL_FOLD_PAIRS:
+        cores = 1  # each thread of a small fit has one core
+    comparisons = TRAIN_SHARE * antibodies**2
+    seconds = 0.0
+    if comparisons <= MAX_COMPARISONS:
+        seconds = COMPARE_S * comparisons * size.widths[0] / math.sqrt(cores)
+    for one in map(MODELS.__getitem__, closed_forms(config.filled().head, pairs)):
+        if one.has_posterior and (one.reads != "residues" or size.variants):
+            seconds += SEARCH_S * min(pairs, SEARCH_PAIRS) ** 3 + SOLVE_S * pairs**3 / cores
+    if not (on_gpu and pairs > SMALL_FOLD_PAIRS):  # the ridges of many pairs are left to the GPU
+        ridges = [sum(min(*n, pairs) for n in zip(size.unique, size.widths, strict=True))]
+        ridges += [min(VARIED_COLUMNS, antibodies)] * size.variants
+        for columns in ridges:
+            products = FACTORISE_S * columns**3 + SUM_S * max(size.unique) * columns**2
+            seconds += products / math.sqrt(cores)
+    return seconds
+
+
+def _networks_s(size: FitSize, config: FitConfig, *, on_gpu: bool, folds: int) -> float:
     """Estimate the networks of one of the folds, which train together."""
     pairs, filled = size.training_pairs, config.filled()
     batch, accumulate = config.fitting_batch(pairs)

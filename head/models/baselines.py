@@ -7,7 +7,6 @@ its function and register it in `BASELINES`. Baselines that can predict new pair
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,7 +18,6 @@ from numpy.typing import NDArray
 
 from abag.core.arrays import Floats, Ints, distinct
 from abag.head.data.vectors import Standardizer
-from abag.head.models.pair_model import TRAIN_SHARE
 from abag.head.models.residues import common_reference
 from abag.head.models.ridge import FeatureBlock, fit_ridge
 from abag.head.regimes.clusters import distance_to_parent
@@ -27,15 +25,13 @@ from abag.head.regimes.splits import Split, grouped_folds
 
 if TYPE_CHECKING:
     from abag.head.data.labels import LabelledPairs
-    from abag.head.models.pair_model import FitSize, TrainingRows
+    from abag.head.models.pair_model import TrainingRows
 
 INNER_FOLDS = 5
 NEAREST_ROWS = 1024
 """Antibodies compared with the whole training set at a time."""
 MAX_COMPARISONS = 10**9
 """Comparisons above which the nearest antibodies, which take minutes, are not looked for."""
-COMPARE_S = 2.5e-11
-"""Looking for the nearest antibody, for each pair of antibodies and column of their vectors."""
 
 
 @dataclass(frozen=True)
@@ -181,14 +177,6 @@ def _nearest_antibody(inputs: BaselineInputs) -> Floats | None:
     same = by_both.reindex(nearest * n_antigens + pairs.antigen).to_numpy()
     other = by_antibody.reindex(nearest).to_numpy()
     return np.where(np.isnan(same), other, same)
-
-
-def nearest_seconds(size: FitSize, cores: int) -> float:
-    """Estimate the time of looking for the nearest antibodies of a split."""
-    comparisons = TRAIN_SHARE * size.unique[0] ** 2
-    if comparisons > MAX_COMPARISONS:
-        return 0.0
-    return COMPARE_S * comparisons * size.widths[0] / math.sqrt(cores)
 
 
 BASELINES: dict[str, Callable[[BaselineInputs], Floats | None]] = {

@@ -37,7 +37,7 @@ from threadpoolctl import threadpool_limits
 from abag.core.arrays import Floats
 from abag.embed.sequences.chains import KINDS
 from abag.head.data.vectors import Standardizer
-from abag.head.models.pair_model import Arrays, FitSize, Fitted, Index, PairVectors, TrainingRows
+from abag.head.models.pair_model import Arrays, Fitted, Index, PairVectors, TrainingRows
 
 Real: TypeAlias = NDArray[np.floating]
 Weights: TypeAlias = tuple[float, ...]
@@ -59,10 +59,6 @@ VARIANCE_PAIRS, INDUCING_PAIRS = 1_024, 2_048
 EXACT_PAIRS = 20_000
 """Most training pairs of an exact fit."""
 JITTER = 1e-8
-SEARCH_S = 1.1e-9
-"""Choosing a kernel, times the cube of the pairs tried."""
-SOLVE_S = 4e-11
-"""Fitting a kernel on one core, times the cube of the training pairs."""
 
 
 # ---- kernels -------------------------------------------------------------------------------------
@@ -567,16 +563,6 @@ def fit_gaussian_process(
         f"squared length scale {scale:g}, share of the product {product:.2g}, "
         f"noise {chosen.noise:g}",
     )
-
-
-def search_seconds(size: FitSize, cores: int) -> float:
-    """Estimate the time of kernel ridge; what it tried saves `gp` its own search."""
-    return SEARCH_S * min(size.training_pairs, SEARCH_PAIRS) ** 3 + solve_seconds(size, cores)
-
-
-def solve_seconds(size: FitSize, cores: int) -> float:
-    """Estimate the time of a fit with a known kernel."""
-    return SOLVE_S * size.training_pairs**3 / cores
 
 
 def _solver(

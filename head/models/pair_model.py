@@ -44,9 +44,6 @@ CENSORED_ROUNDS = 20
 SMALLEST = 1e-6
 """Smallest noise, in pKd."""
 
-TRAIN_SHARE = 0.8
-"""Share of the pairs that a fold is trained on, in estimates."""
-
 Index: TypeAlias = NDArray[np.integer]
 Arrays: TypeAlias = Mapping[str, NDArray[Any]]
 
@@ -165,23 +162,6 @@ class Fitted(NamedTuple):
 
 
 Fit: TypeAlias = Callable[[TrainingRows], Fitted]
-
-
-class FitSize(NamedTuple):
-    """What the time of a fit depends on."""
-
-    rows: int
-    unique: tuple[int, int]
-    """Antibodies and antigens."""
-    widths: tuple[int, int]
-    """Of their vectors."""
-    variants: bool = False
-    """Whether the antibodies are variants of one, whose residues are compared."""
-
-    @property
-    def training_pairs(self) -> int:
-        """Pairs that a fold is trained on."""
-        return max(1, int(TRAIN_SHARE * self.rows))
 
 
 # ---- sigma ---------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """The models of pairs, by name: what ``--head`` offers, a stack weighs and a predictor stores.
 
-A model that is added here is a head, a part of the stack, an entry of ``abag plan``'s estimate and
-a part that predictors save and load. Write its module, its entry and its test.
+A model that is added here is a head, a part of the stack and a part that predictors save and load.
+Write its module, its entry and its test.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from abag.head.models.pair_model import NetworkSettings
 
 if TYPE_CHECKING:
     from abag.embed.sequences.chains import Chains
-    from abag.head.models.pair_model import Arrays, Fit, FitSize, Index, PairModel
+    from abag.head.models.pair_model import Arrays, Fit, Index, PairModel
 
 MEAN, NETWORK = "train_mean", "mlp"
 
@@ -45,8 +45,6 @@ class ModelEntry:
     """Whether every fit is compared with it, also if it is no part of the head."""
     has_posterior: bool = False
     """Whether it gives a variance for each prediction."""
-    seconds: Callable[[FitSize, int], float] = lambda _size, _cores: 0.0
-    """Estimated time on some cores of a fit in a stack; networks are in `plan`."""
 
 
 def _load_network(arrays: Arrays, settings: NetworkSettings) -> PairModel:
@@ -64,32 +62,31 @@ MODELS: Mapping[str, ModelEntry] = {
         help="kernel ridge, the kernel chosen by inner folds",
         load=gp.GaussianProcess.load, settings=gp.ProcessSettings, has_posterior=True,
         fit=partial(gp.fit_gaussian_process, criterion="error"),
-        most_pairs=12_000, seconds=gp.search_seconds,
+        most_pairs=12_000,
     ),
     "gp": ModelEntry(
         help="Gaussian process, the kernel chosen by the evidence",
         load=gp.GaussianProcess.load, settings=gp.ProcessSettings, has_posterior=True,
         fit=partial(gp.fit_gaussian_process, criterion="evidence"),
-        most_pairs=5_000, seconds=gp.solve_seconds,
+        most_pairs=5_000,
     ),
     "one_hot_kernel": ModelEntry(
         help="kernel ridge on the residues of variants of one antibody", reads="residues",
         load=residues.ResidueKernel.load, settings=residues.ResidueSettings, has_posterior=True,
         fit=partial(residues.fit_residue_kernel, head="one_hot_kernel", alike=False),
         check=partial(residues.find_reference, "one_hot_kernel"),
-        most_pairs=12_000, seconds=gp.search_seconds, is_stacked=False,
+        most_pairs=12_000, is_stacked=False,
     ),
     "residue_kernel": ModelEntry(
         help="kernel ridge on substitutions of residues of variants", reads="residues",
         load=residues.ResidueKernel.load, settings=residues.ResidueSettings, has_posterior=True,
         fit=partial(residues.fit_residue_kernel, head="residue_kernel", alike=True),
         check=partial(residues.find_reference, "residue_kernel"),
-        most_pairs=12_000, seconds=gp.search_seconds,
+        most_pairs=12_000,
     ),
     "ridge": ModelEntry(
         help="ridge on the vectors of antibody and antigen", is_baseline=True,
         load=ridge.LinearModel.load, settings=ridge.LinearSettings, fit=ridge.fit_linear,
-        seconds=ridge.linear_seconds,
     ),
     "antibody_ridge": ModelEntry(
         help="ridge on the vectors of antibodies", is_baseline=True,
@@ -105,7 +102,6 @@ MODELS: Mapping[str, ModelEntry] = {
         help="ridge on the residues of variants of one antibody", reads="residues",
         load=residues.OneHotRidge.load, settings=residues.OneHotRidgeSettings, is_baseline=True,
         fit=residues.fit_one_hot_ridge, check=residues.columns_of,
-        seconds=residues.residue_ridge_seconds,
     ),
     "composition_ridge": ModelEntry(
         help="ridge on residue frequencies and lengths", reads="composition", is_baseline=True,

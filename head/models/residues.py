@@ -42,7 +42,6 @@ from abag.head.models.ridge import (
     FeatureBlock,
     LinearModel,
     LinearSettings,
-    factorise_seconds,
     fit_ridge,
 )
 
@@ -50,7 +49,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from abag.embed.sequences.chains import Chains
-    from abag.head.models.pair_model import FitSize, Index
+    from abag.head.models.pair_model import Index
 
 SHARED_LENGTH = 0.5
 """Share of the pairs with one common length from which residues are compared by position."""
@@ -71,8 +70,6 @@ WIDE = 10.0
 RESIDUE_WEIGHTS = ((1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.5, 0.5))
 """Weights that are tried: equal or not; substitutions; substitutions, and almost linear in them,
 which stands for the local linearity of the kernels of arXiv 2606.11057."""
-USUAL_COLUMNS = 800
-"""Of a library, for the estimate of a ridge's time."""
 ORDER = "ARNDCQEGHILKMFPSTWYV"
 BLOSUM62 = """
  4 -1 -2 -2  0 -1 -1  0 -2 -1 -1 -1 -1 -2 -1  1  0 -3 -2  0
@@ -458,8 +455,3 @@ def fit_one_hot_ridge(training: TrainingRows) -> Fitted:
             np.zeros(width),
         )
     )
-
-
-def residue_ridge_seconds(size: FitSize, cores: int) -> float:
-    """Estimate the time of the ridge on residues of a split."""
-    return factorise_seconds(min(USUAL_COLUMNS, size.unique[0]), size, cores)

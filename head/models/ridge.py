@@ -20,7 +20,6 @@ Tobin: Estimation of relationships for limited dependent variables, Econometrica
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple, cast
@@ -33,7 +32,6 @@ from abag.embed.sequences.chains import STANDARD_RESIDUES
 from abag.head.data.vectors import Standardizer
 from abag.head.models.pair_model import (
     Arrays,
-    FitSize,
     Fitted,
     PairVectors,
     TrainingRows,
@@ -60,10 +58,6 @@ ROUNDS, CLOSE = 20, 0.01
 LEAST_SIGMA = 1e-6
 COUNTED = 4_096
 """Texts whose residues are counted at a time, which stay in the CPU's cache."""
-FACTORISE_S = 6e-10
-"""A ridge on a CPU, times the cube of its columns: a factorisation per inner fold and strength."""
-SUM_S = 3e-11
-"""The Gram matrices of its inner folds, for each sequence and pair of columns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,19 +161,6 @@ def impute_censored(training: TrainingRows) -> TrainingRows:
         if moved < CLOSE:
             break
     return training
-
-
-def linear_seconds(size: FitSize, cores: int) -> float:
-    """Estimate the time of all ridges on vectors of a split."""
-    pairs = size.training_pairs
-    columns = sum(min(*both, pairs) for both in zip(size.unique, size.widths, strict=True))
-    return factorise_seconds(columns, size, cores)
-
-
-def factorise_seconds(columns: int, size: FitSize, cores: int) -> float:
-    """Estimate the time of a ridge with this many columns."""
-    factorised_s = FACTORISE_S * columns**3 + SUM_S * max(size.unique) * columns**2
-    return factorised_s / math.sqrt(cores)
 
 
 # ---- the mean, and composition ------------------------------------------------------------------
