@@ -4,9 +4,8 @@ The table is read and split before torch is imported, so that errors in it are r
 Nothing is written before everything has been checked. Every file of the folder is written
 atomically, so the same command resumes the run after an interruption at any point.
 
-Small folds are fitted in one pool of threads. Steps and factorisations release the lock of the
-interpreter most of the time, so threads suffice. They copy nothing, and work in notebooks and
-scripts that a new process could not import. Results do not depend on the number of threads.
+Small folds are fitted in one pool of threads: steps and factorisations release the lock of the
+interpreter most of the time. Results do not depend on the number of threads.
 """
 
 from __future__ import annotations
@@ -181,7 +180,6 @@ def fit_predictor(
 
 
 def choose_device(config: FitConfig) -> torch.device:
-    """Return the device to train on, and import torch for it."""
     from abag.core.device import resolve_device
 
     device = resolve_device(config.device)
@@ -195,7 +193,6 @@ def choose_device(config: FitConfig) -> torch.device:
 
 
 def splits_of(regimes: Sequence[MeasuredRegime]) -> list[Split]:
-    """Return the folds of all regimes."""
     return [split for one in regimes for split in one.splits]
 
 
@@ -270,10 +267,7 @@ def _network_tasks(
     rows: Sequence[TrainingRows],
     trained: dict[int, TrainedHeads],
 ) -> list[Callable[[], None]]:
-    """Return tasks that train the networks of every split, the longest first.
-
-    Folds whose steps have the same shapes train as one stack.
-    """
+    """Return tasks that train the networks of every split, the longest first."""
     if trainings.config.network is None:
         return []
     from abag.head.training.stack import folds_per_stack, group_folds
@@ -306,7 +300,6 @@ def _network_tasks(
 def weigh_regimes(
     inputs: RunInputs, regimes: Sequence[MeasuredRegime], fitted: Sequence[FittedParts]
 ) -> list[WeighedRegime]:
-    """Weigh and calibrate every regime that was measured, by the folds that measure it."""
     remaining = iter(fitted)
     return [
         weigh(inputs.pairs, one, [next(remaining) for _ in one.splits])
@@ -355,11 +348,7 @@ def _learning_curve(
 
 
 def run_tasks(tasks: Sequence[Callable[[], None]], threads: int, title: str = "fit") -> None:
-    """Run all tasks; after a signal or an error none begins, and trainings save and stop.
-
-    With one thread they run in this one, in their order. With several, each has one core. Raises
-    `Stopped` after a signal whose handler did not raise an exception.
-    """
+    """Run all tasks; after a signal or an error none begins, and trainings save and stop."""
     from abag.head.training.train import NO_SIGNAL, Stopped, delayed_signals
 
     # a single training draws its own bar

@@ -34,14 +34,12 @@ MOST_ROWS = 1_000_000
 
 
 def prepare_fit(table: Path | str, config: FitConfig) -> None:
-    """Compute what a fit with these options computes from a table alone, and cache it."""
     from abag.embed.sequences.numbering import number_antibodies
     from abag.head.data.labels import read_labelled_pairs
     from abag.head.regimes.clusters import PairGroups
 
     pairs = read_labelled_pairs(table, config, config)
-    groups = PairGroups(pairs, config, cache_dir() / "clusters")
-    groups.levels()
+    PairGroups(pairs, config, cache_dir() / "clusters").levels()
     number_antibodies(pairs.table.antibodies.chains, cache_dir() / "numbering")
 
 

@@ -55,7 +55,7 @@ class BaselineInputs:
     def nearest(self) -> Ints | None:
         """The training antibody whose vector is nearest to that of each antibody, (N,).
 
-        A training antibody is its own. None where finding it would take minutes.
+        None where finding it would take minutes.
         """
         vectors, trained = self.training.vectors, distinct(self.pairs.antibody[self.fit_rows])
         x_ND = vectors.antibody_ND
@@ -79,10 +79,7 @@ class BaselineInputs:
 
 
 def count_mutations(pairs: LabelledPairs) -> Ints | None:
-    """Count the edits between each antibody of a table and the consensus of all, (N,).
-
-    None where most pairs have antibodies of different lengths.
-    """
+    """Count the edits from the consensus, (N,); None for antibodies of different lengths."""
     chains = pairs.table.antibodies.chains
     if common_reference(chains, pairs.antibody) is None:
         return None
@@ -90,20 +87,13 @@ def count_mutations(pairs: LabelledPairs) -> Ints | None:
 
 
 def predict_baselines(inputs: BaselineInputs) -> dict[str, Floats]:
-    """Fit each baseline to the training part and predict every pair, (P,), by name.
-
-    Those that do not apply to the table are left out. NaN over a whole part where a baseline is
-    undefined (the mean of an antigen that is not in training).
-    """
+    """Fit each baseline that applies to the training part and predict every pair, by name."""
     predicted = {name: baseline(inputs) for name, baseline in BASELINES.items()}
     return {name: pkd for name, pkd in predicted.items() if pkd is not None}
 
 
 def inner_folds(group: Ints) -> Ints:
-    """Assign rows, groups (F,), to folds (F,) for choosing what a model leaves open.
-
-    Rows of one group stay together, unless there is only one group.
-    """
+    """Assign rows, (F,), to inner folds; those of a group stay together unless it is the only one."""
     groups = len(distinct(group))
     if groups == 1:
         group, groups = np.arange(len(group)), len(group)
@@ -113,8 +103,7 @@ def inner_folds(group: Ints) -> Ints:
 def group_mean(group: Ints, pkd: Floats, split: Split, fit_rows: Ints) -> Floats:
     """Predict the mean label of the training rows in the same group, (P,).
 
-    `group` and `pkd` have shape (P,). A group without training rows gets the mean of all training
-    rows. In a part that has only such groups the baseline is undefined, and its rows are NaN.
+    A group without training rows gets the mean of all; a part that has only such groups, NaN.
     """
     size = int(group.max(initial=0)) + 1
     count = np.bincount(group[fit_rows], minlength=size)
@@ -149,8 +138,7 @@ def _parent_distance(inputs: BaselineInputs) -> Floats | None:
     """Ridge on the edits from the nearest parent, where antibodies have several.
 
     A parent is the consensus of the training antibodies of one cluster; the nearest is that of the
-    nearest training antibody. An antibody further away than any in training counts like the
-    furthest of these: it has no parent there. With a single parent see `_mutation_count`.
+    nearest training antibody. An antibody further away than any in training has none.
     """
     pairs, nearest = inputs.pairs, inputs.nearest
     if nearest is None or pairs.antibody_cluster is None:

@@ -36,7 +36,6 @@ def _selectable_metrics() -> list[str]:
 
 
 def head_names() -> tuple[str, ...]:
-    """Names that ``--head`` accepts."""
     from abag.head.models.registry import HEADS
 
     return ("stack", *HEADS)
@@ -146,7 +145,6 @@ too: they do not change what is fitted, and may stay in a command that is run wi
 
 
 def is_used(name: str, head: str) -> bool:
-    """Tell whether an option of ``fit`` has an effect on a head."""
     return name not in OF_NETWORKS or head in WITH_A_NETWORK
 
 
@@ -186,7 +184,6 @@ class ViewOptions(ViewNames, VectorOptions, group="Encoders"):
         ]
 
     def check_combination(self) -> None:
-        """Refuse vectors that are named twice, or in two ways."""
         for kind in KINDS:
             name, pooling = f"{kind}_vectors", f"{kind}_pooling"
             given = getattr(self, name)
@@ -283,16 +280,13 @@ class FitConfig(
 
     @property
     def network(self) -> Literal["mlp"] | None:
-        """The network to train, alone or in a stack; None for a head in closed form."""
         return "mlp" if self.filled().head in WITH_A_NETWORK else None
 
     @property
     def stacks(self) -> bool:
-        """Whether the head weighs several models."""
         return self.filled().head == "stack"
 
     def check_combination(self) -> None:
-        """Refuse options that the head does not use."""
         head = self.filled().head
         for one in fields(self):
             if not is_used(one.name, head) and getattr(self, one.name) != one.default:
@@ -304,21 +298,16 @@ class FitConfig(
                 raise BadOption(msg)
 
     def fitting_batch(self, n_training: int) -> tuple[int, int]:
-        """Return pairs per batch and batches per optimizer step for a training set.
-
-        A given batch size is used as far as there are pairs to fill it. A preset's is reduced so
-        that an epoch has at least `EPOCH_STEPS` steps, which a small table needs.
-        """
+        """Return pairs per batch and batches per optimizer step for a training set."""
         filled = self.filled()
         size = filled.batch_size
-        if self.batch_size is None:
+        if self.batch_size is None:  # a small table needs at least `EPOCH_STEPS` steps per epoch
             fair = max(SMALLEST_BATCH, 2 ** int(math.log2(max(1, n_training / EPOCH_STEPS))))
             size = min(size, fair)
         size = min(size, n_training)
         return size, min(filled.accumulate, -(-n_training // size))
 
     def filled_in(self) -> dict[str, Any]:
-        """Return the fields of the preset, the seed of the split, and paths as text."""
         skipped = None if self.skipped is None else str(self.skipped)
         filled = {"split_seed": self.effective_split_seed, "skipped": skipped}
         return asdict(self.filled()) | filled

@@ -8,9 +8,7 @@ Scale, mixture, weights of views and noise are chosen from a small grid, by the 
 (``kernel``) or by the marginal likelihood (``gp``). A fold's predictions follow from the inverse of
 the whole matrix, so inner folds cost no further fit. Both criteria try mostly the same kernels, so
 each is solved once for both. Up to `EXACT_PAIRS` pairs the fit is exact, beyond it uses
-`INDUCING_PAIRS` of them as inducing points. All in float64, which needs a quarter of the time of
-scikit-learn's search and gives these predictions. A label that stands for n measurements has 1/n of
-the noise of one.
+`INDUCING_PAIRS` of them as inducing points. A label of n measurements has 1/n of the noise of one.
 
 N, M sequences; A, G training sequences; F training pairs, C of them inducing, V views or pairs of a
 variance; P pairs to predict, R of them.
@@ -25,7 +23,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal, NamedTuple, TypeAlias, cast
 
@@ -51,13 +49,11 @@ NOISES = (10.0, 1.0, 0.2, 0.05, 0.015, 0.004)
 FIRST_VIEW = (0.0, 0.5, 1.0)
 """Weights of the first view that are tried; all views share the rest equally."""
 SEARCH_PAIRS = 1_000
-"""Training pairs that choose the kernel. Matrices of at most this size are solved faster on one
-core, see `ridge.PARALLEL_COLUMNS`."""
-VARIANCE_PAIRS, INDUCING_PAIRS = 1_024, 2_048
-"""Training pairs that variances are computed from, and that are used at all if there are more than
-`EXACT_PAIRS`; drawn at random."""
+"""Training pairs that choose the kernel. Smaller matrices are solved faster on one core."""
 EXACT_PAIRS = 20_000
 """Most training pairs of an exact fit."""
+VARIANCE_PAIRS, INDUCING_PAIRS = 1_024, 2_048
+"""Random training pairs that variances come from, and that are inducing points of a larger fit."""
 JITTER = 1e-8
 
 
@@ -80,13 +76,13 @@ class PairKernel:
         return (1 - self.product) / 2
 
     def of_views(self, side: int, squared: Sequence[Floats]) -> Floats:
-        """Turn the squared distances in each view of a side into the kernel of that side."""
+        """Turn the squared distances in each view of a side into its kernel."""
         both = zip(self.weights[side], squared, strict=True)
         parts = [weight / (1 + one / (2 * self.scale)) for weight, one in both if weight]
         return np.asarray(sum(parts[1:], parts[0]))
 
     def mix(self, antibody: Real, antigen: Real) -> Floats:
-        """Mix the kernels of both sides, of shape (R, C), into that of pairs."""
+        """Mix the kernels of both sides, (R, C), into that of pairs."""
         return np.asarray(self.product * antibody * antigen + self.side * (antibody + antigen))
 
 
@@ -120,10 +116,7 @@ class Side:
         scaling: Standardizer | None = None,
         stretch: Weights = (),
     ) -> Side:
-        """Measure the vectors of the unique training sequences, (A, D); by default, scale them.
-
-        `stretch` multiplies the units of the views, and with them their squared length scales.
-        """
+        """Scale the unique training sequences, (A, D); `stretch` multiplies the views' units."""
         scaling = scaling or Standardizer.of(train_AD, widths=widths)
         z_AD = scaling.apply(train_AD)
         units = [
@@ -134,17 +127,15 @@ class Side:
         return cls(scaling, widths, scaled, z_AD)
 
     def kernel(self, kernel: PairKernel, side: int, x_ND: NDArray[np.float32]) -> Floats:
-        """Return the kernel of stored vectors, (N, D), and the training sequences: (N, A)."""
         return kernel.of_views(side, self.distances(self.scaling.apply(x_ND)))
 
     def distances(self, z_ND: NDArray[np.float32]) -> list[Floats]:
-        """Return the squared distances of standardised vectors in each view, (N, A), in units."""
+        """Return squared distances to the training sequences in each view, (N, A), in units."""
         views = (split(x_ND, self.widths) for x_ND in (z_ND, self.train_AD))
         each = zip(*views, self.units, strict=True)
         return [squared_distances(view_ND, own_AD) / unit for view_ND, own_AD, unit in each]
 
     def paired_distances(self, x_ND: NDArray[np.float32], row: Index, other: Index) -> list[Floats]:
-        """Return the squared distances of rows of stored vectors in each view, (R,) each."""
         z_ND = self.scaling.apply(x_ND).astype(np.float64)
         away = split(z_ND[row] - z_ND[other], self.widths)
         return [
@@ -161,7 +152,6 @@ def split(x_ND: Real, widths: Sequence[int]) -> list[Real]:
 
 
 def squared_distances(x_ND: Real, y_MD: Real) -> Floats:
-    """Return the squared Euclidean distances of all rows, (N, M), in float64."""
     left_ND, right_MD = x_ND.astype(np.float64), y_MD.astype(np.float64)
     squares = left_ND @ right_MD.T
     squares *= -2
@@ -195,10 +185,7 @@ class PairSet:
         return PairSet(kept[0], kept[1], used[0][1], used[1][1])
 
     def blocks(self, kernel: PairKernel, pairs: PairSet) -> Iterator[tuple[slice, Floats]]:
-        """Yield the kernel of other `pairs` of the same scaling and these, `BLOCK` rows at a time.
-
-        Shape (R, C) in all.
-        """
+        """Yield the kernel of other `pairs` of the same scaling and these, (R, C), in blocks."""
         for at in range(0, len(pairs), BLOCK):
             rows = slice(at, at + BLOCK)
             both = enumerate(zip(self.sides, pairs.select(rows).sides, strict=True))
@@ -226,30 +213,27 @@ class Chosen(NamedTuple):
     noise: float
 
 
+@dataclass
 class SolvedKernels:
-    """Solves the same training pairs with any kernel and noise, and remembers the costs.
+    """Solves the same training pairs with any kernel and noise, and remembers the costs."""
 
-    Of the F pairs, `target` has the labels minus their mean, `fold` the inner fold, and `share` the
-    variance of the noise in units of that of one measurement.
-    """
-
-    def __init__(
-        self, train: PairSet, target: Floats, fold: NDArray[np.int64], share: Floats
-    ) -> None:
-        self.train, self.target, self.fold, self.share = train, target, fold, share
-        self._costs: dict[Chosen, dict[Criterion, float]] = {}
-        self._matrix: tuple[PairKernel, Floats] | None = None
+    train: PairSet
+    target: Floats
+    """Labels minus their mean, (F,)."""
+    fold: NDArray[np.int64]
+    share: Floats
+    """Variance of the noise of each label, in units of that of one measurement."""
+    _costs: dict[Chosen, dict[Criterion, float]] = field(default_factory=dict)
+    _matrix: tuple[PairKernel, Floats] | None = None
 
     def __len__(self) -> int:
         return len(self.train)
 
     @cached_property
     def _distances(self) -> list[list[Floats]]:
-        """Squared distances of the training sequences of both sides, in each view."""
         return [side.distances(side.train_AD) for side, _ in self.train.sides]
 
     def first(self, pairs: int) -> SolvedKernels:
-        """Return these pairs, or the first ones if there are more."""
         if pairs >= len(self):
             return self
         used = slice(pairs)
@@ -271,7 +255,6 @@ class SolvedKernels:
         return self._matrix[1].T.copy(order="F")  # symmetric
 
     def factorise(self, chosen: Chosen) -> tuple[Floats, Floats]:
-        """Return the Cholesky factor of the kernel with noise, and the weight of each pair."""
         return factorise(self.matrix(chosen.kernel), chosen.noise * self.share, self.target)
 
     def cost(self, chosen: Chosen, criterion: Criterion) -> float:
@@ -295,18 +278,20 @@ def choose_kernel(
     tried: dict[Chosen, float] = {}
     at = 0
 
+    def cost(kernel: PairKernel, noise: int) -> float:
+        if not 0 <= noise < len(NOISES):
+            return np.inf
+        chosen = Chosen(kernel, NOISES[noise])
+        tried[chosen] = solver.cost(chosen, criterion)
+        return tried[chosen]
+
     def descend(kernel: PairKernel) -> None:
         # from the noise of the last kernel downhill: half of the factorisations
         nonlocal at
-        found = {at: solver.cost(Chosen(kernel, NOISES[at]), criterion)}
+        lowest = cost(kernel, at)
         for step in (-1, 1):
-            while 0 <= at + step < len(NOISES):
-                if at + step not in found:
-                    found[at + step] = solver.cost(Chosen(kernel, NOISES[at + step]), criterion)
-                if found[at + step] >= found[at]:
-                    break
-                at += step
-        tried.update((Chosen(kernel, NOISES[i]), cost) for i, cost in found.items())
+            while (found := cost(kernel, at + step)) < lowest:
+                at, lowest = at + step, found
 
     # with a single sequence on one side, all mixtures differ by a constant only
     one_sided = min(len(side.train_AD) for side, _ in solver.train.sides)
@@ -337,12 +322,8 @@ def blas_threads(pairs: int) -> threadpool_limits:
 
 
 def factorise(matrix: Floats, noise: float | Floats, target: Floats) -> tuple[Floats, Floats]:
-    """Overwrite a kernel matrix, (F, F), by its Cholesky factor with noise; solve for weights.
-
-    The matrix is in the order of LAPACK, which has to copy any other. Unlike scipy, torch lets
-    other threads run meanwhile.
-    """
-    import torch  # here: estimates of a fit's time need no solver
+    """Overwrite a kernel matrix, (F, F), by its Cholesky factor with noise; solve for weights."""
+    import torch  # unlike scipy, torch lets other threads run meanwhile
 
     matrix[np.diag_indices_from(matrix)] += noise
     lower = torch.from_numpy(matrix)
@@ -355,7 +336,7 @@ def solve(lower: Floats, targets: Floats) -> Floats:
 
 
 def solve_triangle(lower: Floats, targets: Floats, *, transposed: bool = False) -> Floats:
-    """Solve for right-hand sides, (F, K), with the factor alone, or with its transpose."""
+    """Solve for right-hand sides, (F, K), with the factor alone."""
     import torch
 
     factor, right = torch.from_numpy(lower), torch.from_numpy(targets)
@@ -365,11 +346,10 @@ def solve_triangle(lower: Floats, targets: Floats, *, transposed: bool = False) 
 
 
 def leave_folds_out(lower: Floats, target: Floats, fold: NDArray[np.int64]) -> Floats:
-    """Predict each fold from the others, (F,).
+    """Predict each fold from the others, (F,), and overwrite the factor.
 
     With the inverse of the matrix, the error of a fold is the inverse of its block times the
-    weights of its pairs. These are the weights for labels minus the mean of the other folds.
-    The factor is overwritten.
+    weights of its pairs, for labels minus the mean of the other folds.
     """
     import torch
 
@@ -401,10 +381,9 @@ class SideSettings:
 
 @dataclass(frozen=True, slots=True)
 class ProcessSettings:
-    """The part of a `GaussianProcess` that is no array."""
+    """The part of a `GaussianProcess` that is no array; see `PairKernel`."""
 
     scale: float
-    """See `PairKernel`."""
     product: float
     antibody: SideSettings
     antigen: SideSettings
@@ -458,11 +437,8 @@ class GaussianProcess:
         return np.asarray(self.settings.amplitude * np.maximum(variance, 0))
 
     def difference_variance(self, vectors: PairVectors, other: Index) -> Floats:
-        """Return the variance of the difference between each pair and another, (P,) in pKd^2.
-
-        With the prior kernel k, the kernel row of a pair and the training pairs k_V, and the root
-        R, it is amplitude x (2 - 2 k(pair, other) - |(k_V - k_V of the other) R|^2).
-        """
+        # amplitude x (2 - 2 k(pair, other) - |(k_V - k_V of the other) R|^2), with the prior kernel
+        # k, that of a pair and the training pairs k_V, and the root R
         kernel, root_VV = self.kernel, self.root.astype(np.float64)
         rows_of, variance = self._kernel_rows(vectors, np.float64), np.empty(len(other))
         sides = (
@@ -527,10 +503,8 @@ def fit_gaussian_process(
 ) -> Fitted:
     """Fit a Gaussian process to the training pairs.
 
-    `criterion` chooses scale, mixture, weights and noise: the squared ``error`` on the inner folds,
-    or the marginal likelihood. The columns of antibodies are standardised unless told otherwise;
-    the weights of their views are by default those of `view_weights`, their units those of
-    `Side.of`.
+    The columns of antibodies are standardised unless told otherwise; the weights of their views are
+    by default those of `view_weights`, their units those of `Side.of`.
     """
     solver = training.shared.get("solver")
     if not isinstance(solver, SolvedKernels):  # all processes fitted to these rows share it

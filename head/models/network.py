@@ -94,7 +94,6 @@ class _Dropout(nn.Module):
         self.register_buffer("rate_M", torch.tensor(rates), persistent=False)
         self.rates = rates
         self.generator: torch.Generator | None = None
-        """Of the random numbers, by default torch's own."""
 
     def forward(self, x_MBI: Tensor) -> Tensor:
         if not (self.training and max(self.rates) > 0):
@@ -110,10 +109,7 @@ class _Dropout(nn.Module):
 
 
 class Mlp(nn.Module):
-    """Both vectors joined, then blocks of linear, LayerNorm, GELU and dropout; M of them.
-
-    `inputs` is the joined width of both vectors, `widths` are those of the hidden layers.
-    """
+    """Both vectors joined, then blocks of linear, LayerNorm, GELU and dropout; M of them."""
 
     def __init__(self, inputs: int, widths: Sequence[int], dropout_M: Sequence[float]) -> None:
         super().__init__()
@@ -148,13 +144,11 @@ class Mlp(nn.Module):
 
 
 class AdamW:
-    """AdamW of M members with torch's fused kernel.
+    """AdamW of M members with torch's fused kernel; biases and norms do not decay.
 
     The state is allocated at once and its addresses never change, as a CUDA graph requires. The
-    class in ``torch.optim`` does the same, but imports torch._dynamo, which takes 1.3 s. The weight
-    decay of each member is that of matrices, not of biases and norms; `lr_M` holds the rates of the
-    current step. Members that are `alike` have the same rate and decay, so that one call of the
-    kernel updates them all.
+    class in ``torch.optim`` does the same, but imports torch._dynamo, which takes 1.3 s. Members
+    that are `alike` have the same rate and decay: one call of the kernel updates them all.
     """
 
     def __init__(
@@ -246,8 +240,7 @@ class NetworkModel:
                 z[pairs] = combine(antibody_NH[i], antigen_MH[j]).numpy()
         return z.astype(np.float64) * self.settings.pkd_scale + self.settings.pkd_mean
 
-    def variance(self, vectors: PairVectors) -> None:
-        """Return None: a single network has none."""
+    def variance(self, vectors: PairVectors) -> None: ...
 
     def arrays(self) -> Arrays:
         weights = {f"{PREFIX}{name}": t[0].numpy() for name, t in self.model.state_dict().items()}
@@ -287,10 +280,8 @@ def factorise(model: Mlp, antibody_width: int) -> tuple[Callable[..., Tensor], .
     """Factorise one network in evaluation mode into functions: antibodies, antigens and combine.
 
     The first layer is linear in the joined vectors, so its product splits into a term per antibody
-    and a term per antigen, computed once per sequence. Per pair there remain their sum and the
-    narrow layers behind it, a twentieth of the arithmetic:
-    ``combine(antibodies(x_ND)[i], antigens(x_ME)[j])``, of vectors (N, H) and (M, H), is the output
-    of the network for the pairs (i, j), (B,), up to rounding.
+    and a term per antigen, computed once per sequence; what remains per pair is a twentieth of the
+    arithmetic. ``combine(antibodies(x_ND)[i], antigens(x_ME)[j])`` is the output of pairs (i, j).
     """
     first, rest = cast("_Linear", model.layers[0]), model.layers[1:]
     weight_HI, bias_H = first.weight[0], first.bias[0]

@@ -3,8 +3,7 @@
 The uncertainty of a prediction is sigma, from its variance and a residual noise:
 sigma^2 = (spread x standard deviation of the prediction)^2 + noise^2, in pKd. Both numbers are
 fitted by likelihood to errors on pairs that no model had seen. They are not widened for few groups:
-the models that are fitted to all pairs err less than those of the folds, and intervals of planted
-tables covered 87 to 93 % without it (benchmarks/bench_regimes.py).
+intervals of planted tables covered 87 to 93 % without it (benchmarks/bench_regimes.py).
 
 To add a loss of networks, write its function and register it in `LOSSES`; the choices of ``--loss``
 derive from the registry.
@@ -36,9 +35,8 @@ if TYPE_CHECKING:
 RATIOS = np.concatenate([[0.0], np.logspace(-4, 4, 161)])
 """Values of (spread / noise)^2 that are tried: steps of 6 % in spread / noise."""
 LARGEST_RATIO = 8.0
-"""Of the two parts of sigma^2 at the median deviation: the noise is at least a third of sigma. No
-tested pair is as close to the training pairs as these are to themselves, and without a bound sigma
-of a pair that was trained on could be a tenth of its error."""
+"""Of the two parts of sigma^2 at the median deviation: the noise is at least a third of sigma, or
+sigma of a pair that was trained on could be a tenth of its error."""
 CENSORED_ROUNDS = 20
 """Rounds of expectation maximisation if there are censored pairs."""
 SMALLEST = 1e-6
@@ -118,10 +116,7 @@ class TrainingRows:
 
 
 class PairModel(Protocol):
-    """Predicts the affinity of pairs of vectors, and can be stored as settings and arrays.
-
-    Its class has ``load(arrays, settings)``, which restores it.
-    """
+    """Predicts pairs of vectors; ``load(arrays, settings)`` of its class restores it."""
 
     @property
     def settings(self) -> Any:  # noqa: ANN401 - a dataclass of JSON values
@@ -172,8 +167,7 @@ def expected_labels(
 ) -> tuple[Floats, Floats]:
     """Return mean and variance of the hidden labels, (R,) each; exact ones have no variance.
 
-    Without the bounds they would be normally distributed with `mean` and `sigma`. They are below
-    the bound where `censored` is -1, and above where it is 1.
+    Without the bounds they would be normally distributed with `mean` and `sigma`.
     """
     allowed = censored * (mean - label) / sigma  # sigmas from the bound, above 0 if it is satisfied
     ratio = np.sqrt(2 / np.pi) / erfcx(-allowed / np.sqrt(2))  # normal density / probability
@@ -187,8 +181,7 @@ def fit_sigma(
 ) -> tuple[float, float]:
     """Fit spread and noise by the likelihood of normally distributed errors, (R,) in pKd.
 
-    An error is label or bound minus prediction, and `deviation` the standard deviation of the
-    prediction. The spread is 0 if the deviation is uninformative; the noise is above 0.
+    An error is label or bound minus prediction, and `deviation` that of the prediction.
     """
     square = error**2
     spread, noise = _fit_squares(square, deviation)
@@ -241,7 +234,6 @@ def mse(pairs: PredictedPairs) -> Tensor:
 
 
 def huber(pairs: PredictedPairs) -> Tensor:
-    """Return the Huber loss with a threshold of 1."""
     import torch
     from torch.nn.functional import huber_loss
 
@@ -250,11 +242,9 @@ def huber(pairs: PredictedPairs) -> Tensor:
 
 
 def rank(pairs: PredictedPairs) -> Tensor:
-    """Return a pairwise logistic loss plus the squared error.
+    """Return the squared error, which fixes the scale, plus a pairwise logistic loss.
 
-    A pair's logistic loss is the mean over the pairs of its antigen that are known to bind less
-    strongly. Ranking alone would leave the scale of the predictions open; the squared error fixes
-    it.
+    This is the mean over the pairs of its antigen that are known to bind less strongly.
     """
     from torch.nn.functional import softplus
 

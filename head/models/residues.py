@@ -2,9 +2,8 @@
 
 Where most antibodies share their lengths, residues compared position by position say more than
 vectors that average over the whole sequence. The reference has the most common residues of the
-training antibodies. A chain of its length is compared by position; another one is aligned to it
-with the fewest edits, so that a deletion is the residue ``-`` there, and an insertion is a residue
-in a place of its own before, between or behind the positions.
+training antibodies. A chain of another length is aligned to it with the fewest edits: a deletion is
+the residue ``-`` there, an insertion is in a place of its own between the positions.
 
 Residues are equal or not (one-hot columns), or have coordinates whose squared distances are
 2 - 2 x similarity: how often two residues replace each other in related proteins, relative to
@@ -58,8 +57,6 @@ NOTHING, GAP = ".", "-"
 LETTERS = NOTHING + GAP + RESIDUES
 MOST_PLACES = 20_000
 """Of the reference in a predictor."""
-ENCODED = 4_096
-"""Antibodies aligned at a time."""
 LEAST_IDENTITY = 0.5
 """Mean share of residues in common with the consensus; unrelated domains have about half."""
 MAX_PRODUCTS = 2 * 10**11
@@ -68,8 +65,7 @@ TRAIN = "antibody.train"
 WIDE = 10.0
 """How much wider the kernel of the third view is: nearly linear in the number of substitutions."""
 RESIDUE_WEIGHTS = ((1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.5, 0.5))
-"""Weights that are tried: equal or not; substitutions; substitutions, and almost linear in them,
-which stands for the local linearity of the kernels of arXiv 2606.11057."""
+"""Weights that are tried: equal or not; substitutions; these, and almost linear in them."""
 ORDER = "ARNDCQEGHILKMFPSTWYV"
 BLOSUM62 = """
  4 -1 -2 -2  0 -1 -1  0 -2 -1 -1 -1 -1 -2 -1  1  0 -3 -2  0
@@ -130,11 +126,8 @@ class OneHot:
         cls, chains: Sequence[Chains], reference: tuple[str, str], *, marks_new: bool
     ) -> OneHot | None:
         """Collect the letters of training antibodies; None if there is nothing to tell them by."""
-        present = np.zeros((sum(2 * len(chain) + 1 for chain in reference), 256), np.bool_)
-        for at in range(0, len(chains), ENCODED):
-            codes_NS = _align(chains[at : at + ENCODED], reference)
-            present[np.arange(len(present)), codes_NS] = True
-        seen = tuple(bytes(np.flatnonzero(one).astype(np.uint8)).decode() for one in present)
+        present = (np.flatnonzero(np.bincount(place)) for place in _align(chains, reference).T)
+        seen = tuple(bytes(letters.tolist()).decode() for letters in present)
         if not marks_new and not any(len(one) > 1 for one in seen):
             return None
         return cls(reference, seen, marks_new)
@@ -145,22 +138,20 @@ class OneHot:
         return varied + self.marks_new * len(self.seen)
 
     def encode(self, chains: Sequence[Chains], *, alike: bool = False) -> Matrix:
-        """Return one row per antibody, (N, C): 0 and 1, or coordinates if `alike`."""
-        x_NC = np.empty((len(chains), self.width), np.float32)
-        for at in range(0, len(chains), ENCODED):
-            rows = slice(at, at + ENCODED)
-            x_NC[rows] = self.encode_codes(_align(chains[rows], self.reference), alike=alike)
-        return x_NC
+        """Return one row per antibody, see `encode_codes`."""
+        return self.encode_codes(_align(chains, self.reference), alike=alike)
 
     def encode_codes(self, codes_NS: NDArray[np.uint8], *, alike: bool) -> Matrix:
-        """Return the columns of antibodies, (N, C), from their letter at each place."""
-        x_NC, first = np.empty((len(codes_NS), self.width), np.float32), 0
+        """Return columns of 0 and 1, (N, C), and if `alike` the coordinates as two more views."""
+        views = [np.empty((len(codes_NS), self.width), np.float32) for _ in range(1 + alike)]
+        first = 0
         for codes_N, letters in zip(codes_NS.T, self.seen, strict=True):
-            table = coordinates(letters) if alike else indicators(letters, self.marks_new)
-            after = first + table.shape[1]
-            x_NC[:, first:after] = table[codes_N]
+            tables = indicators(letters, self.marks_new), coordinates(letters)
+            after = first + tables[0].shape[1]
+            for x_NC, table in zip(views, tables, strict=False):
+                x_NC[:, first:after] = table[codes_N]
             first = after
-        return x_NC
+        return np.hstack([*views, views[1]]) if alike else views[0]
 
     def pack(self, x_NC: Matrix) -> NDArray[np.uint8]:
         """Return the letters of training antibodies where these differ, (A, V), from `encode`."""
@@ -199,10 +190,7 @@ def indicators(seen: str, marks_new: bool) -> Matrix:
 
 @cache
 def similarity() -> Floats:
-    """Return the similarity of each two letters by their ASCII codes, (256, 256).
-
-    Letters that are no residue, a gap among them, are like themselves only.
-    """
+    """Return the similarity of each two letters, (256, 256); no residue is like another letter."""
     scores = np.array(BLOSUM62.split(), np.float64).reshape(len(ORDER), -1)
     odds = np.exp2(scores / 2)
     root = np.sqrt(odds.diagonal())
@@ -214,9 +202,8 @@ def similarity() -> Floats:
 def coordinates(seen: str) -> Matrix:
     """Return the coordinates of every letter at a place with these letters, (256, C).
 
-    The first column is that of letters that training lacks: 0 for those seen. With it, the squared
-    distance of any letter to a seen one is 2 - 2 x similarity. Where nothing varies there is no
-    other column, and the distance is half of that, as between one-hot columns.
+    The first column is 0 for letters that are seen. With it, the squared distance of any letter to
+    a seen one is 2 - 2 x similarity, or half of that where nothing varies, as between one-hots.
     """
     alike, codes = similarity(), np.frombuffer(seen.encode(), np.uint8)
     if len(codes) == 1:
@@ -247,12 +234,11 @@ def _align_chain(texts: Sequence[str], reference: str) -> NDArray[np.uint8]:
     for row, text in enumerate(texts):
         for edit in Levenshtein.opcodes(reference, text) if len(text) != length else ():
             first, last = 2 * edit.src_start, 2 * edit.src_end
-            letters = np.frombuffer(text[edit.dest_start : edit.dest_end].encode(), np.uint8)
+            letters = text[edit.dest_start : edit.dest_end].encode()
             if edit.tag == "insert":
                 codes_NS[row, first] = letters[0]
             else:  # a replacement has as many letters on both sides
-                gap = edit.tag == "delete"
-                codes_NS[row, first + 1 : last : 2] = ord(GAP) if gap else letters
+                codes_NS[row, first + 1 : last : 2] = list(letters or GAP.encode())
     return codes_NS
 
 
@@ -260,24 +246,15 @@ def _align_chain(texts: Sequence[str], reference: str) -> NDArray[np.uint8]:
 
 
 def common_reference(chains: Sequence[Chains], of_pair: Index) -> tuple[str, str] | None:
-    """Return the consensus of the antibodies of some pairs, if most pairs share their lengths.
-
-    Parameters
-    ----------
-    chains : sequence of Chains
-        Unique antibodies.
-    of_pair : NDArray, shape=(R,), dtype=integer
-        Antibody of each pair.
-    """
+    """Return the consensus of the antibodies of pairs, (R,), if most pairs share their lengths."""
     used, times = np.unique(of_pair, return_counts=True)
-    lengths = [tuple(map(len, chains[i])) for i in used.tolist()]
     count: Counter[tuple[int, ...]] = Counter()
-    for length, n in zip(lengths, times.tolist(), strict=True):
-        count[length] += n
+    for i, n in zip(used.tolist(), times.tolist(), strict=True):
+        count[tuple(map(len, chains[i]))] += n
     usual, most = count.most_common(1)[0]
     if most < SHARED_LENGTH * len(of_pair):
         return None
-    of_usual = [chains[i] for i, one in zip(used.tolist(), lengths, strict=True) if one == usual]
+    of_usual = [chains[i] for i in used.tolist() if tuple(map(len, chains[i])) == usual]
     from abag.head.regimes.clusters import consensus  # imports pandas, which --help does not
 
     heavy, light = (consensus([one[at] for one in of_usual]) for at in (0, 1))
@@ -288,18 +265,11 @@ def identity(chains: Sequence[Chains], reference: tuple[str, str]) -> float:
     """Return the share of the reference's residues that antibodies have in place, on average."""
     expected_S = _align([reference], reference)[0]
     positions = expected_S != ord(NOTHING)
-    same = sum(
-        int((_align(chains[at : at + ENCODED], reference) == expected_S)[:, positions].sum())
-        for at in range(0, len(chains), ENCODED)
-    )
-    return same / max(1, len(chains) * int(positions.sum()))
+    return float((_align(chains, reference) == expected_S)[:, positions].mean())
 
 
 def find_reference(head: str, chains: Sequence[Chains], of_pair: Index) -> tuple[str, str]:
-    """Return what the antibodies of the training pairs, (F,), are compared with by a head.
-
-    Raises `DoesNotApply` if they have no common length, or are unlike each other.
-    """
+    """Return what a head compares the antibodies of the training pairs, (F,), with."""
     reference, used = common_reference(chains, of_pair), trained_antibodies(chains, of_pair)
     if reference is None:
         found = f"fewer than {SHARED_LENGTH:.0%} of the training pairs have antibodies of the same "
@@ -316,21 +286,13 @@ def find_reference(head: str, chains: Sequence[Chains], of_pair: Index) -> tuple
 
 
 def trained_antibodies(chains: Sequence[Chains], of_pair: Index) -> list[Chains]:
-    """Return the distinct antibodies of the training pairs, (F,)."""
     return [chains[i] for i in distinct(of_pair).tolist()]
 
 
 def with_residues(vectors: PairVectors, one_hot: OneHot, *, alike: bool = False) -> PairVectors:
-    """Put columns of residues in place of the vectors of antibodies.
-
-    If `alike`, they are three views: equal residues, and substitutions twice.
-    """
-    chains = vectors.chains()
-    views: tuple[int, ...] = (one_hot.width,)
-    x_NC = one_hot.encode(chains)
-    if alike:
-        alike_NC, views = one_hot.encode(chains, alike=True), 3 * views
-        x_NC = np.hstack([x_NC, alike_NC, alike_NC])
+    """Put columns of residues in place of the vectors of antibodies."""
+    x_NC = one_hot.encode(vectors.chains(), alike=alike)
+    views = (one_hot.width,) * (3 if alike else 1)
     return vectors._replace(antibody_ND=x_NC, views=(views, vectors.widths(1)))
 
 
@@ -380,17 +342,12 @@ class ResidueKernel:
     @classmethod
     def load(cls, arrays: Arrays, settings: ResidueSettings) -> ResidueKernel:
         one_hot = settings.one_hot
-        codes_AS = one_hot.unpack(arrays[TRAIN])
-        train_AC = one_hot.encode_codes(codes_AS, alike=False)
-        if settings.alike:
-            alike_AC = one_hot.encode_codes(codes_AS, alike=True)
-            train_AC = np.hstack([train_AC, alike_AC, alike_AC])
+        train_AC = one_hot.encode_codes(one_hot.unpack(arrays[TRAIN]), alike=settings.alike)
         process = GaussianProcess.load({**arrays, TRAIN: train_AC}, settings.process)
         return cls(one_hot, process)
 
 
 def fit_residue_kernel(training: TrainingRows, head: str, *, alike: bool) -> Fitted:
-    """Fit kernel ridge to variants; the inner folds choose the kernel."""
     chains, of_pair = training.vectors.chains(), training.vectors.antibody[training.rows]
     reference = find_reference(head, chains, of_pair)
     one_hot = OneHot.of(trained_antibodies(chains, of_pair), reference, marks_new=True)
@@ -422,10 +379,7 @@ class OneHotRidge(LinearModel):
 
 
 def columns_of(chains: Sequence[Chains], of_pair: Index) -> OneHot:
-    """Return the columns of residues for a ridge on the antibodies of the training pairs, (F,).
-
-    Raises `DoesNotApply` if they are no variants of each other, or too many.
-    """
+    """Return the columns of residues for a ridge on the antibodies of the training pairs, (F,)."""
     reference = find_reference("one_hot_ridge", chains, of_pair)
     trained = trained_antibodies(chains, of_pair)
     one_hot = OneHot.of(trained, reference, marks_new=False)
@@ -439,7 +393,6 @@ def columns_of(chains: Sequence[Chains], of_pair: Index) -> OneHot:
 
 
 def fit_one_hot_ridge(training: TrainingRows) -> Fitted:
-    """Fit a ridge to the training pairs; the inner folds choose its strength."""
     vectors, rows = training.vectors, training.rows
     chains = vectors.chains()
     one_hot = columns_of(chains, vectors.antibody[rows])

@@ -4,11 +4,10 @@ A ridge needs only sums over rows, which follow from the vectors of the unique s
 the number of times that two of them are paired. The sums of the inner folds add up, so each
 strength costs one factorisation. All sums are torch's, in float64, on a CPU or a GPU.
 
-A ridge also gives the expected labels of censored training pairs. Models in closed form minimise
-squared errors, which a bound does not have. Expectation maximisation alternates between a ridge on
-both vectors and the mean of a normal distribution that is cut off at the bound, around the ridge's
-prediction from the other inner folds. All models and baselines of a split then learn from these
-labels as from exact ones.
+A ridge also gives the expected labels of censored training pairs, which all models and baselines
+learn from as from exact ones. Expectation maximisation alternates between a ridge on both vectors
+and the mean of a normal distribution that is cut off at the bound, around the ridge's prediction
+from the other inner folds.
 
 P pairs, R rows of them, F training pairs, N sequences, D joined columns, E those of another block,
 S strengths.
@@ -84,8 +83,7 @@ class LinearModel:
             self.settings.intercept + left_N[vectors.antibody] + right_M[vectors.antigen]
         )
 
-    def variance(self, vectors: PairVectors) -> None:
-        """Return None: not computed."""
+    def variance(self, vectors: PairVectors) -> None: ...
 
     def arrays(self) -> Arrays:
         return {
@@ -111,10 +109,7 @@ def fit_linear(
     sides: tuple[int, ...] = (0, 1),
     kind: type[LinearModel] = LinearModel,
 ) -> Fitted:
-    """Fit a ridge to the training pairs; the inner folds choose its strength.
-
-    `sides` have weights: 0 is the antibody, 1 the antigen.
-    """
+    """Fit a ridge whose `sides` have weights: 0 is the antibody, 1 the antigen."""
     (antibody, antigen), blocks = _blocks(training)
     fit = fit_ridge(
         [blocks[side] for side in sides],
@@ -142,7 +137,7 @@ def _blocks(training: TrainingRows) -> tuple[list[Standardizer], list[FeatureBlo
 
 
 def impute_censored(training: TrainingRows) -> TrainingRows:
-    """Replace the bounds of censored training pairs by expected labels, and mark these as exact."""
+    """Replace the bounds of censored training pairs by expected labels, as if these were exact."""
     pairs, rows, bound = training.pairs, training.rows, training.pkd
     censored = pairs.censored[rows]
     if not censored.any():
@@ -168,8 +163,6 @@ def impute_censored(training: TrainingRows) -> TrainingRows:
 
 @dataclass(frozen=True, slots=True)
 class ConstantSettings:
-    """The prediction of a `ConstantModel`."""
-
     pkd_mean: float
 
 
@@ -182,11 +175,9 @@ class ConstantModel:
     def predict(self, vectors: PairVectors) -> Floats:
         return np.full(len(vectors.antibody), self.settings.pkd_mean)
 
-    def variance(self, vectors: PairVectors) -> None:
-        """Return None: not computed."""
+    def variance(self, vectors: PairVectors) -> None: ...
 
     def arrays(self) -> Arrays:
-        """Return no arrays."""
         return {}
 
     @classmethod
@@ -199,11 +190,7 @@ def fit_mean(training: TrainingRows) -> Fitted:
 
 
 class CompositionRidge(LinearModel):
-    """A linear function of the composition of both sequences.
-
-    The features of a sequence are the frequencies of the 20 residues and the length: of an antibody
-    for each of its two chains, of an antigen for all its chains together.
-    """
+    """A linear function of the frequencies of the 20 residues and the lengths of sequences."""
 
     __slots__ = ()
 
@@ -212,13 +199,11 @@ class CompositionRidge(LinearModel):
 
 
 def fit_composition_ridge(training: TrainingRows) -> Fitted:
-    """Fit the ridge to the training pairs; the inner folds choose its strength."""
     composition = training.with_vectors(with_composition(training.vectors))
     return fit_linear(composition, kind=CompositionRidge)
 
 
 def with_composition(vectors: PairVectors) -> PairVectors:
-    """Put compositions in place of the vectors of both sequences."""
     return vectors._replace(
         antibody_ND=antibody_composition(vectors.chains("antibody")),
         antigen_ME=antigen_composition(vectors.chains("antigen")),
@@ -237,7 +222,6 @@ def antigen_composition(antigens: Sequence[Chains]) -> Matrix:
 
 
 def _frequencies(*columns: Sequence[str]) -> Matrix:
-    """Return the frequencies of residues in each column of texts, then their lengths."""
     counts = [count_residues(texts) for texts in columns]
     lengths = [count.sum(1, keepdims=True) for count in counts]
     frequencies = [c / np.maximum(1, n) for c, n in zip(counts, lengths, strict=True)]
@@ -265,12 +249,10 @@ def count_residues(texts: Sequence[str]) -> Matrix:
 
 @dataclass(frozen=True, slots=True)
 class FeatureBlock:
-    """One input of a ridge."""
+    """One input of a ridge: a vector per unique sequence, and that of each pair, (P,)."""
 
     table_ND: Matrix
-    """One vector per unique sequence, (N, D) float32."""
     index: Ints
-    """Row of the table for each pair, (P,)."""
 
 
 class RidgeFit(NamedTuple):
@@ -293,7 +275,7 @@ def fit_ridge(
     """Fit a ridge on standardised inputs; inner folds choose its strength.
 
     `pkd` has the labels of all P pairs, of which `fit_rows`, (F,), are learned from; `fold` is the
-    inner fold of each of these. By default on the CPU.
+    inner fold of each of these.
     """
     columns = sum(min(block.table_ND.shape) for block in blocks)
     with threadpool_limits(1 if columns < PARALLEL_COLUMNS else None, user_api="blas"):
@@ -392,10 +374,8 @@ class _Columns:
 
 
 def _training_span(block: FeatureBlock, fit_rows: Ints) -> Matrix | None:
-    """Return a basis, (D, R), of the training sequences' span; None if these span all columns.
-
-    A ridge gives no weight to directions outside this span, so nothing is lost.
-    """
+    """Return a basis, (D, R), of the training sequences' span; None if these span all columns."""
+    # a ridge gives no weight to directions outside this span
     rows = distinct(block.index[fit_rows])
     if len(rows) >= block.table_ND.shape[1]:
         return None
@@ -404,10 +384,9 @@ def _training_span(block: FeatureBlock, fit_rows: Ints) -> Matrix | None:
 
 
 def _sum_products(left: tuple[Tensor, Tensor], right: tuple[Tensor, Tensor]) -> Tensor:
-    """Sum over rows the outer products of their left and right vectors, (D, E).
+    """Sum the outer products of vectors, (D, E), given a table and the sequence of each row.
 
-    Each side is a table, (N, D), and the sequence of each row, (R,). The rows of one left sequence
-    are added up first, so that the product has a term per sequence, not per row.
+    The rows of one left sequence are added up first: a term of the product per sequence, not row.
     """
     (left_ND, left_R), (right_ME, right_R) = left, right
     if len(left_R.unique()) > len(right_R.unique()):  # type: ignore[no-untyped-call]

@@ -4,21 +4,16 @@ S steps of an epoch, A batches per step, B pairs per batch, P pairs, M heads tha
 training sets, each read by M / G heads, F folds, R rows. A step of all heads is as many kernels as
 a step of one.
 
-Member k of ``fit --members K`` has the initial weights of a single run with ``--seed`` seed + k.
-Its training set is a bootstrap sample: as many groups as there are, drawn with replacement, each
-with all its pairs. The heads of one fold of a sweep read the same pairs in the same order, so each
-batch is gathered once for all of them.
+Member k of ``fit --members K`` has the initial weights of a single run with ``--seed`` seed + k,
+and a bootstrap sample of groups. The heads of one fold of a sweep read the same pairs in the same
+order, so each batch is gathered once for all of them.
 
-The folds of a cross-validation have statistics of their own, so the same pair has other inputs and
-another target in each. The tables hold all pairs once per fold: pair p of fold f is row p + f P.
-Folds whose steps have the same shapes train together, see `group_folds`.
+Folds have statistics of their own, so the same pair has other inputs and another target in each.
+The tables hold all pairs once per fold: pair p of fold f is row p + f P.
 
 The step reads its rows, weights and learning rates at a cursor on the device, writes its losses
 there and advances the cursor. Every step is therefore the same sequence of kernels on the same
-addresses: eager on a CPU, one CUDA graph on a GPU. Inputs and outputs are buffers allocated before
-the capture, so a replay cannot overwrite a tensor that is still in use.
-
-N antibodies with vectors of width D, M antigens with vectors of width E.
+addresses: eager on a CPU, one CUDA graph on a GPU. N antibodies of width D, M antigens of width E.
 """
 
 from __future__ import annotations
@@ -80,7 +75,7 @@ class PairStandardizer:
     def of(
         cls, pairs: LabelledPairs, training: NDArray[np.int64], vectors: PairVectors
     ) -> PairStandardizer:
-        """Measure the training pairs; each unique sequence and each exact label counts once."""
+        """Measure the training pairs; each unique sequence counts once."""
         labels = training_labels(pairs, training)
         return cls(
             Standardizer.of(vectors.antibody_ND, vectors.antibody[training], vectors.widths(0)),
@@ -90,7 +85,6 @@ class PairStandardizer:
         )
 
     def model(self, widths: tuple[int, ...], weights: Mapping[str, Tensor]) -> NetworkModel:
-        """Return a trained network, given the weights of one head."""
         settings = NetworkSettings(widths, self.pkd_mean, self.pkd_scale)
         return NetworkModel.of(settings, weights, self.antibody, self.antigen)
 
@@ -139,27 +133,13 @@ def fit_on_device(needed_bytes: int, device: torch.device) -> bool:
 # ---- batches -------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class EpochBatches:
-    """The batches of an epoch."""
-
-    rows_SAGB: NDArray[np.int64]
-    weight_SAGB: NDArray[np.float32]
-    """1 / pairs of the set's step, so that a sum is the step's mean; 0 for padding."""
-
-
 def steps_per_epoch(n_pairs: int, batch_size: int, accumulate: int) -> int:
-    """Count the optimizer steps of an epoch, of which the last may be incomplete."""
     return -(-n_pairs // (batch_size * accumulate))
 
 
 def epoch_permutation(epoch: int, count: int) -> NDArray[np.int64]:
-    """Return a random permutation of ``range(count)``, shape (count,), int64.
-
-    That of a smaller count is the same without the numbers that are too large, so one permutation
-    serves training sets of every size. Sorting random numbers with the index in their low bits is
-    as fast as a shuffle.
-    """
+    """Return a random permutation, (count,); without its larger numbers that of a smaller count."""
+    # as fast as a shuffle: random numbers are sorted with the index in their low bits
     random = np.random.default_rng([ORDER, epoch]).bit_generator.random_raw(count)
     keyed = (random << np.uint64(32)) | np.arange(count, dtype=np.uint64)
     keyed.sort()
@@ -172,12 +152,12 @@ def make_epoch_batches(
     batch_size: int,
     accumulate: int,
     epoch_pairs: Sequence[int],
-) -> EpochBatches:
-    """Order the training pairs of an epoch.
+) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    """Order the training pairs of an epoch: rows and weights, (S, A, G, B) each.
 
     The order depends on the epoch alone, so heads with different seeds can read the same batches.
-    Each set gives the first `epoch_pairs` of its order, which is repeated if it is shorter; all
-    give the same number of steps. The last step is padded with pairs of weight 0.
+    Each set gives the first `epoch_pairs` of its order, repeated if it is shorter. Weights are
+    1 / pairs of the set's step, so that a sum is the step's mean, and 0 for padding.
     """
     steps = steps_per_epoch(epoch_pairs[0], batch_size, accumulate)
     shape = (steps, accumulate, batch_size)
@@ -192,14 +172,11 @@ def make_epoch_batches(
         weight = (np.arange(size) < n_pairs).astype(np.float32).reshape(steps, -1)
         weight /= weight.sum(axis=1, keepdims=True)
         weights.append(weight.reshape(shape))
-    return EpochBatches(np.stack(sets, axis=2), np.stack(weights, axis=2))
+    return np.stack(sets, axis=2), np.stack(weights, axis=2)
 
 
 def cosine_rates(first: int, count: int, total: int, lr: float) -> NDArray[np.float32]:
-    """Return the rates, (count,), of the steps of `total` from `first` on.
-
-    A linear rise to the peak `lr`, then half a cosine.
-    """
+    """Return the rates, (count,), from a step on: a linear rise to `lr`, then half a cosine."""
     step = np.arange(first, first + count) + 1.0
     rising = max(1.0, round(WARMUP * total))
     fallen = np.clip((step - rising) / max(1.0, total + 1 - rising), 0, 1)
@@ -209,12 +186,10 @@ def cosine_rates(first: int, count: int, total: int, lr: float) -> NDArray[np.fl
 
 
 def step_seed(seed: int, step: int) -> int:
-    """Derive the seed of a step's dropout."""
     return int(np.random.SeedSequence([seed, DROPOUT, step]).generate_state(1, np.uint64)[0] >> 1)
 
 
 def initial_seed(seed: int) -> int:
-    """Derive torch's seed for the initial weights of a head."""
     return int(np.random.SeedSequence([seed, INITIAL]).generate_state(1)[0])
 
 
@@ -262,18 +237,15 @@ class TrainingStep:
         self._compiled_loss: Callable[..., Tensor] | None = None
         self._replay: Callable[[], None] | None = None
 
-    def begin_epoch(
-        self, batches: EpochBatches, rates_SM: NDArray[np.float32], first_step: int
-    ) -> None:
-        self.rows_SAGB.copy_(torch.from_numpy(batches.rows_SAGB))
-        self.weight_SAGB.copy_(torch.from_numpy(batches.weight_SAGB))
-        self.rate_SM.copy_(torch.from_numpy(rates_SM))
-        self.cursor.fill_(first_step)
-
     def run(self, seed: int) -> None:
         """Take the step at the cursor; `seed` determines its dropout."""
         if not self._prepared:
-            self._prepare()
+            self._prepared = True
+            if self.mode == "full":
+                torch.compiler.reset()  # or torch silently runs the ninth training eagerly
+                self._compiled_loss = torch.compile(self._batch_loss, dynamic=False)
+            if self.device.type == "cuda" and self.mode != "off":
+                self._replay = self._captured()
         self._seed(seed)
         (self._replay or self._step)()
 
@@ -319,15 +291,6 @@ class TrainingStep:
         self.loss_SM.index_copy_(0, self.cursor, reduce(torch.add, losses)[None])
         self.cursor.add_(1)
 
-    def _prepare(self) -> None:
-        """Compile and capture the step, as far as its mode says."""
-        if self.mode == "full":
-            torch.compiler.reset()  # or torch silently runs the ninth training eagerly
-            self._compiled_loss = torch.compile(self._batch_loss, dynamic=False)
-        if self.device.type == "cuda" and self.mode != "off":
-            self._replay = self._captured()
-        self._prepared = True
-
     def _captured(self) -> Callable[[], None]:
         """Capture the whole step as a CUDA graph and undo the warm-up."""
         before = {name: t.clone() for name, t in self.tensors().items()}
@@ -349,19 +312,15 @@ class TrainingStep:
 
 
 def uses_bf16(config: FitConfig, device: torch.device, *, stacked: bool) -> bool:
-    """Whether products are in bf16: on request, and by default for several heads on a GPU.
-
-    A step of one head is bound by kernel launches and gains nothing; a step of several is bound by
-    products and memory traffic. GPUs before compute capability 8.0 have no units for it.
-    """
+    """Whether products are in bf16: on request, and by default for several heads on a GPU."""
     if config.precision != "auto":
         return config.precision == "bf16"
+    # a step of one head is bound by kernel launches; older GPUs have no units for bf16
     on_gpu = stacked and device.type == "cuda"
     return on_gpu and torch.cuda.get_device_capability(device)[0] >= 8
 
 
 def choose_mode(requested: Compile, device: torch.device) -> CompiledMode:
-    """Choose how steps run: on a GPU by default as one CUDA graph, on a CPU eagerly."""
     if device.type == "cpu":  # compiling takes 40 s there, and saves little
         return "off"
     return "graph" if requested == "auto" else requested
@@ -389,10 +348,7 @@ def make_training_sets(config: FitConfig, split: Split) -> list[NDArray[np.int64
 def draw_bootstrap_sample(
     rows: NDArray[np.int64], group: NDArray[np.int64], seed: int
 ) -> NDArray[np.int64]:
-    """Draw as many groups as there are, with replacement; repeat each row as often as its group.
-
-    `rows` and the `group` of each have shape (R,), int64. About 37 % of the groups are not drawn.
-    """
+    """Draw as many groups as there are, with replacement; repeat each row as often as its group."""
     _, dense = np.unique(group, return_inverse=True)
     n_groups = int(dense.max()) + 1
     drawn = np.random.default_rng([seed, BOOTSTRAP]).integers(0, n_groups, n_groups)
@@ -404,9 +360,7 @@ class StackedHeads:
 
     `pairs` are the same pairs with the labels of each fold. The training sets are G / F of the
     first fold, then those of the second, and so on; each is read by M / G of the `members`, which
-    are in the same order and differ in seed, rates and dropout only. A set may contain a pair
-    several times. Of a set that is larger than its `epoch_pairs` each epoch uses a different part;
-    a smaller one is repeated.
+    are in the same order and differ in seed, rates and dropout only.
     """
 
     def __init__(
@@ -458,34 +412,23 @@ class StackedHeads:
             in_bf16=uses_bf16(config, device, stacked=len(members) > len(scalings)),
             alike=len({(member.lr, member.weight_decay) for member in self.members}) == 1,
         )  # fmt: skip
-        self._ordered: tuple[int, EpochBatches] | None = None
-
-    def order_epoch(self, epoch: int) -> EpochBatches:
-        """Order the rows of every training set for one epoch; the last result is kept."""
-        if self._ordered is None or self._ordered[0] != epoch:
-            sets = [
-                rows + at for rows, at in zip(self.training_sets, self.first_row_G, strict=True)
-            ]
-            batches = make_epoch_batches(
-                sets, epoch, self.batch_size, self.accumulate, self.epoch_pairs
-            )
-            self._ordered = epoch, batches
-        return self._ordered[1]
 
     def begin_epoch(self, epoch: int, first_step: int = 0) -> None:
         """Give the step the batches and learning rates of an epoch, from `first_step` on."""
-        total, first = self.epochs * self.steps, epoch * self.steps
-        rates_MS = [cosine_rates(first, self.steps, total, member.lr) for member in self.members]
-        self.training_step.begin_epoch(
-            self.order_epoch(epoch), np.stack(rates_MS, axis=1), first_step
+        total, first, step = self.epochs * self.steps, epoch * self.steps, self.training_step
+        sets = [rows + at for rows, at in zip(self.training_sets, self.first_row_G, strict=True)]
+        rows_SAGB, weight_SAGB = make_epoch_batches(
+            sets, epoch, self.batch_size, self.accumulate, self.epoch_pairs
         )
+        rates_MS = [cosine_rates(first, self.steps, total, member.lr) for member in self.members]
+        step.rows_SAGB.copy_(torch.from_numpy(rows_SAGB))
+        step.weight_SAGB.copy_(torch.from_numpy(weight_SAGB))
+        step.rate_SM.copy_(torch.from_numpy(np.stack(rates_MS, axis=1)))
+        step.cursor.fill_(first_step)
 
     @torch.no_grad()
     def predict(self, rows: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Predict pKd with the current weights, without dropout: (M, R) in float64.
-
-        The rows, int64, have shape (R,), or (G, R) if they differ between training sets.
-        """
+        """Predict rows, (R,) or (G, R) if they differ between training sets: pKd, (M, R)."""
         rows_GR = np.atleast_2d(rows)
         if len(self.scalings) > 1:
             rows_GR = rows_GR + self.first_row_G[:, None]
@@ -524,12 +467,9 @@ def _join(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
 def folds_per_stack(
     config: FitConfig, vectors: tuple[NDArray[np.float32], NDArray[np.float32]], cpu: bool
 ) -> int:
-    """Return how many folds train in one step at most; `vectors` are those of both sides.
-
-    Stacks of a GPU are as large as possible, because its steps are bound by kernel launches.
-    """
+    """Return how many folds train in one step at most; `vectors` are those of both sides."""
     table_bytes = sum(int(x_ND.nbytes) for x_ND in vectors)
-    if not cpu:
+    if not cpu:  # as many as possible: its steps are bound by kernel launches
         return max(1, MAX_TABLE_BYTES // table_bytes)
     inputs, widths = sum(x_ND.shape[1] for x_ND in vectors), config.filled().widths
     weights: int = sum((inner + 3) * outer for inner, outer in pairwise((inputs, *widths)))

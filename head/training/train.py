@@ -1,8 +1,8 @@
 """Train the heads of one split, or of several folds, with validation, a log and checkpoints.
 
-Several heads (``--members``, or the folds of a cross-validation) train as one stack, with one
-checkpoint and one log. Each has its own best score, best weights and patience; a head that is out
-of patience keeps its best weights while the others continue.
+Several heads (``--members``, or folds) train as one stack, with one checkpoint and one log. Each
+has its own best score, best weights and patience; one that is out of patience keeps its best
+weights while the others continue.
 
 What a step of a `ResumableTraining` does depends only on the seed, the step number and the state in
 the checkpoint. A training that was interrupted at any point and resumed therefore ends like an
@@ -77,11 +77,7 @@ _received: ContextVar[list[int] | None] = ContextVar("signals received", default
 
 @contextmanager
 def torch_settings(device: torch.device, config: FitConfig) -> Iterator[None]:
-    """Set torch's process-wide settings for one training, and restore them afterwards.
-
-    The device is made the current one, because CUDA graphs are captured there. Compiled kernels are
-    kept in the user's cache. What a CPU frees stays with the process, see `keep_freed_memory`.
-    """
+    """Set torch's process-wide settings for one training, and restore them afterwards."""
     if device.type == "cpu":
         keep_freed_memory()
     precision = torch.get_float32_matmul_precision()
@@ -90,6 +86,7 @@ def torch_settings(device: torch.device, config: FitConfig) -> Iterator[None]:
     if config.deterministic and not deterministic:  # the call imports the compiler: 2 s
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # required by cuBLAS
         torch.use_deterministic_algorithms(True)
+    # CUDA graphs are captured on the current device
     current = torch.cuda.device(device) if device.type == "cuda" else nullcontext()
     try:
         with _threads(config.threads), keeping_kernels(), current:
@@ -118,11 +115,8 @@ def matrix_threads(training_pairs: int) -> Iterator[None]:
 
 
 def keep_freed_memory() -> None:
-    """Make glibc keep blocks of up to 32 MiB, and up to 256 MiB in all, for the next allocation.
-
-    By default it returns a step's gradients to the kernel and gets them back as zeroed pages, which
-    takes 40 % of the time of a stacked step on a CPU. Other C libraries are left as they are.
-    """
+    """Make glibc keep blocks of up to 32 MiB, and up to 256 MiB in all, for the next allocation."""
+    # or it returns gradients to the kernel, and gets zeroed pages: 40 % of a stacked step on a CPU
     with suppress(OSError, AttributeError):
         libc = ctypes.CDLL("libc.so.6")
         libc.mallopt(M_TRIM_THRESHOLD, 2**28)
@@ -145,7 +139,6 @@ def delayed_signals() -> Iterator[list[int]]:
 
     A signal that interrupts a step leaves weights that must not be saved. A block inside another
     one, also in a thread, has the same list and raises `Stopped` if there is anything in it.
-    Outside the main thread signals are not collected, and ignored ones stay ignored.
     """
     outer = _received.get()
     if outer is not None:
@@ -190,11 +183,7 @@ class TrainingProgress:
 
 
 class ResumableTraining(ABC):
-    """Epochs of steps with checkpoints, early stopping and delayed signals.
-
-    Between checkpoints there are `save_every` steps, by default as many as `MIN_SAVE_INTERVAL_S`
-    and `MAX_SAVING_SHARE` allow. `progress` is that of a training that has not started.
-    """
+    """Epochs of steps with checkpoints, early stopping and delayed signals."""
 
     def __init__(
         self,
@@ -214,8 +203,7 @@ class ResumableTraining(ABC):
         self._saved_step, self._saving_s = 0, 0.0
 
     @abstractmethod
-    def _tensors(self) -> Mapping[str, Tensor]:
-        """Return every tensor that a checkpoint stores."""
+    def _tensors(self) -> Mapping[str, Tensor]: ...
 
     @abstractmethod
     def _restore(self, tensors: dict[str, Tensor] | None) -> None:
@@ -237,15 +225,10 @@ class ResumableTraining(ABC):
     def _is_out_of_patience(self) -> bool: ...
 
     def _write_checkpoint(self) -> None:
-        """Write the checkpoint; subclasses add what has to be done before and after it."""
         save_rotating(self.checkpoints, self._tensors(), asdict(self.progress))
 
     def run(self) -> None:
-        """Train from the newest whole checkpoint, or from the start, to the end.
-
-        A signal takes effect after the current step, when the state is saved. Raises
-        `CheckpointDamaged`, `RunMismatch`, `LossNotFinite` or `DiskFull`.
-        """
+        """Train from the newest whole checkpoint, or from the start, to the end."""
         self._resume()
         if not self._is_finished():
             self._announce()
@@ -269,7 +252,7 @@ class ResumableTraining(ABC):
             self.save()
 
     def save(self) -> None:
-        """Write a checkpoint, unless there is one of this step; raise `DiskFull` if it cannot."""
+        """Write a checkpoint, unless there is one of this step."""
         if self.progress.step == self._saved_step:
             return
         begun = time.monotonic()
@@ -335,7 +318,7 @@ class HeadProgress(TrainingProgress):
         return 0 < config.patience <= self.stale[head]
 
     def record_score(self, head: int, score: float | None, config: FitConfig) -> bool:
-        """Record a head's validation score; return whether it is the best so far."""
+        """Return whether a validation score is the best of this head so far, and record it."""
         if self.is_out_of_patience(head, config):
             return False
         best = self.best_score[head]
@@ -350,14 +333,12 @@ class HeadProgress(TrainingProgress):
 
 @dataclass(frozen=True, slots=True)
 class TrainedHeads:
-    """The result of training the M heads of one split."""
+    """The M heads of one split, with the best weights of each, on the CPU."""
 
     models: tuple[NetworkModel, ...]
-    """With the best weights of each head, on the CPU."""
     predicted_MP: NDArray[np.float64]
-    """pKd of every pair, predicted with each head's best weights; shape (M, P)."""
+    """pKd of every pair, predicted by each head."""
     best_step: list[int]
-    """Of each head."""
     steps: int
     epochs: int
     seconds: float
@@ -369,8 +350,6 @@ class TrainedHeads:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingInputs:
-    """What a training needs."""
-
     pairs: LabelledPairs
     vectors: PairVectors
     splits: Sequence[Split]
@@ -516,7 +495,6 @@ class HeadTraining(ResumableTraining):
         self.training_step.run(step_seed(self.config.seed, self.progress.step))
 
     def _end_epoch(self, epochs_done: int) -> None:
-        self.stack.order_epoch(epochs_done)  # while a GPU takes the steps that were launched
         scored, folds = self._validate(), len(self.splits)
         losses_SM = self._losses()
         of_folds = np.split(losses_SM.mean(axis=0), folds)
@@ -547,7 +525,7 @@ class HeadTraining(ResumableTraining):
             detail(f"{self.name}: epoch {epochs_done}: validation {heading} {shown}")
 
     def _validate(self) -> list[metrics.Scores]:
-        """Score the mean of each fold's heads, and keep the weights of the heads that improved."""
+        """Score the mean of each fold's heads; keep the weights of heads that improved."""
         select, of_heads, of_folds = self.config.select, list[float | None](), []
         predicted = self.stack.predict_parts(self.scored_rows)
         for labels, predicted_MR in zip(self._labels, predicted, strict=True):
