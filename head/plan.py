@@ -58,14 +58,14 @@ UNKNOWN_WIDTH = 1024
 
 @dataclass(frozen=True, slots=True)
 class EncoderSpeed:
+    """Tokens/s on one H200, packed and in fp16 without Triton as on a GPU before Ampere."""
+
     weights: float
     """Weights in matrix products, per token."""
     width: int
     packed: float
-    """Tokens/s on one H200 (benchmarks/results/encoders_h200_2026-11-23.md)."""
     grouped: float
-    """The same in fp16 without Triton, the slowest way on a GPU older than Ampere."""
-    measured: bool = True
+    measured: bool
 
 
 _PACKED = {
@@ -73,7 +73,7 @@ _PACKED = {
     "esm2-35m": 4266e3, "esm2-650m": 426e3, "esmc-300m": 715e3, "esmc-600m": 431e3,
     "amplify-350m": 664e3, "glm2-650m": 385e3,
 }  # fmt: skip
-"""Measured tokens/s."""
+"""Measured tokens/s (benchmarks/results/encoders_h200_2026-11-23.md)."""
 _GROUPED = {True: ("igt5", 182e3), False: ("esm2-650m", 197e3)}
 """The same in fp16 without Triton, by whether attention has a bias."""
 
@@ -82,18 +82,15 @@ def _speed(name: str, alias: Alias) -> EncoderSpeed:
     """Estimate what was not measured from the number of weights, best of the same family."""
 
     def distance(measured: str) -> tuple[bool, float]:
-        other = ALIASES[measured]
-        return other.family != alias.family, abs(math.log(other.parameters / alias.parameters))
+        return ALIASES[measured].family != alias.family, abs(math.log(smaller(measured)))
 
-    def scaled(speed: float, measured: str) -> float:
-        return speed * ALIASES[measured].parameters / alias.parameters
+    def smaller(measured: str) -> float:
+        return ALIASES[measured].parameters / alias.parameters
 
     like = min(_PACKED, key=distance)
     alike, grouped = _GROUPED[FAMILIES[alias.family].biased_attention]
-    return EncoderSpeed(
-        alias.parameters, alias.width, scaled(_PACKED[like], like), scaled(grouped, alike),
-        name in _PACKED,
-    )  # fmt: skip
+    speeds = _PACKED[like] * smaller(like), grouped * smaller(alike)
+    return EncoderSpeed(alias.parameters, alias.width, *speeds, name in _PACKED)
 
 
 SPEEDS: Mapping[str, EncoderSpeed] = {
@@ -103,12 +100,10 @@ SPEEDS: Mapping[str, EncoderSpeed] = {
 
 
 class Gpu(NamedTuple):
-    """Published facts of a GPU."""
+    """Published peak of half-precision products; whether bfloat16 and packed attention work."""
 
     tflops: float
-    """Peak of dense half-precision matrix products."""
     packed: bool
-    """Compute capability 8.0 or newer: bfloat16 and packed attention."""
 
 
 GPUS: Mapping[str, Gpu] = {
@@ -122,13 +117,10 @@ PEAK_REACHED = 0.81
 """Share of the published peak that a matrix product reached on the H200."""
 CORE_FLOPS = 50e9
 """Of fp32 products on one core of a server; a measured rate would change from call to call."""
-
-
 DEFAULT_FOLDS = 20
 """Folds of ``--split auto``: five of each regime."""
 GPU_CORES = 8
 """Cores assumed beside a GPU that is not of this machine."""
-
 START_S, GPU_START_S = 2.0, 4.0
 """Imports, files and the end of the process; further start of a GPU."""
 ROW_S, VALUE_S = 1.2e-5, 2e-8
@@ -241,7 +233,10 @@ def plan(
     ]
     rows = len(read.frame) if labels is None else labels["pairs"]  # replicates are one pair
     unique = (antibodies["unique"], antigens["unique"])
-    widths = [sum(_width(name) for name in names) for names in views.values()]
+    widths = [
+        sum(SPEEDS[name].width if name in SPEEDS else UNKNOWN_WIDTH for name in names)
+        for names in views.values()
+    ]
     size = FitSize(rows, unique, (widths[0], widths[1]))
     size = size._replace(variants=are_variants(read.antibodies, size))
     work = _Work(to_encode, size, chosen.price_per_hour)
@@ -297,11 +292,7 @@ def _plan_sequences(sequences: UniqueSequences, encoder: str) -> dict[str, Any]:
 
 
 def _read_labels(table: SequenceTable, options: PlanOptions) -> tuple[LabelledPairs | None, str]:
-    """Label the pairs as `fit` would; None, and why, if it would refuse them.
-
-    Bad sequences are an error. A table without any label column is none: it may be meant for
-    `embed` or `predict`.
-    """
+    """Label the pairs as `fit` would; None, and why, if it would refuse them."""
     strict = options.bad_rows == "error" and bool(table.skipped.bad)
     try:
         pairs = label_pairs(table, options, refuse_sequences=strict)
@@ -316,28 +307,20 @@ def _read_labels(table: SequenceTable, options: PlanOptions) -> tuple[LabelledPa
 
 
 def _encoders_of_views(options: PlanOptions, kind: Kind) -> list[str]:
-    """Return the encoder of each vector of a kind, with repetitions."""
     usual = options.antibody_encoder if kind == "antibody" else options.antigen_encoder
     views = options.named_views(kind)
     return [usual] if views is None else [view["encoder"] or usual for view in views]
 
 
-def _width(encoder: str) -> int:
-    """Return the width of an encoder's vectors, assumed if it is not an alias."""
-    return SPEEDS[encoder].width if encoder in SPEEDS else UNKNOWN_WIDTH
-
-
 class _Work(NamedTuple):
-    """What has to be encoded and fitted."""
+    """What has to be encoded, as kind, encoder and tokens, and fitted."""
 
     encodings: list[tuple[Kind, str, int]]
-    """Kind, encoder and tokens."""
     fit: FitSize
     price_per_hour: float | None
     cores: int = GPU_CORES
 
     def speeds(self) -> list[EncoderSpeed] | None:
-        """Speeds of the encoders; None if one is not known."""
         names = [name for _, name, _ in self.encodings]
         return [SPEEDS[name] for name in names] if all(name in SPEEDS for name in names) else None
 
@@ -453,7 +436,6 @@ def _sequence_table(sequences: Mapping[str, dict[str, Any]]) -> list[str]:
 
 
 def _describe_machines(machines: Mapping[str, dict[str, Any]], *, verbose: bool) -> list[str]:
-    """Lay out times, memory, sessions and prices, and say which times were measured."""
     known = {name: one for name, one in machines.items() if one["embed_s"] is not None}
     if not known:
         return ["times: no speed known for these encoders; try abag embed --limit 1000"]
@@ -476,7 +458,6 @@ def _describe_machines(machines: Mapping[str, dict[str, Any]], *, verbose: bool)
 
 
 def format_duration(seconds: float) -> str:
-    """Format a duration, below a day in its two largest units."""
     if seconds < 60:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)

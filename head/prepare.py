@@ -10,9 +10,8 @@ import json
 import os
 import signal
 import sys
-import time
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from subprocess import DEVNULL, PIPE, Popen
 from threading import Thread
@@ -56,20 +55,13 @@ def _in_a_process(table: Path, options: TableOptions) -> Iterator[None]:
     request = json.dumps({"table": str(table.absolute()), **options.to_json()})
     command = [sys.executable, "-P", "-m", __name__, request]
     try:
-        process = Popen(
-            command, stdin=PIPE, stdout=PIPE, stderr=DEVNULL, text=True, start_new_session=True
-        )
+        process = Popen(command, stdin=PIPE, stdout=DEVNULL, stderr=DEVNULL, start_new_session=True)
     except OSError as error:
         detail(f"nothing is prepared for abag fit ({error})")
         yield
         return
-    with process:
-        try:
-            yield
-        finally:
-            # Closing stdin ends the process; its output says whether it had finished.
-            if said := process.communicate()[0].strip():
-                detail(said)
+    with process:  # closes stdin in the end, and with it ends the process
+        yield
 
 
 def _serve() -> None:
@@ -78,16 +70,9 @@ def _serve() -> None:
 
     os.nice(19)
     Thread(target=_end_with_parent, daemon=True).start()
-    options, start_s = json.loads(sys.argv[1]), time.monotonic()
-    try:
-        with reporting(silent=True):
-            prepare_fit(options.pop("table"), FitConfig.from_keywords(options, "fit"))
-        seconds = time.monotonic() - start_s
-        print(
-            f"prepared for abag fit: clusters and numbering, in {seconds:.1f} s beside the encoding"
-        )
-    except AbagError as error:
-        print(f"nothing is prepared for abag fit ({error})")
+    options = json.loads(sys.argv[1])
+    with suppress(AbagError), reporting(silent=True):  # a fit will say it
+        prepare_fit(options.pop("table"), FitConfig.from_keywords(options, "fit"))
 
 
 def _end_with_parent() -> None:

@@ -93,7 +93,7 @@ def predict_baselines(inputs: BaselineInputs) -> dict[str, Floats]:
 
 
 def inner_folds(group: Ints) -> Ints:
-    """Assign rows, (F,), to inner folds; those of a group stay together unless it is the only one."""
+    """Assign rows, (F,), to inner folds; those of a group stay together, if there are several."""
     groups = len(distinct(group))
     if groups == 1:
         group, groups = np.arange(len(group)), len(group)

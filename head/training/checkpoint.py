@@ -2,8 +2,6 @@
 
 A checkpoint is a safetensors file that is written atomically. Its header holds the state as JSON,
 and a digest over the state and every tensor's name, dtype, shape and bytes. Nothing is unpickled.
-``latest`` and ``previous`` hold everything that training needs, including the best weights so far,
-so one rename updates all of it.
 """
 
 from __future__ import annotations
@@ -46,10 +44,7 @@ class TrainingCheckpoint:
 
 
 def save_rotating(folder: Path, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
-    """Write ``latest`` atomically, keeping the one before as ``previous``; may raise `DiskFull`.
-
-    Between the two renames there is no ``latest``; ``previous`` is then the newest.
-    """
+    """Write ``latest`` atomically, keeping the one before as ``previous``."""
     path = folder / "latest"
     own = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}  # GPU sync
     text = json.dumps(state, sort_keys=True, allow_nan=False)
@@ -64,11 +59,10 @@ def save_rotating(folder: Path, tensors: Mapping[str, Tensor], state: Mapping[st
             )
             raise DiskFull(msg) from error
         if path.exists():
-            path.replace(folder / "previous")
+            path.replace(folder / "previous")  # the newest until the next rename
 
 
 def load(path: Path) -> TrainingCheckpoint:
-    """Read and check one checkpoint; raise `CheckpointDamaged`."""
     try:
         with safe_open(path, framework="pt") as file:
             header = file.metadata() or {}
@@ -90,11 +84,7 @@ def load(path: Path) -> TrainingCheckpoint:
 
 
 def load_newest(folder: Path) -> TrainingCheckpoint | None:
-    """Read the newest whole checkpoint, if there is any; damaged ones are reported and skipped.
-
-    Where there are checkpoints and none is whole, `CheckpointDamaged` is raised: starting again
-    would hide the loss.
-    """
+    """Read the newest whole checkpoint, if there is any; damaged ones are reported and skipped."""
     damage: list[CheckpointDamaged] = []
     for path in (folder / "latest", folder / "previous"):
         if not path.exists():
@@ -109,7 +99,7 @@ def load_newest(folder: Path) -> TrainingCheckpoint | None:
             # The next checkpoint must not rename the damaged file to previous.
             (folder / "latest").replace(folder / "latest.damaged")
         return found
-    if damage:
+    if damage:  # starting again would hide the loss
         msg = (
             f"{folder}: no checkpoint is whole ({damage[0]}); expected latest or previous to be. "
             "Delete the run folder to start again."
@@ -119,7 +109,7 @@ def load_newest(folder: Path) -> TrainingCheckpoint | None:
 
 
 def digest(tensors: Mapping[str, Tensor], text: str) -> str:
-    """Hash a text, and the name, dtype, shape and bytes of each CPU tensor; 32 hex digits."""
+    """Hash a text, and the name, dtype, shape and bytes of each CPU tensor."""
     running = hashlib.blake2b(text.encode(), digest_size=16)
     for name in sorted(tensors):
         tensor = tensors[name]
