@@ -40,8 +40,7 @@ from abag.head.data.labels import (
     training_labels,
 )
 from abag.head.evaluation.verdicts import label_problems, summarize_labels
-from abag.head.models.baselines import MAX_COMPARISONS
-from abag.head.models.config import VALIDATION_PAIRS, FitConfig
+from abag.head.models.config import FitConfig
 from abag.head.models.gaussian_process import SEARCH_PAIRS
 from abag.head.models.pair_model import DoesNotApply
 from abag.head.models.registry import MODELS, closed_forms, describe_left_out
@@ -134,18 +133,14 @@ CPU_STEP_S, CPU_WEIGHT_S, CPU_FLOPS = 4e-4, 2.2e-9, 1.3e11
 point operations per second of its products on one core."""
 GPU_STEP_S, STACKED = 1 / 2900, 0.6
 """A step of the default network on one H200 as a CUDA graph; its share of that in a stack."""
-EPOCH_S, VALIDATE_S = 4e-3, 1.5e-5
-"""Keeping the best weights after an epoch; scoring a validation pair."""
+EPOCH_S = 0.02
+"""Validating after an epoch, and keeping the best weights."""
 SEARCH_S, SOLVE_S = 1.1e-9, 4e-11
 """Choosing and fitting a kernel, times the cube of the pairs."""
 FACTORISE_S, SUM_S = 6e-10, 3e-11
 """A ridge, times the cube of its columns; its sums, for each sequence and pair of columns."""
-COMPARE_S = 2.5e-11
-"""Looking for the nearest antibody, for each pair of antibodies and column of their vectors."""
-FOLD_S, FOLD_ROW_S = 0.03, 2e-5
+FOLD_S, FOLD_ROW_S = 0.15, 2e-5
 """Predicting, scoring, writing and drawing a fold, and each of its rows."""
-INTERVAL_ROW_S, INTERVAL_ROWS = 1.2e-4, 2_000
-"""Intervals of the scores of a fold, for each row up to a number."""
 
 
 class FitSize(NamedTuple):
@@ -484,28 +479,25 @@ def fit_time(
     tasks = folds + (config.network is not None)
     threads = 1 if on_gpu else count_threads(tasks, size.training_pairs, cores)
     results_s = FOLD_S + FOLD_ROW_S * size.rows
-    results_s += INTERVAL_ROW_S * min(size.rows, INTERVAL_ROWS)
     # the rest waits for the first core
-    clusters_s = (CLUSTER_S * antibodies + ANTIGEN_S * antigens**1.5) / math.sqrt(cores)
+    clusters_s = (CLUSTER_S * antibodies + ANTIGEN_S * antigens * math.sqrt(antigens)) / math.sqrt(
+        cores
+    )
     start_s = START_S + GPU_START_S * on_gpu + ROW_S * size.rows + NUMBER_S * antibodies
     return start_s + clusters_s + folds * (fold_s / threads + results_s)
 
 
 def _closed_forms_s(size: FitSize, config: FitConfig, *, on_gpu: bool, cores: int) -> float:
     """Estimate the models in closed form and the baselines of a fold."""
-    pairs, antibodies = size.training_pairs, size.unique[0]
+    pairs, seconds = size.training_pairs, 0.0
     if pairs <= SMALL_FOLD_PAIRS:
         cores = 1  # each thread of a small fit has one core
-    comparisons = TRAIN_SHARE * antibodies**2
-    seconds = 0.0
-    if comparisons <= MAX_COMPARISONS:
-        seconds = COMPARE_S * comparisons * size.widths[0] / math.sqrt(cores)
     for one in map(MODELS.__getitem__, closed_forms(config.filled().head, pairs)):
         if one.has_posterior and (one.reads != "residues" or size.variants):
             seconds += SEARCH_S * min(pairs, SEARCH_PAIRS) ** 3 + SOLVE_S * pairs**3 / cores
     if not (on_gpu and pairs > SMALL_FOLD_PAIRS):  # the ridges of many pairs are left to the GPU
         ridges = [sum(min(*n, pairs) for n in zip(size.unique, size.widths, strict=True))]
-        ridges += [min(VARIED_COLUMNS, antibodies)] * size.variants
+        ridges += [min(VARIED_COLUMNS, size.unique[0])] * size.variants
         for columns in ridges:
             products = FACTORISE_S * columns**3 + SUM_S * max(size.unique) * columns**2
             seconds += products / math.sqrt(cores)
@@ -522,5 +514,4 @@ def _networks_s(size: FitSize, config: FitConfig, *, on_gpu: bool, folds: int) -
     step_s = CPU_STEP_S + weights * (CPU_WEIGHT_S + 6 * batch * accumulate / CPU_FLOPS)
     if on_gpu:
         step_s = GPU_STEP_S * (STACKED if folds * config.members > 1 else 1)
-    epoch_s = EPOCH_S + min(VALIDATION_PAIRS, pairs // 8) * VALIDATE_S
-    return config.members * (steps * step_s + filled.epochs * epoch_s)
+    return config.members * (steps * step_s + filled.epochs * EPOCH_S)

@@ -234,11 +234,11 @@ def _align_chain(texts: Sequence[str], reference: str) -> NDArray[np.uint8]:
     for row, text in enumerate(texts):
         for edit in Levenshtein.opcodes(reference, text) if len(text) != length else ():
             first, last = 2 * edit.src_start, 2 * edit.src_end
-            letters = text[edit.dest_start : edit.dest_end].encode()
+            found = text[edit.dest_start : edit.dest_end].encode()
             if edit.tag == "insert":
-                codes_NS[row, first] = letters[0]
-            else:  # a replacement has as many letters on both sides
-                codes_NS[row, first + 1 : last : 2] = list(letters or GAP.encode())
+                codes_NS[row, first] = found[0]
+            else:  # a replacement has as many letters on both sides, a deletion none
+                codes_NS[row, first + 1 : last : 2] = list(found or GAP.encode())
     return codes_NS
 
 
