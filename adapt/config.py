@@ -38,7 +38,6 @@ class AdaptConfig(
     )  # fmt: skip
     epochs: int = option(10, low=1, help="Most passes over the adapter's training pairs.")
     batch_size: int = option(16, low=1, help="Pairs per batch.")
-    accumulate: int = option(1, low=1, rare=True, help="Batches per optimizer step.")
     lr: float = option(3e-4, above=0, high=10, help="Peak learning rate of the adapter.")
     head_lr: float = option(
         1e-3, above=0, high=10, help="Peak learning rate of the regression head."

@@ -58,10 +58,9 @@ class FrozenVectors(nn.Module):
 
 
 class AdaptedEncoder(nn.Module):
-    """Standardized vectors of an encoder that is adapted; sequences are encoded in each call.
+    """Vectors of an encoder that is adapted, standardized as before its adaptation.
 
-    The statistics are those of the encoder before its adaptation: the vectors of protein language
-    models are one large mean with differences of a few percent.
+    Unstandardized, they are one large mean with differences of a few percent.
     """
 
     def __init__(
@@ -124,10 +123,7 @@ class AdaptationModel(nn.Module):
         ).to(plan.device)
 
     def forward(self, rows_B: NDArray[np.int64]) -> Tensor:
-        """Predict pairs, (B,) in standard deviations of the training labels, float32.
-
-        Each unique sequence is encoded once.
-        """
+        """Predict pairs, (B,) in standard deviations of the training labels, float32."""
         vectors = []
         for kind, index_P in self._index.items():
             unique_U, of_row = np.unique(index_P[rows_B], return_inverse=True)

@@ -22,8 +22,6 @@ from abag.head.regimes.splits import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     import pandas as pd
 
     from abag.adapt.config import AdaptConfig
@@ -61,11 +59,7 @@ class PairAssignment:
 
 
 def assign_pairs(pairs: LabelledPairs, config: AdaptConfig) -> PairAssignment:
-    """Read the split and divide its training groups between the adapter and the head.
-
-    A head that is trained on the adapter's training pairs relies too much on vectors that have
-    seen the labels.
-    """
+    """Divide a split's training groups: the head must not rely on vectors that saw its labels."""
     split = _read_split(pairs, config)
     for part, name in ((TRAIN, "training"), (VALIDATION, "validation")):
         if not len(split.rows(part)):
@@ -113,10 +107,8 @@ def _read_split(pairs: LabelledPairs, config: AdaptConfig) -> Split:
     return splits[config.fold]
 
 
-def make_epoch_batches(
-    rows: Ints, lengths: Ints, config: AdaptConfig, epoch: int
-) -> Iterator[list[Ints]]:
-    """Yield the batches of each step of an epoch; pairs of similar length share a batch."""
+def make_epoch_batches(rows: Ints, lengths: Ints, config: AdaptConfig, epoch: int) -> list[Ints]:
+    """Divide the pairs of an epoch into batches, one per step, of pairs of similar length."""
     rng = np.random.default_rng([config.seed, ORDER, epoch])
     shuffled, size = rng.permutation(rows), config.batch_size
     batches: list[Ints] = []
@@ -124,6 +116,4 @@ def make_epoch_batches(
         bucket = shuffled[at : at + BUCKET_BATCHES * size]
         bucket = bucket[np.argsort(lengths[bucket], kind="stable")]
         batches += [bucket[i : i + size] for i in range(0, len(bucket), size)]
-    mixed = [batches[i] for i in rng.permutation(len(batches))]
-    for at in range(0, len(mixed), config.accumulate):
-        yield mixed[at : at + config.accumulate]
+    return [batches[i] for i in rng.permutation(len(batches))]

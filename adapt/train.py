@@ -37,7 +37,7 @@ from abag.head.evaluation import metrics
 from abag.head.models.config import RunMismatch, check_same
 from abag.head.models.pair_model import one_sided_errors
 from abag.head.training.checkpoint import digest
-from abag.head.training.stack import cosine_rates, steps_per_epoch
+from abag.head.training.stack import cosine_rates
 from abag.head.training.train import (
     LossNotFinite,
     ResumableTraining,
@@ -128,19 +128,13 @@ class AdapterTraining(ResumableTraining):
             [{"params": list(group.values())} for group in groups], weight_decay=WEIGHT_DECAY
         )
         self.best = {n: p.detach().clone() for n, p in self.trainable.items()}
-        trained: list[NDArray[Any]] = [
-            pairs.antibody,
-            pairs.antigen,
-            pairs.pkd,
-            pairs.censored,
-            assignment.adapter,
-        ]
-        pairs_per_batch, batches = config.batch_size, config.accumulate
+        trained: list[NDArray[Any]]
+        trained = [pairs.antibody, pairs.antigen, pairs.pkd, pairs.censored, assignment.adapter]
         super().__init__(
             name=out.name,
             checkpoints=out / "checkpoints",
             epochs=config.epochs,
-            steps_per_epoch=steps_per_epoch(len(assignment.adapter), pairs_per_batch, batches),
+            steps_per_epoch=-(-len(assignment.adapter) // config.batch_size),
             save_every=config.save_every,
             progress=AdapterProgress(training=training_digest(config, trained)),
         )
@@ -152,10 +146,6 @@ class AdapterTraining(ResumableTraining):
             for kind, encoder in self.model.adapted().items()
         }
 
-    def write_log(self) -> None:
-        lines = "".join(json.dumps(line) + "\n" for line in self.progress.epochs)
-        write_text(self.out / "metrics.jsonl", lines)
-
     def _announce(self) -> None:
         assignment, config = self.assignment, self.config
         for kind, count in self.parameter_counts().items():
@@ -165,32 +155,27 @@ class AdapterTraining(ResumableTraining):
             f"{counted(len(assignment.adapter), 'pair')} for the adapter, {len(assignment.head)} "
             f"for the head, {len(assignment.validation)} for validation; "
             f"{counted(config.epochs, 'epoch')} of {counted(self.steps_per_epoch, 'step')}, "
-            f"{config.batch_size} x {config.accumulate} pairs per step; {self.plan.reason}, "
-            f"{self.plan.precision}"
+            f"{config.batch_size} pairs per step; {self.plan.reason}, {self.plan.precision}"
         )
 
     def _begin_epoch(self, epoch: int, first_step: int) -> None:
-        batches = make_epoch_batches(self.assignment.adapter, self.lengths, self.config, epoch)
-        self._batches = list(batches)
+        rows = self.assignment.adapter
+        self._batches = make_epoch_batches(rows, self.lengths, self.config, epoch)
 
     def _take_step(self, step_in_epoch: int) -> None:
-        progress, config, batches = self.progress, self.config, self._batches[step_in_epoch]
+        progress, config, rows = self.progress, self.config, self._batches[step_in_epoch]
         total = self.epochs * self.steps_per_epoch
         for group, lr in zip(self.optimizer.param_groups, (config.lr, config.head_lr), strict=True):
             group["lr"] = float(cosine_rates(progress.step, 1, total, lr)[0])
         self._seed(STEP, progress.step)
         self.model.train()
         self.optimizer.zero_grad(set_to_none=True)
-        pairs = sum(map(len, batches))
-        loss_sum = torch.zeros((), device=self.plan.device)
-        for rows in batches:
-            loss = self._losses(rows, self.model(rows)).sum()
-            (loss / pairs).backward()  # type: ignore[no-untyped-call]
-            loss_sum += loss.detach()
+        loss = self._losses(rows, self.model(rows)).sum()
+        (loss / len(rows)).backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(list(self.trainable.values()), CLIP)
         self.optimizer.step()
-        progress.loss_sum += (value := float(loss_sum))  # GPU sync
-        progress.loss_pairs += pairs
+        progress.loss_sum += (value := float(loss.detach()))  # GPU sync
+        progress.loss_pairs += len(rows)
         if not np.isfinite(value):
             msg = (
                 f"{self.out}: the loss is {value} at step {progress.step + 1}; expected a finite "
@@ -236,8 +221,10 @@ class AdapterTraining(ResumableTraining):
         return tensors
 
     def _write_checkpoint(self) -> None:
+        # first: a kill in between leaves a log that the resumed training writes again
+        lines = "".join(json.dumps(line) + "\n" for line in self.progress.epochs)
+        write_text(self.out / "metrics.jsonl", lines)
         super()._write_checkpoint()
-        self.write_log()
 
     def _restore(self, tensors: dict[str, Tensor] | None) -> None:
         if tensors is None:
@@ -390,7 +377,6 @@ def _plan_training(config: AdaptConfig) -> DevicePlan:
 
 def _write_adapter(out: Path, record: dict[str, Any], training: AdapterTraining) -> AdaptSummary:
     """Write the adapters of the best epoch; adapter.json comes last and marks them as complete."""
-    training.write_log()
     with replacing(out / ROWS_FILE) as partial:
         training.assignment.to_frame(training.pairs).to_parquet(partial, index=False)
     encoders = {kind: _write_encoder(out, kind, training) for kind in training.config.kinds()}

@@ -27,7 +27,7 @@ from abag.embed import encode as encode_module
 from abag.embed.embed import embed_table
 from abag.embed.encoders.checkpoints import save_random_checkpoint
 from abag.embed.encoders.identity import identify
-from abag.embed.encoders.loading import build_encoder, load_encoder
+from abag.embed.encoders.loading import load_encoder
 from abag.embed.packing import fill_batches, longest_first
 
 
@@ -87,12 +87,12 @@ def main(argv=None):
 
         def timed(*a, **k):
             start = time.perf_counter()
-            encoder = build_encoder(*a, **k)
+            encoder = load_encoder(*a, **k)
             synchronize(plan.device)
             load_s.append(time.perf_counter() - start)
             return encoder
 
-        encode_module.build_encoder = timed
+        encode_module.load_encoder = timed
         start = time.perf_counter()
         done = embed_table(
             work / "pairs.csv", work / "store", names["antibody"], names["antigen"], progress=True

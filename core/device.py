@@ -37,11 +37,7 @@ class DevicePlan:
 
 
 def plan_device(device: str = "auto", precision: Precision = "auto") -> DevicePlan:
-    """Choose device (see `resolve_device`) and precision.
-
-    Precision ``"auto"`` is fp32 on a CPU, bf16 on a GPU of compute capability 8.0 or newer, else
-    fp16.
-    """
+    """Choose device and precision: fp32 on a CPU, bf16 on a GPU since Ampere, else fp16."""
     chosen = resolve_device(device)
     if chosen.type == "cpu":
         if precision == "fp16":
@@ -83,10 +79,7 @@ def resolve_device(name: str = "auto") -> torch.device:
 
 
 def current_device(device: torch.device) -> AbstractContextManager[Any]:
-    """Make a GPU torch's current device in a ``with`` block; a CPU needs nothing.
-
-    Triton kernels and CUDA events use the current device, not that of their tensors.
-    """
+    """Make a GPU torch's current device: Triton and events ignore that of their tensors."""
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
@@ -104,11 +97,8 @@ def default_batch_tokens(plan: DevicePlan) -> int:
 
 
 def to_device(x: NDArray[Any], device: torch.device) -> torch.Tensor:
-    """Start copying an array, any shape and dtype, to the device without waiting for the copy.
-
-    Shape and dtype are kept. The copy goes through pinned memory: from pageable memory it would
-    wait until the device is idle.
-    """
+    """Start copying an array, of any shape and dtype, to the device; do not wait for the copy."""
+    # pinned: from pageable memory the copy would wait until the device is idle
     host = torch.from_numpy(x)
     return host.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else host
 

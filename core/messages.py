@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
@@ -147,16 +147,11 @@ def reporting(
     None leaves each as it was. With `silent`, messages are discarded, but not notes. `spelled`
     changes each message before it is sent.
     """
-    before = _channel.get()
-    channel = _Channel(
-        to or before.send,
-        before.bars if bars is None else bars,
-        # a channel of its own is heard inside a silent block
-        silent if silent is not None else before.silent and to is None,
-        before.details if details is None else details,
-        spelled or before.spelled,
-    )
-    token = _channel.set(channel)
+    if to is not None and silent is None:
+        silent = False  # a channel of its own is heard inside a silent block
+    given = {"send": to, "bars": bars, "silent": silent, "details": details, "spelled": spelled}
+    changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    token = _channel.set(replace(_channel.get(), **changes))
     try:
         yield
     finally:

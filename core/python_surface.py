@@ -12,7 +12,7 @@ import html
 import inspect
 import re
 import typing
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
@@ -21,14 +21,12 @@ from typing import Any, ParamSpec, TypeVar
 
 from abag import AbagError
 from abag.core.messages import reporting
-from abag.core.options import OptionSchema, joint_schema, user_path
+from abag.core.options import OptionSchema, flag, joint_schema, user_path
 
 P = ParamSpec("P")
 R = TypeVar("R")
 SHOWN_LINES, SHOWN_WIDTH = 5, 160
-_FLAG = re.compile(
-    r"(?<![\w-])(?P<flag>--[a-z][a-z-]*[a-z])(?P<value> [\w=-]*\w)?(?P<colon>(?=:))?"
-)
+_FLAG = re.compile(r"(?<![\w-])--[a-z][a-z-]*[a-z]")
 _PATH = re.compile(r"\b(Path|TableLike)\b")
 """In the annotation of an argument that may be a path."""
 _COMMAND = re.compile(r"\babag [a-z]+ ")
@@ -81,8 +79,9 @@ class PublicFunction:
     def load(self) -> Callable[..., Any]:
         """Import the function and make its public form."""
         function, describe, signature = self.function(), self.describe(), self.signature()
-        options = {one.name: one for one in self._options()}
         names = [*signature.parameters]
+        keywords_of = {flag(name): name for name in names}
+        keywords_of |= {one.flag: one.name for one in self._options()}
         paths = {n for n in names if _PATH.search(signature.parameters[n].annotation)}
 
         def read(keyword: str, value: Any) -> Any:  # noqa: ANN401 - any argument
@@ -93,7 +92,7 @@ class PublicFunction:
         def public(*args: Any, **keywords: Any) -> Any:  # noqa: ANN401 - see __signature__
             keywords = {keyword: read(keyword, value) for keyword, value in keywords.items()}
             args = (*map(read, names, args), *args[len(names) :])
-            with naming_keywords(options, names) as spelled:
+            with naming_keywords(keywords_of) as spelled:
                 result = function(*args, **keywords)
             return Summary(result, describe, spelled) if describe else result
 
@@ -103,17 +102,9 @@ class PublicFunction:
 
 
 @contextmanager
-def naming_keywords(
-    options: Mapping[str, OptionSchema], names: Container[str] = ()
-) -> Iterator[Callable[[str], str]]:
-    """Let errors and messages name keyword arguments instead of flags; yield what spells them.
-
-    Flags of `options` become the names of the options, other flags those of `names`.
-    """
-
-    def spelled(text: str) -> str:
-        return in_python(text, options, names)
-
+def naming_keywords(keywords: Mapping[str, str]) -> Iterator[Callable[[str], str]]:
+    """Let errors and messages name keyword arguments, by flag, instead of flags; yield how."""
+    spelled = functools.partial(in_python, keywords=keywords)
     try:
         with reporting(spelled=spelled):
             yield spelled
@@ -124,11 +115,11 @@ def naming_keywords(
 
 def names_keywords(method: Callable[P, R]) -> Callable[P, R]:
     """Decorate a method for Python users: errors and messages name its keyword arguments."""
-    names = inspect.signature(method).parameters
+    keywords_of = {flag(name): name for name in inspect.signature(method).parameters}
 
     @functools.wraps(method)
     def public(*args: P.args, **keywords: P.kwargs) -> R:
-        with naming_keywords({}, names):
+        with naming_keywords(keywords_of):
             return method(*args, **keywords)
 
     return public
@@ -157,24 +148,11 @@ def _spell(annotation: Any) -> str:  # noqa: ANN401 - any type
     return str(annotation.__name__)
 
 
-def in_python(text: str, options: Mapping[str, OptionSchema], names: Container[str]) -> str:
+def in_python(text: str, keywords: Mapping[str, str]) -> str:
     """Replace the flags in a message by keyword arguments, except in commands to be run."""
-    by_flag = {one.flag: one for one in options.values()}
 
     def keyword(found: re.Match[str]) -> str:
-        given, value = found["flag"], found["value"] or ""
-        name = given.removeprefix("--").replace("-", "_")
-        one = by_flag.get(given)
-        if one is None:
-            return (name if name in names else given) + value
-        role, _, column = value.strip().partition("=")
-        if isinstance(one.default, dict) and column:
-            return f'{one.name}={{"{role}": "{column}"}}'
-        if value.strip() in one.choices:
-            return f'{one.name}="{value.strip()}"'
-        if one.type is bool and found["colon"] is None:
-            return f"{one.name}=True{value}"
-        return one.name + (f"={value.strip()}" if value.strip().isdigit() else value)
+        return keywords.get(found[0], found[0])
 
     sentences = re.split(r"(?<=[.;]) ", text)
     return " ".join(s if _COMMAND.search(s) else _FLAG.sub(keyword, s) for s in sentences)

@@ -168,16 +168,16 @@ def _embed(
     store: Path | str,
     names: tuple[str, str],
     options: EmbedOptions,
-    rank: Rank | None = None,
+    started: bool = False,
     meanwhile: Meanwhile = lambda _rows: nullcontext(),
     expected: Mapping[Kind, str] | None = None,
 ) -> EmbedSummary:
-    """Run the whole job, or the share of a rank: one given by a launcher, or started by us.
+    """Run the whole job, or the share of a rank, which we `started` or somebody else launched.
 
     `expected` holds the fingerprints that the encoders must have; None accepts any.
     """
-    first = rank is None and not rank_here().number
-    rank = rank or rank_here()
+    rank = rank_here()
+    first = not started and not rank.number
     with reporting(bars=options.progress, silent=not options.progress), ExitStack() as files:
         ranks, device = _choose_devices(options, rank)
         partitions = [files.enter_context(Partitions(kind)) for kind in options.kinds]
@@ -193,10 +193,11 @@ def _embed(
         if missing and options.ray is not None:
             seconds = _on_ray(jobs, opened, names)
         elif missing:
-            _create_folders(jobs, opened)
+            for job in jobs:
+                job.create_folder(opened)
             if ranks > 1:
                 alone = replace(options, devices=None)
-                shares = launch(ranks, _as_rank, table, store, names, alone)
+                shares = launch(ranks, _embed, table, store, names, alone, True)
                 for job in jobs:
                     job.check_complete()
                 seconds = [max(share[job.plural]["seconds"] for share in shares) for job in jobs]
@@ -210,14 +211,7 @@ def _embed(
 
 
 def _encodes_alone_on_gpu(jobs: Sequence[KindJob], rank: Rank) -> bool:
-    """Tell whether this process encodes alone, and on a GPU."""
     return rank.world == 1 and any(j.missing and j.plan.device.type == "cuda" for j in jobs)
-
-
-def _as_rank(
-    table: TableLike, store: Path | str, names: tuple[str, str], options: EmbedOptions
-) -> EmbedSummary:
-    return _embed(table, store, names, options, rank_here())
 
 
 def _choose_devices(options: EmbedOptions, rank: Rank) -> tuple[int, str]:
@@ -319,18 +313,14 @@ def _announce(reading: SequenceTable, jobs: Sequence[KindJob], device: str) -> N
             note(f"{name}: the licence of its weights, {alias.licence}, forbids commercial use")
 
 
-def _create_folders(jobs: Sequence[KindJob], store: Store) -> None:
-    for job in jobs:
-        job.create_folder(store)
-
-
 def _on_ray(jobs: Sequence[KindJob], store: Store, names: tuple[str, str]) -> list[float]:
     """Encode on a Ray cluster; return the seconds of each kind."""
     from abag.embed.ray_cluster import cluster, encode_on
 
     seconds, options, of_kind = [], jobs[0].options, dict(zip(KINDS, names, strict=True))
     with cluster(options.ray or "") as found:
-        _create_folders(jobs, store)  # not before the cluster is known to be there
+        for job in jobs:
+            job.create_folder(store)  # not before the cluster is known to be there
         resource = "CPU" if options.device == "cpu" else found
         for job in jobs:
             start_s = time.perf_counter()

@@ -21,7 +21,7 @@ from abag import AbagError
 from abag.core.cache import cache_dir
 from abag.core.device import DevicePlan, current_device, default_batch_tokens, to_device
 from abag.core.messages import bar, detail, note
-from abag.embed.encoders.loading import build_encoder
+from abag.embed.encoders.loading import load_encoder
 from abag.embed.families.family import Encoder, PoolingEncoder
 from abag.embed.job import KindJob, Rank
 from abag.embed.packing import (
@@ -179,7 +179,8 @@ def encode_share(job: KindJob, rank: Rank) -> float:
     start_s = time.perf_counter()
     if not job.own:
         return 0.0
-    encoder = build_encoder(job.identity, job.plan, job.backend, job.options.attention)
+    backend, attention = job.options.backend(job.kind), job.options.attention
+    encoder = load_encoder(job.identity, job.plan, backend=backend, attention=attention)
     load_s = time.perf_counter() - start_s
     done = encode_parts(job, encoder, job.own_parts(), job.own, shown=not rank.number)
     device = str(job.plan.device)

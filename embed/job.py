@@ -44,10 +44,6 @@ class PoolingsMismatch(AbagError):
     """The store holds other poolings."""
 
 
-class MixedPrecision(AbagError):
-    """The store was begun in another precision, and mixing was forbidden."""
-
-
 class Incomplete(AbagError):
     """The job ended with sequences that no process encoded."""
 
@@ -311,19 +307,10 @@ class KindJob:
         return lines
 
     def change_of_precision(self) -> str:
-        """Describe a change of precision since the store was begun; empty if there is none.
-
-        `MixedPrecision` if ``strict_precision`` forbids the change.
-        """
-        earlier = self.precisions() - {self.plan.precision}
-        if not earlier:
-            return ""
-        name, before = self.folder.path.name, ", ".join(sorted(earlier))
-        text = f"{name}: begun in {before}, continued in {self.plan.precision}"
-        if self.options.strict_precision:
-            msg = f"{text}; give --precision {min(earlier)}, or leave out --strict-precision"
-            raise MixedPrecision(msg)
-        return text
+        """Describe a change of precision since the store was begun; empty if there is none."""
+        earlier = ", ".join(sorted(self.precisions() - {self.plan.precision}))
+        text = f"{self.folder.path.name}: begun in {earlier}, continued in {self.plan.precision}"
+        return text if earlier else ""
 
     def precisions(self) -> set[str]:
         """Return the precisions in which the stored vectors were encoded."""

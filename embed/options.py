@@ -33,10 +33,6 @@ class EmbedOptions(DeviceOptions, SkippedOptions, TableOptions, group="Encoders"
         "auto", group="Hardware",
         help="Precision of the encoders; auto: bf16, fp16 on a GPU without bf16, fp32 on a CPU.",
     )  # fmt: skip
-    strict_precision: bool = option(
-        False, rare=True, group="Output",
-        help="Refuse to add to a store that holds vectors of another precision.",
-    )  # fmt: skip
     antibody_backend: Literal["packed", "reference"] = option(
         "packed", rare=True, help="Packed encoders of abag, or the modules of transformers."
     )

@@ -199,6 +199,5 @@ class _Worker:
             raise StoreMismatch(msg)
         job = KindJob(identity, self._device, options)
         job.create_folder(open_store(store))
-        job.change_of_precision()  # may refuse
         backend, attention = options.backend(kind), options.attention
         return job, load_encoder(identity, job.plan, backend=backend, attention=attention)

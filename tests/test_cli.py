@@ -38,7 +38,7 @@ def run(*arguments, code=0):
 
 
 OPTIONS = {
-    "adapt": "accumulate affinity-type alpha antibody-encoder antibody-region antigen "
+    "adapt": "affinity-type alpha antibody-encoder antibody-region antigen "
     "antigen-encoder bad-rows batch-size chains column device dropout epochs floor "
     "fold gradient-checkpointing head-lr head-share json label label-range layers "
     "limit lr out patience precision rank replicates save-every seed sides split-from "
@@ -46,8 +46,7 @@ OPTIONS = {
     "embed": "antibody-adapter antibody-backend antibody-encoder antibody-region antigen "
     "antigen-adapter antigen-backend antigen-encoder attention bad-rows batch-tokens "
     "chains column commit-seconds device devices json kind layers limit long-antigens "
-    "no-prepare-fit poolings precision prepare-fit ray skipped store store-dtype "
-    "strict-precision",
+    "no-prepare-fit poolings precision prepare-fit ray skipped store store-dtype",
     "fit": "accumulate adapter-rows affinity-type allow-adapter-leak antibody-encoder "
     "antibody-identity antibody-pooling antibody-region antibody-vectors antigen "
     "antigen-encoder antigen-identity antigen-pooling antigen-vectors bad-rows "

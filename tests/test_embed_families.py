@@ -78,8 +78,7 @@ class LetterEmbedding:
 
 
 class LetterFamily(Family):
-    def build(self, backend, checkpoint, plan, attention):
-        assert backend == "letters"
+    def build(self, checkpoint, plan):
         return LetterEmbedding()
 
 

@@ -133,7 +133,7 @@ SLOW = """
 import time
 from abag.embed import encode
 
-real = encode.build_encoder
+real = encode.load_encoder
 
 def slow(*args, **kwargs):
     encoder = real(*args, **kwargs)
@@ -142,7 +142,7 @@ def slow(*args, **kwargs):
         return encoder(batch)
     return call
 
-encode.build_encoder = slow
+encode.load_encoder = slow
 
 if __name__ == "__main__":
     from abag.cli import main
@@ -234,7 +234,7 @@ def test_a_refusal_of_a_rank_is_one_line_and_nothing_is_tried_again(tmp_path):
     broken = "import torch\n" + (
         "class Nan:\n    def __call__(self, batch):\n        return torch.full((len(batch.ids), 4),"
         " float('nan'))\nfrom abag.embed import encode\n"
-        "encode.build_encoder = lambda *a, **k: Nan()\n"
+        "encode.load_encoder = lambda *a, **k: Nan()\n"
         "if __name__ == '__main__':\n    from abag.cli import main\n    main()\n"
     )
     (tmp_path / "nan.py").write_text(broken)

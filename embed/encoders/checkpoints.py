@@ -6,7 +6,6 @@ every size that abag computes with is checked here. torch is not imported.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable
 from difflib import get_close_matches
@@ -35,16 +34,13 @@ from abag.embed.weights import (
 
 _SMALL_FILES = ["*.json", "*.model", "vocab.txt"]
 _IN_WORDS = {int: "a whole number", float: "a number", str: "text"}
+_LACKS = "{} has no {} on the hub; expected a model as transformers saves it"
 _MOST = 1 << 31
 """Of a number in config.json; what is computed from a larger one could overflow."""
 
 
 def find_checkpoint(name: str, *, download: bool = True) -> EncoderCheckpoint:
-    """Find an encoder's checkpoint; download it if a hub name is not on disk yet.
-
-    `name` is an alias, a hub name (``owner/model``) or a folder. ``name@revision`` chooses a
-    branch, tag or commit on the hub; without it, the ESM-2 aliases have fixed commits.
-    """
+    """Find the checkpoint of an alias, hub name (``owner/model@revision``) or folder."""
     alias = ALIASES.get(name)
     if alias is not None and alias.random:
         return _open(tiny_folder(name), name, name, random=True)
@@ -184,10 +180,6 @@ def _config_problem(config: dict[str, Any], family: Family) -> str:
 # --- the hub --------------------------------------------------------------------------------------
 
 
-class _NotACheckpoint(Exception):
-    """A repository without the files of a checkpoint; the text says which."""
-
-
 def _fetch(source: HubSource, *, local: bool) -> Path:
     """Fetch config, tokenizer and the encoder's weights, without the shards of a decoder."""
     from huggingface_hub import snapshot_download
@@ -196,8 +188,8 @@ def _fetch(source: HubSource, *, local: bool) -> Path:
     get = partial(snapshot_download, source.name, **options)
     folder = Path(get(allow_patterns=_SMALL_FILES))
     if not (folder / "config.json").is_file():
-        msg = "config.json"
-        raise _NotACheckpoint(msg)
+        msg = _LACKS.format(source, "config.json")
+        raise EncoderNotFound(msg)
     _, family = _read_config(folder / "config.json")
     names = family.weight_names
     for whole in WHOLE_FILES:
@@ -208,7 +200,8 @@ def _fetch(source: HubSource, *, local: bool) -> Path:
             get(allow_patterns=shard_names(index, names))
             break
     if not weight_files(folder, names):
-        raise _NotACheckpoint(" or ".join(WHOLE_FILES))
+        msg = _LACKS.format(source, " or ".join(WHOLE_FILES))
+        raise EncoderNotFound(msg)
     return folder
 
 
@@ -220,9 +213,8 @@ def _unavailable(source: HubSource, reason: Exception) -> str:
     known = any(alias.hub_name == source.name for alias in ALIASES.values())
     meant = "" if known or not near else f" Did you mean {' or '.join(near)}?"
     match reason:
-        case _NotACheckpoint():
-            text = f"{source} has no {reason} on the hub; expected a model as transformers saves it"
-            return f"{text}.{meant}"
+        case EncoderNotFound():
+            return f"{reason}.{meant}"
         case errors.GatedRepoError():
             return (
                 f"the owner of {source.name} has to grant access to it. Ask for access on its page "
@@ -263,13 +255,9 @@ def save_random_checkpoint(folder: Path, config: Config, seed: int) -> Path:
 
 def tiny_folder(name: str) -> Path:
     """Return the cached folder of a tiny checkpoint, written on first use."""
-    files = _random_files(TINY_CONFIG[name], seed=0)
-    version = hashlib.blake2b(digest_size=6)
-    for file_name, data in sorted(files.items()):
-        version.update(file_name.encode() + b"\0" + data)
-    folder = cache_dir() / "tiny" / f"{name}-{version.hexdigest()}"
+    folder = cache_dir() / "tiny" / name
     folder.mkdir(parents=True, exist_ok=True)
-    for file_name, data in files.items():
+    for file_name, data in _random_files(TINY_CONFIG[name], seed=0).items():
         path = folder / file_name
         if not path.is_file() or path.read_bytes() != data:
             write_bytes(path, data)

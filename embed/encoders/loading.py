@@ -32,20 +32,16 @@ def load_encoder(
     encoders; ``"auto"`` takes the fastest that runs on the device.
     """
     check_backend(identity, backend)
-    return build_encoder(identity, plan, identity.family.effective_backend(backend), attention)
-
-
-def build_encoder(identity: Identity, plan: DevicePlan, backend: str, attention: str) -> Encoder:
-    """As `load_encoder`, with a backend of the family that has been checked."""
     checkpoint, family = identity.checkpoint, identity.family
-    if backend == "reference":
+    chosen = family.effective_backend(backend)
+    if chosen == "reference":
         return ReferenceEncoder(checkpoint, plan)
-    if backend == "faesm":
+    if chosen == "faesm":
         from abag.embed.families.faesm import FaesmEncoder
 
         return FaesmEncoder(checkpoint, plan)
-    if backend != "packed":
-        return family.build(backend, checkpoint, plan, attention)
+    if chosen != "packed":
+        return family.build(checkpoint, plan)
     config = family.checked_config(checkpoint)
     architecture = family.architecture_of(config)
     rms = architecture.norm == "rms"

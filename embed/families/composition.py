@@ -84,9 +84,7 @@ def _kmers(batch: PackedBatch) -> tuple[Ints, Ints]:
 
 
 class _CompositionFamily(Family):
-    def build(
-        self, backend: str, checkpoint: EncoderCheckpoint, plan: DevicePlan, attention: str
-    ) -> Encoder:
+    def build(self, checkpoint: EncoderCheckpoint, plan: DevicePlan) -> Encoder:
         return _ResidueComposition(plan.device)
 
 

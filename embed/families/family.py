@@ -249,8 +249,6 @@ class Family:
             return ""
         return f"dense_act_fn {found!r}; only {name!r} is supported with {projection!r}"
 
-    def build(
-        self, backend: str, checkpoint: EncoderCheckpoint, plan: DevicePlan, attention: str
-    ) -> Encoder:
-        """Build an encoder for a backend of the family's own, which its subclass implements."""
+    def build(self, checkpoint: EncoderCheckpoint, plan: DevicePlan) -> Encoder:
+        """Build an encoder of a subclass, which is neither packed nor a reference."""
         raise NotImplementedError

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -17,7 +16,7 @@ from sklearn.model_selection import BaseCrossValidator
 from sklearn.utils.validation import check_is_fitted
 
 from abag.core.cache import cache_dir
-from abag.core.options import Declaration, OptionSchema, schema
+from abag.core.options import schema
 from abag.core.python_surface import naming_keywords
 from abag.embed.sequences.options import ColumnOptions
 from abag.embed.store.export import vector_names
@@ -44,13 +43,7 @@ if TYPE_CHECKING:
 _SKLEARN_NAMES = {"folds": "n_splits", "repeats": "n_repeats"}
 
 
-def _as_argument(one: OptionSchema) -> OptionSchema:
-    """Return an option of the command line under the name that it has here."""
-    flag: Declaration = {**one.declaration, "flag": one.flag}
-    return replace(one, name=_SKLEARN_NAMES.get(one.name, one.name), declaration=flag)
-
-
-_ARGUMENTS = {one.name: one for one in map(_as_argument, schema(SplitOptions))}
+_ARGUMENTS = {one.flag: _SKLEARN_NAMES.get(one.name, one.name) for one in schema(SplitOptions)}
 """What errors name instead of flags."""
 
 
@@ -177,7 +170,9 @@ class BothSplit(_PairSplit):
     _method = "both"
 
 
-_VECTOR_KEYWORDS = {one.name: one for cls in (VectorOptions, ColumnOptions) for one in schema(cls)}
+_VECTOR_KEYWORDS = {
+    one.flag: one.name for cls in (VectorOptions, ColumnOptions) for one in schema(cls)
+}
 """What errors name instead of flags."""
 
 

@@ -10,7 +10,7 @@ import pytest
 
 OPTIONS = {
     "antibody_encoder": "tiny-igt5", "antigen_encoder": "tiny-esm2", "epochs": 3, "batch_size": 4,
-    "save_every": 2, "device": "cpu", "patience": 2, "accumulate": 2,
+    "save_every": 2, "device": "cpu", "patience": 2,
     "gradient_checkpointing": True,
 }  # fmt: skip
 

@@ -3,11 +3,14 @@
 import json
 
 import pytest
+import torch
 from fake_hub import Problem
-from transformers import EsmModel
+from safetensors.torch import load_file
+from transformers import EsmModel, T5Config, T5ForConditionalGeneration
 
 from abag.embed.encoders.checkpoints import TINY_CONFIG, save_random_checkpoint
 from abag.embed.encoders.identity import find_checkpoint
+from abag.embed.families.registry import hub_source
 from abag.embed.weights import BadCheckpoint, EncoderNotFound
 
 
@@ -92,3 +95,49 @@ def test_a_repository_that_lacks_a_shard_is_refused_with_its_name(hub, checkpoin
     hub.put("model", "lab/short", {n: c for n, c in checkpoint.items() if n != lost})
     with pytest.raises(BadCheckpoint, match=rf"1 of 3 shards .* are missing \({lost}\)"):
         find_checkpoint("lab/short")
+
+
+@pytest.mark.parametrize("suffix", ["safetensors", "bin"])
+def test_only_the_shards_of_the_encoder_are_fetched_and_once(hub, tmp_path, suffix):
+    model = T5ForConditionalGeneration(T5Config.from_dict(TINY_CONFIG["tiny-igt5"]))
+    model.save_pretrained(tmp_path / "model", max_shard_size="30KB")
+    files = {p.name: p for p in (tmp_path / "model").iterdir()}
+    shards = json.loads(files.pop("model.safetensors.index.json").read_text())["weight_map"]
+    index = (
+        "model.safetensors.index.json"
+        if suffix == "safetensors"
+        else ("pytorch_model.bin.index.json")
+    )
+    shards = {name: shard.replace("safetensors", suffix) for name, shard in shards.items()}
+    for shard in {*shards.values()} if suffix == "bin" else ():
+        stored = files.pop(shard.replace("bin", "safetensors"))
+        torch.save(load_file(stored), tmp_path / "model" / shard)
+        files[shard] = tmp_path / "model" / shard
+    contents = {name: path.read_bytes() for name, path in files.items()}
+    hub.put("model", "lab/t5", contents | {index: json.dumps({"weight_map": shards}).encode()})
+    found = find_checkpoint("lab/t5")
+    of_encoder = {s for n, s in shards.items() if n.startswith(("shared", "encoder"))}
+    asked = {path.rsplit("/", 1)[-1] for _, path in hub.asked}
+    assert {path.name for path in found.weights} == asked & {*shards.values()} == of_encoder
+    assert of_encoder < {*shards.values()}
+    hub.asked.clear()
+    assert find_checkpoint("lab/t5") == found
+    assert not hub.asked
+
+
+def test_a_whole_file_is_preferred_to_shards_and_a_revision_is_part_of_the_name(hub, checkpoint):
+    whole = (find_checkpoint("tiny-esm2").folder / "model.safetensors").read_bytes()
+    hub.put("model", "lab/esm", checkpoint | {"model.safetensors": whole})
+    newest = find_checkpoint("lab/esm")
+    assert [path.name for path in newest.weights] == ["model.safetensors"]
+    other = TINY_CONFIG["tiny-esm2"] | {"layer_norm_eps": 1e-6}
+    commit = hub.put("model", "lab/esm", {"config.json": json.dumps(other).encode()})
+    fixed = find_checkpoint(f"lab/esm@{commit}")
+    assert (newest.origin, fixed.origin) == ("lab/esm", f"lab/esm@{commit}")
+    assert newest.name == fixed.name == "esm"
+
+
+def test_an_alias_has_a_fixed_revision_that_can_be_overridden():
+    commit = "c731040fcd8d73dceaa04b0a8e6329b345b0f5df"
+    assert str(hub_source("esm2-8m")) == f"facebook/esm2_t6_8M_UR50D@{commit}"
+    assert str(hub_source("esm2-8m@main")) == "facebook/esm2_t6_8M_UR50D@main"
