@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -60,15 +60,11 @@ class AdaptConfig(
     )  # fmt: skip
 
     def kinds(self) -> tuple[Kind, ...]:
-        """Return the kinds of sequence whose encoder is adapted."""
         return ("antibody", "antigen") if self.sides == "both" else (self.sides,)
 
     def encoder(self, kind: Kind) -> str:
-        """Name the encoder of a kind."""
         return self.antibody_encoder if kind == "antibody" else self.antigen_encoder
 
     def to_json(self) -> dict[str, Any]:
-        """Return the fields as JSON values; those of `Lora` begin with ``lora_``."""
-        own = {f.name for f in fields(Lora)}
-        record = super().to_json() | {"split_from": str(self.split_from)}
-        return {f"lora_{name}" if name in own else name: x for name, x in record.items()}
+        """Return the fields as JSON values."""
+        return super().to_json() | {"split_from": str(self.split_from)}

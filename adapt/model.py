@@ -152,9 +152,8 @@ def encode_frozen(
 ) -> NDArray[np.float32]:
     """Return the mean-pooled vectors, (N, D), of an encoder that is not adapted."""
     encoder = load_encoder(identity, plan)
-    longest = [max(identity.layout.span_lengths(c)) for c in chains]
-    order = longest_first(longest)
-    budget = max(default_batch_tokens(plan), max(longest))
+    order = longest_first([max(identity.layout.span_lengths(c)) for c in chains])
+    budget = default_batch_tokens(plan)
     out_ND = np.zeros((len(chains), encoder.width), np.float32)
     ordered = (chains[i] for i in order)
     for done in encode_stream(encoder, identity.layout, ordered, plan, budget, torch.float32):

@@ -140,7 +140,6 @@ class AdapterTraining(ResumableTraining):
         )
 
     def parameter_counts(self) -> dict[Kind, int]:
-        """Count the trainable parameters of each adapted encoder."""
         return {
             kind: sum(p.numel() for p in encoder.factors().values())
             for kind, encoder in self.model.adapted().items()
@@ -422,7 +421,6 @@ def _write_encoder(out: Path, kind: Kind, training: AdapterTraining) -> dict[str
 
 
 def describe_adapter(summary: AdaptSummary) -> str:
-    """Describe a finished adapter: what was adapted, and the best epoch."""
     lines = [
         f"{kind}: {side['encoder']}, {side['trainable_parameters']:,} trainable parameters, "
         f"adapter {side['digest'][:8]}"

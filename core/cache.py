@@ -64,13 +64,11 @@ def cache_dir() -> Path:
 
 @functools.cache
 def _new_folder() -> Path:
-    """Make one folder for this process."""
     return Path(tempfile.mkdtemp(prefix="abag-"))
 
 
 @functools.cache
 def _report(what: str) -> None:
-    """Report once what is wrong with a folder."""
     say(f"{what}, so nothing in it is used or kept. Delete it; abag makes it again.")
 
 

@@ -36,11 +36,9 @@ class CommandGroup(click.Group):
     """Commands that report errors in one line and exit 1, or 128 + the number of a signal."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names of the commands in the order of their definition."""
         return list(self.commands)
 
     def invoke(self, ctx: click.Context) -> object:
-        """Run a command."""
         if os.environ.get("NO_COLOR"):
             ctx.color = False
         _open_standard_streams()
@@ -147,7 +145,6 @@ class UserPath(click.Path):
         param: click.Parameter | None,
         ctx: click.Context | None,
     ) -> Path:
-        """Read the path; an empty one is refused."""
         name = param.get_error_hint(ctx) if param else "path"
         return Path(str(super().convert(user_path(value, name.strip("'")), param, ctx)))
 
@@ -207,7 +204,6 @@ class OptionsCommand(click.Command):
         self._classes = classes
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
-        """Return all parameters."""
         classes = [resolve_name(place) for place in self._classes]
         self._classes = ()
         self.params += [
@@ -238,7 +234,6 @@ class OptionsCommand(click.Command):
             formatter.write_text(f"{left_out} more options: {ctx.command_path} --help-all")
 
     def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 - click's own signature
-        """Run the command with the options that were given; the schema holds the defaults."""
         ctx.params = {name: value for name, value in ctx.params.items() if value is not None}
         return super().invoke(ctx)
 

@@ -10,7 +10,6 @@ SMALL_FOLD_PAIRS = 2_000
 
 
 def count_cores() -> int:
-    """Return how many cores this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import platform
 import time
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -32,7 +32,6 @@ class DevicePlan:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Type of weights and activations."""
         return _DTYPES[self.precision]
 
 
@@ -61,21 +60,15 @@ def plan_device(device: str = "auto", precision: Precision = "auto") -> DevicePl
 
 def resolve_device(name: str = "auto") -> torch.device:
     """Return a device by name; ``"auto"`` is the first GPU, or the CPU if there is none."""
+    count = torch.cuda.device_count()
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
+    with suppress(RuntimeError):  # of a name that torch does not know
         device = torch.device(name)
-    except RuntimeError as error:
-        msg = f"--device {name}: not a device; give auto, cpu, cuda or cuda:N"
-        raise DeviceUnavailable(msg) from error
-    if device.type not in ("cpu", "cuda"):
-        msg = f"--device {name}: not supported; give auto, cpu, cuda or cuda:N"
-        raise DeviceUnavailable(msg)
-    count = torch.cuda.device_count()
-    if device.type == "cuda" and (device.index or 0) >= count:
-        msg = f"--device {name}: this machine has {count} CUDA devices; give auto or cpu"
-        raise DeviceUnavailable(msg)
-    return device
+        if device.type == "cpu" or (device.type == "cuda" and (device.index or 0) < count):
+            return device
+    msg = f"--device {name}: this machine has {count} CUDA devices; give auto, cpu, cuda or cuda:N"
+    raise DeviceUnavailable(msg)
 
 
 def current_device(device: torch.device) -> AbstractContextManager[Any]:

@@ -134,7 +134,6 @@ class OptionSchema:
         return value
 
     def check(self, value: object) -> None:
-        """Raise `BadOption` for an invalid value."""
         if value is None and self.default is None:
             return
         pattern = self.declaration.get("pattern", "$^")

@@ -43,12 +43,10 @@ class PublicFunction:
         self.name, self.module, self.shown_by, self.classes = name, module, shown_by, classes
 
     def function(self) -> Callable[..., Any]:
-        """Import the function."""
         function: Callable[..., Any] = self._import(self.name)
         return function
 
     def describe(self) -> Callable[[Any], Iterable[str]] | None:
-        """Import what describes its result, if anything does."""
         return self._import(self.shown_by) if self.shown_by else None
 
     def _import(self, name: str) -> Any:  # noqa: ANN401 - a function or a class

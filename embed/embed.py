@@ -273,7 +273,6 @@ def _identify(
 
 
 def _look_up(store: Path | str, jobs: Sequence[KindJob], rank: Rank, *, first: bool) -> Store:
-    """Open the store, and find what it lacks."""
     opened = open_store(store, create=True)
     if first:
         publish_spools(opened.path)

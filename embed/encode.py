@@ -138,7 +138,6 @@ class _Pending:
             self._copied.record()
 
     def fetch(self) -> Encoded:
-        """Wait for the copy."""
         if self._copied is not None:
             self._copied.synchronize()
         stored_SPD = self._stored_SPD.numpy()
@@ -231,7 +230,6 @@ class Encoding:
 
     @property
     def rate(self) -> str:
-        """The speed so far."""
         seconds = self.seconds or float("inf")  # a clock can stand still
         return f"{self.tokens / seconds:,.0f} tokens/s"
 
@@ -274,7 +272,6 @@ class Encoding:
             todo = todo[done:]
 
     def _store(self, part: SequencePart, todo: NDArray[np.int64], vectors: Encoded) -> None:
-        """Hand the vectors of a batch to the writer, and count them."""
         job, at = self._job, todo[vectors.positions]
         if vectors.bad is not None:
             position, problem = vectors.bad

@@ -22,7 +22,6 @@ from abag import AbagError
 from abag.embed.encoders.adapters import copy_adapter
 from abag.embed.encoders.identity import Identity, check_backend, identify
 from abag.embed.options import CDR_MEAN, EmbedOptions
-from abag.embed.packing import BatchTooLarge, SequenceTooLong
 from abag.embed.sequences.chains import PLURAL, Kind
 from abag.embed.sequences.partitions import Partitions, SequencePart
 from abag.embed.store.encoder_folder import EncoderFolder
@@ -34,6 +33,10 @@ if TYPE_CHECKING:
 _NO_RUN_ID = "none"  # what torchrun sets without --rdzv-id, for every job
 MAX_LAYERS = 14
 """With four poolings each they fill the 64 datasets of a shard."""
+
+
+class SequenceTooLong(AbagError):
+    """A chain is longer than the encoder accepts, and ``--long-antigens error`` was given."""
 
 
 class AbsentLayer(AbagError):
@@ -63,10 +66,6 @@ class Rank:
 
     def __str__(self) -> str:
         return f"rank {self.number} of {self.world}"
-
-    def owns(self, keys: NDArray[np.uint8], tokens: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Select the sequences that this rank encodes, shape (N,), dtype bool; see `owners`."""
-        return np.equal(owners(keys, tokens, self.world, self.job), self.number)
 
     def device(self, asked: str) -> str:
         """Name the device of this rank: a GPU of its own, if GPUs are used."""
@@ -172,7 +171,6 @@ class KindJob:
 
     @property
     def backend(self) -> str:
-        """The implementation that encodes."""
         return self.identity.family.effective_backend(self.options.backend(self.kind))
 
     @property
@@ -190,31 +188,22 @@ class KindJob:
         """Count the sequences, and refuse what cannot be encoded with these options."""
         layout, options = self.identity.layout, self.options
         self.partitions = partitions
-        longest_chain = longest_span = 0
+        longest = 0
         for part in partitions.parts():
             self.unique += len(part.chains)
             self.forms.update(part.forms)
             self.replaced += part.replaced
             self.long += sum(map(layout.is_long, part.chains))
-            longest_chain = max(longest_chain, *map(len, chain.from_iterable(part.chains)))
-            if options.batch_tokens is not None:
-                spans = (max(layout.span_lengths(chains)) for chains in part.chains)
-                longest_span = max(longest_span, *spans)
+            longest = max(longest, *map(len, chain.from_iterable(part.chains)))
         self._check_backend()
         if self.long and options.long_antigens == "error":
             msg = (
                 f"{self.long} {self.kind} sequences have a chain of more than {layout.limit} "
-                f"residues (longest {longest_chain}), the most that "
+                f"residues (longest {longest}), the most that "
                 f"{self.identity.checkpoint.name} takes at once; "
                 "give --long-antigens window or truncate"
             )
             raise SequenceTooLong(msg)
-        if options.batch_tokens is not None and longest_span > options.batch_tokens:
-            msg = (
-                f"--batch-tokens {options.batch_tokens}: the longest {self.kind} has "
-                f"{longest_span} tokens; give {longest_span} or more"
-            )
-            raise BatchTooLarge(msg)
 
     def _check_backend(self) -> None:
         options = self.options
@@ -236,7 +225,8 @@ class KindJob:
             missing = self.folder.missing(part.keys, verify=True)
             own = missing
             if rank.world > 1:
-                own = missing & rank.owns(part.keys, layout.count_tokens(part.chains))
+                tokens = layout.count_tokens(part.chains)
+                own = missing & (owners(part.keys, tokens, rank.world, rank.job) == rank.number)
             absent = [part.chains[i] for i in np.flatnonzero(missing)]
             self.missing += len(absent)
             self.tokens += int(layout.count_tokens(absent).sum())
@@ -328,7 +318,6 @@ class KindJob:
 
 
 def identify_for(name: str, kind: Kind, options: EmbedOptions) -> Identity:
-    """Find an encoder and compute its fingerprint under these options."""
     if kind == "antigen":
         return identify(name, kind, options.long_antigens, options.antigen_adapter)
     return identify(name, kind, adapter=options.antibody_adapter)

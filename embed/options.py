@@ -87,7 +87,6 @@ class EmbedOptions(DeviceOptions, SkippedOptions, TableOptions, group="Encoders"
     )
 
     def check_combination(self) -> None:
-        """Refuse options that contradict each other."""
         if self.devices is not None and self.ray is not None:
             msg = "--devices and --ray: cannot be combined; expected one of them. Remove the other."
             raise BadOption(msg)
@@ -105,11 +104,9 @@ class EmbedOptions(DeviceOptions, SkippedOptions, TableOptions, group="Encoders"
 
     @property
     def kinds(self) -> tuple[Kind, ...]:
-        """The kinds of sequences that are encoded."""
         return ("antibody", "antigen") if self.kind == "both" else (self.kind,)
 
     def backend(self, kind: Kind) -> Literal["packed", "reference", "faesm"]:
-        """Return the implementation that encodes sequences of a kind."""
         return self.antibody_backend if kind == "antibody" else self.antigen_backend
 
 

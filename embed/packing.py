@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from abag import AbagError
 from abag.embed.sequences.chains import RESIDUES, Chains, Kind
 
 if TYPE_CHECKING:
@@ -33,10 +32,6 @@ _CHAIN_MEANS = ("heavy_mean", "light_mean")
 LongPolicy = Literal["window", "truncate", "error"]
 ResidueWeights: TypeAlias = tuple[NDArray[np.float32], ...]
 """Of the residues of each chain of a sequence in a pooling, each shape (L,)."""
-
-
-class SequenceTooLong(AbagError):
-    """A chain is longer than the encoder accepts, and the policy is to refuse it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +161,7 @@ class Layout:
         return np.array([tokens[key] for key in lengths], np.int64)
 
     def spans(self, chains: Chains, extra: ResidueWeights | None = None) -> list[TokenSpan]:
-        """Return token ids and pooling weights of one sequence; `SequenceTooLong` if refused.
+        """Return token ids and pooling weights of one sequence.
 
         Overlapping windows share a residue's weight equally: the weighted sum equals the average
         over residues of each residue's average over windows. `extra` holds the weights of the
@@ -223,12 +218,6 @@ class Layout:
             return [(0, residues)]
         if self.long == "truncate":
             return [(0, size)]
-        if self.long == "error":
-            msg = (
-                f"{self.kind} chain of {residues} residues: the limit is {size}; "
-                "give --long-antigens window or truncate"
-            )
-            raise SequenceTooLong(msg)
         stride = size // 2
         last = -(-(residues - size) // stride)  # ceiling: the first start that reaches the end
         return [(k * stride, min(k * stride + size, residues)) for k in range(last + 1)]
@@ -268,10 +257,6 @@ class Layout:
 # --- batches --------------------------------------------------------------------------------------
 
 
-class BatchTooLarge(AbagError):
-    """A single span exceeds the token budget."""
-
-
 def longest_first(lengths: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the stable order by descending length, shape (N,): memory peaks in the first batch."""
     return np.argsort(-np.asarray(lengths, dtype=np.int64), kind="stable")
@@ -297,18 +282,12 @@ class PackedBatch:
 def fill_batches(
     spans: Iterable[tuple[int, TokenSpan]], budget_tokens: int
 ) -> Iterator[PackedBatch]:
-    """Fill batches of at most `budget_tokens` with spans; those of a sequence are consecutive."""
+    """Fill batches of at most `budget_tokens`, or one longer span, in the order of the spans."""
     held: list[tuple[int, TokenSpan]] = []
     tokens = 0
     for sequence, span in spans:
         length = len(span.ids)
-        if length > budget_tokens:
-            msg = (
-                f"--batch-tokens {budget_tokens}: a sequence has {length} tokens; "
-                f"give --batch-tokens {length} or more"
-            )
-            raise BatchTooLarge(msg)
-        if tokens + length > budget_tokens:
+        if held and tokens + length > budget_tokens:
             yield pack_spans(held, continues=held[-1][0] == sequence)
             held, tokens = [], 0
         held.append((sequence, span))

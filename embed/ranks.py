@@ -36,18 +36,14 @@ def count_devices(devices: Devices, device: str) -> int:
 
     on_gpu = device != "cpu" and torch.cuda.is_available()
     seen = torch.cuda.device_count() if on_gpu else 0
-    if devices == "all":
-        if not seen:
-            msg = "--devices all: no GPU found; give a number of processes and --device cpu"
-            raise DeviceUnavailable(msg)
-        return seen
-    if devices < 1:
-        msg = f"--devices {devices}: expected 1 or more, or all"
+    ranks = seen if devices == "all" else devices
+    if ranks < 1 or (on_gpu and ranks > seen):
+        msg = (
+            f"--devices {devices}: this machine has {seen} GPUs; give at least 1 and at most that, "
+            "or --device cpu and a number of processes"
+        )
         raise DeviceUnavailable(msg)
-    if on_gpu and devices > seen:
-        msg = f"--devices {devices}: this machine has {seen} GPUs; give {seen} or fewer, or all"
-        raise DeviceUnavailable(msg)
-    return devices
+    return ranks
 
 
 def launch(ranks: int, work: Callable[..., Any], *arguments: Any) -> list[Any]:  # noqa: ANN401

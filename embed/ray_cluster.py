@@ -176,14 +176,10 @@ class _Worker:
 
     def encode(self, unit: SequencePart) -> int:
         """Encode and commit a unit; return its number of sequences."""
-        import ray
-
         self._loaded = self._loaded or self.load()
         job, encoder = self._loaded
-        left = unit
-        if ray.get_runtime_context().was_current_actor_reconstructed:
-            # the lost actor may have committed a part of this unit
-            left = unit.take(np.flatnonzero(job.folder.missing(unit.keys)))
+        # a lost actor may have committed a part of this unit
+        left = unit.take(np.flatnonzero(job.folder.missing(unit.keys)))
         encode_parts(job, encoder, [left], len(left.chains), shown=False)
         return len(unit.chains)
 

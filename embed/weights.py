@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from pickle import UnpicklingError  # the error of torch.load(weights_only=True)
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Self
 from zipfile import is_zipfile
 
 import numpy as np
@@ -37,13 +37,10 @@ WHOLE_FILES = ("model.safetensors", "pytorch_model.bin")
 """Weight files of a checkpoint that is not sharded, in the order of preference."""
 _SHARD = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*\.(safetensors|bin)")
 """Name of a file in an index of shards."""
-_NOT_LEARNED = ("inv_freq", "rotary_emb.freqs", "position_ids", "_extra_state")
-"""Ends of names of tensors that are computed from config.json, or are the state of a library."""
-_TENSORFLOW_NAMES = {
-    # transformers reads, and some of its versions write, TensorFlow's names of the norms
-    "LayerNorm.gamma": ("LayerNorm.weight",),
-    "LayerNorm.beta": ("LayerNorm.bias",),
-}
+_NOT_LEARNED = ("inv_freq", "rotary_emb.freqs", "position_ids")
+"""Ends of names of tensors that are computed from config.json."""
+# transformers reads, and some of its versions write, TensorFlow's names of the norms
+_TENSORFLOW_NAMES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
 
 
 class EncoderNotFound(AbagError):
@@ -98,14 +95,6 @@ class Adapter:
             raise AdapterMismatch(msg)
 
 
-class Stored(NamedTuple):
-    """Where a tensor is in the files: under this name, alone or as one of equal parts by rows."""
-
-    name: str
-    part: int = 0
-    parts: int = 1
-
-
 @dataclass(frozen=True, slots=True)
 class WeightNames:
     """Which tensors of a checkpoint belong to the encoder, and their names in its module.
@@ -117,34 +106,25 @@ class WeightNames:
     prefix: str = ""
     unused: tuple[str, ...] = ()  # prefixes, inside the encoder, of tensors that it does not need
     tied: Mapping[str, str] = field(default_factory=dict)  # second names of one tensor
-    # parts of names in another layout, and what the module has instead: several, if fused by rows
-    other_layout: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
-    def of_encoder(self, names: Collection[str]) -> dict[str, Stored]:
-        """Map names in the encoder's module, as transformers defines it, to places in the files."""
+    def of_encoder(self, names: Collection[str]) -> dict[str, str]:
+        """Map names in the encoder's module, as transformers defines it, to those in the files."""
         inside = [name for name in names if name.startswith(self.prefix)] or names
-        found: dict[str, Stored] = {}
+        found: dict[str, str] = {}
         for name in sorted(inside):
-            in_module = self._in_module(name.removeprefix(self.prefix))
-            for part, own in enumerate(in_module):
-                if own.startswith(self.unused) or own.endswith(_NOT_LEARNED):
-                    continue
-                if own in found:
-                    msg = f"{found[own].name} and {name} are both weight {own} of the encoder"
-                    raise BadCheckpoint(msg)
-                found[own] = Stored(name, part, len(in_module))
+            own = name.removeprefix(self.prefix)
+            for other, in_module in _TENSORFLOW_NAMES.items():
+                own = own.replace(other, in_module)
+            if own.startswith(self.unused) or own.endswith(_NOT_LEARNED):
+                continue
+            if own in found:
+                msg = f"{found[own]} and {name} are both weight {own} of the encoder"
+                raise BadCheckpoint(msg)
+            found[own] = name
         for second, first in self.tied.items():
             if second in found:
                 found.setdefault(first, found.pop(second))
         return found
-
-    def _in_module(self, name: str) -> list[str]:
-        """Return the module's names of what a tensor of the files holds."""
-        names = [name]
-        for other, own in {**_TENSORFLOW_NAMES, **self.other_layout}.items():
-            if other in name:
-                names = [n.replace(other, part) for n in names for part in own]
-        return names
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +167,7 @@ def shard_names(index: Path, names: WeightNames) -> list[str]:
     """Return the names of the shards that hold encoder weights, from a checkpoint's index."""
     try:
         shards: Mapping[str, str] = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
-        found = sorted({str(shards[stored.name]) for stored in names.of_encoder(shards).values()})
+        found = sorted({str(shards[stored]) for stored in names.of_encoder(shards).values()})
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         msg = f"{index}: not an index of weights ({error!r}); copy the file again"
         raise BadCheckpoint(msg) from error
@@ -220,7 +200,7 @@ class EncoderTensors:
                 )
                 raise BadCheckpoint(msg) from error
         names = self._checkpoint.names.of_encoder(readers)
-        self.read = {n: partial(_read, readers[stored.name], stored) for n, stored in names.items()}
+        self.read = {name: readers[stored] for name, stored in names.items()}
         return self
 
     def _open(self, path: Path) -> dict[str, Callable[[], torch.Tensor]]:
@@ -237,14 +217,6 @@ class EncoderTensors:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._files.close()
-
-
-def _read(whole: Callable[[], torch.Tensor], stored: Stored) -> torch.Tensor:
-    tensor = whole()
-    if stored.parts == 1:
-        return tensor
-    # a file may hold a single number, too: parts of wrong shapes are refused where they are used
-    return tensor.reshape(tensor.shape or (1,)).tensor_split(stored.parts)[stored.part]
 
 
 def _other_than_tensors(path: Path) -> BadCheckpoint:

@@ -1,7 +1,6 @@
 """Choice of the backend, in an environment without FAESM."""
 
 import sys
-from importlib.metadata import version
 
 import pandas as pd
 import pytest
@@ -44,7 +43,6 @@ def test_without_faesm_one_line_says_what_is_found_and_expected_before_anything_
         embed_table(TABLE, tmp_path / "store", antigen_backend="faesm", **TINY)
     text = str(refusal.value)
     assert "\n" not in text
-    assert f"transformers {version('transformers')}" in text
     assert "expected faesm 0.1.1 with transformers 4.53" in text
     assert "pip install 'abag[faesm]'" in text
     assert not (tmp_path / "store").exists()

@@ -155,7 +155,6 @@ def write(tmp_path, text):
     ("options", "heavy", "antigen", "words"),
     [
         (["--antibody-encoder", "igt6"], "EVQL", "MKT", "igt6"),
-        (["--batch-tokens", 100], "E" * 200, "MKT", "205 tokens"),
         (["--device", "cpu", "--attention", "varlen"], "EVQL", "MKT", "needs a CUDA device"),
         (["--long-antigens", "error"], "EVQL", "E" * 1500, "1500"),
     ],

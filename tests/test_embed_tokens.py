@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from abag.embed.encoders.checkpoints import save_random_checkpoint
 from abag.embed.encoders.identity import TokenizerMismatch, find_checkpoint, identify, vocabulary_of
 from abag.embed.families.registry import FAMILIES
-from abag.embed.packing import Layout, SequenceTooLong
+from abag.embed.packing import Layout
 from abag.embed.sequences.chains import RESIDUES
 from abag.embed.weights import BadCheckpoint
 
@@ -462,11 +462,9 @@ def test_windows_of_a_2500_residue_chain_start_every_511_residues_and_reach_the_
     assert layout.span_lengths(("A" * 2500,)) == [1024, 1024, 1024, 2500 - 3 * 511 + 2]
 
 
-def test_long_chains_are_truncated_or_refused_only_on_request():
+def test_long_chains_are_truncated_only_on_request():
     chains = ("A" * 1500,)
     assert Layout("antigen", ESM, "truncate").span_lengths(chains) == [1024]
     assert Layout("antigen", ESM, "truncate").spans(chains)[0].weights[1:-1, 0].sum() == (
         pytest.approx(1, rel=1e-5)
     )
-    with pytest.raises(SequenceTooLong, match="1500 residues"):
-        Layout("antigen", ESM, "error").spans(chains)

@@ -142,8 +142,6 @@ def _read_config(path: Path, family: Family | None = None) -> tuple[dict[str, An
         known = ", ".join(dict.fromkeys(f.model_type for f in FAMILIES.values() if f.model_type))
         msg = f"{path}: model_type {name!r} is not supported; expected one of {known}"
         raise BadCheckpoint(msg)
-    if family.translate is not None:
-        config = dict(family.translate(config))
     needed = dict.fromkeys((*family.config_keys, "vocab_size"))
     if missing := [key for key in needed if config.get(key) is None]:
         problem = f"missing {', '.join(missing)}; give the config.json of a complete "

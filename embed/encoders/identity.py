@@ -51,12 +51,10 @@ class Identity:
 
     @property
     def family(self) -> Family:
-        """The encoder's family."""
         return FAMILIES[self.checkpoint.family]
 
     @property
     def shape(self) -> EncoderShape:
-        """Sizes of the encoder."""
         return self.family.shape(self.checkpoint.config)
 
     def info(self) -> dict[str, object]:

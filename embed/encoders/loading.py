@@ -17,7 +17,7 @@ from abag.embed.families.family import Backend, Encoder, Family
 from abag.embed.families.packed import PackedLayerNormEncoder, PackedRmsNormEncoder
 from abag.embed.families.registry import FAMILIES
 from abag.embed.packing import PackedBatch, pad_batch
-from abag.embed.weights import BadCheckpoint, EncoderCheckpoint, EncoderTensors
+from abag.embed.weights import EncoderCheckpoint, EncoderWeights
 
 if TYPE_CHECKING:
     from abag.embed.packing import LayerPooling
@@ -65,7 +65,6 @@ class ReferenceEncoder:
 
     @torch.inference_mode()
     def __call__(self, batch: PackedBatch, layer_pooling: LayerPooling | None = None) -> Tensor:
-        """Encode a batch: see `Encoder`."""
         inner = {"output_hidden_states": layer_pooling is not None}
         out, is_token_NL = run_padded(self._model, batch, self._pad_id, self._device, **inner)
         if layer_pooling is not None:
@@ -112,23 +111,11 @@ def load_transformers_model(checkpoint: EncoderCheckpoint) -> torch.nn.Module:
         with torch.random.fork_rng(devices=[]):  # the initial values are not used
             settings = encoder.config_class.from_dict(dict(checkpoint.config))
             model = encoder(settings, **family.transformers_options).float()
-    with EncoderTensors(checkpoint) as tensors:
-        weights = {name: read().float() for name, read in tensors.read.items()}
-        found = model.load_state_dict(weights, strict=False)
-    # parameters only: buffers such as rotary frequencies are computed
-    missing = {name for name, _ in model.named_parameters()} & {*found.missing_keys}
-    unused = {name for name in missing if name.startswith(family.unused_weights)}
-    if unmatched := (missing - unused) | {*found.unexpected_keys}:
-        msg = (
-            f"{checkpoint.folder}: {len(unmatched)} encoder weights are missing, or not part of a "
-            f"{checkpoint.family} encoder as config.json describes it "
-            f"({', '.join(sorted(unmatched)[:3])}); the download may be incomplete"
-        )
-        raise BadCheckpoint(msg)
-    if (adapter := checkpoint.adapter) is not None:
+    with EncoderWeights(checkpoint, DevicePlan(torch.device("cpu"), "fp32", "")) as weights:
+        # parameters only: buffers such as rotary frequencies are computed
         for name, parameter in model.named_parameters():
-            parameter.data = adapter.merge(name, parameter.data)
-        adapter.check_all_merged(name for name, _ in model.named_parameters())
+            if not name.startswith(family.unused_weights):
+                parameter.data = weights(name, *parameter.shape)
     return model
 
 

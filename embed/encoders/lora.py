@@ -64,7 +64,6 @@ def fit_lora(lora: Lora, checkpoint: EncoderCheckpoint) -> Lora:
 
 
 def import_peft() -> Any:  # noqa: ANN401 - peft is untyped
-    """Import peft."""
     try:
         import peft
     except ImportError as error:

@@ -6,7 +6,7 @@ trains. N sequences, L tokens of the longest, D hidden width, H heads, E width o
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from types import SimpleNamespace
 
 import torch
 from torch import Tensor, nn
@@ -14,13 +14,6 @@ from torch.nn import functional as F
 
 from abag.embed.families.family import Architecture, Config, EncoderShape
 from abag.embed.families.packed import rotary_tables
-
-
-class Output(NamedTuple):
-    """What `EncoderModule` returns, as transformers' modules do."""
-
-    last_hidden_state: Tensor  # shape (N, L, D)
-    hidden_states: list[Tensor]  # of the embedding and of each layer, each shape (N, L, D)
 
 
 class EncoderModule(nn.Module):
@@ -40,8 +33,12 @@ class EncoderModule(nn.Module):
             place(self, declared.last_norm, norm)
         self._declared, self._head_width = declared, shape.head_width
 
-    def forward(self, input_ids: Tensor, attention_mask: Tensor, **_: bool) -> Output:
-        """Encode padded token ids; both have shape (N, L), and 0 in the mask is padding."""
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, **_: bool) -> SimpleNamespace:
+        """Encode padded token ids; both have shape (N, L), and 0 in the mask is padding.
+
+        Returns what transformers' modules do: ``last_hidden_state``, shape (N, L, D), and
+        ``hidden_states``, those of the embedding and of each layer.
+        """
         angles = rotary_tables(input_ids.shape[1], self._head_width, input_ids.device)
         x_NLD = self.get_submodule(self._declared.embedding)(input_ids)
         states = [x_NLD]
@@ -50,7 +47,7 @@ class EncoderModule(nn.Module):
             states.append(x_NLD)
         if self._declared.last_norm:
             states[-1] = self.get_submodule(self._declared.last_norm)(x_NLD)
-        return Output(states[-1], states)
+        return SimpleNamespace(last_hidden_state=states[-1], hidden_states=states)
 
 
 class _Layer(nn.Module):

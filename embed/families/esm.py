@@ -1,20 +1,10 @@
-"""ESM-2 and ESM C: one chain per span, with a classification token.
-
-Checkpoints of ESM C have two layouts: that of transformers, and that of Biohub's package, which
-fuses projections and has other keys in config.json.
-
-References
-----------
-github.com/Biohub/esm, esm/models/esmc: config.py for the keys and the width that none gives,
-checkpoint_layout.py for the names and the order of rows in fused tensors. transformers,
-models/esmc/convert_esmc_checkpoint.py, says the same.
-"""
+"""ESM-2 and ESM C: one chain per span, with a classification token."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from abag.embed.families.family import Architecture, Config, Family
+from abag.embed.families.family import SIZE_KEYS, Architecture, Config, Family
 from abag.embed.packing import Vocabulary, number_tokens
 
 _TOKENS = number_tokens(
@@ -41,10 +31,7 @@ ESM = Family(
         _TOKENS, start="<cls>", end="<eos>", pad="<pad>", max_residues=1022, has_cls=True
     ),
     backends=("packed", "reference", "faesm"),
-    config_keys=(
-        "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
-        "vocab_size", "layer_norm_eps", "max_position_embeddings",
-    ),
+    config_keys=(*SIZE_KEYS, "vocab_size", "layer_norm_eps", "max_position_embeddings"),
     config_defaults={
         "hidden_act": "gelu", "position_embedding_type": "absolute", "rope_theta": 10000.0,
         "emb_layer_norm_before": False, "token_dropout": False, "mask_token_id": 32,
@@ -75,18 +62,6 @@ ESM = Family(
 )  # fmt: skip
 
 _ROPE = {"rope_type": "default", "rope_theta": 10000.0}
-_PACKAGE_KEYS = {
-    "d_model": "hidden_size", "n_layers": "num_hidden_layers", "n_heads": "num_attention_heads",
-}  # fmt: skip
-
-
-def _in_transformers_keys(config: Config) -> Config:
-    """Return config.json with transformers' keys, if it has those of Biohub's package."""
-    if not isinstance(width := config.get("d_model"), int):
-        return config
-    derived = -(-width // 96) * 256  # 8 / 3 of it, up to a multiple of 256
-    renamed = {_PACKAGE_KEYS.get(key, key): value for key, value in config.items()}
-    return {"intermediate_size": derived, **renamed}
 
 
 def _check_esmc(config: Config) -> str:
@@ -107,12 +82,8 @@ ESMC = Family(
     tokens=number_tokens("<cls> <pad> <eos> <unk> L A G V S E R T I D P K Q N F Y M H W C X"),
     # trained on up to 2048 tokens, two of them special
     vocabulary=replace(ESM.vocabulary, max_residues=2046, window=2046),
-    translate=_in_transformers_keys,
     check=_check_esmc,
-    config_keys=(
-        "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
-        "vocab_size",
-    ),
+    config_keys=(*SIZE_KEYS, "vocab_size"),
     config_defaults={
         "hidden_act": "silu", "max_position_embeddings": 2048, "rope_parameters": _ROPE,
         "attention_bias": False, "mlp_bias": False, "pad_token_id": 1,
@@ -141,21 +112,6 @@ ESMC = Family(
     ),
     transformers_class="EsmcModel",
     weight_prefix="esmc.",
-    other_names={  # of Biohub's package
-        "embed.": ("embed_tokens.",),
-        "transformer.blocks.": ("layers.",),
-        "transformer.norm.": ("norm.",),
-        "attn.layernorm_qkv.layer_norm_": ("input_layernorm.",),
-        "attn.layernorm_qkv.weight": (
-            "self_attn.q_proj.weight", "self_attn.k_proj.weight", "self_attn.v_proj.weight",
-        ),
-        "attn.q_ln.": ("self_attn.q_norm.",),
-        "attn.k_ln.": ("self_attn.k_norm.",),
-        "attn.out_proj.": ("self_attn.o_proj.",),
-        "ffn.layer_norm_": ("post_attention_layernorm.",),
-        "ffn.fc1_weight": ("mlp.gate_proj.weight", "mlp.up_proj.weight"),
-        "ffn.fc2_weight": ("mlp.down_proj.weight",),
-    },
     lora_targets=("q_proj", "v_proj"),
     lora_projections=(
         "q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj",

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import io
 from contextlib import redirect_stdout
-from importlib.metadata import PackageNotFoundError, version
 from types import ModuleType
 from typing import TYPE_CHECKING
 
@@ -32,18 +31,16 @@ class FaesmUnavailable(AbagError):
 
 
 def import_faesm() -> ModuleType:
-    """Import FAESM's ESM-2."""
     try:
         # FAESM prints to stdout if flash-attn is missing, which would break --json
         with redirect_stdout(io.StringIO()):
             import faesm.esm
     # RuntimeError, AssertionError: with flash-attn installed, the import needs a CUDA device
     except (ImportError, RuntimeError, AssertionError) as error:
-        found = ", ".join(f"{name} {_version(name)}" for name in ("faesm", "transformers"))
         msg = (
-            f"--antigen-backend faesm: cannot import FAESM ({first_line(error)}); found {found}, "
-            "expected faesm 0.1.1 with transformers 4.53. Run pip install 'abag[faesm]' in a "
-            "separate environment, or omit the option."
+            f"--antigen-backend faesm: cannot import FAESM ({first_line(error)}); expected faesm "
+            "0.1.1 with transformers 4.53. Run pip install 'abag[faesm]' in a separate "
+            "environment, or omit the option."
         )
         raise FaesmUnavailable(msg) from error
     return faesm.esm  # type: ignore[no-any-return]
@@ -73,15 +70,7 @@ class FaesmEncoder:
 
     @torch.inference_mode()
     def __call__(self, batch: PackedBatch, layer_pooling: LayerPooling | None = None) -> Tensor:
-        """Encode a batch: see `Encoder`."""
         ids_NL, is_token_NL = pad_batch(batch, self._pad_id, self._device)
         out = self._model(ids_NL, attention_mask=is_token_NL)
         hidden_TD: Tensor = out.last_hidden_state[is_token_NL]
         return hidden_TD
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return "not installed"

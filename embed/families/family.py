@@ -24,6 +24,9 @@ Config: TypeAlias = Mapping[str, Any]
 """Content of a config.json."""
 
 
+SIZE_KEYS = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size")
+
+
 class Encoder(Protocol):
     """Packed token ids to one vector per token."""
 
@@ -82,7 +85,6 @@ class Architecture:
     positions_after_pad: bool = False  # whether learned positions count from pad_token_id + 1
 
     def epsilon(self, config: Config) -> float:
-        """Return the epsilon of the norms."""
         return float(config[self.eps] if isinstance(self.eps, str) else self.eps)
 
     def branch_scale(self, layers: int) -> float:
@@ -102,7 +104,6 @@ class EncoderShape(NamedTuple):
 
     @property
     def head_width(self) -> int:
-        """Dimensions of the queries of a head."""
         return self.attention_width // self.heads
 
 
@@ -139,11 +140,8 @@ class Family:
     required: Config = field(default_factory=dict)  # the only values that some keys may have
     fewest_positions: int = 0  # that max_position_embeddings may say
     check: Callable[[Config], str] | None = None  # says what is wrong with a config.json
-    translate: Callable[[Config], Config] | None = None  # from the keys of another library
     # keys of the numbers of layers, width, heads and width of the feed-forward, or its formula
-    sizes: tuple[str, str, str, str | Callable[[Config], int]] = (
-        "num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size",
-    )  # fmt: skip
+    sizes: tuple[str, str, str, str | Callable[[Config], int]] = SIZE_KEYS
     head_width: str = ""  # its key, where heads times their width is not the width of the encoder
 
     architecture: Architecture | None = None  # of its layers, if it has any
@@ -154,7 +152,6 @@ class Family:
     weight_prefix: str = ""  # of the encoder in a model with a task head
     unused_weights: tuple[str, ...] = ()  # prefixes, in the encoder, of tensors it does not need
     tied_weights: Mapping[str, str] = field(default_factory=dict)  # second names of one tensor
-    other_names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # see `WeightNames`
     fp32_weights: tuple[str, ...] = ()  # ends of names; their products overflow fp16
     lora_targets: tuple[str, ...] = ()  # linear layers adapted by default
     lora_projections: tuple[str, ...] = ()  # linear layers that can be adapted
@@ -180,9 +177,7 @@ class Family:
     @property
     def weight_names(self) -> WeightNames:
         """Which tensors of a checkpoint belong to the encoder."""
-        return WeightNames(
-            self.weight_prefix, self.unused_weights, self.tied_weights, self.other_names
-        )
+        return WeightNames(self.weight_prefix, self.unused_weights, self.tied_weights)
 
     def effective_backend(self, backend: str) -> str:
         """Return the backend that runs when `backend` is requested."""

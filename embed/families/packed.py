@@ -92,7 +92,6 @@ class PackedEncoder(ABC):
 
     @torch.inference_mode()
     def __call__(self, batch: PackedBatch, layer_pooling: LayerPooling | None = None) -> Tensor:
-        """Encode a batch: see `Encoder`."""
         geometry = self._attention.geometry(batch, self._device, self._dtype)
         read = frozenset() if layer_pooling is None else layer_pooling.layers
         states = self._hidden_states(to_device(batch.ids, self._device), geometry, read)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from abag.embed.families.family import Architecture, Config, Family, Package
+from abag.embed.families.family import SIZE_KEYS, Architecture, Config, Family, Package
 from abag.embed.packing import Vocabulary, number_tokens
 
 
@@ -69,10 +69,7 @@ AMPLIFY = Family(
         _AMPLIFY_TOKENS, unknown="<unk>", start="<bos>", end="<eos>", max_residues=2046, window=2046
     ),
     sizes=("num_hidden_layers", "hidden_size", "num_attention_heads", _amplify_width),
-    config_keys=(
-        "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
-        "vocab_size", "norm_eps",
-    ),
+    config_keys=(*SIZE_KEYS, "vocab_size", "norm_eps"),
     config_defaults=_AMPLIFY_FIXED,
     required=_AMPLIFY_FIXED,
     architecture=_AMPLIFY_LAYERS,
