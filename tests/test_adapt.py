@@ -287,18 +287,8 @@ def test_a_head_can_be_trained_on_vectors_of_an_adapted_encoder(tmp_path):
     run("embed", pairs, "--store", store, *encoders)
     quick = {"epochs": 1, "report": False, "say": lambda _text: None}
     abag.fit(pairs, store, tmp_path / "frozen", split="random", **quick)
-    adapt = [
-        "adapt",
-        pairs,
-        "--split-from",
-        tmp_path / "frozen",
-        "--fold",
-        0,
-        "--out",
-        adapter,
-        *encoders,
-    ]
-    adapt += ["--sides", "antibody", "--epochs", 1, "--rank", 2]
+    adapt = ["adapt", pairs, "--split-from", tmp_path / "frozen", "--fold", 0, "--out", adapter]
+    adapt += [*encoders, "--sides", "antibody", "--epochs", 1, "--rank", 2]
     made = json.loads(run(*adapt, "--json").stdout)
     again = run(*adapt)
     assert "nothing to do" in again.stderr

@@ -11,14 +11,7 @@ import termios
 import pytest
 
 from abag.core import messages
-from abag.core.messages import (
-    bar,
-    counted,
-    detail,
-    note,
-    reporting,
-    say,
-)
+from abag.core.messages import bar, counted, detail, note, reporting, say
 
 SCRIPT = """
 import time

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 import torch
+from safetensors.numpy import save
 
 import abag
 from abag.cli import main
@@ -45,16 +46,19 @@ def save_adapter(folder, name, kind, seed=0, **lora):
     (folder / kind).mkdir(parents=True, exist_ok=True)
     (folder / kind / WEIGHTS_FILE).write_bytes(weights)
     (folder / kind / CONFIG_FILE).write_text(json.dumps(config))
+    sign(folder, name, kind)
+    return encoder.eval()
+
+
+def sign(folder, name, kind):
+    """Write the record of an adapter's files, and return it."""
     (folder / "splits.parquet").write_bytes(b"rows")
-    base = weights_digest(identity.checkpoint)
-    side = {
-        "encoder": name,
-        "weights": base,
-        "digest": adapter_digest(base, read_adapter_files(folder, kind)),
-    }
+    base = weights_digest(identify(name, kind).checkpoint)
+    digest = adapter_digest(base, read_adapter_files(folder, kind))
+    side = {"encoder": name, "weights": base, "digest": digest}
     record = {**ADAPTER_FORMAT, "name": folder.name, "sides": {kind: side}}
     (folder / "adapter.json").write_text(json.dumps(record))
-    return encoder.eval()
+    return record
 
 
 def mean(identity, encoder):
@@ -250,3 +254,83 @@ def test_a_change_that_matches_no_weight_is_an_error_when_merged(tmp_path):
     for backend in ("packed", "reference"):
         with pytest.raises(AdapterMismatch, match="1 of its 5 changes match no weight"):
             load_encoder(identity, CPU, backend=backend)
+
+
+# ---- adapters that anybody may have written: whatever is wrong with their files is one error ----
+
+MODULE = "encoder.layer.0.attention.self.query"
+A, B = np.ones((2, 64), np.float32), np.ones((64, 2), np.float32)
+CONFIG = {"lora_alpha": 4.0, "r": 2}
+
+
+def factors(a=A, b=B):
+    names = {"A": a, "B": b}
+    return save(
+        {f"{PEFT_PREFIX}{MODULE}.lora_{n}.weight": x for n, x in names.items() if x is not None}
+    )
+
+
+def forge(folder, config=CONFIG, weights=None):
+    """Write an adapter of antigens, and sign what it holds."""
+    (folder / "antigen").mkdir(parents=True)
+    (folder / "antigen" / CONFIG_FILE).write_text(json.dumps(config))
+    (folder / "antigen" / WEIGHTS_FILE).write_bytes(weights or factors())
+    return sign(folder, "tiny-esm2", "antigen")
+
+
+def test_an_adapter_is_read_with_its_scale(tmp_path):
+    forge(tmp_path / "a")
+    adapter = identify("tiny-esm2", "antigen", adapter=tmp_path / "a").checkpoint.adapter
+    assert adapter.scale == 2.0
+    assert list(adapter.factors) == [MODULE]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda record: record.pop("sides"), lambda record: record.pop("name"),
+        lambda record: record.update(sides=["antigen"]), lambda record: record.update(name=5),
+        lambda record: record["sides"].update(antigen="x"),
+        lambda record: record["sides"]["antigen"].pop("digest"),
+        lambda record: record["sides"]["antigen"].update(weights=None),
+    ],
+)  # fmt: skip
+def test_a_record_without_what_a_reader_needs_is_refused(tmp_path, change):
+    record = forge(tmp_path / "a")
+    change(record)
+    (tmp_path / "a" / "adapter.json").write_text(json.dumps(record))
+    with pytest.raises(AdapterDamaged, match=r"adapter\.json: .*Copy the whole folder again"):
+        identify("tiny-esm2", "antigen", adapter=tmp_path / "a")
+
+
+def test_a_record_that_is_nested_too_deeply_is_no_adapter(tmp_path):
+    forge(tmp_path / "a")
+    (tmp_path / "a" / "adapter.json").write_text("[" * 100_000)
+    with pytest.raises(AdapterNotFound, match="no finished adapter"):
+        identify("tiny-esm2", "antigen", adapter=tmp_path / "a")
+
+
+@pytest.mark.parametrize(
+    ("config", "weights"),
+    [
+        ([], None), ({}, None), ({**CONFIG, "r": 0}, None), ({**CONFIG, "r": "2"}, None),
+        ({**CONFIG, "lora_alpha": float("nan")}, None), ({**CONFIG, "lora_alpha": 10**400}, None),
+        (CONFIG, b"not safetensors"), (CONFIG, factors(b=None)),
+    ],
+)  # fmt: skip
+def test_files_that_are_signed_and_invalid_are_refused(tmp_path, config, weights):
+    forge(tmp_path / "a", config, weights)
+    with pytest.raises(AdapterDamaged, match="its files cannot be read"):
+        identify("tiny-esm2", "antigen", adapter=tmp_path / "a")
+
+
+@pytest.mark.parametrize(
+    "weights",
+    [factors(a=A[:, 1:]), factors(a=A[:1]), factors(b=B[1:]), factors(a=A[0]), factors(a=A[:, :1])],
+)
+@pytest.mark.parametrize("backend", ["packed", "reference"])
+def test_factors_of_another_shape_than_the_weight_are_refused(tmp_path, weights, backend):
+    forge(tmp_path / "a", weights=weights)
+    identity = identify("tiny-esm2", "antigen", adapter=tmp_path / "a")
+    with pytest.raises(AdapterMismatch, match=rf"its change of {MODULE} has the shapes"):
+        load_encoder(identity, CPU, backend=backend)

@@ -44,12 +44,8 @@ def test_a_single_heavy_or_light_chain_is_its_residues_and_one_end_token(sequenc
 
 def unigram(marker):
     """A T5 vocabulary with the pieces of ProtT5, each after a marker of the start of a word."""
-    pieces = [
-        "<pad>",
-        "</s>",
-        "<unk>",
-        *(marker + letter for letter in "ALGVSREDTIPKFQNYMHWCXBOUZ"),
-    ]
+    letters = (marker + letter for letter in "ALGVSREDTIPKFQNYMHWCXBOUZ")
+    pieces = ["<pad>", "</s>", "<unk>", *letters]
     return [(piece, -float(i)) for i, piece in enumerate(pieces)]
 
 
@@ -214,13 +210,18 @@ def test_the_exact_tokens_of_every_family_are_listed():
     assert {family for _, family, *_ in GOLDEN} == {*WITH_FILES}
 
 
+def made(make, request):
+    """Make a tokenizer with the fixtures that it asks for."""
+    fixtures = {"folder": "tmp_path", "monkeypatch": "monkeypatch"}
+    needed = inspect.signature(make).parameters
+    return make(*(request.getfixturevalue(fixtures[name]) for name in needed))
+
+
 @pytest.mark.parametrize(("make", "family", "texts", "expected"), GOLDEN)
 def test_the_tokens_of_each_family_are_those_of_its_tokenizer_class(
     make, family, texts, expected, request
 ):
-    fixtures = {"folder": "tmp_path", "monkeypatch": "monkeypatch"}
-    needed = inspect.signature(make).parameters
-    tokenizer = make(*(request.getfixturevalue(fixtures[name]) for name in needed))
+    tokenizer = made(make, request)
     assert [list(tokenizer(text)["input_ids"]) for text in texts] == expected
     chains, kind = (("MX",), "antigen") if "M" in texts[0] else (("EVQ", "DIX"), "antibody")
     layout = Layout(kind, FAMILIES[family].vocabulary)
@@ -345,35 +346,22 @@ def test_files_that_transformers_has_written_agree_with_the_vocabulary(
 ):
     checkpoint = random_checkpoint(tmp_path / "model", family)
     (checkpoint.folder / "vocab.json").unlink()
-    (tmp_path / "made").mkdir()
-    fixtures = {"folder": tmp_path / "made", "monkeypatch": None}
-    needed = inspect.signature(make).parameters
-    fixtures["monkeypatch"] = request.getfixturevalue("monkeypatch")
-    make(*(fixtures[name] for name in needed)).save_pretrained(checkpoint.folder)
+    made(make, request).save_pretrained(checkpoint.folder)
     vocabulary, ours = vocabulary_of(checkpoint), FAMILIES[family].vocabulary
     assert np.array_equal(vocabulary.ids, ours.ids)
     assert replace(vocabulary, ids=ours.ids) == ours
 
 
 def swap(folder):
-    path = folder / "vocab.json"
-    ids = json.loads(path.read_text())
-    ids["D"], ids["E"] = ids["E"], ids["D"]
-    path.write_text(json.dumps(ids))
+    ids = json.loads((folder / "vocab.json").read_text())
+    write_ids(folder, D=ids["E"], E=ids["D"])
 
 
-def add_token(folder):
-    (folder / "added_tokens.json").write_text('{"A": 25}')
+def add(name, text):
+    return lambda folder: (folder / name).write_text(text)
 
 
-def configure(folder):
-    (folder / "tokenizer_config.json").write_text(
-        '{"added_tokens_decoder": {"24": {"content": "A"}}}'
-    )
-
-
-def repeat(folder):
-    (folder / "vocab.txt").write_text("A\nC\nA")
+SETTINGS = '{"added_tokens_decoder": {"24": {"content": "A"}}}'
 
 
 @pytest.mark.parametrize("family", ["t5", "esm", "protbert", "amplify", "ablang2"])
@@ -381,11 +369,11 @@ def repeat(folder):
     ("change", "message"),
     [
         (swap, "the id of [DE] is .*, expected"),
-        (add_token, r"the id of A is \d+ or 25, expected"),
-        (configure, r"the id of A is \d+ or 24, expected"),
+        (add("added_tokens.json", '{"A": 25}'), r"the id of A is \d+ or 25, expected"),
+        (add("tokenizer_config.json", SETTINGS), r"the id of A is \d+ or 24, expected"),
         (lambda folder: write_ids(folder, "W"), "the id of W is none, expected"),
-        (repeat, r"no readable tokenizer \(vocab.txt: a token occurs twice"),
-        (lambda folder: (folder / "vocab.json").write_text("[1]"), r"tokenizer \(vocab.json: "),
+        (add("vocab.txt", "A\nC\nA"), r"no readable tokenizer \(vocab.txt: a token occurs twice"),
+        (add("vocab.json", "[1]"), r"tokenizer \(vocab.json: "),
         (lambda folder: (folder / "vocab.json").unlink(), r"tokenizer \(none of "),
     ],
 )
