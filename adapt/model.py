@@ -58,10 +58,7 @@ class FrozenVectors(nn.Module):
 
 
 class AdaptedEncoder(nn.Module):
-    """Vectors of an encoder that is adapted, standardized as before its adaptation.
-
-    Unstandardized, they are one large mean with differences of a few percent.
-    """
+    """Vectors of an encoder that is adapted, standardized as before its adaptation."""
 
     def __init__(
         self, identity: Identity, chains: Sequence[Chains], training: NDArray[np.int64],

@@ -33,11 +33,7 @@ _COMMAND = re.compile(r"\babag [a-z]+ ")
 
 
 class PublicFunction:
-    """A function of a module, what describes its result, and the classes of its options.
-
-    Names are ``module:name``, or a name in the module of the function; they are imported when
-    needed.
-    """
+    """A function, what describes its result, and its option classes, all imported when needed."""
 
     def __init__(self, name: str, module: str, shown_by: str, *classes: str) -> None:
         self.name, self.module, self.shown_by, self.classes = name, module, shown_by, classes

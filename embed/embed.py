@@ -172,10 +172,7 @@ def _embed(
     meanwhile: Meanwhile = lambda _rows: nullcontext(),
     expected: Mapping[Kind, str] | None = None,
 ) -> EmbedSummary:
-    """Run the whole job, or the share of a rank, which we `started` or somebody else launched.
-
-    `expected` holds the fingerprints that the encoders must have; None accepts any.
-    """
+    """Run the whole job, or the share of a rank, which we `started` or somebody else launched."""
     rank = rank_here()
     first = not started and not rank.number
     with reporting(bars=options.progress, silent=not options.progress), ExitStack() as files:

@@ -195,10 +195,7 @@ def encode_share(job: KindJob, rank: Rank) -> float:
 def encode_parts(
     job: KindJob, encoder: Encoder, parts: Iterable[SequencePart], total: int, *, shown: bool
 ) -> Encoding:
-    """Encode sequences that are not stored yet, longest of each part first, and commit them.
-
-    If `shown`, a bar of `total` sequences is drawn. Returns the counts.
-    """
+    """Encode sequences that are not stored yet, longest of each part first, and commit them."""
     plan = job.plan
     attrs = {"precision": plan.precision, "device": str(plan.device), "backend": job.backend}
     title = f"{job.kind} · {job.identity.checkpoint.name}"

@@ -76,10 +76,7 @@ class Vocabulary:
         separator: str = "", pad: str = "", chain_tokens: tuple[str, str] | None = None,
         **limits: Any,  # noqa: ANN401 - of the fields' own types
     ) -> Self:  # fmt: skip
-        """Look up the residues and the named special tokens; `limits` are the other fields.
-
-        Residues without a token have the id of `unknown`; a missing one is a `KeyError`.
-        """
+        """Look up residues, or else `unknown`, and special tokens; `limits` are other fields."""
         ids = np.full(256, -1, dtype=np.int32)
         for letter in RESIDUES:
             ids[ord(letter)] = tokens[letter if letter in tokens else unknown]
@@ -123,11 +120,8 @@ class Layout:
 
     @property
     def limit(self) -> int | None:
-        """Most residues of a span; None for any number.
-
-        Antibody chains are divided only if the encoder cannot take them whole.
-        """
-        vocabulary = self.vocabulary
+        """Most residues of a span; None for any number."""
+        vocabulary = self.vocabulary  # antibodies are divided only if it cannot take them whole
         return vocabulary.max_residues if self.kind == "antibody" else vocabulary.window
 
     @property
@@ -225,10 +219,7 @@ class Layout:
     def _frame(
         self, residues: Mapping[int, NDArray[np.int32]]
     ) -> tuple[NDArray[np.int32], list[int]]:
-        """Put special tokens around the residue ids of chains, by their places in the sequence.
-
-        Returns all ids, and where the residues of each chain begin.
-        """
+        """Put special tokens around the ids of chains; also say where each chain begins."""
         vocabulary, of_chain = self.vocabulary, self._chain_tokens
         start, end, separator = (
             [] if token is None else [token]
@@ -326,10 +317,7 @@ def pad_batch(
 
 
 def pool_tokens(hidden_TD: Tensor, weights_TP: Tensor, bounds: Tensor) -> Tensor:
-    """Sum each sequence's token vectors with the weights of each pooling: (S, P, D) in fp32.
-
-    Sequence ``s`` owns tokens ``bounds[s]:bounds[s + 1]``; none is empty.
-    """
+    """Sum the vectors of tokens ``bounds[s]:bounds[s + 1]``, weighted: (S, P, D) in fp32."""
     import torch
 
     weighted = (hidden_TD.float() * w_T[:, None] for w_T in weights_TP.T)

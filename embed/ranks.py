@@ -47,9 +47,8 @@ def count_devices(devices: Devices, device: str) -> int:
 
 
 def launch(ranks: int, work: Callable[..., Any], *arguments: Any) -> list[Any]:  # noqa: ANN401
-    """Run a function in `ranks` processes on this machine, under torch's elastic launcher.
+    """Run a function in processes of this machine, which all start again when one dies.
 
-    When a rank dies, the others stop after committing their work, and all are started again.
     `work` raises `AbagError` for errors that a retry cannot fix. Returns its results by rank.
     """
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException

@@ -143,11 +143,7 @@ class EncoderCheckpoint:
 
 
 def weight_files(folder: Path, names: WeightNames) -> tuple[Path, ...]:
-    """Return the files of a folder that hold encoder weights, in the format transformers prefers.
-
-    Of a sharded checkpoint, these are the shards that its index names for the encoder. Without
-    any weights the result is empty.
-    """
+    """Return the files, or the shards, of a folder that hold weights of the encoder, if any."""
     for whole in WHOLE_FILES:
         if (folder / whole).is_file():
             return (folder / whole,)

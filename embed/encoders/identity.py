@@ -71,11 +71,7 @@ class Identity:
 def identify(
     name: str, kind: Kind, long: LongPolicy = "window", adapter: Path | str | None = None
 ) -> Identity:
-    """Find an encoder's checkpoint and compute its fingerprint, without loading weights.
-
-    `name` is an alias, a hub name or a folder. `long` says what happens to chains longer than the
-    encoder accepts. `adapter` is the folder of an adapter to merge, or a store's copy of one.
-    """
+    """Find an encoder and compute its fingerprint, also of an adapter's folder to be merged."""
     checkpoint = find_checkpoint(name)
     weights = weights_digest(checkpoint)
     if adapter is not None:

@@ -85,11 +85,8 @@ def run_padded(
 def cast_parameters(
     model: torch.nn.Module, plan: DevicePlan, keep: tuple[str, ...] = ()
 ) -> torch.nn.Module:
-    """Move a model to the plan's device and its parameters to the plan's type.
-
-    Parameters whose names have an end in `keep` keep their type. So do buffers: rotary frequencies
-    in bf16 give wrong angles at far positions.
-    """
+    """Move a model to the device and its parameters, but for ends in `keep`, to the plan's type."""
+    # not buffers: rotary frequencies in bf16 give wrong angles at far positions
     for name, parameter in model.named_parameters():
         if not name.endswith(keep):
             parameter.data = parameter.data.to(plan.dtype)

@@ -39,10 +39,7 @@ class BadLora(AbagError):
 
 
 def fit_lora(lora: Lora, checkpoint: EncoderCheckpoint) -> Lora:
-    """Restrict LoRA targets and layers to those that an encoder has.
-
-    The other encoder may be of another family and have the rest.
-    """
+    """Restrict targets and layers to those of an encoder; the other one may have the rest."""
     family, name = FAMILIES[checkpoint.family], checkpoint.name
     known, last = family.lora_projections, family.shape(checkpoint.config).layers
     if not known:

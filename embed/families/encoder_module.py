@@ -34,11 +34,7 @@ class EncoderModule(nn.Module):
         self._declared, self._head_width = declared, shape.head_width
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, **_: bool) -> SimpleNamespace:
-        """Encode padded token ids; both have shape (N, L), and 0 in the mask is padding.
-
-        Returns what transformers' modules do: ``last_hidden_state``, shape (N, L, D), and
-        ``hidden_states``, those of the embedding and of each layer.
-        """
+        """Encode padded ids, shape (N, L), to what transformers' modules return."""
         angles = rotary_tables(input_ids.shape[1], self._head_width, input_ids.device)
         x_NLD = self.get_submodule(self._declared.embedding)(input_ids)
         states = [x_NLD]
