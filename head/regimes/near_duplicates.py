@@ -333,6 +333,8 @@ def contained_components(strings: Strings, identity: float) -> Ints:
         i, j = i[j < n], j[j < n]
         apart = labels[i] != labels[j]
         i, j = i[apart], j[apart]
+        possible = _least_edits(strings[i], strings[j]) <= edits[i]
+        i, j = i[possible], j[possible]
         near = contained_distances(strings[i], strings[j]) <= edits[i]
         labels = _join(labels, i[near], j[near])
     return labels
@@ -365,14 +367,32 @@ def whole_distances(first: Strings, second: Strings, largest: int | None = None)
     return np.asarray(found, np.int64)
 
 
+def _least_edits(patterns: Strings, texts: Strings) -> Ints:
+    """Bound K distances inside texts: a pattern keeps at most its longest common subsequence.
+
+    This takes a fiftieth of the time of an alignment.
+    """
+    from rapidfuzz.distance import LCSseq
+    from rapidfuzz.process import cpdist
+
+    common = cpdist(
+        patterns.tolist(), texts.tolist(), scorer=LCSseq.similarity, dtype=np.int32, workers=-1
+    )
+    return np.array([len(one) for one in patterns], np.int64) - common
+
+
 def contained_distances(patterns: Strings, texts: Strings) -> Ints:
     """Smallest numbers of edits that turn K patterns, none empty, into parts of their texts."""
     lengths = [np.array([len(one) for one in strings], np.int64) for strings in (patterns, texts)]
     order = np.lexsort((lengths[1], -(-lengths[0] // WORD)))  # wastes little on padding
     distance = np.empty(len(patterns), np.int64)
-    for start in range(0, len(order), ALIGNED):
+
+    def align(start: int) -> None:
         batch = order[start : start + ALIGNED]
         distance[batch] = _batch_distances(patterns[batch], texts[batch])
+
+    with ThreadPoolExecutor(count_cores()) as threads:  # most of the time is numpy's, without GIL
+        list(threads.map(align, range(0, len(order), ALIGNED)))
     return distance
 
 
