@@ -1,4 +1,5 @@
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -87,6 +88,31 @@ def test_a_run_finds_its_store_from_another_folder_and_after_both_have_moved(
     found = load_predictor(tmp_path / "away/runs/first").store
     assert found.resolve() == tmp_path / "away/store"
     assert abag.fit(trained.frame, "away/store", "away/runs/first", **QUICK)["steps"]
+
+
+@pytest.mark.parametrize("opens", range(12))
+def test_a_store_that_moves_while_it_is_read_gives_one_line_or_the_same(
+    trained, tmp_path, monkeypatch, opens
+):
+    shutil.copytree(trained.store, tmp_path / "store")
+    predictor, left, real = load_predictor(trained.run), [opens], os.open
+
+    def moving(*args, **options):
+        if not left[0]:
+            (tmp_path / "store").rename(tmp_path / "away")
+        left[0] -= 1
+        return real(*args, **options)
+
+    rows = {"heavy": list(trained.frame["heavy"]), "antigen": list(trained.frame["antigen"])}
+    expected = predictor.predict(**rows)
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "open", moving)
+        try:
+            found = predictor.predict(**rows, store=tmp_path / "store")
+        except abag.AbagError as error:
+            assert "\n" not in str(error)  # noqa: PT017 - or it succeeds
+        else:
+            pd.testing.assert_frame_equal(found, expected)
 
 
 def test_a_copied_bundle_predicts_the_same_bits_in_another_process(trained, tmp_path):

@@ -143,6 +143,9 @@ def read_config(run: Path) -> dict[str, Any]:
     if missing := [one.name for one in schema(FitConfig) if one.name not in config]:
         msg = f"{path}: {missing[0]} is missing. Copy the whole run folder again."
         raise FileDamaged(msg)
+    if type(epochs := config["epochs"]) is not int:
+        msg = f"{path}: epochs is {epochs!r}; expected a whole number. Copy the run folder again."
+        raise FileDamaged(msg)
     return config
 
 
