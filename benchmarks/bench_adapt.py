@@ -22,6 +22,7 @@ import peft
 import torch
 import transformers
 from bench_encoders import config_of, draw_chains, synchronize
+from shapes import count_flops
 
 from abag.core.device import plan_device
 from abag.embed.encoders.checkpoints import save_random_checkpoint
@@ -121,7 +122,7 @@ def main(argv=None):
             trainable = 0
             for size in sizes:
                 batches = make_batches(identity, size, steps, rng)
-                work = np.mean([identity.shape.count_flops(np.diff(b.offsets)) for b in batches])
+                work = np.mean([count_flops(identity.shape, np.diff(b.offsets)) for b in batches])
                 for saving in (False, True):
                     found, trainable = measure(identity, plan, batches, saving=saving)
                     cells = [name, str(size), "yes" if saving else "no"]

@@ -26,7 +26,7 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.nn.functional as F
-from shapes import SHAPES
+from shapes import SHAPES, count_flops
 
 from abag.core.device import DevicePlan, plan_device
 from abag.core.messages import first_line
@@ -117,7 +117,7 @@ class Bench:
         return f"{self.name}: {'; '.join(parts) or 'abag was not measured'}"
 
     def count_flops(self, lengths):
-        return self.identity.shape.count_flops(lengths)
+        return count_flops(self.identity.shape, lengths)
 
     def batches(self, budget, count=None):
         return list(fill_batches(self.spans[:count], budget))

@@ -1,5 +1,7 @@
 """config.json of real encoders, as far as it decides speed, for benchmarks and tests."""
 
+import numpy as np
+
 from abag.embed.families.registry import FAMILIES
 
 _TINY = {name: family.tiny_config for name, family in FAMILIES.items()}
@@ -63,3 +65,12 @@ SHAPES = {
     "glm2-650m": {**_TINY["glm2"], "dim": 1280, "depth": 33, "heads": 20},
 }  # fmt: skip
 """config.json of the default encoders and one of each architecture, as far as it decides speed."""
+
+
+def count_flops(shape, lengths):
+    """Count the operations of matrix products and attention of spans of some tokens, (N,)."""
+    tokens_N = np.asarray(lengths, dtype=np.float64)
+    feed_forward = shape.feed_forward_products * shape.feed_forward_width
+    weights = shape.layers * shape.width * (4 * shape.attention_width + feed_forward)
+    attention = 4 * shape.layers * shape.attention_width
+    return float(2 * weights * tokens_N.sum() + attention * np.square(tokens_N).sum())

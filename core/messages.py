@@ -116,7 +116,9 @@ def bar(**options: Any) -> Any:  # noqa: ANN401 - tqdm's own options; a bar that
         drawn: dict[str, Any] = {"dynamic_ncols": True, "mininterval": BAR_INTERVAL_S}
         drawn |= {"bar_format": AS_BAR} if known else {}
     else:
-        drawn = {"file": _Lines(), "delay": LINE_DELAY_S, "mininterval": LINE_INTERVAL_S}
+        # position: a bar inside another would move the cursor, which a log shows as an escape code
+        drawn = {"file": _Lines(), "position": 0, "delay": LINE_DELAY_S}
+        drawn |= {"mininterval": LINE_INTERVAL_S}
         # a line's own interval and form win over those of the caller's bar
         options |= {**drawn, "bar_format": AS_LINE if known else AS_LINE_OF_UNKNOWN_LENGTH}
     return tqdm(**(drawn | {"leave": False} | options))

@@ -86,7 +86,7 @@ OPTIONS = {
 
 
 def options_of(command):
-    parameters = command.get_params(click.Context(command))
+    parameters = command.get_params(click.Context(command, **main.context_settings))
     of_click = {"--help", "--help-all"}
     return [p for p in parameters if isinstance(p, click.Option) and not of_click & {*p.opts}]
 

@@ -167,9 +167,9 @@ def command_of(name):
 @pytest.mark.parametrize("command", CLASSES)
 def test_help_shows_the_default_of_every_option(command):
     made = command_of(command)
-    help_of = {
-        p.opts[0]: p.help for p in made.get_params(click.Context(made)) if p.opts[0][0] == "-"
-    }
+    # click keeps the help option of the first context
+    context = click.Context(made, **main.context_settings)
+    help_of = {p.opts[0]: p.help for p in made.get_params(context) if p.opts[0][0] == "-"}
     of_flag = {one.flag: one for cls in reversed(CLASSES[command]) for one in schema(cls)}
     for name in help_of.keys() & of_flag.keys():
         one, shown = of_flag[name], re.search(r"\[default: (.*?)(; [^;]*)?\]$", help_of[name])
@@ -224,7 +224,7 @@ def all_flags(group=main):
         if isinstance(command, click.Group):
             yield from all_flags(command)
         else:
-            for parameter in command.get_params(click.Context(command)):
+            for parameter in command.get_params(click.Context(command, **main.context_settings)):
                 yield from parameter.opts + parameter.secondary_opts
 
 

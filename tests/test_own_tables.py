@@ -57,7 +57,7 @@ def test_bad_sequences_and_labels_of_a_table_are_listed_at_once_with_their_rows(
             head, *rows = str(caught.value).split("\n  ")
             assert head == (
                 f"{name}: 4 rows are bad; expected valid sequences and labels. Fix them, or skip "
-                'them with bad_rows="skip".'
+                "them with bad_rows skip."
             )
             assert [row.partition(",")[0] for row in rows] == ["row 3", "row 6", "row 9", "row 11"]
             assert "'7,5' is not a valid label" in rows[3]
