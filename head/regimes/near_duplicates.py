@@ -378,7 +378,7 @@ def _least_edits(patterns: Strings, texts: Strings) -> Ints:
     common = cpdist(
         patterns.tolist(), texts.tolist(), scorer=LCSseq.similarity, dtype=np.int32, workers=-1
     )
-    return np.array([len(one) for one in patterns], np.int64) - common
+    return np.array([len(one) for one in patterns], np.int64) - np.asarray(common, np.int64)
 
 
 def contained_distances(patterns: Strings, texts: Strings) -> Ints:
