@@ -4,6 +4,7 @@ import json
 import sys
 
 import anndata
+import h5py
 import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
@@ -19,6 +20,7 @@ from abag.core.files import is_partial
 from abag.core.options import BadOption
 from abag.embed.store import export as export_module
 from abag.embed.store.export import CannotExport
+from abag.embed.store.options import ExportOptions
 from abag.embed.store.store import AmbiguousEncoder, VectorsMissing, open_store
 from abag.head.data.demo import demo_table
 
@@ -109,10 +111,8 @@ def test_the_types_of_the_columns_are_kept(store, table, tmp_path):
     abag.export_vectors(store, tmp_path / "a.h5ad", table=table)
     abag.export_vectors(store, tmp_path / "a.npz", table=table)
     abag.export_vectors(store, tmp_path / "a.parquet", table=table)
-    data = anndata.read_h5ad(tmp_path / "a.h5ad")
-    assert data.var_names[0] == "antibody_mean_0"
-    assert data.uns["abag"]["antibody"]["encoder"] == "tiny-igt5"
-    assert data.obs.dtypes.astype(str)[["pKd", "batch", "binds", "note"]].tolist() == [
+    obs = anndata.read_h5ad(tmp_path / "a.h5ad").obs
+    assert obs.dtypes.astype(str)[["pKd", "batch", "binds", "note"]].tolist() == [
         "float64", "int64", "bool", "category",
     ]  # fmt: skip
     with np.load(tmp_path / "a.npz", allow_pickle=False) as file:
@@ -121,6 +121,18 @@ def test_the_types_of_the_columns_are_kept(store, table, tmp_path):
     schema = pq.read_schema(tmp_path / "a.parquet")
     assert str(schema.field("vector").type).startswith("fixed_size_list<element: halffloat>")
     assert json.loads(schema.metadata[b"abag"])["antibody"]["pooling"] == "mean"
+
+
+def test_anndata_and_plain_h5py_read_the_same_file(store, tmp_path):
+    abag.export_vectors(store, tmp_path / "a.h5ad", kind="antibody")
+    data = anndata.read_h5ad(tmp_path / "a.h5ad")
+    with h5py.File(tmp_path / "a.h5ad") as file:
+        assert np.array_equal(file["X"][:], data.X)
+    assert data.var_names[0] == "antibody_mean_0"
+    assert data.uns["abag"]["antibody"]["encoder"] == "tiny-igt5"
+    backed = anndata.read_h5ad(tmp_path / "a.h5ad", backed="r")
+    assert np.array_equal(backed.X[:3], data.X[:3])
+    backed.file.close()
 
 
 def test_cells_of_a_csv_table_stay_as_written_in_csv(store, table, tmp_path):
@@ -262,3 +274,8 @@ def test_any_text_and_number_of_a_table_is_read_back(store, table, tmp_path_fact
                 expected = [text.rstrip("\0") for text in expected]
             assert found.where(found.notna(), "").tolist() == expected
         np.testing.assert_array_equal(column_of(out, "three").to_numpy(float), frame["three"])
+
+
+def test_the_options_refuse_an_unknown_format():
+    with pytest.raises(BadOption, match="expected one of stored, float32"):
+        ExportOptions(dtype="float64")

@@ -8,7 +8,7 @@ import pytest
 
 from abag.core.messages import reporting
 from abag.embed.store import filesystem
-from abag.embed.store.filesystem import StoreUnreachable, retried
+from abag.embed.store.filesystem import StoreUnreachable, attempts
 from abag.embed.store.store import open_store
 
 
@@ -35,6 +35,13 @@ class Away:
         return "here"
 
 
+def access(act, **options):
+    for attempt in attempts(Path("/store"), **options):
+        with attempt:
+            answer = act()
+    return answer
+
+
 @pytest.fixture(autouse=True)
 def _no_delay(monkeypatch):
     """No pause between attempts."""
@@ -48,7 +55,7 @@ def test_a_file_system_that_fails_is_tried_again_and_a_long_wait_is_reported_onc
     monkeypatch.setattr(filesystem, "REPORT_SECONDS", seconds)
     messages = []
     with reporting(messages.append):
-        assert retried(Path("/store"), Away(3, errno.ENOTCONN)) == "here"
+        assert access(Away(3, errno.ENOTCONN)) == "here"
     assert len(messages) == reports
 
 
@@ -56,10 +63,10 @@ def test_a_file_system_that_fails_is_tried_again_and_a_long_wait_is_reported_onc
 def test_a_permanent_error_is_raised_at_once(code):
     act = Away(1, code)
     with pytest.raises(StoreUnreachable, match=os.strerror(code)):
-        retried(Path("/store"), act)
+        access(act)
     assert act.left == 0
 
 
 def test_a_file_system_is_not_tried_for_ever():
     with pytest.raises(StoreUnreachable, match="not connected"):
-        retried(Path("/store"), Away(10**9, errno.ENOTCONN), seconds=0.05)
+        access(Away(10**9, errno.ENOTCONN), seconds=0.05)

@@ -1,6 +1,7 @@
 """Tables larger than memory: read in chunks of rows, embedded in parts of distinct sequences."""
 
 import io
+import re
 import tempfile
 from collections import Counter
 from unittest.mock import Mock
@@ -10,12 +11,14 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from trastuzumab import HEAVY, LIGHT
 
 import abag
 from abag import AbagError
+from abag.cli import main
 from abag.embed import embed as run_module
 from abag.embed.embed import embed_table
 from abag.embed.sequences import partitions as partitions_module
@@ -31,6 +34,7 @@ from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.pairs import (
     UniqueSequences,
     read_pair_chunks,
+    read_pairs,
 )
 from abag.embed.sequences.partitions import Partitions, TemporaryDiskFull
 from abag.embed.sequences.tables import BadTable, read_table, read_table_chunks
@@ -192,6 +196,40 @@ def read_all(table, **options):
     return found, rows, skipped
 
 
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["QVQ", "EVQ", "u", "*", ""]), st.sampled_from(["M", "A|M", ""])),
+        min_size=1,
+        max_size=30,
+    ),
+    st.integers(1, 9),
+)
+@settings(deadline=None)
+def test_chunks_give_the_sequences_counts_and_errors_of_the_whole_table(rows, chunk_rows):
+    frame = pd.DataFrame(rows, columns=["heavy", "antigen"])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(read_table_chunks.__kwdefaults__, "rows", chunk_rows)
+        try:
+            pairs = read_pairs(frame, TableOptions(bad_rows="skip"))
+        except AbagError as error:
+            with pytest.raises(type(error), match=re.escape(str(error))):
+                read_all(frame, bad_rows="skip")
+            return
+        found, kept, skipped = read_all(frame, bad_rows="skip")
+    assert kept == len(pairs.frame)
+    assert sorted(skipped.rows) == sorted(pairs.skipped.rows)
+    for kind, side in (("antibody", pairs.antibodies), ("antigen", pairs.antigens)):
+        met = Partitions(kind)
+        for one in found:
+            if one.kind == kind:
+                met.add(one)
+        (part,) = met.parts()
+        assert set(part.chains) == set(side.chains)
+        first = {c: int(pairs.row_numbers[side.of_row.tolist().index(i)])
+                 for i, c in enumerate(side.chains)}  # fmt: skip
+        assert dict(zip(part.chains, part.rows.tolist(), strict=True)) == first
+
+
 ANTIBODIES = [HEAVY + LIGHT, LIGHT + "GGGGSGGGGS" + HEAVY, "QVQ|DIQ", "|DIQ", "QVQ", "A|C|D", "|"]
 CELLS = [None, "", " ", "QVQ", "qv q", "QVU", "QV*", "ND", "ACGT" * 10, "M|A"]
 CELLS += ["EVQLVESGGG", "LIGHT"]
@@ -317,3 +355,15 @@ def test_each_shard_is_checked_once_for_any_number_of_parts(tmp_path, monkeypatc
     monkeypatch.setattr(Shard, "check", lambda one: (checked.append(one.path), real(one))[1])
     embed_table(demo_table().head(80), tmp_path / "store", *PLAIN)
     assert len(checked) == len(set(checked)) == len(list((tmp_path / "store").rglob("*.h5")))
+
+
+def test_a_folder_is_embedded_from_the_command_line(tmp_path):
+    path = tmp_path / "pairs"
+    path.mkdir()
+    table = pa.Table.from_pandas(demo_table().head(20), preserve_index=False)
+    pq.write_table(table, path / "only.parquet")
+    arguments = ["embed", str(path), "--store", str(tmp_path / "store")]
+    arguments += ["--antibody-encoder", "composition", "--antigen-encoder", "composition"]
+    result = CliRunner().invoke(main, arguments)
+    assert result.exit_code == 0, result.output
+    assert "pairs: 20 rows" in result.stderr

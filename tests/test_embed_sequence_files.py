@@ -1,7 +1,11 @@
 """FASTA and AIRR files: records become rows, and what cannot be meant is refused."""
 
+from contextlib import suppress
+
 import pandas as pd
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import abag
 from abag.core.options import BadOption
@@ -164,7 +168,15 @@ def test_two_ranks_encode_one_kind(tmp_path):
     assert summary["antigens"]["encoded"] == 9
 
 
-@pytest.mark.parametrize("suffix", [".fasta", ".xlsx"])
-def test_fasta_and_excel_files_are_not_written(tmp_path, suffix):
-    with pytest.raises(BadTable, match=rf"\{suffix} files are only read; expected .*\.csv, \.tsv"):
-        TableWriter(tmp_path / f"out{suffix}")
+def test_a_fasta_file_is_not_written(tmp_path):
+    with pytest.raises(BadTable, match=r"\.fasta files are only read; expected .*\.csv, \.tsv"):
+        TableWriter(tmp_path / "out.fasta")
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.text(alphabet=">acgtEVQ_HL|\n\r \t-.\x00é", max_size=60))
+def test_any_text_is_read_as_fasta_or_refused(tmp_path_factory, text):
+    path = tmp_path_factory.mktemp("fuzz") / "x.fasta"
+    path.write_text(text, encoding="utf-8", newline="")
+    with suppress(BadTable):
+        assert len(read_table(path).frame)

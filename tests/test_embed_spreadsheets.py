@@ -14,6 +14,7 @@ from openpyxl.styles import Font
 import abag
 from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.pairs import read_pairs
+from abag.embed.sequences.table_writer import TableWriter
 from abag.embed.sequences.tables import BadTable, read_table, read_table_chunks
 from abag.head.data.demo import demo_table
 from abag.head.data.labels import BadLabel, label_pairs
@@ -171,3 +172,8 @@ def test_without_openpyxl_the_extra_is_named(tmp_path, monkeypatch):
     path = workbook(tmp_path / "a.xlsx")
     monkeypatch.setitem(sys.modules, "openpyxl", None)
     assert "pip install 'abag[excel]'" in refusal(path)
+
+
+def test_an_excel_file_is_not_written(tmp_path):
+    with pytest.raises(BadTable, match=r"\.xlsx files are only read; expected .*\.csv, \.tsv"):
+        TableWriter(tmp_path / "out.xlsx")

@@ -16,7 +16,7 @@ from abag import AbagError
 from abag.core.arrays import KEY_BYTES, KeyIndex, distinct, distinct_keys
 from abag.core.messages import say
 from abag.embed.sequences.chains import Kind
-from abag.embed.store.filesystem import RETRY_SECONDS, StoreUnreachable, retried
+from abag.embed.store.filesystem import RETRY_SECONDS, StoreUnreachable, attempts
 from abag.embed.store.shard import (
     SHARD_NAME,
     Attrs,
@@ -165,7 +165,10 @@ class EncoderFolder:
 
     def adapter_files(self) -> dict[str, bytes]:
         """Read the adapter's files, by their path in the folder; empty without an adapter."""
-        return retried(self.path, partial(read_adapter_files, self.path))
+        for attempt in attempts(self.path):
+            with attempt:
+                contents = read_adapter_files(self.path)
+        return contents
 
     def writer(
         self,
@@ -203,8 +206,15 @@ class EncoderFolder:
     # --- following what other processes add ---
 
     def _refresh(self) -> None:
-        """Find the shards that are there now, and index them; all have the same arrays."""
-        retried(self.path, self._follow_files)
+        """Open shards that appeared or changed, forget those that are gone, and index the rest."""
+        for attempt in attempts(self.path):
+            with attempt:
+                versions = self._versions()
+                for found in (self._open, self._damaged):
+                    for name in [n for n, one in found.items() if versions.get(n) != one[0]]:
+                        del found[name]
+                for name in sorted(versions.keys() - self._open.keys() - self._damaged.keys()):
+                    self._add(name, versions[name])
         shards = [self._open[name][1] for name in sorted(self._open)]
         if shards == self._shards:
             return
@@ -216,15 +226,6 @@ class EncoderFolder:
                 self._skip(shard.path.name, f"{shard.path}: holds {layout}; most rows hold {most}.")
         self._shards = [shard for shard in shards if shard.path.name in self._open]
         self._index = KeyIndex([shard.keys for shard in self._shards])
-
-    def _follow_files(self) -> None:
-        """Open shards that appeared or changed, and forget those that are gone."""
-        versions = self._versions()
-        for found in (self._open, self._damaged):
-            for name in [n for n, one in found.items() if versions.get(n) != one[0]]:
-                del found[name]
-        for name in sorted(versions.keys() - self._open.keys() - self._damaged.keys()):
-            self._add(name, versions[name])
 
     def _versions(self) -> dict[str, FileVersion]:
         versions: dict[str, FileVersion] = {}
@@ -273,17 +274,16 @@ class EncoderFolder:
 
     def _is_sound(self, shard: Shard, read: Callable[[], None]) -> bool:
         """Read from a shard; one that proves damaged is skipped from now on."""
-
-        def find_problem() -> str:
-            try:
-                read()
-            except DamagedShard as error:
-                return str(error)
-            except FileNotFoundError:
-                return f"{shard.path}: was removed while it was read."
-            return ""
-
-        if problem := retried(self.path, find_problem):
+        problem = ""
+        for attempt in attempts(self.path):
+            with attempt:
+                try:
+                    read()
+                except DamagedShard as error:
+                    problem = str(error)
+                except FileNotFoundError:
+                    problem = f"{shard.path}: was removed while it was read."
+        if problem:
             self._skip(shard.path.name, problem)
         return not problem
 

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import errno
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TypeVar
 
 from abag import AbagError
 from abag.core.messages import say
-
-T = TypeVar("T")
 
 RETRY_SECONDS = 60.0
 REPORT_SECONDS = 5.0  # of failing, before the user is told that abag waits
@@ -34,26 +31,43 @@ def is_unmounted_drive(path: Path) -> bool:
     )
 
 
-def retried(path: Path, action: Callable[[], T], *, seconds: float | None = None) -> T:
-    """Call a function that reads or writes a store, again and again until it succeeds.
+class Attempt:
+    """One try to read or write a store; a context manager that may be entered several times."""
+
+    def __init__(self, path: Path, seconds: float) -> None:
+        self.succeeded = False
+        self._path, self._seconds = path, seconds
+        self._pause, self._failing_since, self._is_reported = FIRST_PAUSE_SECONDS, 0.0, False
+
+    def __enter__(self) -> None:
+        """Try."""
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        self.succeeded = error is None
+        if not isinstance(error, OSError):
+            return False
+        self._failing_since = self._failing_since or time.monotonic()
+        failing_s = time.monotonic() - self._failing_since
+        if error.errno not in TRANSIENT or failing_s >= self._seconds:
+            msg = (
+                f"{self._path}: cannot be accessed ({error}); expected a readable store. Try again."
+            )
+            raise StoreUnreachable(msg) from error
+        if failing_s >= REPORT_SECONDS and not self._is_reported:
+            say(f"{self._path}: does not respond ({error.strerror}); trying again.")
+            self._is_reported = True
+        time.sleep(min(self._pause, self._seconds - failing_s))
+        self._pause = min(2 * self._pause, LONGEST_PAUSE_SECONDS)
+        return True
+
+
+def attempts(path: Path, *, seconds: float | None = None) -> Iterator[Attempt]:
+    """Repeat the body of ``for attempt in attempts(path): with attempt:`` until it succeeds.
 
     "Transport endpoint is not connected" and other failures of a mounted Drive may last for
     seconds. `StoreUnreachable` if the error is permanent, or lasts for `seconds`, by default
     `RETRY_SECONDS`.
     """
-    seconds = RETRY_SECONDS if seconds is None else seconds
-    pause, failing_since, is_reported = FIRST_PAUSE_SECONDS, 0.0, False
-    while True:
-        try:
-            return action()
-        except OSError as error:
-            failing_since = failing_since or time.monotonic()
-            failing_s = time.monotonic() - failing_since
-            if error.errno not in TRANSIENT or failing_s >= seconds:
-                msg = f"{path}: cannot be accessed ({error}); expected a readable store. Try again."
-                raise StoreUnreachable(msg) from error
-            if failing_s >= REPORT_SECONDS and not is_reported:
-                say(f"{path}: does not respond ({error.strerror}); trying again.")
-                is_reported = True
-            time.sleep(min(pause, seconds - failing_s))
-            pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+    attempt = Attempt(path, RETRY_SECONDS if seconds is None else seconds)
+    while not attempt.succeeded:
+        yield attempt

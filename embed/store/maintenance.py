@@ -5,14 +5,13 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from abag.core.files import write_bytes
 from abag.core.messages import counted, size_text
 from abag.embed.store.encoder_folder import EncoderFolder
-from abag.embed.store.filesystem import retried
+from abag.embed.store.filesystem import attempts
 from abag.embed.store.shard import DamagedShard, Shard, check_digest
 from abag.embed.store.store import Store, StoreMismatch, open_store
 from abag.embed.store.store_files import write_adapter_files
@@ -153,19 +152,19 @@ def copy_folder(folder: EncoderFolder, target: Store) -> Counter[str]:
     into = target.create_folder(folder.kind, folder.info)
     refuse_mismatch(folder, into)
     files, counts = folder.adapter_files(), Counter[str]()
-    retried(into.path, partial(write_adapter_files, into.path, files))
+    for attempt in attempts(into.path):
+        with attempt:
+            write_adapter_files(into.path, files)
     folder.check()
     for shard in folder.shards():
         path = into.path / shard.path.name
         is_present = _is_whole(path)
         counts["present" if is_present else "copied"] += 1
-        if not is_present:
-            retried(into.path, partial(_copy_file, shard.path, path))
+        for attempt in attempts(into.path):
+            with attempt:
+                if not is_present:
+                    write_bytes(path, shard.path.read_bytes())
     return counts
-
-
-def _copy_file(source: Path, target: Path) -> None:
-    write_bytes(target, source.read_bytes())
 
 
 def refuse_mismatch(folder: EncoderFolder, into: EncoderFolder) -> None:

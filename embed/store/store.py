@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +32,7 @@ from abag.embed.sequences.chains import (
 from abag.embed.sequences.pairs import SequenceTable
 from abag.embed.sequences.tables import TableLike
 from abag.embed.store.encoder_folder import EncoderFolder
-from abag.embed.store.filesystem import COLAB_DRIVE, StoreUnreachable, is_unmounted_drive, retried
+from abag.embed.store.filesystem import COLAB_DRIVE, StoreUnreachable, attempts, is_unmounted_drive
 from abag.embed.store.shard import DamagedShard
 from abag.embed.store.store_files import (
     FOLDER_NAME,
@@ -93,15 +92,13 @@ class Store:
 
     def folders(self, kind: Kind | None = None) -> list[EncoderFolder]:
         """List the folders of all encoders, or of those of one kind, sorted by name."""
-        retried(self.path, self._open_new_folders)
+        for attempt in attempts(self.path):
+            with attempt:  # other processes may have created folders
+                for path in _list_folder(self.path):
+                    if path.name not in self._folders and FOLDER_NAME.fullmatch(path.name):
+                        self._open_folder(path)
         folders = [self._folders[name] for name in sorted(self._folders)]
         return [folder for folder in folders if kind in (None, folder.kind)]
-
-    def _open_new_folders(self) -> None:
-        # other processes may have created some since the last call
-        for path in _list_folder(self.path):
-            if path.name not in self._folders and FOLDER_NAME.fullmatch(path.name):
-                self._open_folder(path)
 
     def _open_folder(self, path: Path) -> None:
         try:
@@ -146,7 +143,9 @@ class Store:
         digits). `StoreMismatch` if the folder belongs to another encoder.
         """
         path, known, _ = self._folder_of(kind, info)
-        known = retried(path, partial(_read_or_create_info, path, known))
+        for attempt in attempts(path):
+            with attempt:
+                known = _read_or_create_info(path, known)
         fingerprint = info["fingerprint"]
         if known["fingerprint"] != fingerprint:
             msg = f"{path}: holds fingerprint {known['fingerprint']}; expected {fingerprint}."
@@ -166,7 +165,9 @@ class Store:
         """Return an encoder's folder, the content of its encoder.json, and whether it exists."""
         info = {**info, "kind": kind}
         path = self.path / folder_name(info)
-        is_link, exists = retried(path, lambda: (path.is_symlink(), path.exists()))
+        for attempt in attempts(path):
+            with attempt:
+                is_link, exists = path.is_symlink(), path.exists()
         if is_link:  # its vectors would be written, but never read
             msg = f"{path}: is a link; expected a folder. Move the folder itself to this place."
             raise UnsafeFile(msg)
@@ -226,7 +227,10 @@ def open_store(path: Path | str, *, create: bool = False) -> Store:
         If the path cannot be read, or is for a Drive that is not mounted.
     """
     path = user_path(path, "store")
-    return retried(path, partial(_open, path, create=create))
+    for attempt in attempts(path):
+        with attempt:
+            store = _open(path, create=create)
+    return store
 
 
 def _open(path: Path, *, create: bool) -> Store:

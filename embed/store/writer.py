@@ -13,7 +13,6 @@ import threading
 import time
 from collections.abc import Mapping
 from contextvars import copy_context
-from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -24,7 +23,7 @@ from abag import AbagError
 from abag.core.cache import cache_dir
 from abag.core.files import make_folder, remove_quietly, sweep_partials, write_bytes, write_json
 from abag.core.messages import say
-from abag.embed.store.filesystem import RETRY_SECONDS, StoreUnreachable, retried
+from abag.embed.store.filesystem import RETRY_SECONDS, StoreUnreachable, attempts
 from abag.embed.store.shard import Attrs, is_finite, shard_image, shard_name
 from abag.embed.store.store_files import ENCODER_FILE, create_encoder_folder, read_encoder_info
 
@@ -198,7 +197,9 @@ class ShardWriter:
 
     def _empty_spool(self) -> None:
         try:
-            retried(self._folder, self._publish_spooled, seconds=self._retry_seconds)
+            for attempt in attempts(self._folder, seconds=self._retry_seconds):
+                with attempt:
+                    self._publish_spooled()
         except StoreUnreachable as error:
             problem = f"cannot be written to ({error.__cause__})"
             raise self._unreachable(problem) from error
@@ -302,7 +303,9 @@ def publish_spools(store: Path) -> int:
     for shard in _spooled_shards(store):
         folder = store / shard.parent.name
         try:
-            rows += retried(folder, partial(publish_shard, shard, folder))
+            for attempt in attempts(folder):
+                with attempt:
+                    moved = publish_shard(shard, folder)
         except StoreUnreachable as error:
             msg = (
                 f"{store}: cannot be written to ({error.__cause__}); expected a writable store. "
@@ -310,6 +313,7 @@ def publish_spools(store: Path) -> int:
                 "the store is available."
             )
             raise StoreUnreachable(msg) from error
+        rows += moved
     if rows:
         say(f"{store}: added {rows} sequences of an earlier run from a local spool.")
     return rows
