@@ -1,7 +1,7 @@
 """Photograph the charts of a run's report, or the page of a scan, for the documentation.
 
 abag demo demo
-python benchmarks/screenshot.py demo/run/report.html [--out docs/report.png] [--size 1000,1160]
+python benchmarks/screenshot.py demo/run/report.html [--out docs/report.png] [--size 1000,935]
 
 abag embed data/demo_pairs.csv --store store --antibody-encoder composition \\
   --antigen-encoder composition
@@ -17,7 +17,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-HIDDEN = "<style>ul, section:first-of-type, header, header ~ p { display: none !important }</style>"
+HIDDEN = "<style>ul, header, header ~ p { display: none !important }</style>"
 
 
 def photograph(report: Path, out: Path, size: str, *, whole: bool) -> None:
@@ -36,7 +36,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("report", type=Path)
     parser.add_argument("--out", type=Path, default=Path(__file__).parents[1] / "docs/report.png")
-    parser.add_argument("--size", default="1000,1160")
+    parser.add_argument("--size", default="1000,935")
     parser.add_argument("--whole", action="store_true", help="hide nothing")
     args = parser.parse_args()
     photograph(args.report, args.out, args.size, whole=args.whole)
