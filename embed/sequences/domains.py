@@ -68,8 +68,6 @@ IMGT_REGIONS = (
     ("fr{}4", 129),
 )  # fmt: skip
 """Regions of a variable domain and the last position of each."""
-POSITION = re.compile("[1-9][0-9]{0,2}[A-Z]{0,2}")
-"""An IMGT position: a number, and the letters of an insertion."""
 
 
 class UnsureDomains(AbagError):
