@@ -55,7 +55,9 @@ BITS_PER_EDIT = 4
 """A substitution removes two pairs of residues and adds two."""
 SAMPLE = 8192
 """Strings whose principal components become the axes; up to twice as many are not projected."""
-DIMENSIONS = 128
+DIMENSIONS = 256
+"""Of random antibodies of 228 residues 79 % of all pairs pass the bound of 128 axes, none that of 256,
+which takes 18 instead of 11 ms a block."""
 ROUNDING = 0.5
 """More than the error of `Profiles.distances`."""
 PART = 2048
@@ -211,7 +213,7 @@ class Components:
             columns = columns[labels[columns] != labels[rows[0]]]
         if not len(columns):
             return (columns,) * 3
-        most = self.allowed(rows[:, None], columns[None]).max()
+        most = max(self.edits[rows].max(), self.edits[columns].max())
         at_C, at_B = np.nonzero(self.bounds(rows, columns) <= most)
         i, j = rows[at_C], columns[at_B]
         return self._worth_aligning(i[i < j], j[i < j])
