@@ -44,7 +44,11 @@ def assert_numbers(numbered, chains, name):
         assert residues == {position: chain[at] for position, at in places.items()}
 
 
-def test_a_table_is_numbered_as_its_chains_one_by_one(antibodies):
+@pytest.mark.parametrize("fewest", [1, 1000])
+def test_a_table_is_numbered_as_its_chains_one_by_one(antibodies, fewest, monkeypatch):
+    monkeypatch.setattr(numbering, "WORTH_PROCESSES", fewest)
+    monkeypatch.setattr(numbering, "count_cores", lambda: 2)
+    monkeypatch.setattr(numbering, "PART", 50)
     for at, name in enumerate(CHAINS):
         chains = [antibody[at] for antibody in antibodies]
         assert_numbers(number_chains(chains, name), chains, name)

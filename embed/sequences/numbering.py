@@ -9,15 +9,20 @@ N distinct chains, R chains of one layout, L residues.
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
-from typing import TYPE_CHECKING
+from subprocess import run
+from typing import TYPE_CHECKING, TypeAlias, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from abag.core.cache import load_cached, store_cached
+from abag.core.cores import count_cores
 from abag.core.messages import bar
 from abag.embed.sequences.domains import ChainName, locate_positions
 
@@ -29,9 +34,14 @@ if TYPE_CHECKING:
 CHAINS: tuple[ChainName, ChainName] = ("heavy", "light")
 NUMBERING_VERSION = 2
 """Raise when `domains.locate_positions` or the format of what is cached changes."""
+WORTH_PROCESSES = 20_000
+"""Chains from which on processes save more time than they take to start: about 4 s on one core."""
+PART = 4_000
 NO_DOMAIN = -1  # layout of a chain that cannot be numbered
 
-Layout = tuple[str, ...]
+Layout: TypeAlias = tuple[str, ...]
+Numbers: TypeAlias = tuple[Sequence[Layout], Sequence[int], Sequence[int]]
+"""Layouts, and by chain its layout and where its domain starts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,14 +69,49 @@ class Numbered:
 def number_chains(chains: Iterable[str], name: ChainName) -> Numbered:
     """Number the distinct chains of one type, in their order; empty ones are left out."""
     distinct = [chain for chain in dict.fromkeys(chains) if chain]
+    if len(distinct) < WORTH_PROCESSES or count_cores() == 1:
+        layouts, layout, start = _number(distinct, name)
+    else:
+        layouts, layout, start = _number_in_processes(distinct, name)
+    return Numbered(distinct, layouts, np.array(layout, np.int32), np.array(start, np.int32))
+
+
+def _number(chains: Sequence[str], name: ChainName) -> Numbers:
     layouts: dict[Layout, int] = {}
-    found = []
-    for chain in bar(iterable=distinct, desc=f"numbering {name} chains", unit=" chains", delay=1):
+    layout, start = [], []
+    for chain in bar(iterable=chains, desc=f"numbering {name} chains", unit=" chains", delay=1):
         places = locate_positions(chain, name)
-        layout = layouts.setdefault(tuple(places), len(layouts)) if places else NO_DOMAIN
-        found.append((layout, next(iter(places.values()), 0)))
-    layout_N, start_N = np.array(found, np.int32).reshape(-1, 2).T.copy()
-    return Numbered(distinct, list(layouts), layout_N, start_N)
+        layout.append(layouts.setdefault(tuple(places), len(layouts)) if places else NO_DOMAIN)
+        start.append(next(iter(places.values()), 0))
+    return list(layouts), layout, start
+
+
+def _number_in_processes(chains: Sequence[str], name: ChainName) -> Numbers:
+    """Number parts in interpreters of their own: immunum holds the lock of the interpreter.
+
+    Unlike a pool of multiprocessing these need no guard in the script of the user.
+    """
+    layouts: dict[Layout, int] = {}
+    layout, start = list[int](), list[int]()
+    parts = [chains[at : at + PART] for at in range(0, len(chains), PART)]
+    with (
+        ThreadPoolExecutor(count_cores()) as threads,
+        bar(total=len(chains), desc=f"numbering {name} chains", unit=" chains", delay=1) as drawn,
+    ):
+        for part, numbers in zip(parts, threads.map(partial(_ask, name), parts), strict=True):
+            index = [layouts.setdefault(tuple(one), len(layouts)) for one in numbers[0]]
+            layout += [index[at] if at != NO_DOMAIN else NO_DOMAIN for at in numbers[1]]
+            start += numbers[2]
+            drawn.update(len(part))
+    return list(layouts), layout, start
+
+
+def _ask(name: ChainName, chains: Sequence[str]) -> Numbers:
+    command = [sys.executable, "-P", "-m", __name__, name]
+    done = run(command, input=json.dumps(chains), capture_output=True, text=True)
+    if done.returncode:  # such as abag on a path that only this interpreter has
+        return _number(chains, name)
+    return cast("Numbers", json.loads(done.stdout))
 
 
 def number_antibodies(
@@ -88,3 +133,7 @@ def number_antibodies(
             arrays = np.array(layout, np.int32), np.array(start, np.int32)
             result[name] = Numbered(chains, [*map(tuple, layouts)], *arrays)
     return result
+
+
+if __name__ == "__main__":
+    json.dump(_number(json.load(sys.stdin), cast("ChainName", sys.argv[1])), sys.stdout)
