@@ -3,6 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
+from trastuzumab import LIGHT
 
 from abag.embed.sequences.pairs import read_pairs
 from abag.head.data.labels import label_pairs
@@ -243,6 +244,18 @@ def test_a_part_of_a_training_antigen_is_near():
     rng = np.random.default_rng(5)
     whole = protein(rng, 400)
     assert SeenSequences.of("antigen", [(whole,)]).near([(whole[100:300],)]).all()
+
+
+def test_a_chain_that_cannot_be_compared_is_new_unless_it_is_the_same():
+    rng = np.random.default_rng(0)
+    proteins = [(protein(rng, 1200),) for _ in range(300)]
+    seen = SeenSequences.of("antigen", [*proteins, ("EGGPFSYRV",)])
+    peptides = [(protein(rng, n),) for n in (1, 3, 4, 5, 9, 23, 24)]
+    assert seen.near([("EGGPFSYRV",), *peptides]).tolist() == [True] + [False] * len(peptides)
+
+    seen = SeenSequences.of("antibody", [(HEAVY, LIGHT), (HEAVY, ""), ("WWWWWWW", LIGHT)])
+    asked = [(HEAVY, LIGHT), ("WWWWWWW", LIGHT), ("EVQ", LIGHT), ("W" * 200, LIGHT), (HEAVY, "W")]
+    assert seen.near(asked).tolist() == [True, True, False, False, False]
 
 
 def test_sketches_are_read_back_and_forged_ones_are_refused():

@@ -100,6 +100,9 @@ SIDE = PLANES * WORDS
 """Words of one chain."""
 BINS, K = 2048, 4
 HALF = BINS // 64
+SKETCHED = 24
+"""Residues of an antigen chain from which it is sketched: the few 4-mers of a shorter one occur in
+a long one by chance, so that it is only known if it is the same."""
 SHARED = 0.74
 """Share of common 4-mers from which antigens are near-duplicates. Edits spread at random leave 0.66
 at 90 % identity; those of families of antigens are together, and leave more (envelope proteins of
@@ -380,9 +383,9 @@ def _sketch(
 ) -> tuple[Words, Ints]:
     """Return sketches, (C, W), and the sequence of each, (C,)."""
     if kind == "antigen":
-        owner = np.array([n for n, one in enumerate(chains) for c in one if len(c) >= K], np.int64)
-        found = [_bins(chain) for one in chains for chain in one if len(chain) >= K]
-        return np.array(found, np.uint64).reshape(-1, 2 * HALF), owner
+        long = [(n, c) for n, one in enumerate(chains) for c in one if len(c) >= SKETCHED]
+        owner = np.array([n for n, _ in long], np.int64)
+        return np.array([_bins(c) for _, c in long], np.uint64).reshape(-1, 2 * HALF), owner
     numbered = numbered or number_antibodies(chains, None)
     sketch = np.zeros((len(chains), len(CHAINS) * SIDE), np.uint64)
     for at, name in enumerate(CHAINS):
@@ -393,7 +396,10 @@ def _sketch(
             bits[plane][:, [*map(_slot, positions)]] = is_residue & values
         packed = np.packbits(bits, axis=2, bitorder="little").view(np.uint64)
         sketch[:, at * SIDE : (at + 1) * SIDE] = np.concatenate([*packed], axis=1)
-    owner = np.flatnonzero(sketch.any(axis=1))
+    # a chain that cannot be numbered is not compared: the other alone says nothing
+    of_chain = sketch.reshape(len(chains), len(CHAINS), SIDE).any(axis=2)
+    given = np.array([[bool(chain) for chain in one] for one in chains]).reshape(of_chain.shape)
+    owner = np.flatnonzero((of_chain == given).all(axis=1))
     return sketch[owner], owner
 
 
