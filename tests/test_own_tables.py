@@ -210,12 +210,18 @@ def test_of_two_columns_for_a_chain_the_one_that_holds_sequences_is_read():
 
 
 @pytest.mark.parametrize("column", ["Antigen", "Target"])
-@pytest.mark.parametrize("names", [["MIT_Target"], ["HER2", "VEGF", "SARS-CoV-2 RBD"]])
-def test_names_of_antigens_are_answered_with_the_option_for_a_sequence(column, names):
+@pytest.mark.parametrize(
+    ("names", "bad_rows"),
+    [
+        (["MIT_Target"], "error"), (["HER2", "VEGF", "SARS-CoV-2 RBD"], "error"),
+        (["IL6", "P00533"], "skip"),
+    ],
+)  # fmt: skip
+def test_names_of_antigens_are_answered_with_the_option_for_a_sequence(column, names, bad_rows):
     table = pd.DataFrame({"heavy": HEAVIES, column: (names * 12)[:12]})
     said = f"column '{column}' holds names, such as '{names[0]}', not sequences.*--antigen SEQ"
     with pytest.raises(AbagError, match=said):
-        read_pairs(table)
+        read_pairs(table, TableOptions(bad_rows=bad_rows))
     assert len(read_pairs(table, TableOptions(antigen=AG)).frame) == 12
 
 

@@ -263,8 +263,8 @@ def parse_antigens(table: Table, options: TableOptions) -> ParsedColumn:
     names = [cell.text for cell in column.bad.values() if cell.text.strip()]
     is_long = any(max(map(len, chains)) >= SHORT for chains in column.chains)
     distinct = len(column.chains) - 1  # less that of empty cells
-    refuse = options.bad_rows == "error" and table.frame.index[0] == 0
-    if refuse and not is_long and 2 * len(names) > distinct:
+    most = distinct / 2 if options.bad_rows == "error" else distinct - 1
+    if table.frame.index[0] == 0 and not is_long and len(names) > most:
         msg = (
             f"{table.source}: column {table.column('antigen')!r} holds names, such as "
             f"{names[0]!r}, not sequences. If all rows have the same antigen, give its sequence "
