@@ -61,7 +61,7 @@ def cluster(address: str) -> Iterator[str]:
     try:
         import ray
     except ModuleNotFoundError as error:
-        msg = "--ray: the package ray is not installed; pip install 'abag[ray]'"
+        msg = "--ray: the package ray is not installed; pip install ray"
         raise RayUnavailable(msg) from error
     joined = ray.is_initialized()
     try:

@@ -437,7 +437,7 @@ def _describe_machines(machines: Mapping[str, dict[str, Any]], *, verbose: bool)
     sessions = any(n > 1 for one in known.values() for n in one["sessions"].values())
     prices = any(one["price"] is not None for one in known.values())
     hours = " / ".join(next(iter(known.values()))["sessions"])
-    titles = ["machine", "embed", "fit", f"{DEFAULT_FOLDS} folds", "memory"]
+    titles = ["machine", "embed", "one split", f"{DEFAULT_FOLDS} folds", "memory"]
     rows = [titles + ["sessions"] * sessions + ["price"] * prices]
     for name, one in known.items():
         row = [name, *(format_duration(one[of]) for of in ("embed_s", "fit_s", "fit_folds_s"))]

@@ -142,7 +142,9 @@ def describe_share(summary: ShareSummary) -> str:
     size = sum(summary["files"].values())
     lines = [f"{summary['to']}: {len(summary['files'])} files, {size:,} bytes"]
     lines += [f"page       {summary['page']}"] if summary["page"] else []
-    return "\n".join([*lines, f"predict    abag predict TABLE --run {summary['to']} --out FILE"])
+    return "\n".join(
+        [*lines, f"predict    abag predict TABLE --run {summary['to']} --store DIR --out FILE"]
+    )
 
 
 # --- what is shared ------------------------------------------------------------------------------

@@ -320,7 +320,7 @@ def test_a_text_that_abag_does_not_print_is_not_found():
 
 SELF_EXPLANATORY = set(
     """
-    AbagError BadLora BadOption BadSplit CannotPredict Incomplete
+    BadLora BadOption BadSplit CannotPredict Incomplete
     MissingVectors NoHeadRows NoRuns NoTrials NotAFrame
     NotFinite NothingToEvaluate SequencesMissing Stopped SweepClosed
     TableExists TemporaryDiskFull UnequalLengths UnitFailed WrongBackend WrongRank

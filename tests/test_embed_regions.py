@@ -100,14 +100,14 @@ def test_fabs_and_fvs_of_the_same_antibody_get_the_same_key_with_fv():
     assert len(read(*chains).antibodies.keys) == 3
     cut = read(*chains, antibody_region="fv")
     assert cut.antibodies.chains == [(VH, VL)]
-    assert cut.notes == ["1 antibodies cut to their variable domains"]
+    assert cut.notes == ["1 antibody cut to variable domains"]
 
 
 def test_antibodies_with_constant_domains_are_counted_with_what_to_do():
     pairs = read([VH + CH1, VH, D13_H + CH1], [VL + CK, VL, LAMBDA + CL])
     assert pairs.antibodies.chains[0] == (VH + CH1, VL + CK)
     (note,) = pairs.notes
-    assert note.startswith("2 antibodies carry residues of constant domains")
+    assert note.startswith("2 antibodies with residues of constant domains")
     assert "--antibody-region fv" in note
 
 
@@ -132,14 +132,14 @@ def test_a_table_with_exchanged_columns_is_refused_with_the_fix(tails):
         read(lights, heavies)
     pairs = read(lights, heavies, chains="auto")
     assert pairs.antibodies.chains == list(zip(heavies, lights, strict=True))
-    assert pairs.notes[0] == "2 antibodies had heavy and light exchanged: put right"
+    assert pairs.notes[0] == "2 antibodies with heavy and light exchanged: put right"
 
 
 def test_few_exchanged_rows_are_counted_and_exchanged_only_on_request():
     chains = [VH, VL, D13_H, VL], [VL, D13_H, LAMBDA, ""]
     pairs = read(*chains)
     assert pairs.antibodies.chains[1] == (VL, D13_H)
-    assert "2 antibodies have heavy and light exchanged and are left" in pairs.notes[0]
+    assert "2 antibodies with heavy and light exchanged, left" in pairs.notes[0]
     repaired = read(*chains, chains="auto").antibodies.chains
     assert repaired == [(VH, VL), (D13_H, VL), (D13_H, LAMBDA), ("", VL)]
 
@@ -172,7 +172,7 @@ def test_antigens_may_be_antibodies(heavy, antigen):
 
 def test_a_light_chain_beside_an_empty_heavy_cell_is_reported():
     frame = pd.DataFrame({"heavy": [VH, "", ""], "light": [VL, VL, LAMBDA], "antigen": "MKT" * 7})
-    note = "2 antibodies have a light chain but no heavy one: is its cell empty by mistake?"
+    note = "2 antibodies with a light chain but no heavy one: is its cell empty by mistake?"
     assert read_pairs(frame).notes == [note]
     assert (
         read_pairs(frame.drop(columns="heavy"), TableOptions(columns={"light": "light"})).notes
@@ -185,7 +185,7 @@ def test_a_light_chain_beside_an_empty_heavy_cell_is_reported():
 def test_a_single_chain_fv_in_a_chain_column_is_split_on_request():
     chains = [VL + "GGGGS" * 3 + VH, VH], ["", VL]
     pairs = read(*chains)
-    assert "1 antibodies have two variable domains in one chain" in pairs.notes[0]
+    assert "1 antibody with two variable domains in one chain" in pairs.notes[0]
     assert read(*chains, chains="auto").antibodies.chains == [(VH, VL)]
     unsure = [VH + VL + VH, VH], ["", VL]
     with pytest.raises(abag.AbagError, match=r"row 1, column 'heavy', 'light'.*heavy \+ light"):
@@ -205,7 +205,7 @@ def test_a_bad_row_is_still_named_and_short_chains_are_left_alone():
     with pytest.raises(UnknownResidue, match="row 2, column 'heavy'"):
         read([VH, "V*"], [VL, VL], chains="auto", antibody_region="fv")
     assert read(["QVQ", "DIQ"], ["DIQ", "QVQ"]).notes == [
-        "2 antibodies have a chain of fewer than 20 residues: is it a name, or missing?"
+        "2 antibodies with a chain of fewer than 20 residues: is it a name, or missing?"
     ]
 
 
@@ -262,7 +262,7 @@ def test_of_many_chains_without_j_segment_only_a_sample_is_numbered(numbered):
     pairs = read(mutants_without_j_segment(220), VL)
     assert len(numbered) == parsing.NUMBERED_AT_MOST == 200
     (note,) = pairs.notes
-    assert note.startswith("20 antibodies have a chain without a clear J segment")
+    assert note.startswith("20 antibodies with a chain without a clear J segment")
     assert "--chains auto" in note
     few = read(mutants_without_j_segment(200), VL)
     assert not few.notes

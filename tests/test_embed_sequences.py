@@ -139,8 +139,9 @@ def test_repeated_sequences_are_stored_once_and_indexed_by_row():
     assert pairs.antigens.of_row.tolist() == [0, 1, 0]
     assert np.array_equal(pairs.antigens.keys, keys_array("antigen", pairs.antigens.chains))
     assert pairs.notes == [
-        "2 antibodies have a chain of fewer than 20 residues: is it a name, or missing?",
-        "2 antigens have a chain of fewer than 20 residues: are they peptides, or names?",
+        "2 antibodies with a chain of fewer than 20 residues: is it a name, or missing?",
+        "2 antigens with a chain of fewer than 20 residues: a peptide, or a name? --antigen gives "
+        "one sequence for all rows",
     ]
     assert read_pairs(table(heavy=[VH], antigen=[AG])).notes == []
 
@@ -247,14 +248,14 @@ def test_strings_without_separator_are_split_by_domains_and_counted():
     assert pairs.antibodies.chains == [(VH, VL), (VH, ""), ("", VL), ("ACDWYK", "")]
     assert pairs.antibodies.of_row.tolist() == [0, 0, 0, 1, 2, 3]
     assert pairs.counts["split_antibodies"] == 1
-    assert "1 antibody strings split into heavy and light" in pairs.notes[0]
-    assert "no known variable domain" in pairs.notes[1]
+    assert "1 antibody string split into heavy and light" in pairs.notes[0]
+    assert "without a known variable domain" in pairs.notes[1]
 
 
 def test_a_heavy_chain_written_twice_is_counted():
     pairs = read_pairs(table(antibody=[VH + VH], antigen=[AG]))
     assert pairs.antibodies.chains == [(VH, "")]
-    assert pairs.notes == ["1 antibody strings hold a heavy chain twice, which is read once"]
+    assert pairs.notes == ["1 antibody with the heavy chain twice in one string, read once"]
 
 
 def test_heavy_and_light_columns_replace_an_antibody_column_unless_it_is_named():

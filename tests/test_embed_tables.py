@@ -420,7 +420,7 @@ def test_rows_swallowed_by_a_stray_quote_are_reported(tmp_path, monkeypatch, row
     text = demo_table().head(20).assign(note="x").to_csv(index=False).splitlines()
     text[3], text[9] = text[3].replace(",x", ',"x'), text[9].replace(",x", ',x"')
     (tmp_path / "in.csv").write_text("\n".join(text) + "\n")
-    note = "1 cells contain line breaks: does an unmatched quotation mark join rows?"
+    note = "1 cell with a line break: does an unmatched quotation mark join rows?"
     assert note in read_pairs(tmp_path / "in.csv").notes
     said = []
     encoders = {"antibody_encoder": "composition", "antigen_encoder": "composition"}

@@ -436,4 +436,4 @@ def test_without_scikit_learn_one_line_says_how_to_install_it():
         "import abag\n"
         "try:\n    abag.sklearn\nexcept abag.AbagError as error:\n    print(error)"
     )
-    assert "pip install 'abag[sklearn]'" in done.stdout, done.stderr
+    assert "pip install scikit-learn" in done.stdout, done.stderr

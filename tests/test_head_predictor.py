@@ -338,6 +338,8 @@ def test_one_chain_is_used_for_all_pairs_and_unequal_lists_are_refused(trained):
     assert predictor.predict([], None, []).empty
     with pytest.raises(UnequalLengths, match="2 heavy, 3 antigen"):
         predictor.predict([heavy, heavy], None, antigens)
+    with pytest.raises(UnequalLengths, match=r"is a DataFrame.*abag.predict\(table"):
+        predictor.predict(trained.frame)
     with pytest.raises(EmptySequence, match="antigen"):
         predictor.predict(heavy)
 

@@ -410,8 +410,11 @@ def test_a_stack_leaves_out_what_takes_too_long_and_says_so(
     said = []
     fit(case, tmp_path / "run", say=said.append)
     assert not parts_of(tmp_path / "run") & missing
-    line = next(text for text in said if "left out, with" in text)
-    assert all((f"{name} (at most 10)" in line) == (name in missing) for name in ("kernel", "gp"))
+    line = next(text for text in said if "left out: it handles" in text)
+    assert all(
+        (f"{name} left out: it handles at most 10 " in line) == (name in missing)
+        for name in ("kernel", "gp")
+    )
 
 
 @pytest.mark.parametrize(

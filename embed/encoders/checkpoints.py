@@ -230,7 +230,7 @@ def _unavailable(source: HubSource, reason: Exception) -> str:
         f"the weights of {source} are not on disk and could not be downloaded "
         f"({first_line(reason)}); run `{source.download_command}` on a machine with network "
         "access, give the folder of a downloaded checkpoint, or use an encoder that needs no "
-        f"download: antiberty (pip install 'abag[antiberty]') or composition.{meant}"
+        f"download: antiberty (pip install antiberty) or composition.{meant}"
     )
 
 

@@ -64,7 +64,7 @@ def import_peft() -> Any:  # noqa: ANN401 - peft is untyped
     try:
         import peft
     except ImportError as error:
-        msg = f"abag adapt: cannot import peft ({error}); run pip install 'abag[lora]'"
+        msg = f"abag adapt: cannot import peft ({error}); run pip install peft"
         raise LoraUnavailable(msg) from error
     return peft
 

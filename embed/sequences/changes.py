@@ -18,58 +18,58 @@ from abag.embed.sequences.tables import BadTable
 
 COLUMNS = ("row", "kind", "reason", "text", "error")
 LISTED_ROWS = 20  # bad rows that an error lists before it counts the others
-_LEFT = "and are left as they are"
+_LEFT = "left as written"
 _FOUND = {
     "repeated": (
-        "repeated_antibodies", "antibody strings hold a heavy chain twice, which is read once",
+        "repeated_antibodies", "antibody", "with the heavy chain twice in one string, read once",
     ),
     "no domain": (
-        "unrecognised_antibodies",
-        "antibody strings have no known variable domain and are read as heavy chains",
+        "unrecognised_antibodies", "antibody",
+        "without a known variable domain in its string, read as a heavy chain",
     ),
     "exchanged": (
-        "exchanged_antibodies", "antibodies had heavy and light exchanged: put right",
+        "exchanged_antibodies", "antibody", "with heavy and light exchanged: put right",
     ),
     "misplaced": (
-        "misplaced_antibodies",
-        f"antibodies have heavy and light exchanged {_LEFT}; see --chains auto",
+        "misplaced_antibodies", "antibody",
+        f"with heavy and light exchanged, {_LEFT}; see --chains auto",
     ),
     "same type": (
-        "same_type_antibodies", f"antibodies have two heavy or two light chains {_LEFT}",
+        "same_type_antibodies", "antibody", f"with two heavy or two light chains, {_LEFT}",
     ),
     "two domains": (
-        "two_domain_antibodies",
-        f"antibodies have two variable domains in one chain {_LEFT}; see --chains auto",
+        "two_domain_antibodies", "antibody",
+        f"with two variable domains in one chain, {_LEFT}; see --chains auto",
     ),
     "unclear": (
-        "unclear_antibodies",
-        "antibodies have a chain without a clear J segment and were not numbered; --chains auto "
-        "numbers all",
+        "unclear_antibodies", "antibody",
+        "with a chain without a clear J segment, not numbered; --chains auto numbers all",
     ),
     "constant": (
-        "constant_antibodies",
-        "antibodies carry residues of constant domains, which harms models of tables that have "
-        "both kinds; cut them off with --antibody-region fv",
+        "constant_antibodies", "antibody",
+        "with residues of constant domains, which harms models of tables that have both kinds; cut "
+        "them off with --antibody-region fv",
     ),
-    "cut": ("cut_antibodies", "antibodies cut to their variable domains"),
+    "cut": ("cut_antibodies", "antibody", "cut to variable domains"),
     "not cut": (
-        "uncut_antibodies",
-        "antibodies have a chain without one certain variable domain, which is left whole",
+        "uncut_antibodies", "antibody",
+        "with a chain without one certain variable domain, left whole",
     ),
     "no heavy": (
-        "light_only_antibodies",
-        "antibodies have a light chain but no heavy one: is its cell empty by mistake?",
+        "light_only_antibodies", "antibody",
+        "with a light chain but no heavy one: is its cell empty by mistake?",
     ),
     "short antibody": (
-        "short_antibodies",
-        "antibodies have a chain of fewer than 20 residues: is it a name, or missing?",
+        "short_antibodies", "antibody",
+        "with a chain of fewer than 20 residues: is it a name, or missing?",
     ),
     "short antigen": (
-        "short_antigens",
-        "antigens have a chain of fewer than 20 residues: are they peptides, or names?",
+        "short_antigens", "antigen",
+        "with a chain of fewer than 20 residues: a peptide, or a name? --antigen gives one "
+        "sequence for all rows",
     ),
 }  # fmt: skip
-"""Words in `ParsedSequence.form`: the name of the count of unique sequences, and its note."""
+"""Words in `ParsedSequence.form`: the name of a count of unique sequences, a noun and a note."""
 
 
 class BadCell(NamedTuple):
@@ -173,7 +173,7 @@ def count_changes(forms: Mapping[str, int], replaced: int) -> dict[str, int]:
     return {
         "split_antibodies": words["glued"] + words["linker"],
         "split_glued": words["glued"], "split_linker": words["linker"],
-        **{name: words[word] for word, (name, _) in _FOUND.items()}, "replaced_residues": replaced,
+        **{name: words[word] for word, (name, *_) in _FOUND.items()}, "replaced_residues": replaced,
     }  # fmt: skip
 
 
@@ -188,12 +188,17 @@ def describe_counts(counts: Mapping[str, int], skipped: SkippedRows) -> list[str
     """Describe what was done to a table, one printable line each; empty when nothing was."""
     lines = {
         "split_antibodies": (
-            f"antibody strings split into heavy and light ({counts['split_glued']:,} glued, "
-            f"{counts['split_linker']:,} joined by a linker, which was removed)"
+            "antibody string",
+            f"split into heavy and light ({counts['split_glued']:,} glued, "
+            f"{counts['split_linker']:,} joined by a linker, which was removed)",
         ),
-        **dict(_FOUND.values()),
-        "replaced_residues": f"residues {', '.join(REPLACED)} read as X",
-        "line_breaks": "cells contain line breaks: does an unmatched quotation mark join rows?",
+        **{name: rest for name, *rest in _FOUND.values()},
+        "replaced_residues": ("residue", f"{', '.join(REPLACED)} read as X"),
+        "line_breaks": ("cell", "with a line break: does an unmatched quotation mark join rows?"),
     }
-    found = [f"{counts[name]:,} {line}" for name, line in lines.items() if counts[name]]
+    found = [
+        f"{counted(counts[name], noun)} {note}"
+        for name, (noun, note) in lines.items()
+        if counts[name]
+    ]
     return skipped.notes() + found

@@ -398,7 +398,7 @@ def _read_sheet(file: IO[bytes]) -> tuple[list[list[str]], int]:
     try:
         import openpyxl
     except ModuleNotFoundError as error:
-        msg = "Excel files need openpyxl, which is not installed; run pip install 'abag[excel]'"
+        msg = "Excel files need openpyxl, which is not installed; run pip install openpyxl"
         raise ValueError(msg) from error
     sheets: dict[str, pd.DataFrame] = {}
     with warnings.catch_warnings():  # of styles and extensions that openpyxl leaves out

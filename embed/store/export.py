@@ -263,7 +263,7 @@ def _write_h5ad(path: Path, exported: _Exported) -> None:
     except ModuleNotFoundError as error:
         msg = (
             "--to FILE.h5ad needs the package anndata, which is not installed; expected it. "
-            "Run: pip install 'abag[h5ad]'"
+            "Run: pip install anndata"
         )
         raise CannotExport(msg) from error
     frame = exported.frame

@@ -130,11 +130,8 @@ def closed_forms(head: str, n_training: int) -> list[str]:
 
 def describe_left_out(n_training: int) -> str:
     """Name the models that a stack leaves out for its training pairs; empty if there are none."""
-    limits = [
-        f"{name} (at most {one.most_pairs:,.0f})"
+    return "; ".join(
+        f"{name} left out: it handles at most {one.most_pairs:,.0f} training pairs"
         for name, one in MODELS.items()
         if one.is_stacked and n_training > one.most_pairs
-    ]
-    if not limits:
-        return ""
-    return f"left out, with {n_training:,} training pairs: {', '.join(limits)}"
+    )

@@ -170,7 +170,6 @@ def predict(
                 both = [part.reset_index(drop=True) for part in (rows, strong)]
                 writer.write(rounded(pd.concat(both, axis=1), out))
             refuse_changed(table, before)
-        messages.say(f"{out}: {counted(source.rows, 'row')}")
     for kind, state in zip(KINDS, scorer.new, strict=True):
         counts[kind]["new"] = int((state != KNOWN).sum())
     return {

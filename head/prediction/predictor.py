@@ -454,7 +454,8 @@ class Predictor:
         if self.store is None:
             msg = (
                 "--store: not given, and the store that the run was trained from is unknown, does "
-                "not exist, or is neither near the run nor in the current folder. Give --store DIR."
+                "not exist, or is neither near the run nor in the current folder. Give "
+                "--store DIR, which may be a new one."
             )
             raise VectorsMissing(msg)
         return self.store
@@ -537,6 +538,12 @@ def existing_store(path: Path) -> Store | None:
 
 def _broadcast(*chains: Sequence[str] | str | None) -> list[list[str]]:
     """Repeat single strings to the length of the lists; None stands for absent chains."""
+    if isinstance(chains[0], pd.DataFrame):
+        msg = (
+            "predict: heavy is a DataFrame; expected sequences. Pass its columns, or the table to "
+            "abag.predict(table, run=..., out=...)."
+        )
+        raise UnequalLengths(msg)
     lists = {
         name: list(c)
         for name, c in zip(("heavy", "light", "antigen"), chains, strict=True)

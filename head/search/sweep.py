@@ -142,7 +142,7 @@ def sweep(
     try:
         import optuna  # noqa: F401
     except ModuleNotFoundError as error:
-        msg = "abag sweep: needs Optuna, which is not installed. Run: pip install 'abag[sweep]'"
+        msg = "abag sweep: needs Optuna, which is not installed. Run: pip install optuna"
         raise OptunaMissing(msg) from error
     own, others = SweepOptions.take(options)
     with reporting(say, bars=progress):

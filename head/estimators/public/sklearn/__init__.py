@@ -13,7 +13,7 @@ from abag import AbagError
 if find_spec("sklearn") is None:
     msg = (
         "abag.sklearn needs the package scikit-learn, which is not installed; expected it. "
-        "Run: pip install 'abag[sklearn]'"
+        "Run: pip install scikit-learn"
     )
     raise AbagError(msg)
 
