@@ -13,9 +13,8 @@ from abag.core.options import BadOption
 from abag.head.regimes.splits import (
     TRAIN,
     VALIDATION,
-    EmptyPart,
+    BadSplit,
     Split,
-    TooFewGroups,
     grouped_folds,
     read_splits,
     split_frame,
@@ -67,7 +66,7 @@ def assign_pairs(pairs: LabelledPairs, config: AdaptConfig) -> PairAssignment:
                 f"--split-from {config.split_from}: the {name} part is empty; expected at least "
                 "one pair. Use another split."
             )
-            raise EmptyPart(msg)
+            raise BadSplit(msg)
     training = split.rows(TRAIN)
     groups = split.group[training]
     share = config.head_share
@@ -80,7 +79,7 @@ def assign_pairs(pairs: LabelledPairs, config: AdaptConfig) -> PairAssignment:
                 "which cannot be divided between adapter and head. Use --head-share 0 and train "
                 "the head with abag fit --adapter-rows train, or use another split."
             )
-            raise TooFewGroups(msg)
+            raise BadSplit(msg)
         fold = grouped_folds(groups, folds, [config.seed, ASSIGNMENT])
         is_head = fold < min(max(round(share * folds), 1), folds - 1)
     return PairAssignment(split, training[~is_head], training[is_head], split.rows(VALIDATION))

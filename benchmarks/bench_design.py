@@ -101,7 +101,7 @@ class Library:
         rows, labels = np.sort(rows), self.pairs.pkd
         group = np.arange(len(rows))
         fit = MODELS[head].fit(TrainingRows(self.pairs, self.vectors, rows, inner_folds(group)))
-        mean, variance = fit.model.predict(self.vectors), fit.model.variance(self.vectors)
+        mean, variance = fit.predict(self.vectors), fit.variance(self.vectors)
         if variance is None:
             return Model(mean, {})
         fold = inner_folds(group)
@@ -109,7 +109,7 @@ class Library:
         for k in np.unique(fold):
             known, held = rows[fold != k], rows[fold == k]
             inside = inner_folds(np.arange(len(known)))
-            of_rest = MODELS[head].fit(TrainingRows(self.pairs, self.vectors, known, inside)).model
+            of_rest = MODELS[head].fit(TrainingRows(self.pairs, self.vectors, known, inside))
             error[fold == k] = labels[held] - of_rest.predict(self.vectors)[held]
             deviation[fold == k] = np.sqrt(of_rest.variance(self.vectors)[held])
         spread, noise = fit_sigma(error, deviation)

@@ -19,7 +19,7 @@ import argparse
 import json
 import time
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -187,7 +187,7 @@ def measure(table, config, seed=0):
         training = TrainingRows(pairs, vectors, rows, inner_folds(split.group[rows]))
         return fit_closed_forms(training, config, **options)
 
-    measured = RegimesOfTable(PairGroups(pairs, config, None), seed).measured()
+    measured = RegimesOfTable(PairGroups(pairs, replace(config, seed=seed))).measured()
     parts = None
     for one in measured:
         if not one.splits:

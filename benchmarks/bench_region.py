@@ -185,7 +185,7 @@ def ridge(pairs, split, antibodies, antigens):
     rows = split.rows(TRAIN)
     vectors = PairVectors(antibodies, antigens, pairs.antibody, pairs.antigen)
     training = TrainingRows(pairs, vectors, rows, inner_folds(split.group[rows]))
-    return MODELS["ridge"].fit(training).model.predict(vectors)
+    return MODELS["ridge"].fit(training).predict(vectors)
 
 
 if __name__ == "__main__":

@@ -89,6 +89,20 @@ def planted_table(n_antibodies=30, n_antigens=4, seed=0, noise=0.0):
     return pd.DataFrame(rows).assign(part=part)
 
 
+def linear_table(at, n_antibodies, n_antigens, noise):
+    """Store random vectors of a table whose labels are a linear function of them, plus noise."""
+    rng = np.random.default_rng(0)
+    heavy, antigen = draw_chains(rng, n_antibodies), draw_chains(rng, n_antigens)
+    frame = pd.DataFrame([(h, g) for h in heavy for g in antigen], columns=["heavy", "antigen"])
+    store, value = open_store(at / "store", create=True), np.zeros(len(frame))
+    for kind, unique in read_pairs(frame).sequences.items():
+        x_ND = rng.normal(size=(len(unique.keys), 4)).astype(np.float32)
+        value += x_ND[unique.of_row, 0]
+        write_vectors(store, kind, unique.keys, x_ND)
+    frame["pKd"] = 8 + value + noise * rng.normal(size=len(frame))
+    return SimpleNamespace(at=at, frame=frame, store=at / "store")
+
+
 def fill_store(path, frame, *, fingerprint="ab" * 16, drop=0):
     """Store vectors with the number of each sequence in their first column."""
     table = read_pairs(frame)

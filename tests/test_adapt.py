@@ -29,7 +29,7 @@ from abag.head.data.labels import label_pairs
 from abag.head.data.options import SplitOptions
 from abag.head.models.config import RunMismatch
 from abag.head.regimes.folds import make_splits
-from abag.head.regimes.splits import TRAIN, EmptyPart, split_frame
+from abag.head.regimes.splits import TRAIN, BadSplit, split_frame
 from abag.head.training.checkpoint import load
 from abag.head.training.stack import steps_per_epoch
 
@@ -259,7 +259,7 @@ def test_a_split_without_a_part_that_training_needs_is_refused(given_split, tmp_
     rows = pd.read_parquet(split)
     rows.assign(split=rows["split"].replace(part, "test")).to_parquet(split)
     name = {"train": "training"}.get(part, part)
-    with pytest.raises(EmptyPart, match=f"--split-from .*: the {name} part is empty; expected at"):
+    with pytest.raises(BadSplit, match=f"--split-from .*: the {name} part is empty; expected at"):
         adapt_encoders(table, tmp_path / "a", split_from=split, **SMALL)
     assert not (tmp_path / "a").exists()
 

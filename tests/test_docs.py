@@ -320,8 +320,8 @@ def test_a_text_that_abag_does_not_print_is_not_found():
 
 SELF_EXPLANATORY = set(
     """
-    BadLora BadOption BadSplit CannotPredict Incomplete
-    MissingVectors NoHeadRows NoRuns NoTrials NotAFrame
+    BadLora BadOption CannotPredict Incomplete
+    MissingVectors NoRuns NoTrials NotAFrame
     NotFinite NothingToEvaluate SequencesMissing Stopped SweepClosed
     TableExists TemporaryDiskFull UnequalLengths UnitFailed WrongBackend WrongRank
     """.split()

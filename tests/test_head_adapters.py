@@ -14,7 +14,7 @@ from abag.embed.store.store_files import write_adapter_files
 from abag.head.data.labels import label_pairs
 from abag.head.data.options import SplitOptions
 from abag.head.regimes.folds import make_splits
-from abag.head.regimes.leaks import AdapterLeak, NoHeadRows
+from abag.head.regimes.leaks import AdapterLeak
 from abag.head.regimes.splits import split_frame
 
 RNG = np.random.default_rng(5)
@@ -147,7 +147,7 @@ def test_an_adapter_trained_on_every_training_pair_is_refused(table, tmp_path):
     parts = parts_of(table, split="random")
     given = written_split(table, tmp_path / "split.parquet", split="random")
     store = make_store(tmp_path / "store", table, parts["train"])
-    with pytest.raises(NoHeadRows, match=r"head-share above 0.*adapter_rows train"):
+    with pytest.raises(AdapterLeak, match=r"head-share above 0.*adapter_rows train"):
         abag.fit(table, store, tmp_path / "run", split=given, **QUIET)
     assert not (tmp_path / "run").exists()
 

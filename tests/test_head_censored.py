@@ -1,24 +1,20 @@
 """Censored labels: what heads learn from them, and what scores say of them."""
 
 from dataclasses import dataclass
-from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
 import pytest
-from drawn import write_vectors
+from drawn import linear_table
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import norm, truncnorm
 
 import abag
-from abag.embed.sequences.pairs import read_pairs
-from abag.embed.store.store import open_store
 from abag.head.models.baselines import inner_folds
-from abag.head.models.pair_model import PairVectors, TrainingRows, expected_labels, fit_sigma
+from abag.head.models.pair_model import PairVectors, TrainingRows, expected_labels
 from abag.head.models.ridge import impute_censored
 
-RESIDUES = list("ACDEFGHIKLMNPQRSTVWY")
 LIMIT = 8.0
 """Half of the labels lie below it."""
 
@@ -26,20 +22,11 @@ LIMIT = 8.0
 @pytest.fixture(scope="module")
 def case(tmp_path_factory):
     """A table whose hidden labels are a linear function of the stored vectors, plus noise."""
-    at, rng = tmp_path_factory.mktemp("censored"), np.random.default_rng(0)
-    heavy = ["".join(rng.choice(RESIDUES, 15)) for _ in range(60)]
-    antigen = ["".join(rng.choice(RESIDUES, 15)) for _ in range(3)]
-    frame = pd.DataFrame([(h, g) for h in heavy for g in antigen], columns=["heavy", "antigen"])
-    table, store = read_pairs(frame), open_store(at / "store", create=True)
-    hidden = 8 + 0.4 * rng.normal(size=len(frame))
-    for kind, unique in table.sequences.items():
-        x_ND = rng.normal(size=(len(unique.keys), 4)).astype(np.float32)
-        hidden += x_ND[unique.of_row, 0]
-        write_vectors(store, kind, unique.keys, x_ND)
-    hidden += LIMIT - np.median(hidden)
-    floored = frame.assign(pKd=np.maximum(hidden, LIMIT))
-    marked = floored.assign(censored=np.where(hidden < LIMIT, ">", ""))
-    return SimpleNamespace(hidden=hidden, floored=floored, marked=marked, store=at / "store")
+    case = linear_table(tmp_path_factory.mktemp("censored"), 60, 3, noise=0.4)
+    case.hidden = case.frame["pKd"].to_numpy() + LIMIT - case.frame["pKd"].median()
+    case.floored = case.frame.assign(pKd=np.maximum(case.hidden, LIMIT))
+    case.marked = case.floored.assign(censored=np.where(case.hidden < LIMIT, ">", ""))
+    return case
 
 
 def fit(case, frame, run, **options):
@@ -143,12 +130,3 @@ def test_a_pair_that_several_folds_test_counts_once(case, tmp_path):
     (regime,) = summary["regimes"]
     assert (regime["n"], regime["folds"], len(found)) == (180, 6, 360)
     assert regime["groups"] == pytest.approx(60)
-
-
-def test_sigma_is_fitted_to_exact_errors_and_to_bounds_of_errors():
-    rng = np.random.default_rng(0)
-    error = 0.7 * rng.normal(size=4000)
-    side = np.where(error < 0.2, -1, 0).astype(np.int8)
-    bounded = np.maximum(error, 0.2)
-    assert fit_sigma(bounded, np.zeros(4000), side)[1] == pytest.approx(0.7, rel=0.05)
-    assert fit_sigma(bounded, np.zeros(4000))[1] < 0.55

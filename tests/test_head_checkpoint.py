@@ -1,5 +1,4 @@
 import errno
-import json
 import pickle
 
 import pytest
@@ -99,10 +98,3 @@ def test_a_full_disk_keeps_the_previous_checkpoint_and_leaves_no_partial_file(
         save_rotating(tmp_path, TENSORS, {"step": 2})
     assert load_newest(tmp_path).state["step"] == 1
     assert [p.name for p in tmp_path.iterdir()] == ["latest"]
-
-
-def test_the_header_is_readable_json(tmp_path):
-    save_rotating(tmp_path, TENSORS, {"step": 1})
-    raw = (tmp_path / "latest").read_bytes()
-    header = json.loads(raw[8 : 8 + int.from_bytes(raw[:8], "little")])
-    assert json.loads(header["__metadata__"]["state"]) == {"step": 1}

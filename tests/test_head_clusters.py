@@ -208,15 +208,6 @@ def test_clustering_nothing_gives_no_clusters():
     assert antigen_clusters([("ACDEFGHIKL",)], 0.4).tolist() == [0]
 
 
-def test_distance_to_the_consensus_counts_both_chains():
-    family = [("ACDEF", "KL"), ("ACDEF", "KL"), ("ACDEY", "KL"), ("ACDE", "KV"), ("WWWWW", "WW")]
-    assert consensus([heavy for heavy, _ in family[:4]]) == "ACDEF"
-    assert distance_to_parent(family, np.array([0, 0, 0, 0, 1])).tolist() == [0, 0, 1, 2, 0]
-    known = np.array([False, False, True, False, True])
-    found = distance_to_parent(family, np.array([0, 0, 0, 0, 1]), known)
-    assert found.tolist() == [1, 1, 0, 2, 0]
-
-
 @given(
     antibodies=st.lists(
         st.tuples(st.text("ACD", max_size=6), st.text("KL", max_size=4)), min_size=1, max_size=9

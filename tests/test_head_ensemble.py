@@ -1,10 +1,9 @@
 from types import SimpleNamespace
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
-from drawn import fill_store, labelled, lines_of, planted_table
+from drawn import fill_store, labelled, planted_table
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -217,24 +216,6 @@ def quick_fit(case, run, **options):
     return abag.fit(case.frame, case.store, run, **options)
 
 
-def predicted_by(part, run):
-    return pd.read_parquet(run / "baselines.parquet")[part].to_numpy()
-
-
-def test_each_member_equals_the_single_run_with_its_seed(case, tmp_path, monkeypatch):
-    monkeypatch.setattr(stack_module, "draw_bootstrap_sample", lambda rows, *_: rows)
-    options = {"dropout": 0.0, "split_seed": 0, "lr": 1e-2, "select": "rmse"}
-    quick_fit(case, tmp_path / "all", members=3, seed=4, **options)
-    together, alone = lines_of(tmp_path / "all"), []
-    for k in range(3):
-        quick_fit(case, tmp_path / f"{k}", seed=4 + k, **options)
-        losses = [line["loss"] for line in lines_of(tmp_path / f"{k}")]
-        assert [line["losses"][k] for line in together][:20] == pytest.approx(losses[:20], rel=1e-4)
-        alone.append(predicted_by("mlp", tmp_path / f"{k}"))
-    found = predicted_by("mlp", tmp_path / "all")
-    np.testing.assert_allclose(found, np.mean(alone, axis=0), atol=1e-2)
-
-
 def test_the_ensemble_predicts_the_mean_of_its_heads(case, tmp_path):
     quick_fit(case, tmp_path / "run", members=4, epochs=20, lr=1e-2)
     predictor = abag.load_predictor(tmp_path / "run")
@@ -251,16 +232,6 @@ def test_the_ensemble_predicts_the_mean_of_its_heads(case, tmp_path):
     (regime,) = predictor.regimes.values()
     sigma = np.hypot(regime.spread * np.std(each, axis=0), regime.noise)
     np.testing.assert_allclose(found["sigma"], sigma, rtol=1e-6)
-
-
-def test_all_members_are_trained_in_each_fold_and_on_all_pairs(case, tmp_path):
-    options = {"members": 2, "split": "random", "folds": 3, "epochs": 2, "lr": 1e-2}
-    quick_fit(case, tmp_path / "run", **options)
-    lines = lines_of(tmp_path / "run")
-    assert {line["fold"] for line in lines} == {0, 1, 2}
-    assert {len(line["losses"]) for line in lines} == {2}
-    found = {one.name: one.models for one in abag.load_predictor(tmp_path / "run").parts}
-    assert len(found["mlp"]) == 2
 
 
 def test_saving_and_loading_a_stack_keeps_tensor_addresses():

@@ -1,17 +1,14 @@
 from itertools import chain
 
-import numpy as np
 import pytest
 import torch
-from drawn import labelled
 from torch import nn
 
 from abag.core.options import BadOption
 from abag.head.models.config import PRESETS, FitConfig, head_names
 from abag.head.models.network import Mlp
-from abag.head.models.pair_model import LOSSES, PairVectors, PredictedPairs
+from abag.head.models.pair_model import LOSSES, PredictedPairs
 from abag.head.models.registry import MODELS
-from abag.head.training.stack import PairStandardizer, StackedHeads
 
 IGT5, ESM = 1024, 1280
 
@@ -125,22 +122,6 @@ def test_padding_is_not_ranked():
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"dropout": 1.0}, "--dropout: 1.0 is out of range"),
-        ({"epochs": 0}, "--epochs"),
-        ({"preset": "huge"}, "--preset: 'huge' is unknown; expected one of small, medium"),
-        ({"select": "loss"}, "--select"),
-        ({"save_every": 0}, "--save-every"),
-        ({"widths": ()}, "--widths"),
-    ],
-)
-def test_an_option_out_of_range_is_refused(options, said):
-    with pytest.raises(BadOption, match=said):
-        FitConfig(**options)
-
-
-@pytest.mark.parametrize(
     ("options", "n_training", "expected"),
     [
         ({}, 128_000, (1024, 1)),
@@ -153,30 +134,6 @@ def test_an_option_out_of_range_is_refused(options, said):
 )
 def test_the_batch_size_is_reduced_for_small_tables(options, n_training, expected):
     assert FitConfig(**options).fitting_batch(n_training) == expected
-
-
-def test_a_registered_loss_is_accepted_and_trained_with(monkeypatch):
-    monkeypatch.setitem(LOSSES, "signed", lambda pairs: pairs.predicted_B - pairs.target_B)
-    config = FitConfig(loss="signed", head="mlp", widths=(4,), lr=0.1, epochs=1, batch_size=4)
-    pairs = labelled(np.arange(8), np.arange(8) % 2, np.linspace(6, 9, 8))
-    tables = [np.random.default_rng(k).normal(size=(n, 3)) for k, n in enumerate((8, 2))]
-    vectors = PairVectors(*(x.astype(np.float32) for x in tables), pairs.antibody, pairs.antigen)
-    every = np.arange(8)
-    stack = StackedHeads(
-        [pairs],
-        vectors,
-        [PairStandardizer.of(pairs, every, vectors)],
-        [every],
-        [config],
-        epoch_pairs=[8],
-        device=torch.device("cpu"),
-    )
-    before = stack.predict(every)
-    stack.begin_epoch(0)
-    for step in range(stack.steps):
-        stack.training_step.run(seed=step)
-    assert stack.steps == 2
-    assert stack.predict(every).mean() < before.mean() - 0.1  # which is all that lowers this loss
 
 
 def test_an_unregistered_loss_is_refused_and_valid_names_are_listed():

@@ -157,7 +157,6 @@ def test_pairs_are_counted_as_fit_counts_them():
             "20 of 60 exact labels equal 10, a ceiling: .* in a column censored",
         ),
         (np.linspace(6, 20, 60), "labels are outside the usual range of pKd"),
-        (np.linspace(1e-9, 1e-6, 60), "--label kd_m"),
     ],
 )
 def test_implausible_labels_are_listed_as_problems(pkd, says):

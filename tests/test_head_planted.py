@@ -53,21 +53,6 @@ def test_thirty_percent_of_the_labels_at_the_floor_are_reported(drawn, tmp_path)
     assert any("a floor" in text and "--floor" in text for text in summary["warnings"])
 
 
-def test_a_frequent_label_in_the_middle_is_no_floor(drawn, tmp_path):
-    frame, rng = drawn[0], np.random.default_rng(1)
-    tied = frame.assign(pKd=frame["pKd"].where(rng.random(200) < 0.5, 7.0))
-    summary = fit(drawn, tmp_path, tied, split="random")
-    (said,) = [text for text in summary["warnings"] if "exact labels equal" in text]
-    assert "neither the lowest nor the highest" in said
-    assert "floor" not in said
-
-
-def test_too_few_pairs_for_any_regime_are_refused_with_the_numbers(drawn, tmp_path):
-    with pytest.raises(abag.AbagError, match="too few pairs to measure any model on held-out"):
-        fit(drawn, tmp_path, drawn[0].head(5))
-    assert not (tmp_path / "run").exists()
-
-
 def test_simpsons_paradox_shows_within_antigens(drawn, tmp_path):
     frame = drawn[0].copy()
     w = share_of(frame["heavy"], "W")

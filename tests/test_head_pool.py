@@ -5,10 +5,9 @@ import signal
 import threading
 from functools import partial
 
-import numpy as np
-import pandas as pd
 import pytest
 import torch
+from drawn import draw_pairs
 
 import abag
 from abag.core import messages
@@ -141,28 +140,15 @@ def test_stacked_heads_with_a_generator_of_their_own_drop_what_torch_would():
     torch.testing.assert_close(dropout(ones), expected, rtol=0, atol=0)
 
 
-def small_table(folder):
-    rng = np.random.default_rng(0)
-    heavy = ["".join(rng.choice(list("ACDEFGHIKLMN"), 12)) for _ in range(20)]
-    antigen = ["".join(rng.choice(list("ACDEFGHIKLMN"), 12)) for _ in range(3)]
-    frame = pd.DataFrame([(h, g) for h in heavy for g in antigen], columns=["heavy", "antigen"])
-    frame["pKd"] = 8 + rng.normal(size=len(frame))
-    frame.to_csv(folder / "pairs.csv", index=False)
-    inputs = folder / "pairs.csv", folder / "store"
-    encoders = {"antibody_encoder": "composition", "antigen_encoder": "composition"}
-    abag.embed_table(*inputs, **encoders)
-    return inputs
-
-
 FOLDS = {"folds": 3, "repeats": 2, "split": "random", "report": False, "device": "cpu"}
-
-
 SMALL = {"widths": (8,), "epochs": 3, "batch_size": 8}
 
 
 @pytest.mark.parametrize(("head", "small"), [("stack", SMALL), ("mlp", SMALL), ("gp", {})])
 def test_results_do_not_depend_on_the_number_of_threads(tmp_path, monkeypatch, head, small):
-    inputs = small_table(tmp_path)
+    inputs = draw_pairs(20, 3), tmp_path / "store"
+    composition = dict.fromkeys(("antibody_encoder", "antigen_encoder"), "composition")
+    abag.embed_table(*inputs, **composition)
     options = {"head": head, "say": print} | small | FOLDS
     for cores in (1, 4):
         monkeypatch.setattr(fit_module, "count_cores", lambda cores=cores: cores)

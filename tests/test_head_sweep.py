@@ -24,7 +24,7 @@ from abag.head.models import baselines
 from abag.head.models.config import FitConfig, RunMismatch
 from abag.head.models.pair_model import PairVectors, TrainingRows
 from abag.head.models.registry import MODELS
-from abag.head.regimes.splits import BadSplit, TooFewGroups
+from abag.head.regimes.splits import BadSplit
 from abag.head.runs import summary as outcome
 from abag.head.runs.run_folder import read_inputs
 from abag.head.search import search, sweep
@@ -345,7 +345,7 @@ def test_a_head_in_closed_form_is_fitted_to_the_other_inner_folds(case, monkeypa
         assert not set(problem.group[rows]) & set(problem.group[problem.fold == fold])
         fit = MODELS["ridge"].fit(TrainingRows(pairs, vectors, rows, inner))
         held = problem.fold == fold
-        predicted = fit.model.predict(vectors)[held]
+        predicted = fit.predict(vectors)[held]
         expected.append(spearman(pairs.pkd[held], predicted))
     assert score_batch(problem, [params]) == [pytest.approx(np.mean(expected))]
 
@@ -390,7 +390,7 @@ def test_the_table_of_trials_shows_what_each_head_uses():
     [
         ({"select": "luck"}, BadOption, "^select: 'luck' is unknown"),
         ({"lr": 0.1}, BadOption, "lr: is chosen by sweep itself"),
-        ({"folds": 50}, TooFewGroups, "folds 50: only 11 groups"),
+        ({"folds": 50}, BadSplit, "folds 50: only 11 groups"),
         ({"trials": None, "final": True}, NoTrials, "no trial is complete"),
         ({"split": "column=heavy"}, None, ""),
     ],

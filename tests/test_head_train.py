@@ -20,7 +20,7 @@ from safetensors import SafetensorError
 
 import abag
 from abag.core.device import DeviceUnavailable
-from abag.core.files import DiskFull, FileDamaged, FolderBusy, host_name, only_writer, write_json
+from abag.core.files import DiskFull, FileDamaged, FolderBusy, host_name, only_writer
 from abag.core.options import BadOption
 from abag.embed.store.store import VectorsMissing
 from abag.head import fit as fit_module
@@ -115,29 +115,15 @@ def test_a_step_on_a_cpu_needs_no_symbolic_shapes(case, members, monkeypatch):
 # --- what a run is ------------------------------------------------------------------------------
 
 
-def test_fit_reports_the_split_and_its_leaks(case):
-    summary, said = quick_fit(case, split="random", folds=2)
-    assert any(": 2 folds, the first with " in line for line in said)
-    found = summary["regimes"][0]["split"]
-    assert found["leaks_of_all_folds"]["pair"]["exact"] == 0
-    assert found["clusters"]["antigen"]["exact"]["clusters"] == 4
-
-
 def test_the_run_folder_contains_the_documented_files(case):
     quick_fit(case, report=True)
     run = case.at / "run"
-    for name in (
-        "config.json",
-        "report.html",
-        "predictions.parquet",
-        "pairs.parquet",
-        "baselines.parquet",
-        "metrics.jsonl",
-        "predictor/predictor.json",
-        "summary.json",
-    ):
-        assert (run / name).is_file()
-    assert not (run / "checkpoints").exists()
+    files = {path.name for path in run.iterdir()}
+    assert files >= {
+        "config.json", "report.html", "predictions.parquet", "pairs.parquet", "baselines.parquet",
+        "metrics.jsonl", "predictor", "summary.json",
+    }  # fmt: skip
+    assert "checkpoints" not in files
     splits = pd.read_parquet(run / "splits.parquet")
     assert list(splits) == ["antibody_key", "antigen_key", "split", "fold", "group"]
     assert set(splits["split"]) == {"train", "validation", "test"}
@@ -268,14 +254,6 @@ def test_a_disk_that_is_full_when_the_predictor_is_written_is_one_line(case, mon
     assert quick_fit(case)[0]["steps"]
 
 
-def test_a_run_whose_epochs_are_no_number_is_refused(case):
-    quick_fit(case)
-    config = case.at / "run" / "config.json"
-    write_json(config, json.loads(config.read_text()) | {"epochs": "3"})
-    with pytest.raises(FileDamaged, match=r"run/config\.json: epochs is '3'; expected a whole"):
-        quick_fit(case, epochs=4)
-
-
 def test_a_run_cannot_be_shortened(case):
     quick_fit(case)
     before = {p: p.read_bytes() for p in case.at.glob("run/**/*") if p.is_file()}
@@ -304,24 +282,20 @@ def test_a_resumed_cross_validation_equals_an_uninterrupted_one(case, monkeypatc
     ]
 
 
-@pytest.mark.parametrize("change", [{"lr": 0.5}, {"widths": (8,)}, {"seed": 3}, {"loss": "huber"}])
-def test_resuming_with_another_configuration_is_refused(case, change):
+def test_resuming_with_another_configuration_or_table_is_refused(case):
     quick_fit(case)
-    with pytest.raises(RunMismatch, match=rf"{next(iter(change))} was .* and is now"):
-        quick_fit(case, **change)
+    for change in ({"lr": 0.5}, {"widths": (8,)}, {"seed": 3}, {"loss": "huber"}):
+        with pytest.raises(RunMismatch, match=rf"{next(iter(change))} was .* and is now"):
+            quick_fit(case, **change)
+    case.frame.loc[0, "pKd"] += 1
+    with pytest.raises(RunMismatch, match="pairs_digest"):
+        quick_fit(case)
 
 
 def test_a_verbose_run_reports_every_validation(case):
     _, said = quick_fit(case, verbose=True)
     assert len([line for line in said if "validation Spearman" in line]) == QUICK["epochs"]
     assert not any("validation Spearman" in line for line in quick_fit(case, "quiet")[1])
-
-
-def test_resuming_with_another_table_is_refused(case):
-    quick_fit(case)
-    case.frame.loc[0, "pKd"] += 1
-    with pytest.raises(RunMismatch, match="pairs_digest"):
-        quick_fit(case)
 
 
 def test_resuming_after_the_split_file_changed_is_refused(case):
@@ -430,13 +404,6 @@ def test_accumulated_batches_equal_one_large_batch(case):
     assert [x["loss"] for x in large] == pytest.approx([x["loss"] for x in parts], rel=1e-4)
 
 
-def test_a_last_batch_of_one_pair_can_be_trained_on(case):
-    quick_fit(case, batch_size=95)
-    lines = lines_of(case.at / "run")
-    assert len(lines) == 3
-    assert all(np.isfinite(line["loss"]) for line in lines)
-
-
 @pytest.mark.parametrize(("n", "batch_size", "accumulate"), [(96, 16, 1), (97, 16, 3), (5, 5, 1)])
 def test_an_epoch_takes_every_pair_once_with_equal_weight_within_its_step(
     n, batch_size, accumulate
@@ -472,12 +439,6 @@ def test_the_seed_changes_the_result_and_the_global_random_state_is_restored(cas
     quick_fit(case, "other", seed=2, split_seed=1)
     assert torch.equal(torch.random.get_rng_state(), state)
     assert not same_results(case.at / "one", case.at / "other")
-
-
-@pytest.mark.parametrize("options", [{"head": "mlp"}, {"loss": "rank"}, {"precision": "bf16"}])
-def test_other_heads_losses_and_precisions_train(case, options):
-    (regime,) = quick_fit(case, epochs=30, lr=1e-2, **{"head": "mlp"} | options)[0]["regimes"]
-    assert regime["spearman"]["value"] > 0.6
 
 
 # --- refusals -----------------------------------------------------------------------------------
@@ -543,10 +504,7 @@ def test_an_unknown_option_and_device_are_refused(case):
 @pytest.mark.parametrize("head", ["mlp", "ridge", "stack"])
 def test_a_training_part_without_an_exact_label_is_refused_before_the_run_exists(case, head):
     case.frame["part"] = (["train"] * 5 + ["validation", "test"] * 2)[:7] * 17 + ["train"]
-    is_training = case.frame["part"] == "train"
-    case.frame["relation"] = np.where(
-        is_training, [f">={10**-p:.9e}" for p in case.frame["pKd"]], ""
-    )
+    case.frame["relation"] = np.where(case.frame["part"] == "train", ">=", "")
     with pytest.raises(NothingToLearn, match="training part are censored"):
         quick_fit(case, split="column=part", head=head)
     assert not (case.at / "run").exists()
@@ -594,9 +552,6 @@ def test_every_option_is_written_to_config_json(case):
     assert written["lr"] is not None
 
 
-# --- the benchmark ------------------------------------------------------------------------------
-
-
 # --- what only a GPU can show: pytest -m gpu ------------------------------------------------------
 
 
@@ -626,19 +581,6 @@ def test_several_heads_in_half_precision_stay_near_full_precision_on_a_gpu(case,
         np.array([x["losses"] for x in full]), rel=0.05
     )
     assert [x["losses"] for x in half] != [x["losses"] for x in full]
-
-
-@pytest.mark.gpu
-def test_members_take_the_steps_of_single_heads_on_a_gpu(case, monkeypatch):
-    monkeypatch.setattr(stack, "draw_bootstrap_sample", lambda rows, *_: rows)
-    options = {"head": "mlp", "device": "cuda", "dropout": 0.0, "precision": "fp32", "epochs": 4}
-    options |= {"split_seed": 0}
-    quick_fit(case, "all", members=3, **options)
-    together = np.array([x["losses"] for x in lines_of(case.at / "all")[:20]])
-    for k in range(3):
-        quick_fit(case, f"{k}", seed=k, **options)
-        alone = [x["loss"] for x in lines_of(case.at / f"{k}")[:20]]
-        assert together[:, k] == pytest.approx(alone, rel=5e-3)  # TF32 rounds by its own order
 
 
 @pytest.mark.gpu

@@ -45,11 +45,7 @@ class TableExists(AbagError):
 
 
 def demo_table(seed: int = 0) -> pd.DataFrame:
-    """Make the table of the demo, which depends on the seed only.
-
-    One antibody in ten has no light chain, one antigen in six has two chains, and 40 rows are
-    measured twice.
-    """
+    """Make the table of the demo: some antibodies lack a light chain, some rows are replicates."""
     rng = np.random.default_rng(seed)
     antibodies = [_antibody(rng, paired=i % 10 != 0) for i in range(ANTIBODIES)]
     antigens = [_antigen(rng, chains=1 + (i % 6 == 0)) for i in range(ANTIGENS)]

@@ -1,10 +1,7 @@
 """Labelled pairs: the label column as pKd, its unit and direction, bounds and replicates.
 
-A censored label has a relation, which says on which side of it the pKd of a row lies. A relation is
-of Kd: ``>`` means a higher Kd, hence a lower pKd. Many tables write the relation of pKd instead,
-which is the opposite. Where a number follows the relation, it is compared with the label in both
-readings: ``<=7`` beside pKd 7 is of pKd, ``>1e-5`` beside pKd 5 is of Kd. A relation in the label
-itself, ``>1000``, is in the unit of the label.
+A censored label has a relation: in the label itself, ``>1000``, it is of the label's unit, in a
+column of its own it is of Kd, where ``>`` means a higher Kd, hence a lower pKd.
 
 R rows of a table, P pairs.
 """
@@ -51,9 +48,6 @@ FLOOR_SHARE = 0.05
 """A lowest value that more than this share of the rows have is a floor."""
 MOST_PKD = 1e6
 """Larger values, such as times in seconds, are no affinities and exceed what training can add."""
-LISTED_TYPES = 8
-"""Affinity types that a message lists."""
-_WITH_COMMA = re.compile(r"[<>≥≤=~ ]*[-+]?[\d.]+(,\d+)+(\.\d*)?(e[-+]?\d+)?", re.IGNORECASE)
 KCAL_PER_PKD = 1.987204259e-3 * 298.15 * np.log(10.0)
 """R T ln 10 at 298.15 K in kcal/mol: dG = -RT ln 10 * pKd."""
 KJ_PER_KCAL = 4.184
@@ -72,20 +66,11 @@ TO_PKD: Mapping[Label, Callable[[Floats], Floats]] = {
     "dg_kcal": lambda x: -x / KCAL_PER_PKD,
     "dg_kj": lambda x: -x / KCAL_PER_PKD / KJ_PER_KCAL,
 }
-"""Conversions of arrays to pKd, by unit."""
 POSITIVE: frozenset[Label] = frozenset({"kd_m", "kd_um", "kd_nm", "ug_ml"})
 """Units of which the logarithm is taken."""
-FITTING_SHARE = 0.95
-"""Share of usual values from which a unit is suggested."""
-SIGNS = {">": 1, "≥": 1, "<": -1, "≤": -1, "": 0, "=": 0, "~": 0}
+_SIDES = {">": 1, "≥": 1, "<": -1, "≤": -1, "": 0, "=": 0, "~": 0}
 """Relations by their first character: on which side of a number the value lies."""
 _BOUND = re.compile(r"\s*([<>≥≤=~])=?\s*(?=[-+.\d])")
-STATED: tuple[Label, ...] = ("kd_m", "kd_um", "kd_nm")
-"""Units of Kd in which bounds are written, besides that of the label."""
-SAME_PKD = 0.1
-"""Largest distance of a label from the bound that its relation states, from rounding."""
-CLEARLY_CLOSER = 0.02
-"""If the distances in both readings differ by less, the relation is ambiguous."""
 POSSIBLE_PKD = (0.0, 16.0)
 """Labels outside are certainly in another unit."""
 OPPOSITE = -0.5
@@ -98,14 +83,6 @@ class BadLabel(AbagError):
 
 class UnclearLabel(MissingColumn):
     """No column is the label for sure, but some may be."""
-
-
-class MixedAffinityTypes(BadLabel):
-    """The labels have several affinity types, or none has the requested one."""
-
-
-class ConflictingReplicates(AbagError):
-    """A pair has different labels and ``--replicates error`` is set."""
 
 
 class NothingToLearn(AbagError):
@@ -133,16 +110,13 @@ class LabelledPairs:
     noise: float | None
     """Pooled standard deviation of exact replicates in pKd; None if there are none."""
     unit: Label = "pkd"
-    """Of the label column."""
     counts: dict[str, int] = field(default_factory=dict)
     """Rows, and how many of them were skipped, merged, censored or dropped."""
     antigen_cluster: Ints | None = None
     """Shape (P,); equal for near-duplicate antigens. None: antigens were not clustered."""
     antibody_cluster: Ints | None = None
-    """Shape (P,); equal for near-duplicate antibodies. None: antibodies were not clustered."""
 
     def __len__(self) -> int:
-        """Return the number of pairs."""
         return len(self.pkd)
 
     def index(self, kind: Kind) -> Ints:
@@ -165,34 +139,35 @@ def read_labelled_pairs(
 def label_pairs(
     table: SequenceTable, options: LabelOptions | None = None, *, refuse_sequences: bool = False
 ) -> LabelledPairs:
-    """Read the labels of a table and merge replicates.
+    """Read the labels of a table, and its relations and types of affinity; merge replicates.
 
-    The columns ``pkd`` and, if present, ``censored`` and ``affinity_type`` are read. With
-    `refuse_sequences`, rows that were skipped for their sequences are refused with those of bad
-    labels.
-
-    Raises `MissingColumn`, `AmbiguousColumn`, `BadLabel`, `MixedAffinityTypes` or, if
-    ``options.replicates`` is ``"error"``, `ConflictingReplicates`.
+    With `refuse_sequences`, rows that were skipped for their sequences are refused, too.
     """
     options = options or LabelOptions()
     table, unit = find_label(table, options.label)
     table = table.sorted_by_key()  # every draw over sequences is then the same for any row order
-    wanted = _of_type(table, options.affinity_type)
-    pkd, usable, bad = _read_labels(table, wanted, unit, options.label_bounds)
+    column, wanted = table.column("pkd"), _of_type(table, options.affinity_type)
+    raw, relation = read_bounds(table.frame[column])
+    pkd = _converted(raw, unit)
+    if (readable := wanted & np.isfinite(pkd)).any():
+        _refuse_other_units(table.source, column, raw[readable], unit)
+    usable = wanted & (np.abs(pkd) <= MOST_PKD)
+    pkd[~usable] = np.nan
+    bad = [
+        (int(table.row_numbers[at]), _bad_cell(table, at, unit))
+        for at in np.flatnonzero(wanted & ~usable).tolist()
+    ]
     refused = SkippedRows([*bad] if options.bad_rows == "error" else [])
     if refuse_sequences:
         refused.update(table.skipped)
     if refused.bad:
         raise refused.refusal(table.source, kept=int(usable.sum()))
-    column = table.column("pkd")
     if not usable.any():
         msg = (
             f"{table.source}: column {column} has no usable label. Choose another column with "
             "--column pkd=NAME."
         )
         raise BadLabel(msg)
-    raw, _ = read_bounds(table.frame[column])
-    refuse_other_units(table.source, column, raw[usable], unit)
     table = replace(table, skipped=SkippedRows([*table.skipped.rows, *bad]))
     rows = pd.DataFrame(
         {
@@ -200,7 +175,7 @@ def label_pairs(
             "antibody": table.antibodies.of_row,
             "antigen": table.antigens.of_row,
             "pkd": pkd,
-            "censored": read_censored(table, pkd, unit),
+            "censored": _read_censored(table, pkd, relation if unit == "pkd" else -relation, unit),
         }
     )[usable]
     rows, floored = _apply_floor(rows, options.floor)
@@ -234,54 +209,24 @@ def _of_type(table: SequenceTable, affinity_type: str | None) -> Bools:
     if affinity_type is None and len(counts) < 2:
         return np.ones(len(table.frame), np.bool_)
     if affinity_type not in counts.index:
-        found = ", ".join(f"{n} of {name!r}" for name, n in counts.head(LISTED_TYPES).items())
-        more = f" and {len(counts) - LISTED_TYPES} more types" if len(counts) > LISTED_TYPES else ""
+        found = ", ".join(f"{n} of {name!r}" for name, n in counts.items())
         problem = "several affinity types" if affinity_type is None else f"no {affinity_type!r}"
         msg = (
             f"{table.source}: column {column} has {problem} among the labelled rows: "
-            f"{found}{more}; expected one type. Choose it with --affinity-type NAME."
+            f"{found}; expected one type. Choose it with --affinity-type NAME."
         )
-        raise MixedAffinityTypes(msg)
+        raise BadLabel(msg)
     return (types == affinity_type).to_numpy(np.bool_)
 
 
-def _read_labels(
-    table: SequenceTable, wanted: Bools, unit: Label, bounds: tuple[float, float] | None
-) -> tuple[Floats, Bools, list[tuple[int, BadCell]]]:
-    """Return the pKd of every row, which rows are wanted and usable, and the bad ones of these."""
-    column = table.column("pkd")
-    raw, _ = read_bounds(table.frame[column])
-    readable = np.isfinite(raw) & ((raw > 0) if unit in POSITIVE else True)
-    pkd = np.full(len(raw), np.nan)
-    pkd[readable] = TO_PKD[unit](raw[readable])
-    usable = readable & (np.abs(pkd) <= MOST_PKD)
-    if (wanted & readable & ~usable).any() and (wanted & usable).any():  # of another unit, perhaps
-        refuse_other_units(table.source, column, raw[readable & wanted], unit)
-    outside_bounds = usable & outside(pkd, bounds or (-np.inf, np.inf))
-    number = "a positive" if unit in POSITIVE else "a finite"
-    bad = []
-    for at in np.flatnonzero(wanted & (~usable | outside_bounds)).tolist():
-        cell = table.frame[column].iloc[at]
-        where = f"column {column}: {table.cell_text(at, column)}"
-        if bounds is not None and outside_bounds[at]:
-            reason = "label outside the range"
-            error = (
-                f"{where} is pKd {pkd[at]:.4g}; expected {bounds[0]:g} to {bounds[1]:g}, as "
-                "--label-range says."
-            )
-        else:
-            reason, fix = "invalid label", "Fix it"
-            if _WITH_COMMA.fullmatch(str(cell).strip()):  # of decimals, or of thousands
-                fix = "Write numbers without commas, such as 1234.5 (or save as .xlsx)"
-            error = (
-                f"{where} is not a valid label; expected {number} number, and a pKd within "
-                f"+-{MOST_PKD:g}. {fix}."
-            )
-        bad.append(
-            (int(table.row_numbers[at]), BadCell("label", reason, str(cell), error, BadLabel))
-        )
-    usable &= wanted & ~outside_bounds
-    return np.where(usable, pkd, np.nan), usable, bad
+def _bad_cell(table: SequenceTable, at: int, unit: Label) -> BadCell:
+    column, number = table.column("pkd"), "a positive" if unit in POSITIVE else "a finite"
+    error = (
+        f"column {column}: {table.cell_text(at, column)} is not a valid label; expected {number} "
+        f"number, and a pKd within +-{MOST_PKD:g}. Fix it."
+    )
+    cell = str(table.frame[column].iloc[at])
+    return BadCell("label", "invalid label", cell, error, BadLabel)
 
 
 def _apply_floor(rows: pd.DataFrame, floor: Floor) -> tuple[pd.DataFrame, int]:
@@ -299,10 +244,8 @@ def _apply_floor(rows: pd.DataFrame, floor: Floor) -> tuple[pd.DataFrame, int]:
 
 
 def _replicate_noise(rows: pd.DataFrame) -> float | None:
-    """Pool the standard deviation of exact replicates over all pairs.
-
-    Equal labels of a pair count once: they are copies of one measurement.
-    """
+    """Pool the standard deviation of exact replicates over all pairs."""
+    # equal labels of a pair count once: they are copies of one measurement
     rows = rows[rows["censored"] == 0].drop_duplicates(["antibody", "antigen", "pkd"])
     exact = rows.groupby(["antibody", "antigen"])["pkd"]
     degrees_of_freedom = int((exact.size() - 1).sum())
@@ -345,11 +288,10 @@ def _refuse_conflicts(table: SequenceTable, rows: pd.DataFrame) -> None:
             f"{table.source}: rows {at} measure the same pair and differ by up to "
             f"{spread.max():.2f} pKd. Fix them, or use --replicates median."
         )
-        raise ConflictingReplicates(msg)
+        raise BadLabel(msg)
 
 
 def report_counts(pairs: LabelledPairs) -> None:
-    """Report how many pairs a table has, and what happened to its other rows."""
     pairs.table.report_notes()
     counts = ", ".join(f"{n} {name.replace('_', ' ')}" for name, n in pairs.counts.items() if n)
     text = f"{pairs.table.source}: {len(pairs)} pairs ({counts})"
@@ -361,11 +303,7 @@ def report_counts(pairs: LabelledPairs) -> None:
 
 
 def training_labels(pairs: LabelledPairs, training: Ints) -> Floats:
-    """Return the exact labels of the training pairs in pKd.
-
-    `training` holds the indices of the pairs, shape (R,). Raises `NothingToLearn` if no label is
-    exact, or all of them have the same value.
-    """
+    """Return the exact labels of the training pairs, (R,), in pKd; some have to differ."""
     labels: Floats = pairs.pkd[training[pairs.censored[training] == 0]]
     if not len(labels):
         msg = (
@@ -400,7 +338,7 @@ def read_numbers(cells: pd.Series) -> Floats:
 def read_bounds(cells: pd.Series) -> tuple[Floats, NDArray[np.int8]]:
     """Convert cells as `read_numbers` does, also those such as ``>1000``; each of shape (R,).
 
-    The second result is on which side of its number each value lies: 1 above, -1 below, 0 exact.
+    The second result is the side of its number where each value lies: 1 above, -1 below, 0 exact.
     """
     if is_any_real_numeric_dtype(cells.dtype):
         return read_numbers(cells), np.zeros(len(cells), np.int8)
@@ -408,32 +346,22 @@ def read_bounds(cells: pd.Series) -> tuple[Floats, NDArray[np.int8]]:
     sides = np.zeros(len(values), np.int8)
     for i, value in enumerate(values):
         if isinstance(value, str) and (found := _BOUND.match(value)):
-            values[i], sides[i] = value[found.end() :], SIGNS[found[1]]
+            values[i], sides[i] = value[found.end() :], _SIDES[found[1]]
     return read_numbers(pd.Series(values, dtype=object)), sides
 
 
-def refuse_other_units(source: str, column: str, raw: Floats, label: Label) -> None:
-    """Refuse labels that are classes, or of which over half are no affinities in the unit `label`.
-
-    `raw` (N,) are finite numbers, positive where the unit requires it.
-    """
+def _refuse_other_units(source: str, column: str, raw: Floats, label: Label) -> None:
+    """Refuse labels, (N,), that are classes, or of which over half are no affinities."""
     where, choose = f"{source}: column {column}", "Choose the column with --column pkd=NAME"
     if np.unique(raw).tolist() == [0, 1]:
         msg = f"{where} holds only 0 and 1, which are classes, not affinities. {choose}."
         raise BadLabel(msg)
-    if label == "pkd" and ((raw > 0) & (raw < 1e-3)).all():
-        msg = (
-            f"{where} looks like Kd in M (all values below 1e-3), of which lower is stronger, but "
-            f"pKd was expected. If it is Kd, use --label kd_m. {choose} otherwise."
-        )
-        raise BadLabel(msg)
-    pkd = TO_PKD[label](raw)
-    unusual = outside(pkd, USUAL_PKD)
-    if 2 * unusual.sum() > len(pkd):
+    unusual = outside(TO_PKD[label](raw), USUAL_PKD)
+    if 2 * unusual.sum() > len(raw):
         named = [unit for unit in named_units(column) if unit != label]
         unit = f"--label {' or '.join(named)}" if named else "the unit with --label"
         msg = (
-            f"{where}: {unusual.sum()} of {len(pkd)} labels, such as {raw[unusual][0]:g}, are not "
+            f"{where}: {unusual.sum()} of {len(raw)} labels, such as {raw[unusual][0]:g}, are not "
             f"affinities if read as {label}: outside the usual range of pKd (2 to 14). {choose}, "
             f"or {unit}."
         )
@@ -441,100 +369,48 @@ def refuse_other_units(source: str, column: str, raw: Floats, label: Label) -> N
 
 
 def named_units(column: str) -> list[Label]:
-    """List the units that a column's name states."""
     roles = named_roles(column)
     return [unit for unit in TO_PKD if unit in roles]
 
 
 def outside(values: Floats, bounds: tuple[float, float]) -> Bools:
-    """Return which values, (N,), are below or above the bounds."""
     return (values < bounds[0]) | (values > bounds[1])
 
 
-def read_censored(table: SequenceTable, pkd: Floats, label: Label) -> NDArray[np.int8]:
-    """Return on which side of each row's label the pKd lies: -1 below, +1 above, 0 exact.
-
-    The relation is in the label, or in the column of the role ``censored``. `pkd` (N,) is NaN where
-    there is no label, of which `label` is the unit; bounds can be given in it as well.
-    """
-    own, column = _own_relations(table, pkd, label), table.columns.get("censored")
-    if column is None:
-        return own
-    given = _column_relations(table, column, pkd, label)
-    rows = own * given < 0
-    if rows.any():
-        at = int(np.flatnonzero(rows)[0])
-        relation = table.frame[column].iloc[at]
-        problem = f"contradicts {relation!r} in column {column}"
-        raise _bad_label(table, rows, f"{problem}; expected one relation. Remove the other.")
-    return np.where(own == 0, given, own)
-
-
-def _own_relations(table: SequenceTable, pkd: Floats, label: Label) -> NDArray[np.int8]:
-    """As `read_censored`, from the relations in the labels, which are of their unit."""
-    _, sides = read_bounds(table.frame[table.column("pkd")])
-    own = np.where(np.isfinite(pkd), sides if label == "pkd" else -sides, 0).astype(np.int8)
-    least, most = np.nanmin(pkd, initial=np.inf), np.nanmax(pkd, initial=-np.inf)
-    if label == "pkd" and least < most:
-        for side, end in ((-1, most), (1, least)):
-            rows = own == side
-            if rows.any() and (pkd[rows] == end).all():
-                problem = "is at the end of the labels, as if its relation were of Kd"
-                raise _bad_label(table, rows, f"{problem}; expected bounds of pKd. Write these.")
-    return own
-
-
-def _bad_label(table: SequenceTable, rows: Bools, problem: str) -> BadLabel:
-    """Make the error about the labels of some rows, (N,), which names the first."""
-    cell = table.describe_cell(np.flatnonzero(rows)[0], table.column("pkd"))
-    return BadLabel(f"{cell} ({rows.sum()} such rows) {problem}")
-
-
-def _column_relations(
-    table: SequenceTable, column: str, pkd: Floats, label: Label
+def _read_censored(
+    table: SequenceTable, pkd: Floats, own: NDArray[np.int8], unit: Label
 ) -> NDArray[np.int8]:
-    """As `read_censored`, from the relations in a column of their own."""
-    text = table.frame[column].fillna("").astype(str).str.strip()
-    relation = text.str[:1].map(SIGNS)
-    if relation.isna().any():
-        at = int(np.flatnonzero(relation.isna())[0])
-        msg = (
-            f"{table.source}: row {table.row_numbers[at]}, column {column}: {text.iloc[at]!r} is "
-            "not a valid relation; expected > or < (of Kd), = or an empty cell. Fix it, or choose "
-            "another column with --column censored=NAME."
-        )
-        raise BadLabel(msg)
-    sign = np.where(np.isfinite(pkd), relation, 0)
-    number = pd.to_numeric(text.str.extract(r"^[<>=≥≤~]+\s*([-+.\deE]+)")[0], errors="coerce")
-    bound = np.where(sign != 0, number, np.nan)
-    readings = [convert for unit, convert in TO_PKD.items() if unit in (*STATED, label)]
-    with np.errstate(invalid="ignore", divide="ignore"):
-        # fmin: a reading that does not apply, such as the logarithm of a negative number, is NaN
-        of_kd = np.fmin.reduce([abs(c(bound) - pkd) for c in readings if c is not TO_PKD["pkd"]])
-    of_pkd = abs(bound - pkd)
-    distance = np.fmin(of_pkd, of_kd)
-    is_pkd, is_kd = (d <= distance + CLEARLY_CLOSER for d in (of_pkd, of_kd))
+    """Join the relations in the labels, `own`, with those of Kd in a column, (R,)."""
+    labelled, label, column = np.isfinite(pkd), table.column("pkd"), table.columns.get("censored")
+    censored = np.where(labelled, own, 0).astype(np.int8)
 
-    def refuse(rows: Bools, problem: str) -> None:
+    def refuse(rows: Bools, column: str, problem: str) -> None:
         if rows.any():
-            at = int(np.flatnonzero(rows)[0])
-            msg = (
-                f"{table.source}: row {table.row_numbers[at]}, column {column}: {text.iloc[at]!r} "
-                f"beside pKd {pkd[at]:.4g} {problem} ({rows.sum()} such rows); expected a relation "
-                "of Kd, or one with its bound (>1e-5 in M, <=5 as pKd). Write the bounds."
-            )
+            cell = table.describe_cell(np.flatnonzero(rows)[0], column)
+            msg = f"{cell} ({rows.sum()} such rows) {problem}"
             raise BadLabel(msg)
 
-    refuse(distance > SAME_PKD, "states another bound than the label")
-    clear, unclear = is_pkd != is_kd, (sign != 0) & (is_pkd == is_kd)
-    if is_pkd[clear].any() != is_kd[clear].any():
-        return np.where(is_pkd[clear].any(), sign, -sign).astype(np.int8)
-    refuse(unclear & (clear.any() | is_pkd), "can be of pKd or of Kd")
-    for side, end in ((-1, np.nanmin(pkd)), (1, np.nanmax(pkd))):
-        rows = unclear & (sign == side)
-        if np.nanmin(pkd) < np.nanmax(pkd) and (pkd[rows] == end).all():
-            refuse(rows, "is at the end of the labels, as if it were of pKd")
-    return np.where(is_pkd, sign, -sign).astype(np.int8)
+    if column is not None:
+        text = table.frame[column].fillna("").astype(str).str.strip()
+        refuse(
+            ~text.str.fullmatch(f"[{''.join(_SIDES)}]*").to_numpy(np.bool_), column,
+            "is not a valid relation; expected > or < (of Kd), = or an empty cell. Fix it, write "
+            "bounds in the label column, or choose another column with --column censored=NAME.",
+        )  # fmt: skip
+        given = np.where(labelled, -text.str[:1].map(_SIDES), 0).astype(np.int8)
+        problem = f"contradicts the relation in column {column}; expected one. Remove the other."
+        refuse(censored * given < 0, label, problem)
+        censored = np.where(censored == 0, given, censored)
+    if unit == "pkd" or column is not None:
+        of, other = ("pKd", "Kd") if column is None else ("Kd", "pKd")
+        least, most = np.nanmin(pkd, initial=np.inf), np.nanmax(pkd, initial=-np.inf)
+        for side, end in ((-1, most), (1, least)):
+            rows = censored == side
+            # the usual floor of an assay is such a bound, read the other way round
+            reversed_ = least < most and bool((pkd[rows] == end).all())
+            problem = f"is at the end of the labels, as if its relation were of {other}; expected "
+            refuse(rows & reversed_, column or label, f"{problem}bounds of {of}. Write these.")
+    return censored
 
 
 def describe_columns(table: SequenceTable) -> str:
@@ -556,8 +432,6 @@ def label_sense(table: SequenceTable, label: Label | None) -> tuple[str, list[st
     named = named_units(column)
     usual = int((known & ~outside(pkd, USUAL_PKD)).sum())
     evidence = [f"{usual:,} of {known.sum():,} are in the usual range of pKd (2 to 14)"]
-    if not known.any():
-        evidence = ["no label can be read"]
     problems = []
     if label in named:
         evidence.append("the column is named so")
@@ -590,10 +464,9 @@ def quantity(table: SequenceTable, affinity_type: str | None) -> str:
 
 
 def find_label(table: SequenceTable, label: Label | None) -> tuple[SequenceTable, Label]:
-    """Return the table with a column for ``pkd``, and the unit of that column.
+    """Return the table with a column for ``pkd``, and its unit, which its name states or `label`.
 
-    Without such a column, the only one whose name states a unit is taken. A unit that the user
-    chose takes precedence over the one that the name states.
+    Without such a column, the only one whose name states a unit is taken.
     """
     if not table.has("pkd"):
         named = {
@@ -619,22 +492,10 @@ def _suggest_label(table: SequenceTable) -> list[str]:
         if names_log10_nm(name):
             units = {"log10_kd_nm": "is log10 of Kd in nM, lower is stronger"}
         elif names_kd(name):
-            fitting = _fitting_units(read_bounds(table.frame[name])[0])
-            units = {" or ".join(fitting) or "UNIT": "may be one"}
+            units = {"UNIT": "may be one"}
         use = f"use --column {shlex.quote(f'pkd={name}')} --label"
         found += [f"{name!r} {why}: {use} {unit}." for unit, why in units.items()]
     return found
-
-
-def _fitting_units(raw: Floats) -> list[Label]:
-    """List the units of Kd in which nearly all values, (N,), are usual affinities that differ."""
-    fitting: list[Label] = []
-    for unit in [*TO_PKD][1:]:  # pkd would reverse the order
-        pkd = _converted(raw, unit)
-        usual = np.isfinite(pkd) & ~outside(pkd, USUAL_PKD)
-        if len(raw) and usual.mean() >= FITTING_SHARE and np.ptp(pkd[usual]) > 0.01:
-            fitting.append(unit)
-    return fitting
 
 
 def _opposite_measurements(table: SequenceTable, pkd: Floats) -> Iterator[tuple[str, Label]]:

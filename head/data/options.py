@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -32,12 +31,6 @@ class LabelOptions(BadRowOptions, group="Data"):
         help="Unit of the label column; Kd stands for IC50 and EC50 too, ug_ml is of a 150 kDa "
         "antibody.",
     )
-    label_range: str | None = option(
-        None,
-        metavar="MIN:MAX",
-        default_text="any",
-        help="Valid labels in pKd, such as 4:12; others are invalid rows, see --bad-rows.",
-    )
     replicates: Replicates = option(
         "median",
         rare=True,
@@ -53,27 +46,6 @@ class LabelOptions(BadRowOptions, group="Data"):
         metavar="NAME",
         help="Use the rows of this affinity type; required if a table has several.",
     )
-
-    def check_combination(self) -> None:
-        """Refuse a range that is not one."""
-        _ = self.label_bounds
-
-    @property
-    def label_bounds(self) -> tuple[float, float] | None:
-        """Least and largest valid pKd; None: any."""
-        if self.label_range is None:
-            return None
-        try:
-            low, high = map(float, self.label_range.split(":"))
-        except ValueError:
-            low, high = math.nan, math.nan
-        if not low < high:
-            msg = (
-                f"--label-range: {self.label_range!r} is not valid; expected MIN:MAX in pKd, such "
-                "as 4:12."
-            )
-            raise BadOption(msg)
-        return low, high
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +75,6 @@ class SplitOptions(Options, group="Split"):
     )
 
     def check_combination(self) -> None:
-        """Check the split method and the number of folds."""
         if self.folds == 1:
             msg = (
                 "--folds: 1 is out of range; expected 2 or more folds, or 0 for as many as needed."
@@ -116,7 +87,6 @@ class SplitOptions(Options, group="Split"):
 
     @property
     def split_name(self) -> str:
-        """Name of the split method."""
         return self.split.partition("=")[0]
 
     @property
@@ -126,5 +96,4 @@ class SplitOptions(Options, group="Split"):
 
     @property
     def effective_split_seed(self) -> int:
-        """Seed that the split is drawn with."""
         return self.seed if self.split_seed is None else self.split_seed

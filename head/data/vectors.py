@@ -64,7 +64,6 @@ class StoredVectors:
 
     @property
     def folder(self) -> EncoderFolder:
-        """Where the first view is stored."""
         return self.views[0].folder
 
     @property
@@ -74,23 +73,17 @@ class StoredVectors:
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """Columns of each view."""
         return tuple(view.width for view in self.views)
 
     @property
     def names(self) -> list[str]:
-        """Fingerprint and pooling of each view."""
         return [f"{view.folder.fingerprint}:{view.pooling}" for view in self.views]
 
 
 def read_vectors(
     store: Store, table: SequenceTable, kind: Kind, views: Sequence[VectorsOf]
 ) -> StoredVectors:
-    """Read the vectors of a table's unique sequences; all are finite, as in every store.
-
-    Without an encoder, the only one of this kind in the store is used. Raises `VectorsMissing` if a
-    sequence has no vector in the store.
-    """
+    """Read the vectors of the unique sequences; by default from the only encoder of a kind."""
     from abag.embed.store.store import folder_with  # imports pandas
 
     folders = [(folder_with(store, table, kind, one["encoder"]), one["pooling"]) for one in views]
@@ -102,7 +95,6 @@ class Standardizer:
     """Mean and scale that standardise the D columns of one kind of vector."""
 
     mean: NDArray[np.float32]
-    """Shape (D,)."""
     scale: NDArray[np.float32]
     """Shape (D,); one over the standard deviation, 0 for a constant column."""
 
@@ -113,10 +105,9 @@ class Standardizer:
         rows: NDArray[np.integer] | None = None,
         widths: Sequence[int] = (),
     ) -> Standardizer:
-        """Measure vectors, shape (N, D): those of the distinct `rows`, by default all.
+        """Measure vectors, (N, D): those of the distinct `rows`, by default all.
 
-        Views of the given `widths` are standardised each, and scaled by the root of their number,
-        so that the joined vector is as long as that of one view.
+        Views of `widths` are scaled by the root of their number: joined, they are as long as one.
         """
         if len(widths) > 1:
             views = np.split(x_ND, np.cumsum(widths)[:-1], axis=1)
@@ -147,25 +138,16 @@ class Standardizer:
     def apply(self, x_ND: NDArray[np.float32]) -> NDArray[np.float32]:
         """Standardise vectors and clip them to `Z_LIMIT`, shape (N, D), dtype float32."""
         z_ND = np.empty(x_ND.shape, np.float32)
-        for part in _blocks(*x_ND.shape):
-            self._fill(z_ND[part], x_ND[part])
-        return z_ND
+        np.subtract(x_ND, self.mean, out=z_ND)
+        z_ND *= self.scale
+        return np.clip(z_ND, -Z_LIMIT, Z_LIMIT, out=z_ND)
 
     def project(
         self, x_ND: NDArray[np.float32], weight_D: NDArray[np.float64]
     ) -> NDArray[np.float64]:
         """Multiply standardised vectors with weights, (N,), block by block to save memory."""
-        found_N = np.empty(len(x_ND))
-        for part in _blocks(*x_ND.shape):
-            z_RD = np.empty(x_ND[part].shape, np.float32)
-            self._fill(z_RD, x_ND[part])
-            found_N[part] = z_RD @ weight_D
-        return found_N
-
-    def _fill(self, z_RD: NDArray[np.float32], x_RD: NDArray[np.float32]) -> None:
-        np.subtract(x_RD, self.mean, out=z_RD)
-        z_RD *= self.scale
-        np.clip(z_RD, -Z_LIMIT, Z_LIMIT, out=z_RD)
+        parts = [self.apply(x_ND[part]) @ weight_D for part in _blocks(*x_ND.shape)]
+        return np.concatenate([np.zeros(0), *parts])
 
     def arrays(self, kind: str) -> dict[str, NDArray[np.float32]]:
         """Return mean and scale by the names under which a predictor stores those of a kind."""

@@ -24,13 +24,14 @@ from abag.core.arrays import Floats, hex_keys
 from abag.embed.sequences.chains import KINDS
 from abag.embed.store.store import open_store
 from abag.head.design.sites import Mutant, Parent, name_mutant
-from abag.head.models.pair_model import Index, PairVectors, Posterior
+from abag.head.models.pair_model import Index, PairVectors
 from abag.head.models.registry import MODELS
 from abag.head.prediction.predictor import Scorer, Sequences
 from abag.head.prediction.tables import row_bar
 
 if TYPE_CHECKING:
     from abag.embed.sequences.chains import Kind
+    from abag.head.models.gaussian_process import GaussianProcess
     from abag.head.prediction.predictor import Predictor, SequenceCounts
 
 BATCH = 16_384
@@ -143,7 +144,7 @@ def deviation(predictor: Predictor, vectors: PairVectors, parent: Index) -> Floa
     The predictor must be one that `has_difference_sigma`.
     """
     own = [
-        cast("Posterior", model).difference_variance(vectors, parent)
+        cast("GaussianProcess", model).difference_variance(vectors, parent)
         for part in predictor.parts
         for model in part.models
         if MODELS[part.name].has_posterior

@@ -36,12 +36,9 @@ MAX_COMPARISONS = 10**9
 
 @dataclass(frozen=True)
 class BaselineInputs:
-    """What baselines learn from and predict."""
-
     training: TrainingRows
     split: Split
     mutations: Ints | None
-    """Those of the antibodies of the table, see `count_mutations`."""
 
     @property
     def pairs(self) -> LabelledPairs:
@@ -53,10 +50,7 @@ class BaselineInputs:
 
     @cached_property
     def nearest(self) -> Ints | None:
-        """The training antibody whose vector is nearest to that of each antibody, (N,).
-
-        None where finding it would take minutes.
-        """
+        """The training antibody with the nearest vector, (N,); None if finding it takes minutes."""
         vectors, trained = self.training.vectors, distinct(self.pairs.antibody[self.fit_rows])
         x_ND = vectors.antibody_ND
         if len(x_ND) * len(trained) > MAX_COMPARISONS:
@@ -71,7 +65,6 @@ class BaselineInputs:
         return nearest
 
     def ridge(self, values: NDArray[np.integer]) -> Floats:
-        """Predict every pair by a ridge on one number per antibody, (P,)."""
         training = self.training
         block = FeatureBlock(values[:, None].astype(np.float32), self.pairs.antibody)
         fit = fit_ridge([block], self.pairs.pkd, training.rows, training.fold, training.device)
@@ -101,16 +94,13 @@ def inner_folds(group: Ints) -> Ints:
 
 
 def group_mean(group: Ints, pkd: Floats, split: Split, fit_rows: Ints) -> Floats:
-    """Predict the mean label of the training rows in the same group, (P,).
-
-    A group without training rows gets the mean of all; a part that has only such groups, NaN.
-    """
+    """Predict the mean label of the training rows in the same group, else of all, (P,)."""
     size = int(group.max(initial=0)) + 1
     count = np.bincount(group[fit_rows], minlength=size)
     total = np.bincount(group[fit_rows], pkd[fit_rows], minlength=size)
     seen = count[group] > 0
     mean = np.where(seen, total[group] / np.maximum(1, count[group]), pkd[fit_rows].mean())
-    for part in distinct(split.part):
+    for part in distinct(split.part):  # the mean of all would score as a mean of groups
         rows = split.part == part
         if not seen[rows].any():
             mean[rows] = np.nan
@@ -135,11 +125,7 @@ def _mutation_count(inputs: BaselineInputs) -> Floats | None:
 
 
 def _parent_distance(inputs: BaselineInputs) -> Floats | None:
-    """Ridge on the edits from the nearest parent, where antibodies have several.
-
-    A parent is the consensus of the training antibodies of one cluster; the nearest is that of the
-    nearest training antibody. An antibody further away than any in training has none.
-    """
+    """Ridge on the edits from the consensus of the nearest training antibody's cluster."""
     pairs, nearest = inputs.pairs, inputs.nearest
     if nearest is None or pairs.antibody_cluster is None:
         return None

@@ -25,7 +25,6 @@ VALIDATION_PAIRS = 2048
 """Validation pairs scored after an epoch, at most; the final scores are of all."""
 EPOCH_STEPS = 16
 SMALLEST_BATCH = 32
-FROM_PRESET = "from --preset"
 
 
 def _selectable_metrics() -> list[str]:
@@ -45,6 +44,10 @@ def _loss_names() -> tuple[str, ...]:
     from abag.head.models.pair_model import LOSSES
 
     return tuple(LOSSES)
+
+
+def _of_preset(**declaration: Any) -> Any:  # noqa: ANN401 - as any type of field
+    return option(None, default_text="from --preset", **declaration)
 
 
 class RunMismatch(AbagError):
@@ -87,43 +90,34 @@ class HeadOptions(Options, group="Head"):
         help="Size of the head and its optimization; seed: that of the old notebooks, with cls of "
         "antigens, or --antigen-vectors mean.",
     )
-    head: str | None = option(
-        None, choices=head_names, default_text=FROM_PRESET,
+    head: str | None = _of_preset(
+        choices=head_names,
         help="stack: all of these and the mean, weighed in each regime by held-out errors. "
         "One of them and the mean: mlp on both vectors joined; in closed form kernel ridge, "
         "Gaussian process (gp), ridge, antibody_ridge, antigen_ridge, composition_ridge and, for "
         "variants of one antibody, residue_kernel, one_hot_ridge and, in no stack, one_hot_kernel.",
     )  # fmt: skip
-    widths: tuple[int, ...] | None = option(
-        None, low=1, metavar="NUMBERS", default_text=FROM_PRESET,
-        help="Hidden widths of the mlp, such as 320,128.",
-    )  # fmt: skip
-    dropout: float | None = option(
-        None, low=0, high=0.95, default_text=FROM_PRESET,
-        rare=True, help="Share of hidden units dropped per training step.",
-    )  # fmt: skip
+    widths: tuple[int, ...] | None = _of_preset(
+        low=1, metavar="NUMBERS", help="Hidden widths of the mlp, such as 320,128."
+    )
+    dropout: float | None = _of_preset(
+        low=0, high=0.95, rare=True, help="Share of hidden units dropped per training step."
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizationOptions(Options, group="Training"):
     """How the head is trained."""
 
-    epochs: int | None = option(
-        None, low=1, may_change=True, default_text=FROM_PRESET,
-        help="Passes over the training pairs.",
-    )  # fmt: skip
+    epochs: int | None = _of_preset(low=1, may_change=True, help="Passes over the training pairs.")
     batch_size: int | None = option(
         None, low=1, default_text="from --preset, or fewer for a small table",
         help="Pairs per batch.",
     )  # fmt: skip
-    accumulate: int | None = option(
-        None, low=1, default_text=FROM_PRESET, rare=True, help="Batches per optimizer step."
-    )
-    lr: float | None = option(
-        None, above=0, high=10, default_text=FROM_PRESET, help="Peak learning rate."
-    )
-    weight_decay: float | None = option(
-        None, low=0, default_text=FROM_PRESET, help="AdamW weight decay of the weight matrices."
+    accumulate: int | None = _of_preset(low=1, rare=True, help="Batches per optimizer step.")
+    lr: float | None = _of_preset(above=0, high=10, help="Peak learning rate.")
+    weight_decay: float | None = _of_preset(
+        low=0, help="AdamW weight decay of the weight matrices."
     )
     loss: str = option(
         "mse", choices=_loss_names,

@@ -1,22 +1,10 @@
 """Gaussian processes on pairs: kernel ridge regression with a variance for each prediction.
 
-A sequence has one or more views: vectors of several poolings, layers or encoders, joined. Each view
-has a rational-quadratic kernel with exponent 1, and the kernel of a side is their weighted mean. A
-kernel of pairs mixes both sides and their product; it is 1 for equal pairs.
-
-Scale, mixture, weights of views and noise are chosen from a small grid, by the error on inner folds
-(``kernel``) or by the marginal likelihood (``gp``). A fold's predictions follow from the inverse of
-the whole matrix, so inner folds cost no further fit. Both criteria try mostly the same kernels, so
-each is solved once for both. Up to `EXACT_PAIRS` pairs the fit is exact, beyond it uses
-`INDUCING_PAIRS` of them as inducing points. A label of n measurements has 1/n of the noise of one.
-
-N, M sequences; A, G training sequences; F training pairs, C of them inducing, V views or pairs of a
-variance; P pairs to predict, R of them.
-
-References
-----------
-Rasmussen, Williams: Gaussian Processes for Machine Learning, MIT Press 2006, chapters 2, 5 and 8,
-equation 4.19.
+Each view of a sequence has a rational-quadratic kernel with exponent 1, a side their weighted mean,
+and a pair a mixture of both sides and their product. Inner folds (``kernel``) or the evidence
+(``gp``) choose from a grid. See Rasmussen and Williams, Gaussian Processes for Machine Learning,
+chapters 2, 5 and 8. N, M sequences; A, G training sequences; F training pairs, C of them inducing,
+V views or pairs of a variance; P pairs to predict, R of them.
 """
 
 from __future__ import annotations
@@ -35,7 +23,7 @@ from threadpoolctl import threadpool_limits
 from abag.core.arrays import Floats
 from abag.embed.sequences.chains import KINDS
 from abag.head.data.vectors import Standardizer
-from abag.head.models.pair_model import Arrays, Fitted, Index, PairVectors, TrainingRows
+from abag.head.models.pair_model import Arrays, Index, PairVectors, TrainingRows
 
 Real: TypeAlias = NDArray[np.floating]
 Weights: TypeAlias = tuple[float, ...]
@@ -51,7 +39,6 @@ FIRST_VIEW = (0.0, 0.5, 1.0)
 SEARCH_PAIRS = 1_000
 """Training pairs that choose the kernel. Smaller matrices are solved faster on one core."""
 EXACT_PAIRS = 20_000
-"""Most training pairs of an exact fit."""
 VARIANCE_PAIRS, INDUCING_PAIRS = 1_024, 2_048
 """Random training pairs that variances come from, and that are inducing points of a larger fit."""
 JITTER = 1e-8
@@ -88,12 +75,11 @@ class PairKernel:
 
 def view_weights(views: int) -> list[Weights]:
     """Return the weights of the views of a side that are tried, the equal ones first."""
-    if views == 1:
-        return [(1.0,)]
-    return [
+    each = (
         tuple((1 - first) / views + first * (view == 0) for view in range(views))
         for first in FIRST_VIEW
-    ]
+    )
+    return [*dict.fromkeys(each)]  # of a single view there is one
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,11 +88,9 @@ class Side:
 
     scaling: Standardizer
     widths: tuple[int, ...]
-    """Columns of each view."""
     units: tuple[float, ...]
     """Mean squared distance of the training sequences in each view."""
     train_AD: NDArray[np.float32]
-    """Standardised vectors."""
 
     @classmethod
     def of(
@@ -144,7 +128,6 @@ class Side:
 
 
 def split(x_ND: Real, widths: Sequence[int]) -> list[Real]:
-    """Split joined vectors, (N, D), into their views."""
     if sum(widths) != x_ND.shape[1]:
         msg = f"views of {widths} columns; the vectors have {x_ND.shape[1]}"
         raise ValueError(msg)
@@ -196,7 +179,6 @@ class PairSet:
             yield rows, kernel.mix(*similar)
 
     def matrix(self, kernel: PairKernel) -> Floats:
-        """Return the kernel of all pairs with each other, (C, C), in the order of LAPACK."""
         matrix = np.empty((len(self),) * 2)
         for rows, block in self.blocks(kernel, self):
             matrix[rows] = block
@@ -346,11 +328,7 @@ def solve_triangle(lower: Floats, targets: Floats, *, transposed: bool = False) 
 
 
 def leave_folds_out(lower: Floats, target: Floats, fold: NDArray[np.int64]) -> Floats:
-    """Predict each fold from the others, (F,), and overwrite the factor.
-
-    With the inverse of the matrix, the error of a fold is the inverse of its block times the
-    weights of its pairs, for labels minus the mean of the other folds.
-    """
+    """Predict each fold from the others, (F,), and overwrite the factor."""
     import torch
 
     both = np.stack([target, np.ones_like(target)], axis=1)
@@ -500,12 +478,8 @@ def fit_gaussian_process(
     scale_antibodies: bool = True,
     antibody_weights: Sequence[Weights] | None = None,
     antibody_stretch: Weights = (),
-) -> Fitted:
-    """Fit a Gaussian process to the training pairs.
-
-    The columns of antibodies are standardised unless told otherwise; the weights of their views are
-    by default those of `view_weights`, their units those of `Side.of`.
-    """
+) -> GaussianProcess:
+    """Fit a process; the weights of views are those given, or those of `view_weights` are tried."""
     solver = training.shared.get("solver")
     if not isinstance(solver, SolvedKernels):  # all processes fitted to these rows share it
         solver = _solver(training, scale_antibodies, antibody_stretch)
@@ -521,22 +495,16 @@ def fit_gaussian_process(
             weight, root, amplitude = _solve_inducing(solver, chosen, INDUCING_PAIRS)
         if pairs > VARIANCE_PAIRS:
             _, root, _ = _solve_inducing(solver, chosen, VARIANCE_PAIRS)
-    used = solver.train  # not a copy: kernel ridge and Gaussian process share it
-    if len(weight) < pairs:
-        used = used.select(slice(len(weight)))
+    # not a copy: kernel ridge and Gaussian process share it
+    used = solver.train if len(weight) == pairs else solver.train.select(slice(len(weight)))
     antibody, antigen = (
         SideSettings(side.widths, side.units, weights)
         for (side, _), weights in zip(used.sides, chosen.kernel.weights, strict=True)
     )
     scale, product, mean = chosen.kernel.scale, chosen.kernel.product, float(training.pkd.mean())
     settings = ProcessSettings(scale, product, antibody, antigen, mean, amplitude)
-    # in the order in which it is stored, or writing a predictor would copy it
-    stored_root = root.astype(np.float32, order="C")
-    return Fitted(
-        GaussianProcess(settings, used, weight, stored_root),
-        f"squared length scale {scale:g}, share of the product {product:.2g}, "
-        f"noise {chosen.noise:g}",
-    )
+    # as stored, or writing a predictor would copy it
+    return GaussianProcess(settings, used, weight, root.astype(np.float32, order="C"))
 
 
 def _solver(

@@ -1,11 +1,9 @@
 """The network, an antibody vector and an antigen vector in, one number per pair out; its optimizer.
 
-Vectors are standardised; predictions are in standard deviations of the training labels. M networks
-of one shape are one module: its tensors, inputs and outputs have a leading axis. That of the inputs
-has length G, and each training set is read by M / G consecutive members.
-
-B pairs of a batch, G training sets, M members, I inputs and O outputs of a layer; N antibodies and
-their width D, E antigens' width, H width of the first layer.
+M networks of one shape are one module: its tensors, inputs and outputs have a leading axis, G for
+inputs, of which each is read by M / G consecutive members. B pairs of a batch, G training sets, M
+members, I inputs and O outputs of a layer; N antibodies and their width D, E antigens' width, H
+width of the first layer.
 """
 
 from __future__ import annotations
@@ -41,7 +39,7 @@ PAIRS_PER_BATCH = 4096
 """Pairs whose hidden layer is computed at a time, so that it stays in the CPU's cache."""
 
 
-# ---- layers: a single member has the operations, and the bits, of torch's own layers ------------
+# a single member has the operations, and the bits, of torch's own layers
 
 
 class _Linear(nn.Module):
@@ -53,7 +51,6 @@ class _Linear(nn.Module):
         self.bias = nn.Parameter(torch.empty(members, outer))
 
     def draw(self, member: int, generator: torch.Generator) -> None:
-        """Draw the initial weights of a member as `torch.nn.Linear` does."""
         weight_OI, bias_O = self.weight[member], self.bias[member]
         nn.init.kaiming_uniform_(weight_OI, a=math.sqrt(5), generator=generator)
         bound = 1 / math.sqrt(weight_OI.shape[1])
@@ -140,16 +137,8 @@ class Mlp(nn.Module):
         return scores_MB1.squeeze(-1).float()
 
 
-# ---- the optimizer -------------------------------------------------------------------------------
-
-
 class AdamW:
-    """AdamW of M members with torch's fused kernel; biases and norms do not decay.
-
-    The state is allocated at once and its addresses never change, as a CUDA graph requires. The
-    class in ``torch.optim`` does the same, but imports torch._dynamo, which takes 1.3 s. Members
-    that are `alike` have the same rate and decay: one call of the kernel updates them all.
-    """
+    """AdamW of M members with torch's fused kernel; biases and norms do not decay."""
 
     def __init__(
         self, model: nn.Module, decay_M: Sequence[float], lr_M: Tensor, *, alike: bool
@@ -213,9 +202,6 @@ def clip_members(gradients: Sequence[Tensor]) -> None:
         gradient.mul_(scale_M.view(-1, *[1] * (gradient.ndim - 1)))
 
 
-# ---- a trained network ---------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class NetworkModel:
     """One trained network, with the scaling of its inputs and output."""
@@ -277,11 +263,9 @@ class NetworkModel:
 
 
 def factorise(model: Mlp, antibody_width: int) -> tuple[Callable[..., Tensor], ...]:
-    """Factorise one network in evaluation mode into functions: antibodies, antigens and combine.
+    """Factorise one network into functions: antibodies, antigens and combine.
 
-    The first layer is linear in the joined vectors, so its product splits into a term per antibody
-    and a term per antigen, computed once per sequence; what remains per pair is a twentieth of the
-    arithmetic. ``combine(antibodies(x_ND)[i], antigens(x_ME)[j])`` is the output of pairs (i, j).
+    ``combine(antibodies(x_ND)[i], antigens(x_ME)[j])`` is its output for pairs (i, j).
     """
     first, rest = cast("_Linear", model.layers[0]), model.layers[1:]
     weight_HI, bias_H = first.weight[0], first.bias[0]

@@ -1,12 +1,7 @@
 """What a model of pairs offers, so that predictors can average and store any of them.
 
-The uncertainty of a prediction is sigma, from its variance and a residual noise:
-sigma^2 = (spread x standard deviation of the prediction)^2 + noise^2, in pKd. Both numbers are
-fitted by likelihood to errors on pairs that no model had seen. They are not widened for few groups:
-intervals of planted tables covered 87 to 93 % without it (benchmarks/bench_regimes.py).
-
-To add a loss of networks, write its function and register it in `LOSSES`; the choices of ``--loss``
-derive from the registry.
+The uncertainty of a prediction is sigma^2 = (spread x its standard deviation)^2 + noise^2, in pKd,
+fitted to errors on pairs that no model had seen. ``--loss`` offers the entries of `LOSSES`.
 
 P pairs, N antibodies, M antigens; D and E are the widths of their vectors; F training pairs, R rows
 with errors, B pairs of a batch.
@@ -40,7 +35,6 @@ sigma of a pair that was trained on could be a tenth of its error."""
 CENSORED_ROUNDS = 20
 """Rounds of expectation maximisation if there are censored pairs."""
 SMALLEST = 1e-6
-"""Smallest noise, in pKd."""
 
 Index: TypeAlias = NDArray[np.integer]
 Arrays: TypeAlias = Mapping[str, NDArray[Any]]
@@ -62,7 +56,6 @@ class PairVectors(NamedTuple):
     antibody: Index
     """Row of `antibody_ND` of each pair, (P,)."""
     antigen: Index
-    """Row of `antigen_ME` of each pair, (P,)."""
     antibody_chains: Sequence[Chains] | None = None
     """The N antibodies, for models that read residues."""
     antigen_chains: Sequence[Chains] | None = None
@@ -132,13 +125,6 @@ class PairModel(Protocol):
         """Return what `load` needs beside the settings, by name."""
 
 
-class Posterior(PairModel, Protocol):
-    """A model with a joint distribution of its predictions."""
-
-    def difference_variance(self, vectors: PairVectors, other: Index) -> Floats:
-        """Return the variance of the difference between each pair and another, (P,) in pKd^2."""
-
-
 @dataclass(frozen=True, slots=True)
 class NetworkSettings:
     """Hidden widths of a network, and the scaling of its output to pKd."""
@@ -148,27 +134,13 @@ class NetworkSettings:
     pkd_scale: float
 
 
-class Fitted(NamedTuple):
-    """A model that was fitted to training pairs."""
-
-    model: PairModel
-    chosen: str = ""
-    """What the inner folds chose, for messages."""
-
-
-Fit: TypeAlias = Callable[[TrainingRows], Fitted]
-
-
-# ---- sigma ---------------------------------------------------------------------------------------
+Fit: TypeAlias = Callable[[TrainingRows], PairModel]
 
 
 def expected_labels(
     label: Floats, censored: NDArray[np.int8], mean: Floats, sigma: Floats | float
 ) -> tuple[Floats, Floats]:
-    """Return mean and variance of the hidden labels, (R,) each; exact ones have no variance.
-
-    Without the bounds they would be normally distributed with `mean` and `sigma`.
-    """
+    """Return mean and variance of hidden labels, (R,): normal, cut off at the bound if censored."""
     allowed = censored * (mean - label) / sigma  # sigmas from the bound, above 0 if it is satisfied
     ratio = np.sqrt(2 / np.pi) / erfcx(-allowed / np.sqrt(2))  # normal density / probability
     expected = np.where(censored == 0, label, mean + censored * sigma * ratio)
@@ -179,10 +151,7 @@ def expected_labels(
 def fit_sigma(
     error: Floats, deviation: Floats, censored: NDArray[np.int8] | None = None
 ) -> tuple[float, float]:
-    """Fit spread and noise by the likelihood of normally distributed errors, (R,) in pKd.
-
-    An error is label or bound minus prediction, and `deviation` that of the prediction.
-    """
+    """Fit spread and noise to errors, (R,) in pKd, label or bound minus prediction."""
     square = error**2
     spread, noise = _fit_squares(square, deviation)
     if censored is None or not censored.any():
@@ -205,7 +174,7 @@ def _fit_squares(square: Floats, deviation: Floats) -> tuple[float, float]:
     return float(noise * np.sqrt(RATIOS[best])), float(noise)
 
 
-# ---- losses of networks; torch is imported when one is computed: --help needs none ---------------
+# torch is imported when a loss is computed: --help needs none
 
 
 class PredictedPairs(NamedTuple):
@@ -242,10 +211,7 @@ def huber(pairs: PredictedPairs) -> Tensor:
 
 
 def rank(pairs: PredictedPairs) -> Tensor:
-    """Return the squared error, which fixes the scale, plus a pairwise logistic loss.
-
-    This is the mean over the pairs of its antigen that are known to bind less strongly.
-    """
+    """Add to the squared error the pairwise logistic loss over weaker pairs of its antigen."""
     from torch.nn.functional import softplus
 
     predicted_B, target_B, censored_B = pairs.predicted_B, pairs.target_B, pairs.censored_B

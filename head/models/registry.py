@@ -28,9 +28,7 @@ class ModelEntry:
 
     help: str
     load: Callable[[Arrays, Any], PairModel]
-    """Restores a model from arrays and settings."""
     settings: type[Any]
-    """Dataclass of JSON values."""
     fit: Fit | None = None
     """None: a network, which trains with those of other folds."""
     check: Callable[[Sequence[Chains], Index], object] | None = None

@@ -1,21 +1,10 @@
 """Models of the residues of variants: antibodies are columns of residues, not vectors.
 
-Where most antibodies share their lengths, residues compared position by position say more than
-vectors that average over the whole sequence. The reference has the most common residues of the
-training antibodies. A chain of another length is aligned to it with the fewest edits: a deletion is
-the residue ``-`` there, an insertion is in a place of its own between the positions.
-
-Residues are equal or not (one-hot columns), or have coordinates whose squared distances are
-2 - 2 x similarity: how often two residues replace each other in related proteins, relative to
-chance, from BLOSUM62, divided so that a residue has similarity 1 with itself.
-
-N antibodies, A in training, S places (2 L + 1 for L positions of a chain), V of them where training
-antibodies differ, C columns, F training pairs.
-
-References
-----------
-Henikoff, Henikoff: Amino acid substitution matrices from protein blocks, PNAS 89, 1992.
-Jankowiak et al.: Flexible kernels for protein property prediction, arXiv 2606.11057, 2026.
+A place holds a residue of the reference, the consensus of the training antibodies, or what is
+inserted after it. Residues are equal or not (one-hot), or have coordinates whose squared distances
+are 2 - 2 x similarity, from BLOSUM62 (Henikoff and Henikoff, PNAS 89, 1992) divided so that each is
+1 with itself (Jankowiak et al., arXiv 2606.11057). N antibodies, A in training, S places (2 L + 1
+for L positions), V of them where these differ, C columns, F training pairs.
 """
 
 from __future__ import annotations
@@ -24,7 +13,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -36,7 +25,7 @@ from abag.head.models.gaussian_process import (
     ProcessSettings,
     fit_gaussian_process,
 )
-from abag.head.models.pair_model import Arrays, DoesNotApply, Fitted, PairVectors, TrainingRows
+from abag.head.models.pair_model import Arrays, DoesNotApply, PairVectors, TrainingRows
 from abag.head.models.ridge import (
     FeatureBlock,
     LinearModel,
@@ -202,8 +191,7 @@ def similarity() -> Floats:
 def coordinates(seen: str) -> Matrix:
     """Return the coordinates of every letter at a place with these letters, (256, C).
 
-    The first column is 0 for letters that are seen. With it, the squared distance of any letter to
-    a seen one is 2 - 2 x similarity, or half of that where nothing varies, as between one-hots.
+    The first is 0 for seen letters; where nothing varies, squared distances are half as large.
     """
     alike, codes = similarity(), np.frombuffer(seen.encode(), np.uint8)
     if len(codes) == 1:
@@ -247,14 +235,11 @@ def _align_chain(texts: Sequence[str], reference: str) -> NDArray[np.uint8]:
 
 def common_reference(chains: Sequence[Chains], of_pair: Index) -> tuple[str, str] | None:
     """Return the consensus of the antibodies of pairs, (R,), if most pairs share their lengths."""
-    used, times = np.unique(of_pair, return_counts=True)
-    count: Counter[tuple[int, ...]] = Counter()
-    for i, n in zip(used.tolist(), times.tolist(), strict=True):
-        count[tuple(map(len, chains[i]))] += n
-    usual, most = count.most_common(1)[0]
+    lengths = [tuple(map(len, one)) for one in chains]
+    usual, most = Counter(lengths[i] for i in np.sort(of_pair).tolist()).most_common(1)[0]
     if most < SHARED_LENGTH * len(of_pair):
         return None
-    of_usual = [chains[i] for i in used.tolist() if tuple(map(len, chains[i])) == usual]
+    of_usual = [chains[i] for i in distinct(of_pair).tolist() if lengths[i] == usual]
     from abag.head.regimes.clusters import consensus  # imports pandas, which --help does not
 
     heavy, light = (consensus([one[at] for one in of_usual]) for at in (0, 1))
@@ -347,18 +332,18 @@ class ResidueKernel:
         return cls(one_hot, process)
 
 
-def fit_residue_kernel(training: TrainingRows, head: str, *, alike: bool) -> Fitted:
+def fit_residue_kernel(training: TrainingRows, head: str, *, alike: bool) -> ResidueKernel:
     chains, of_pair = training.vectors.chains(), training.vectors.antibody[training.rows]
     reference = find_reference(head, chains, of_pair)
     one_hot = OneHot.of(trained_antibodies(chains, of_pair), reference, marks_new=True)
     assert one_hot is not None
     residues = training.with_vectors(with_residues(training.vectors, one_hot, alike=alike))
     weights, stretch = (RESIDUE_WEIGHTS, (1.0, 1.0, WIDE)) if alike else (None, ())
-    fit = fit_gaussian_process(
+    process = fit_gaussian_process(
         residues, "error", scale_antibodies=False,
         antibody_weights=weights, antibody_stretch=stretch,
     )  # fmt: skip
-    return fit._replace(model=ResidueKernel(one_hot, cast("GaussianProcess", fit.model)))
+    return ResidueKernel(one_hot, process)
 
 
 @dataclass(frozen=True, slots=True)
@@ -392,19 +377,17 @@ def columns_of(chains: Sequence[Chains], of_pair: Index) -> OneHot:
     return one_hot
 
 
-def fit_one_hot_ridge(training: TrainingRows) -> Fitted:
+def fit_one_hot_ridge(training: TrainingRows) -> OneHotRidge:
     vectors, rows = training.vectors, training.rows
     chains = vectors.chains()
     one_hot = columns_of(chains, vectors.antibody[rows])
     block = FeatureBlock(one_hot.encode(chains), vectors.antibody.astype(np.int64))
     fit = fit_ridge([block], training.pairs.pkd, rows, training.fold, training.device)
     width = vectors.antigen_ME.shape[1]
-    return Fitted(
-        OneHotRidge(
-            OneHotRidgeSettings(fit.intercept, one_hot),
-            Standardizer.identity(one_hot.width),
-            Standardizer.identity(width),
-            fit.weights[0],
-            np.zeros(width),
-        )
+    return OneHotRidge(
+        OneHotRidgeSettings(fit.intercept, one_hot),
+        Standardizer.identity(one_hot.width),
+        Standardizer.identity(width),
+        fit.weights[0],
+        np.zeros(width),
     )

@@ -1,20 +1,10 @@
 """Ridge regression on the joined vectors of pairs, without building a vector per pair.
 
-A ridge needs only sums over rows, which follow from the vectors of the unique sequences and from
-the number of times that two of them are paired. The sums of the inner folds add up, so each
-strength costs one factorisation. All sums are torch's, in float64, on a CPU or a GPU.
-
-A ridge also gives the expected labels of censored training pairs, which all models and baselines
-learn from as from exact ones. Expectation maximisation alternates between a ridge on both vectors
-and the mean of a normal distribution that is cut off at the bound, around the ridge's prediction
-from the other inner folds.
-
-P pairs, R rows of them, F training pairs, N sequences, D joined columns, E those of another block,
-S strengths.
-
-References
-----------
-Tobin: Estimation of relationships for limited dependent variables, Econometrica 26, 1958.
+The sums that a ridge needs follow from the unique vectors and how often two are paired; those of
+inner folds add up, so a strength costs one factorisation. Censored labels are replaced by expected
+ones: by turns a ridge is fitted, and the mean of a normal distribution cut off at the bound taken
+(Tobin, Econometrica 26, 1958). P pairs, R rows of them, F training pairs, N sequences, D joined
+columns, E those of another block, S strengths.
 """
 
 from __future__ import annotations
@@ -31,7 +21,6 @@ from abag.embed.sequences.chains import STANDARD_RESIDUES
 from abag.head.data.vectors import Standardizer
 from abag.head.models.pair_model import (
     Arrays,
-    Fitted,
     PairVectors,
     TrainingRows,
     expected_labels,
@@ -41,7 +30,6 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from abag.embed.sequences.chains import Chains
 
 CHUNK = 8192
 """Rows, or unique sequences, converted to float64 at a time."""
@@ -108,7 +96,7 @@ def fit_linear(
     training: TrainingRows,
     sides: tuple[int, ...] = (0, 1),
     kind: type[LinearModel] = LinearModel,
-) -> Fitted:
+) -> LinearModel:
     """Fit a ridge whose `sides` have weights: 0 is the antibody, 1 the antigen."""
     (antibody, antigen), blocks = _blocks(training)
     fit = fit_ridge(
@@ -118,11 +106,10 @@ def fit_linear(
     weights = [np.zeros(block.table_ND.shape[1]) for block in blocks]
     for side, weight_D in zip(sides, fit.weights, strict=True):
         weights[side] = weight_D
-    return Fitted(kind(LinearSettings(fit.intercept), antibody, antigen, *weights))
+    return kind(LinearSettings(fit.intercept), antibody, antigen, *weights)
 
 
 def _blocks(training: TrainingRows) -> tuple[list[Standardizer], list[FeatureBlock]]:
-    """Standardise the vectors of both sides, once for all ridges on them."""
     found = training.shared.get("blocks")
     if found is None:
         vectors, scalings, blocks = training.vectors, [], []
@@ -158,9 +145,6 @@ def impute_censored(training: TrainingRows) -> TrainingRows:
     return training
 
 
-# ---- the mean, and composition ------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class ConstantSettings:
     pkd_mean: float
@@ -185,8 +169,8 @@ class ConstantModel:
         return cls(settings)
 
 
-def fit_mean(training: TrainingRows) -> Fitted:
-    return Fitted(ConstantModel(ConstantSettings(float(training.pkd.mean()))))
+def fit_mean(training: TrainingRows) -> ConstantModel:
+    return ConstantModel(ConstantSettings(float(training.pkd.mean())))
 
 
 class CompositionRidge(LinearModel):
@@ -198,27 +182,19 @@ class CompositionRidge(LinearModel):
         return LinearModel.predict(self, with_composition(vectors))
 
 
-def fit_composition_ridge(training: TrainingRows) -> Fitted:
+def fit_composition_ridge(training: TrainingRows) -> LinearModel:
     composition = training.with_vectors(with_composition(training.vectors))
     return fit_linear(composition, kind=CompositionRidge)
 
 
 def with_composition(vectors: PairVectors) -> PairVectors:
+    """Put frequencies and lengths in place of vectors, (N, 42) of antibodies and (M, 21)."""
+    antibodies, antigens = vectors.chains("antibody"), vectors.chains("antigen")
     return vectors._replace(
-        antibody_ND=antibody_composition(vectors.chains("antibody")),
-        antigen_ME=antigen_composition(vectors.chains("antigen")),
+        antibody_ND=_frequencies(*([chains[at] for chains in antibodies] for at in (0, 1))),
+        antigen_ME=_frequencies(["".join(chains) for chains in antigens]),
         views=None,
     )
-
-
-def antibody_composition(antibodies: Sequence[Chains]) -> Matrix:
-    """Return frequencies and lengths of heavy and light chains, (N, 42)."""
-    return _frequencies(*([chains[at] for chains in antibodies] for at in (0, 1)))
-
-
-def antigen_composition(antigens: Sequence[Chains]) -> Matrix:
-    """Return frequencies and lengths of all chains of each antigen, (N, 21)."""
-    return _frequencies(["".join(chains) for chains in antigens])
 
 
 def _frequencies(*columns: Sequence[str]) -> Matrix:
@@ -244,9 +220,6 @@ def count_residues(texts: Sequence[str]) -> Matrix:
     return counts
 
 
-# ---- the solver ----------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class FeatureBlock:
     """One input of a ridge: a vector per unique sequence, and that of each pair, (P,)."""
@@ -259,7 +232,6 @@ class RidgeFit(NamedTuple):
     """The ridge of the strength with the smallest error on the inner folds."""
 
     weights: list[Floats]
-    """Weights of the columns of each block, (D,)."""
     intercept: float
     inner: Floats
     """Prediction for each training pair from the other folds, (F,); the mean for a single fold."""
@@ -272,11 +244,7 @@ def fit_ridge(
     fold: Ints,
     device: torch.device | None = None,
 ) -> RidgeFit:
-    """Fit a ridge on standardised inputs; inner folds choose its strength.
-
-    `pkd` has the labels of all P pairs, of which `fit_rows`, (F,), are learned from; `fold` is the
-    inner fold of each of these.
-    """
+    """Fit a ridge to the rows `fit_rows`, (F,), of P labels; inner folds choose its strength."""
     columns = sum(min(block.table_ND.shape) for block in blocks)
     with threadpool_limits(1 if columns < PARALLEL_COLUMNS else None, user_api="blas"):
         bases = [_training_span(block, fit_rows) for block in blocks]
@@ -359,7 +327,6 @@ class _Columns:
         return torch.cat([torch.cat(line, dim=1) for line in grid])
 
     def predict(self, weights_DS: Floats, intercept_S: Floats, rows: Ints) -> Floats:
-        """Predict rows, (R, S)."""
         import torch
 
         at, start = self._tensor(rows), 0
@@ -384,14 +351,12 @@ def _training_span(block: FeatureBlock, fit_rows: Ints) -> Matrix | None:
 
 
 def _sum_products(left: tuple[Tensor, Tensor], right: tuple[Tensor, Tensor]) -> Tensor:
-    """Sum the outer products of vectors, (D, E), given a table and the sequence of each row.
-
-    The rows of one left sequence are added up first: a term of the product per sequence, not row.
-    """
+    """Sum the outer products of vectors, (D, E), given a table and the sequence of each row."""
     (left_ND, left_R), (right_ME, right_R) = left, right
     if len(left_R.unique()) > len(right_R.unique()):  # type: ignore[no-untyped-call]
         return _sum_products(right, left).T
     total = left_ND.new_zeros(left_ND.shape[1], right_ME.shape[1]).double()
+    # a term of the product per left sequence, not per row
     for rows in left_R.argsort(stable=True).split(CHUNK):  # type: ignore[no-untyped-call]
         used, of_row = left_R[rows].unique_consecutive(return_inverse=True)  # type: ignore[no-untyped-call]
         sums = total.new_zeros(len(used), total.shape[1])

@@ -86,13 +86,11 @@ def fit_closed_forms(
     for one in dict.fromkeys((*parts, *baselines)):
         fit = cast("Fit", MODELS[one].fit)
         try:
-            fitted[one], chosen = fit(training)
+            fitted[one] = fit(training)
         except DoesNotApply as error:
             if one == head:
                 raise
             notes.append(f"{one} left out: {error}")
-            continue
-        notes.append(f"{one}: {chosen or MODELS[one].help}")
     training.shared.clear()
     predicted = {one: model.predict(training.vectors) for one, model in fitted.items()}
     models: dict[str, tuple[PairModel, ...]] = {

@@ -1,20 +1,10 @@
 """Clusters of near-duplicate sequences, and the groups of pairs that a split must keep together.
 
-Clusters are found by single linkage, exactly: they are the connected components of near-duplicates,
-so that no sequence has a near-duplicate outside its cluster. `near_duplicates` finds them.
-
-- Antibodies: identity is one minus the edit distance over the length of the longer, compared over
-  the chains that both have. Clones often bind alike although they are less identical: two
-  antibodies are clones if their CDR H3 have equal length and at least 80 % identical positions, and
-  their heavy chains are at least 70 % identical.
-- Antigens: identity is one minus the edits that align the shorter chain inside the longer, over
-  the length of the shorter, so that a domain is a near-duplicate of the protein that contains it.
-  (Of two chains of equal length, the alphabetically first is aligned inside the other.) An
-  antigen joins the clusters of all its chains. Peptides are compared with peptides only. One that
-  occurs in a protein letter by letter is nevertheless part of it (`contained_peptides`).
-
-Sequences and pairs are in the order of their keys, so the numbers of the groups do not depend on
-the order of the rows.
+Single linkage, exact: no sequence has a near-duplicate outside its cluster. Antibodies are compared
+over the chains that both have, relative to the longer, and joined to their clones, with a CDR H3 of
+equal length and 80 % and a heavy chain of 70 % identical. Antigens are aligned inside the longer
+and join the clusters of all their chains; peptides are compared with peptides only. Sequences are
+in the order of their keys, so that groups have the same numbers whatever the order of the rows.
 """
 
 from __future__ import annotations
@@ -65,7 +55,6 @@ MANY_SEQUENCES: Mapping[Kind, int] = {"antibody": 150_000, "antigen": 5_000}
 CLUSTERS_VERSION = 2
 """Raise when the clusters change, so that cached ones are not used."""
 LETTERS = 128
-"""Codes of ASCII."""
 
 
 @dataclass
@@ -176,11 +165,7 @@ class PairGroups:
 
 
 def with_clusters(groups: PairGroups) -> LabelledPairs:
-    """Return the pairs with the clusters of their sequences at the identities of the split.
-
-    Where clustering would take minutes and the split does not need it, each antigen remains a
-    cluster of its own, and antibodies have no clusters.
-    """
+    """Add the clusters of the sequences to the pairs, but where that takes minutes for no split."""
     pairs = groups.pairs
     if groups.are_clustered("antibody"):
         pairs = replace(pairs, antibody_cluster=groups.antibody)
@@ -217,10 +202,9 @@ def rows_by_group(group: Ints) -> list[Ints]:
 def antibody_clusters(
     antibodies: Sequence[Chains], identity: float, clones: Ints | None = None
 ) -> Ints:
-    """Cluster N antibodies, (heavy, light), by the identity of their variable domains.
+    """Cluster N antibodies by their identity, and join `clones` as well.
 
-    `clones` are clusters that are joined as well, see `clone_clusters`. Returns the cluster of each
-    antibody, numbered by first appearance, (N,).
+    Numbers by first appearance, (N,).
     """
     n = len(antibodies)
     clones = np.arange(n) if clones is None else clones
@@ -242,11 +226,9 @@ def antibody_clusters(
 def antigen_clusters(
     antigens: Sequence[Chains], identity: float, within: Ints | None = None
 ) -> Ints:
-    """Cluster N antigens by their chains; one shared cluster of chains is enough.
+    """Cluster N antigens, (N,): one shared cluster of chains is enough.
 
-    The identity of peptides is at least `PEPTIDE_IDENTITY`. `within` are clusters at a smaller
-    identity, between which nothing has to be compared. Returns the cluster of each antigen,
-    numbered by first appearance, (N,).
+    `within` are clusters at a smaller identity, between which nothing has to be compared.
     """
     n = len(antigens)
     owner = np.array([i for i, chains in enumerate(antigens) for _ in chains], np.int64)
@@ -263,9 +245,8 @@ def antigen_clusters(
 
 
 def clone_clusters(antibodies: Sequence[Chains], numbering: Path | None = None) -> Ints:
-    """Cluster N antibodies, (heavy, light), by clones: cluster numbers, shape (N,).
+    """Cluster N antibodies by clones, (N,); those without a numbered heavy chain are alone.
 
-    An antibody whose heavy chain is missing or cannot be numbered is a cluster of its own.
     `numbering` is the folder that keeps IMGT numbering; None: it is not kept.
     """
     loops = _loops(number_antibodies(antibodies, numbering)["heavy"])
@@ -293,10 +274,7 @@ def _loops(numbered: Numbered) -> dict[str, str]:
 
 
 def contained_peptides(antigens: Sequence[Chains]) -> Ints:
-    """Find the antigens with a peptide chain that occurs in a longer chain of another antigen.
-
-    Returns their indices, (K, 2): of the peptide and of the antigen that contains it.
-    """
+    """Find antigens with a peptide that occurs in another, (K, 2): indices of both."""
     chains = [(i, chain) for i, one in enumerate(antigens) for chain in one]
     peptides = [(i, chain) for i, chain in chains if SHORTEST <= len(chain) < PEPTIDE]
     proteins = [(j, chain) for j, chain in chains if len(chain) >= PEPTIDE]
@@ -307,11 +285,9 @@ def contained_peptides(antigens: Sequence[Chains]) -> Ints:
 def distance_to_parent(
     antibodies: Sequence[Chains], clusters: Ints, known: Bools | None = None
 ) -> Ints:
-    """Count the edits between each antibody and the consensus of its cluster, over both chains.
+    """Count the edits between each antibody and the consensus of its cluster, (N,).
 
-    `antibodies` are as in `antibody_clusters`; `clusters` and the result have shape (N,). The
-    consensus is that of the `known` antibodies, (N,), of which every cluster has one; by default
-    all are.
+    The consensus is that of the `known` antibodies, of which every cluster has one.
     """
     distance = np.zeros(len(antibodies), np.int64)
     is_known = np.ones(len(antibodies), np.bool_) if known is None else known
@@ -325,10 +301,7 @@ def distance_to_parent(
 
 
 def consensus(texts: Sequence[str]) -> str:
-    """Return the most common residue at each position of the texts of the most common length.
-
-    Of equally common residues or lengths the first in the alphabet, or the shortest, is taken.
-    """
+    """Return the most common residues of the texts of the most common length; of ties the first."""
     lengths = np.array([len(text) for text in texts])
     length = int(np.argmax(np.bincount(lengths)))
     kept = [text.encode() for text in texts if len(text) == length]

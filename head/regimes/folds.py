@@ -1,20 +1,15 @@
 """Pairs -> the folds that measure each regime, or the parts of the split that was asked for.
 
-Each regime is measured by folds of its own, which hold out what is new in it; held-out pairs count
-only if they are in the regime, given the pairs that their fold trains on. A fold holds out antigens
-by clusters of the split's identity, but an antigen is known only if training has one that is
-identical by `KNOWN_ANTIGEN`. Pairs with an antigen in between are not tested, and predicted like
-new ones.
-
-``--split NAME`` or ``--split NAME=VALUE`` selects a method of `SPLIT_METHODS` instead. No method
+Each regime has folds of its own, which hold out what is new in it; held-out pairs count only if
+they are in the regime, given the pairs that their fold trains on. Antigens are held out by clusters
+of the split's identity, but known from `KNOWN_ANTIGEN` on: pairs in between are not tested. Nothing
 cuts a group, and the same pairs and seed give the same parts whatever the order of the rows.
-
 P pairs of a table, N unique antibodies.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -37,10 +32,8 @@ from abag.head.regimes.splits import (
     UNUSED,
     VALIDATION,
     BadSplit,
-    EmptyPart,
     Parts,
     Split,
-    TooFewGroups,
     grouped_folds,
     is_trainable,
     read_splits,
@@ -49,6 +42,9 @@ from abag.head.regimes.splits import (
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from abag.embed.sequences.chains import Chains
+    from abag.embed.sequences.domains import ChainName
+    from abag.embed.sequences.numbering import Numbered
     from abag.head.data.labels import LabelledPairs
 
 FOLDS = 5
@@ -98,23 +94,17 @@ def is_enough(split: Split, groups: Sequence[Ints]) -> bool:
 
 
 def measure_regimes(groups: PairGroups) -> list[MeasuredRegime]:
-    """Return the folds of every regime, or those of the split that was asked for.
-
-    Raises `BadSplit` if that is impossible, or no regime can be measured.
-    """
+    """Return the folds of every regime, or those of the split that was asked for."""
     options = groups.options
     if options.split_name == "auto":
-        table = RegimesOfTable(
-            groups, options.effective_split_seed, options.folds or FOLDS, options.repeats
-        )
-        found = table.measured()
+        found = RegimesOfTable(groups).measured()
         if not any(one.splits for one in found):
             reasons = "; ".join(f"{one.regime.words}: {one.why_not}" for one in found)
             msg = (
                 f"{groups.pairs.table.source}: too few pairs to measure any model on held-out "
                 f"ones ({reasons}). Use more pairs, or --split random."
             )
-            raise TooFewGroups(msg)
+            raise BadSplit(msg)
         return [
             replace(one, splits=tuple(_describe(one.splits, groups, one.regime.name)))
             for one in found
@@ -131,9 +121,7 @@ def make_splits(
 ) -> list[Split]:
     """Split the pairs once, or into folds times repeats; ``auto``: the folds of every regime.
 
-    The folder `cache` keeps clusters for the next call. ``description`` of the splits holds the
-    method, rows per part, the number of groups, clusters, and leaks. Raises `BadSplit` if a part
-    would be empty, there are too few groups, or a column or file does not fit.
+    `cache` keeps clusters for the next call; ``description`` has what is held out, and leaks.
     """
     groups = PairGroups(pairs, options or SplitOptions(), cache)
     if groups.options.split_name != "auto":
@@ -147,7 +135,7 @@ def strictest_split(groups: PairGroups) -> str:
     for method in ("antigen", "antibody"):
         if effective_groups(groups.of_method(method)) >= LEAST_GROUPS:
             return method
-    return "mutations" if RegimesOfTable(groups, seed=0).is_library else "random"
+    return "mutations" if RegimesOfTable(groups).is_library else "random"
 
 
 def divide(groups: PairGroups, options: SplitOptions) -> list[Split]:
@@ -166,7 +154,6 @@ def _counted_groups(groups: PairGroups, split: Split) -> list[Ints]:
 
 
 def _describe(splits: Sequence[Split], groups: PairGroups, name: str) -> list[Split]:
-    """Add to splits what they hold out and what leaks."""
     if not splits:
         return []
     shared = {
@@ -178,36 +165,39 @@ def _describe(splits: Sequence[Split], groups: PairGroups, name: str) -> list[Sp
     }
     described = []
     for split in splits:
-        own = {"rows": split.rows_per_part(), "groups": len(distinct(split.group))}
-        own |= {"leaks": count_leaks(split.part, groups)} | split.description
-        described.append(replace(split, description=shared | own))
+        own = {
+            "rows": split.rows_per_part(),
+            "groups": len(distinct(split.group)),
+            "leaks": count_leaks(split.part, groups),
+        }
+        described.append(replace(split, description=shared | own | split.description))
     return described
 
 
 def _refuse_bad_parts(split: Split, *, is_given: bool) -> None:
     """Raise if a part is empty, or validation pairs outnumber training pairs that were drawn."""
     n = split.rows_per_part()
-    what = f"of {len(split.part)} pairs in {len(distinct(split.group))} groups"
-    problem = ""
-    for name, words in (("train", "training"), ("validation", "validation"), ("test", "test")):
-        if not n[name]:
-            problem = f"the {words} part {what} is empty; expected at least one pair"
-            break
-    if not problem and not is_given and n["train"] <= n["validation"]:
+    of = f"of {len(split.part)} pairs in {len(distinct(split.group))} groups"
+    if empty := [name for name in ("train", "validation", "test") if not n[name]]:
+        problem = f"the {empty[0]} part {of} is empty; expected at least one pair"
+    elif not is_given and n["train"] <= n["validation"]:
         problem = (
-            f"a fold {what} trains on {n['train']} pairs and validates on {n['validation']}; "
+            f"a fold {of} trains on {n['train']} pairs and validates on {n['validation']}; "
             "expected more for training"
         )
-    if problem:
-        msg = f"--split {split.name}: {problem}. Use more rows or another --split."
-        raise EmptyPart(msg)
+    else:
+        return
+    msg = f"--split {split.name}: {problem}. Use more rows or another --split."
+    raise BadSplit(msg)
 
 
 class RegimesOfTable:
     """Which regimes a table allows to measure, and the regime of its pairs in a fold."""
 
-    def __init__(self, groups: PairGroups, seed: int, folds: int = FOLDS, repeats: int = 1) -> None:
-        self.groups, self.seed, self.folds, self.repeats = groups, seed, folds, repeats
+    def __init__(self, groups: PairGroups) -> None:
+        self.groups, options = groups, groups.options
+        self.seed = options.effective_split_seed
+        self.folds, self.repeats = options.folds or FOLDS, options.repeats
         self.antibody, self.antigen = groups.antibody, groups.antigen
         sizes = np.bincount(self.antibody)
         unique = len(distinct(groups.pairs.antibody[self.antibody == sizes.argmax()]))
@@ -287,14 +277,9 @@ class RegimesOfTable:
                 yield test, np.any(held_out, axis=0) & ~test
 
     def _mutation_folds(self, seed: list[int]) -> list[Bools]:
-        """Hold out residues at positions: test pairs whose antibody has one, (P,) per fold.
-
-        Each fold draws tokens, none in more than its share of the antibodies, until a fold's share
-        of them has one; a token is held out once.
-        """
-        pairs = self.groups.pairs
-        chains, used = pairs.table.antibodies.chains, distinct(pairs.antibody)
-        numbered = number_antibodies(chains, cache_dir() / "numbering")
+        """Hold out residues at positions, each once: pairs whose antibody has one, (P,)."""
+        pairs, (chains, numbered) = self.groups.pairs, self._numbered()
+        used = distinct(pairs.antibody)
         x_NT = SeenMutations.tokens_of([chains[i] for i in used.tolist()], numbered)
         rng, share = np.random.default_rng([*seed, 9]), 1 / self.folds
         count_T = x_NT.sum(axis=0)
@@ -315,15 +300,13 @@ class RegimesOfTable:
 
     def _is_in(self, regime: Regime, train: Ints) -> Bools:
         """Return which pairs are in a regime, given the training pairs, (P,)."""
-        near = np.isin(self.antibody, self.antibody[train])
-        new_antibody, known_antibody = ~near, near
+        near, pairs = np.isin(self.antibody, self.antibody[train]), self.groups.pairs
+        known_antibody, new_antibody = near, ~near
         if self.is_library:
-            pairs = self.groups.pairs
-            chains = pairs.table.antibodies.chains
-            numbered = number_antibodies(chains, cache_dir() / "numbering")
+            chains, numbered = self._numbered()
             trained = [chains[i] for i in distinct(pairs.antibody[train]).tolist()]
-            new_N = SeenMutations.of(trained, numbered).is_new(chains, numbered)
-            new_antibody = near & new_N[pairs.antibody]
+            is_new_N = SeenMutations.of(trained, numbered).is_new(chains, numbered)
+            new_antibody = near & is_new_N[pairs.antibody]
             known_antibody = near & ~new_antibody
         near_antigen = self.groups.near_antigen
         known_antigen = np.isin(near_antigen, near_antigen[train])
@@ -331,6 +314,10 @@ class RegimesOfTable:
         return (new_antibody if "antibody" in regime.new else known_antibody) & (
             new_antigen if "antigen" in regime.new else known_antigen
         )
+
+    def _numbered(self) -> tuple[Sequence[Chains], Mapping[ChainName, Numbered]]:
+        chains = self.groups.pairs.table.antibodies.chains
+        return chains, number_antibodies(chains, cache_dir() / "numbering")
 
 
 def _not_measured(
@@ -346,10 +333,7 @@ def _not_measured(
 
 
 def _beside_folds(group: Ints, beside: Ints, seed: Sequence[int]) -> Ints:
-    """Assign groups to the folds of other groups with most of their pairs, (P,).
-
-    So blocks of equal folds hold as many pairs as they can; a fold that is `FULLEST` gets no more.
-    """
+    """Assign groups to the folds of other groups with most of their pairs, but fill none, (P,)."""
     rng, folds = np.random.default_rng(seed), int(beside.max()) + 1
     _, dense, size = np.unique(group, return_inverse=True, return_counts=True)
     shared = np.zeros((len(size), folds))
@@ -364,10 +348,7 @@ def _beside_folds(group: Ints, beside: Ints, seed: Sequence[int]) -> Ints:
 
 
 def _with_validation(part: Parts, group: Ints, seed: Sequence[int]) -> Parts:
-    """Turn whole groups with about `HELD_OUT_SHARE` of the training pairs into validation pairs.
-
-    Where groups are too large for that, single pairs are drawn.
-    """
+    """Turn groups with `HELD_OUT_SHARE` of the training pairs, or pairs, into validation pairs."""
     rows = np.flatnonzero(part == TRAIN)
     n_groups, wanted = len(distinct(group[rows])), round(1 / HELD_OUT_SHARE)
     fold = np.zeros(len(rows), np.int64)
@@ -384,10 +365,7 @@ def _with_validation(part: Parts, group: Ints, seed: Sequence[int]) -> Parts:
 
 
 def all_pairs(measured: Sequence[MeasuredRegime]) -> Split:
-    """Return the split that trains on every pair which any fold uses.
-
-    Its groups are those of the first regime that was measured.
-    """
+    """Return the split that trains on every pair which any fold uses, with the first's groups."""
     splits = [split for one in measured for split in one.splits]
     used = np.any([split.part != UNUSED for split in splits], axis=0)
     part = np.where(used, TRAIN, UNUSED).astype(np.int8)
@@ -400,16 +378,13 @@ def split_by_groups(groups: PairGroups, options: SplitOptions) -> list[Split]:
 
 
 def split_by_both(groups: PairGroups, options: SplitOptions) -> list[Split]:
-    """Hold out antigens, and assign each antibody cluster to one part as well.
-
-    Where this empties a part, antigens and antibodies are drawn again.
-    """
+    """Hold out antigens, each antibody cluster in one part; draw again where a part is empty."""
     if (n := len(distinct(groups.antibody))) < 3:
         msg = (
             f"--split both: the pairs have {n} antibody cluster{'s' * (n != 1)}; expected at least "
             "one for each of training, validation and test. Use --split antigen."
         )
-        raise EmptyPart(msg)
+        raise BadSplit(msg)
     seed, splits = options.effective_split_seed, list[Split]()
     for attempt in range(ATTEMPTS):
         drawn = _hold_out_groups(groups.antigen, options, attempt)
@@ -427,11 +402,7 @@ def split_by_both(groups: PairGroups, options: SplitOptions) -> list[Split]:
 
 
 def _assign_antibodies(split: Split, antibody_group: Ints, seed: Sequence[int]) -> Split:
-    """Discard the pairs whose antibody cluster is assigned to another part than their antigen.
-
-    A cluster is assigned to the part of one of its pairs, drawn at random: a cluster that occurs
-    in one part only loses nothing.
-    """
+    """Discard pairs whose antibody cluster is assigned to another part than their antigen."""
     order = np.random.default_rng(seed).permutation(len(split.part))
     _, first = np.unique(antibody_group[order], return_index=True)
     assigned = split.part[order[first]][np.unique(antibody_group, return_inverse=True)[1]]
@@ -441,10 +412,7 @@ def _assign_antibodies(split: Split, antibody_group: Ints, seed: Sequence[int]) 
 
 
 def split_by_mutations(groups: PairGroups, options: SplitOptions) -> list[Split]:
-    """Hold out residues at positions of a library."""
-    table = RegimesOfTable(
-        groups, options.effective_split_seed, options.folds or FOLDS, options.repeats
-    )
+    table = RegimesOfTable(groups)
     if not table.is_library:
         msg = (
             "--split mutations: the antibodies are not variants of one; expected one cluster with "
@@ -468,7 +436,10 @@ def split_by_column(groups: PairGroups, options: SplitOptions) -> list[Split]:
         msg = f"--split {options.split}: no such column; found {found}."
         raise BadSplit(msg)
     cells = frame[column].astype(str).where(frame[column].notna(), "").str.strip()
-    if divided := _count_divided(pairs, cells):
+    of_row = pairs.table.antibodies.of_row * len(frame) + pairs.table.antigens.of_row
+    labelled = frame[pairs.table.column("pkd")].notna().to_numpy()
+    divided = int((cells[labelled].groupby(of_row[labelled]).nunique() > 1).sum())
+    if divided and pairs.counts["replicate_rows"]:
         say(
             f"column {column!r}: {divided} pairs have replicates with different values; each pair "
             "is where its first row is"
@@ -483,18 +454,7 @@ def split_by_column(groups: PairGroups, options: SplitOptions) -> list[Split]:
     return _hold_out_groups(group.astype(np.int64), options)
 
 
-def _count_divided(pairs: LabelledPairs, values: pd.Series) -> int:
-    """Count the pairs whose replicates, merged into one, differ in a value of each row, (R,)."""
-    table, n_antigens = pairs.table, len(pairs.table.antigens.keys)
-    of_row = table.antibodies.of_row * n_antigens + table.antigens.of_row
-    # exact and censored labels of a pair are not merged
-    found, times = np.unique(pairs.antibody * n_antigens + pairs.antigen, return_counts=True)
-    used = np.isin(of_row, found[times == 1]) & table.frame[table.column("pkd")].notna().to_numpy()
-    return int((values[used].groupby(of_row[used]).nunique() > 1).sum())
-
-
 def split_by_file(groups: PairGroups, options: SplitOptions) -> list[Split]:
-    """Use the parts of a split file, see `read_splits`."""
     return read_splits(user_path(options.split_value, "--split file"), groups.pairs)
 
 
@@ -522,7 +482,7 @@ def _hold_out(group: Ints, available: Bools, options: SplitOptions, seed: Sequen
             "least one for each of training, validation and test. Use another --split or other "
             "identities."
         )
-        raise EmptyPart(msg)
+        raise BadSplit(msg)
     fold = grouped_folds(group[rows], min(round(1 / HELD_OUT_SHARE), n_groups), seed)
     deviation = np.abs(np.bincount(fold) / (HELD_OUT_SHARE * len(rows)) - 1)
     # The best fit is often the same single cluster: draw among all folds of about the right size.

@@ -19,16 +19,7 @@ import pandas as pd
 from abag import AbagError
 from abag.core.arrays import Bools, hex_keys
 from abag.head.regimes.regimes import OF_SPLIT, REGIMES
-from abag.head.regimes.splits import (
-    KEYS,
-    TEST,
-    TRAIN,
-    UNUSED,
-    VALIDATION,
-    Parts,
-    Split,
-    pair_keys,
-)
+from abag.head.regimes.splits import KEYS, TEST, TRAIN, UNUSED, VALIDATION, Parts, Split, pair_keys
 
 if TYPE_CHECKING:
     from abag.embed.store.encoder_folder import EncoderFolder
@@ -43,17 +34,10 @@ class AdapterLeak(AbagError):
     """An encoder's adapter was trained on held-out pairs."""
 
 
-class NoHeadRows(AbagError):
-    """The adapter was trained on every training pair."""
-
-
 def count_leaks(part: Parts, groups: PairGroups) -> dict[str, dict[str, int]]:
     """Count the test rows with a training row of the same or a similar sequence, by closeness.
 
-    ``exact``: the same sequence. A number: the identity at which the sequences share a cluster,
-    antibodies also by clones. ``near`` of ``pair``: both sequences share one, at the identities of
-    the split. ``contained`` of ``antigen``: one is a peptide of the other, see
-    `contained_peptides`. ``clone`` of ``antibody``: they share a cluster of clones.
+    A number is an identity; ``near``: both sequences are similar; ``contained``: as a peptide.
     """
     test, train = part == TEST, part == TRAIN
     leaks = {
@@ -86,9 +70,7 @@ def apply_adapter_policy(
 ) -> list[Split]:
     """Refuse splits that leak through adapters, and exclude the adapters' pairs from training.
 
-    A split leaks if an adapter was trained on a validation or test pair or a near-duplicate of one,
-    or validated on a test pair or a near-duplicate of one. ``description["adapters"]`` of the
-    splits holds sentences for the report. Raises `AdapterLeak` and `NoHeadRows`.
+    They leak if an adapter saw a held-out pair or a near-duplicate of one. Notes go to the report.
     """
     adapted = [folder for folder in folders if folder.info.get("adapter")]
     if not adapted:
@@ -141,7 +123,6 @@ def _adapter_rows(folder: EncoderFolder) -> pd.DataFrame:
 
 
 def _contained(pairs: LabelledPairs, rows: pd.DataFrame) -> Bools:
-    """Return which pairs are in a table of keys, shape (P,)."""
     known = pd.MultiIndex.from_frame(rows[KEYS])
     return np.asarray(pd.MultiIndex.from_frame(pair_keys(pairs)).isin(known))
 
@@ -156,11 +137,7 @@ def _leaks(split: Split, groups: PairGroups, rows: pd.DataFrame) -> Bools:
 
 
 def _exposed(split: Split, groups: PairGroups, rows: pd.DataFrame) -> Bools:
-    """Return which pairs share a group with any of the rows, shape (P,).
-
-    Where the split holds out clusters of a kind, a row counts by its sequence of that kind, even
-    if the pair is not in the table.
-    """
+    """Return which pairs share a group, or a held-out kind of sequence, with any row, (P,)."""
     pairs = groups.pairs
     exposed: Bools = np.isin(split.group, split.group[_contained(pairs, rows)])
     method = split.name.partition("=")[0]
@@ -182,6 +159,6 @@ def _exclude(split: Split, used: Bools, name: str) -> Split:
             f"{name}: its adapter was trained on all training pairs; expected some to remain for "
             "the head. Adapt with --head-share above 0, or use --adapter-rows train."
         )
-        raise NoHeadRows(msg)
+        raise AdapterLeak(msg)
     rest = replace(split, part=part)
     return replace(rest, description=split.description | {"rows": rest.rows_per_part()})

@@ -1,20 +1,9 @@
 """Connected components of near-duplicates, exact.
 
-Whole strings are compared by their edit distance relative to the longer one, and antigens by the
-edits that align the shorter string inside the longer one. Two kinds of pairs are skipped without
-losing a near-duplicate: those that lower bounds exclude, and those that already share a component.
-
-rapidfuzz has no exact alignment of one string inside another. That is Myers' bit-parallel method in
-numpy: one bit per residue of the pattern, one step per residue of the text, each step for all pairs
-of a batch at once.
-
-Legend: N strings, K pairs, C rows and B columns of a block of pairs, W words of 64 residues,
-L residues, D dimensions.
-
-References
-----------
-Myers, J. ACM 46, 395 (1999); Hyyrö, Nordic J. Computing 10, 29 (2003) for patterns of
-several words.
+Whole strings are compared by edit distance, antigens by aligning the shorter inside the longer:
+Myers' bit-parallel method (J. ACM 46, 1999; Hyyrö, Nordic J. Computing 10, 2003) in numpy. Pairs
+are skipped that lower bounds exclude, or that already share a component. N strings, K pairs, C rows
+and B columns of a block of pairs, W words of 64 residues, L residues, D dimensions.
 """
 
 from __future__ import annotations
@@ -78,10 +67,7 @@ def cluster(
 ) -> Ints:
     """Cluster N strings, none empty, by single linkage: numbers by first appearance, (N,).
 
-    The identity of near-duplicates is one minus the edits over the length of the longer string; if
-    `contained`, those that align the shorter string inside the longer one over its length. Of whole
-    strings, `queries`, (N,), limit the comparison to pairs with at least one of them, and `joined`,
-    (N,), are clusters that are joined anyway, so that pairs inside them are not compared.
+    Only pairs with one of the `queries`, (N,), are compared, none inside `joined` clusters, (N,).
     """
     if not len(strings):
         return np.zeros(0, np.int64)
@@ -125,7 +111,6 @@ def _components(n: int, i: Ints, j: Ints) -> Ints:
 
 
 def _join(labels: Ints, i: Ints, j: Ints) -> Ints:
-    """Return the labels of N strings after joining K pairs of them."""
     return _components(len(labels), labels[i], labels[j])[labels] if len(i) else labels
 
 
@@ -136,11 +121,7 @@ def _edits(strings: Strings, identity: float) -> Ints:
 
 
 class Components:
-    """Components of N strings, joined by the pairs i < j that are near-duplicates.
-
-    A subclass says which pairs could be near-duplicates. Strings are sorted so that neighbours are
-    similar, and neighbours are compared first: in a library of variants this joins nearly all.
-    """
+    """Components of N strings, joined by near-duplicates; a subclass bounds their distances."""
 
     def __init__(self, strings: Strings, identity: float) -> None:
         self.strings, self.edits = strings, _edits(strings, identity)
@@ -160,6 +141,7 @@ class Components:
 
     def find(self, first: int | None = None) -> Ints:
         """Return the component of each string, comparing the pairs with one of the first ones."""
+        # neighbours first: in a library of variants this joins nearly all
         n = len(self.strings)
         first = n if first is None else first
         for step in range(1, NEIGHBOURS + 1):
@@ -180,7 +162,6 @@ class Components:
         return self.labels
 
     def _compare(self, i: Ints, j: Ints) -> None:
-        """Join the near-duplicates among K pairs."""
         i, j, _ = self._worth_aligning(i, j)
         if len(i):
             allowed = self.allowed(i, j)
@@ -196,11 +177,9 @@ class Components:
         return i[possible], j[possible], least[possible]
 
     def _candidates(self, blocks: Sequence[tuple[Ints, Ints]]) -> Iterator[tuple[Ints, ...]]:
-        """Yield pairs that could be near-duplicates, with lower bounds, block after block.
-
-        Blocks side by side, one thread each, took 10 s for 110,000 antibodies on 16 cores; one
-        after the other on all cores 24 s. Few are begun at a time, because all found pairs wait.
-        """
+        """Yield pairs that could be near-duplicates, with lower bounds, block after block."""
+        # Blocks side by side, one thread each: 10 s for 110,000 antibodies on 16 cores; one after
+        # the other on all cores 24 s. Few are begun at a time, because all found pairs wait.
         cores = count_cores()
         with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(cores) as threads:
             for at in range(0, len(blocks), cores):
@@ -263,9 +242,7 @@ class Clones(Components):
 class Profiles:
     """Which pairs of neighbouring residues occur in N strings, and which occur again.
 
-    One edit changes at most `BITS_PER_EDIT` of these bits, so the number of bits that differ bounds
-    the edit distance from below. So does the squared distance between projections of the bits,
-    which is never larger and is a matrix product of few columns.
+    The bits that differ, or the squared distance between projections of them, bound the edits.
     """
 
     def __init__(self, strings: Strings) -> None:
@@ -279,11 +256,9 @@ class Profiles:
             np.einsum("CD,CD->C", x_CD, x_CD, out=self._x_ND[part, -2])
 
     def bits(self, which: Ints | slice) -> Matrix:
-        """Profiles as zeros and ones, shape (C, BITS)."""
         return np.unpackbits(self._words[which].view(np.uint8), axis=1).astype(np.float32)
 
     def differing(self, i: Ints, j: Ints) -> Ints:
-        """Number of bits that differ between K pairs of strings."""
         differing = np.empty(len(i), np.int64)
         for at in range(0, len(i), PART):  # each pair takes over 200 bytes
             part = slice(at, at + PART)
@@ -292,17 +267,13 @@ class Profiles:
         return differing
 
     def distances(self, i: Ints, j: Ints) -> Matrix:
-        """Squared distance of each of strings i to each of j, shape (C, B).
-
-        Except for an error below `ROUNDING`, it is at most the number of bits that differ.
-        """
+        """Bound the bits that differ between strings i and j, (C, B), from below by projections."""
         y_BD = self._x_ND[j]
         square_B, one_B = y_BD[:, -2:-1], y_BD[:, -1:]
         y_BD = np.concatenate([-2 * y_BD[:, :-2], one_B, square_B], axis=1)
         return np.asarray(self._x_ND[i] @ y_BD.T)
 
     def _axes(self) -> Matrix:
-        """Orthonormal axes of the largest variance in a sample."""
         x_CD = self.bits(np.random.default_rng(0).permutation(len(self._words))[:SAMPLE])
         x_CD -= x_CD.mean(axis=0)
         axes = np.linalg.eigh(x_CD.T @ x_CD)[1][:, : -DIMENSIONS - 1 : -1]
@@ -322,10 +293,7 @@ def _pack(strings: Sequence[str]) -> Words:
 
 
 def contained_components(strings: Strings, identity: float) -> Ints:
-    """Return the component of each of N strings, sorted by length, aligned inside longer ones.
-
-    Of two of one length the first is aligned inside the other.
-    """
+    """Return the component of each of N strings, sorted by length, aligned inside later ones."""
     n, edits = len(strings), _edits(strings, identity)
     labels = _join_mutants(strings, edits)
     width = max(1, 8 * BATCH_PAIRS // n)  # many at once: batches of equal lengths waste no padding
@@ -370,11 +338,7 @@ def whole_distances(first: Strings, second: Strings, largest: int | None = None)
 
 
 def _least_edits(patterns: Strings, texts: Strings) -> Ints:
-    """Bound K distances inside texts: a pattern keeps at most its longest common subsequence.
-
-    Where lengths are alike, this excludes nearly all unrelated pairs, in much less time than an
-    alignment.
-    """
+    """Bound K distances inside texts: a pattern keeps at most its longest common subsequence."""
     from rapidfuzz.distance import LCSseq
     from rapidfuzz.process import cpdist
 

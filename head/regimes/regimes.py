@@ -1,28 +1,10 @@
 """Regimes: what is new about a pair, and how a predictor recognises it.
 
-A pair is *known* if training holds near-duplicates of both its sequences; otherwise its antibody,
-its antigen or both are new. The antibodies of a library of variants are near-duplicates of each
-other: a variant is new if it has a residue at an IMGT position that no training antibody has there,
-or differs from the consensus in a set of regions that no training antibody differs in.
-
-A predictor keeps sketches of its training sequences that cannot be read back. Antibodies are
-aligned by their IMGT numbering; of each position is kept whether there is a residue, and which of
-eight classes of two or three residues it belongs to. Who has the file can test a guess, but has
-some 2.5^N sequences to choose from. Residues that replace each other often are in different
-classes, so that nearly all replaced residues are seen; an antibody counts as near only if it would
-be one with as many unseen ones as chance may add. Of a library, digests of residues at positions
-are kept too, but not which antibody has them.
-
-Antigens have no common numbering. Of each chain is kept one bit per bin of one-permutation minwise
-hashing of its 4-mers, from which follows the share of the 4-mers of the shorter chain that the
-longer has.
-
-N sequences that are asked about, T of training, P pairs, L positions, W words of 64 bits.
-
-References
-----------
-Li and Koenig: b-bit minwise hashing, WWW 2010. Li, Owen and Zhang: One permutation hashing,
-NeurIPS 2012.
+A predictor keeps sketches of its training sequences that cannot be read back. Of antibodies,
+aligned by IMGT numbering, these have three bits per residue, its class; residues that replace each
+other often differ. Of a library's antibodies, digests of residues at positions are kept too.
+Antigens have b-bit one-permutation minhashes of their 4-mers (Li, Owen and Zhang, NeurIPS 2012),
+which estimate what two share. N sequences, T of training, P pairs, L positions, W words.
 """
 
 from __future__ import annotations
@@ -56,7 +38,6 @@ class Regime:
     name: str
     words: str
     new: tuple[Kind, ...]
-    """Kinds of sequences that are new in it."""
 
 
 REGIMES = {
@@ -119,8 +100,6 @@ for _first, _places in INSERTED.values():
     _loop[_first : _first + _places] = True
 LOOP = np.packbits(_loop, bitorder="little").view(np.uint64)
 """The places of CDR3, (`WORDS`,)."""
-LOOP_WORDS = (1, 2)
-"""The words that have places of CDR3."""
 EVERYWHERE = np.uint64(2**64 - 1)
 GAP = ord("-")
 UNKNOWN = ord("X")
@@ -149,7 +128,6 @@ class Recogniser:
     """Of a library of variants; None if the training antibodies are not one."""
 
     def states(self, kind: Kind, chains: Sequence[Chains]) -> NDArray[np.int8]:
-        """Return the state of each of N sequences, (N,)."""
         seen = self.antigens if kind == "antigen" else self.antibodies
         near = seen.near(chains)
         if kind == "antigen" or self.mutations is None:
@@ -162,9 +140,7 @@ class Recogniser:
     ) -> tuple[NDArray[np.object_], NDArray[np.object_], NDArray[np.object_]]:
         """Return the regime of each pair, the measured one that is used, and why it is far, (P,).
 
-        A pair of a regime that was not measured is predicted like those of a stricter one, in which
-        at least as much is new. If none was measured, the pair is far. The reason is empty for
-        pairs that are not far.
+        The reason is empty for pairs that are not far. All are far if no regime was measured.
         """
         name, used, why = (np.full(new.antibody.shape, "", object) for _ in range(3))
         changed = "new_antibody" if self.mutations is None else "new_mutations"
@@ -184,7 +160,6 @@ class Recogniser:
         return name, used, why
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Return what `load` needs."""
         found: dict[str, NDArray[Any]] = {}
         for kind, one in (("antibody", self.antibodies), ("antigen", self.antigens)):
             found |= {f"seen.{kind}.digests": one.digests, f"seen.{kind}.sketch": one.sketch}
@@ -309,10 +284,7 @@ def _changed(regions_NR: Words, consensus_R: Words) -> Ints:
 
 
 def align(chains: Sequence[str], numbered: Numbered) -> tuple[list[str], NDArray[np.uint8]]:
-    """Align N chains by their numbering: the L positions that occur, and residues, (N, L).
-
-    Residues are ASCII codes, with gaps; 0 beyond the ends of a chain.
-    """
+    """Align N chains: the L positions that occur, and ASCII codes, (N, L), 0 beyond the ends."""
     every = dict.fromkeys(position for layout in numbered.layouts for position in layout)
     columns = {position: at for at, position in enumerate(every)}
     number_L = np.array([position_number(position) for position in columns], np.int16)
@@ -360,7 +332,6 @@ class SeenSequences:
         return cls(kind, np.unique(_digests(chains)), np.unique(sketch, axis=0))
 
     def near(self, chains: Sequence[Chains]) -> Bools:
-        """Return which of N sequences have a near-duplicate in training, (N,)."""
         found = np.isin(_digests(chains), self.digests)
         sketch, owner = _sketch(self.kind, chains)
         seen = (_Antibodies if self.kind == "antibody" else _Chains)(self.sketch)
@@ -370,7 +341,6 @@ class SeenSequences:
 
 
 def _digests(chains: Sequence[Chains]) -> Words:
-    """Digest whole sequences, (N,)."""
     texts = ("|".join(one).encode() for one in chains)
     joined = b"".join(blake2b(text, digest_size=8).digest() for text in texts)
     return np.frombuffer(joined, np.uint64)
@@ -440,7 +410,6 @@ class _Antibodies:
         self.loops = _count(sketch[:, :WORDS] & LOOP)
 
     def has_near(self, row: Words) -> bool:
-        """Whether any is a near-duplicate or a clone of another."""
         return bool(self._near(row).any()) or bool(self._clones(row).any())
 
     def _near(self, row: Words) -> Bools:
@@ -464,7 +433,7 @@ class _Antibodies:
         """Which of those with similar CDR H3 of the same length are clones."""
         size = _count(row[:WORDS] & LOOP)
         rows = np.flatnonzero((self.loops == size) & (size > 0))
-        changes = sum(self._replaced(row, rows, word, LOOP[word]) for word in LOOP_WORDS)
+        changes = sum(self._replaced(row, rows, word, LOOP[word]) for word in range(WORDS))
         rows = rows[changes <= SEEN * _limit((1 - CLONE_LOOP) * size, CLONE_DOUBT)]
         replaced = sum(self._replaced(row, rows, word) for word in range(WORDS))
         longest = np.maximum(self.lengths[0][rows], _count(row[:WORDS]))
@@ -499,7 +468,6 @@ class _Chains:
         self.sizes = _features(_count(self.bins))
 
     def has_near(self, row: Words) -> bool:
-        """Whether any shares enough 4-mers with another."""
         both = row[:HALF] & self.bins
         agree = _count(both & ~(row[HALF:] ^ self.bits))
         union = _count(row[:HALF] | self.bins)

@@ -39,18 +39,6 @@ class BadSplit(AbagError):
     """The table cannot be split as requested."""
 
 
-class TooFewGroups(BadSplit):
-    """There are fewer groups than folds."""
-
-
-class EmptyPart(BadSplit):
-    """The training, validation or test part would be empty."""
-
-
-class SplitFileMismatch(BadSplit):
-    """A split file and the table hold different pairs."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
     """The part and the group of each of P pairs."""
@@ -70,7 +58,6 @@ class Split:
         return np.flatnonzero(self.part == part)
 
     def rows_per_part(self) -> dict[str, int]:
-        """Number of pairs in each part, by its name."""
         return {name: int((self.part == part).sum()) for name, part in PART_NAMES.items()}
 
 
@@ -99,8 +86,7 @@ def thinned(split: Split, share: float, seed: int) -> Split:
 def grouped_folds(group: Ints, folds: int, seed: int | Sequence[int]) -> Ints:
     """Assign whole groups to folds of about equally many rows: the fold of each row, (P,).
 
-    Large groups are assigned first, each to the fold with the fewest rows. The seed perturbs the
-    order, so that repeats differ even if all groups differ in size. Raises `TooFewGroups`.
+    The seed perturbs the order, so that repeats differ even if all groups differ in size.
     """
     _, dense, sizes = np.unique(group, return_inverse=True, return_counts=True)
     if len(sizes) < folds:
@@ -108,7 +94,7 @@ def grouped_folds(group: Ints, folds: int, seed: int | Sequence[int]) -> Ints:
             f"{folds} folds: the rows form only {counted(len(sizes), 'group')}; "
             "expected at least one group per fold. Use fewer --folds or another --split."
         )
-        raise TooFewGroups(msg)
+        raise BadSplit(msg)
     rng = np.random.default_rng(seed)
     if len(sizes) == len(group):  # groups of one row, maybe a million: no need to balance
         return rng.permutation(len(group))[dense] % folds
@@ -131,7 +117,6 @@ def split_frame(pairs: LabelledPairs, splits: Sequence[Split]) -> pd.DataFrame:
 
 
 def pair_keys(pairs: LabelledPairs) -> pd.DataFrame:
-    """Return the keys of every pair in hexadecimal: ``antibody_key`` and ``antigen_key``."""
     keys = {
         kind: pd.Series(hex_keys(unique.keys)) for kind, unique in pairs.table.sequences.items()
     }
@@ -140,11 +125,9 @@ def pair_keys(pairs: LabelledPairs) -> pd.DataFrame:
 
 
 def read_splits(path: Path, pairs: LabelledPairs) -> list[Split]:
-    """Read a split file and apply it to these pairs: one split per fold.
+    """Read a split file, as `split_frame` writes it, and apply it to these pairs.
 
-    The file is Parquet or CSV with ``antibody_key``, ``antigen_key``, ``split`` and optionally
-    ``fold`` and ``group``. Raises `BadSplit` if it is damaged, `SplitFileMismatch` if it has other
-    pairs.
+    ``fold`` and ``group`` are optional; it has to hold the same pairs.
     """
     wanted, splits = pair_keys(pairs), []
     for number, (_, fold) in enumerate(_read_frame(path).groupby("fold", sort=True)):
@@ -155,7 +138,7 @@ def read_splits(path: Path, pairs: LabelledPairs) -> list[Split]:
                 f"{path}: fold {number} lacks {missing} pairs of the table and has {unknown} pairs "
                 "that are not in the table; expected the same pairs. Split this table with --split."
             )
-            raise SplitFileMismatch(msg)
+            raise BadSplit(msg)
         in_order = wanted.merge(fold, how="left", validate="m:1")
         part = in_order["split"].map(PART_NAMES).to_numpy().astype(np.int8)
         group = pd.factorize(in_order["group"], sort=True)[0].astype(np.int64)

@@ -26,7 +26,7 @@ from abag.head.models.config import VALIDATION_PAIRS, FitConfig, is_used
 from abag.head.models.pair_model import LOSSES, Fit, PairVectors, TrainingRows
 from abag.head.models.registry import MODELS
 from abag.head.models.ridge import impute_censored
-from abag.head.regimes.splits import TRAIN, VALIDATION, Split, TooFewGroups, grouped_folds
+from abag.head.regimes.splits import TRAIN, VALIDATION, BadSplit, Split, grouped_folds
 from abag.head.training.stack import PairStandardizer, StackedHeads, step_seed
 from abag.head.training.train import matrix_threads
 
@@ -127,7 +127,7 @@ def inner_folds(group: NDArray[np.int64], folds: int, seed: int) -> NDArray[np.i
             f"--inner-folds {folds}: only {found} groups are outside the test part; expected at "
             "least one per fold. Use fewer --inner-folds or another --split."
         )
-        raise TooFewGroups(msg)
+        raise BadSplit(msg)
     return grouped_folds(group, folds, seed)
 
 
@@ -184,7 +184,7 @@ def _score_closed_form(problem: SearchProblem, params: Params) -> float | None:
         training = impute_censored(TrainingRows(pairs, vectors, rows, inside))
         with matrix_threads(len(rows)):
             fitted = fit(training)
-        predicted.append(fitted.model.predict(vectors)[scored[fold]])
+        predicted.append(fitted.predict(vectors)[scored[fold]])
     return _mean_score(problem, labels, predicted)
 
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
+from torch import Tensor
 
 from abag import AbagError
 from abag.core.files import DiskFull, replacing
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from torch import Tensor
-
 SCHEMA = 6
 _DELETE = "Delete it to resume from the previous checkpoint."
 
@@ -33,14 +31,11 @@ class CheckpointDamaged(AbagError):
     """A checkpoint file is not what was written."""
 
 
-@dataclass(frozen=True, slots=True)
-class TrainingCheckpoint:
-    """The content of a whole checkpoint."""
+class Checkpoint(NamedTuple):
+    """Tensors on the CPU, and JSON values."""
 
     tensors: dict[str, Tensor]
-    """On the CPU."""
     state: dict[str, Any]
-    """JSON values."""
 
 
 def save_rotating(folder: Path, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
@@ -62,7 +57,7 @@ def save_rotating(folder: Path, tensors: Mapping[str, Tensor], state: Mapping[st
             path.replace(folder / "previous")  # the newest until the next rename
 
 
-def load(path: Path) -> TrainingCheckpoint:
+def load(path: Path) -> Checkpoint:
     try:
         with safe_open(path, framework="pt") as file:
             header = file.metadata() or {}
@@ -80,28 +75,28 @@ def load(path: Path) -> TrainingCheckpoint:
     if header.get("digest") != digest(tensors, text):
         msg = f"{path}: is damaged (digest differs); expected the written bytes. {_DELETE}"
         raise CheckpointDamaged(msg)
-    return TrainingCheckpoint(tensors, json.loads(text))
+    return Checkpoint(tensors, json.loads(text))
 
 
-def load_newest(folder: Path) -> TrainingCheckpoint | None:
+def load_newest(folder: Path) -> Checkpoint | None:
     """Read the newest whole checkpoint, if there is any; damaged ones are reported and skipped."""
-    damage: list[CheckpointDamaged] = []
+    damage: CheckpointDamaged | None = None
     for path in (folder / "latest", folder / "previous"):
         if not path.exists():
             continue
         try:
             found = load(path)
         except CheckpointDamaged as error:
-            damage.append(error)
+            damage = damage or error
             continue
-        for skipped in damage:
-            say(f"{skipped} Resuming from {path.name}, step {found.state.get('step')}.")
+        if damage:
+            say(f"{damage} Resuming from {path.name}, step {found.state.get('step')}.")
             # The next checkpoint must not rename the damaged file to previous.
             (folder / "latest").replace(folder / "latest.damaged")
         return found
     if damage:  # starting again would hide the loss
         msg = (
-            f"{folder}: no checkpoint is whole ({damage[0]}); expected latest or previous to be. "
+            f"{folder}: no checkpoint is whole ({damage}); expected latest or previous to be. "
             "Delete the run folder to start again."
         )
         raise CheckpointDamaged(msg)

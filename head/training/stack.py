@@ -1,19 +1,10 @@
 """Heads of one shape that train in one stacked step: their tables, batches and step.
 
-S steps of an epoch, A batches per step, B pairs per batch, P pairs, M heads that step together, G
-training sets, each read by M / G heads, F folds, R rows. A step of all heads is as many kernels as
-a step of one.
-
-Member k of ``fit --members K`` has the initial weights of a single run with ``--seed`` seed + k,
-and a bootstrap sample of groups. The heads of one fold of a sweep read the same pairs in the same
-order, so each batch is gathered once for all of them.
-
-Folds have statistics of their own, so the same pair has other inputs and another target in each.
-The tables hold all pairs once per fold: pair p of fold f is row p + f P.
-
-The step reads its rows, weights and learning rates at a cursor on the device, writes its losses
-there and advances the cursor. Every step is therefore the same sequence of kernels on the same
-addresses: eager on a CPU, one CUDA graph on a GPU. N antibodies of width D, M antigens of width E.
+Member k has the weights of a single run with ``--seed`` seed + k, and its own bootstrap sample. The
+tables hold all pairs once per fold, standardised for it: pair p of fold f is row p + f P. A step
+reads rows and rates at a cursor on the device, so it is the same kernels on the same addresses: one
+CUDA graph on a GPU. S steps of an epoch, A batches per step, B pairs per batch, P pairs, M heads, G
+training sets, F folds, R rows. N antibodies of width D, M antigens of width E.
 """
 
 from __future__ import annotations
@@ -59,9 +50,6 @@ MAX_CPU_BYTES = 2**26
 best weights. Larger stacks are not faster there."""
 
 
-# ---- tables --------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class PairStandardizer:
     """Conversion of stored vectors to inputs, and of outputs to pKd."""
@@ -75,7 +63,6 @@ class PairStandardizer:
     def of(
         cls, pairs: LabelledPairs, training: NDArray[np.int64], vectors: PairVectors
     ) -> PairStandardizer:
-        """Measure the training pairs; each unique sequence counts once."""
         labels = training_labels(pairs, training)
         return cls(
             Standardizer.of(vectors.antibody_ND, vectors.antibody[training], vectors.widths(0)),
@@ -90,11 +77,7 @@ class PairStandardizer:
 
 
 class PairTables:
-    """The vectors of all sequences, and the pairs: their sequences, target and censoring.
-
-    Vectors that do not fit on the device stay in host memory (`on_host`). Their steps run eagerly,
-    because each batch is gathered there.
-    """
+    """The vectors of all sequences, on the host if too large for the device, and the pairs."""
 
     def __init__(
         self,
@@ -130,9 +113,6 @@ def fit_on_device(needed_bytes: int, device: torch.device) -> bool:
     return device.type != "cuda" or needed_bytes <= torch.cuda.mem_get_info(device)[0] / 2
 
 
-# ---- batches -------------------------------------------------------------------------------------
-
-
 def steps_per_epoch(n_pairs: int, batch_size: int, accumulate: int) -> int:
     return -(-n_pairs // (batch_size * accumulate))
 
@@ -155,9 +135,7 @@ def make_epoch_batches(
 ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
     """Order the training pairs of an epoch: rows and weights, (S, A, G, B) each.
 
-    The order depends on the epoch alone, so heads with different seeds can read the same batches.
-    Each set gives the first `epoch_pairs` of its order, repeated if it is shorter. Weights are
-    1 / pairs of the set's step, so that a sum is the step's mean, and 0 for padding.
+    The order depends on the epoch alone. A sum with the weights is a step's mean; padding has 0.
     """
     steps = steps_per_epoch(epoch_pairs[0], batch_size, accumulate)
     shape = (steps, accumulate, batch_size)
@@ -189,19 +167,8 @@ def step_seed(seed: int, step: int) -> int:
     return int(np.random.SeedSequence([seed, DROPOUT, step]).generate_state(1, np.uint64)[0] >> 1)
 
 
-def initial_seed(seed: int) -> int:
-    return int(np.random.SeedSequence([seed, INITIAL]).generate_state(1)[0])
-
-
-# ---- one optimizer step --------------------------------------------------------------------------
-
-
 class TrainingStep:
-    """A step of the heads: model, optimizer and the buffers of an epoch, (S, A, G, B).
-
-    `decay_M` has the weight decay of each member; those that are `alike` have the same, and the
-    same learning rate. Products are in bf16 with `in_bf16`.
-    """
+    """A step of the heads: model, optimizer and the buffers of an epoch, (S, A, G, B)."""
 
     def __init__(
         self,
@@ -312,7 +279,6 @@ class TrainingStep:
 
 
 def uses_bf16(config: FitConfig, device: torch.device, *, stacked: bool) -> bool:
-    """Whether products are in bf16: on request, and by default for several heads on a GPU."""
     if config.precision != "auto":
         return config.precision == "bf16"
     # a step of one head is bound by kernel launches; older GPUs have no units for bf16
@@ -331,9 +297,6 @@ def load_tensors(live: Mapping[str, Tensor], saved: Mapping[str, Tensor]) -> Non
     with torch.no_grad():
         for name, tensor in live.items():
             tensor.copy_(saved[name])
-
-
-# ---- the stack -----------------------------------------------------------------------------------
 
 
 def make_training_sets(config: FitConfig, split: Split) -> list[NDArray[np.int64]]:
@@ -358,9 +321,7 @@ def draw_bootstrap_sample(
 class StackedHeads:
     """M heads, their shared step, and the pairs and vectors that it uses.
 
-    `pairs` are the same pairs with the labels of each fold. The training sets are G / F of the
-    first fold, then those of the second, and so on; each is read by M / G of the `members`, which
-    are in the same order and differ in seed, rates and dropout only.
+    `pairs` have the labels of each fold; training sets and members are in the order of folds.
     """
 
     def __init__(
@@ -403,7 +364,8 @@ class StackedHeads:
         )
         inputs = antibody_ND.shape[1] + antigen_ME.shape[1]
         model = Mlp(inputs, config.filled().widths, [member.dropout for member in self.members])
-        model.draw([initial_seed(member.seed) for member in members])
+        seeds = (np.random.SeedSequence([member.seed, INITIAL]) for member in members)
+        model.draw([int(seed.generate_state(1)[0]) for seed in seeds])
         self.model = model.to(device)
         self.training_step = TrainingStep(
             self.model, self.tables, config, [member.weight_decay for member in self.members],
@@ -414,7 +376,6 @@ class StackedHeads:
         )  # fmt: skip
 
     def begin_epoch(self, epoch: int, first_step: int = 0) -> None:
-        """Give the step the batches and learning rates of an epoch, from `first_step` on."""
         total, first, step = self.epochs * self.steps, epoch * self.steps, self.training_step
         sets = [rows + at for rows, at in zip(self.training_sets, self.first_row_G, strict=True)]
         rows_SAGB, weight_SAGB = make_epoch_batches(
@@ -460,7 +421,6 @@ class StackedHeads:
 
 
 def _join(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
-    """Concatenate arrays; a single one is not copied."""
     return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
 
 
@@ -478,11 +438,8 @@ def folds_per_stack(
 
 
 def group_folds(splits: Sequence[Split], config: FitConfig, size: int) -> list[list[int]]:
-    """Group the folds whose steps have the same shapes, at most `size` each, divided evenly.
-
-    Folds with several heads are stacks already, and early stopping ends each fold at its own step:
-    both train one by one.
-    """
+    """Group the folds whose steps have the same shapes, at most `size` each, divided evenly."""
+    # several heads are a stack already, and patience ends each fold at its own step
     one_by_one = config.members > 1 or config.patience > 0
     groups: dict[tuple[int, ...], list[int]] = {}
     for fold, split in enumerate(splits):

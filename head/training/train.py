@@ -1,12 +1,8 @@
 """Train the heads of one split, or of several folds, with validation, a log and checkpoints.
 
-Several heads (``--members``, or folds) train as one stack, with one checkpoint and one log. Each
-has its own best score, best weights and patience; one that is out of patience keeps its best
-weights while the others continue.
-
-What a step of a `ResumableTraining` does depends only on the seed, the step number and the state in
-the checkpoint. A training that was interrupted at any point and resumed therefore ends like an
-uninterrupted one, bit for bit on a CPU. Heads and adapters are trained by the same loop.
+What a step does depends only on the seed, the step number and the checkpoint: a training that was
+interrupted at any point and resumed ends like an uninterrupted one, bit for bit on a CPU. Heads and
+adapters are trained by the same loop.
 """
 
 from __future__ import annotations
@@ -72,9 +68,6 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 _received: ContextVar[list[int] | None] = ContextVar("signals received", default=None)
 
 
-# ---- the process: torch's settings, signals ------------------------------------------------------
-
-
 @contextmanager
 def torch_settings(device: torch.device, config: FitConfig) -> Iterator[None]:
     """Set torch's process-wide settings for one training, and restore them afterwards."""
@@ -127,18 +120,14 @@ class Stopped(AbagError):
     """A signal or an error elsewhere has stopped this training; its last step is saved."""
 
     def __init__(self) -> None:
-        super().__init__(
-            "training: stopped by a signal; its last step is saved. Run the same command again to "
-            "resume."
-        )
+        super().__init__("training: stopped, its last step saved. Run the same command again.")
 
 
 @contextmanager
 def delayed_signals() -> Iterator[list[int]]:
-    """Collect signals in a list instead of acting on them; raise the first when the block ends.
+    """Collect signals in a list, and raise the first when the block ends; weights stay whole.
 
-    A signal that interrupts a step leaves weights that must not be saved. A block inside another
-    one, also in a thread, has the same list and raises `Stopped` if there is anything in it.
+    A block inside another one has the same list, and raises `Stopped` if there is anything in it.
     """
     outer = _received.get()
     if outer is not None:
@@ -176,7 +165,6 @@ class TrainingProgress:
     """The part of a checkpoint that is not tensors; subclasses add fields."""
 
     training: str
-    """Digest of `training_digest`."""
     step: int = 0
     seconds: float = 0.0
     """Training time over all sessions."""
@@ -265,17 +253,17 @@ class ResumableTraining(ABC):
         return time.monotonic() - self._started
 
     def _resume(self) -> None:
-        found = load_newest(self.checkpoints)
-        if found is not None:
-            if found.state.get("training") != self.progress.training:
+        tensors, state = load_newest(self.checkpoints) or (None, None)
+        if state is not None:
+            if state.get("training") != self.progress.training:
                 msg = (
                     f"{self.checkpoints}: the checkpoints belong to another training; expected "
                     "those of these options and data. Restore them, or use another folder."
                 )
                 raise RunMismatch(msg)
-            self.progress = type(self.progress)(**found.state)
+            self.progress = type(self.progress)(**state)
             self.resumed_from_step = self._saved_step = self.progress.step
-        self._restore(None if found is None else found.tensors)
+        self._restore(tensors)
         self._saved_at = time.monotonic()
         self._started = self._saved_at - self.progress.seconds
 
@@ -312,7 +300,6 @@ class HeadProgress(TrainingProgress):
     stale: list[int]
     """Epochs since the best one."""
     log: list[dict[str, Any]] = field(default_factory=list)
-    """A line per epoch and fold."""
 
     def is_out_of_patience(self, head: int, config: FitConfig) -> bool:
         return 0 < config.patience <= self.stale[head]
@@ -359,9 +346,7 @@ class TrainingInputs:
     config: FitConfig
     device: torch.device
     folder: Path
-    """Of the checkpoints and the log."""
     verbose: bool = False
-    """Whether to report the score of every validation."""
 
 
 def train(inputs: TrainingInputs) -> list[TrainedHeads]:
@@ -444,7 +429,6 @@ class HeadTraining(ResumableTraining):
         """The best weights of every head so far."""
 
     def results(self) -> list[TrainedHeads]:
-        """Predict every pair with the best weights."""
         self.model.load_state_dict(self.best)
         folds, epochs = len(self.splits), self.progress.step // self.steps_per_epoch
         predicted = np.split(self.stack.predict(np.arange(len(self.inputs.pairs))), folds)
@@ -477,15 +461,12 @@ class HeadTraining(ResumableTraining):
         ]
 
     def _announce(self) -> None:
-        heads, scored = len(self.heads), sum(map(len, self.scored_rows))
-        kind = "folds" if len(self.splits) > 1 else "heads"
+        scored = sum(map(len, self.scored_rows))
         detail(
-            f"{self.name}: "
-            + f"{heads} {kind} in one step, " * (heads > 1)
-            + "in bf16, " * self.training_step.in_bf16
-            + f"{self.epochs} epochs of {self.steps_per_epoch} steps, {self.stack.batch_size} x "
-            f"{self.stack.accumulate} pairs per step, --compile {self.training_step.mode}; "
-            f"validation every epoch on {scored} pairs"
+            f"{self.name}: {len(self.heads)} heads, {self.epochs} epochs of {self.steps_per_epoch} "
+            f"steps, {self.stack.batch_size} x {self.stack.accumulate} pairs per step"
+            + ", bf16" * self.training_step.in_bf16
+            + f", --compile {self.training_step.mode}; validation every epoch on {scored} pairs"
         )
 
     def _begin_epoch(self, epoch: int, first_step: int) -> None:
