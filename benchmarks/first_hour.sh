@@ -87,8 +87,9 @@ interrupted() {
     try abag store info stopped
 }
 
-python_user() {
-    cat >"$out/script.py" <<'PY'
+python_user() { # scripts are not beside the checkout, which mypy would read instead of the package
+    mkdir -p "$out/scripts"
+    cat >"$out/scripts/script.py" <<'PY'
 import abag
 import pandas as pd
 
@@ -97,11 +98,11 @@ predictor = abag.load_predictor("runs/first")
 print(predictor.predict(pairs["heavy"], pairs["light"], pairs["antigen"]))
 print(abag.open_store("store").vectors("antigen", pairs["antigen"]).shape)
 PY
-    try python "$out/script.py"
-    sed 's/predict(.*/predict(pairs)/' "$out/script.py" >"$out/wrong.py"
+    try python "$out/scripts/script.py"
+    sed "s/predict(.*/predict(pairs))/" "$out/scripts/script.py" >"$out/wrong.py"
     try python "$out/wrong.py"
     try pip install -q -c constraints.txt mypy pandas-stubs
-    cd "$out" || exit 1
+    cd "$out/scripts" || exit 1
     try mypy --strict script.py
     cd "$out/abag" || exit 1
 }

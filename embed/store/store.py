@@ -7,7 +7,7 @@ written atomically. docs/store-format.md is the specification.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -176,7 +176,7 @@ class Store:
     def vectors(
         self,
         kind: Kind,
-        sequences: Sequence[str | Chains],
+        sequences: Iterable[str | Chains],
         *,
         pooling: str = "mean",
         encoder: str | None = None,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -221,9 +221,9 @@ class Predictor:
     @names_keywords
     def predict(
         self,
-        heavy: Sequence[str] | str | None = None,
-        light: Sequence[str] | str | None = None,
-        antigen: Sequence[str] | str = "",
+        heavy: Iterable[str] | str | None = None,
+        light: Iterable[str] | str | None = None,
+        antigen: Iterable[str] | str = "",
         *,
         store: Path | str | None = None,
         antibody_encoder: str | None = None,
@@ -536,7 +536,7 @@ def existing_store(path: Path) -> Store | None:
     return None if empty else open_store(path)
 
 
-def _broadcast(*chains: Sequence[str] | str | None) -> list[list[str]]:
+def _broadcast(*chains: Iterable[str] | str | None) -> list[list[str]]:
     """Repeat single strings to the length of the lists; None stands for absent chains."""
     if isinstance(chains[0], pd.DataFrame):
         msg = (
