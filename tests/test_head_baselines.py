@@ -16,7 +16,7 @@ from abag.head.data.labels import label_pairs
 from abag.head.data.options import LabelOptions, SplitOptions
 from abag.head.data.vectors import Standardizer
 from abag.head.evaluation.metrics import score
-from abag.head.evaluation.verdicts import explained, warnings
+from abag.head.evaluation.verdicts import warnings
 from abag.head.models import baselines
 from abag.head.models import ridge as module
 from abag.head.models.baselines import (
@@ -276,14 +276,6 @@ def test_nearest_antibody_prefers_labels_with_the_same_antigen():
         same_antibody = train[pairs.antibody[train] == nearest]
         same = same_antibody[pairs.antigen[same_antibody] == pairs.antigen[row]]
         assert found[row] == pytest.approx(pairs.pkd[same if len(same) else same_antibody].mean())
-
-
-def test_labels_explained_by_the_antigen_alone_cause_a_warning():
-    pairs, *_ = planted(antigen_effect=8.0)
-    assert explained(pairs.pkd, pairs.antigen) > 0.9
-    assert any("antigen alone explains" in w for w in warnings(pairs, []))
-    plain, *_ = planted(antigen_effect=0.0)
-    assert not any("antigen alone explains" in w for w in warnings(plain, []))
 
 
 def test_fit_warns_of_the_problems_that_plan_lists():

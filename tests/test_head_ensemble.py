@@ -107,14 +107,6 @@ def test_each_member_of_a_stack_trains_like_a_single_head(options, on_host, seed
         assert stack.predict(EVERY)[k] == pytest.approx(alone.predict(EVERY)[0], rel=1e-4, abs=1e-4)
 
 
-def test_each_training_set_can_predict_different_pairs():
-    stack = make_stack([drawn_member(seed) for seed in range(6)], [EVERY, EVERY, EVERY])
-    rows_GR = np.random.default_rng(0).integers(0, 90, (3, 7))
-    own = stack.predict(rows_GR)
-    for k in range(6):
-        assert own[k] == pytest.approx(stack.predict(rows_GR[k // 2])[k], abs=1e-6)
-
-
 def test_each_member_has_its_own_dropout_rate():
     torch.manual_seed(0)
     dropout = _Dropout([0.0, 0.25, 0.75]).train()

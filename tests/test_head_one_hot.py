@@ -16,7 +16,6 @@ from abag.head.models.gaussian_process import NOISES
 from abag.head.models.pair_model import (
     DoesNotApply,
     PairVectors,
-    SequencesMissing,
     TrainingRows,
 )
 from abag.head.models.residues import (
@@ -194,13 +193,6 @@ def test_residues_that_replace_each_other_share_what_the_residue_kernel_learns()
     )
     variance = model.variance(training.vectors)
     np.testing.assert_allclose(again.variance(training.vectors), variance, rtol=1e-5, atol=1e-9)
-
-
-def test_vectors_alone_are_refused():
-    training = make_training(variants(30), np.arange(30.0), 20)
-    model = fit_residue_kernel(training, "one_hot_kernel", alike=False)
-    with pytest.raises(SequencesMissing, match="expected the chains"):
-        model.predict(training.vectors._replace(antibody_chains=None))
 
 
 # ---- a head of a run -----------------------------------------------------------------------------

@@ -45,14 +45,6 @@ def fit(drawn, tmp_path, table, **options):
     return abag.fit(table, drawn[1], tmp_path / "run", **QUICK | options)
 
 
-def test_thirty_percent_of_the_labels_at_the_floor_are_reported(drawn, tmp_path):
-    frame = drawn[0]
-    floored = frame.assign(pKd=frame["pKd"].clip(lower=frame["pKd"].quantile(0.3)))
-    summary = fit(drawn, tmp_path, floored, split="random")
-    assert any(text.startswith("60 of 200 exact labels equal") for text in summary["warnings"])
-    assert any("a floor" in text and "--floor" in text for text in summary["warnings"])
-
-
 def test_simpsons_paradox_shows_within_antigens(drawn, tmp_path):
     frame = drawn[0].copy()
     w = share_of(frame["heavy"], "W")

@@ -123,15 +123,6 @@ def test_clones_below_the_identity_are_held_out_together():
     assert split.description["leaks"]["antibody"]["clone"] > 0
 
 
-def test_every_row_is_tested_once_per_repeat():
-    pairs = pairs_of(measured())
-    splits = make_splits(pairs, SplitOptions(split="antigen", folds=4, repeats=2))
-    assert [split.fold for split in splits] == list(range(8))
-    for repeat in (splits[:4], splits[4:]):
-        tested = sum((split.part == TEST).astype(int) for split in repeat)
-        assert (tested == 1).all()
-
-
 def test_a_split_by_both_discards_mixed_pairs_and_reports_their_number():
     rng = np.random.default_rng(1)
     heavies, targets = [protein(rng, 60) for _ in range(30)], [protein(rng, 80) for _ in range(10)]
@@ -236,17 +227,6 @@ def test_test_rows_whose_peptide_is_part_of_a_training_antigen_are_counted():
     frame["part"] = frame["part"].replace({"train": "test", "test": "train"})
     (swapped,) = make_splits(pairs_of(frame), SplitOptions(split="column=part"))
     assert swapped.description["leaks"]["antigen"]["contained"] == 4
-
-
-def test_clusters_are_cached(tmp_path, monkeypatch):
-    pairs = pairs_of(measured())
-    options = SplitOptions(split="antigen")
-    first = make_splits(pairs, options, cache=tmp_path)
-    assert list(tmp_path.iterdir())
-    for name in ("antigen_clusters", "antibody_clusters", "clone_clusters"):
-        monkeypatch.setattr(clusters, name, None)
-    again = make_splits(pairs, options, cache=tmp_path)
-    assert again[0].part.tolist() == first[0].part.tolist()
 
 
 def test_a_split_file_that_is_no_table_is_refused_in_one_line():

@@ -12,12 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import abag
-from abag.core.options import BadOption
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.store import open_store
 from abag.head.models import registry
 from abag.head.models.baselines import inner_folds
-from abag.head.models.config import RunMismatch, is_used
+from abag.head.models.config import is_used
 from abag.head.models.pair_model import PairVectors, TrainingRows
 from abag.head.models.ridge import fit_linear
 from abag.head.prediction import fitted
@@ -284,26 +283,6 @@ def test_each_regime_of_the_default_has_weights_of_its_own(case, tmp_path):
         assert one["sentence"].endswith(regimes[one["regime"]].verdict.split(": ", 1)[-1])
 
 
-def test_a_run_of_another_head_is_refused_without_it(case, tmp_path):
-    fit(case, tmp_path / "run", head="ridge")
-    with pytest.raises(RunMismatch, match="head was 'ridge' and is now 'stack'"):
-        fit(case, tmp_path / "run")
-    fit(case, tmp_path / "seed", preset="seed", antigen_vectors=("mean",), widths=(8,))
-    assert recorded_head(tmp_path / "seed") == "mlp"
-
-
-@pytest.mark.parametrize("rows", [6, 12])
-def test_a_stack_of_few_pairs_some_of_them_censored_is_fitted(case, tmp_path, rows):
-    frame = case.frame.head(rows).assign(censored=["", "<"] * (rows // 2))
-    part = np.where(np.arange(rows) % 3 == 0, "test", "train")
-    frame = frame.assign(part=np.where(np.arange(rows) == 1, "val", part))
-    few = SimpleNamespace(frame=frame, store=case.store)
-    run = tmp_path / "run"
-    fit(few, run, split="column=part", folds=0)
-    predicted = pd.read_parquet(run / "predictions.parquet")
-    assert np.isfinite(predicted["pkd_predicted"]).all()
-
-
 @pytest.mark.parametrize(
     ("largest", "missing"),
     [({"kernel": 200, "gp": 10}, {"gp"}), ({"kernel": 10, "gp": 10}, {"kernel", "gp"})],
@@ -321,18 +300,3 @@ def test_a_stack_leaves_out_what_takes_too_long_and_says_so(
         (f"{name} left out: it handles at most 10 " in line) == (name in missing)
         for name in ("kernel", "gp")
     )
-
-
-@pytest.mark.parametrize(
-    ("head", "options"),
-    [("ridge", {"widths": (5,)}), ("gp", {"members": 4}), ("ridge", {"preset": "medium"})],
-)
-def test_options_that_the_head_does_not_use_are_refused(tmp_path, head, options):
-    (name,) = options
-    with pytest.raises(BadOption) as refused:
-        abag.fit("no table", "no store", tmp_path / "run", head=head, **options)
-    assert str(refused.value) == (
-        f"{name}: has no effect on the head {head}; it is an option of mlp, stack. Leave out "
-        f"{name}, or choose another head."
-    )
-    assert not (tmp_path / "run").exists()

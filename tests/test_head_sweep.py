@@ -406,8 +406,7 @@ def test_invalid_sweeps_are_refused(case, tmp_path, options, error, text):
 
 def test_inner_folds_without_exact_labels_are_refused_before_anything_is_written(case, tmp_path):
     first = case.frame["antigen"] == case.frame["antigen"][0]
-    bounds = [f">={10**-pkd:.9e}" for pkd in case.frame["pKd"]]
-    frame = case.frame.assign(relation=np.where(first, "", bounds))
+    frame = case.frame.assign(relation=np.where(first, "", ">="))
     with pytest.raises(NothingToLearn, match="all labels of the training part are censored"):
         abag.sweep(frame, case.store, tmp_path / "sweep", **QUICK)
     assert not (tmp_path / "sweep").exists()
@@ -437,5 +436,5 @@ def test_a_folder_with_other_files_is_refused(case, tmp_path):
 
 def test_a_missing_optuna_is_reported_with_the_extra_to_install(case, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "optuna", None)
-    with pytest.raises(OptunaMissing, match=r"abag\[sweep\]"):
+    with pytest.raises(OptunaMissing, match="pip install optuna"):
         quick_sweep(case, tmp_path / "s")

@@ -137,15 +137,6 @@ def test_a_predictor_with_views_encodes_what_is_missing_for_each_of_its_encoders
     np.testing.assert_allclose(pd.read_csv(out)[columns], stored[columns], atol=1e-3)
 
 
-def test_a_run_with_other_views_is_another_run(case):
-    fit(case, "first", head="ridge", antibody_vectors=VIEWS)
-    at, frame = case
-    with pytest.raises(abag.AbagError, match="antibody_vectors was"):
-        abag.fit(
-            frame, at / "store", at / "first", head="ridge", antibody_vectors=VIEWS[:2], **QUICK
-        )
-
-
 def test_a_view_of_an_encoder_that_the_store_lacks_is_refused(case):
     with pytest.raises(abag.AbagError, match="antiberty"):
         fit(case, "absent", head="ridge", antibody_vectors=("composition:mean", "antiberty:mean"))

@@ -48,6 +48,7 @@ FLOOR_SHARE = 0.05
 """A lowest value that more than this share of the rows have is a floor."""
 MOST_PKD = 1e6
 """Larger values, such as times in seconds, are no affinities and exceed what training can add."""
+LISTED_TYPES = 8
 KCAL_PER_PKD = 1.987204259e-3 * 298.15 * np.log(10.0)
 """R T ln 10 at 298.15 K in kcal/mol: dG = -RT ln 10 * pKd."""
 KJ_PER_KCAL = 4.184
@@ -209,7 +210,8 @@ def _of_type(table: SequenceTable, affinity_type: str | None) -> Bools:
     if affinity_type is None and len(counts) < 2:
         return np.ones(len(table.frame), np.bool_)
     if affinity_type not in counts.index:
-        found = ", ".join(f"{n} of {name!r}" for name, n in counts.items())
+        found = ", ".join(f"{n} of {name!r}" for name, n in counts.head(LISTED_TYPES).items())
+        found += ", ..." * (len(counts) > LISTED_TYPES)
         problem = "several affinity types" if affinity_type is None else f"no {affinity_type!r}"
         msg = (
             f"{table.source}: column {column} has {problem} among the labelled rows: "
