@@ -123,10 +123,3 @@ def test_the_reported_coverage_is_that_of_the_written_sigma_on_exact_rows(case, 
     exact = found[found["censored"] == 0]
     inside = (exact["pkd"] - exact["pkd_predicted"]).abs() <= norm.ppf(0.95) * exact["sigma"]
     assert summary["regimes"][0]["coverage"] == pytest.approx(inside.mean())
-
-
-def test_a_pair_that_several_folds_test_counts_once(case, tmp_path):
-    summary, found = fit(case, case.floored, tmp_path / "run", head="ridge", repeats=2)
-    (regime,) = summary["regimes"]
-    assert (regime["n"], regime["folds"], len(found)) == (180, 6, 360)
-    assert regime["groups"] == pytest.approx(60)

@@ -10,7 +10,6 @@ import torch
 from drawn import draw_pairs
 
 import abag
-from abag.core import messages
 from abag.core.cores import SMALL_FOLD_PAIRS, count_threads
 from abag.head import fit as fit_module
 from abag.head.fit import run_tasks
@@ -60,24 +59,6 @@ def train_until_stopped(begun, ended):
         while not received:
             pass
         ended.append("saved")
-
-
-def test_tasks_share_a_bar_in_which_those_of_trainings_do_not_show(capsys, monkeypatch):
-    monkeypatch.setattr(messages, "LINE_DELAY_S", 0)
-    monkeypatch.setattr(messages, "LINE_INTERVAL_S", 0)
-
-    def train():
-        with messages.bar(total=2, desc="training") as drawn:
-            drawn.update(2)
-
-    with messages.reporting(bars=True):
-        run_tasks([train] * 4, 2, "fit: folds")
-    lines = capsys.readouterr().err.splitlines()
-    assert lines[-1].startswith("fit: folds 100%")
-    assert not any("training" in line for line in lines)
-    with messages.reporting(bars=True):
-        run_tasks([train], 1, "fit: all pairs")
-    assert "training 100%" in capsys.readouterr().err
 
 
 def test_an_error_in_one_thread_stops_the_others_and_is_raised():

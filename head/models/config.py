@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
+from functools import partial
 from typing import Any, Literal
 
 from abag import AbagError
@@ -25,6 +26,8 @@ VALIDATION_PAIRS = 2048
 """Validation pairs scored after an epoch, at most; the final scores are of all."""
 EPOCH_STEPS = 16
 SMALLEST_BATCH = 32
+_of_preset: Any = partial(option, None, default_text="from --preset")
+"""Declares an option that the preset decides if it is left out."""
 
 
 def _selectable_metrics() -> list[str]:
@@ -44,10 +47,6 @@ def _loss_names() -> tuple[str, ...]:
     from abag.head.models.pair_model import LOSSES
 
     return tuple(LOSSES)
-
-
-def _of_preset(**declaration: Any) -> Any:  # noqa: ANN401 - as any type of field
-    return option(None, default_text="from --preset", **declaration)
 
 
 class RunMismatch(AbagError):
