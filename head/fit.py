@@ -327,7 +327,6 @@ def fit_all(
 def _learning_curve(
     trainings: Trainings, regimes: Sequence[MeasuredRegime]
 ) -> list[dict[str, Any]]:
-    """Fit the first regime to smaller shares of the training groups; test parts stay the same."""
     points, config, pairs = [], trainings.config, trainings.inputs.pairs
     first = next(one for one in regimes if one.splits)
     for share in LEARNING_CURVE_SHARES if config.learning_curve else ():

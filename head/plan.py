@@ -78,8 +78,6 @@ _GROUPED = {True: ("igt5", 182e3), False: ("esm2-650m", 197e3)}
 
 
 def _speed(name: str, alias: Alias) -> EncoderSpeed:
-    """Estimate what was not measured from the number of weights, best of the same family."""
-
     def distance(measured: str) -> tuple[bool, float]:
         return ALIASES[measured].family != alias.family, abs(math.log(smaller(measured)))
 
@@ -308,8 +306,6 @@ def _encoders_of_views(options: PlanOptions, kind: Kind) -> list[str]:
 
 
 class _Work(NamedTuple):
-    """What has to be encoded, as kind, encoder and tokens, and fitted."""
-
     encodings: list[tuple[Kind, str, int]]
     fit: FitSize
     price_per_hour: float | None
@@ -326,7 +322,6 @@ class _Work(NamedTuple):
     def estimate(
         self, embed_s: float, memory_gib: float | None, basis: str, *, on_gpu: bool, measured: bool
     ) -> dict[str, Any]:
-        """Add the time of a fit, and turn seconds into sessions and a price."""
         fit_s, fit_folds_s = (
             fit_time(self.fit, on_gpu=on_gpu, folds=folds, cores=self.cores)
             for folds in (1, DEFAULT_FOLDS)
@@ -359,7 +354,6 @@ def _on_gpu(gpu: Gpu, work: _Work, *, measured: bool) -> dict[str, Any]:
 
 
 def _on_this_machine(work: _Work) -> tuple[str, dict[str, Any]]:
-    """Name and estimate this machine: a GPU by the speed of its matrix products."""
     from abag.core.device import device_name, measure_matmul_flops, plan_device
 
     device, speeds = plan_device(), work.speeds()
@@ -488,7 +482,6 @@ def fit_time(
 
 
 def _closed_forms_s(size: FitSize, config: FitConfig, *, on_gpu: bool, cores: int) -> float:
-    """Estimate the models in closed form and the baselines of a fold."""
     pairs, seconds = size.training_pairs, 0.0
     if pairs <= SMALL_FOLD_PAIRS:
         cores = 1  # each thread of a small fit has one core
@@ -505,7 +498,6 @@ def _closed_forms_s(size: FitSize, config: FitConfig, *, on_gpu: bool, cores: in
 
 
 def _networks_s(size: FitSize, config: FitConfig, *, on_gpu: bool, folds: int) -> float:
-    """Estimate the networks of one of the folds, which train together."""
     pairs, filled = size.training_pairs, config.filled()
     batch, accumulate = config.fitting_batch(pairs)
     steps = math.ceil(pairs / (batch * accumulate)) * filled.epochs

@@ -51,7 +51,6 @@ def preparing(table: Path, options: Mapping[str, Any], rows: int) -> AbstractCon
 
 @contextmanager
 def _in_a_process(table: Path, options: TableOptions) -> Iterator[None]:
-    """Run `prepare_fit` in a process, at most until the block ends."""
     request = json.dumps({"table": str(table.absolute()), **options.to_json()})
     command = [sys.executable, "-P", "-m", __name__, request]
     try:

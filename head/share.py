@@ -151,7 +151,6 @@ def describe_share(summary: ShareSummary) -> str:
 
 
 def _held_of_training(predictor: Predictor) -> str:
-    """Say what a predictor holds of the data that it was trained on."""
     from abag.head.models.registry import MODELS  # imports torch
 
     entries = [MODELS[part.name] for part in predictor.parts]
@@ -174,10 +173,7 @@ def _held_of_training(predictor: Predictor) -> str:
 def public_files(
     run: Path, predictor: Predictor, licence: str | None, where: str
 ) -> dict[str, bytes]:
-    """Return the files of a predictor by name, without paths of this machine.
-
-    `where` is the name of the folder, or the address on the hub, from which the card loads it.
-    """
+    """Return the files of a predictor, without paths of this machine; the card loads `where`."""
     folder = run / "predictor" if (run / "predictor").is_dir() else run
     files = {WEIGHTS: read_inside(folder, WEIGHTS), RECORD: _public_record(folder)}
     adapters = [name for name in ADAPTER_FILES if (folder / name).exists()]
@@ -196,7 +192,6 @@ def public_files(
 
 
 def _public_record(folder: Path) -> bytes:
-    """Return predictor.json, in which encoders have no path of this machine."""
     from abag.head.prediction.bundle import record_digest  # imports torch
 
     content = read_inside(folder, RECORD)
@@ -228,7 +223,6 @@ def _licence_note(predictor: Predictor, licence: str | None) -> bytes:
 
 
 def _card(folder: Path, predictor: Predictor, licence: str | None, where: str) -> bytes:
-    """Return the model card with the metadata that the page of the hub shows."""
     try:
         text = read_inside(folder, CARD).decode(errors="replace")
     except FileNotFoundError:
@@ -265,7 +259,6 @@ def _announce(where: object, files: Mapping[str, bytes], verb: str, held: str) -
 
 
 def _write(files: Mapping[str, bytes], folder: Path, held: str) -> ShareSummary:
-    """Write files into a folder that is new, or holds some of the same files."""
     found = [path for path in folder.rglob("*") if path.is_file() and not is_partial(path)]
     for path in [folder] if folder.is_file() else found:
         name = path.relative_to(folder).as_posix()
@@ -287,7 +280,6 @@ def _write(files: Mapping[str, bytes], folder: Path, held: str) -> ShareSummary:
 def _send(
     files: Mapping[str, bytes], address: HubAddress, held: str, *, private: bool
 ) -> ShareSummary:
-    """Send what is new of the files, in one commit that also removes what no longer belongs."""
     with open_repository(address) as hub:
         hub.create(private=private)
         before = hub.head()
@@ -368,7 +360,6 @@ def predictor_folder(path: Path | str) -> Path:
 
 
 def _download(address: HubAddress, place: Path) -> str:
-    """Download what the revision stands for, unless it is there; return the commit."""
     with open_repository(address) as hub:
         commit = hub.head()
         if address.commit is None:
@@ -379,7 +370,6 @@ def _download(address: HubAddress, place: Path) -> str:
 
 
 def _save(hub: Repository, commit: str, folder: Path) -> None:
-    """Download the predictor of a commit, check it, and write it, the manifest last."""
     listed = hub.files(commit)
     if MANIFEST not in listed or RECORD not in listed:
         where = hub.address.at(commit)

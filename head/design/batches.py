@@ -1,17 +1,11 @@
 """Rules that score predicted pairs, batches of the best, and what to expect of measuring them.
 
-The pair with the largest score is ordered first. The best pKd of a batch and the number of its
-pairs above a threshold are simulated: the measurement of a pair is normally distributed about its
-prediction, with standard deviation sigma, and the errors of any two pairs of a batch have the same
-correlation, because they come from one model.
-
+Measurements of a batch are simulated: normally distributed about the prediction of a pair, with
+errors that have the same correlation for any two pairs, because they come from one model.
 R candidates in all, B pairs of a batch, with a predicted pKd and its standard error sigma.
 
-References
-----------
-Jones, Schonlau, Welch: Efficient global optimization of expensive black-box functions, J. Global
-Optim. 13:455 (1998): expected improvement. Srinivas et al.: Gaussian process optimization in the
-bandit setting, ICML 2010: upper confidence bound.
+References: Jones, Schonlau, Welch, J. Global Optim. 13:455 (1998) for the expected improvement;
+Srinivas et al., ICML 2010, for the upper confidence bound.
 """
 
 from __future__ import annotations

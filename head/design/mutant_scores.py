@@ -5,9 +5,7 @@ sigma of a difference is not that of two predictions. It is ``spread`` (`models.
 times the standard deviation of the difference: over the joint posterior of a Gaussian process, or
 else over the members of an ensemble. The residual noise is left out: what of it a mutant shares
 with its parent is not known. A single network or a ridge has no such deviation.
-
-P pairs of an antibody and an antigen in a batch: its parents, then its mutants. M mutants; V
-training pairs that a variance is computed from.
+P pairs of an antibody and an antigen in a batch: its parents, then its mutants.
 """
 
 from __future__ import annotations
@@ -63,11 +61,7 @@ def score_mutants(
     measured: pd.Series,
     embed_options: Mapping[str, Any],
 ) -> ScoredMutants:
-    """Encode what the store lacks, in one go, and score mutants, `BATCH` at a time.
-
-    `measured` has the pKd of training pairs by the keys of antibody and antigen, as hex digits, for
-    the column ``pkd_measured``; if it is empty, there is no such column.
-    """
+    """Encode what the store lacks, and score mutants; `measured` is of `read_measured`."""
     pairs = [(parent.antibody, parent.antigen) for parent in parents]
     pairs += [parents[number].mutant(changes) for number, changes in mutants]
     sides = [Sequences.of(kind, [pair[at] for pair in pairs]) for at, kind in enumerate(KINDS)]
@@ -139,10 +133,7 @@ def spreads(predictor: Predictor, scores: pd.DataFrame) -> Floats:
 
 
 def deviation(predictor: Predictor, vectors: PairVectors, parent: Index) -> Floats:
-    """Return the standard deviation of the difference of each pair from its parent, (P,) in pKd.
-
-    The predictor must be one that `has_difference_sigma`.
-    """
+    """Return the standard deviation of each pair's difference from its parent, (P,) in pKd."""
     own = [
         cast("GaussianProcess", model).difference_variance(vectors, parent)
         for part in predictor.parts

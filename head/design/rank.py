@@ -199,7 +199,6 @@ def rank(
 
 
 def _in_words(options: RankOptions) -> str:
-    """Say by what pairs are chosen."""
     return {
         "mean": "highest prediction",
         "ucb": f"highest prediction + {options.explore or 1:g} sigma"
@@ -268,7 +267,6 @@ def _left_out(
 def _refuse_too_few(
     candidates: Candidates, left: int, counts: dict[str, int], options: RankOptions
 ) -> None:
-    """Refuse a batch that is larger than what is left."""
     if left >= options.batch:
         return
     out = ", ".join(f"{n:,} {reason}" for reason, n in counts.items() if n) or "none"
@@ -285,7 +283,6 @@ def _refuse_too_few(
 
 
 def _score(candidates: Candidates, best: float | None, options: RankOptions) -> Floats:
-    """Score all rows by the rule, (R,)."""
     explore = 1.0 if options.explore is None else options.explore
     aim = Aim(explore, *(np.nan if x is None else x for x in (best, options.above)))
     mean, sigma = candidates.mean, candidates.sigma
@@ -293,7 +290,6 @@ def _score(candidates: Candidates, best: float | None, options: RankOptions) -> 
 
 
 def _choose(candidates: Candidates, order: Ints, options: RankOptions) -> Ints:
-    """Choose the best candidates of an order that keep to the caps, (B,)."""
     caps, size = list[Cap](), len(order)
     if options.per_position is not None:
         caps.append(Cap(sites_of(candidates.frame["site"]), options.per_position))
@@ -323,7 +319,6 @@ def _choose(candidates: Candidates, order: Ints, options: RankOptions) -> Ints:
 
 
 def _say_kept(candidates: Candidates, chosen: Ints, options: RankOptions) -> None:
-    """Warn of pairs outside the training data, and of a batch that changes one position."""
     frame = candidates.frame.iloc[chosen]
     if options.keep_far:
         messages.say(

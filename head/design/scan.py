@@ -241,10 +241,7 @@ def scan(
 
 
 def read_measured(path: Path | None) -> pd.Series:
-    """Return the pKd of the training pairs of a run by their keys; empty if they are not known.
-
-    Those with a censored label are left out.
-    """
+    """Return the exact pKd of the training pairs of a run by their keys, if they are known."""
     none = pd.Series(dtype=float)
     if path is None:
         return none
@@ -260,7 +257,6 @@ def read_measured(path: Path | None) -> pd.Series:
 def _doubles(
     singles: Sequence[MutantOfParent], difference: np.ndarray, most: int
 ) -> list[MutantOfParent]:
-    """Return the double mutants of the best single mutants of each parent."""
     if not most:
         return []
     best: dict[int, list[Mutant]] = {}
@@ -272,12 +268,10 @@ def _doubles(
 
 
 def _or_none(value: float | None) -> float | None:
-    """Return a number of a table, None where there is none."""
     return None if value is None or np.isnan(value) else float(value)
 
 
 def _describe_rows(best: pd.DataFrame) -> list[dict[str, Any]]:
-    """Return the best mutants for the summary."""
     names = ("parent", "mutation", "pkd_predicted", "difference")
     return [
         {name: row[name] for name in names}
@@ -339,7 +333,6 @@ def draw_heat_map(
 
 
 def _describe(parent: Parent, scores: pd.Series, cells: pd.DataFrame) -> dict[str, Any]:
-    """Return a parent's sites and the numbers of its cells, in the order of the mutants."""
     found: dict[str, Any] = {
         "name": parent.name,
         "pkd": round(scores["pkd_predicted"], 3),
@@ -358,13 +351,11 @@ def _describe(parent: Parent, scores: pd.Series, cells: pd.DataFrame) -> dict[st
 
 
 def _in_words(parent: dict[str, Any]) -> str:
-    """Say what is known of a parent."""
     measured = f", measured {parent['measuredPkd']:.2f}" if "measuredPkd" in parent else ""
     return f"Parent: predicted pKd {parent['pkd']:.2f}{measured}."
 
 
 def _plain(value: object) -> object:
-    """Return a cell as text where it is a flag or missing."""
     if pd.isna(value):  # type: ignore[call-overload]
         return None
     if isinstance(value, bool | np.bool_):

@@ -159,10 +159,7 @@ LONGEST_NAME = 60
 
 
 def read_parents(options: ScanOptions) -> tuple[list[Parent], int]:
-    """Read and check the parents that have residues to mutate; count those that have none.
-
-    What is not scanned is reported.
-    """
+    """Read the parents that have residues to mutate; count and report those that have none."""
     table = read_pairs(_table(options), options)
     table.report_notes()
     names = _names(table) if options.parents is not None else ["the parent"]
@@ -201,7 +198,6 @@ def _table(options: ScanOptions) -> TableLike:
 
 
 def _names(table: SequenceTable) -> list[str]:
-    """Name each row by the table's own column, and by its number where that is not enough."""
     numbers = [f"row {number}" for number in table.row_numbers]
     column = next((table.columns[role] for role in NAME_ROLES if role in table.columns), None)
     if column is None:
@@ -218,7 +214,6 @@ def _names(table: SequenceTable) -> list[str]:
 
 
 def _report(problems: Mapping[str, int], parents: int) -> None:
-    """Say what is not scanned; refuse positions that no parent has."""
     for problem, n in problems.items():
         if problem.startswith("no position") and n == parents:
             of = "the parent has" if parents == 1 else "the parents have"

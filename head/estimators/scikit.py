@@ -112,8 +112,7 @@ class _PairSplit(BaseCrossValidator):  # type: ignore[misc] # scikit-learn has n
     def groups(self, X: pd.DataFrame, kind: str | None = None) -> NDArray[np.int64]:
         """Return the group of each row, shape (R,), for splitters such as ``GroupKFold``.
 
-        `kind` is ``antigen``, ``antibody`` or ``random`` (the pair); by default what this splitter
-        holds out, and for ``BothSplit`` the antigen.
+        By default of the `kind` that is held out, for ``BothSplit`` the antigen.
         """
         default = "antigen" if self._method == "both" else self._method
         with naming_keywords(_ARGUMENTS):
@@ -121,7 +120,6 @@ class _PairSplit(BaseCrossValidator):  # type: ignore[misc] # scikit-learn has n
             return pairs.of_method(kind or default)[of_row]
 
     def get_n_splits(self, X: object = None, y: object = None, groups: object = None) -> int:
-        """Return the number of folds over all repeats."""
         return self.n_splits * self.n_repeats
 
     def _read(self, X: pd.DataFrame) -> tuple[PairGroups, NDArray[np.int64]]:
@@ -280,7 +278,6 @@ class PairVectorizer(TransformerMixin, BaseEstimator):  # type: ignore[misc] # n
     def _look_up(
         self, X: pd.DataFrame, fingerprints: Mapping[str, str] | None = None
     ) -> tuple[dict[Kind, NDArray[np.float32]], dict[str, str]]:
-        """Read the vectors of each row by kind, and the fingerprints of their encoders."""
         with naming_keywords(_VECTOR_KEYWORDS):
             options = self._options(fingerprints)
             table = read_frame(X, columns=self.columns)

@@ -275,8 +275,7 @@ def spread_ratio(pkd: Floats, predicted: Floats) -> float | None:
 def top_enrichment(pkd: Floats, predicted: Floats) -> float | None:
     """How many times more of the strongest tenth are in the predicted tenth than by chance.
 
-    `pkd` and `predicted` have shape (N,). Predicted ties at the cut share the last places; measured
-    ties all count as strongest. None for constant labels.
+    Predicted ties at the cut share the last places; measured ties all count as strongest.
     """
     if len(pkd) < 2 or np.ptp(pkd) == 0:
         return None
@@ -304,10 +303,7 @@ def _strong_binders(pkd: Floats, predicted: Floats, threshold: float) -> Scores:
 
 
 def average_precision(strong: NDArray[np.bool_], predicted: Floats) -> float | None:
-    """Mean precision over strong binders in order of prediction; ties are picked together.
-
-    `strong` and `predicted` have shape (N,). The result is None without strong binders.
-    """
+    """Mean precision over strong binders in order of prediction; ties are picked together."""
     if not strong.any():
         return None
     order = np.argsort(-predicted, kind="stable")
@@ -359,8 +355,6 @@ AT_THRESHOLD = r"(recall|precision|average_precision)_at_(\d{1,2}(?:\.\d{1,3})?)
 
 
 class _Metrics(dict[str, Metric]):
-    """Metrics by name; those of `AT_THRESHOLD` are made when they are asked for."""
-
     def __missing__(self, name: str) -> Metric:
         found = re.fullmatch(AT_THRESHOLD, name)
         if found is None:
@@ -400,8 +394,7 @@ def antigen_clusters(pairs: MeasuredPairs) -> Ints:
 def antigen_groups(pairs: MeasuredPairs, rows: Ints) -> Ints:
     """Group rows, (R,), for the metrics within antigen; the result has shape (R,).
 
-    A group is an antigen. The antigens of one cluster that have too few exact rows for a
-    correlation form one group, so that their rows count too.
+    A group is an antigen, or the antigens of a cluster that have too few exact rows each.
     """
     antigen = np.unique(pairs.antigen[rows], return_inverse=True)[1]
     exact = np.bincount(antigen, pairs.censored[rows] == 0)
@@ -450,9 +443,8 @@ def ranks(values: NDArray[np.generic]) -> Floats:
 def spearman_by_group(pkd: Floats, predicted: Floats, group: Ints) -> Floats:
     """Compute `spearman` within each of G groups, (G,), in ascending order of their numbers.
 
-    Constant predictions rank nothing and have 0: if they were left out, a model that is constant
-    for most antigens would be scored on the others only. NaN below `MIN_ROWS_PER_ANTIGEN` rows and
-    where labels are constant.
+    Constant predictions have 0, not NaN, as too few rows and constant labels have: else a model
+    that is constant for most antigens would be scored on the others only.
     """
     return RanksByGroup(pkd, group).spearman(predicted)
 
@@ -487,12 +479,7 @@ class RanksByGroup:
 class KnownOrder:
     """Pairs of N rows whose labels have a known order, counted for any number of predictions.
 
-    Parameters
-    ----------
-    below, above : NDArray, shape=(N,), dtype=float64 or int64
-        Row i is known to be below row j of its group if ``below[i] <= above[j]``.
-    group : NDArray, shape=(N,), dtype=int64, optional
-        By default all rows form one group.
+    Row i is known to be below row j of its group if ``below[i] <= above[j]``.
     """
 
     def __init__(
@@ -525,11 +512,7 @@ class KnownOrder:
 
 
 def decidable_pairs(pkd: Floats, censored: NDArray[np.int8]) -> KnownOrder:
-    """Return the pairs of rows with a known order.
-
-    That of two exact rows is known if their labels differ. The order of a censored row and another
-    row is known if the bound excludes the other's values. Arrays are of shape (N,).
-    """
+    """Return the pairs of rows whose order labels and bounds, (N,), tell."""
     _, rank = np.unique(pkd, return_inverse=True)
     # Row i is below row j if upper[i] < lower[j]; a bound lies just beside its label.
     upper = np.where(censored > 0, np.iinfo(np.int64).max, 3 * rank + np.where(censored < 0, 0, 1))

@@ -201,7 +201,6 @@ def _root_interval(square: Floats, groups: Sequence[Ints]) -> list[float] | None
 def _judge(
     within: Claim | None, overall: Claim | None, against_mean: Claim, against_best: Claim, best: str
 ) -> str:
-    """Say in one sentence what was shown."""
     order = "ranking cannot be judged"
     for claim, where in ((within, " within antigens"), (overall, "")):
         if claim is not None and claim.low is not None:
@@ -270,7 +269,6 @@ def mean_claim(
 
 
 def _rank_claim(tested: TestedPairs, predicted: Floats, cell: Ints) -> Claim | None:
-    """Return the mean Spearman correlation over cells, with its interval; None if undefined."""
     found = list[Claim]()
     for group in tested.groups:
         value, wide = rank_values(predicted, tested.pkd, cell, group)

@@ -67,7 +67,6 @@ def score_strong(
 
 
 def _decided(rows: pd.DataFrame, threshold: float) -> pd.DataFrame:
-    """Return the rows that are known to be ``strong`` or not."""
     below = (rows["censored"] < 0) & (rows["pkd"] <= threshold)
     above = (rows["censored"] > 0) & (rows["pkd"] >= threshold)
     known = rows[(rows["censored"] == 0) | below | above]
@@ -107,7 +106,6 @@ def _curve(strong: Bools, predicted: Floats) -> tuple[Floats, Floats, Floats]:
 
 
 def _choose_cutoff(rows: pd.DataFrame, wanted: str, level: float) -> float | None:
-    """Return the highest cut-off that has a recall, or the lowest that has a precision, if any."""
     recall, precision, cutoff = _curve(
         rows["strong"].to_numpy(bool), rows["pkd_predicted"].to_numpy(float)
     )

@@ -136,7 +136,6 @@ def _implausible_labels(found: dict[str, Any], quantity: str) -> list[str]:
 
 
 def _assays(pairs: LabelledPairs) -> Ints | None:
-    """Return the assay of each pair, (P,); None without such a column."""
     column = pairs.table.columns.get("assay")
     if column is None:
         return None
@@ -145,7 +144,6 @@ def _assays(pairs: LabelledPairs) -> Ints | None:
 
 
 def _count_disputed_antigens(pairs: LabelledPairs) -> int:
-    """Count the antigens with conflicting label means in different assays."""
     assay = _assays(pairs)
     if assay is None:
         return 0

@@ -133,15 +133,11 @@ def save_predictor(
     weighed: Sequence[WeighedRegime],
     antibody_region: AntibodyRegion,
 ) -> None:
-    """Write a predictor folder; predictor.json comes last, with the digest of the weights.
-
-    `parts` are fitted to all pairs; those without weight in every regime are left out, unless they
-    have a variance.
-    """
+    """Write a predictor folder; predictor.json comes last, with the digest of the weights."""
     make_folder(folder)
     pairs = inputs.pairs
     tensors: dict[str, NDArray[Any]] = {}
-    used = [
+    used = [  # parts without weight in any regime are left out
         name
         for name in parts.models
         if any(name in one.weights for one in weighed) or MODELS[name].has_posterior
@@ -268,7 +264,6 @@ def _refusing(path: Path, problem: str, *errors: type[Exception]) -> Iterator[No
 
 
 def _read(folder: Path) -> tuple[PredictorRecord, dict[str, NDArray[Any]]]:
-    """Read record and weights, and check that they belong together."""
     try:
         written = json.loads((folder / RECORD).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:

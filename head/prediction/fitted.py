@@ -5,13 +5,8 @@ on its out-of-fold pairs; its sigma is calibrated on the same pairs. The weights
 error on few groups fit these groups. So they are pulled toward the best part, as strongly as if
 `PRIOR_GROUPS` groups had been measured in favour of it. Unless it is better than the training mean
 by a standard error, it is the best by chance, and they are pulled toward the mean.
-
-P pairs, R tested pairs of a regime, K parts.
-
-References
-----------
-Breiman: Stacked regressions, Machine Learning 24, 1996. Breiman, Friedman, Olshen and Stone:
-Classification and Regression Trees, 1984, section 3.4.3, for the rule of one standard error.
+P pairs, R tested pairs of a regime, K parts. References: Breiman, Machine Learning 24, 1996;
+for the rule of one standard error Breiman et al.: Classification and Regression Trees, 3.4.3.
 """
 
 from __future__ import annotations
@@ -71,11 +66,7 @@ class FittedParts:
 def fit_closed_forms(
     training: TrainingRows, config: FitConfig, *, compared: bool = True
 ) -> FittedParts:
-    """Fit the parts in closed form, the mean among them, and predict all pairs.
-
-    If `compared`, baselines that are no parts are fitted
-    and predict, too. Raises `DoesNotApply` if the only part cannot be fitted to these pairs.
-    """
+    """Fit the parts in closed form, the mean among them, and if `compared` other baselines."""
     start_s, head, pairs = time.monotonic(), config.filled().head, len(training.rows)
     notes = list[str]()
     if config.stacks and (left_out := describe_left_out(pairs)):
@@ -118,15 +109,6 @@ def stack_weights(error_RK: Floats, group: Ints, mean: int) -> Floats:
     They minimise the mean squared error plus `PRIOR_GROUPS` / groups times that of the best part
     times the squared distance from one part alone: the best, or the training mean if the best is
     not better by a standard error.
-
-    Parameters
-    ----------
-    error_RK : NDArray, shape=(R, K), dtype=float64
-        Errors of each part for pairs that it has not seen.
-    group : NDArray, shape=(R,), dtype=int64
-        Pairs of one group have similar errors.
-    mean : int
-        The part that is the training mean.
     """
     square_K = np.square(error_RK).mean(axis=0)
     best = int(np.argmin(square_K))
@@ -147,7 +129,6 @@ def stack_weights(error_RK: Floats, group: Ints, mean: int) -> Floats:
 
 
 def _standard_error(value_R: Floats, group: Ints) -> float:
-    """Return the standard error of a mean over groups of values."""
     _, dense = np.unique(group, return_inverse=True)
     away_G = np.bincount(dense, value_R - value_R.mean())
     n = effective_groups(group)

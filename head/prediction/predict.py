@@ -192,10 +192,7 @@ def score_columns(strong: float | None) -> tuple[str, ...]:
 
 
 def with_p_strong(scores: pd.DataFrame, strong: float | None) -> pd.DataFrame:
-    """Add the probability that the pKd of a pair is at least `strong`, if that is given.
-
-    The error of a prediction is taken as normal with the sigma of its regime.
-    """
+    """Add the probability that the pKd of a pair is at least `strong`, if that is given."""
     if strong is None:
         return scores
     z = (scores["pkd_predicted"] - strong) / scores["sigma"]
@@ -258,8 +255,6 @@ def describe_pair(pair: dict[str, Any]) -> str:
 
 
 class _PairTable:
-    """The rows of a table of pairs."""
-
     def __init__(self, table: TableLike, options: PredictOptions) -> None:
         self._table, self._options = table, options
         self.rows = self.skipped = 0
@@ -268,7 +263,6 @@ class _PairTable:
         """Rows of the table to score, from 0, (P,)."""
 
     def read(self) -> list[Sequences]:
-        """Check every row, and return its sequences."""
         reader = PairReader(self._table, self._options, score_columns(self._options.strong))
         self._row = np.concatenate([chunk.row_numbers - chunk.first_row for chunk in reader])
         self._sequences, self.skipped = reader.sequences, reader.skipped
@@ -276,11 +270,9 @@ class _PairTable:
         return self._sequences
 
     def count_states(self, scorer: Scorer) -> NDArray[np.int64]:
-        """Count the pairs of each two states."""
         return scorer.count_states(*(one.of_row for one in self._sequences))
 
     def score(self, scorer: Scorer) -> Iterator[tuple[pd.DataFrame, pd.DataFrame]]:
-        """Yield rows of the table, and their scores."""
         antibody, antigen = (one.of_row for one in self._sequences)
         order, parts = by_antibody(self._sequences[0]), []
         with row_bar("scoring", self.rows) as shown:
@@ -314,8 +306,6 @@ def by_antibody(antibodies: Sequences) -> list[NDArray[np.int64]]:
 
 
 class _Cross:
-    """Every distinct antibody of one table with every distinct antigen of another."""
-
     def __init__(self, antibodies: TableLike, antigens: TableLike, options: PredictOptions) -> None:
         if options.antigen is not None:
             msg = "--antigen and --cross: each defines the antigens. Remove one of them."
@@ -328,7 +318,6 @@ class _Cross:
         self.rows = self.skipped = 0
 
     def read(self) -> list[UniqueSequences]:
-        """Check every row, and return the sequences of both tables."""
         read = [
             self._read_kind(table, kind) for table, kind in zip(self._tables, KINDS, strict=True)
         ]
@@ -351,7 +340,6 @@ class _Cross:
     def _select_columns(
         self, antibodies: SequenceTable, antigens: SequenceTable
     ) -> list[pd.DataFrame]:
-        """Select the columns that belong to each distinct sequence; report which are left out."""
         left, right = _columns_of(antibodies, "antibody"), _columns_of(antigens, "antigen")
         ids = {antibodies.columns.get("id"), antigens.columns.get("id")}
         if self._same:  # a column of both, such as a constant one, is written once
@@ -372,11 +360,9 @@ class _Cross:
         ]
 
     def count_states(self, scorer: Scorer) -> NDArray[np.int64]:
-        """Count the pairs of each two states."""
         return np.outer(*(np.bincount(state, minlength=STATES) for state in scorer.new))
 
     def score(self, scorer: Scorer) -> Iterator[tuple[pd.DataFrame, pd.DataFrame]]:
-        """Yield the columns of pairs, and their scores."""
         left, right = self._columns
         step = min(ANTIBODIES, max(1, PAIRS // len(right)))
         with row_bar("scoring", self.rows) as shown:
@@ -390,7 +376,6 @@ class _Cross:
 
 
 def _columns_of(table: SequenceTable, kind: Kind) -> pd.DataFrame:
-    """Select the columns with one value per sequence, and its names; one row per sequence."""
     foreign = PAIR_ROLES | KIND_ROLES["antigen" if kind == "antibody" else "antibody"]
     excluded = {name for role, name in table.columns.items() if role in foreign}
     kept = {table.columns.get(role) for role in KIND_ROLES[kind] | NAME_ROLES[kind]}

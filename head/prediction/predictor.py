@@ -283,9 +283,7 @@ class Predictor:
     def score(self, vectors: PairVectors, new: NewSequences) -> pd.DataFrame:
         """Predict P pairs, each as a pair of its regime; see `predict` for the columns.
 
-        All that is scored is scored here: tables, all pairs, lists of sequences, mutants, and the
-        tables of `evaluate` and of scikit-learn. `vectors` has the chains of both sequences for
-        models that read residues; `new` says what is new about both sequences of each pair.
+        All that is scored is scored here; `new` says what is new about both sequences of a pair.
         """
         regime, used, why_far = self.seen.regimes_of(new, self.regimes)
         with np.errstate(all="ignore"):  # checked here
@@ -305,10 +303,7 @@ class Predictor:
         return pd.DataFrame(dict(zip(SCORE_COLUMNS, values, strict=True)))
 
     def _variance(self, vectors: PairVectors, part_PK: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the variance of predictions in pKd^2, (P,): of models that have one, or networks.
-
-        `part_PK` has the predictions of the parts.
-        """
+        """Return the variance in pKd^2, (P,): of models that have one, or else of networks."""
         models = [model for part in self.parts for model in part.models]
         own = [v for model in models if (v := model.variance(vectors)) is not None]
         if not own:
@@ -345,10 +340,7 @@ class Predictor:
     def missing(
         self, store: Store | None, kind: Kind, keys: NDArray[np.uint8]
     ) -> NDArray[np.bool_]:
-        """Return which of N sequences, keys (N, 16), lack a vector of the run's encoder, (N,).
-
-        `store` is None if it does not exist yet.
-        """
+        """Return which of N sequences, keys (N, 16), lack a vector of the run's encoder, (N,)."""
         if store is not None:
             with suppress(NoSuchEncoder):
                 encoders = self.spec(kind).encoders
@@ -409,7 +401,6 @@ class Predictor:
         return counts
 
     def _embed(self, table: pd.DataFrame, store: Path, options: Mapping[str, Any]) -> None:
-        """Add the vectors of a table to a store, with the encoders of the run."""
         assert self.embed is not None
         sides = self.antibody.encoders, self.antigen.encoders
         given = {name: value for name, value in options.items() if value is not None}
@@ -437,10 +428,7 @@ class Predictor:
                 )
 
     def _layers(self, encoders: Sequence[ViewSpec], store: Store | None) -> tuple[int, ...]:
-        """Return the layers to encode for folders of these encoders that the store lacks.
-
-        A folder keeps the layers that it was begun with.
-        """
+        """Return the layers to encode for folders of these encoders that the store lacks."""
         folders = [] if store is None else [one for kind in KINDS for one in store.folders(kind)]
         begun = {one.fingerprint for one in encoders} - {one.fingerprint for one in folders}
         views = (*self.antibody.views, *self.antigen.views)
@@ -471,10 +459,7 @@ class Predictor:
 
 
 class Scorer:
-    """Scores pairs of antibodies and antigens whose vectors are stored.
-
-    Only vectors of the pairs that are scored together are in memory.
-    """
+    """Scores pairs of stored sequences; only vectors of pairs scored together are in memory."""
 
     def __init__(
         self, predictor: Predictor, store: Store, antibodies: AnySequences, antigens: AnySequences
@@ -487,10 +472,7 @@ class Scorer:
         """What is new about each of the distinct sequences, (N,) and (M,)."""
 
     def score(self, *index: NDArray[np.integer]) -> tuple[pd.DataFrame, PairVectors]:
-        """Score P pairs, given by the indices of their antibodies and antigens, (P,) each.
-
-        Returns what `Predictor.score` does, and what was read for it.
-        """
+        """Score P pairs, given by indices, (P,) each; return what was read for it, too."""
         (x_ND, i, left), (y_ME, j, right) = (
             self._read(one, at) for one, at in zip(self._sides, index, strict=True)
         )
@@ -501,7 +483,6 @@ class Scorer:
     def _read(
         self, sequences: AnySequences, index: NDArray[np.integer]
     ) -> tuple[NDArray[np.float32], NDArray[np.int64], list[Chains]]:
-        """Read the vectors that pairs need, the row of each pair among them, and their chains."""
         used, row = np.unique(index, return_inverse=True)
         x_ND = self._predictor.read(self._store, sequences.kind, sequences.keys[used])
         return x_ND, row, [sequences.chains[n] for n in used.tolist()]
@@ -511,10 +492,7 @@ class Scorer:
         return self.score(*(one.of_row for one in self._sides))
 
     def count_regimes(self, pairs_AG: NDArray[np.integer]) -> tuple[Counter[str], Counter[str]]:
-        """Count pairs by regime, and those that no measured regime covers by the reason.
-
-        `pairs_AG` says how many have each two states, (STATES, STATES).
-        """
+        """Count pairs by regime, and by why none covers them, from their `count_states`."""
         states = NewSequences(*(side.astype(np.int8) for side in np.nonzero(pairs_AG)))
         regimes, _, why_far = self._predictor.seen.regimes_of(states, self._predictor.regimes)
         found, far = Counter[str](), Counter[str]()

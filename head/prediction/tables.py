@@ -64,10 +64,7 @@ def refuse_score_columns(
 
 
 class PairReader:
-    """Reads all rows of a table of pairs in chunks, checks them, and collects their sequences.
-
-    `added` are the columns that its rows will get.
-    """
+    """Reads and checks all rows of a table of pairs in chunks, and collects their sequences."""
 
     def __init__(self, table: TableLike, options: TableOptions, added: Sequence[str]) -> None:
         self._table, self._options, self._added = table, options, added

@@ -125,7 +125,6 @@ def _differences(configs: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str
 
 
 def _describe_run(run: Path) -> tuple[dict[str, Any], SavedRun | None]:
-    """Return the state of a run, and its contents if it has finished."""
     try:
         if not (run / "summary.json").exists():
             return read_progress(run, read_config(run)), None
@@ -144,13 +143,11 @@ def _describe_run(run: Path) -> tuple[dict[str, Any], SavedRun | None]:
 
 
 def _score(state: Mapping[str, Any]) -> float:
-    """Return the mean RMSE over regimes; infinity for what has no score."""
     errors = [one["rmse"] for one in state.get("regimes", ())]
     return float(np.mean(errors)) if errors else np.inf
 
 
 def _compare_with_best(finished: Mapping[str, SavedRun]) -> list[dict[str, Any]]:
-    """Compare each finished run with the best run that has the same test rows."""
     comparisons = list[dict[str, Any]]()
     digests = {}
     for run, saved in finished.items():
@@ -173,7 +170,6 @@ def _compare_with_best(finished: Mapping[str, SavedRun]) -> list[dict[str, Any]]
 
 
 def _compare_runs(saved: SavedRun, best: SavedRun, name: str, other: str) -> list[str]:
-    """Compare two runs with the same test rows in every regime."""
     verdicts = []
     for (one, rows, tested), (_, reference, _) in zip(saved.regimes(), best.regimes(), strict=True):
         own, theirs = (each["pkd_predicted"].to_numpy(np.float64) for each in (rows, reference))
@@ -205,7 +201,6 @@ def describe_runs(summary: RunsSummary) -> list[str]:
 
 
 def _score_tables(states: Sequence[Mapping[str, Any]], names: Mapping[str, str]) -> list[str]:
-    """Lay out a table per regime, with a row per run that has measured it."""
     lines, tables = list[str](), dict[str, list[list[str]]]()
     for state in states:
         quantity = state.get("quantity", "pKd")
@@ -237,7 +232,6 @@ def _describe_comparisons(comparisons: Sequence[Mapping[str, Any]]) -> list[str]
 
 
 def _short_names(paths: Sequence[str]) -> dict[str, str]:
-    """Remove the leading folders that all paths share."""
     # of parts, not of text; `commonpath` refuses relative beside absolute paths
     shared = len(os.path.commonprefix([Path(path).parent.parts for path in paths]))  # noqa: RUF071
     first = shared if len(paths) > 1 else 0
@@ -334,7 +328,6 @@ def _is_locked(run: Path) -> bool | None:
 
 
 def _seconds_since(paths: Sequence[Path], now: float) -> float | None:
-    """Seconds since the newest of the files was written; None if none exists."""
     times = []
     for path in paths:
         with suppress(FileNotFoundError):  # being rotated
@@ -343,7 +336,6 @@ def _seconds_since(paths: Sequence[Path], now: float) -> float | None:
 
 
 def _read_log(path: Path) -> list[dict[str, Any]]:
-    """Read the lines of a log, one per epoch and fold."""
     found = []
     whole = path.read_bytes().split(b"\n")[:-1]  # the last line is being written
     for number, text in enumerate(whole, 1):
@@ -360,7 +352,6 @@ def _read_log(path: Path) -> list[dict[str, Any]]:
 
 
 def _speed(lines: Sequence[Mapping[str, Any]]) -> float | None:
-    """Steps per second over the last minutes of training."""
     if not lines:
         return None
     last = lines[-1]

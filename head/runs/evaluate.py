@@ -131,7 +131,6 @@ def evaluate(
 
 
 def _check_inputs(table: object, options: EvaluateOptions) -> None:
-    """Refuse inputs that would not be used."""
     if table is not None and options.predictions is not None:
         msg = (
             "evaluate: TABLE and --predictions were both given; expected one of them. Run the "
@@ -166,10 +165,7 @@ def _label_options(
 def _score_table(
     saved: SavedRun, pairs: LabelledPairs, store: Path | str | None
 ) -> tuple[dict[str, Any], pd.DataFrame]:
-    """Score the pairs of a table by what is new about them; return the scores of each, too.
-
-    The mean is that of the run's labels, and the baselines are the run's, fitted to all its pairs.
-    """
+    """Score the pairs of a table by what is new about them; return the scores of each, too."""
     pairs = with_clusters(PairGroups(pairs, SplitOptions(), cache_dir() / "clusters"))
     predictor = abag.load_predictor(saved.run)
     path = predictor.resolve_store(store)
@@ -217,7 +213,6 @@ def _score_table(
 
 
 def _count_known(saved: SavedRun, pairs: LabelledPairs) -> dict[str, int]:
-    """Count the pairs of a table that are in training, as pairs or by one sequence; report them."""
     keys = key_frame(pairs.keys("antibody"), pairs.keys("antigen"))
     both = pd.MultiIndex.from_frame(keys).isin(pd.MultiIndex.from_frame(saved.frame[KEYS]))
     known = {"pair": int(both.sum())} | {
@@ -243,7 +238,6 @@ def key_frame(antibody_keys: np.ndarray, antigen_keys: np.ndarray) -> pd.DataFra
 
 
 def _compare_with_predictions(saved: SavedRun, table: SequenceTable) -> dict[str, Any]:
-    """Score predictions from elsewhere on the folds of the run, and compare the head with them."""
     reference = _align_predictions(saved, table)
     scores, verdicts = list[RegimeScore](), list[str]()
     for one, rows, tested in saved.regimes():
@@ -258,7 +252,6 @@ def _compare_with_predictions(saved: SavedRun, table: SequenceTable) -> dict[str
 
 
 def _align_predictions(saved: SavedRun, table: SequenceTable) -> Floats:
-    """Return a table's predictions for the test rows of the run, in their order."""
     given, on = _read_predictions(saved, table)
     rows = saved.tested[[*KEYS, "fold"]]
     known = pd.MultiIndex.from_frame(rows[on] if "fold" in on else saved.frame[on])
@@ -277,7 +270,6 @@ def _align_predictions(saved: SavedRun, table: SequenceTable) -> Floats:
 
 
 def _read_predictions(saved: SavedRun, table: SequenceTable) -> tuple[pd.DataFrame, list[str]]:
-    """Return the distinct predictions of a table, and the columns that identify each of them."""
     column = table.column("prediction")
     value = read_numbers(table.frame[column])
     invalid = np.flatnonzero(~np.isfinite(value))

@@ -179,7 +179,6 @@ def write_card(run: Path, config: Mapping[str, Any], summary: RunSummary) -> str
 
 
 def _settings(saved: SavedRun) -> list[tuple[str, str, str]]:
-    """Return the contents of config.json and counts, with what the run made of each setting."""
     data, used = saved.summary["data"], saved.summary["used"]
     counts = {
         "pairs": data["pairs"],
@@ -201,7 +200,6 @@ def _settings(saved: SavedRun) -> list[tuple[str, str, str]]:
 
 
 def _largest_errors(saved: SavedRun) -> dict[str, Any]:
-    """Return the exact test pairs with the largest errors of their mean predictions."""
     exact = saved.tested[saved.tested["censored"] == 0]
     mean = exact.groupby("pair")[["pkd", "pkd_predicted", "sigma"]].mean()
     error = mean["pkd_predicted"] - mean["pkd"]
@@ -222,7 +220,6 @@ def _largest_errors(saved: SavedRun) -> dict[str, Any]:
 
 
 def _score_table(regime: RegimeSummary, quantity: str) -> dict[str, Any]:
-    """Scores of the head and each baseline of a regime, its parts, and its folds."""
     names, split = table_metrics(report=True), regime["split"]
     return {
         "words": regime["words"],
@@ -274,14 +271,7 @@ def name_antigens(frame: pd.DataFrame) -> pd.Series:
 
 
 def chart_data(saved: SavedRun) -> dict[str, Any]:
-    """Return what the page draws, as JSON values.
-
-    Returns
-    -------
-    dict
-        ``views``: the curves of each regime. ``tests``: sampled test rows of each regime, which
-        refer to ``pairs``.
-    """
+    """Return what the page draws: curves of each regime, and sampled rows that refer to pairs."""
     log = saved.run / "metrics.jsonl"
     texts = log.read_text(encoding="utf-8").splitlines() if log.exists() else []
     lines = [json.loads(text) for text in texts]
@@ -346,14 +336,12 @@ def _calibration(measured: Floats, predicted: Floats) -> Series:
 
 
 def _coverage(error: Floats, sigma: Floats) -> Series:
-    """Return the share of the rows inside the prediction intervals by their nominal coverage."""
     distance = np.sort(np.abs(error) / np.maximum(sigma, 1e-12))
     inside = np.searchsorted(distance, ndtri((1 + COVERAGE) / 2), side="right") / len(distance)
     return {"x": _numbers(COVERAGE), "y": _numbers(inside)}
 
 
 def _deciles(error: Floats, sigma: Floats) -> Series:
-    """Return the RMSE of rows with similar sigma."""
     bins = np.array_split(np.argsort(sigma, kind="stable"), min(10, len(np.unique(sigma))))
     return {
         "x": _numbers([sigma[b].mean() for b in bins]),
@@ -381,7 +369,6 @@ def _antigens(exact: pd.DataFrame, names: np.ndarray) -> Series:
 
 
 def _training(log: Sequence[Series], folds: set[int]) -> Series | None:
-    """Return training loss and validation scores over the folds: median, lowest and highest."""
     lines = [line for line in log if line.get("fold", 0) in folds]
     if not lines:
         return None

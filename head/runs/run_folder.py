@@ -158,8 +158,7 @@ def training_logs(run: Path) -> list[Path]:
 def finished_summary(run: Path, record: Mapping[str, Any]) -> RunSummary | None:
     """Return the summary of a finished run, or None if there is something left to train.
 
-    `record` is the content of config.json for the current command. A run with other options, more
-    epochs or other inputs is refused, and a folder with other contents.
+    A folder of another run than that of `record`, the config.json of this command, is refused.
     """
     # An interruption in the first moment leaves nothing but a partial file.
     if not run.exists() or all(map(is_partial, run.iterdir())):
@@ -358,14 +357,7 @@ def read_summary(run: Path) -> RunSummary:
 
 
 def read_run(run: Path) -> SavedRun:
-    """Read the folder of a finished run.
-
-    Raises
-    ------
-    NoFinishedRun
-        If a file is missing or damaged, or the files belong to different runs, or to a run of
-        another version of abag.
-    """
+    """Read the folder of a finished run, or raise `NoFinishedRun`."""
     with naming_damage(run):
         return read_tables(run, read_config(run), read_summary(run))
 

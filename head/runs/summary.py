@@ -48,11 +48,7 @@ def write_results(
     *,
     report: bool,
 ) -> RunSummary:
-    """Write predictions, report, model card and summary; the summary marks the run as finished.
-
-    `fitted` has one entry per fold, and `parts` are fitted to all pairs; `report` says whether to
-    write report.html.
-    """
+    """Write predictions, report, card and summary; the summary marks the run as finished."""
     baselines = [one.predicted for one in fitted]
     config, tested = read_config(run), _prediction_frame(pairs, weighed)
     of_baselines = pd.concat(
@@ -93,7 +89,6 @@ def write_results(
 
 
 def _names(pairs: LabelledPairs) -> dict[str, Any]:
-    """Return the number of each pair's row in the table, from 1, and its names as text."""
     table = pairs.table
     columns: dict[str, Any] = {"row": table.row_numbers[pairs.row]}
     for role in NAMES:
@@ -105,14 +100,12 @@ def _names(pairs: LabelledPairs) -> dict[str, Any]:
 
 
 def _tests(weighed: Sequence[WeighedRegime]) -> Iterator[tuple[WeighedRegime, Ints, int]]:
-    """Yield each fold of each regime: its test pairs, and its index among those of the regime."""
     for one in weighed:
         for at, split in enumerate(one.measured.splits):
             yield one, split.rows(TEST), at
 
 
 def _prediction_frame(pairs: LabelledPairs, weighed: Sequence[WeighedRegime]) -> pd.DataFrame:
-    """Return the test pairs of each fold of each regime, with their out-of-fold predictions."""
     keys = pair_keys(pairs).assign(**_names(pairs))
     frames = [
         keys.iloc[rows].assign(

@@ -109,10 +109,7 @@ class SearchProblem:
 def without_test_part(
     pairs: LabelledPairs, split: Split
 ) -> tuple[LabelledPairs, NDArray[np.int64]]:
-    """Return the training and validation pairs, and their groups, shape (P,).
-
-    The result does not contain the labels of the test part, so no later mistake can use them.
-    """
+    """Return the other pairs than the test part, whose labels are then lost, and their groups."""
     rows = np.flatnonzero((split.part == TRAIN) | (split.part == VALIDATION))
     columns = ("antibody", "antigen", "pkd", "censored", "row", "measurements")
     kept = replace(pairs, **{name: getattr(pairs, name)[rows] for name in columns})
@@ -152,10 +149,9 @@ def fit_options(params: Params) -> dict[str, Any]:
 
 
 def score_batch(problem: SearchProblem, batch: Sequence[Params]) -> list[float | None]:
-    """Score each trial of a batch: the best value of the selecting metric over its rungs.
+    """Score trials with the same `BATCH_PARAMETERS`, which train in one stack.
 
-    A value is the mean over the inner folds where the metric is defined; None if there is none.
-    Trials of a batch have the same values of `BATCH_PARAMETERS`, and train in one stack.
+    A score is the best mean over the inner folds of all rungs; None if it is not defined.
     """
     if is_closed_form(batch[0]):
         return [_score_closed_form(problem, params) for params in batch]
@@ -174,7 +170,6 @@ def score_batch(problem: SearchProblem, batch: Sequence[Params]) -> list[float |
 
 
 def _score_closed_form(problem: SearchProblem, params: Params) -> float | None:
-    """Score a head in closed form: the mean over the inner folds, each fitted to the others."""
     pairs, (scored, labels) = problem.pairs, _scored(problem)
     fit = cast("Fit", MODELS[fit_options(params)["head"]].fit)
     vectors, predicted = _vectors(problem, params), []
@@ -217,7 +212,6 @@ def _make_stack(problem: SearchProblem, batch: Sequence[Params]) -> StackedHeads
 
 
 def _score(problem: SearchProblem, stack: StackedHeads) -> list[float | None]:
-    """Score each trial: the mean over the inner folds, each predicted by its own head."""
     scored, labels = _scored(problem)
     by_trial = zip(*stack.predict_parts(scored), strict=True)
     return [_mean_score(problem, labels, of_folds) for of_folds in by_trial]
@@ -228,14 +222,12 @@ def _mean_score(
     labels: Sequence[MeasuredRows],
     predicted: Sequence[NDArray[np.float64]],
 ) -> float | None:
-    """Average the selecting metric over the inner folds, given predictions of `_scored` rows."""
     folds, metric = zip(labels, predicted, strict=True), problem.config.select
     known = [v for rows, one in folds if (v := rows.score_one(metric, one)) is not None]
     return float(np.mean(known)) if known else None
 
 
 def _scored(problem: SearchProblem) -> tuple[list[NDArray[np.int64]], list[MeasuredRows]]:
-    """Return the scored pairs of each inner fold, all or a random subset, and their labels."""
     pairs, rows = problem.pairs, []
     for fold in range(problem.folds):
         own = np.flatnonzero(problem.fold == fold)

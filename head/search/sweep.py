@@ -231,7 +231,6 @@ def _hold_out_test(pairs: LabelledPairs, config: FitConfig) -> tuple[FitConfig, 
 def _define_search(
     inputs: RunInputs, config: FitConfig, split: Split, folds: int
 ) -> tuple[SearchProblem, dict[str, Any]]:
-    """Return the search problem, and the record of what must be the same on resuming."""
     pairs, group = without_test_part(inputs.pairs, split)
     record = describe_inputs(config, inputs) | {
         "format": SWEEP_FORMAT,
@@ -265,7 +264,6 @@ def _define_search(
 
 
 def _open_folder(folder: Path, record: Mapping[str, Any]) -> None:
-    """Create the folder of a sweep, or check that it belongs to this one."""
     path = folder / "sweep.json"
     sweep_partials(folder)
     if path.exists():
@@ -334,7 +332,6 @@ def _count_finished(study: Study) -> int:
 
 
 def _run_trials(study: Study, problem: SearchProblem, wanted: int) -> None:
-    """Score batches of trials until there are as many trials as wanted."""
     from optuna.trial import TrialState
 
     progress = bar(total=wanted, initial=_count_finished(study), desc="trials")
@@ -357,10 +354,7 @@ def _run_trials(study: Study, problem: SearchProblem, wanted: int) -> None:
 
 
 def _ask(study: Study, problem: SearchProblem, count: int) -> list[Trial]:
-    """Have a batch proposed: the first trial freely, the others with its batch parameters.
-
-    A head in closed form makes a batch of one.
-    """
+    """Have a batch proposed: the first trial freely, the others with its batch parameters."""
     from optuna.samplers import PartialFixedSampler, TPESampler
 
     batch = [study.ask()]
@@ -383,7 +377,6 @@ def _ask(study: Study, problem: SearchProblem, count: int) -> list[Trial]:
 
 
 def _summarise_trials(folder: Path, study: Study, select: str) -> SweepSummary:
-    """Summarise the trials of a study, and write ``trials.csv``."""
     frozen = study.get_trials(deepcopy=False)
     states = [t.state.name.lower() for t in frozen]
     trials = [
