@@ -146,10 +146,8 @@ def _fit(
         start_run(run, record, inputs.pairs, splits_of(regimes))
         begun = time.monotonic()
         with torch_settings(trainings.device, config):
-            fitted = fit_folds(trainings, splits_of(regimes))
-            weighed = weigh_regimes(inputs, regimes, fitted)
+            fitted, weighed, parts = fit_regimes(trainings, regimes)
             curve = _learning_curve(trainings, regimes)
-            parts = fit_all(trainings, regimes, fitted)
         save_predictor(run / "predictor", inputs, parts, weighed, config.antibody_region)
         join_logs(run)
         summary = write_results(
@@ -172,9 +170,7 @@ def fit_predictor(
     inputs, regimes = split_inputs(inputs, config)
     trainings = Trainings(folder / "checkpoints", inputs, config, choose_device(config))
     with torch_settings(trainings.device, config):
-        fitted = fit_folds(trainings, splits_of(regimes))
-        weighed = weigh_regimes(inputs, regimes, fitted)
-        parts = fit_all(trainings, regimes, fitted)
+        _, weighed, parts = fit_regimes(trainings, regimes)
     save_predictor(predictor, inputs, parts, weighed, config.antibody_region)
     return [one.score for one in weighed]
 
@@ -297,21 +293,16 @@ def _network_tasks(
     return [partial(train_group, group) for group in sorted(groups, key=len, reverse=True)]
 
 
-def weigh_regimes(
-    inputs: RunInputs, regimes: Sequence[MeasuredRegime], fitted: Sequence[FittedParts]
-) -> list[WeighedRegime]:
-    remaining = iter(fitted)
-    return [
-        weigh(inputs.pairs, one, [next(remaining) for _ in one.splits])
-        for one in regimes
-        if one.splits
+def fit_regimes(
+    trainings: Trainings, regimes: Sequence[MeasuredRegime]
+) -> tuple[list[FittedParts], list[WeighedRegime], FittedParts]:
+    """Fit the parts to every fold, weigh them by regime, and fit them to all pairs."""
+    fitted = fit_folds(trainings, splits_of(regimes))
+    remaining, pairs = iter(fitted), trainings.inputs.pairs
+    weighed = [
+        weigh(pairs, one, [next(remaining) for _ in one.splits]) for one in regimes if one.splits
     ]
-
-
-def fit_all(
-    trainings: Trainings, regimes: Sequence[MeasuredRegime], fitted: Sequence[FittedParts]
-) -> FittedParts:
-    """Fit the parts to all pairs; networks take as many epochs as the best of the folds did."""
+    # the networks of all pairs take as many epochs as the best of the folds did
     trained = [one.trained for one in fitted if one.trained is not None]
     epochs = [-(-t.best_step[0] * t.epochs // t.steps) for t in trained]
     config = trainings.config
@@ -321,7 +312,7 @@ def fit_all(
     own = trainings._replace(folder=folder, config=config, verbose=False)
     splits = [all_pairs(regimes)]
     (parts,) = fit_folds(own, splits, with_baselines=False, title="fit: all pairs")
-    return parts
+    return fitted, weighed, parts
 
 
 def _learning_curve(

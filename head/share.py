@@ -55,7 +55,6 @@ MANIFEST, CARD, LICENCE = "manifest.json", "README.md", "LICENSE"
 # adapter/... of a store, by kind
 ADAPTER_FILES = tuple(f"{kind}-{path}" for kind in KINDS for path in ADAPTER_PATHS)
 READ = (RECORD, WEIGHTS, *ADAPTER_FILES)
-"""Names of the files that a predictor is read from."""
 NAMES = frozenset((MANIFEST, CARD, LICENCE, *READ))
 FORMAT = {"format": "abag-predictor", "version": 1}
 
@@ -84,7 +83,6 @@ class ShareSummary(TypedDict):
     page: str | None
     """Address of the page on the hub."""
     files: dict[str, int]
-    """Bytes by name."""
     sent: list[str]
     """Files that were not there; on the hub all of them, if one was new or differed."""
 

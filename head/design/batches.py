@@ -28,7 +28,6 @@ class Aim(NamedTuple):
     explore: float = 1.0
     """Sigmas that an upper confidence bound adds to the mean."""
     best: float = np.nan
-    """Best pKd measured so far."""
     above: float = np.nan
     """pKd that a pair should reach."""
 
@@ -70,7 +69,6 @@ RULES: Mapping[RuleName, Rule] = {
     "improvement": _expected_improvement,
     "probability": probability_above,
 }
-"""By the names that ``--rule`` takes; all but the first need sigma."""
 
 
 def best_first(score: Floats, mean: Floats) -> Ints:
@@ -82,7 +80,6 @@ class Cap(NamedTuple):
     """At most so many pairs of a batch may share a group."""
 
     groups: Sequence[Sequence[object]] | Mapping[int, Sequence[object]]
-    """By the index of a candidate; a pair may have several."""
     most: int
 
 

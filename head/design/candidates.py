@@ -51,7 +51,6 @@ class Candidates:
     """The valid rows of a table of predictions."""
 
     source: str
-    """Name of the table, for messages."""
     frame: pd.DataFrame
     """R rows: ``row`` of the table from 0, ``mean`` (predicted pKd), ``far``, and what the table
     has of ``sigma``, ``regime`` and ``site``, the places of its mutations."""
@@ -200,7 +199,6 @@ class Measured:
     """Which candidates are in the table, (R,)."""
 
     def best(self) -> float:
-        """Return the best pKd of the candidates' antigens."""
         self.table.column("pkd")  # the advice of `label_pairs` has options that rank lacks
         pairs = label_pairs(self.table)
         used = (self.antigen_of[pairs.antigen] >= 0) & (pairs.censored >= 0)

@@ -45,12 +45,9 @@ class ScoredMutants(NamedTuple):
     frame: pd.DataFrame
     """A row per mutant: what it is, its sequences and its scores."""
     parents: pd.DataFrame
-    """The columns of `Predictor.score` and ``pkd_measured`` of each parent."""
     counts: dict[Kind, SequenceCounts]
     regimes: Counter[str]
-    """Mutants by regime."""
     verdicts: dict[str, str]
-    """What the run has shown for these."""
 
 
 def score_mutants(

@@ -29,7 +29,6 @@ class PositionRange(NamedTuple):
     """Positions of a chain that were asked for."""
 
     text: str
-    """As it was given."""
     chain: str
     first: int
     last: int
@@ -69,7 +68,6 @@ class ScanOptions(ScoringOptions, group="Scan"):
     )  # fmt: skip
 
     def check_combination(self) -> None:
-        """Refuse what is not a region, position or residue, and parents given twice or never."""
         chains = self.heavy is not None or self.light is not None
         if chains == (self.parents is not None):
             found = "both are given" if chains else "neither is given"
@@ -95,7 +93,9 @@ class ScanOptions(ScoringOptions, group="Scan"):
     @property
     def regions(self) -> tuple[str, ...]:
         """The regions to mutate, unless there are `ranges`."""
-        asked = tuple(filter(None, (part.strip().lower() for part in _split(self.region or "cdr"))))
+        asked = tuple(
+            filter(None, (part.strip().lower() for part in (self.region or "cdr").split(",")))
+        )
         for name in asked or ("",):
             if name not in REGIONS:
                 msg = f"--region: {name!r} is unknown; expected one of {', '.join(REGIONS)}."
@@ -113,11 +113,10 @@ class ScanOptions(ScoringOptions, group="Scan"):
         """The positions to mutate; empty if a region is asked for."""
         if self.positions is None:
             return ()
-        return tuple(_read_range(text.strip()) for text in _split(self.positions))
+        return tuple(_read_range(text.strip()) for text in self.positions.split(","))
 
     @property
     def residues(self) -> str:
-        """The residues to mutate to."""
         wanted, unwanted = (
             (self.mutate_to or STANDARD_RESIDUES).upper(),
             (self.exclude or "").upper(),
@@ -135,10 +134,6 @@ class ScanOptions(ScoringOptions, group="Scan"):
     def chosen(self) -> str:
         """What is mutated, in words of the options."""
         return self.positions or ",".join(self.regions)
-
-
-def _split(text: str) -> list[str]:
-    return text.split(",")
 
 
 def _read_range(text: str) -> PositionRange:
@@ -204,7 +199,6 @@ class RankOptions(TableOptions, group="Choice"):
     force: bool = option(False, group="Output", help="Overwrite the output file if it exists.")
 
     def check_combination(self) -> None:
-        """Refuse options that are missing, or that nothing reads."""
         if self.explore is not None and self.rule != "ucb":
             msg = (
                 f"{flag('explore')}: is read with --rule ucb only; expected both or neither. Add "

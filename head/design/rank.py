@@ -59,22 +59,18 @@ class RankSummary(TypedDict):
     out: str
     rule: str
     chosen_by: str
-    """The rule in words."""
     rows: int
     """Valid rows of the predictions."""
     left_out: dict[str, int]
     """Rows by why they could not be chosen; each row counts once."""
     above: float | None
     pairs: int
-    """That were chosen."""
     candidates: int
     predicted: tuple[float, float]
-    """Smallest and largest predicted pKd."""
     best_measured: float | None
     expected_best: float | None
     """Without sigma, nothing that follows is known."""
     best_interval: tuple[float, float] | None
-    """Central 90 % of the best pKd."""
     expected_above: float | None
     above_interval: tuple[float, float] | None
 

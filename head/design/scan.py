@@ -74,7 +74,6 @@ class ScanSummary(TypedDict):
     regimes: dict[str, int]
     """Rows by what is new about them."""
     verdicts: dict[str, str]
-    """What the run has shown for these regimes."""
     improved: int
     """Rows whose predicted difference exceeds its sigma, or 0 where that is not known."""
     measured: int

@@ -32,7 +32,6 @@ class Site(NamedTuple):
     chain_index: int
     """Index of the chain among those of the antibody or antigen."""
     at: int
-    """Index of the residue in the chain."""
     position: str
     region: str
     wild_type: str

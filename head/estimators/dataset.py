@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 
 
 LONGEST_CELL = 24
-"""Characters of a cell that a notebook shows."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -125,7 +125,6 @@ class ScoredRows:
 
     @classmethod
     def of(cls, measured: MeasuredRows, predicted: ArrayLike) -> ScoredRows:
-        """Join labels and predictions; drop all rows if a prediction is not finite."""
         p = np.asarray(predicted, np.float64)
         return cls(measured, p) if np.isfinite(p).all() else cls(NO_ROWS, NO_ROWS.every_pkd)
 
@@ -137,10 +136,6 @@ class ScoredRows:
     def predicted(self) -> Floats:
         """Predicted pKd of the exact rows, shape (E,)."""
         return np.asarray(self.every_predicted[self.measured.censored == 0])
-
-    @property
-    def antigen(self) -> Ints:
-        return self.measured.antigen
 
     @cached_property
     def within_antigen(self) -> Scores:
@@ -165,7 +160,6 @@ class Metric:
 
     function: Callable[[ScoredRows], Number]
     label: str = ""
-    """Name in sentences; empty: the name with spaces."""
     lower_is_better: bool = False
     headline: bool = False
     """Logged for each validation in short, most important first."""
@@ -176,7 +170,6 @@ class Metric:
     selectable: bool = False
     """Can be given to ``--select``."""
     unit: str = ""
-    """``pKd`` where the score is in units of the labels."""
     meaning: str = ""
     """What it measures, for tables."""
 
@@ -401,11 +394,6 @@ def antigen_groups(pairs: MeasuredPairs, rows: Ints) -> Ints:
     few = exact[antigen] < MIN_ROWS_PER_ANTIGEN
     cluster = antigen_clusters(pairs)[rows]
     return np.where(few, len(antigen) + cluster, antigen)
-
-
-def score_rows(pairs: MeasuredPairs, predicted: Floats, rows: Ints) -> Scores:
-    """Score the predictions of some rows; `predicted`, (P,), has one for every pair."""
-    return rows_to_score(pairs, rows).score(predicted[rows])
 
 
 def rows_to_score(pairs: MeasuredPairs, rows: Ints) -> MeasuredRows:

@@ -58,12 +58,10 @@ class Claim(NamedTuple):
 
     @property
     def holds(self) -> bool:
-        """Whether the whole interval is above 0."""
         return self.low is not None and self.low > 0
 
     @property
     def fails(self) -> bool:
-        """Whether the whole interval is below 0."""
         return self.high is not None and self.high < 0
 
 
@@ -75,7 +73,6 @@ class TestedPairs:
     """Index of each pair in the table."""
     pkd: Floats
     fold: Ints
-    """Index among the folds of the regime."""
     antigen: Ints
     groups: Sequence[Ints]
     """One or two groupings of the pairs."""

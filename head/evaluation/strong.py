@@ -33,7 +33,6 @@ WANTED = (("recall", 0.5), ("recall", 0.8), ("precision", 0.5), ("precision", 0.
 BINS = (0.0, 0.1, 0.3, 0.5, 0.7, 1.0)
 """Edges of p_strong."""
 POINTS = 100
-"""Most points of a curve."""
 StrongSummary: TypeAlias = dict[str, Any]
 
 

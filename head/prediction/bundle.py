@@ -70,9 +70,7 @@ class PartRecord:
     """A part of the predictor without its arrays."""
 
     name: str
-    """Key of `abag.head.models.registry.MODELS`."""
     settings: tuple[dict[str, Any], ...]
-    """Fields of the settings of each model."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -57,7 +57,6 @@ class FittedParts:
     variance: Floats
     """Variance of the predictions in pKd^2, (P,), which sigma scales; 0 if no part has one."""
     trained: TrainedHeads | None = None
-    """Training of the networks, if there are any."""
     seconds: float = 0.0
     notes: Sequence[str] = ()
     """What was fitted and left out, for ``fit -v``; mostly the same for all folds."""
@@ -143,9 +142,7 @@ class WeighedRegime:
     weights: dict[str, float]
     """By part, with sum 1; parts without weight are left out."""
     spread: float
-    """Factor of the standard deviation of a prediction in sigma."""
     noise: float
-    """Residual noise in sigma, in pKd."""
     predicted: list[Floats]
     """Out-of-fold predictions of each fold, (P,), with the weights of the other folds."""
     sigma: list[Floats]

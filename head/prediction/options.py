@@ -35,7 +35,6 @@ class ScoringOptions(DeviceOptions, TableOptions, group="Encoders"):
     )
 
     def encoding(self, progress: bool) -> dict[str, Any]:
-        """Return the options for encoding new sequences."""
         return {
             "antibody_encoder": self.antibody_encoder,
             "antigen_encoder": self.antigen_encoder,

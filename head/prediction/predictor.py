@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 
 
 WEIGHTS, RECORD = "weights.safetensors", "predictor.json"
-"""Files of a predictor."""
 SCORE_COLUMNS = ("pkd_predicted", "sigma", "regime", "far", "why_far")
 SAME_PREDICTION_PKD = 1e-3
 """Predictions of one pair that differ by no more are one: products of matrices round each row of a
@@ -63,7 +62,6 @@ class Part:
     models: tuple[PairModel, ...]
 
     def predict(self, vectors: PairVectors) -> NDArray[np.float64]:
-        """Predict pKd, (P,)."""
         return np.asarray(np.mean([model.predict(vectors) for model in self.models], axis=0))
 
 
@@ -77,7 +75,6 @@ class UsedRegime:
     spread: float
     """Factor of the prediction's standard deviation in sigma; see `models.pair_model`."""
     noise: float
-    """Residual noise in sigma, in pKd."""
     verdict: str
     """What the run has shown."""
 
@@ -91,14 +88,12 @@ class ViewSpec:
     """One of the vectors that a predictor reads of each sequence of one kind."""
 
     name: str
-    """Name of the encoder."""
     origin: str
     """Alias, hub name or folder that the encoder was loaded from."""
     fingerprint: str
     long: str
     """How long chains were encoded, as in encoder.json."""
     random_weights: bool
-    """Whether the vectors have no biological meaning."""
     pooling: str
     width: int
 
@@ -110,11 +105,9 @@ class VectorSpec:
     views: tuple[ViewSpec, ...]
     """One or more; their vectors are joined."""
     training_sequences: int
-    """Number of distinct sequences in training."""
 
     @property
     def encoders(self) -> list[ViewSpec]:
-        """A view of each encoder."""
         return list({view.fingerprint: view for view in reversed(self.views)}.values())[::-1]
 
     @property
@@ -129,17 +122,14 @@ class VectorSpec:
 
     @property
     def random_weights(self) -> bool:
-        """Whether vectors have no biological meaning."""
         return any(view.random_weights for view in self.views)
 
     @property
     def pooling(self) -> str:
-        """Poolings of the views."""
         return ", ".join(view.pooling for view in self.views)
 
     @property
     def width(self) -> int:
-        """Columns of the joined vectors."""
         return sum(view.width for view in self.views)
 
 
@@ -150,13 +140,10 @@ class Sequences:
     kind: Kind
     chains: list[Chains]
     keys: NDArray[np.uint8]
-    """Shape (N, 16)."""
     of_row: NDArray[np.int32]
-    """Shape (P,)."""
 
     @classmethod
     def of(cls, kind: Kind, chains: Sequence[Chains]) -> Sequences:
-        """Find the distinct ones among the sequences of P rows."""
         collected = SequenceCollector(kind)
         collected.add(chains, slice(None))
         return collected.finish()
@@ -171,12 +158,10 @@ class SequenceCollector:
         self._of_row: list[NDArray[np.int32]] = []
 
     def add(self, chains: Sequence[Chains], of_row: NDArray[np.integer] | slice) -> None:
-        """Add some sequences, and the indices of those that the next rows have."""
         number = [self._number.setdefault(one, len(self._number)) for one in chains]
         self._of_row.append(np.array(number, np.int32)[of_row])
 
     def finish(self) -> Sequences:
-        """Return all sequences."""
         chains = list(self._number)
         self._number.clear()
         keys = keys_array(self._kind, chains)
@@ -212,7 +197,6 @@ class Predictor:
     store: Path | None = None
     """The store of the run, if it is known, exists, and is near the run."""
     embed: Callable[..., object] | None = None
-    """Encodes sequences that a store lacks, like `abag.embed_table`; None: they are refused."""
     adapters: Mapping[str, Path] = field(default_factory=dict)
     """Folders of the encoders' adapters, by kind."""
     pairs: Path | None = None

@@ -25,7 +25,7 @@ from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.store import open_store
 from abag.head.data.labels import label_pairs, read_numbers, report_counts
 from abag.head.data.options import LabelOptions, SplitOptions
-from abag.head.evaluation.metrics import antigen_clusters, score_rows
+from abag.head.evaluation.metrics import antigen_clusters, rows_to_score
 from abag.head.evaluation.regime_scores import (
     RegimeScore,
     TestedPairs,
@@ -208,7 +208,7 @@ def _score_table(
         "bias": float(error.mean()) if len(error) else None,
         "far": int(found["far"].sum()),
         "regimes": regimes,
-        "metrics": score_rows(pairs, predicted, np.arange(len(pairs))),
+        "metrics": rows_to_score(pairs, np.arange(len(pairs))).score(predicted),
     }, scored
 
 

@@ -73,9 +73,7 @@ class ReportSummary(TypedDict):
 
     run: str
     report: str
-    """Path of the page."""
     model_card: str | None
-    """Path of the card; None if the run has no predictor."""
 
 
 def report(run: Path | str, *, say: Callable[[str], None] | None = None) -> ReportSummary:

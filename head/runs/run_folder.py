@@ -261,7 +261,6 @@ class RegimeSummary(RegimeScore):
     """Weight of each part of the prediction, with sum 1."""
     spread: float
     noise: float
-    """Residual noise in sigma, in pKd."""
     split: dict[str, Any]
     """Rows per part, clusters and leaks of the folds."""
     metrics: dict[str, Scores]
@@ -320,7 +319,6 @@ class SavedRun:
 
     @property
     def quantity(self) -> str:
-        """What the labels are called, such as pIC50."""
         return str(self.summary["data"]["quantity"])
 
     @property

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from abag.head.runs.run_folder import RegimeSummary, RunSummary
 
 NAMES = ("id", "antibody_name", "antigen_name")
-"""Roles of the columns that name a pair or a sequence."""
 
 
 def write_results(

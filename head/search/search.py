@@ -48,7 +48,6 @@ SHAPES: Mapping[str, Mapping[str, Any]] = {
     "mlp 1280-640-256 (medium)": {"head": "mlp", "widths": (1280, 640, 256)},
     **{name: {"head": name} for name in ON_VECTORS},
 }
-"""Shapes of networks, and heads in closed form."""
 RANGES: Mapping[str, tuple[float, float]] = {
     "dropout": (0.0, 0.5), "lr": (1e-4, 1e-2), "weight_decay": (1e-3, 1.0),
 }  # fmt: skip
@@ -57,7 +56,6 @@ POOLINGS = ("antibody_pooling", "antigen_pooling")
 BATCH_PARAMETERS = ("shape", "loss", *POOLINGS)
 """Parameters that all trials of a batch share."""
 RUNGS = 8
-"""Number of times a trial is scored, evenly over its epochs."""
 FOLD_SUBSET = 6  # stream of the seed, beside those of step.py, stack.py and train.py
 
 
@@ -73,13 +71,11 @@ class SearchProblem:
     group: NDArray[np.int64]
     """Shape (P,); group of each pair, which the inner folds keep together."""
     config: FitConfig
-    """Everything that is not searched, such as epochs, the selecting metric and the seed."""
     device: torch.device
     views: tuple[tuple[int, ...], tuple[int, ...]] | None = None
     """Columns of each view of both sides, if there are several."""
 
     read: dict[tuple[Kind, str], NDArray[np.float32]] = field(default_factory=dict)
-    """What `vectors` has read."""
 
     def vectors(self, kind: Kind, pooling: str) -> NDArray[np.float32]:
         """Read the vectors of a kind and pooling, one row per unique sequence of the table."""
@@ -93,11 +89,9 @@ class SearchProblem:
 
     @property
     def folds(self) -> int:
-        """Number of inner folds."""
         return int(self.fold.max()) + 1
 
     def choices(self) -> dict[str, tuple[str, ...]]:
-        """Return the choices of each categorical parameter."""
         return {
             "shape": tuple(SHAPES),
             "loss": tuple(LOSSES),

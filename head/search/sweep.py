@@ -71,7 +71,6 @@ BATCH_TRIALS = 8
 RANDOM_TRIALS = 16
 """Trials drawn at random before the sampler uses earlier results."""
 BEST_TRIALS, SHOWN_TRIALS = 10, 5
-"""Trials listed in the summary, and in its text."""
 
 
 class OptunaMissing(AbagError):
@@ -92,7 +91,6 @@ class SweepSummary(TypedDict):
     sweep: str
     select: str
     trials: dict[str, int]
-    """Number of trials by state."""
     best_trials: list[dict[str, Any]]
     """``trial``, ``value`` (the selecting metric on the inner folds) and ``params``, those that its
     head uses."""
