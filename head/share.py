@@ -352,19 +352,14 @@ def predictor_folder(path: Path | str) -> Path:
     place = cache_dir() / "hub" / address.name
     commit = address.commit
     if commit is None or not (place / commit / MANIFEST).exists():
-        commit = _download(address, place)
+        with open_repository(address) as hub:
+            commit = hub.head()
+            if address.commit is None:
+                say(f"{address}: commit {commit}; for exactly this predictor, add @{commit}.")
+            if not (place / commit / MANIFEST).exists():
+                _save(hub, commit, place / commit)
     check_manifest(place / commit)
     return place / commit
-
-
-def _download(address: HubAddress, place: Path) -> str:
-    with open_repository(address) as hub:
-        commit = hub.head()
-        if address.commit is None:
-            say(f"{address}: commit {commit}; for exactly this predictor, add @{commit}.")
-        if not (place / commit / MANIFEST).exists():
-            _save(hub, commit, place / commit)
-    return commit
 
 
 def _save(hub: Repository, commit: str, folder: Path) -> None:

@@ -54,16 +54,6 @@ def test_a_predictor_weighs_its_parts_as_the_run_did(trained):
     assert (found["sigma"] > 0).all()
 
 
-def test_rows_keep_their_order_and_repeated_rows_their_value(trained):
-    picked = trained.frame.iloc[[5, 0, 5]].reset_index(drop=True)
-    found = predict(trained, picked)
-    whole = predict(trained, trained.frame)
-    assert found["pkd_predicted"].tolist() == pytest.approx(
-        whole["pkd_predicted"][[5, 0, 5]].tolist()
-    )
-    assert found["pkd_predicted"][0] == found["pkd_predicted"][2]
-
-
 def test_pairs_of_regimes_that_were_not_measured_are_far(trained):
     strange = pd.DataFrame({"heavy": ["W" * 15], "antigen": ["P" * 15], "pKd": [7.0]})
     other = trained.at / "strange"

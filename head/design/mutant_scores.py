@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import numpy as np
 import pandas as pd
@@ -39,17 +39,6 @@ MutantOfParent: TypeAlias = tuple[int, Mutant]
 """Index of a parent, and what is changed."""
 
 
-class ScoredMutants(NamedTuple):
-    """Scores of mutants and of their parents."""
-
-    frame: pd.DataFrame
-    """A row per mutant: what it is, its sequences and its scores."""
-    parents: pd.DataFrame
-    counts: dict[Kind, SequenceCounts]
-    regimes: Counter[str]
-    verdicts: dict[str, str]
-
-
 def score_mutants(
     predictor: Predictor,
     store: Path,
@@ -57,8 +46,11 @@ def score_mutants(
     mutants: Sequence[MutantOfParent],
     measured: pd.Series,
     embed_options: Mapping[str, Any],
-) -> ScoredMutants:
-    """Encode what the store lacks, and score mutants; `measured` is of `read_measured`."""
+) -> tuple[pd.DataFrame, pd.DataFrame, dict[Kind, SequenceCounts], Counter[str], dict[str, str]]:
+    """Encode what the store lacks, and score mutants; `measured` is of `read_measured`.
+
+    Returns the rows of mutants and of parents, counts of sequences, and regimes with verdicts.
+    """
     pairs = [(parent.antibody, parent.antigen) for parent in parents]
     pairs += [parents[number].mutant(changes) for number, changes in mutants]
     sides = [Sequences.of(kind, [pair[at] for pair in pairs]) for at, kind in enumerate(KINDS)]
@@ -98,9 +90,8 @@ def score_mutants(
         "antigen": ["|".join(antigen) for _, antigen in pairs[first:]],
     }
     frame = pd.concat([pd.DataFrame(described), frame], axis=1)
-    return ScoredMutants(
-        frame, own.assign(pkd_measured=pkd_measured[:first]), counts, regimes, verdicts
-    )
+    of_parents = own.assign(pkd_measured=pkd_measured[:first])
+    return frame, of_parents, counts, regimes, verdicts
 
 
 def _with_differences(

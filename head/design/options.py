@@ -143,16 +143,11 @@ def _read_range(text: str) -> PositionRange:
         if again in (None, "", chain) and (last is None or int(last) >= int(first)):
             alone = insertion or ("" if last is None else None)
             asked = PositionRange(text, CHAIN_LETTERS[chain], int(first), int(last or first), alone)
-            if asked.chain != "antigen" and asked.last > IMGT_LAST:
-                msg = (
-                    f"--positions: {text!r} ends after the last position of IMGT, {IMGT_LAST}; "
-                    "expected IMGT positions such as H107, H111A or H105-H117. Correct it."
-                )
-                raise BadOption(msg)
-            return asked
+            if asked.chain == "antigen" or asked.last <= IMGT_LAST:
+                return asked
     msg = (
         f"--positions: {text!r} is not a position or range of one chain; expected IMGT positions "
-        "such as H107, H111A or H105-H117. Correct it."
+        f"(1 to {IMGT_LAST}) such as H107, H111A or H105-H117. Correct it."
     )
     raise BadOption(msg)
 

@@ -62,7 +62,6 @@ class PairDataset:
     options: DatasetOptions
 
     def __len__(self) -> int:
-        """Return the number of pairs."""
         return len(self.pairs)
 
     @property

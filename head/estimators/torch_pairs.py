@@ -36,11 +36,9 @@ class TorchPairs(torch.utils.data.Dataset[tuple[Tensor, Tensor]]):
         self._vectors, self._index = vectors, index
 
     def __len__(self) -> int:
-        """Return the number of pairs."""
         return len(self.y)
 
     def __getitem__(self, at: int) -> tuple[Tensor, Tensor]:
-        """Return one pair."""
         x, y = self.batch([at])
         return x[0], y[0]
 

@@ -19,7 +19,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol, TypeAlias, TypedDict
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -46,15 +46,6 @@ ROUNDING = 1e-9
 """8.1 is at least 1 above 7.1 in floating point too."""
 LISTED_PAIRS = 1 << 20
 """Pairs of rows that are compared; of more pairs as many are drawn."""
-
-
-class FoldAverage(TypedDict):
-    """A metric over the ``n`` folds in which it is defined."""
-
-    mean: float | None
-    sd: float | None
-    """Standard deviation; None with fewer than two folds."""
-    n: int
 
 
 @dataclass(frozen=True)
@@ -316,9 +307,9 @@ def _expected_hits(strong: NDArray[np.bool_], predicted: Floats, budget: int) ->
     return float(strong[above].sum() + share * strong[tied].sum())
 
 
-def average_folds(folds: Sequence[Scores]) -> dict[str, FoldAverage]:
-    """Average each metric over the folds in which it is defined."""
-    result: dict[str, FoldAverage] = {}
+def average_folds(folds: Sequence[Scores]) -> dict[str, dict[str, Any]]:
+    """Average each metric over the ``n`` folds in which it is defined; ``sd`` needs two of them."""
+    result: dict[str, dict[str, Any]] = {}
     for name in folds[0] if folds else ():
         values = [value for fold in folds if (value := fold[name]) is not None]
         result[name] = {
