@@ -40,7 +40,7 @@ def run(*arguments, code=0):
 OPTIONS = {
     "adapt": "affinity-type alpha antibody-encoder antibody-region antigen "
     "antigen-encoder bad-rows batch-size chains column device dropout epochs floor "
-    "fold gradient-checkpointing head-lr head-share json label layers "
+    "fold gradient-checkpointing head-lr head-share json label label-range layers "
     "limit lr out patience precision rank replicates save-every seed sides split-from "
     "targets",
     "embed": "antibody-adapter antibody-backend antibody-encoder antibody-region antigen "
@@ -51,7 +51,7 @@ OPTIONS = {
     "antibody-identity antibody-pooling antibody-region antibody-vectors antigen "
     "antigen-encoder antigen-identity antigen-pooling antigen-vectors bad-rows "
     "batch-size chains column compile deterministic device dropout epochs floor folds "
-    "head json label learning-curve limit loss lr members patience "
+    "head json label label-range learning-curve limit loss lr members patience "
     "precision preset repeats replicates run save-every seed select skipped split "
     "split-seed store threads verbose weight-decay widths",
     "predict": "antibody-encoder antigen antigen-encoder bad-rows chains column cross device "
@@ -64,13 +64,13 @@ OPTIONS = {
     "sweep": "accumulate adapter-rows affinity-type allow-adapter-leak antibody-encoder "
     "antibody-identity antibody-region antibody-vectors antigen antigen-encoder "
     "antigen-identity antigen-vectors bad-rows batch-size chains column compile "
-    "deterministic device epochs final floor inner-folds json label limit "
+    "deterministic device epochs final floor inner-folds json label label-range limit "
     "members patience precision replicates save-every seed select skipped split "
     "split-seed store sweep threads trials",
     "evaluate": "affinity-type antigen bad-rows column json predictions run store strong",
     "report": "json",
     "plan": "affinity-type all-gpus antibody-encoder antibody-region antibody-vectors antigen "
-    "antigen-encoder antigen-vectors bad-rows chains column floor json label "
+    "antigen-encoder antigen-vectors bad-rows chains column floor json label label-range "
     "limit price-per-hour replicates skipped store verbose",
     "demo": "force",
     "share": "json license private to",

@@ -31,7 +31,7 @@ def by_antibody(pairs):
 
 @pytest.mark.parametrize("value", ["n.d.", np.nan, np.inf, "", "4,835", ">1,5", "9.3 nM"])
 def test_a_label_that_is_not_a_finite_number_is_refused_with_its_row_and_column(value):
-    with pytest.raises(BadLabel, match=r"row 2, column pKd.*--bad-rows skip"):
+    with pytest.raises(BadLabel, match=r"row 2, column 'pKd'.*--bad-rows skip"):
         labelled([("a", "MKT", 7.0), ("b", "MKT", value)])
 
 
@@ -267,7 +267,7 @@ def six_pairs(pkd):
 @pytest.mark.parametrize("name", NOT_LABELS)
 def test_a_label_of_another_type_or_size_is_not_a_number(name):
     frame = six_pairs(NOT_LABELS[name])
-    with pytest.raises(BadLabel, match=r"rows? 1, .*column pKd: .* is not a valid label"):
+    with pytest.raises(BadLabel, match=r"rows? 1, .*column 'pKd': .* is not a valid label"):
         label_pairs(read_pairs(frame))
     with pytest.raises(BadLabel, match="no usable label"):
         label_pairs(read_pairs(frame), LabelOptions(bad_rows="skip"))

@@ -16,7 +16,8 @@ from abag.cli import main
 from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.pairs import read_pairs
 from abag.head.data.demo import demo_table
-from abag.head.data.labels import label_pairs
+from abag.head.data.labels import BadLabel, label_pairs
+from abag.head.data.options import LabelOptions
 from abag.head.plan import plan
 
 AG = "KVFGRCELAAAMKRHGLDNYRGYSLGNWVCAAKFESNFNTQATNRNTDGSTDYG"
@@ -186,6 +187,18 @@ def test_columns_of_alphaseq_are_answered_with_their_unit(name):
     table = pd.DataFrame({"heavy": HEAVIES, "antigen": AG, name: 9 - PKD})
     hint = f"{name!r} is log10 of Kd in nM, lower is stronger: use --column pkd={name} --label"
     assert f"{hint} log10_kd_nm." in plan(table)["refused"]
+
+
+def test_a_range_of_labels_refuses_rows_outside_or_skips_them():
+    table = pd.DataFrame({"heavy": HEAVIES, "antigen": AG, "Kd [nM]": 10 ** (9 - PKD)})
+    with pytest.raises(BadLabel, match=r"(?s)2 rows are bad.*row 1, .* and a pKd from 6.5 to 14"):
+        label_pairs(read_pairs(table), LabelOptions(label_range="6.5:14"))
+    pairs = label_pairs(read_pairs(table), LabelOptions(label_range="6.5:14", bad_rows="skip"))
+    assert pairs.pkd.min() > 6.5
+    assert pairs.counts["skipped_labels"] == 2
+    for text in ("7", "9:5", "a:b", "nan:7", "5:5"):
+        with pytest.raises(AbagError, match=r"--label-range: .* expected MIN:MAX in pKd"):
+            LabelOptions(label_range=text)
 
 
 def test_of_two_columns_for_a_chain_the_one_that_holds_sequences_is_read():

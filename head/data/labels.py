@@ -22,7 +22,7 @@ from pandas.api.types import is_any_real_numeric_dtype
 
 from abag import AbagError
 from abag.core.arrays import Bools, Floats, Ints
-from abag.core.messages import say
+from abag.core.messages import counted, say
 from abag.embed.sequences.changes import BadCell, SkippedRows
 from abag.embed.sequences.columns import (
     MissingColumn,
@@ -46,8 +46,6 @@ CONFLICT_PKD = 1.0
 """Labels of one pair, or assay means of one antigen, that differ by more are a conflict."""
 FLOOR_SHARE = 0.05
 """A lowest value that more than this share of the rows have is a floor."""
-MOST_PKD = 1e6
-"""Larger values, such as times in seconds, are no affinities and exceed what training can add."""
 LISTED_TYPES = 8
 KCAL_PER_PKD = 1.987204259e-3 * 298.15 * np.log(10.0)
 """R T ln 10 at 298.15 K in kcal/mol: dG = -RT ln 10 * pKd."""
@@ -152,10 +150,11 @@ def label_pairs(
     pkd = _converted(raw, unit)
     if (readable := wanted & np.isfinite(pkd)).any():
         _refuse_other_units(table.source, column, raw[readable], unit)
-    usable = wanted & (np.abs(pkd) <= MOST_PKD)
+    low, high = options.label_bounds
+    usable = wanted & (low <= pkd) & (pkd <= high)
     pkd[~usable] = np.nan
     bad = [
-        (int(table.row_numbers[at]), _bad_cell(table, at, unit))
+        (int(table.row_numbers[at]), _bad_cell(table, at, unit, options.label_bounds))
         for at in np.flatnonzero(wanted & ~usable).tolist()
     ]
     refused = SkippedRows([*bad] if options.bad_rows == "error" else [])
@@ -221,11 +220,11 @@ def _of_type(table: SequenceTable, affinity_type: str | None) -> Bools:
     return (types == affinity_type).to_numpy(np.bool_)
 
 
-def _bad_cell(table: SequenceTable, at: int, unit: Label) -> BadCell:
+def _bad_cell(table: SequenceTable, at: int, unit: Label, valid: tuple[float, float]) -> BadCell:
     column, number = table.column("pkd"), "a positive" if unit in POSITIVE else "a finite"
     error = (
-        f"column {column}: {table.cell_text(at, column)} is not a valid label; expected {number} "
-        f"number, and a pKd within +-{MOST_PKD:g}. Fix it."
+        f"column {column!r}: {table.cell_text(at, column)} is not a valid label; expected {number} "
+        f"number such as 1234.5, and a pKd from {valid[0]:g} to {valid[1]:g}. Fix it."
     )
     cell = str(table.frame[column].iloc[at])
     return BadCell("label", "invalid label", cell, error, BadLabel)
@@ -389,7 +388,7 @@ def _read_censored(
     def refuse(rows: Bools, column: str, problem: str) -> None:
         if rows.any():
             cell = table.describe_cell(np.flatnonzero(rows)[0], column)
-            msg = f"{cell} ({rows.sum()} such rows) {problem}"
+            msg = f"{cell} ({counted(int(rows.sum()), 'such row')}) {problem}"
             raise BadLabel(msg)
 
     if column is not None:

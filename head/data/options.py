@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -14,6 +15,8 @@ Label: TypeAlias = Literal[
 Replicates: TypeAlias = Literal["median", "mean", "first", "keep", "error"]
 Floor: TypeAlias = Literal["keep", "censor", "drop"]
 AdapterRows: TypeAlias = Literal["leave-out", "train"]
+MOST_PKD = 1e6
+"""Larger values, such as times in seconds, are no affinities and exceed what training can add."""
 SPLIT_VALUES = {
     "auto": ("",), "random": ("",), "antigen": ("",), "antibody": ("",), "both": ("",),
     "mutations": ("",), "column": ("NAME",), "file": ("PATH",),
@@ -31,6 +34,12 @@ class LabelOptions(BadRowOptions, group="Data"):
         help="Unit of the label column; Kd stands for IC50 and EC50 too, ug_ml is of a 150 kDa "
         "antibody.",
     )
+    label_range: str | None = option(
+        None,
+        metavar="MIN:MAX",
+        default_text="any",
+        help="Valid labels in pKd, such as 4:12; others are invalid rows, see --bad-rows.",
+    )
     replicates: Replicates = option(
         "median",
         rare=True,
@@ -46,6 +55,24 @@ class LabelOptions(BadRowOptions, group="Data"):
         metavar="NAME",
         help="Use the rows of this affinity type; required if a table has several.",
     )
+
+    def check_combination(self) -> None:
+        low, high = self.label_bounds
+        if not low < high:
+            msg = (
+                f"--label-range: {self.label_range!r} is not valid; expected MIN:MAX in pKd, such "
+                "as 4:12."
+            )
+            raise BadOption(msg)
+
+    @property
+    def label_bounds(self) -> tuple[float, float]:
+        """Least and largest valid pKd."""
+        try:
+            low, high = map(float, (self.label_range or f"{-MOST_PKD}:{MOST_PKD}").split(":"))
+        except ValueError:
+            return math.nan, math.nan
+        return low, high
 
 
 @dataclass(frozen=True, kw_only=True)
