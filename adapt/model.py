@@ -37,11 +37,7 @@ HEAD_WIDTH, HEAD_DROPOUT = 128, 0.1
 
 
 class FrozenVectors(nn.Module):
-    """Standardized vectors of an encoder that is not adapted; each sequence is encoded once.
-
-    `chains` are the unique sequences of one kind. The statistics are measured on those with the
-    indices `training`, int64.
-    """
+    """Standardized vectors of an encoder that is not adapted; each of `chains` is encoded once."""
 
     def __init__(
         self, identity: Identity, chains: Sequence[Chains], training: NDArray[np.int64],

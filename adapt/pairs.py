@@ -44,11 +44,8 @@ class PairAssignment:
     validation: Ints  # pairs that decide when to stop
 
     def to_frame(self, pairs: LabelledPairs) -> pd.DataFrame:
-        """Return the split as ``--split file=`` reads it, with a column ``adapter``.
-
-        The column is ``train`` for training pairs of the adapter, ``validation`` for pairs that
-        decided when to stop, and empty for all others.
-        """
+        """Return the split as ``--split file=`` reads it; ``adapter``: part of its pairs."""
+        # ``validation`` pairs decided when to stop; others than these and ``train`` are empty
         use = np.full(len(pairs), "", dtype=object)
         use[self.adapter], use[self.validation] = "train", "validation"
         frame = split_frame(pairs, [replace(self.split, fold=0)])

@@ -31,11 +31,8 @@ _KERNELS = "TORCHINDUCTOR_CACHE_DIR"
 
 
 def ensure_private(folder: Path) -> bool:
-    """Create a folder for this user alone; tell whether nobody else can have written to it.
-
-    If it exists, others lose their access to all that is inside. One that others could write to is
-    reported, and must not be read.
-    """
+    """Create a folder for this user alone; tell whether nobody else can have written to it."""
+    # if it exists, others lose access; one that others could write to must not be read
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     state, user = folder.stat(), os.getuid()
     if state.st_uid != user or folder.lstat().st_uid != user:  # lstat: a link of another user
@@ -50,10 +47,7 @@ def ensure_private(folder: Path) -> bool:
 
 
 def cache_dir() -> Path:
-    """Return the folder of files that can be recomputed, such as clusters; create it if needed.
-
-    Without a home, or if others may write to that folder, it is a temporary one of this user.
-    """
+    """Return, and create, the folder of what can be recomputed; at worst a temporary one."""
     with suppress(OSError, RuntimeError):  # no home
         folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "abag"
         if ensure_private(folder):

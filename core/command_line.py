@@ -111,11 +111,8 @@ def _open_standard_streams() -> None:
 
 @contextmanager
 def _raising_on_signals() -> Iterator[None]:
-    """Let the first signal unwind the stack; a second one has its usual effect.
-
-    Signals that are ignored, as SIGHUP is under nohup, stay so. After the block, another Ctrl-C
-    ends a stopped process without a traceback.
-    """
+    """Let the first signal unwind the stack; a second one has its usual effect."""
+    # signals that are ignored, as SIGHUP is under nohup, stay so
     stopped = False
     handlers = {n: signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     before = {n: handler for n, handler in handlers.items() if handler != signal.SIG_IGN}
@@ -188,11 +185,7 @@ HEADINGS = (
 
 
 class OptionsCommand(click.Command):
-    """A command with options that are made when first needed and passed on only if given.
-
-    `classes` are the option classes, as ``module:Class``, whose options follow those of the
-    decorators: importing them may be too slow for a list of commands.
-    """
+    """A command whose options, of the `classes` (``module:Class``), are made when first needed."""
 
     def __init__(
         self,

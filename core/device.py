@@ -77,10 +77,8 @@ def current_device(device: torch.device) -> AbstractContextManager[Any]:
 
 
 def default_batch_tokens(plan: DevicePlan) -> int:
-    """Return the tokens per batch that suit the device's free memory, before the encoder is loaded.
-
-    IgT5 takes 2.4 GiB of weights and about 65 KiB of activations per token.
-    """
+    """Return the tokens per batch that suit the free memory, before the encoder is loaded."""
+    # IgT5 takes 2.4 GiB of weights and about 65 KiB of activations per token
     if plan.device.type == "cpu":
         return 2048  # a batch of a large encoder must take much less than a commit interval
     # 67,520 tokens are 422 tiles of 160, which an H100 multiplies in whole waves

@@ -104,10 +104,7 @@ def align(rows: Sequence[Sequence[str]], *, numbers: bool = False) -> list[str]:
 
 
 def bar(**options: Any) -> Any:  # noqa: ANN401 - tqdm's own options; a bar that acts like tqdm's
-    """Make a tqdm progress bar on stderr; it draws nothing where bars are not wanted.
-
-    Where stderr is not a terminal, it is a line every `LINE_INTERVAL_S`.
-    """
+    """Make a tqdm bar on stderr, or lines where it is no terminal; it draws only where wanted."""
     options = {"disable": not _channel.get().bars} | options
     options["desc"] = printable(options.get("desc") or "") or None
     known = options.get("total") is not None or options.get("iterable") is not None

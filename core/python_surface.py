@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeAlias, TypeVar
 
 from abag import AbagError
 from abag.core.messages import reporting
@@ -25,8 +25,10 @@ from abag.core.options import OptionSchema, flag, joint_schema, user_path
 
 P = ParamSpec("P")
 R = TypeVar("R")
+Keywords: TypeAlias = Mapping[str, OptionSchema | str]
+"""Options, or names of other arguments, by their flags."""
 SHOWN_LINES, SHOWN_WIDTH = 5, 160
-_FLAG = re.compile(r"(?<![\w-])--[a-z][a-z-]*[a-z]")
+_FLAG = re.compile(r"(?<![\w-])(--[a-z][a-z-]*[a-z])(?: ([\w=-]*\w))?")
 _PATH = re.compile(r"\b(Path|TableLike)\b")
 """In the annotation of an argument that may be a path."""
 _COMMAND = re.compile(r"\babag [a-z]+ ")
@@ -74,8 +76,8 @@ class PublicFunction:
         """Import the function and make its public form."""
         function, describe, signature = self.function(), self.describe(), self.signature()
         names = [*signature.parameters]
-        keywords_of = {flag(name): name for name in names}
-        keywords_of |= {one.flag: one.name for one in self._options()}
+        keywords_of: dict[str, OptionSchema | str] = {flag(name): name for name in names}
+        keywords_of |= {one.flag: one for one in self._options()}
         paths = {n for n in names if _PATH.search(signature.parameters[n].annotation)}
 
         def read(keyword: str, value: Any) -> Any:  # noqa: ANN401 - any argument
@@ -96,8 +98,8 @@ class PublicFunction:
 
 
 @contextmanager
-def naming_keywords(keywords: Mapping[str, str]) -> Iterator[Callable[[str], str]]:
-    """Let errors and messages name keyword arguments, by flag, instead of flags; yield how."""
+def naming_keywords(keywords: Keywords) -> Iterator[Callable[[str], str]]:
+    """Let errors and messages name keyword arguments instead of flags; yield how."""
     spelled = functools.partial(in_python, keywords=keywords)
     try:
         with reporting(spelled=spelled):
@@ -142,11 +144,20 @@ def _spell(annotation: Any) -> str:  # noqa: ANN401 - any type
     return str(annotation.__name__)
 
 
-def in_python(text: str, keywords: Mapping[str, str]) -> str:
+def in_python(text: str, keywords: Keywords) -> str:
     """Replace the flags in a message by keyword arguments, except in commands to be run."""
 
     def keyword(found: re.Match[str]) -> str:
-        return keywords.get(found[0], found[0])
+        one, value = keywords.get(found[1], found[1]), found[2] or ""
+        name, choices = (one, ()) if isinstance(one, str) else (one.name, one.choices)
+        key, _, item = value.partition("=")
+        if item and name == "columns":
+            return f'{name}={{"{key}": "{item}"}}'
+        if value in choices:
+            return f'{name}="{value}"'
+        if value.isdigit() and not name.startswith("-"):
+            return f"{name}={value}"
+        return f"{name} {value}" if value else name
 
     sentences = re.split(r"(?<=[.;]) ", text)
     return " ".join(s if _COMMAND.search(s) else _FLAG.sub(keyword, s) for s in sentences)

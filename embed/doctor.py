@@ -65,10 +65,7 @@ def examine(
     antigen_encoder: str = "esm2-650m",
     device: str = "auto",
 ) -> Iterator[Check]:
-    """Check everything that embedding and fitting will need; yields each result as it is found.
-
-    Nothing is downloaded: if weights are not on disk, their size is looked up on the hub.
-    """
+    """Check everything that embedding and fitting will need; nothing is downloaded."""
     names: dict[Kind, str] = {"antibody": antibody_encoder, "antigen": antigen_encoder}
     checks: dict[str, Callable[[], Result]] = {
         "versions": check_versions,
@@ -291,11 +288,7 @@ def _describe_attention(plan: DevicePlan, checkpoint: EncoderCheckpoint) -> Resu
 def measure_parity(
     checkpoint: EncoderCheckpoint, kind: Kind, plan: DevicePlan
 ) -> tuple[float, float]:
-    """Compare an encoder as it will run with the reference in fp32.
-
-    Returns the largest relative distance of a pooled vector, over all probes and poolings, and the
-    largest valid one in this precision.
-    """
+    """Measure the largest relative distance from the fp32 reference; return it and its limit."""
     layout = Layout(kind, vocabulary_of(checkpoint))
     identity = Identity(checkpoint, layout, "", {})
     probes = _probes(kind, large=plan.device.type == "cuda")

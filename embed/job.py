@@ -121,12 +121,9 @@ def _is_batch_script(environment: Mapping[str, str]) -> bool:
 def owners(
     keys: NDArray[np.uint8], tokens: NDArray[np.int64], world: int, job: str = ""
 ) -> NDArray[np.int64]:
-    """Assign sequences, sorted by key, to ranks that get about the same number of tokens each.
-
-    Sequences are sorted by tokens, and each group of `world` neighbours is spread over all ranks in
-    a random order. It changes from job to job, so that what an interrupted job left over is
-    balanced too. The ranks' totals differ by at most the tokens of the longest sequence.
-    """
+    """Assign sequences, sorted by key, to ranks that get about the same number of tokens each."""
+    # `world` neighbours by tokens are spread over all ranks in an order that changes from job to
+    # job, so that what an interrupted job left is balanced too
     seed = hashlib.blake2b(job.encode() + keys[:1].tobytes(), digest_size=8).digest()
     rng = np.random.default_rng(int.from_bytes(seed, "little"))
     place = np.arange(len(keys))
@@ -139,10 +136,7 @@ def owners(
 
 
 class KindJob:
-    """The sequences of one kind, the encoder that encodes them, and where their vectors go.
-
-    In the order of the steps: `survey`, `look_up`, `create_folder`; then it can be encoded.
-    """
+    """Sequences of a kind and their encoder: `survey`, `look_up`, `create_folder`, then encode."""
 
     folder: EncoderFolder  # the encoder's folder in the store, which may not exist yet
     partitions: Partitions  # all sequences of the table

@@ -47,10 +47,8 @@ def count_devices(devices: Devices, device: str) -> int:
 
 
 def launch(ranks: int, work: Callable[..., Any], *arguments: Any) -> list[Any]:  # noqa: ANN401
-    """Run a function in processes of this machine, which all start again when one dies.
-
-    `work` raises `AbagError` for errors that a retry cannot fix. Returns its results by rank.
-    """
+    """Run a function in processes that all start again when one dies; its results by rank."""
+    # `work` raises `AbagError` for errors that a retry cannot fix
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch

@@ -51,10 +51,7 @@ class UnitFailed(AbagError):
 
 @contextmanager
 def cluster(address: str) -> Iterator[str]:
-    """Join a Ray cluster or start one here; yield the resource it computes on: GPU or CPU.
-
-    `address` is that of `ray.init`; empty: the running cluster, or a new one on this machine.
-    """
+    """Join the Ray cluster at an address (empty: any, or a new one); yield its GPU or CPU."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # a cluster started here reports nothing
     # leaves CUDA_VISIBLE_DEVICES alone for actors that ask for no GPU, as Ray announces it will
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
@@ -82,10 +79,7 @@ def cluster(address: str) -> Iterator[str]:
 
 
 def encode_on(resource: str, job: KindJob, name: str, store: Path) -> None:
-    """Encode and commit a job's sequences on the cluster, with one `resource` per actor.
-
-    `name` is the encoder's, as the user gave it.
-    """
+    """Encode and commit a job's sequences, one `resource` per actor; `name` as the user gave it."""
     import ray
     from ray.exceptions import RayActorError, RayTaskError
 

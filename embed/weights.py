@@ -97,11 +97,7 @@ class Adapter:
 
 @dataclass(frozen=True, slots=True)
 class WeightNames:
-    """Which tensors of a checkpoint belong to the encoder, and their names in its module.
-
-    A model with a task head holds the encoder as one of its parts: its files have a prefix that
-    those of the encoder alone lack.
-    """
+    """Which tensors belong to the encoder; `prefix` is that of a model with a task head."""
 
     prefix: str = ""
     unused: tuple[str, ...] = ()  # prefixes, inside the encoder, of tensors that it does not need

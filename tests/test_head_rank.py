@@ -124,7 +124,7 @@ def test_improvement_compares_with_the_best_measured_of_the_same_antigens(scored
     with pytest.raises(CannotRank, match="Give best PKD"):
         ranked(scored, tmp_path, batch=5, rule="improvement", measured=foreign)
     other = measured.assign(KD=1.0).drop(columns="pKd")  # rank has no --label to advise
-    with pytest.raises(MissingColumn, match=r"Name it with columns pkd=NAME"):
+    with pytest.raises(MissingColumn, match=r'Name it with columns=\{"pkd": "NAME"\}'):
         ranked(scored, tmp_path, batch=5, rule="improvement", measured=other)
 
 
@@ -158,7 +158,7 @@ def test_a_pair_is_ordered_once_and_refused_with_two_predictions(scored, tmp_pat
 
 def test_predictions_without_sigma_are_ranked_by_mean_only(scored, tmp_path):
     bare = scored.drop(columns="sigma")
-    with pytest.raises(CannotRank, match="no column for sigma, which rule ucb needs") as caught:
+    with pytest.raises(CannotRank, match='no column for sigma, which rule="ucb" needs') as caught:
         ranked(bare, tmp_path)
     assert "use rule mean" in str(caught.value)
     found = ranked(bare, tmp_path, batch=5, rule="mean")

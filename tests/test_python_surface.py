@@ -75,15 +75,16 @@ def test_an_unknown_keyword_is_refused_with_what_was_meant(function, keyword, wo
     assert words in str(caught.value)
 
 
-KEYWORDS = {one.flag: one.name for one in schema(abag.FitConfig)} | {"--run": "run"}
+KEYWORDS = {one.flag: one for one in schema(abag.FitConfig)} | {"--run": "run"}
 
 
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
         ("--lr: 20 is out of range", "lr: 20 is out of range"),
-        ("Give --batch-size 12.", "Give batch_size 12."),
-        ("Give --column pkd=NAME.", "Give columns pkd=NAME."),
+        ("Give --batch-size 12.", "Give batch_size=12."),
+        ("Give --column pkd=NAME.", 'Give columns={"pkd": "NAME"}.'),
+        ("Or skip it with --bad-rows skip.", 'Or skip it with bad_rows="skip".'),
         ("use another --run folder", "use another run folder"),
         ("It is empty. Run abag embed T --limit 3.", "It is empty. Run abag embed T --limit 3."),
         ("--kills: not ours", "--kills: not ours"),
@@ -96,7 +97,7 @@ def test_flags_in_messages_become_keywords_except_in_commands(text, expected):
 def test_an_error_of_a_public_function_names_its_keywords(tmp_path):
     with pytest.raises(BadOption, match=r"^lr: 20 is out of range; expected more than 0"):
         abag.fit("pairs.csv", "store", "run", lr=20)
-    with pytest.raises(BadOption, match=r"^columns antibody=NAME: cannot be combined"):
+    with pytest.raises(BadOption, match=r'^columns=\{"antibody": "NAME"\}: cannot be combined'):
         abag.plan(tmp_path, columns={"antibody": "a", "heavy": "h"})
 
 

@@ -57,10 +57,7 @@ class AdapterNotFound(AbagError):
 def with_adapter(
     checkpoint: EncoderCheckpoint, weights: str, folder: Path, kind: Kind
 ) -> EncoderCheckpoint:
-    """Return a checkpoint that merges the adapter in a folder when its weights are loaded.
-
-    `weights` is the digest of the checkpoint's weights.
-    """
+    """Return a checkpoint, whose digest is `weights`, that merges an adapter when it is loaded."""
     record = _read_record(folder)
     kinds = record["sides"]
     if kind not in kinds:

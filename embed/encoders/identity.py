@@ -39,10 +39,7 @@ class TokenizerMismatch(AbagError):
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """An encoder that is chosen but not loaded: enough to find its vectors in a store.
-
-    `fingerprint` has 32 hexadecimal digits and covers `meaning`: all that decides what a vector is.
-    """
+    """An encoder that is chosen but not loaded; the fingerprint (32 digits) covers `meaning`."""
 
     checkpoint: EncoderCheckpoint
     layout: Layout

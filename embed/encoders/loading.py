@@ -26,11 +26,7 @@ if TYPE_CHECKING:
 def load_encoder(
     identity: Identity, plan: DevicePlan, *, backend: Backend = "packed", attention: str = "auto"
 ) -> Encoder:
-    """Load an encoder's weights onto a device.
-
-    A family that lacks the backend uses its own default. `attention` is the kernel of the packed
-    encoders; ``"auto"`` takes the fastest that runs on the device.
-    """
+    """Load an encoder onto a device; a family without the backend uses its own default."""
     check_backend(identity, backend)
     checkpoint, family = identity.checkpoint, identity.family
     chosen = family.effective_backend(backend)

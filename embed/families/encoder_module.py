@@ -106,11 +106,7 @@ def _norm(declared: Architecture, width: int, eps: float, *, biased: bool = True
 
 
 def rotate(x_NLHE: Tensor, cos: Tensor, sin: Tensor, *, neighbours: bool) -> Tensor:
-    """Turn pairs of dimensions by the angles of each position.
-
-    A pair is two neighbours if `neighbours`, else dimension ``i`` of each half. `cos` and `sin`
-    have shape (L, E / 2).
-    """
+    """Turn neighbours, or dimensions half a head apart, by angles: `cos`, `sin` (L, E / 2)."""
     pairs = x_NLHE.float().view(*x_NLHE.shape[:-1], *((-1, 2) if neighbours else (2, -1)))
     first, second = pairs.unbind(-1 if neighbours else -2)
     c, s = cos[:, None], sin[:, None]

@@ -33,10 +33,7 @@ class Encoder(Protocol):
     width: int
 
     def __call__(self, batch: PackedBatch, layer_pooling: LayerPooling | None = None) -> Tensor:
-        """Encode a batch of T tokens.
-
-        `layer_pooling` receives the token vectors of each layer that it selects.
-        """
+        """Encode T tokens; `layer_pooling` receives the vectors of the layers that it selects."""
         ...
 
 
@@ -51,10 +48,7 @@ class PoolingEncoder(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Architecture:
-    """The layers of an encoder, and the names of their tensors in a checkpoint.
-
-    Names are without ``.weight`` and ``.bias``; those of a layer are inside it.
-    """
+    """The layers of an encoder, and the names of their tensors without ``.weight``, ``.bias``."""
 
     embedding: str
     layers: str  # the list of layers
@@ -119,11 +113,7 @@ class Package(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Family:
-    """One encoder architecture, listed in `abag.embed.families.registry`.
-
-    `backends` says how its encoders can run, the default first. `tiny_config` is the config.json
-    of small random checkpoints for tests and demos.
-    """
+    """One encoder architecture, listed in `registry`; the first of its backends is the default."""
 
     name: str  # part of the fingerprint
     vocabulary: Vocabulary

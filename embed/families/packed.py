@@ -104,20 +104,15 @@ class PackedEncoder(ABC):
     def _hidden_states(
         self, ids_T: Tensor, geometry: BatchGeometry, read: Set[int]
     ) -> Iterator[Tensor]:
-        """Yield transformers' ``hidden_states``, each shape (T, D); the next may overwrite it.
-
-        Those before the last that are not in `read` may be anything.
-        """
+        """Yield transformers' ``hidden_states``, (T, D) each; the next may overwrite it."""
+        # those before the last that are not in `read` may be anything
 
     def _attend(
         self, y_TD: Tensor, qkv_3ID: Tensor, bias_3I: Tensor | None, geometry: BatchGeometry,
         qk_norm_2I: Tensor | None = None,
     ) -> Tensor:  # fmt: skip
-        """Project to queries, keys and values, rotate if positions are rotary, and attend.
-
-        The values' part of the bias is zero: attention weights sum to 1, so their bias is a
-        constant of the output. Returns shape (T, I).
-        """
+        """Project to queries, keys and values, rotate if need be, and attend; shape (T, I)."""
+        # attention weights sum to 1: the values' bias is a constant of the output, here zero
         ops, heads = self._ops, self._shape.heads
         if self._rotary is None:
             return self._attention(ops.linear(y_TD, qkv_3ID, bias_3I), geometry)
@@ -281,10 +276,7 @@ class PackedLayerNormEncoder(PackedEncoder):
 
 
 def _merge(norm: Norm, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-    """Merge a norm's factors and offsets into the projection after it.
-
-    With ``n`` the standardized stream: ``W (n * w + b) + c = (W * w) n + (W b + c)``.
-    """
+    """Merge a norm into the next projection: ``W (n * w + b) + c = (W * w) n + (W b + c)``."""
     factor_D, offset_D = norm
     assert factor_D is not None
     assert offset_D is not None
@@ -304,10 +296,7 @@ class _RmsNormLayer:
 
 
 class PackedRmsNormEncoder(PackedEncoder):
-    """A packed encoder with RMS norms and no biases.
-
-    In fp16, the residual stream is in fp32, which fp16 could not hold.
-    """
+    """A packed encoder with RMS norms, no biases, and in fp16 a residual stream in fp32."""
 
     def _load(self, weights: EncoderWeights) -> Tensor | None:
         declared, d, full = self._architecture, self.width, torch.float32
@@ -354,15 +343,11 @@ class PackedRmsNormEncoder(PackedEncoder):
     def _fitted(
         self, norm_D: Tensor, first_ID: Tensor, *others: Tensor
     ) -> tuple[Tensor, Tensor, float]:
-        """Divide two successive products by powers of 2, so that neither can overflow fp16.
-
-        Between them is a ReLU, an average over tokens, or a gate: a factor of the first carries
-        over to the second. Before its weights are applied, a norm returns vectors of length
-        sqrt(D), which bounds both products. `others` are a gate's weights, shape (I, D), if there
-        is one, and the second weights, shape (D, I). A gate cannot be scaled: where its own
-        product could overflow, the first weights stay in fp32. Returns the first weights, after
-        those of the gate, the second, and the factor that restores the second product.
-        """
+        """Divide two successive products by powers of 2, so that neither can overflow fp16."""
+        # Between them is a ReLU, an average or a gate: a factor of the first carries over to the
+        # second. A norm returns vectors of length sqrt(D), which bounds both. `others`: a gate's
+        # weights (I, D), if any, and the second weights (D, I). A gate cannot be scaled: where it
+        # could overflow, the first weights stay in fp32. The factor restores the second product.
         *gates, second_DI = others
         if self._wide is self._dtype:
             return torch.cat([*gates, first_ID]), second_DI, 1.0
@@ -402,15 +387,9 @@ class PackedRmsNormEncoder(PackedEncoder):
 
 
 def bias_by_distance(table_BH: Tensor) -> Tensor:
-    """Expand T5's bucketed bias, (buckets, H), to every distance up to `MAX_DISTANCE`.
-
-    Column ``MAX_DISTANCE + d`` belongs to ``d = key - query``.
-
-    References
-    ----------
-    Raffel et al., JMLR 21(140), 2020: half of the buckets per direction; the first half of
-    those are exact distances, the others are logarithmic up to a distance of 128.
-    """
+    """Expand T5's bucketed bias (buckets, H) to all distances, key - query from -MAX_DISTANCE."""
+    # Raffel et al., JMLR 21(140), 2020: half of the buckets per direction; the first half of those
+    # are exact distances, the others are logarithmic up to a distance of 128
     half = len(table_BH) // 2
     exact = half // 2
     buckets = []
@@ -424,12 +403,8 @@ def bias_by_distance(table_BH: Tensor) -> Tensor:
 
 
 def rotary_tables(positions: int, head_width: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return cosines and sines of the rotary angles, each (positions, head_width / 2), in fp32.
-
-    References
-    ----------
-    Su et al., arXiv:2104.09864: pair ``i`` of ``d`` turns by ``position / 10000^(2i / d)``.
-    """
+    """Return cosines and sines of the angles ``position / 10000^(2i / d)``, (positions, d / 2)."""
+    # Su et al., arXiv:2104.09864
     pair = torch.arange(0, head_width, 2, dtype=torch.float32)
     frequency = 1.0 / 10000.0 ** (pair / head_width)
     angle = torch.outer(torch.arange(positions, dtype=torch.float32), frequency)
@@ -437,9 +412,6 @@ def rotary_tables(positions: int, head_width: int, device: torch.device) -> tupl
 
 
 def by_halves(x: Tensor, heads: int) -> Tensor:
-    """Reorder the rows of projections of queries or keys, shape (I, ...), as kernels rotate them.
-
-    Some models rotate neighbouring dimensions of a head together, the kernels those half a head
-    apart. Scores do not change if queries and keys are reordered alike.
-    """
+    """Reorder projections of queries or keys, (I, ...), from neighbours to halves of a head."""
+    # scores do not change if queries and keys are reordered alike
     return x.view(heads, -1, 2, *x.shape[1:]).transpose(1, 2).reshape(x.shape)

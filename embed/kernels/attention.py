@@ -74,10 +74,7 @@ class BatchGeometry:
 
 
 def query_tiles(offsets: NDArray[np.int32], block: int) -> NDArray[np.int32]:
-    """Divide the queries of every sequence into tiles of at most `block` tokens, shape (3, tiles).
-
-    Rows: first query of the tile, first token of its sequence, one past its last token.
-    """
+    """Divide queries into tiles, (3, tiles): first query, first token and end of its sequence."""
     lengths = np.diff(offsets)
     tiles_N = -(-lengths // block)
     sequence = np.repeat(np.arange(len(lengths)), tiles_N)
@@ -126,10 +123,7 @@ class Attention:
     def geometry(
         self, batch: PackedBatch, device: torch.device, dtype: torch.dtype
     ) -> BatchGeometry:
-        """Start copying the positions of a batch's sequences to the device.
-
-        `dtype` is the type of the tensors to attend with.
-        """
+        """Start copying the positions of sequences to the device; `dtype`: that of the tensors."""
         lengths = np.diff(batch.offsets)
         positions = np.arange(len(batch.ids)) - np.repeat(batch.offsets[:-1], lengths)
         first, start, stop = query_tiles(batch.offsets, self._tile[0])
@@ -194,10 +188,7 @@ class Attention:
 def group_lengths(
     lengths: NDArray[np.int32], max_padding: float = MAX_PADDING
 ) -> list[NDArray[np.int64]]:
-    """Partition sequences, (N,), into groups of similar length, each (G,), longest first.
-
-    `max_padding` is the largest share of padding in a sequence, padded to the longest of its group.
-    """
+    """Group sequences (N,) of similar length, longest first, with at most this share of padding."""
     order = np.argsort(-lengths, kind="stable")
     first, groups = 0, []
     for i, length in enumerate(lengths[order]):
@@ -210,11 +201,7 @@ def group_lengths(
 def make_groups(
     offsets: NDArray[np.int32], bias_HR: Tensor | None, dtype: torch.dtype, device: torch.device
 ) -> list[Group]:
-    """Group the sequences of a batch, with the masks that every layer adds to its scores.
-
-    `offsets` has shape (N + 1,), `bias_HR` shape (H, 2 * R + 1), multiplied by the attention's
-    scale.
-    """
+    """Group a batch's sequences, with the masks (and scaled bias) that layers add to scores."""
     lengths = np.diff(offsets)
     bias_HLL = None if bias_HR is None else dense_bias(bias_HR.to(dtype), int(lengths.max()))
     groups = []
@@ -278,10 +265,8 @@ def dense_bias(bias_HR: Tensor, length: int) -> Tensor:
 
 @cache
 def loads_by_descriptors() -> bool:
-    """Return whether the GPUs of this machine load tensor descriptors in hardware.
-
-    Older ones emulate them, with a pointer per value: the kernel would spill 700 bytes per thread.
-    """
+    """Return whether the GPUs of this machine load tensor descriptors in hardware."""
+    # older ones emulate them with a pointer per value: the kernel would spill 700 bytes per thread
     count = torch.cuda.device_count()
     return all(torch.cuda.get_device_capability(i) >= (9, 0) for i in range(count))
 
@@ -289,11 +274,7 @@ def loads_by_descriptors() -> bool:
 def kernel_problems(
     plan: DevicePlan, *, biased: bool, head_width: int = 64
 ) -> dict[AttentionName, str]:
-    """Return why each kernel cannot run, or an empty string; the fastest kernel first.
-
-    `biased` says whether attention adds a bias by relative position, `head_width` how many
-    dimensions the queries of a head have.
-    """
+    """Return why each kernel cannot run, or an empty string; the fastest kernel first."""
     if plan.device.type != "cuda":
         problem = "needs a CUDA device"
         return {"triton": problem, "flash-attn": problem, "varlen": problem, "sdpa": ""}
@@ -330,11 +311,7 @@ def choose_attention(
 def load_kernels(
     plan: DevicePlan, *, biased: bool, head_width: int = 64, requested: str = "auto"
 ) -> tuple[AttentionName, PlainOps]:
-    """Choose the attention kernel and the operations of an encoder; tries Triton on the device.
-
-    Where Triton does not work, ``"auto"`` falls back to torch's attention and plain steps, with a
-    note.
-    """
+    """Choose attention kernel and operations; ``auto`` notes where Triton fails, and uses torch."""
     name = choose_attention(plan, biased=biased, head_width=head_width, requested=requested)
     if plan.device.type != "cuda" or plan.precision == "fp32":
         return name, PlainOps()
@@ -353,10 +330,8 @@ def load_kernels(
 
 @cache
 def triton_problem(device: torch.device) -> str:
-    """Run a Triton kernel on a GPU and compare it with torch; return what fails, or nothing.
-
-    Triton needs a C compiler at run time, and its support of older GPUs ends without notice.
-    """
+    """Run a Triton kernel on a GPU and compare it with torch; return what fails, or nothing."""
+    # Triton needs a C compiler at run time, and its support of older GPUs ends without notice
     if absent := _missing("triton"):
         return absent
     x, weight = torch.linspace(-2, 2, 256, device=device).view(2, 128), torch.ones(128)

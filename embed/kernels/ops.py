@@ -14,11 +14,7 @@ Activation = Literal["relu", "gelu_tanh", "silu"]
 
 
 class PlainOps:
-    """Norms, activations and rotary positions, for any device and precision.
-
-    The reference for `abag.embed.kernels.triton_kernels.FusedOps`. A trailing underscore means in
-    place.
-    """
+    """Norms, activations and rotary positions on any device; trailing underscore: in place."""
 
     def add_rms_norm_(
         self, x_TD: Tensor, delta_TD: Tensor, scale: float, weight_D: Tensor, eps: float
@@ -132,10 +128,7 @@ class HalfOps(PlainOps):
 
 
 def _halves(x: Tensor, heads: int, half: int, bias: Tensor | None) -> tuple[Tensor, ...]:
-    """Return views of both halves of the first heads of every row, each shape=(T, heads, half).
-
-    `bias` is added to them.
-    """
+    """View both halves of the first heads of every row, (T, heads, half); add `bias` to them."""
     own = x[:, : 2 * heads * half]
     if bias is not None:
         own += bias

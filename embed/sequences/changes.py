@@ -150,10 +150,7 @@ class SkippedRows:
         return first.refusal("\n  ".join([head, *listed]))
 
     def write(self, path: Path) -> None:
-        """Write a CSV with one line per row, in the order of the table.
-
-        `BadTable` is raised if the file exists and is not such a list.
-        """
+        """Write a CSV with a line per row, in their order, but not over any other file."""
         header = ",".join(COLUMNS)
         if path.exists() and not path.read_bytes().startswith(header.encode()):
             msg = (

@@ -86,10 +86,7 @@ class AmbiguousColumn(AbagError):
 def find_columns(
     names: Iterable[Hashable], given: Mapping[str, str], source: str
 ) -> tuple[dict[str, str], dict[str, list[str]]]:
-    """Find the column of each role, and the roles that several columns fit equally well.
-
-    `given` has the columns that the user chose, by role; `MissingColumn` if one does not exist.
-    """
+    """Find the column of each role, some `given` by the user, and roles that several fit."""
     present = [str(name) for name in names]
     for role, name in given.items():
         if role in UNIT_ROLES:

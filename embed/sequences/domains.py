@@ -95,13 +95,9 @@ class Domain(NamedTuple):
 
 
 def split_domains(sequence: str) -> DomainSplit:
-    """Split an antibody string at the boundary of its two variable domains.
-
-    The string is a heavy or light chain, both concatenated, or a single-chain Fv, with the domains
-    in either order, each with its constant region or a part of it. Only a linker is removed, and
-    the second copy of a heavy chain that is written twice. A string without a known domain, as of
-    some nanobodies, is returned as a heavy chain. `UnsureDomains` is raised for anything else.
-    """
+    """Split an antibody string (one chain, glued or scFv, with constants) into its chains."""
+    # only a linker and the second copy of a heavy chain are removed; without a known domain, as in
+    # some nanobodies, it is a heavy chain
     half = sequence[: len(sequence) // 2]
     if half * 2 == sequence and [domain.chain for domain in find_domains(half)] == ["heavy"]:
         return DomainSplit(half, "", "repeated")
@@ -160,10 +156,7 @@ def find_domains(sequence: str) -> tuple[Domain, ...]:
 
 
 def locate_positions(sequence: str, chain: ChainName) -> dict[str, int]:
-    """Return IMGT position, such as ``"112A"``, to index; nothing without such a domain.
-
-    Numbering takes about 0.1 ms.
-    """
+    """Return IMGT position, such as ``"112A"``, to index, in 0.1 ms; empty without a domain."""
     found = _annotator(("IGH",) if chain == "heavy" else ("IGK", "IGL")).number(sequence)
     if not _is_domain(found, sequence):
         return {}

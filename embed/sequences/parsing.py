@@ -331,10 +331,7 @@ def _arranged(column: ParsedColumn, table: Table, options: TableOptions) -> Pars
 def _placed(
     column: ParsedColumn, table: Table, places: ChainPlaces, *, sample: int
 ) -> ParsedColumn:
-    """Find chains in the other one's place, and put them right if asked to.
-
-    Of the antibodies whose types motifs do not tell, `sample` are numbered, or all to be put right.
-    """
+    """Find misplaced chains, of the unclear ones in a sample, and put them right if asked to."""
     chains, forms, bad = [*column.chains], [*column.forms], dict(column.bad)
     heavy, light = map(find_types, zip(*chains, strict=True))
     is_unclear = (heavy == UNCLEAR_TYPE) | (light == UNCLEAR_TYPE)

@@ -50,10 +50,7 @@ class SequencePart(NamedTuple):
 
 
 class Partitions:
-    """Collects the sequences of a table and returns them in parts; a context manager.
-
-    More than `held_bytes` are written to disk, and read in parts of about `part_bytes`.
-    """
+    """Collects a table's sequences, beyond `held_bytes` on disk, and returns them in parts."""
 
     def __init__(
         self, kind: Kind, *, held_bytes: int = HELD_BYTES, part_bytes: int = PART_BYTES

@@ -144,10 +144,7 @@ def read_table_chunks(
     as_written: bool = False,
     only_sequences: bool = False,
 ) -> Iterator[Table]:
-    """Read a table in chunks of at most `rows` rows, or one per file; see `read_table`.
-
-    With `only_sequences`, the other columns of Parquet are not read.
-    """
+    """Read a table in chunks of `rows`, or one per file, perhaps only Parquet's sequences."""
     given = columns or {}
     if isinstance(table, pd.DataFrame):
         source, chunks = "table", in_chunks(table, rows)
@@ -388,10 +385,7 @@ def _read_excel(file: IO[bytes], options: ReadOptions) -> Iterator[Chunk]:
 
 
 def _read_sheet(file: IO[bytes]) -> tuple[list[list[str]], int]:
-    """Return the rows from the header to the last one with a value, and the number of the second.
-
-    Refuses what one plain table cannot hold: more sheets, merged cells, columns without a name.
-    """
+    """Return the rows of a plain sheet from its header on, and the number of the second."""
     if not zipfile.is_zipfile(file):
         msg = "it is incomplete, has a password, or is not an .xlsx file; save it again as .xlsx"
         raise ValueError(msg)
@@ -487,11 +481,8 @@ def _parse_fasta(lines: Iterable[str]) -> pd.DataFrame:
 
 
 def _join_chains(rearrangements: pd.DataFrame) -> pd.DataFrame:
-    """Join the rows of an AIRR file to antibodies: ``heavy``, ``light``, and the cell's columns.
-
-    Rows with the same ``cell_id`` are one antibody; a row without one is an antibody of its own.
-    Columns that differ between the chains of a cell are left out.
-    """
+    """Join an AIRR file's chains of a ``cell_id``, if it has one, to an antibody."""
+    # columns that differ between the chains of a cell are left out
     # cells that were read as written may hold the texts of missing values
     known = rearrangements.mask(rearrangements.isin(MISSING_TEXT))
     text = known.reindex(columns=_AIRR_TEXTS).astype(object).fillna("").astype(str)

@@ -36,13 +36,7 @@ class UnknownPooling(AbagError):
 
 
 class MissingVectors(AbagError):
-    """Sequences have no vector in the store.
-
-    Attributes
-    ----------
-    rows : ndarray, shape=(n,), dtype=int64
-        Their rows among the requested keys.
-    """
+    """Sequences have no vector in the store; `rows`, int64, are theirs among the keys."""
 
     def __init__(self, where: Path, requested: int, rows: NDArray[np.int64]) -> None:
         self.count, self.rows = len(rows), rows
@@ -117,10 +111,7 @@ class EncoderFolder:
         return len(distinct_keys(keys)[0])
 
     def missing(self, keys: NDArray[np.uint8], *, verify: bool = False) -> NDArray[np.bool_]:
-        """Find out which sequences, keys of shape (N, 16), have no vector; shape (N,).
-
-        If `verify`, check every byte of the shards that hold the keys: damaged rows are missing.
-        """
+        """Tell which sequences have no vector, (N,); `verify` checks every byte of their shards."""
         while True:
             shards = self.shards()
             number, _ = self._index.find(keys)
@@ -178,11 +169,7 @@ class EncoderFolder:
         commit_rows: int = COMMIT_ROWS,
         retry_seconds: float = RETRY_SECONDS,
     ) -> ShardWriter:
-        """Start adding vectors; `attrs`, how they are made, are written into each shard.
-
-        They are committed after `commit_seconds`, or when there are `commit_rows`. A store that
-        fails in the end is retried for `retry_seconds`.
-        """
+        """Start adding vectors; `attrs`, how they are made, are written into each shard."""
         if not os.access(self.path, os.W_OK):  # found out before anything is encoded
             msg = f"{self.path}: cannot be written to; expected a writable store. Change that."
             raise StoreUnreachable(msg)

@@ -24,10 +24,7 @@ _OWN_ATTRS = frozenset(("kind", "encoder", "fingerprint"))
 
 
 def info(store: Store) -> dict[str, Any]:
-    """Return what ``abag store info --json`` prints: the content of a store.
-
-    `waiting` counts sequences in local spools; `values` and `attrs` count rows by their value.
-    """
+    """Return what ``abag store info --json`` prints: the content of a store."""
     encoders = [_encoder_info(folder) for folder in store.folders()]
     return {
         "path": str(store.path),
@@ -117,11 +114,7 @@ def verify(store: Store) -> list[tuple[Path, str]]:
 
 
 def merge(sources: Sequence[Path | str], out: Path | str) -> dict[str, Any]:
-    """Copy the shards of several stores into one, which is created if it is new.
-
-    Returns what ``abag store merge --json`` prints: shards `copied` and `present` before, `rows` of
-    the result, `duplicates` among them, and `damaged` shards that were left out.
-    """
+    """Copy shards of several stores into one, new or not; ``abag store merge --json``."""
     stores = [open_store(source) for source in sources]
     if any(store.path.resolve() == Path(out).resolve() for store in stores):
         msg = f"{out}: is both a source and the result; expected another path. Give a new one."
@@ -145,10 +138,7 @@ def merge(sources: Sequence[Path | str], out: Path | str) -> dict[str, Any]:
 
 
 def copy_folder(folder: EncoderFolder, target: Store) -> Counter[str]:
-    """Copy what a store lacks of an encoder's folder; count the shards copied and present.
-
-    Every byte is checked, and what is damaged is left out.
-    """
+    """Copy what a store lacks of a folder, every byte checked; count shards copied and present."""
     into = target.create_folder(folder.kind, folder.info)
     refuse_mismatch(folder, into)
     files, counts = folder.adapter_files(), Counter[str]()

@@ -141,10 +141,7 @@ class Shard:
 
 
 def shard_image(arrays: Mapping[str, NDArray[Any]], attrs: Attrs) -> bytes:
-    """Lay out a shard; the same rows in another order give the same bytes.
-
-    `arrays` are as :attr:`Shard.arrays`; ValueError for what the format does not allow.
-    """
+    """Lay out a shard; the same rows in another order give the same bytes."""
     _check_arrays({name: ArrayType(a.dtype.str, a.shape) for name, a in arrays.items()})
     order, _ = sort_keys(arrays["key"])
     # earlier versions of HDF5's format have no checksums of names, types and attributes
@@ -296,10 +293,8 @@ def _is_known(name: str, array: ArrayType) -> bool:
 
 
 def is_finite(values: NDArray[Any]) -> bool:
-    """Whether no value of an array is infinite or NaN; several times as fast as `numpy.isfinite`.
-
-    In IEEE 754, these are the values with all exponent bits set.
-    """
+    """Whether no value is infinite or NaN; several times as fast as `numpy.isfinite`."""
+    # in IEEE 754, those are the values with all exponent bits set
     if values.dtype.str not in _EXPONENTS or not values.size:
         return True
     bits, exponent = _EXPONENTS[values.dtype.str]

@@ -137,11 +137,7 @@ class Store:
         return found[0]
 
     def create_folder(self, kind: Kind, info: Mapping[str, object]) -> EncoderFolder:
-        """Return the folder of an encoder; create it if it is new.
-
-        `info` is the content of encoder.json: at least ``name`` and ``fingerprint`` (32 hexadecimal
-        digits). `StoreMismatch` if the folder belongs to another encoder.
-        """
+        """Return an encoder's folder, perhaps new; `StoreMismatch` if it is another's."""
         path, known, _ = self._folder_of(kind, info)
         for attempt in attempts(path):
             with attempt:

@@ -41,13 +41,8 @@ _PATH = re.compile(rf"[^/]+|{FOLDER_NAME.pattern}/({_RECORDS}|{_SHARD_NAME})")
 
 
 def push(store: Path | str, address: str, *, private: bool = False) -> dict[str, Any]:
-    """Add the shards of a store to a store on the hub, which is created if it is new.
-
-    Only shards that the hub lacks are sent. Several people may push to one repository at the same
-    time. Paths of this machine and notes of runs stay here. Returns what ``abag store push --json``
-    prints: the `address` with the commit that holds everything, the `page`, how many shards were
-    `pushed` and were `present`, the `bytes` sent, and `damaged` shards that were left out.
-    """
+    """Add shards that the hub lacks to a store there, new or not; ``abag store push --json``."""
+    # paths of this machine and notes of runs stay here
     to = parse_address(address, "dataset")
     source = open_store(store)
     folders = {folder.path.name: folder for folder in source.folders()}
@@ -96,12 +91,7 @@ def _public_records(folders: Mapping[str, EncoderFolder]) -> dict[str, bytes]:
 
 
 def pull(address: str, store: Path | str) -> dict[str, Any]:
-    """Add the shards of a store on the hub to a store, which is created if it is new.
-
-    Shards that are there already are not downloaded again. Each one is checked byte by byte before
-    it counts. Returns what ``abag store pull --json`` prints: the `address` with the commit, the
-    `store`, how many shards were `pulled` and were `present`, and the `bytes` that arrived.
-    """
+    """Add shards of a store on the hub, each checked, to a store; ``abag store pull --json``."""
     source = parse_address(address, "dataset")
     target = open_store(store, create=True)
     # a repository that is refused leaves no folder
@@ -157,10 +147,7 @@ def _sound_shards(folders: Iterable[EncoderFolder]) -> dict[str, Path]:
 def _read_store(
     hub: Repository, into: Path, records: Container[str]
 ) -> tuple[str, dict[str, int], dict[str, EncoderFolder]]:
-    """Return the newest commit of a repository, its files, and its encoder folders by name.
-
-    Of the folders, `records` are downloaded. Names that the format does not allow are refused.
-    """
+    """Return a repository's newest commit, files, and folders; download `records` of these."""
     commit = hub.head()
     where, sizes = hub.address.at(commit), hub.files(commit)
     check_names(Path(where), sizes, {path for path in sizes if _PATH.fullmatch(path)})

@@ -84,11 +84,7 @@ class ShardWriter:
         poolings: Mapping[str, NDArray[np.floating[Any]]],
         flags: Mapping[str, NDArray[np.uint8]] | None = None,
     ) -> None:
-        """Queue the vectors of n sequences; blocks while too many are uncommitted.
-
-        Poolings are (n, D), float16 or float32; keys, residues and flags have n rows, too. An
-        error of the thread is raised here.
-        """
+        """Queue vectors, (n, D) each; blocks while too many wait, raises the thread's error."""
         arrays = _as_arrays(keys, lengths, poolings, flags or {})
         if not len(keys):
             return
@@ -295,10 +291,7 @@ def spool_shard(
 
 
 def publish_spools(store: Path) -> int:
-    """Move all spooled shards into their store; return how many sequences were moved.
-
-    `StoreUnreachable` if the store cannot be written to; the shards stay in their spool.
-    """
+    """Move all spooled shards into their store; return how many sequences were moved."""
     rows = 0
     for shard in _spooled_shards(store):
         folder = store / shard.parent.name

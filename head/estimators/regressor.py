@@ -40,7 +40,7 @@ NOT_OF_ESTIMATORS = frozenset(
 )
 """Options of `fit` about tables, test parts and run folders, none of which an estimator has."""
 _OPTIONS = [one for one in schema(FitConfig) if one.name not in NOT_OF_ESTIMATORS]
-_KEYWORDS = {one.flag: one.name for one in schema(FitConfig)}
+_KEYWORDS = {one.flag: one for one in schema(FitConfig)}
 """What errors name instead of flags."""
 _INNER_SPLITS = ("auto", "random", "antigen", "antibody", "both")
 

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 _SKLEARN_NAMES = {"folds": "n_splits", "repeats": "n_repeats"}
 
 
-_ARGUMENTS = {one.flag: _SKLEARN_NAMES.get(one.name, one.name) for one in schema(SplitOptions)}
+_ARGUMENTS = {one.flag: _SKLEARN_NAMES.get(one.name, one) for one in schema(SplitOptions)}
 """What errors name instead of flags."""
 
 
@@ -168,9 +168,7 @@ class BothSplit(_PairSplit):
     _method = "both"
 
 
-_VECTOR_KEYWORDS = {
-    one.flag: one.name for cls in (VectorOptions, ColumnOptions) for one in schema(cls)
-}
+_VECTOR_KEYWORDS = {one.flag: one for cls in (VectorOptions, ColumnOptions) for one in schema(cls)}
 """What errors name instead of flags."""
 
 
