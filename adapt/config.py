@@ -66,5 +66,4 @@ class AdaptConfig(
         return self.antibody_encoder if kind == "antibody" else self.antigen_encoder
 
     def to_json(self) -> dict[str, Any]:
-        """Return the fields as JSON values."""
         return super().to_json() | {"split_from": str(self.split_from)}

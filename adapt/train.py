@@ -83,8 +83,6 @@ class AdaptSummary(TypedDict):
 
 @dataclass(slots=True, kw_only=True)
 class AdapterProgress(TrainingProgress):
-    """Progress of the training of adapters."""
-
     best_loss: float | None = None
     best_epoch: int = 0
     stale: int = 0  # epochs since the best one
@@ -94,8 +92,6 @@ class AdapterProgress(TrainingProgress):
 
 
 class AdapterTraining(ResumableTraining):
-    """Training of the adapters of one folder, `out`."""
-
     progress: AdapterProgress
 
     def __init__(
@@ -184,7 +180,6 @@ class AdapterTraining(ResumableTraining):
             raise LossNotFinite(msg)
 
     def _end_epoch(self, epochs_done: int) -> None:
-        """Score the validation pairs, keep the weights if they are the best so far, and save."""
         progress = self.progress
         validation_loss, scores = self._validate()
         loss = progress.loss_sum / progress.loss_pairs
@@ -239,14 +234,12 @@ class AdapterTraining(ResumableTraining):
         self.optimizer.load_state_dict(self.optimizer.state_dict() | {"state": moments})
 
     def _losses(self, rows: NDArray[np.int64], predicted_B: Tensor) -> Tensor:
-        """Return the squared error of each pair, one-sided if its label is a bound."""
         rows_B = torch.from_numpy(rows).to(self.plan.device)
         target_B, censored_B = self.target_P[rows_B], self.censored_P[rows_B]
         return one_sided_errors(predicted_B, target_B, censored_B).square()
 
     @torch.no_grad()
     def _validate(self) -> tuple[float, metrics.Scores]:
-        """Return the mean loss of the validation pairs and their scores."""
         self.model.eval()
         rows, size = self.assignment.validation, self.config.batch_size
         order = rows[np.argsort(self.lengths[rows], kind="stable")]
@@ -329,7 +322,6 @@ def _describe_inputs(
     assignment: PairAssignment,
     identities: Mapping[Kind, Identity],
 ) -> dict[str, Any]:
-    """Return the content of config.json: the options, and what they are applied to."""
     labels = {"pkd": pairs.pkd.tolist(), "censored": pairs.censored.tolist()}
     text = assignment.to_frame(pairs).to_csv(index=False) + json.dumps(labels)
     return config.to_json() | {
@@ -340,7 +332,6 @@ def _describe_inputs(
 
 
 def _finished_summary(out: Path, record: dict[str, Any]) -> AdaptSummary | None:
-    """Return the result in a folder, or None if there is none yet."""
     names = [path.name for path in out.iterdir()] if out.exists() else []
     # What a process leaves that is killed before it writes config.json.
     if all(name == "checkpoints" or is_partial(out / name) for name in names):
@@ -375,7 +366,6 @@ def _plan_training(config: AdaptConfig) -> DevicePlan:
 
 
 def _write_adapter(out: Path, record: dict[str, Any], training: AdapterTraining) -> AdaptSummary:
-    """Write the adapters of the best epoch; adapter.json comes last and marks them as complete."""
     with replacing(out / ROWS_FILE) as partial:
         training.assignment.to_frame(training.pairs).to_parquet(partial, index=False)
     encoders = {kind: _write_encoder(out, kind, training) for kind in training.config.kinds()}

@@ -53,7 +53,6 @@ class CommandGroup(click.Group):
 
 @contextmanager
 def _errors_in_one_line() -> Iterator[None]:
-    """Print the errors that the user can fix, and exit."""
     try:
         yield
     except _Stopped as stopped:

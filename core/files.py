@@ -75,7 +75,6 @@ def sync_folder(folder: Path) -> None:
 
 
 def remove(path: Path) -> None:
-    """Delete a file if it exists."""
     path.unlink(missing_ok=True)
 
 
@@ -121,12 +120,10 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, value: object, *, sort_keys: bool = False) -> None:
-    """Write a value as indented JSON, atomically."""
     write_bytes(path, json_bytes(value, sort_keys=sort_keys))
 
 
 def json_bytes(value: object, *, sort_keys: bool = False) -> bytes:
-    """Return the content of a file of indented JSON."""
     return (json.dumps(value, indent=2, sort_keys=sort_keys) + "\n").encode()
 
 
@@ -234,7 +231,6 @@ def partial_path(path: Path) -> Path:
 
 
 def is_partial(path: Path) -> bool:
-    """Whether a path names a file that was not committed."""
     return path.suffix == ".partial"
 
 

@@ -52,13 +52,11 @@ class HubAddress(NamedTuple):
         return self.at(self.revision)
 
     def at(self, revision: str | None) -> str:
-        """Return the address with another revision."""
         datasets = "datasets/" * (self.kind == "dataset")
         return f"hf://{datasets}{self.name}" + (f"@{revision}" if revision else "")
 
     @property
     def commit(self) -> str | None:
-        """The revision, if it is a whole commit id."""
         return self.revision if COMMIT.fullmatch(self.revision or "") else None
 
 
@@ -86,12 +84,10 @@ class Repository:
 
     @property
     def page(self) -> str:
-        """Address of the repository's page."""
         datasets = "datasets/" * (self.address.kind == "dataset")
         return f"{self._api.endpoint}/{datasets}{self.address.name}"
 
     def head(self) -> str:
-        """Return the commit that the revision stands for."""
         with self._asking():
             found = self._api.repo_info(**self._repo, revision=self.address.revision)
         if found.sha is None or not COMMIT.fullmatch(found.sha):
@@ -168,7 +164,6 @@ class Repository:
 
     @contextmanager
     def _asking(self) -> Iterator[None]:
-        """Turn the errors of huggingface_hub into one line."""
         from huggingface_hub import errors
 
         # of httpx or requests, by version

@@ -86,7 +86,6 @@ def first_line(error: BaseException) -> str:
 
 
 def size_text(size: float) -> str:
-    """Write a number of bytes in GB or MB."""
     return f"{size / 1e9:,.1f} GB" if size >= 1e8 else f"{size / 1e6:,.1f} MB"
 
 

@@ -85,7 +85,6 @@ class OptionSchema:
 
     @property
     def flag(self) -> str:
-        """Name on the command line."""
         return self.declaration.get("flag") or flag(self.name)
 
     @property
@@ -199,7 +198,6 @@ class Options:
         return {}
 
     def to_json(self) -> dict[str, Any]:
-        """Return the fields as JSON values."""
         values = asdict(self) | self.filled_in()
         return {n: list(v) if isinstance(v, tuple) else v for n, v in values.items()}
 
@@ -250,7 +248,6 @@ def unknown_option(name: str, known: Sequence[OptionSchema], command: str) -> Ba
 
 
 def _without_none(annotation: Any) -> Any:  # noqa: ANN401 - any type
-    """Return the type of a union besides None, or a tuple of several."""
     if typing.get_origin(annotation) not in (typing.Union, UnionType):
         return annotation
     kept = tuple(one for one in typing.get_args(annotation) if one is not NoneType)
@@ -287,7 +284,6 @@ def _is_of(value: object, kind: Any) -> bool:  # noqa: ANN401 - any type
 
 
 def _in_words(kind: Any) -> str:  # noqa: ANN401 - any type
-    """Say what an option of this type takes."""
     if isinstance(kind, tuple):
         return " or ".join(dict.fromkeys(map(_in_words, kind)))
     if kind in _NUMBERS:

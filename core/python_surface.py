@@ -73,7 +73,6 @@ class PublicFunction:
         return original.replace(parameters=own + given, return_annotation=returned)
 
     def load(self) -> Callable[..., Any]:
-        """Import the function and make its public form."""
         function, describe, signature = self.function(), self.describe(), self.signature()
         names = [*signature.parameters]
         keywords_of: dict[str, OptionSchema | str] = {flag(name): name for name in names}
@@ -129,7 +128,6 @@ class _Source(str):
 
 
 def annotation_text(one: OptionSchema) -> str:
-    """Spell the type of an option as Python source."""
     types = one.type if isinstance(one.type, tuple) else (one.type,)
     texts = [_spell(each) for each in types] + ["None"] * (one.default is None)
     return " | ".join(texts)
@@ -202,5 +200,4 @@ def shorten(lines: Sequence[str], last: str | None = None) -> str:
 
 
 def as_html(text: str) -> str:
-    """Show text in a notebook as it is."""
     return f"<pre>{html.escape(text)}</pre>"

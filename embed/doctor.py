@@ -269,7 +269,6 @@ def check_encoder(plan: DevicePlan, kind: Kind, name: str) -> Result:
 
 
 def _describe_attention(plan: DevicePlan, checkpoint: EncoderCheckpoint) -> Result:
-    """Name the attention kernel that an encoder uses, and why not the others."""
     family = FAMILIES[checkpoint.family]
     if plan.device.type == "cpu" or "packed" not in family.backends:
         return "PASS", "attention of torch"
@@ -314,7 +313,6 @@ def reduced_checkpoint(name: str, folder: Path) -> EncoderCheckpoint:
 
 
 def _probes(kind: Kind, *, large: bool) -> list[Chains]:
-    """Return random sequences of several lengths."""
     rng = np.random.default_rng(0)
     lengths = (120, 30, 90, 250) + ((400, 700, 1022) if large and kind == "antigen" else ())
     drawn = ["".join(rng.choice(list(STANDARD_RESIDUES), length)) for length in lengths]

@@ -248,7 +248,6 @@ def _identify(
     options: EmbedOptions,
     expected: Mapping[Kind, str] | None,
 ) -> list[KindJob]:
-    """Find the encoder of each kind, and check that it can encode the sequences."""
     of_kind = dict(zip(KINDS, names, strict=True))
     jobs = []
     for part in partitions:
@@ -310,7 +309,6 @@ def _announce(reading: SequenceTable, jobs: Sequence[KindJob], device: str) -> N
 
 
 def _on_ray(jobs: Sequence[KindJob], store: Store, names: tuple[str, str]) -> list[float]:
-    """Encode on a Ray cluster; return the seconds of each kind."""
     from abag.embed.ray_cluster import cluster, encode_on
 
     seconds, options, of_kind = [], jobs[0].options, dict(zip(KINDS, names, strict=True))

@@ -321,7 +321,6 @@ _CDRS = [(a[1], b[1]) for a, b in pairwise(IMGT_REGIONS) if b[0].startswith("cdr
 
 
 def weigh_cdrs(antibodies: Sequence[Chains]) -> tuple[list[ResidueWeights], int]:
-    """Weigh the residues of antibodies for ``cdr_mean``."""
     numbered = number_antibodies(antibodies, cache_dir() / "numbering")
     inside = [_find_cdrs(numbered[name]) for name in CHAINS]
     weights, unnumbered = [], 0
@@ -338,7 +337,6 @@ def weigh_cdrs(antibodies: Sequence[Chains]) -> tuple[list[ResidueWeights], int]
 
 
 def _find_cdrs(numbered: Numbered) -> dict[str, NDArray[np.bool_]]:
-    """Select the CDR residues of each chain; none if it cannot be numbered."""
     of_layout = [
         np.array([any(a < position_number(p) <= b for a, b in _CDRS) for p in layout], bool)
         for layout in numbered.layouts

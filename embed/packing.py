@@ -266,7 +266,6 @@ class PackedBatch:
 
     @property
     def max_length(self) -> int:
-        """Tokens in the longest span."""
         return int(np.diff(self.offsets).max())
 
 

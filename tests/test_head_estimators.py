@@ -277,9 +277,9 @@ def test_invalid_input_is_refused_in_one_line(store, X, y):
             store, antigen_pooling="cls").fit(X)),
         (BadOption, "^dropout: 3.0 is out of range", lambda: AffinityRegressor(
             store, dropout=3.0).fit(X, y)),
-        (abag.AbagError, "columns heavy=vh: no such column", lambda: clone(ridge).set_params(
+        (abag.AbagError, 'columns={"heavy": "vh"}: no such column', lambda: clone(ridge).set_params(
             columns={"heavy": "vh"}).fit(X, y)),
-        (abag.AbagError, "columns heavy=vh: no such column", lambda: PairVectorizer(
+        (abag.AbagError, 'columns={"heavy": "vh"}: no such column', lambda: PairVectorizer(
             store, columns={"heavy": "vh"}).fit(X)),
     ]:  # fmt: skip
         with pytest.raises(error, match=words) as caught:

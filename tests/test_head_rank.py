@@ -160,7 +160,7 @@ def test_predictions_without_sigma_are_ranked_by_mean_only(scored, tmp_path):
     bare = scored.drop(columns="sigma")
     with pytest.raises(CannotRank, match='no column for sigma, which rule="ucb" needs') as caught:
         ranked(bare, tmp_path)
-    assert "use rule mean" in str(caught.value)
+    assert 'use rule="mean"' in str(caught.value)
     found = ranked(bare, tmp_path, batch=5, rule="mean")
     assert found.columns.tolist() == [*bare.columns, "rank", "score"]
     summary = abag.rank(
@@ -200,7 +200,7 @@ def test_clusters_are_capped_among_the_best(scored, tmp_path):
     ]
     assert [np.bincount(one).max() > 1 for one in clusters] == [True, False]
     assert found["score"].is_monotonic_decreasing
-    with pytest.raises(CannotRank, match=r"per_cluster 1 allow \d+ pairs; expected 200"):
+    with pytest.raises(CannotRank, match=r"per_cluster=1 allow \d+ pairs; expected 200"):
         ranked(scored, tmp_path, batch=200, per_cluster=1)
 
 
@@ -221,7 +221,7 @@ def test_positions_are_capped_and_a_batch_on_one_position_is_a_warning(scored, t
     capped = ranked(table, tmp_path, batch=8, per_position=5)
     assert capped["position"].str.contains("107").sum() <= 5
     assert capped["position"].str.contains("38").sum() <= 5
-    with pytest.raises(CannotRank, match=r"per_position 1 allow \d pairs; expected 8"):
+    with pytest.raises(CannotRank, match=r"per_position=1 allow \d pairs; expected 8"):
         ranked(table, tmp_path, batch=8, per_position=1)
     with pytest.raises(CannotRank, match="no columns chain and position"):
         ranked(scored, tmp_path, batch=8, per_position=1)
@@ -270,7 +270,7 @@ def test_a_batch_larger_than_what_is_left_is_refused_with_the_number_that_is(sco
         ranked(scored, tmp_path, batch=300, measured=scored.tail(20))
     assert str(caught.value) == (
         "table: 210 of 240 rows are left (left out: 20 measured, 10 far); expected at least 300. "
-        "Use batch 210 or keep_far or more predictions."
+        "Use batch=210 or keep_far or more predictions."
     )
     assert not any(tmp_path.iterdir())
 
@@ -278,9 +278,9 @@ def test_a_batch_larger_than_what_is_left_is_refused_with_the_number_that_is(sco
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"rule": "probability"}, "rule probability: no threshold"),
-        ({"rule": "improvement"}, "rule improvement: the best measured pKd is not known"),
-        ({"rule": "mean", "explore": 2}, "explore: is read with rule ucb only"),
+        ({"rule": "probability"}, 'rule="probability": no threshold'),
+        ({"rule": "improvement"}, 'rule="improvement": the best measured pKd is not known'),
+        ({"rule": "mean", "explore": 2}, 'explore: is read with rule="ucb" only'),
         ({"rule": "best"}, "rule: 'best' is unknown; expected one of mean, ucb"),
     ],
 )

@@ -230,7 +230,7 @@ def test_a_finished_run_is_trained_anew_for_more_epochs(case):
 def test_a_run_cannot_be_shortened(case):
     quick_fit(case)
     before = {p: p.read_bytes() for p in case.at.glob("run/**/*") if p.is_file()}
-    with pytest.raises(RunMismatch, match=r"epochs = 3, and now has 2; .* Give epochs 3, or"):
+    with pytest.raises(RunMismatch, match=r"epochs = 3, and now has 2; .* Give epochs=3, or"):
         quick_fit(case, epochs=2)
     assert before == {p: p.read_bytes() for p in case.at.glob("run/**/*") if p.is_file()}
 
@@ -470,7 +470,7 @@ def test_an_unknown_option_and_device_are_refused(case):
         quick_fit(case, learning_rate=1)
     with pytest.raises(DeviceUnavailable, match=r"^device warp"):
         quick_fit(case, device="warp")
-    with pytest.raises(BadOption, match=r"^compile full"):
+    with pytest.raises(BadOption, match=r'^compile="full"'):
         quick_fit(case, compile="full")
 
 

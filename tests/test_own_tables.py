@@ -57,7 +57,7 @@ def test_bad_sequences_and_labels_of_a_table_are_listed_at_once_with_their_rows(
             head, *rows = str(caught.value).split("\n  ")
             assert head == (
                 f"{name}: 4 rows are bad; expected valid sequences and labels. Fix them, or skip "
-                "them with bad_rows skip."
+                'them with bad_rows="skip".'
             )
             assert [row.partition(",")[0] for row in rows] == ["row 3", "row 6", "row 9", "row 11"]
             assert "'7,5' is not a valid label" in rows[3]
@@ -201,11 +201,12 @@ def test_a_range_of_labels_refuses_rows_outside_or_skips_them():
             LabelOptions(label_range=text)
 
 
-def test_of_two_columns_for_a_chain_the_one_that_holds_sequences_is_read():
+def test_of_two_columns_for_a_chain_one_has_to_be_chosen():
     table = pd.DataFrame({"HC": HEAVIES, "LC": LIGHTS, "light": "kappa", "antigen": AG})
-    assert read_pairs(table).antibodies.chains == [*zip(HEAVIES, LIGHTS, strict=True)]
     with pytest.raises(AbagError, match="fit light equally well"):
-        read_pairs(table.assign(light=LIGHTS))
+        read_pairs(table)
+    chosen = read_pairs(table, TableOptions(columns={"light": "LC"}))
+    assert chosen.antibodies.chains == [*zip(HEAVIES, LIGHTS, strict=True)]
 
 
 @pytest.mark.parametrize("column", ["Antigen", "Target"])

@@ -123,7 +123,6 @@ def copy_adapter(adapter: Adapter, folder: EncoderFolder) -> None:
 
 
 def _read_record(folder: Path) -> dict[str, Any]:
-    """Read the name, and the digests by kind, in adapter.json."""
     path = folder / ADAPTER_FILE
     try:
         record = json.loads(read_inside(folder, ADAPTER_FILE))

@@ -204,7 +204,6 @@ def _fetch(source: HubSource, *, local: bool) -> Path:
 
 
 def _unavailable(source: HubSource, reason: Exception) -> str:
-    """Say why a hub checkpoint cannot be had, and what to do."""
     from huggingface_hub import errors
 
     near = near_aliases(source.name)

@@ -55,7 +55,6 @@ class Identity:
         return self.family.shape(self.checkpoint.config)
 
     def info(self) -> dict[str, object]:
-        """Return the content of the store's encoder.json."""
         return {
             "name": self.checkpoint.name,
             "fingerprint": self.fingerprint,
@@ -177,7 +176,6 @@ def _read_vocabulary(
 
 
 def _read_files(folder: Path) -> list[Mapping[str, int]]:
-    """Read every vocabulary file of a folder: ids by token."""
     found: list[Mapping[str, int]] = []
     problem = f"none of {', '.join(_READERS)}"
     for name in filter(lambda name: (folder / name).is_file(), _READERS):
@@ -213,7 +211,6 @@ def _json(path: Path) -> Any:  # noqa: ANN401 - of any shape
 
 
 def _pipeline(path: Path) -> _Ids:
-    """Yield the tokens of a file of the package tokenizers."""
     content = _json(path)
     vocabulary = content["model"]["vocab"]
     if isinstance(vocabulary, list):  # of a unigram model: tokens with their scores

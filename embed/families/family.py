@@ -184,7 +184,6 @@ class Family:
         return {key: complete.get(key) for key in (*self.config_keys, *self.config_defaults)}
 
     def shape(self, config: Config) -> EncoderShape:
-        """Read an encoder's sizes from its config.json."""
         if self.architecture is None:
             return EncoderShape()
         config = self.complete(config)
@@ -200,7 +199,6 @@ class Family:
         )
 
     def architecture_of(self, config: Config) -> Architecture:
-        """Return the layers of an encoder of the family."""
         if self.architecture is None:
             msg = f"encoder family {self.name}: has no layers"
             raise AbagError(msg)

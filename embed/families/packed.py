@@ -75,7 +75,6 @@ class PackedEncoder(ABC):
         """Read all weights; returns the bias of attention by distance, see `Attention`."""
 
     def _load_embedding(self, weights: EncoderWeights, dtype: torch.dtype) -> Tensor:
-        """Read the embeddings of tokens, shape (V, D)."""
         name, size = f"{self._architecture.embedding}.weight", int(self._config["vocab_size"])
         embed_VD = weights(name, size, self.width, dtype=torch.float32)
         return (embed_VD * self._architecture.embedding_scale).to(dtype)

@@ -128,7 +128,6 @@ class HubSource(NamedTuple):
 
     @property
     def download_command(self) -> str:
-        """The command that downloads the whole repository."""
         return f"hf download {self.name}" + (f" --revision {self.revision}" * bool(self.revision))
 
 

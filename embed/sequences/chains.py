@@ -125,7 +125,6 @@ def antigen(text: object) -> Chains:
 
 
 def parse_chain(text: str) -> ParsedSequence:
-    """Read a heavy or light chain, which may be empty."""
     return ParsedSequence((_normalized(text),), _count_replaced(text))
 
 

@@ -93,12 +93,10 @@ class SkippedRows:
     rows: list[tuple[int, BadCell]] = field(default_factory=list)
 
     def __len__(self) -> int:
-        """Return the number of rows."""
         return len(self.rows)
 
     @property
     def empty(self) -> list[int]:
-        """Numbers of the rows that are empty."""
         return [row for row, cell in self.rows if cell == EMPTY_ROW]
 
     @property
@@ -107,7 +105,6 @@ class SkippedRows:
         return sorted((row, cell) for row, cell in self.rows if cell != EMPTY_ROW)
 
     def update(self, other: SkippedRows) -> None:
-        """Add the rows of another part of the table."""
         self.rows += other.rows
 
     def notes(self) -> list[str]:

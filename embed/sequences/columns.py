@@ -132,7 +132,6 @@ def names_log10_nm(name: str) -> bool:
 
 
 def quote_names(names: Iterable[Hashable]) -> str:
-    """Quote names for a message."""
     return ", ".join(repr(str(name)) for name in names)
 
 

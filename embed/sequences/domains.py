@@ -170,7 +170,6 @@ def position_number(position: str) -> int:
 
 
 def _is_domain(found: Any, sequence: str) -> bool:  # noqa: ANN401  # immunum ships no types
-    """Tell whether a result of immunum is certain."""
     return found.error is None and (
         found.confidence >= SURE_CONFIDENCE
         or _CONSERVED.search(sequence, found.query_start, found.query_end + 1) is not None
@@ -231,7 +230,6 @@ def _split_at_boundary(sequence: str, first: Domain, second: Domain) -> DomainSp
 
 
 def _boundary(sequence: str, first: Domain, second: Domain) -> tuple[int, int]:
-    """Return the end of the first chain and the start of the second."""
     # immunum may assign residues of a linker, or of a neighbor with a trimmed end, to a domain, and
     # end a domain within a long CDR3: a known linker takes precedence, and so does the end of the
     # framework 4 motif if it is close to immunum's or where cysteine 23 places the second domain

@@ -26,7 +26,6 @@ class ColumnOptions(Options, group="Data"):
     )
 
     def check_combination(self) -> None:
-        """Refuse columns that contradict each other."""
         if self.antigen is not None and "antigen" in self.columns:
             msg = (
                 "--antigen and --column antigen=NAME: each defines the antigen; expected one of "
@@ -60,7 +59,6 @@ class SkippedOptions(BadRowOptions, group="Data"):
     )  # fmt: skip
 
     def check_combination(self) -> None:
-        """Refuse a list of rows that are never skipped."""
         if self.skipped is not None and self.bad_rows == "error":
             msg = "--skipped: no row is skipped; expected --bad-rows skip with it. Add it."
             raise BadOption(msg)

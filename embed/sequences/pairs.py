@@ -33,8 +33,6 @@ from abag.embed.sequences.parsing import (
     parse_antibodies,
     parse_antigens,
     refuse_exchanged,
-    roles_by_content,
-    with_roles,
 )
 from abag.embed.sequences.tables import (
     Table,
@@ -85,12 +83,10 @@ class SequenceTable(Table):
 
     @property
     def antibodies(self) -> UniqueSequences:
-        """The antibodies of the rows."""
         return self.sequences["antibody"]
 
     @property
     def antigens(self) -> UniqueSequences:
-        """The antigens of the rows."""
         return self.sequences["antigen"]
 
     @property
@@ -99,7 +95,6 @@ class SequenceTable(Table):
         return self.ignored + describe_counts(self.counts, self.skipped)
 
     def report_notes(self) -> None:
-        """Report what was done to the table."""
         for note in self.notes:
             say(f"{self.source}: {note}")
 
@@ -109,7 +104,6 @@ class SequenceTable(Table):
         return f"{where}: {self.cell_text(at, column)}"
 
     def cell_text(self, at: int | np.integer[Any], column: str) -> str:
-        """Say what the cell of a row here holds."""
         value = self.frame[column].iloc[at]
         shown = getattr(value, "item", lambda: value)()  # numpy's numbers name their type
         return "an empty cell (or NA)" if self.frame[column].isna().iloc[at] else repr(shown)
@@ -134,7 +128,7 @@ def read_pairs(
     name. `as_written` is that of `read_table`.
     """
     whole = read_table(table, columns=options.columns, limit=options.limit, as_written=as_written)
-    pairs = _check_rows(with_roles(whole, roles_by_content(whole)), kinds, options)
+    pairs = _check_rows(whole, kinds, options)
     if not len(pairs.frame) or (options.bad_rows == "error" and pairs.skipped.bad):
         raise pairs.skipped.refusal(pairs.source, kept=len(pairs.frame))
     return pairs
@@ -154,10 +148,9 @@ def read_pair_chunks(
         table, columns=options.columns, limit=options.limit, as_written=as_written,
         only_sequences=only_sequences,
     )  # fmt: skip
-    refused, roles = False, None
+    refused = False
     for chunk in chunks:
-        roles = roles_by_content(chunk) if roles is None else roles  # the first chunk decides
-        pairs = _check_rows(with_roles(chunk, roles), kinds, options)
+        pairs = _check_rows(chunk, kinds, options)
         rows += len(pairs.frame)
         skipped.update(pairs.skipped)
         refused = refused or (options.bad_rows == "error" and bool(pairs.skipped.bad))

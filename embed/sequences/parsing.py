@@ -97,25 +97,9 @@ class ParsedColumn:
         return cls(codes=codes, chains=[chains], replaced=replaced, forms=[""], bad={})
 
     def is_bad(self) -> NDArray[np.bool_]:
-        """Tell which sequences are bad, shape (N,)."""
         bad_N = np.zeros(len(self.chains), np.bool_)
         bad_N[[*self.bad]] = True
         return bad_N
-
-
-def roles_by_content(table: Table) -> dict[str, str]:
-    """Of several columns that fit a role, take the only one that holds sequences, by role."""
-    held = {
-        role: [name for name in names if name in table.frame and _sequences_in(table, name)]
-        for role, names in table.ties.items()
-        if role in SEQUENCE_ROLES
-    }
-    return {role: names[0] for role, names in held.items() if len(names) == 1}
-
-
-def with_roles(table: Table, roles: Mapping[str, str]) -> Table:
-    ties = {role: names for role, names in table.ties.items() if role not in roles}
-    return replace(table, columns={**table.columns, **roles}, ties=ties)
 
 
 def _sequences_in(table: Table, name: str) -> list[str]:
@@ -139,7 +123,6 @@ def _role_by_content(table: Table, name: str) -> str:
 
 
 def _suggest_columns(table: Table) -> str:
-    """Name the columns that hold sequences, with the roles that these may have."""
     names = [*map(str, table.frame.columns)]
     roles = [(role, name) for name in names if (role := _role_by_content(table, name))]
     if not roles:
@@ -276,7 +259,6 @@ def parse_antigens(table: Table, options: TableOptions) -> ParsedColumn:
 
 
 def _parse_column(table: Table, role: str, parse: Callable[[str], ParsedSequence]) -> ParsedColumn:
-    """Parse each distinct text of a column once."""
     name = table.column(role)
     kind: Kind = "antigen" if role == "antigen" else "antibody"
     try:
@@ -309,7 +291,6 @@ def _changed_or_bad(texts: Sequence[object]) -> list[int]:
 
 
 def _arranged(column: ParsedColumn, table: Table, options: TableOptions) -> ParsedColumn:
-    """Bring the chains of every antibody into place."""
     is_top = table.frame.index[0] == 0
     placed = _placed(column, table, options.chains, sample=NUMBERED_AT_MOST if is_top else 0)
     chains, forms = [*placed.chains], [*placed.forms]

@@ -126,7 +126,6 @@ class Partitions:
 
 
 def _keys(table: pa.Table) -> NDArray[np.uint8]:
-    """View the keys: shape (N, 16)."""
     column = table["key"].combine_chunks()
     if isinstance(column, pa.ChunkedArray):  # of no rows
         return np.empty((0, KEY_BYTES), np.uint8)
@@ -135,7 +134,6 @@ def _keys(table: pa.Table) -> NDArray[np.uint8]:
 
 
 def _sorted_distinct(table: pa.Table) -> pa.Table:
-    """Sort by key and keep the first row of each."""
     order, repeated = sort_keys(_keys(table))
     return table.combine_chunks().take(order[~repeated])
 

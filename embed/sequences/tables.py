@@ -66,7 +66,6 @@ class Table:
 
     @property
     def found(self) -> str:
-        """The columns of the file, quoted for a message."""
         return quote_names(self.names)
 
     def column(self, role: str) -> str:
@@ -86,7 +85,6 @@ class Table:
         raise MissingColumn(msg)
 
     def has(self, role: str) -> bool:
-        """Tell whether one or several columns fit the role."""
         return role in self.columns or role in self.ties
 
     def cells(self, role: str) -> pd.Series:

@@ -83,7 +83,6 @@ class EncoderFolder:
 
     @property
     def damaged(self) -> list[tuple[Path, str]]:
-        """Path of each damaged shard, and the reason."""
         return [(self.path / name, self._damaged[name][1]) for name in sorted(self._damaged)]
 
     @property
@@ -226,7 +225,6 @@ class EncoderFolder:
         return versions
 
     def _add(self, name: str, version: FileVersion) -> None:
-        """Open one shard; remember it as damaged if that fails."""
         try:
             shard = open_shard(self.path / name)
             self._refuse_foreign(shard)
@@ -254,7 +252,6 @@ class EncoderFolder:
         say(f"{problem} The shard is skipped and its sequences count as missing.")
 
     def _is_whole(self, shard: Shard) -> bool:
-        """Check every byte of a shard once."""
         if shard not in self._verified and self._is_sound(shard, shard.check):
             self._verified.add(shard)
         return shard in self._verified

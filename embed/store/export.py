@@ -54,7 +54,6 @@ class ExportSummary(TypedDict):
 
 
 def describe_export(summary: ExportSummary) -> str:
-    """Describe what was written."""
     return (
         f"{summary['rows']:,} {summary['kind']} vectors of {summary['width']:,} "
         f"{summary['dtype']} in {summary['to']}"

@@ -44,7 +44,6 @@ class VectorOptions(Options, group="Encoders"):
     )
 
     def vectors_of(self, kind: Kind) -> VectorsOf:
-        """Return the encoder and the pooling of one kind."""
         if kind == "antibody":
             return {"encoder": self.antibody_encoder, "pooling": self.antibody_pooling}
         return {"encoder": self.antigen_encoder, "pooling": self.antigen_pooling}
@@ -71,7 +70,6 @@ class ExportOptions(VectorOptions, TableOptions, group="Data"):
     force: bool = option(False, group="Output", help="Overwrite the output file if it exists.")
 
     def check_combination(self) -> None:
-        """Refuse pairs without a table."""
         if self.kind == "pair" and self.table is None:
             msg = (
                 "--kind pair: a store holds sequences, not pairs; expected a table of pairs. Give "

@@ -58,12 +58,10 @@ class ArrayType(NamedTuple):
 
     @property
     def row_bytes(self) -> int:
-        """Size of one row."""
         return np.dtype(self.dtype).itemsize * math.prod(self.shape[1:])
 
     @property
     def nbytes(self) -> int:
-        """Size of the array."""
         return self.shape[0] * self.row_bytes
 
 
@@ -79,12 +77,10 @@ class Shard:
 
     @property
     def rows(self) -> int:
-        """Number of sequences."""
         return self.arrays["key"].shape[0]
 
     @property
     def widths(self) -> dict[str, int]:
-        """Vector width of each pooling."""
         return {n: a.shape[1] for n, a in self.arrays.items() if len(a.shape) == 2 and n != "key"}
 
     @property
@@ -119,7 +115,6 @@ class Shard:
         return self.load(name, first, int(rows.max()) + 1)[rows - first]
 
     def check(self) -> None:
-        """Check every byte."""
         check_digest(self.path)
         with _opened(self.path) as file:
             for name in self.widths:  # another's file may be named right and hold NaN
@@ -161,7 +156,6 @@ def shard_image(arrays: Mapping[str, NDArray[Any]], attrs: Attrs) -> bytes:
 
 
 def shard_name(image: bytes) -> str:
-    """Return the name of the file with these bytes."""
     return f"{_digest(image).hexdigest()}.h5"
 
 
@@ -269,7 +263,6 @@ def _read_attrs(path: Path, file: h5py.File) -> dict[str, str | int | float]:
 
 
 def _check_arrays(arrays: Mapping[str, ArrayType]) -> None:
-    """Raise ValueError if the format does not allow these arrays in one shard."""
     is_vector = (len(a.shape) == 2 and name != "key" for name, a in arrays.items())
     if not {"key", "length"} <= arrays.keys() or not any(is_vector) or len(arrays) > MAX_ARRAYS:
         msg = f"arrays {list(arrays)[:MAX_ARRAYS]}"
@@ -283,7 +276,6 @@ def _check_arrays(arrays: Mapping[str, ArrayType]) -> None:
 
 
 def _is_known(name: str, array: ArrayType) -> bool:
-    """Whether the format allows an array of this dtype and shape."""
     row = array.shape[1:]
     if name in ("key", "length"):
         return (array.dtype, row) == (("|u1", (KEY_BYTES,)) if name == "key" else ("<i4", ()))

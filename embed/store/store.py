@@ -268,7 +268,6 @@ def _is_store(path: Path) -> bool:
 
 
 def _read_or_create_info(path: Path, info: dict[str, Any]) -> dict[str, Any]:
-    """Return the content of encoder.json; write it if it is missing or damaged."""
     try:
         return read_encoder_info(path)
     except DamagedShard:

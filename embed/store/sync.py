@@ -78,7 +78,6 @@ def push(store: Path | str, address: str, *, private: bool = False) -> dict[str,
 
 
 def _public_records(folders: Mapping[str, EncoderFolder]) -> dict[str, bytes]:
-    """Return all files but the shards and the card, by path."""
     records = {STORE_FILE: json_bytes(STORE_MARK)}
     for name, folder in folders.items():
         info = dict(folder.info)

@@ -335,5 +335,4 @@ def _spooled_shards(store: Path) -> list[Path]:
 
 
 def _rows(shard: Path) -> int:
-    """Return the number of rows, with which the name of a spooled shard begins."""
     return int(shard.name.partition("-")[0])
