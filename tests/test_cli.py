@@ -37,66 +37,10 @@ def run(*arguments, code=0):
     return result
 
 
-OPTIONS = {
-    "adapt": "affinity-type alpha antibody-encoder antibody-region antigen "
-    "antigen-encoder bad-rows batch-size chains column device dropout epochs floor "
-    "fold gradient-checkpointing head-lr head-share json label label-range layers "
-    "limit lr out patience precision rank replicates save-every seed sides split-from "
-    "targets",
-    "embed": "antibody-adapter antibody-backend antibody-encoder antibody-region antigen "
-    "antigen-adapter antigen-backend antigen-encoder attention bad-rows batch-tokens "
-    "chains column commit-seconds device devices json kind layers limit long-antigens "
-    "no-prepare-fit poolings precision prepare-fit ray skipped store store-dtype",
-    "fit": "accumulate adapter-rows affinity-type allow-adapter-leak antibody-encoder "
-    "antibody-identity antibody-pooling antibody-region antibody-vectors antigen "
-    "antigen-encoder antigen-identity antigen-pooling antigen-vectors bad-rows "
-    "batch-size chains column compile deterministic device dropout epochs floor folds "
-    "head json label label-range learning-curve limit loss lr members patience "
-    "precision preset repeats replicates run save-every seed select skipped split "
-    "split-seed store threads verbose weight-decay widths",
-    "predict": "antibody-encoder antigen antigen-encoder bad-rows chains column cross device "
-    "force heavy json light limit out run store strong",
-    "rank": "above antibody-region antigen bad-rows batch best chains column explore force "
-    "json keep-far limit measured out per-cluster per-position rule run",
-    "runs": "json",
-    "scan": "antibody-encoder antigen antigen-encoder bad-rows chains column device exclude force "
-    "heavy json light limit mutate-to out pairs-of parents positions region store",
-    "sweep": "accumulate adapter-rows affinity-type allow-adapter-leak antibody-encoder "
-    "antibody-identity antibody-region antibody-vectors antigen antigen-encoder "
-    "antigen-identity antigen-vectors bad-rows batch-size chains column compile "
-    "deterministic device epochs final floor inner-folds json label label-range limit "
-    "members patience precision replicates save-every seed select skipped split "
-    "split-seed store sweep threads trials",
-    "evaluate": "affinity-type antigen bad-rows column json predictions run store strong",
-    "report": "json",
-    "plan": "affinity-type all-gpus antibody-encoder antibody-region antibody-vectors antigen "
-    "antigen-encoder antigen-vectors bad-rows chains column floor json label label-range "
-    "limit price-per-hour replicates skipped store verbose",
-    "demo": "force",
-    "share": "json license private to",
-    "doctor": "antibody-encoder antigen-encoder device json store",
-    "store info": "json",
-    "store verify": "json",
-    "store merge": "json out",
-    "store push": "json private",
-    "store pull": "json store",
-    "store export": "antibody-encoder antibody-pooling antibody-region antigen antigen-encoder "
-    "antigen-pooling bad-rows chains column dtype force json kind limit table to",
-}
-
-
 def options_of(command):
     parameters = command.get_params(click.Context(command, **main.context_settings))
     of_click = {"--help", "--help-all"}
     return [p for p in parameters if isinstance(p, click.Option) and not of_click & {*p.opts}]
-
-
-def test_the_commands_and_their_options_are_these():
-    found = {}
-    for path, command in commands():
-        names = [o for p in options_of(command) for o in p.opts + p.secondary_opts if o[:2] == "--"]
-        found[" ".join(path)] = " ".join(sorted(n.removeprefix("--") for n in names))
-    assert found == {name: " ".join(sorted(text.split())) for name, text in OPTIONS.items()}
 
 
 @pytest.mark.parametrize("path", [path for path, _ in commands()])
@@ -408,20 +352,6 @@ def test_a_number_that_is_none_and_a_store_that_is_not_there_are_refused(
     assert words in refused.stderr
     assert refused.stderr.count("\n") <= 2  # what was read, and the error
     assert not (tmp_path / "s").exists()
-
-
-@pytest.mark.parametrize(
-    ("label", "words"),
-    [("nan", ["row 4"]), ("strong", ["row 4", "strong"]), ("inf", ["row 4"])],
-)
-def test_a_label_that_is_no_number_is_refused_by_its_row(pairs, tmp_path, label, words):
-    table = demo_table().head(20).astype({"pKd": object})
-    table.loc[2, "pKd"] = label
-    table.to_csv(pairs, index=False)
-    run("embed", pairs, "--store", tmp_path / "store", *COMPOSITION)
-    line = run("fit", pairs, "--store", tmp_path / "store", "--run", tmp_path / "r", code=1).stderr
-    assert all(word in line for word in words), line
-    assert not (tmp_path / "r").exists()
 
 
 def test_a_run_is_evaluated_on_its_split_on_a_table_and_beside_predictions(pairs, tmp_path):

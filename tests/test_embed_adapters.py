@@ -303,13 +303,6 @@ def test_a_record_without_what_a_reader_needs_is_refused(tmp_path, change):
         identify("tiny-esm2", "antigen", adapter=tmp_path / "a")
 
 
-def test_a_record_that_is_nested_too_deeply_is_no_adapter(tmp_path):
-    forge(tmp_path / "a")
-    (tmp_path / "a" / "adapter.json").write_text("[" * 100_000)
-    with pytest.raises(AdapterNotFound, match="no finished adapter"):
-        identify("tiny-esm2", "antigen", adapter=tmp_path / "a")
-
-
 @pytest.mark.parametrize(
     ("config", "weights"),
     [

@@ -6,12 +6,10 @@ import os
 import shutil
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from click.testing import CliRunner
-from faults import failing
 
 from abag.cli import main
 from abag.core.device import DevicePlan, plan_device
@@ -28,8 +26,6 @@ from abag.embed.encoders.identity import find_checkpoint
 from abag.embed.kernels import attention
 from abag.embed.kernels.attention import grouped_sdpa
 from abag.embed.store import filesystem as mounts
-from abag.embed.store.filesystem import StoreUnreachable
-from abag.embed.store.store import open_store
 
 TINY = ["--antibody-encoder", "tiny-igt5", "--antigen-encoder", "tiny-esm2", "--device", "cpu"]
 CPU = plan_device("cpu")
@@ -115,11 +111,6 @@ def test_a_file_system_that_cannot_commit_fails(tmp_path, monkeypatch, call, cod
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_file_system_that_garbles_files_fails(tmp_path, monkeypatch):
-    monkeypatch.setattr(doctor, "write_bytes", lambda path, data: path.write_bytes(data[::-1]))
-    assert "not those written" in check_folder(tmp_path, "set TMPDIR")[1]
-
-
 def test_a_full_disk_fails_all_checks_of_folders(tmp_path, monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=1 << 20))
     found = examined(store=tmp_path / "store", device="cpu")
@@ -143,31 +134,7 @@ def test_a_drive_that_is_not_mounted_fails(tmp_path, monkeypatch):
     assert "no Drive is mounted" in text
 
 
-def test_sequences_in_a_local_spool_are_reported(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    folder = open_store(tmp_path / "s", create=True).create_folder("antibody", INFO)
-    with failing(tmp_path / "s", errno.EPERM, at="rename"):
-        out = folder.writer(attrs={}, retry_seconds=0.0)
-        out.add(np.zeros((3, 16), np.uint8), np.ones(3), {"mean": np.ones((3, 4), np.float16)})
-        with pytest.raises(StoreUnreachable):
-            out.close()
-    state, text = check_store(tmp_path / "s")
-    assert state == "WARN"
-    assert "3 sequences wait in a local spool" in text
-
-
 # ---- device --------------------------------------------------------------------------------
-
-
-def test_a_t4_computes_in_fp16_and_its_free_memory_is_shown(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (7, 5))
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda *_: "Tesla T4")
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda *_: (14 << 30, 15 << 30))
-    state, text = check_device(plan_device(), requested="auto")
-    assert state == "PASS"
-    assert "Tesla T4, compute capability 7.5; fp16; 14.0 of 15.0 GiB free" in text
 
 
 def test_a_gpu_that_torch_cannot_use_fails_unless_the_cpu_was_requested(monkeypatch, tmp_path):

@@ -196,29 +196,6 @@ def test_without_immunum_the_error_says_what_to_do(monkeypatch):
     domains._annotator.cache_clear()
 
 
-def test_an_immunum_that_cannot_be_loaded_is_not_called_missing(monkeypatch, tmp_path):
-    broken = "raise ImportError('x.so: failed to map segment from shared object')"
-    (tmp_path / "immunum.py").write_text(broken)
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "immunum", raising=False)
-    domains._annotator.cache_clear()
-    domains.find_domains.cache_clear()
-    with pytest.raises(ImportError, match="failed to map segment"):
-        split_domains(VH)
-
-
-def test_the_benchmark_counts_exact_and_refused_splits(tmp_path, capsys):
-    table = tmp_path / "pairs.csv"
-    unknown = "M" * 120
-    table.write_text(f"heavy,light,antigen\n{VH},{VL},M\n{unknown},{VL},M\n")
-    path = Path(__file__).parents[1] / "benchmarks" / "bench_domains.py"
-    runpy.run_path(str(path))["main"](str(table))
-    printed = capsys.readouterr().out
-    assert "pairs.csv: 2 unique pairs" in printed
-    assert "| H L | 1 | 1 (50.0%) | 0 | 1 | 0 |" in printed
-    assert "| L alone | 2 | 2 (100.0%) | 0 | 0 | 0 |" in printed
-
-
 def test_the_benchmark_checks_boundaries_by_conserved_residues(tmp_path, capsys):
     table = tmp_path / "glued.csv"
     texts = [VH + VL, VH + "ASTKGP" + VL, VH[:-2] + VL, VL + VH, VH + VH, VH + D13[0]]

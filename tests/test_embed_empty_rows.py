@@ -7,7 +7,6 @@ import abag
 from abag.embed.sequences.chains import EmptySequence
 from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.pairs import read_pair_chunks, read_pairs
-from abag.embed.sequences.parsing import ChainsMisplaced
 from abag.embed.sequences.tables import CHUNK_ROWS, BadTable
 from abag.head.data.demo import demo_table
 from abag.head.estimators.sequence_frame import NotAFrame, read_frame
@@ -62,15 +61,6 @@ def test_cells_without_content_may_hold_blanks_or_stand_for_missing_values(tmp_p
     assert read_pairs(frame, as_written=True).notes == [WITHOUT_HEADER]
 
 
-@pytest.mark.parametrize("blank", ["", " "])
-@pytest.mark.parametrize("only_sequences", [False, True])
-def test_empty_rows_of_parquet_may_hold_empty_text(tmp_path, blank, only_sequences):
-    frame = spaced().fillna({name: blank for name in ("heavy", "light", "antigen", "id")})
-    path = written(tmp_path / "a.parquet", frame)
-    (chunk,) = read_pair_chunks(path, TableOptions(), only_sequences=only_sequences)
-    assert chunk.notes == [WITHOUT_HEADER]
-
-
 @pytest.mark.parametrize("name", ["a.csv", "a.xlsx", "a.parquet"])
 @pytest.mark.parametrize("column", ["pKd", "id"])
 def test_a_row_with_any_content_is_as_bad_as_ever(tmp_path, name, column):
@@ -112,21 +102,6 @@ def test_empty_rows_may_fill_a_chunk(tmp_path):
     chunks = [*read_pair_chunks(path, TableOptions())]
     assert [len(chunk.frame) for chunk in chunks] == [0, 60]
     assert chunks[1].row_numbers[0] == CHUNK_ROWS + 2
-
-
-def test_empty_rows_do_not_hide_that_heavy_and_light_are_exchanged(tmp_path):
-    frame = demo_table().head(60).rename(columns={"heavy": "light", "light": "heavy"})
-    path = written(tmp_path / "a.csv", frame.reindex(range(200)))
-    with pytest.raises(ChainsMisplaced, match="most rows hold a light chain"):
-        read_pairs(path)
-
-
-def test_empty_rows_of_an_airr_file_are_skipped(tmp_path):
-    text = "sequence_id\tlocus\tsequence_aa\tcell_id\nh\tIGH\tEVQL\tc\n\t\t\t\nk\tIGK\tDIQM\tc\n"
-    (tmp_path / "a.tsv").write_text(text)
-    pairs = read_pairs(tmp_path / "a.tsv", TableOptions(antigen="MKT"))
-    assert pairs.antibodies.chains == [("EVQL", "DIQM")]
-    assert "1 row with only empty cells skipped; the first is row 2" in pairs.notes
 
 
 def test_every_command_skips_them_and_says_so_once(tmp_path):

@@ -20,8 +20,7 @@ from abag.core.files import is_partial
 from abag.core.options import BadOption
 from abag.embed.store import export as export_module
 from abag.embed.store.export import CannotExport
-from abag.embed.store.options import ExportOptions
-from abag.embed.store.store import AmbiguousEncoder, VectorsMissing, open_store
+from abag.embed.store.store import VectorsMissing, open_store
 from abag.head.data.demo import demo_table
 
 ENCODERS = {"antibody_encoder": "tiny-igt5", "antigen_encoder": "tiny-esm2"}
@@ -222,15 +221,6 @@ def test_the_table_is_not_overwritten_even_by_force(store, table, tmp_path):
     assert (tmp_path / "pairs.csv").read_bytes() == before
 
 
-def test_an_ambiguous_encoder_is_named(store, table, tmp_path):
-    both = tmp_path / "both"
-    abag.embed_table(table.head(5), both, kind="antigen", antigen_encoder="tiny-esm2")
-    abag.embed_table(table.head(5), both, kind="antigen", antigen_encoder="composition")
-    with pytest.raises(AmbiguousEncoder, match="antigen_encoder"):
-        abag.export_vectors(both, tmp_path / "a.npz")
-    abag.export_vectors(both, tmp_path / "a.npz", antigen_encoder="composition")
-
-
 def test_without_anndata_one_line_says_how_to_install_it(store, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "anndata", None)
     with pytest.raises(CannotExport, match="pip install anndata"):
@@ -274,8 +264,3 @@ def test_any_text_and_number_of_a_table_is_read_back(store, table, tmp_path_fact
                 expected = [text.rstrip("\0") for text in expected]
             assert found.where(found.notna(), "").tolist() == expected
         np.testing.assert_array_equal(column_of(out, "three").to_numpy(float), frame["three"])
-
-
-def test_the_options_refuse_an_unknown_format():
-    with pytest.raises(BadOption, match="expected one of stored, float32"):
-        ExportOptions(dtype="float64")

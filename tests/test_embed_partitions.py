@@ -11,14 +11,12 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from trastuzumab import HEAVY, LIGHT
 
 import abag
 from abag import AbagError
-from abag.cli import main
 from abag.embed import embed as run_module
 from abag.embed.embed import embed_table
 from abag.embed.sequences import partitions as partitions_module
@@ -60,22 +58,6 @@ def distinct(chains, start):
         replaced=np.ones(len(first), np.int32),
         forms=["glued"] * len(first),
     )
-
-
-def test_sequences_of_several_chains_come_back_whole():
-    given = [("QVQ", "DIQ"), ("", "DIQ"), ("QVQ", ""), ("M",), ("M", "K", "T"), ("MK", "T")]
-    held = UniqueSequences(
-        kind="antigen", chains=given, keys=keys_array("antigen", given),
-        of_row=np.arange(6), first_rows=np.arange(1, 7), replaced=np.zeros(6, np.int32),
-        forms=[""] * 6,
-    )  # fmt: skip
-    for held_bytes in (1, 1 << 20):
-        with Partitions("antigen", held_bytes=held_bytes) as collected:
-            collected.add(held)
-            collected.add(held)
-            (part,) = collected.parts()
-        assert sorted(part.chains) == sorted(given)
-        assert np.array_equal(part.keys, keys_array("antigen", part.chains))
 
 
 @given(
@@ -355,15 +337,3 @@ def test_each_shard_is_checked_once_for_any_number_of_parts(tmp_path, monkeypatc
     monkeypatch.setattr(Shard, "check", lambda one: (checked.append(one.path), real(one))[1])
     embed_table(demo_table().head(80), tmp_path / "store", *PLAIN)
     assert len(checked) == len(set(checked)) == len(list((tmp_path / "store").rglob("*.h5")))
-
-
-def test_a_folder_is_embedded_from_the_command_line(tmp_path):
-    path = tmp_path / "pairs"
-    path.mkdir()
-    table = pa.Table.from_pandas(demo_table().head(20), preserve_index=False)
-    pq.write_table(table, path / "only.parquet")
-    arguments = ["embed", str(path), "--store", str(tmp_path / "store")]
-    arguments += ["--antibody-encoder", "composition", "--antigen-encoder", "composition"]
-    result = CliRunner().invoke(main, arguments)
-    assert result.exit_code == 0, result.output
-    assert "pairs: 20 rows" in result.stderr

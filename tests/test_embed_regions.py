@@ -10,7 +10,6 @@ from trastuzumab import LIGHT as VL
 
 import abag
 from abag.embed.sequences import domains, parsing, tables
-from abag.embed.sequences.chains import UnknownResidue
 from abag.embed.sequences.domains import variable_domain
 from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.pairs import read_pair_chunks, read_pairs
@@ -155,13 +154,6 @@ def test_a_table_with_antigens_and_heavy_chains_exchanged_is_refused(light):
         read_pairs(frame, TableOptions(bad_rows="skip"))
 
 
-def test_antigens_and_light_chains_exchanged_are_refused_before_anything_is_stored(tmp_path):
-    frame = pd.DataFrame({"heavy": [VH, D13_H], "light": ANTIGENS, "antigen": [VL, LAMBDA]})
-    with pytest.raises(ChainsMisplaced, match="most antigens are variable domains"):
-        abag.embed_table(frame, tmp_path / "store", "composition", "composition")
-    assert not (tmp_path / "store").exists()
-
-
 @pytest.mark.parametrize(
     ("heavy", "antigen"), [([VH, D13_H], [D13_H, VH]), (ANTIGENS, [VH, ANTIGENS[0]])]
 )
@@ -199,14 +191,6 @@ def test_a_single_chain_fv_with_one_mutated_j_segment_has_two_domains():
 def test_two_chains_of_one_type_are_counted():
     assert "2 heavy or two light" not in read([VH, VH], [VL, D13_H]).notes[0]
     assert read([VH, VH], [VL, D13_H]).counts["same_type_antibodies"] == 1
-
-
-def test_a_bad_row_is_still_named_and_short_chains_are_left_alone():
-    with pytest.raises(UnknownResidue, match="row 2, column 'heavy'"):
-        read([VH, "V*"], [VL, VL], chains="auto", antibody_region="fv")
-    assert read(["QVQ", "DIQ"], ["DIQ", "QVQ"]).notes == [
-        "2 antibodies with a chain of fewer than 20 residues: is it a name, or missing?"
-    ]
 
 
 def test_chunks_agree_with_the_whole_table(monkeypatch):

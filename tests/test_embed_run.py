@@ -14,7 +14,6 @@ import pandas as pd
 import pytest
 import torch
 from click.testing import CliRunner
-from safetensors.numpy import load_file, save_file
 
 import abag
 from abag.cli import main
@@ -24,7 +23,7 @@ from abag.embed.embed import embed_table
 from abag.embed.encode import DeviceFull, NonFiniteVector
 from abag.embed.encoders import identity as identity_module
 from abag.embed.encoders.identity import find_checkpoint
-from abag.embed.sequences.chains import antibody, antigen
+from abag.embed.sequences.chains import antibody
 from abag.embed.store.shard import open_shard
 from abag.embed.store.store_files import residues_per_s
 from abag.head.data.demo import demo_table
@@ -119,17 +118,6 @@ def test_absent_chains_are_zero_and_flagged(tmp_path):
     assert folder.read_array(keys, "length", np.int32).tolist() == [5, 5]
 
 
-def test_a_row_of_two_encoders_lies_in_two_folders_and_reading_asks_which(table, tmp_path):
-    embed_table(table, tmp_path / "store", **TINY)
-    embed_table(table, tmp_path / "store", **PLAIN)
-    with pytest.raises(abag.AbagError, match=r"composition.*tiny-igt5|tiny-igt5.*composition"):
-        stored(tmp_path / "store", table)
-    vectors = abag.open_store(tmp_path / "store").vectors(
-        "antigen", [antigen(table["antigen"][0])], encoder="tiny-esm2"
-    )
-    assert vectors.shape == (1, 64)
-
-
 # ---- refusals ------------------------------------------------------------------------------
 
 
@@ -167,19 +155,6 @@ def test_what_an_encoder_cannot_do_is_refused_before_the_store_is_made(
     assert words in refused(tmp_path, path, *tiny, *options)
 
 
-def test_a_folder_that_is_not_a_store_is_refused_and_left_alone(tmp_path):
-    (tmp_path / "photos").mkdir()
-    (tmp_path / "photos" / "cat.jpg").write_bytes(b"cat")
-    path = write(tmp_path, "heavy,light,antigen\nEVQL,DIQ,MKT\n")
-    plain = ["--antibody-encoder", "composition", "--antigen-encoder", "composition"]
-    result = CliRunner().invoke(
-        main, ["embed", str(path), "--store", str(tmp_path / "photos"), *plain]
-    )
-    assert result.exit_code == 1
-    assert "photos" in result.stderr
-    assert [p.name for p in (tmp_path / "photos").iterdir()] == ["cat.jpg"]
-
-
 def test_mixed_precision_is_said(table, tmp_path, capsys):
     embed_table(table, tmp_path / "store", limit=5, precision="fp32", **TINY)
     embed_table(table, tmp_path / "store", precision="bf16", progress=True, **TINY)
@@ -215,13 +190,6 @@ def test_a_refusal_of_one_encoder_makes_no_folder_for_the_other(table, tmp_path)
     assert content(tmp_path) == before
 
 
-def drop_a_weight(folder):
-    path = folder / "model.safetensors"
-    tensors = load_file(path)
-    del tensors["encoder.layer.1.output.dense.weight"]
-    save_file(tensors, path)
-
-
 def cut_the_weights(folder):
     path = folder / "model.safetensors"
     path.write_bytes(path.read_bytes()[:-9])
@@ -247,16 +215,6 @@ def test_an_antigen_encoder_that_cannot_be_loaded_is_refused_before_antibodies_a
     path = write(tmp_path, "heavy,light,antigen\nEVQL,DIQ,MKT\n")
     line = refused(tmp_path, path, "--antibody-encoder", "tiny-igt5", "--antigen-encoder", folder)
     assert re.search(match, line), line
-
-
-def test_a_missing_weight_stops_the_run_after_what_was_encoded_before(table, tmp_path):
-    folder = tmp_path / "esm"
-    shutil.copytree(find_checkpoint("tiny-esm2").folder, folder)
-    drop_a_weight(folder)
-    with pytest.raises(abag.AbagError, match=r"layer.1.output.dense.weight is missing; the downl"):
-        embed_table(table, tmp_path / "store", "composition", str(folder))
-    again = embed_table(table, tmp_path / "store", "composition", "composition")
-    assert again["antibodies"]["encoded"] == 0
 
 
 def test_each_encoder_is_found_identified_and_checked_once(table, tmp_path, monkeypatch):

@@ -117,16 +117,6 @@ def test_airr_that_cannot_be_meant_is_refused_in_one_line(tmp_path, change, word
         read_table(tmp_path / "x.tsv")
 
 
-@pytest.mark.parametrize("as_written", [False, True])
-def test_airr_rows_with_more_fields_than_the_header_are_refused(tmp_path, as_written):
-    AIRR.to_csv(tmp_path / "x.tsv", sep="\t", index=False)
-    header, *rows = (tmp_path / "x.tsv").read_text().splitlines()
-    surplus = "\n".join([header, *(f"x\t{row}" for row in rows), ""])
-    (tmp_path / "x.tsv").write_text(surplus)
-    with pytest.raises(BadTable, match="more fields than the header"):
-        read_table(tmp_path / "x.tsv", as_written=as_written)
-
-
 def test_airr_without_columns_of_amino_acids_is_refused_rather_than_read_as_nucleotides(tmp_path):
     table = pd.DataFrame({"sequence_id": ["a"], "locus": ["IGH"], "sequence": ["ACGT" * 9]})
     table.to_csv(tmp_path / "x.tsv", sep="\t", index=False)
@@ -157,15 +147,6 @@ def test_one_kind_is_encoded_from_a_table_that_lacks_the_other(tmp_path):
     }
     with pytest.raises(BadOption, match="no antigen is encoded"):
         abag.embed_table(path, tmp_path / "s", kind="antibody", antigen="MKT")
-
-
-@pytest.mark.ci
-def test_two_ranks_encode_one_kind(tmp_path):
-    text = "antigen\n" + "".join(f"MKT{'A' * i}\n" for i in range(9))
-    path = written(tmp_path / "y.csv", text)
-    options = {"kind": "antigen", "devices": 2, "device": "cpu"}
-    summary = abag.embed_table(path, tmp_path / "s", "igt6", "composition", **options)
-    assert summary["antigens"]["encoded"] == 9
 
 
 def test_a_fasta_file_is_not_written(tmp_path):

@@ -342,13 +342,6 @@ def test_bad_rows_can_be_skipped_and_are_counted_by_reason():
     ]
 
 
-def test_kept_rows_remember_their_number_in_the_file():
-    frame = table(heavy=["*", "QVQ", "*", "EVQ"], antigen=["M"] * 4)
-    pairs = read_pairs(frame, TableOptions(bad_rows="skip"))
-    assert pairs.row_numbers.tolist() == [2, 4]
-    assert pairs.antibodies.of_row.tolist() == [0, 1]
-
-
 def test_a_table_with_only_bad_rows_is_refused_even_with_skip():
     caught = refusal(table(heavy=["*", "*"], antigen=["M", "M"]), bad_rows="skip")
     assert "table: all 2 rows are bad; expected valid sequences and labels. Fix them." in str(

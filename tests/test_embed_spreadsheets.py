@@ -12,9 +12,7 @@ import pytest
 from openpyxl.styles import Font
 
 import abag
-from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.pairs import read_pairs
-from abag.embed.sequences.table_writer import TableWriter
 from abag.embed.sequences.tables import BadTable, read_table, read_table_chunks
 from abag.head.data.demo import demo_table
 from abag.head.data.labels import BadLabel, label_pairs
@@ -149,10 +147,6 @@ def test_other_content_under_an_excel_name_is_refused_in_one_line(tmp_path):
         assert words in refusal(path)
 
 
-def test_an_excel_file_under_a_csv_name_is_refused_with_the_name_that_it_needs(tmp_path):
-    assert "rename it to end in .xlsx" in refusal(workbook(tmp_path / "a.csv"))
-
-
 @pytest.mark.parametrize(
     "label", [datetime.date(2026, 11, 1), datetime.time(8, 30), True, "#DIV/0!", "8,5"]
 )
@@ -162,18 +156,7 @@ def test_a_label_that_is_no_number_is_refused(tmp_path, label):
         label_pairs(read_pairs(path))
 
 
-def test_a_number_as_a_sequence_is_refused(tmp_path):
-    path = workbook(tmp_path / "a.xlsx", [ROWS[0], [1.5, "DIQ", "MKT", 8.5]])
-    with pytest.raises(abag.AbagError, match="1\\.5"):
-        read_pairs(path, TableOptions())
-
-
 def test_without_openpyxl_the_extra_is_named(tmp_path, monkeypatch):
     path = workbook(tmp_path / "a.xlsx")
     monkeypatch.setitem(sys.modules, "openpyxl", None)
     assert "pip install openpyxl" in refusal(path)
-
-
-def test_an_excel_file_is_not_written(tmp_path):
-    with pytest.raises(BadTable, match=r"\.xlsx files are only read; expected .*\.csv, \.tsv"):
-        TableWriter(tmp_path / "out.xlsx")

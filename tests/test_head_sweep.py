@@ -390,7 +390,7 @@ def test_the_table_of_trials_shows_what_each_head_uses():
     [
         ({"select": "luck"}, BadOption, "^select: 'luck' is unknown"),
         ({"lr": 0.1}, BadOption, "lr: is chosen by sweep itself"),
-        ({"folds": 50}, BadSplit, "folds 50: only 11 groups"),
+        ({"folds": 50}, BadSplit, "folds=50: only 11 groups"),
         ({"trials": None, "final": True}, NoTrials, "no trial is complete"),
     ],
 )

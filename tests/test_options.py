@@ -157,30 +157,6 @@ def test_help_shows_defaults_bounds_and_choices():
         assert shown in text
 
 
-def command_of(name):
-    found = main
-    for word in name.split():
-        found = found.commands[word]
-    return found
-
-
-@pytest.mark.parametrize("command", CLASSES)
-def test_help_shows_the_default_of_every_option(command):
-    made = command_of(command)
-    # click keeps the help option of the first context
-    context = click.Context(made, **main.context_settings)
-    help_of = {p.opts[0]: p.help for p in made.get_params(context) if p.opts[0][0] == "-"}
-    of_flag = {one.flag: one for cls in reversed(CLASSES[command]) for one in schema(cls)}
-    for name in help_of.keys() & of_flag.keys():
-        one, shown = of_flag[name], re.search(r"\[default: (.*?)(; [^;]*)?\]$", help_of[name])
-        if isinstance(one.default, (int, float)) and not isinstance(one.default, bool):
-            assert float(shown[1]) == one.default, name
-        elif isinstance(one.default, str):
-            assert shown[1] == one.default, name
-        else:
-            assert (shown[1] if shown else "") in one.default_text, name
-
-
 def test_the_stub_of_the_package_is_what_the_declared_options_give():
     command = "python tests/make_stub.py > __init__.pyi"
     assert (ROOT / "__init__.pyi").read_text(encoding="utf-8") == stub(), f"run {command}"

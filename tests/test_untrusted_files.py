@@ -152,11 +152,6 @@ def test_a_link_or_pipe_in_an_adapter_is_never_followed(tmp_path, table, what, k
             read_adapter_files(folder / "adapter", "antibody")
 
 
-def test_the_options_that_add_to_a_folder_need_no_origin(tmp_path, table):
-    folder = make_store(tmp_path / "store", table, adapter="ab" * 16).folder("antibody")
-    assert folder.embed_options.startswith("--antibody-encoder x --antibody-adapter ")
-
-
 def test_the_folder_that_the_user_names_may_be_a_link(tmp_path):
     adapter_of(tmp_path / "real")
     (tmp_path / "link").symlink_to(tmp_path / "real")
