@@ -193,7 +193,7 @@ def test_invalid_input_is_refused_in_one_line_and_nothing_is_written(store, tabl
         (CannotExport, "not a supported format", tmp_path / "a.pkl", {}),
         (CannotExport, "its folder does not exist", tmp_path / "no" / "a.npz", {}),
         (CannotExport, "expected the choice of one", out, {}),
-        (BadOption, "^kind pair: ", out, {"kind": "pair"}),
+        (BadOption, "^kind=.pair.: ", out, {"kind": "pair"}),
         (abag.AbagError, "'max' is not stored", out, {"kind": "antigen", "antigen_pooling": "max"}),
         (abag.AbagError, "no antigen encoder 'esm9'", out,
          {"kind": "antigen", "antigen_encoder": "esm9"}),

@@ -247,7 +247,7 @@ def parse_antigens(table: Table, options: TableOptions) -> ParsedColumn:
     is_long = any(max(map(len, chains)) >= SHORT for chains in column.chains)
     distinct = len(column.chains) - 1  # less that of empty cells
     most = distinct / 2 if options.bad_rows == "error" else distinct - 1
-    if table.frame.index[0] == 0 and not is_long and len(names) > most:
+    if table.frame.index[0] == 0 and names and not is_long and len(names) > most:
         msg = (
             f"{table.source}: column {table.column('antigen')!r} holds names, such as "
             f"{names[0]!r}, not sequences. If all rows have the same antigen, give its sequence "
