@@ -19,6 +19,54 @@ from abag.cli import main
 from abag.core.command_line import HEADINGS
 from abag.head.data.demo import demo_table, planted_ceiling, planted_pkd
 
+OPTIONS = {
+    "adapt": "affinity-type alpha antibody-encoder antibody-region antigen "
+    "antigen-encoder bad-rows batch-size chains column device dropout epochs floor "
+    "fold gradient-checkpointing head-lr head-share json label label-range layers "
+    "limit lr out patience precision rank replicates save-every seed sides split-from "
+    "targets",
+    "embed": "antibody-adapter antibody-backend antibody-encoder antibody-region antigen "
+    "antigen-adapter antigen-backend antigen-encoder attention bad-rows batch-tokens "
+    "chains column commit-seconds device devices json kind layers limit long-antigens "
+    "no-prepare-fit poolings precision prepare-fit ray skipped store store-dtype",
+    "fit": "accumulate adapter-rows affinity-type allow-adapter-leak antibody-encoder "
+    "antibody-identity antibody-pooling antibody-region antibody-vectors antigen "
+    "antigen-encoder antigen-identity antigen-pooling antigen-vectors bad-rows "
+    "batch-size chains column compile deterministic device dropout epochs floor folds "
+    "head json label label-range learning-curve limit loss lr members patience "
+    "precision preset repeats replicates run save-every seed select skipped split "
+    "split-seed store threads verbose weight-decay widths",
+    "predict": "antibody-encoder antigen antigen-encoder bad-rows chains column cross device "
+    "force heavy json light limit out run store strong",
+    "rank": "above antibody-region antigen bad-rows batch best chains column explore force "
+    "json keep-far limit measured out per-cluster per-position rule run",
+    "runs": "json",
+    "scan": "antibody-encoder antigen antigen-encoder bad-rows chains column device exclude force "
+    "heavy json light limit mutate-to out pairs-of parents positions region store",
+    "sweep": "accumulate adapter-rows affinity-type allow-adapter-leak antibody-encoder "
+    "antibody-identity antibody-region antibody-vectors antigen antigen-encoder "
+    "antigen-identity antigen-vectors bad-rows batch-size chains column compile "
+    "deterministic device epochs final floor inner-folds json label label-range limit "
+    "members patience precision replicates save-every seed select skipped split "
+    "split-seed store sweep threads trials",
+    "evaluate": "affinity-type antigen bad-rows column json predictions run store strong",
+    "report": "json",
+    "plan": "affinity-type all-gpus antibody-encoder antibody-region antibody-vectors antigen "
+    "antigen-encoder antigen-vectors bad-rows chains column floor json label "
+    "label-range limit price-per-hour replicates skipped store verbose",
+    "demo": "force",
+    "share": "json license private to",
+    "doctor": "antibody-encoder antigen-encoder device json store",
+    "store info": "json",
+    "store verify": "json",
+    "store merge": "json out",
+    "store push": "json private",
+    "store pull": "json store",
+    "store export": "antibody-encoder antibody-pooling antibody-region antigen antigen-encoder "
+    "antigen-pooling bad-rows chains column dtype force json kind limit table to",
+}
+
+
 ROOT = Path(__file__).parent.parent
 COMPOSITION = ["--antibody-encoder", "composition", "--antigen-encoder", "composition"]
 
@@ -459,3 +507,11 @@ def test_the_demo_shows_both_stages_beside_the_ceiling(tmp_path):
     assert "Spearman of 0.9" in out
     assert "carry no biology" in out
     assert (tmp_path / "demo" / "run" / "report.html").is_file()
+
+
+def test_the_commands_and_their_options_are_these():
+    found = {}
+    for path, command in commands():
+        names = [o for p in options_of(command) for o in p.opts + p.secondary_opts if o[:2] == "--"]
+        found[" ".join(path)] = " ".join(sorted(n.removeprefix("--") for n in names))
+    assert found == {name: " ".join(sorted(text.split())) for name, text in OPTIONS.items()}

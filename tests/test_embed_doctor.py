@@ -6,10 +6,12 @@ import os
 import shutil
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from click.testing import CliRunner
+from faults import failing
 
 from abag.cli import main
 from abag.core.device import DevicePlan, plan_device
@@ -26,6 +28,8 @@ from abag.embed.encoders.identity import find_checkpoint
 from abag.embed.kernels import attention
 from abag.embed.kernels.attention import grouped_sdpa
 from abag.embed.store import filesystem as mounts
+from abag.embed.store.filesystem import StoreUnreachable
+from abag.embed.store.store import open_store
 
 TINY = ["--antibody-encoder", "tiny-igt5", "--antigen-encoder", "tiny-esm2", "--device", "cpu"]
 CPU = plan_device("cpu")
@@ -253,3 +257,21 @@ def test_a_gpu_on_which_triton_does_not_work_is_a_warning(monkeypatch):
     state, text = check_encoder(CUDA, "antibody", "tiny-igt5")
     assert state == "WARN"
     assert "Triton does not work (no C compiler)" in text
+
+
+def test_a_file_system_that_garbles_files_fails(tmp_path, monkeypatch):
+    monkeypatch.setattr(doctor, "write_bytes", lambda path, data: path.write_bytes(data[::-1]))
+    assert "not those written" in check_folder(tmp_path, "set TMPDIR")[1]
+
+
+def test_sequences_in_a_local_spool_are_reported(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    folder = open_store(tmp_path / "s", create=True).create_folder("antibody", INFO)
+    with failing(tmp_path / "s", errno.EPERM, at="rename"):
+        out = folder.writer(attrs={}, retry_seconds=0.0)
+        out.add(np.zeros((3, 16), np.uint8), np.ones(3), {"mean": np.ones((3, 4), np.float16)})
+        with pytest.raises(StoreUnreachable):
+            out.close()
+    state, text = check_store(tmp_path / "s")
+    assert state == "WARN"
+    assert "3 sequences wait in a local spool" in text

@@ -337,3 +337,19 @@ def test_each_shard_is_checked_once_for_any_number_of_parts(tmp_path, monkeypatc
     monkeypatch.setattr(Shard, "check", lambda one: (checked.append(one.path), real(one))[1])
     embed_table(demo_table().head(80), tmp_path / "store", *PLAIN)
     assert len(checked) == len(set(checked)) == len(list((tmp_path / "store").rglob("*.h5")))
+
+
+def test_sequences_of_several_chains_come_back_whole():
+    given = [("QVQ", "DIQ"), ("", "DIQ"), ("QVQ", ""), ("M",), ("M", "K", "T"), ("MK", "T")]
+    held = UniqueSequences(
+        kind="antigen", chains=given, keys=keys_array("antigen", given),
+        of_row=np.arange(6), first_rows=np.arange(1, 7), replaced=np.zeros(6, np.int32),
+        forms=[""] * 6,
+    )  # fmt: skip
+    for held_bytes in (1, 1 << 20):
+        with Partitions("antigen", held_bytes=held_bytes) as collected:
+            collected.add(held)
+            collected.add(held)
+            (part,) = collected.parts()
+        assert sorted(part.chains) == sorted(given)
+        assert np.array_equal(part.keys, keys_array("antigen", part.chains))

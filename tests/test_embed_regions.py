@@ -296,3 +296,10 @@ def test_a_predictor_cuts_antibodies_as_its_run_did(tmp_path):
     with pytest.raises(abag.AbagError, match="antibody_region='as-given': the run used 'fv'"):
         abag.predict(table, run, tmp_path / "x.csv", antibody_region="as-given")
     abag.evaluate(run, table=tmp_path / "fabs.csv")
+
+
+def test_antigens_and_light_chains_exchanged_are_refused_before_anything_is_stored(tmp_path):
+    frame = pd.DataFrame({"heavy": [VH, D13_H], "light": ANTIGENS, "antigen": [VL, LAMBDA]})
+    with pytest.raises(ChainsMisplaced, match="most antigens are variable domains"):
+        abag.embed_table(frame, tmp_path / "store", "composition", "composition")
+    assert not (tmp_path / "store").exists()

@@ -14,6 +14,7 @@ import pandas as pd
 import pytest
 import torch
 from click.testing import CliRunner
+from safetensors.numpy import load_file, save_file
 
 import abag
 from abag.cli import main
@@ -27,6 +28,14 @@ from abag.embed.sequences.chains import antibody
 from abag.embed.store.shard import open_shard
 from abag.embed.store.store_files import residues_per_s
 from abag.head.data.demo import demo_table
+
+
+def drop_a_weight(folder):
+    path = folder / "model.safetensors"
+    tensors = load_file(path)
+    del tensors["encoder.layer.1.output.dense.weight"]
+    save_file(tensors, path)
+
 
 TINY = {"antibody_encoder": "tiny-igt5", "antigen_encoder": "tiny-esm2"}
 PLAIN = {"antibody_encoder": "composition", "antigen_encoder": "composition"}
@@ -431,3 +440,26 @@ def test_the_speed_of_the_latest_embed_is_recorded_for_plan(tmp_path):
     embed_table(demo_table().head(120), tmp_path / "store", **PLAIN)
     folder = abag.open_store(tmp_path / "store").folder("antibody")
     assert residues_per_s(folder.path) > 0
+
+
+def test_a_folder_that_is_not_a_store_is_refused_and_left_alone(tmp_path):
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "cat.jpg").write_bytes(b"cat")
+    path = write(tmp_path, "heavy,light,antigen\nEVQL,DIQ,MKT\n")
+    plain = ["--antibody-encoder", "composition", "--antigen-encoder", "composition"]
+    result = CliRunner().invoke(
+        main, ["embed", str(path), "--store", str(tmp_path / "photos"), *plain]
+    )
+    assert result.exit_code == 1
+    assert "photos" in result.stderr
+    assert [p.name for p in (tmp_path / "photos").iterdir()] == ["cat.jpg"]
+
+
+def test_a_missing_weight_stops_the_run_after_what_was_encoded_before(table, tmp_path):
+    folder = tmp_path / "esm"
+    shutil.copytree(find_checkpoint("tiny-esm2").folder, folder)
+    drop_a_weight(folder)
+    with pytest.raises(abag.AbagError, match=r"layer.1.output.dense.weight is missing; the downl"):
+        embed_table(table, tmp_path / "store", "composition", str(folder))
+    again = embed_table(table, tmp_path / "store", "composition", "composition")
+    assert again["antibodies"]["encoded"] == 0

@@ -161,3 +161,12 @@ def test_any_text_is_read_as_fasta_or_refused(tmp_path_factory, text):
     path.write_text(text, encoding="utf-8", newline="")
     with suppress(BadTable):
         assert len(read_table(path).frame)
+
+
+@pytest.mark.ci
+def test_two_ranks_encode_one_kind(tmp_path):
+    text = "antigen\n" + "".join(f"MKT{'A' * i}\n" for i in range(9))
+    path = written(tmp_path / "y.csv", text)
+    options = {"kind": "antigen", "devices": 2, "device": "cpu"}
+    summary = abag.embed_table(path, tmp_path / "s", "igt6", "composition", **options)
+    assert summary["antigens"]["encoded"] == 9

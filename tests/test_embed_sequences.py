@@ -377,3 +377,10 @@ def test_options_that_contradict_each_other_are_refused():
         TableOptions(antigen="M", columns={"antigen": "x"})
     with pytest.raises(AbagError, match="cannot be combined with a heavy or light"):
         TableOptions(columns={"antibody": "x", "heavy": "y"})
+
+
+def test_kept_rows_remember_their_number_in_the_file():
+    frame = table(heavy=["*", "QVQ", "*", "EVQ"], antigen=["M"] * 4)
+    pairs = read_pairs(frame, TableOptions(bad_rows="skip"))
+    assert pairs.row_numbers.tolist() == [2, 4]
+    assert pairs.antibodies.of_row.tolist() == [0, 1]

@@ -714,3 +714,11 @@ def test_the_benchmark_of_the_store_runs():
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["keys"]["rows"] == 5000
+
+
+def test_a_vector_damaged_on_the_disk_is_missing_if_verified(filled):
+    flip_vector(shard_of(filled))
+    fresh = reopened(filled)
+    assert fresh.missing(keys_of(50)).sum() == 0
+    assert fresh.missing(keys_of(50), verify=True).sum() in (10, 20)
+    assert len(fresh.damaged) == 1

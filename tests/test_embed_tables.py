@@ -408,3 +408,15 @@ def test_rows_may_end_in_any_way(tmp_path, end):
     rows = [b"heavy,antigen,pKd", *(b'"EV%s",MKT,7.%d' % (b"Q" * (i % 5), i) for i in range(40))]
     path.write_bytes(end.join([*rows, b""]))
     assert len(read_pairs(path).frame) == 40
+
+
+@pytest.mark.parametrize("suffix", ["csv", "csv.gz", "parquet"])
+def test_two_writers_of_one_table_leave_one_of_the_two_whole(tmp_path, suffix):
+    path, table = tmp_path / f"out.{suffix}", demo_table()
+    with TableWriter(path) as first, TableWriter(path) as second:
+        for _ in range(3):
+            first.write(table)
+            second.write(table.head(7))
+    found = read_table(path, as_written=True).frame
+    assert found["heavy"].tolist() == 3 * table["heavy"].tolist()  # the last to finish
+    assert [p.name for p in tmp_path.iterdir()] == [path.name]

@@ -16,7 +16,7 @@ from abag.head.data.labels import label_pairs
 from abag.head.data.options import LabelOptions, SplitOptions
 from abag.head.data.vectors import Standardizer
 from abag.head.evaluation.metrics import score
-from abag.head.evaluation.verdicts import warnings
+from abag.head.evaluation.verdicts import explained, warnings
 from abag.head.models import baselines
 from abag.head.models import ridge as module
 from abag.head.models.baselines import (
@@ -31,6 +31,28 @@ from abag.head.models.ridge import FeatureBlock, count_residues, fit_ridge
 from abag.head.regimes.clusters import PairGroups, with_clusters
 from abag.head.regimes.folds import make_splits
 from abag.head.regimes.splits import TEST, TRAIN, VALIDATION, Split
+
+
+def two_families():
+    """Return pairs of variants of two unrelated parents; each mutation costs 0.5 pKd."""
+    rng = np.random.default_rng(0)
+    rows = []
+    for length in (60, 70):
+        parent = rng.choice(RESIDUES, length)
+        for _ in range(120):
+            letters, at = parent.copy(), rng.choice(length, rng.integers(0, 6), replace=False)
+            letters[at] = rng.choice(RESIDUES, len(at))
+            pkd = 9 - 0.5 * (letters != parent).sum() + 0.01 * rng.normal()
+            rows.append({"heavy": "".join(letters), "antigen": "ACDEFGHIKLMN", "pkd": pkd})
+    pairs = label_pairs(read_pairs(pd.DataFrame(rows)), LabelOptions())
+    chains = pairs.table.antibodies.chains
+    family = np.array([len(heavy) for heavy, _ in chains])
+    return (
+        with_clusters(PairGroups(pairs, SplitOptions())),
+        family,
+        family[:, None].astype(np.float32),
+    )
+
 
 RESIDUES = list("ACDEFGHIKLMNPQRSTVWY")
 
@@ -297,3 +319,35 @@ def test_a_ridge_is_finite_where_one_inner_fold_dwarfs_the_others(large):
         x_ND[:8] *= large
         predicted = ridge([FeatureBlock(x_ND, rows)], rng.normal(size=24), rows, rows // 8)
         assert np.isfinite(predicted).all()
+
+
+def test_ridge_recovers_a_planted_rule_and_predicts_the_mean_on_noise():
+    pairs, antibody_ND, antigen_ND = planted()
+    split = random_split(pairs.antibody, pairs.antigen, 0)
+    rows = split.rows(TEST)
+    good = predict_compared(inputs_of(pairs, split, antibody_ND, antigen_ND))["ridge"]
+    assert score(pairs.pkd[rows], good[rows], pairs.antigen[rows])["rmse"] < 0.3
+    shuffled = replace(pairs, pkd=np.random.default_rng(1).permutation(pairs.pkd))
+    blind = predict_compared(inputs_of(shuffled, split, antibody_ND, antigen_ND))
+    assert blind["ridge"].std() < 0.3 * pairs.pkd.std()
+
+
+def test_parent_distance_counts_a_new_family_like_the_furthest_variant():
+    pairs, family, vectors = two_families()
+    third = pairs.antibody_cluster.copy()
+    third[family[pairs.antibody] == 60] += 2 * (pairs.antibody[family[pairs.antibody] == 60] % 2)
+    part = np.where(family[pairs.antibody] == 70, TEST, TRAIN).astype(np.int8)
+    part[np.flatnonzero(part == TRAIN)[:9]] = VALIDATION
+    split = Split(name="cold", part=part, group=third)
+    cold = replace(pairs, antibody_cluster=third)
+    found = predict_baselines(inputs_of(cold, split, vectors, np.zeros((1, 2))))["parent_distance"]
+    assert np.ptp(found[split.rows(TEST)]) == 0
+    assert found[split.rows(TEST)[0]] == pytest.approx(found[split.rows(TRAIN)].min())
+
+
+def test_labels_explained_by_the_antigen_alone_cause_a_warning():
+    pairs, *_ = planted(antigen_effect=8.0)
+    assert explained(pairs.pkd, pairs.antigen) > 0.9
+    assert any("antigen alone explains" in w for w in warnings(pairs, []))
+    plain, *_ = planted(antigen_effect=0.0)
+    assert not any("antigen alone explains" in w for w in warnings(plain, []))

@@ -12,7 +12,7 @@ from scipy.stats import norm, truncnorm
 
 import abag
 from abag.head.models.baselines import inner_folds
-from abag.head.models.pair_model import PairVectors, TrainingRows, expected_labels
+from abag.head.models.pair_model import PairVectors, TrainingRows, expected_labels, fit_sigma
 from abag.head.models.ridge import impute_censored
 
 LIMIT = 8.0
@@ -123,3 +123,19 @@ def test_the_reported_coverage_is_that_of_the_written_sigma_on_exact_rows(case, 
     exact = found[found["censored"] == 0]
     inside = (exact["pkd"] - exact["pkd_predicted"]).abs() <= norm.ppf(0.95) * exact["sigma"]
     assert summary["regimes"][0]["coverage"] == pytest.approx(inside.mean())
+
+
+def test_a_pair_that_several_folds_test_counts_once(case, tmp_path):
+    summary, found = fit(case, case.floored, tmp_path / "run", head="ridge", repeats=2)
+    (regime,) = summary["regimes"]
+    assert (regime["n"], regime["folds"], len(found)) == (180, 6, 360)
+    assert regime["groups"] == pytest.approx(60)
+
+
+def test_sigma_is_fitted_to_exact_errors_and_to_bounds_of_errors():
+    rng = np.random.default_rng(0)
+    error = 0.7 * rng.normal(size=4000)
+    side = np.where(error < 0.2, -1, 0).astype(np.int8)
+    bounded = np.maximum(error, 0.2)
+    assert fit_sigma(bounded, np.zeros(4000), side)[1] == pytest.approx(0.7, rel=0.05)
+    assert fit_sigma(bounded, np.zeros(4000))[1] < 0.55

@@ -217,3 +217,12 @@ def test_processes_of_the_same_pairs_hold_their_vectors_once_and_are_written_wit
     assert first.train is second.train
     for fit in fits_of(training):
         assert all(array.flags.c_contiguous for array in fit.arrays().values())
+
+
+@pytest.mark.parametrize("criterion", ["error", "evidence"])
+def test_pure_noise_is_predicted_by_about_its_mean(criterion):
+    training = make_training(300, train=250, antibodies=100)
+    training.pairs.pkd = np.random.default_rng(1).normal(7, 1, 300)
+    fit = fit_gaussian_process(training, criterion)
+    test = np.setdiff1d(np.arange(300), training.rows)
+    assert fit.model.predict(training.vectors)[test].std() < 0.35

@@ -277,3 +277,12 @@ def test_clones_in_one_large_bucket_of_equal_loops_are_all_found():
     rng, end = np.random.default_rng(0), HEAVY.index("SRWGG")
     antibodies = [(substituted(rng, HEAVY[:end], 0.2) + HEAVY[end:], "") for _ in range(60)]
     assert partition(clone_clusters(antibodies)) == partition(plain_clones(antibodies))
+
+
+def test_distance_to_the_consensus_counts_both_chains():
+    family = [("ACDEF", "KL"), ("ACDEF", "KL"), ("ACDEY", "KL"), ("ACDE", "KV"), ("WWWWW", "WW")]
+    assert consensus([heavy for heavy, _ in family[:4]]) == "ACDEF"
+    assert distance_to_parent(family, np.array([0, 0, 0, 0, 1])).tolist() == [0, 0, 1, 2, 0]
+    known = np.array([False, False, True, False, True])
+    found = distance_to_parent(family, np.array([0, 0, 0, 0, 1]), known)
+    assert found.tolist() == [1, 1, 0, 2, 0]

@@ -1,9 +1,10 @@
 from types import SimpleNamespace
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
-from drawn import fill_store, labelled, planted_table
+from drawn import fill_store, labelled, lines_of, planted_table
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -24,6 +25,11 @@ from abag.head.training.stack import (
     step_seed,
     uses_bf16,
 )
+
+
+def predicted_by(part, run):
+    return pd.read_parquet(run / "baselines.parquet")[part].to_numpy()
+
 
 QUICK = {
     "head": "mlp", "report": False, "widths": (16, 8), "epochs": 3, "batch_size": 16,
@@ -235,3 +241,17 @@ def test_saving_and_loading_a_stack_keeps_tensor_addresses():
     after = stack.training_step.tensors()
     assert all(torch.equal(t, saved[n]) for n, t in after.items())
     assert {name: t.data_ptr() for name, t in after.items()} == at
+
+
+def test_each_member_equals_the_single_run_with_its_seed(case, tmp_path, monkeypatch):
+    monkeypatch.setattr(stack_module, "draw_bootstrap_sample", lambda rows, *_: rows)
+    options = {"dropout": 0.0, "split_seed": 0, "lr": 1e-2, "select": "rmse"}
+    quick_fit(case, tmp_path / "all", members=3, seed=4, **options)
+    together, alone = lines_of(tmp_path / "all"), []
+    for k in range(3):
+        quick_fit(case, tmp_path / f"{k}", seed=4 + k, **options)
+        losses = [line["loss"] for line in lines_of(tmp_path / f"{k}")]
+        assert [line["losses"][k] for line in together][:20] == pytest.approx(losses[:20], rel=1e-4)
+        alone.append(predicted_by("mlp", tmp_path / f"{k}"))
+    found = predicted_by("mlp", tmp_path / "all")
+    np.testing.assert_allclose(found, np.mean(alone, axis=0), atol=1e-2)

@@ -274,3 +274,13 @@ def test_too_many_antibodies_for_a_ridge_are_refused_before_anything_is_written(
     with pytest.raises(DoesNotApply, match="training antibodies; expected few enough"):
         abag.fit(case.frame, case.store, case.at / "refused", head="one_hot_ridge", **QUICK)
     assert not (case.at / "refused").exists()
+
+
+def test_a_scan_predicts_new_residues_with_a_sigma_of_the_difference(case, runs, tmp_path):
+    case.frame.head(1).to_csv(tmp_path / "parent.csv", index=False)
+    abag.scan(
+        case.at / "stack", parents=tmp_path / "parent.csv", out=tmp_path / "scan.csv",
+        store=case.store, region="cdrh3", say=lambda _text: None,
+    )  # fmt: skip
+    found = pd.read_csv(tmp_path / "scan.csv")
+    assert np.isfinite(found[["pkd_predicted", "difference", "difference_sigma"]]).all(axis=None)

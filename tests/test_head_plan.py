@@ -242,3 +242,16 @@ def test_the_text_of_a_plan_fits_into_twenty_lines_of_80_columns():
     assert max(map(len, tables)) <= 80
     assert any("8 GiB    25/9/5" in line for line in tables)
     assert lines[-1].endswith("Colab sessions needed (4 h / 12 h / 24 h each)")
+
+
+def test_a_fit_takes_longer_with_more_rows_and_folds_and_on_a_cpu():
+    large = SKEMPI._replace(rows=160_000)
+    for on_gpu in (False, True):
+        once, folds = (fit_time(large, on_gpu=on_gpu, folds=n) for n in (1, 20))
+        assert once < folds < 20 * once
+        assert fit_time(SKEMPI, on_gpu=on_gpu) < once
+    assert fit_time(large, on_gpu=True) < fit_time(large, on_gpu=False)
+    for column, unique in enumerate((100_000, 100_000)):
+        many = SKEMPI._replace(unique=tuple(unique if i == column else 300 for i in range(2)))
+        times = [fit_time(many, on_gpu=True, cores=cores) for cores in (2, 16)]
+        assert times[0] > times[1] > fit_time(SKEMPI, **GPU)

@@ -104,3 +104,17 @@ def test_families_are_recognised_where_they_are_known_and_not_where_they_are_new
     assert "errors are not smaller than those of the mean" in new["sentence"]
     assert known["split"]["leaks_of_all_folds"]["antibody"]["0.9"] > 0.9 * known["n"]
     assert new["split"]["leaks_of_all_folds"]["antibody"]["0.9"] == 0
+
+
+def test_thirty_percent_of_the_labels_at_the_floor_are_reported(drawn, tmp_path):
+    frame = drawn[0]
+    floored = frame.assign(pKd=frame["pKd"].clip(lower=frame["pKd"].quantile(0.3)))
+    summary = fit(drawn, tmp_path, floored, split="random")
+    assert any(text.startswith("60 of 200 exact labels equal") for text in summary["warnings"])
+    assert any("a floor" in text and "--floor" in text for text in summary["warnings"])
+
+
+def test_too_few_pairs_for_any_regime_are_refused_with_the_numbers(drawn, tmp_path):
+    with pytest.raises(abag.AbagError, match="too few pairs to measure any model on held-out"):
+        fit(drawn, tmp_path, drawn[0].head(5))
+    assert not (tmp_path / "run").exists()

@@ -305,3 +305,35 @@ def test_sequences_that_would_take_minutes_are_clustered_only_for_their_split(mo
     ]
     cold = clusters.with_clusters(clusters.PairGroups(pairs, SplitOptions(split="both")))
     assert (cold.antibody_cluster == clustered.antibody_cluster).all()
+
+
+def test_every_row_is_tested_once_per_repeat():
+    pairs = pairs_of(measured())
+    splits = make_splits(pairs, SplitOptions(split="antigen", folds=4, repeats=2))
+    assert [split.fold for split in splits] == list(range(8))
+    for repeat in (splits[:4], splits[4:]):
+        tested = sum((split.part == TEST).astype(int) for split in repeat)
+        assert (tested == 1).all()
+
+
+def test_the_split_does_not_depend_on_the_order_of_rows():
+    frame = measured()
+    options = SplitOptions(split="antigen", folds=3, seed=5)
+    frames = [
+        split_frame(pairs, make_splits(pairs, options))
+        for pairs in (pairs_of(frame), pairs_of(frame.sample(frac=1, random_state=1)))
+    ]
+    keys = ["fold", "antibody_key", "antigen_key"]
+    first, second = (f.sort_values(keys, ignore_index=True) for f in frames)
+    pd.testing.assert_frame_equal(first, second)
+
+
+def test_clusters_are_cached(tmp_path, monkeypatch):
+    pairs = pairs_of(measured())
+    options = SplitOptions(split="antigen")
+    first = make_splits(pairs, options, cache=tmp_path)
+    assert list(tmp_path.iterdir())
+    for name in ("antigen_clusters", "antibody_clusters", "clone_clusters"):
+        monkeypatch.setattr(clusters, name, None)
+    again = make_splits(pairs, options, cache=tmp_path)
+    assert again[0].part.tolist() == first[0].part.tolist()

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import abag
+from abag.core.options import BadOption
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.store import open_store
 from abag.head.models import registry
@@ -300,3 +301,60 @@ def test_a_stack_leaves_out_what_takes_too_long_and_says_so(
         (f"{name} left out: it handles at most 10 " in line) == (name in missing)
         for name in ("kernel", "gp")
     )
+
+
+@pytest.mark.parametrize(("right", "at_least", "at_most"), [(5, 0.0, 0.5), (8, 0.9, 1.0)])
+def test_a_part_that_is_better_by_chance_has_less_weight_than_the_mean(right, at_least, at_most):
+    # a part that has the sign of the offsets of 5 of 8 groups right has a smaller error here
+    rng = np.random.default_rng(1)
+    offset_G, group = rng.normal(size=8), np.arange(160) % 8
+    sign_G = np.where(np.arange(8) < right, 1.0, -1.0)
+    of_mean = offset_G[group] + 0.1 * rng.normal(size=160)
+    error_RK = np.stack([of_mean - (offset_G * sign_G)[group], of_mean], axis=1)
+    assert np.square(error_RK).mean(axis=0).argmin() == 0
+    assert at_least <= stack_weights(error_RK, group, mean=1)[0] <= at_most
+
+
+def test_labels_of_a_fold_change_no_prediction_of_it():
+    rng, n = np.random.default_rng(0), 60
+    pkd, even = rng.normal(8, 1, n), np.arange(n) % 2 == 0
+    noisy = {name: pkd + s * rng.normal(size=n) for name, s in (("ridge", 0.5), ("kernel", 0.7))}
+    predicted = {"train_mean": np.full(n, 8.0)} | noisy
+    one = weigh(*make_regime(pkd, predicted))
+    other = weigh(*make_regime(np.where(even, rng.normal(8, 1, n), pkd), predicted))
+    np.testing.assert_array_equal(one.predicted[0][even], other.predicted[0][even])
+    assert (one.predicted[1][~even] != other.predicted[1][~even]).any()
+
+
+@pytest.mark.parametrize("rows", [6, 12])
+def test_a_stack_of_few_pairs_some_of_them_censored_is_fitted(case, tmp_path, rows):
+    frame = case.frame.head(rows).assign(censored=["", "<"] * (rows // 2))
+    part = np.where(np.arange(rows) % 3 == 0, "test", "train")
+    frame = frame.assign(part=np.where(np.arange(rows) == 1, "val", part))
+    few = SimpleNamespace(frame=frame, store=case.store)
+    run = tmp_path / "run"
+    fit(few, run, split="column=part", folds=0)
+    predicted = pd.read_parquet(run / "predictions.parquet")
+    assert np.isfinite(predicted["pkd_predicted"]).all()
+
+
+@pytest.mark.parametrize(
+    ("head", "options"),
+    [
+        ("ridge", {"widths": (5,)}),
+        ("kernel", {"lr": 1e-3}),
+        ("gp", {"members": 4}),
+        ("one_hot_ridge", {"epochs": 50}),
+        ("ridge", {"preset": "medium"}),
+        ("ridge", {"patience": 2}),
+    ],
+)
+def test_options_that_the_head_does_not_use_are_refused(tmp_path, head, options):
+    (name,) = options
+    with pytest.raises(BadOption) as refused:
+        abag.fit("no table", "no store", tmp_path / "run", head=head, **options)
+    assert str(refused.value) == (
+        f"{name}: has no effect on the head {head}; it is an option of mlp, stack. Leave out "
+        f"{name}, or choose another head."
+    )
+    assert not (tmp_path / "run").exists()

@@ -16,10 +16,11 @@ from drawn import fill_store, lines_of, planted_table
 from hypothesis import given
 from hypothesis import strategies as st
 from killed_training import stop_after
+from safetensors import SafetensorError
 
 import abag
 from abag.core.device import DeviceUnavailable
-from abag.core.files import FileDamaged, FolderBusy, host_name, only_writer
+from abag.core.files import DiskFull, FileDamaged, FolderBusy, host_name, only_writer
 from abag.core.options import BadOption
 from abag.embed.store.store import VectorsMissing
 from abag.head import fit as fit_module
@@ -569,3 +570,57 @@ def test_tables_on_the_host_give_the_same_bits_as_on_the_gpu(case, monkeypatch, 
     monkeypatch.setattr(stack, "fit_on_device", lambda *_: False)
     quick_fit(case, "host", **options)
     assert same_results(case.at / "device", case.at / "host")
+
+
+def test_a_finished_run_has_nothing_to_do_and_returns_the_same_summary(case):
+    first, _ = quick_fit(case)
+    before = {p: p.read_bytes() for p in case.at.glob("run/**/*") if p.is_file()}
+    again, said = quick_fit(case)
+    assert again == first
+    assert "nothing to do" in said[-1]
+    assert before == {p: p.read_bytes() for p in case.at.glob("run/**/*") if p.is_file()}
+
+
+def test_a_disk_that_is_full_when_the_predictor_is_written_is_one_line(case, monkeypatch):
+    def full(*_):
+        raise SafetensorError("No space left on device")  # noqa: EM101 - as safetensors does
+
+    monkeypatch.setattr("abag.head.prediction.bundle.save_file", full)
+    with pytest.raises(DiskFull, match=r"weights\.safetensors: cannot be written \(No space"):
+        quick_fit(case)
+    monkeypatch.undo()
+    assert quick_fit(case)[0]["steps"]
+
+
+def test_a_last_batch_of_one_pair_can_be_trained_on(case):
+    quick_fit(case, batch_size=95)
+    lines = lines_of(case.at / "run")
+    assert len(lines) == 3
+    assert all(np.isfinite(line["loss"]) for line in lines)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("batch_size", [16, 33])
+def test_several_heads_in_half_precision_stay_near_full_precision_on_a_gpu(case, batch_size):
+    options = {"device": "cuda", "batch_size": batch_size, "epochs": 7, "members": 4}
+    options |= {"dropout": 0.0, "lr": 1e-3, "widths": (33, 8)}  # no multiple of anything
+    for precision in ("fp32", "auto"):
+        quick_fit(case, precision, precision=precision, **options)
+    full, half = (lines_of(case.at / name)[:20] for name in ("fp32", "auto"))
+    assert [x["losses"] for x in half] == pytest.approx(
+        np.array([x["losses"] for x in full]), rel=0.05
+    )
+    assert [x["losses"] for x in half] != [x["losses"] for x in full]
+
+
+@pytest.mark.gpu
+def test_members_take_the_steps_of_single_heads_on_a_gpu(case, monkeypatch):
+    monkeypatch.setattr(stack, "draw_bootstrap_sample", lambda rows, *_: rows)
+    options = {"head": "mlp", "device": "cuda", "dropout": 0.0, "precision": "fp32", "epochs": 4}
+    options |= {"split_seed": 0}
+    quick_fit(case, "all", members=3, **options)
+    together = np.array([x["losses"] for x in lines_of(case.at / "all")[:20]])
+    for k in range(3):
+        quick_fit(case, f"{k}", seed=k, **options)
+        alone = [x["loss"] for x in lines_of(case.at / f"{k}")[:20]]
+        assert together[:, k] == pytest.approx(alone, rel=5e-3)  # TF32 rounds by its own order

@@ -174,3 +174,24 @@ def test_a_sweep_keeps_the_views_that_are_given(case):
     assert summary["best"]["params"].get("antibody_pooling", "mean") == "mean"
     predictor = load_predictor(at / "sweep" / "final")
     assert len(predictor.antibody.views) == 3
+
+
+def test_a_run_with_other_views_is_another_run(case):
+    fit(case, "first", head="ridge", antibody_vectors=VIEWS)
+    at, frame = case
+    with pytest.raises(abag.AbagError, match="antibody_vectors was"):
+        abag.fit(
+            frame, at / "store", at / "first", head="ridge", antibody_vectors=VIEWS[:2], **QUICK
+        )
+
+
+def test_the_regressor_takes_views(case):
+    sklearn = pytest.importorskip("abag.sklearn")
+    at, frame = case
+    model = sklearn.AffinityRegressor(
+        at / "store", head="ridge", split="random", antibody_vectors=list(VIEWS)
+    )
+    x = frame[["heavy", "antigen"]]
+    predicted = model.fit(x, frame["pKd"]).predict(x)
+    assert np.corrcoef(predicted, frame["pKd"])[0, 1] > 0.5
+    assert len(model.predictor_.antibody.views) == 3

@@ -201,14 +201,6 @@ def test_a_range_of_labels_refuses_rows_outside_or_skips_them():
             LabelOptions(label_range=text)
 
 
-def test_of_two_columns_for_a_chain_one_has_to_be_chosen():
-    table = pd.DataFrame({"HC": HEAVIES, "LC": LIGHTS, "light": "kappa", "antigen": AG})
-    with pytest.raises(AbagError, match="fit light equally well"):
-        read_pairs(table)
-    chosen = read_pairs(table, TableOptions(columns={"light": "LC"}))
-    assert chosen.antibodies.chains == [*zip(HEAVIES, LIGHTS, strict=True)]
-
-
 @pytest.mark.parametrize("column", ["Antigen", "Target"])
 @pytest.mark.parametrize(
     ("names", "bad_rows"),
@@ -337,3 +329,10 @@ def test_the_summary_of_sabdab_is_refused_because_it_holds_no_sequences(tmp_path
     pd.DataFrame([row] * 3).to_csv(tmp_path / "t.tsv", sep="\t", index=False)
     with pytest.raises(AbagError, match=r"no column for heavy, light or antibody.*No column holds"):
         plan(tmp_path / "t.tsv")
+
+
+def test_of_two_columns_for_a_chain_the_one_that_holds_sequences_is_read():
+    table = pd.DataFrame({"HC": HEAVIES, "LC": LIGHTS, "light": "kappa", "antigen": AG})
+    assert read_pairs(table).antibodies.chains == [*zip(HEAVIES, LIGHTS, strict=True)]
+    with pytest.raises(AbagError, match="fit light equally well"):
+        read_pairs(table.assign(light=LIGHTS))

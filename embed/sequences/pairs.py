@@ -33,6 +33,8 @@ from abag.embed.sequences.parsing import (
     parse_antibodies,
     parse_antigens,
     refuse_exchanged,
+    roles_by_content,
+    with_roles,
 )
 from abag.embed.sequences.tables import (
     Table,
@@ -128,7 +130,7 @@ def read_pairs(
     name. `as_written` is that of `read_table`.
     """
     whole = read_table(table, columns=options.columns, limit=options.limit, as_written=as_written)
-    pairs = _check_rows(whole, kinds, options)
+    pairs = _check_rows(with_roles(whole, roles_by_content(whole)), kinds, options)
     if not len(pairs.frame) or (options.bad_rows == "error" and pairs.skipped.bad):
         raise pairs.skipped.refusal(pairs.source, kept=len(pairs.frame))
     return pairs
@@ -148,9 +150,10 @@ def read_pair_chunks(
         table, columns=options.columns, limit=options.limit, as_written=as_written,
         only_sequences=only_sequences,
     )  # fmt: skip
-    refused = False
+    refused, roles = False, None
     for chunk in chunks:
-        pairs = _check_rows(chunk, kinds, options)
+        roles = roles_by_content(chunk) if roles is None else roles  # the first chunk decides
+        pairs = _check_rows(with_roles(chunk, roles), kinds, options)
         rows += len(pairs.frame)
         skipped.update(pairs.skipped)
         refused = refused or (options.bad_rows == "error" and bool(pairs.skipped.bad))

@@ -102,6 +102,21 @@ class ParsedColumn:
         return bad_N
 
 
+def roles_by_content(table: Table) -> dict[str, str]:
+    """Of several columns that fit a role, take the only one that holds sequences, by role."""
+    held = {
+        role: [name for name in names if name in table.frame and _sequences_in(table, name)]
+        for role, names in table.ties.items()
+        if role in SEQUENCE_ROLES
+    }
+    return {role: names[0] for role, names in held.items() if len(names) == 1}
+
+
+def with_roles(table: Table, roles: Mapping[str, str]) -> Table:
+    ties = {role: names for role, names in table.ties.items() if role not in roles}
+    return replace(table, columns={**table.columns, **roles}, ties=ties)
+
+
 def _sequences_in(table: Table, name: str) -> list[str]:
     """Return some texts of a column if most of them are sequences, else nothing."""
     cells = table.frame[name].iloc[:CHUNK_ROWS].dropna()

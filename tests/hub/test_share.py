@@ -393,3 +393,12 @@ def test_an_adapter_is_shared_with_its_predictor_and_used(tmp_path, hub):
             heavy="EVQLVESGGGLVQPGGSLRLSCAAS", antigen="MKTAYIAKQRQISFVK", store=tmp_path / "ours"
         )
     assert new.equals(old)
+
+
+def test_a_file_that_changes_in_the_cache_is_refused(shared, trained, tmp_path):
+    with reporting(silent=True):
+        abag.load_predictor(ADDRESS)
+        (weights,) = (tmp_path / "cache").rglob("weights.safetensors")
+        weights.write_bytes(weights.read_bytes()[:-1] + b"x")
+        with pytest.raises(PredictorDamaged, match="differs from its digest"):
+            abag.load_predictor(ADDRESS)

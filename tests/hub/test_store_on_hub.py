@@ -19,7 +19,7 @@ from huggingface_hub import HfApi
 
 from abag.cli import main
 from abag.core.files import UnsafeFile
-from abag.core.hub import HubError
+from abag.core.hub import HubError, HubUnreachable
 from abag.core.messages import reporting
 from abag.embed.store.maintenance import verify
 from abag.embed.store.shard import DamagedShard, shard_name
@@ -520,3 +520,27 @@ def test_the_commands_print_their_summaries(hub, store, tmp_path):
         main, ["store", "pull", ADDRESS, "--store", str(tmp_path / "new"), "--json"]
     )
     assert json.loads(done.stdout)["pulled"] == 3
+
+
+def test_pushing_and_pulling_again_changes_nothing(hub, pushed, tmp_path):
+    first = pull(ADDRESS, tmp_path / "new")
+    again = push(pushed, ADDRESS)
+    assert (again["pushed"], again["present"], again["bytes"]) == (0, 3, 0)
+    assert again["address"] == first["address"]
+    assert pull(ADDRESS, tmp_path / "new")["pulled"] == 0
+
+
+def test_a_push_that_fails_is_continued_without_sending_a_shard_twice(hub, tmp_path):
+    add(tmp_path / "store", seed=1, shards=4)
+
+    def stop(_method, path):
+        if "/commit/" in path:
+            raise Problem(503)
+
+    hub.before = stop
+    with pytest.raises(HubUnreachable), reporting(silent=True):
+        push(tmp_path / "store", ADDRESS)
+    hub.before = lambda method, path: None
+    assert push(tmp_path / "store", ADDRESS)["pushed"] == 4
+    sent = [path for method, path in hub.asked if method == "PUT"]
+    assert len(sent) == len(set(sent)) == 4
