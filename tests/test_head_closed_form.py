@@ -225,4 +225,4 @@ def test_pure_noise_is_predicted_by_about_its_mean(criterion):
     training.pairs.pkd = np.random.default_rng(1).normal(7, 1, 300)
     fit = fit_gaussian_process(training, criterion)
     test = np.setdiff1d(np.arange(300), training.rows)
-    assert fit.model.predict(training.vectors)[test].std() < 0.35
+    assert fit.predict(training.vectors)[test].std() < 0.35
