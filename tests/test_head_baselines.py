@@ -32,28 +32,6 @@ from abag.head.regimes.clusters import PairGroups, with_clusters
 from abag.head.regimes.folds import make_splits
 from abag.head.regimes.splits import TEST, TRAIN, VALIDATION, Split
 
-
-def two_families():
-    """Return pairs of variants of two unrelated parents; each mutation costs 0.5 pKd."""
-    rng = np.random.default_rng(0)
-    rows = []
-    for length in (60, 70):
-        parent = rng.choice(RESIDUES, length)
-        for _ in range(120):
-            letters, at = parent.copy(), rng.choice(length, rng.integers(0, 6), replace=False)
-            letters[at] = rng.choice(RESIDUES, len(at))
-            pkd = 9 - 0.5 * (letters != parent).sum() + 0.01 * rng.normal()
-            rows.append({"heavy": "".join(letters), "antigen": "ACDEFGHIKLMN", "pkd": pkd})
-    pairs = label_pairs(read_pairs(pd.DataFrame(rows)), LabelOptions())
-    chains = pairs.table.antibodies.chains
-    family = np.array([len(heavy) for heavy, _ in chains])
-    return (
-        with_clusters(PairGroups(pairs, SplitOptions())),
-        family,
-        family[:, None].astype(np.float32),
-    )
-
-
 RESIDUES = list("ACDEFGHIKLMNPQRSTVWY")
 
 
@@ -333,8 +311,8 @@ def test_ridge_recovers_a_planted_rule_and_predicts_the_mean_on_noise():
 
 
 def test_parent_distance_counts_a_new_family_like_the_furthest_variant():
-    pairs, family, vectors = two_families()
-    third = pairs.antibody_cluster.copy()
+    pairs, _, vectors, _ = families(60, 70)
+    family, third = vectors[:, 0], pairs.antibody_cluster.copy()
     third[family[pairs.antibody] == 60] += 2 * (pairs.antibody[family[pairs.antibody] == 60] % 2)
     part = np.where(family[pairs.antibody] == 70, TEST, TRAIN).astype(np.int8)
     part[np.flatnonzero(part == TRAIN)[:9]] = VALIDATION

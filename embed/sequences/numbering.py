@@ -35,8 +35,9 @@ CHAINS: tuple[ChainName, ChainName] = ("heavy", "light")
 NUMBERING_VERSION = 2
 """Raise when `domains.locate_positions` or the format of what is cached changes."""
 WORTH_PROCESSES = 20_000
-"""Chains from which on processes save more time than they take to start: about 4 s on one core."""
-PART = 4_000
+"""Chains from which on processes save more time than they take to start."""
+PART = 2_000
+"""Chains that are numbered before the bar moves."""
 NO_DOMAIN = -1  # layout of a chain that cannot be numbered
 
 Layout: TypeAlias = tuple[str, ...]
@@ -67,42 +68,38 @@ class Numbered:
 
 
 def number_chains(chains: Iterable[str], name: ChainName) -> Numbered:
-    """Number the distinct chains of one type, in their order; empty ones are left out."""
+    """Number the distinct chains of one type, in their order; empty ones are left out.
+
+    Many are numbered by other interpreters, because immunum holds the lock of this one. Unlike a
+    pool of multiprocessing these need no guard in the script of the user.
+    """
     distinct = [chain for chain in dict.fromkeys(chains) if chain]
-    if len(distinct) < WORTH_PROCESSES or count_cores() == 1:
-        layouts, layout, start = _number(distinct, name)
-    else:
-        layouts, layout, start = _number_in_processes(distinct, name)
-    return Numbered(distinct, layouts, np.array(layout, np.int32), np.array(start, np.int32))
+    parts = [distinct[at : at + PART] for at in range(0, len(distinct), PART)]
+    layouts: dict[Layout, int] = {}
+    layout, start = list[int](), list[int]()
+    with (
+        ThreadPoolExecutor(count_cores()) as threads,
+        bar(total=len(distinct), desc=f"numbering {name} chains", unit=" chains", delay=1) as drawn,
+    ):
+        if len(distinct) < WORTH_PROCESSES or count_cores() == 1:
+            answers: Iterator[Numbers] = map(partial(_number, name), parts)
+        else:
+            answers = threads.map(partial(_ask, name), parts)
+        for part, (of_part, layout_of, start_of) in zip(parts, answers, strict=True):
+            index = [layouts.setdefault(tuple(one), len(layouts)) for one in of_part]
+            layout += [index[at] if at != NO_DOMAIN else NO_DOMAIN for at in layout_of]
+            start += start_of
+            drawn.update(len(part))
+    return Numbered(distinct, list(layouts), np.array(layout, np.int32), np.array(start, np.int32))
 
 
-def _number(chains: Sequence[str], name: ChainName) -> Numbers:
+def _number(name: ChainName, chains: Sequence[str]) -> Numbers:
     layouts: dict[Layout, int] = {}
     layout, start = [], []
-    for chain in bar(iterable=chains, desc=f"numbering {name} chains", unit=" chains", delay=1):
+    for chain in chains:
         places = locate_positions(chain, name)
         layout.append(layouts.setdefault(tuple(places), len(layouts)) if places else NO_DOMAIN)
         start.append(next(iter(places.values()), 0))
-    return list(layouts), layout, start
-
-
-def _number_in_processes(chains: Sequence[str], name: ChainName) -> Numbers:
-    """Number parts in interpreters of their own: immunum holds the lock of the interpreter.
-
-    Unlike a pool of multiprocessing these need no guard in the script of the user.
-    """
-    layouts: dict[Layout, int] = {}
-    layout, start = list[int](), list[int]()
-    parts = [chains[at : at + PART] for at in range(0, len(chains), PART)]
-    with (
-        ThreadPoolExecutor(count_cores()) as threads,
-        bar(total=len(chains), desc=f"numbering {name} chains", unit=" chains", delay=1) as drawn,
-    ):
-        for part, numbers in zip(parts, threads.map(partial(_ask, name), parts), strict=True):
-            index = [layouts.setdefault(tuple(one), len(layouts)) for one in numbers[0]]
-            layout += [index[at] if at != NO_DOMAIN else NO_DOMAIN for at in numbers[1]]
-            start += numbers[2]
-            drawn.update(len(part))
     return list(layouts), layout, start
 
 
@@ -110,7 +107,7 @@ def _ask(name: ChainName, chains: Sequence[str]) -> Numbers:
     command = [sys.executable, "-P", "-m", __name__, name]
     done = run(command, input=json.dumps(chains), capture_output=True, text=True)
     if done.returncode:  # such as abag on a path that only this interpreter has
-        return _number(chains, name)
+        return _number(name, chains)
     return cast("Numbers", json.loads(done.stdout))
 
 
@@ -136,4 +133,4 @@ def number_antibodies(
 
 
 if __name__ == "__main__":
-    json.dump(_number(json.load(sys.stdin), cast("ChainName", sys.argv[1])), sys.stdout)
+    json.dump(_number(cast("ChainName", sys.argv[1]), json.load(sys.stdin)), sys.stdout)

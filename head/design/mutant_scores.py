@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
 import pandas as pd
@@ -39,6 +39,20 @@ MutantOfParent: TypeAlias = tuple[int, Mutant]
 """Index of a parent, and what is changed."""
 
 
+class ScoredMutants(NamedTuple):
+    """Scores of mutants and of their parents."""
+
+    frame: pd.DataFrame
+    """A row per mutant: what it is, its sequences and its scores."""
+    parents: pd.DataFrame
+    """The columns of `Predictor.score` and ``pkd_measured`` of each parent."""
+    counts: dict[Kind, SequenceCounts]
+    regimes: Counter[str]
+    """Mutants by regime."""
+    verdicts: dict[str, str]
+    """What the run has shown for these."""
+
+
 def score_mutants(
     predictor: Predictor,
     store: Path,
@@ -46,11 +60,8 @@ def score_mutants(
     mutants: Sequence[MutantOfParent],
     measured: pd.Series,
     embed_options: Mapping[str, Any],
-) -> tuple[pd.DataFrame, pd.DataFrame, dict[Kind, SequenceCounts], Counter[str], dict[str, str]]:
-    """Encode what the store lacks, and score mutants; `measured` is of `read_measured`.
-
-    Returns the rows of mutants and of parents, counts of sequences, and regimes with verdicts.
-    """
+) -> ScoredMutants:
+    """Encode what the store lacks, and score mutants; `measured` is of `read_measured`."""
     pairs = [(parent.antibody, parent.antigen) for parent in parents]
     pairs += [parents[number].mutant(changes) for number, changes in mutants]
     sides = [Sequences.of(kind, [pair[at] for pair in pairs]) for at, kind in enumerate(KINDS)]
@@ -91,7 +102,7 @@ def score_mutants(
     }
     frame = pd.concat([pd.DataFrame(described), frame], axis=1)
     of_parents = own.assign(pkd_measured=pkd_measured[:first])
-    return frame, of_parents, counts, regimes, verdicts
+    return ScoredMutants(frame, of_parents, counts, regimes, verdicts)
 
 
 def _with_differences(

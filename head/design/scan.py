@@ -186,24 +186,21 @@ def scan(
             for number, parent in enumerate(parents)
             for changes in single_mutants(parent, chosen.residues)
         ]
-        given = predictor, store, parents
-        single, of_parents, counts, regimes, verdicts = score_mutants(
-            *given, singles, measured, encoding
-        )
-        frame = single
+        found = score_mutants(predictor, store, parents, singles, measured, encoding)
+        frame, regimes, verdicts = found.frame, found.regimes, found.verdicts
         if doubles := _doubles(singles, frame["difference"].to_numpy(), chosen.pairs_of or 0):
-            both, _, of_both, more, said = score_mutants(*given, doubles, measured, encoding)
-            frame = pd.concat([single, both], ignore_index=True)
-            regimes, verdicts = regimes + more, verdicts | said
-            for kind, own in of_both.items():  # parents were counted with the single mutants
-                known, of_singles = len({getattr(p, kind) for p in parents}), counts[kind]
+            both = score_mutants(predictor, store, parents, doubles, measured, encoding)
+            frame = pd.concat([frame, both.frame], ignore_index=True)
+            regimes, verdicts = regimes + both.regimes, verdicts | both.verdicts
+            for kind, own in both.counts.items():  # parents were counted with the single mutants
+                known, of_singles = len({getattr(p, kind) for p in parents}), found.counts[kind]
                 of_singles["unique"] += own["unique"] - known
                 of_singles["reused"] += own["reused"] - known
                 of_singles["encoded"] += own["encoded"]
         sigma = frame.get("difference_sigma")
         improves = frame["difference"] > (0.0 if sigma is None else sigma)
         best = frame[improves].nlargest(BEST_ON_PAGE, "difference")
-        only = len(parents) == 1
+        of_parents, only = found.parents, len(parents) == 1
         summary: ScanSummary = {
             "out": str(out),
             "heat_map": str(page),
@@ -222,8 +219,8 @@ def scan(
             "best": _describe_rows(best.head(BEST)),
             "parent_pkd": float(of_parents["pkd_predicted"][0]) if only else None,
             "parent_measured": _or_none(of_parents["pkd_measured"][0]) if only else None,
-            "antibodies": counts["antibody"],
-            "antigens": counts["antigen"],
+            "antibodies": found.counts["antibody"],
+            "antigens": found.counts["antigen"],
             "seconds": round(time.monotonic() - start_s, 3),
         }
         # both are written before either gets its name, so that a full disk leaves neither
@@ -232,7 +229,7 @@ def scan(
             heat_map = draw_heat_map(
                 parents,
                 chosen.residues,
-                single,
+                found.frame,
                 of_parents,
                 best,
                 source=f"encoders {predictor.antibody.name} and {predictor.antigen.name}",
