@@ -3,14 +3,12 @@
 import errno
 import fcntl
 import json
-import os
 import subprocess
 import sys
 import time
 from types import SimpleNamespace
 
 import drawn
-import pandas as pd
 import pytest
 from drawn import add_vectors, draw_pairs
 
@@ -123,22 +121,12 @@ def test_a_damaged_run_does_not_hide_the_others(case, tmp_path):
 # ---- in progress ---------------------------------------------------------------------------------
 
 
-def line(step, epoch, seconds, score):
-    found = {"step": step, "epoch": epoch, "loss": 1.0, "seconds": seconds}
-    return json.dumps(found | {"validation": {"spearman": score}}) + "\n"
-
-
 @pytest.fixture
 def half(tmp_path):
-    """A run of 10 epochs of 100 steps, which slowed from 10 to 5 steps a second at epoch 3."""
+    """A run of 10 epochs whose fifth is done; the line of the sixth is being written."""
     (tmp_path / "checkpoints").mkdir()
     (tmp_path / "config.json").write_text("{}")
-    seconds = [10, 20, 30, *(30 + 20 * k for k in range(1, 3))]
-    scores = [0.1, None, 0.4, 0.2, 0.3]
-    log = "".join(
-        line(100 * (k + 1), k + 1, s, v)
-        for k, (s, v) in enumerate(zip(seconds, scores, strict=True))
-    )
+    log = "".join(json.dumps({"step": 100 * k, "epoch": k}) + "\n" for k in range(1, 6))
     (tmp_path / "checkpoints" / "log.jsonl").write_text(log + '{"step": 600, "ep')
     (tmp_path / "checkpoints" / "latest").write_text("")
     return tmp_path
@@ -147,17 +135,12 @@ def half(tmp_path):
 CONFIG = {"epochs": 10, "select": "spearman"}
 
 
-def test_progress_speed_and_time_left_come_from_the_log(half, monkeypatch):
-    monkeypatch.setattr("abag.head.runs.compare.RECENT_SECONDS", 39)
+def test_progress_is_that_of_the_last_whole_line_of_the_log(half):
     now = time.time() + 60
-    os.utime(half / "checkpoints" / "latest", (now - 30, now - 30))
     with only_writer(half):
         found = read_progress(half, CONFIG, now)
-    assert (found["state"], found["step"], found["steps"]) == ("training", 500, 1000)
-    assert found["steps_per_s"] == 5
-    assert found["seconds_left"] == pytest.approx(500 / 5, abs=0.1)
-    assert found["best"] == {"metric": "spearman", "score": 0.4, "step": 300}
-    assert found["checkpoint_s_ago"] == pytest.approx(30, abs=0.2)
+    assert (found["state"], found["epoch"], found["epochs"]) == ("training", 5, 10)
+    assert found["written_s_ago"] == pytest.approx(60, abs=5)
 
 
 def test_a_run_that_no_process_writes_counts_as_stopped_at_once(half):
@@ -181,21 +164,7 @@ def test_a_run_with_only_a_configuration_is_starting(tmp_path):
     with only_writer(tmp_path):
         found = read_progress(tmp_path, CONFIG)
     assert found["state"] == "starting"
-    assert found["steps"] is found["seconds_left"] is found["best"] is None
-
-
-def test_steps_of_all_folds_are_added(half):
-    whole = half / "checkpoints" / "log.jsonl"
-    log = whole.read_text().rpartition("\n")[0] + "\n"
-    whole.unlink()
-    for fold in range(2):
-        folder = half / "checkpoints" / f"stack-{fold:02d}-of-1"
-        folder.mkdir()
-        (folder / "log.jsonl").write_text(log.replace('{"step"', f'{{"fold": {fold}, "step"'))
-    pd.DataFrame({"fold": [0, 1, 2, 3]}).to_parquet(half / "splits.parquet")
-    found = read_progress(half, CONFIG)
-    assert (found["fold"], found["folds"]) == (2, 4)
-    assert (found["step"], found["steps"]) == (1000, 4000)
+    assert found["epoch"] == 0
 
 
 def test_progress_is_read_while_another_process_trains(case, tmp_path):
@@ -212,17 +181,15 @@ def test_progress_is_read_while_another_process_trains(case, tmp_path):
             time.sleep(0.3)
             assert child.poll() is None
             found = runs(run)["runs"][0] if (run / "config.json").exists() else {}
-            # a process that gets little time may log and save rarely
-            if found.get("steps_per_s") and found["checkpoint_s_ago"] is not None:
+            if found.get("epoch"):
                 return found
 
     try:
         first = last = next_progress()
-        while last["step"] == first["step"]:
+        while last["epoch"] == first["epoch"]:
             last = next_progress()
     finally:
         child.kill()
         child.wait()
     assert first["state"] == "training"
-    assert first["step"] < last["step"] < last["steps"]
-    assert last["seconds_left"] > 0
+    assert first["epoch"] < last["epoch"] < last["epochs"]

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import fcntl
 import json
-import math
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, TypedDict
@@ -24,7 +22,6 @@ from abag import AbagError
 from abag.core.files import FileDamaged, read_json
 from abag.core.messages import align
 from abag.core.options import user_path
-from abag.head.evaluation.metrics import is_better, metric_label
 from abag.head.evaluation.regime_scores import INDISTINGUISHABLE, compare_models, describe_regimes
 from abag.head.regimes.splits import KEYS
 from abag.head.runs.run_folder import NoFinishedRun, SavedRun, read_config, read_run, training_logs
@@ -32,8 +29,6 @@ from abag.head.runs.run_folder import NoFinishedRun, SavedRun, read_config, read
 ALIVE_SECONDS = 120
 """Time without writing after which a run counts as stopped where files cannot be locked; it saves
 every 30 s."""
-RECENT_SECONDS = 180
-"""Period over which the current speed is measured."""
 
 
 class NoRuns(AbagError):
@@ -45,9 +40,9 @@ class RunsSummary(TypedDict):
 
     runs: list[dict[str, Any]]
     """By score: ``run``, ``state`` (``finished``, ``starting``, ``training``, ``stopped`` or
-    ``unreadable``, then with a ``reason``), ``folds``, ``epochs``, ``steps``. A finished run has
-    ``regimes`` and ``quantity``; another one ``fold``, ``epoch``, ``step``, ``steps_per_s``,
-    ``seconds_left``, the seconds since files were written, and the ``best`` validation so far."""
+    ``unreadable``, then with a ``reason``) and ``epochs``. A finished run has ``folds``, ``steps``,
+    ``regimes`` and ``quantity``; another one the ``epoch`` of the fold that is furthest, and the
+    seconds since its files were written, ``written_s_ago``."""
     differences: dict[str, dict[str, Any]]
     """Configuration key to run to value, where runs differ."""
     comparisons: list[dict[str, Any]]
@@ -241,29 +236,10 @@ def _short_names(paths: Sequence[str]) -> dict[str, str]:
 def _describe_unfinished(one: Mapping[str, Any]) -> str:
     if one["state"] == "unreadable":
         return str(one["reason"])
-    parts = [f"{one['fold']} of {one['folds']} folds"] if one["folds"] > 1 else []
-    parts += [f"epoch {one['epoch']} of {one['epochs']}", f"step {one['step']:,}"]
-    if one["steps"]:
-        parts[-1] += f" of {one['steps']:,} ({one['step'] / one['steps']:.0%})"
-    if one["steps_per_s"]:
-        parts.append(f"{one['steps_per_s']:,.1f} steps/s")
-    if one["seconds_left"] is not None:
-        parts.append(f"{_format_time(one['seconds_left'])} left")
-    if best := one["best"]:
-        parts.append(f"best validation {metric_label(best['metric'])} {best['score']:.3f}")
-    if one["checkpoint_s_ago"] is not None:
-        parts.append(f"checkpoint {_format_time(one['checkpoint_s_ago'])} ago")
-    if one["state"] == "stopped" and one["written_s_ago"] is not None:
-        idle = _format_time(one["written_s_ago"])
-        parts.append(f"last written {idle} ago; run abag fit again to resume")
-    return ", ".join(parts)
-
-
-def _format_time(seconds: float) -> str:
-    if seconds >= 7200:
-        return f"{seconds / 3600:.1f} h"
-    minutes = round(seconds) // 60
-    return f"{minutes} min" if minutes >= 2 else f"{seconds:.0f} s"
+    text = (
+        f"epoch {one['epoch']} of {one['epochs']}, last written {one['written_s_ago']:,.0f} s ago"
+    )
+    return text + "; run abag fit again to resume" * (one["state"] == "stopped")
 
 
 def _shorten(value: object) -> str:
@@ -276,40 +252,19 @@ def _shorten(value: object) -> str:
 
 def read_progress(run: Path, config: Mapping[str, Any], now: float | None = None) -> dict[str, Any]:
     """Read how far an unfinished run with this config.json has come, at the Unix time `now`."""
-    now = time.time() if now is None else now
-    paths = training_logs(run)
-    logs = [_read_log(path) for path in paths]
-    last = [log[-1] if log else {"step": 0, "epoch": 0} for log in logs]
-    # the folds of a training take each step together, and have a line each
-    width = [max(1, len({line.get("fold", 0) for line in log})) for log in logs]
-    splits = run / "splits.parquet"  # written after config.json
-    folds = 1
-    if splits.exists():
-        folds += int(pd.read_parquet(splits, columns=["fold"])["fold"].max())
-    first = next((log[0] for log in logs if log), None)
-    step = sum(line["step"] * n for line, n in zip(last, width, strict=True))
-    steps = round(first["step"] / first["epoch"] * config["epochs"] * folds) if first else None
-    speed = next((s for log in reversed(logs) if (s := _speed(log))), None)
-    saved = run / "checkpoints"
-    checkpoints = [*saved.glob("latest"), *saved.glob("*/latest")]  # of folds and their stacks
-    written_s_ago = _seconds_since([run / "config.json", *paths, *checkpoints], now)
+    logs = training_logs(run)
+    epoch = max(map(_last_epoch, logs), default=0)
+    files = [run / "config.json", *logs, *(run / "checkpoints").rglob("latest")]
+    written_s_ago = (time.time() if now is None else now) - max(map(_modified, files))
     running = _is_locked(run)
     if running is None:
-        running = (written_s_ago or 0) <= ALIVE_SECONDS
+        running = written_s_ago <= ALIVE_SECONDS
     return {
         "run": str(run),
-        "state": "stopped" if not running else "training" if step else "starting",
-        "fold": max(sum(width), 1),
-        "folds": folds,
-        "epoch": last[-1]["epoch"] if last else 0,
+        "state": "stopped" if not running else "training" if epoch else "starting",
+        "epoch": epoch,
         "epochs": config["epochs"],
-        "step": step,
-        "steps": steps,
-        "steps_per_s": speed and round(speed, 2),
-        "seconds_left": round(max(steps - step, 0) / speed, 1) if speed and steps else None,
-        "written_s_ago": written_s_ago,
-        "checkpoint_s_ago": _seconds_since(checkpoints, now),
-        "best": _best(logs[-1], config["select"]) if logs else None,
+        "written_s_ago": round(max(0.0, written_s_ago), 1),
     }
 
 
@@ -327,45 +282,18 @@ def _is_locked(run: Path) -> bool | None:
     return False
 
 
-def _seconds_since(paths: Sequence[Path], now: float) -> float | None:
-    times = []
-    for path in paths:
-        with suppress(FileNotFoundError):  # being rotated
-            times.append(path.stat().st_mtime)
-    return round(max(0.0, now - max(times)), 1) if times else None
+def _modified(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except FileNotFoundError:  # being rotated
+        return 0.0
 
 
-def _read_log(path: Path) -> list[dict[str, Any]]:
-    found = []
-    whole = path.read_bytes().split(b"\n")[:-1]  # the last line is being written
-    for number, text in enumerate(whole, 1):
-        try:
-            line = json.loads(text)
-            valid = all(math.isfinite(line[name]) for name in ("step", "epoch", "seconds"))
-        except (ValueError, LookupError, TypeError, OverflowError):
-            valid = False
-        if not valid:
-            msg = f"{path}: line {number} is damaged ({text[:40]!r}). Use another --run folder."
-            raise FileDamaged(msg)
-        found.append(line)
-    return found
-
-
-def _speed(lines: Sequence[Mapping[str, Any]]) -> float | None:
-    if not lines:
-        return None
-    last = lines[-1]
-    # The newest line that is old enough; the seconds of a resumed run continue.
-    old = [e for e in lines[:-1] if e["seconds"] < last["seconds"] - RECENT_SECONDS]
-    first = old[-1] if old else {"step": 0, "seconds": 0.0}
-    took = last["seconds"] - first["seconds"]
-    return float((last["step"] - first["step"]) / took) if took > 0 else None
-
-
-def _best(lines: Sequence[Mapping[str, Any]], select: str) -> dict[str, Any] | None:
-    best: dict[str, Any] | None = None
-    for line in lines:
-        value = line.get("validation", {}).get(select)
-        if is_better(select, value, best["score"] if best else None):
-            best = {"metric": select, "score": value, "step": line["step"]}
-    return best
+def _last_epoch(path: Path) -> int:
+    """Return the epoch of the last whole line of a log; the one after it is being written."""
+    _, *lines = reversed(path.read_bytes().split(b"\n"))
+    try:
+        return int(json.loads(lines[0])["epoch"]) if lines else 0
+    except (ValueError, LookupError, TypeError) as error:
+        msg = f"{path}: is damaged ({lines[0][:40]!r}). Use another --run folder."
+        raise FileDamaged(msg) from error
