@@ -293,7 +293,6 @@ def plan(
     antibody_vectors: tuple[str, ...] | None = None,
     antigen_vectors: tuple[str, ...] | None = None,
     price_per_hour: float | None = None,
-    store: Path | str | None = None,
     all_gpus: bool = False,
 ) -> Plan: ...
 def predict(

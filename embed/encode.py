@@ -37,7 +37,6 @@ from abag.embed.sequences.chains import Chains
 from abag.embed.sequences.domains import IMGT_REGIONS, position_number
 from abag.embed.sequences.numbering import CHAINS, NO_DOMAIN, Numbered, number_antibodies
 from abag.embed.sequences.partitions import SequencePart
-from abag.embed.store.store_files import note_speed
 from abag.embed.store.writer import ShardWriter
 
 AHEAD = 4
@@ -182,8 +181,6 @@ def encode_share(job: KindJob, rank: Rank) -> float:
     encoder = load_encoder(job.identity, job.plan, backend=backend, attention=attention)
     load_s = time.perf_counter() - start_s
     done = encode_parts(job, encoder, job.own_parts(), job.own, shown=not rank.number)
-    device = str(job.plan.device)
-    note_speed(job.folder.path, done.residues, done.seconds, device)
     name = f"{rank}: {done.sequences:,} " if rank.world > 1 else ""
     detail(
         f"{name}{job.plural}: {done.tokens:,} tokens; loaded in {load_s:.1f} s, encoded in "
@@ -222,7 +219,7 @@ class Encoding:
         self._job, self._encoder, self._writer, self._bar = job, encoder, writer, drawn
         self._budget = job.options.batch_tokens or default_batch_tokens(job.plan)
         self._start_s, self.seconds = time.perf_counter(), 0.0  # until the latest batch
-        self.sequences = self.tokens = self.residues = 0
+        self.sequences = self.tokens = 0
         self.unnumbered = 0  # antibodies with a chain whose CDRs are unknown
 
     @property
@@ -292,7 +289,6 @@ class Encoding:
         self._writer.add(part.keys[at], residues, poolings, flags)
         self.sequences += len(at)
         self.tokens += int(vectors.lengths.sum())
-        self.residues += int(residues.sum())
         self.seconds = time.perf_counter() - self._start_s
         text = f"{self.rate}, {self._writer.committed:,} committed"
         self._bar.set_postfix_str(text, refresh=False)

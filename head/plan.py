@@ -1,8 +1,7 @@
 """What `abag embed` and `abag fit` would do with a table, and how long it would take.
 
 Nothing is encoded or written. Speeds were measured on one H100 and one H200 (benchmarks/results).
-All other times are scaled by the speed of matrix products and marked as estimates, except those
-from the speed at which a store was written.
+All other times are scaled by the speed of matrix products and marked as estimates.
 
 The time of a fit is estimated for options that are defaults but for the head, and without caches.
 Its constants were measured on 2 CPU cores, and on an H200 with 16 (``benchmarks/bench_plan.py``).
@@ -29,8 +28,6 @@ from abag.embed.sequences.chains import KINDS, Kind
 from abag.embed.sequences.columns import AmbiguousColumn, MissingColumn
 from abag.embed.sequences.pairs import SequenceTable, UniqueSequences, read_pairs
 from abag.embed.sequences.tables import TableLike
-from abag.embed.store.store import open_store
-from abag.embed.store.store_files import residues_per_s
 from abag.head.data.labels import (
     LabelledPairs,
     UnclearLabel,
@@ -237,8 +234,7 @@ def plan(
     machines = {n: _on_gpu(GPUS[n], work, measured=n in MEASURED_ON) for n in shown}
     work = work._replace(cores=count_cores())
     name, here = _on_this_machine(work)
-    seen = None if chosen.store is None else _at_store_speed(chosen.store, work, here)
-    machines[name] = seen or here
+    machines[name] = here
     return {
         "table": read.source, "rows": len(read.frame), "antibodies": antibodies,
         "antigens": antigens, "found": read.counts, "notes": read.notes, "labels": labels,
@@ -368,24 +364,6 @@ def _on_this_machine(work: _Work) -> tuple[str, dict[str, Any]]:
     memory_gib = max(speed.weights for speed in speeds) * 4 / 2**30 + 2
     embed_s, basis = products / (0.5 * CORE_FLOPS * work.cores), "estimate from the number of cores"
     return name, work.estimate(embed_s, memory_gib, basis, on_gpu=False, measured=False)
-
-
-def _at_store_speed(store: Path | str, work: _Work, here: dict[str, Any]) -> dict[str, Any] | None:
-    """Estimate from the speed at which a store was last written; None if it is not known."""
-    from abag.core.device import plan_device
-
-    opened, embed_s = open_store(store), 0.0
-    for kind, encoder, tokens in work.encodings:
-        try:
-            rate = residues_per_s(opened.folder(kind, encoder).path)
-        except AbagError:  # the store has no vectors of this encoder
-            rate = None
-        if rate is None:
-            return None
-        embed_s += tokens / rate
-    on_gpu, memory_gib = plan_device().device.type == "cuda", here.get("memory_gib")
-    basis = "from the store's measured tokens/s"
-    return work.estimate(embed_s, memory_gib, basis, on_gpu=on_gpu, measured=True)
 
 
 def describe_plan(found: Plan, *, verbose: bool = False) -> list[str]:

@@ -26,7 +26,6 @@ from abag.embed.encoders import identity as identity_module
 from abag.embed.encoders.identity import find_checkpoint
 from abag.embed.sequences.chains import antibody
 from abag.embed.store.shard import open_shard
-from abag.embed.store.store_files import residues_per_s
 from abag.head.data.demo import demo_table
 
 
@@ -434,12 +433,6 @@ def test_a_shard_with_a_flipped_bit_is_encoded_again_by_the_next_run(table, tmp_
     assert repaired["antigens"]["encoded"] == 0
     open_shard(shard).check()  # the same vectors have the same name: it is sound again
     np.testing.assert_array_equal(stored(tmp_path / "store", table), before)
-
-
-def test_the_speed_of_the_latest_embed_is_recorded_for_plan(tmp_path):
-    embed_table(demo_table().head(120), tmp_path / "store", **PLAIN)
-    folder = abag.open_store(tmp_path / "store").folder("antibody")
-    assert residues_per_s(folder.path) > 0
 
 
 def test_a_folder_that_is_not_a_store_is_refused_and_left_alone(tmp_path):

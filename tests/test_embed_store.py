@@ -40,7 +40,6 @@ from abag.embed.store.store import (
     StoreMismatch,
     open_store,
 )
-from abag.embed.store.store_files import note_speed, residues_per_s
 from abag.embed.store.writer import NotFinite, publish_spools
 
 INFO = {"name": "igt5", "fingerprint": "3f2c9b1e" * 4}
@@ -645,20 +644,6 @@ def test_damage_and_spooled_sequences_are_shown(filled, monkeypatch):
     assert lines[2].startswith("  mean 8, cls 8 · float16, fp32 · last commit ")
     assert lines[3].startswith("  damaged: ")
     assert lines[4].startswith("7 sequences in a local spool on this machine")
-
-
-@pytest.mark.parametrize(
-    "changes", [{"residues": 10**400}, {"residues": float("nan")}, {"seconds": 0}, {"seconds": "1"}]
-)
-def test_a_forged_speed_is_not_known(folder, changes):
-    note_speed(folder.path, 100, 2.0, "cpu")
-    assert residues_per_s(folder.path) == 50.0
-    path = folder.path / "speed.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
-    assert residues_per_s(folder.path) is None
-    path.unlink()
-    os.mkfifo(path)
-    assert residues_per_s(folder.path) is None
 
 
 def test_merging_copies_each_shard_once_and_counts_duplicates(filled, tmp_path):

@@ -13,8 +13,6 @@ import pytest
 from abag.embed.families.registry import guess_family
 from abag.embed.packing import Layout
 from abag.embed.sequences.pairs import read_pairs
-from abag.embed.store.store import open_store
-from abag.embed.store.store_files import note_speed
 from abag.head.data.labels import label_pairs
 from abag.head.models.config import FitConfig
 from abag.head.models.registry import describe_left_out
@@ -66,21 +64,6 @@ def test_only_measured_times_are_not_marked_as_estimates():
     assert any("estimate" in line and line.startswith("this machine") for line in lines)
     other = describe_plan(plan(table(), antibody_encoder="antiberty"))
     assert other[-1] == "times: all are estimates"
-
-
-def test_times_come_from_the_speed_of_a_store_written_here(tmp_path):
-    store = open_store(tmp_path / "store", create=True)
-    for kind, name, rate in (("antibody", "igt5", 100), ("antigen", "esm2-650m", 50)):
-        folder = store.create_folder(kind, {"name": name, "fingerprint": "ab" * 16})
-        note_speed(folder.path, 10 * rate, 10.0, "cpu")
-    found = plan(table(), store=tmp_path / "store")
-    (here,) = (m for name, m in found["machines"].items() if name.startswith("this machine"))
-    tokens = [found[side]["tokens"] for side in ("antibodies", "antigens")]
-    assert here["embed_s"] == pytest.approx(tokens[0] / 100 + tokens[1] / 50)
-    assert here["measured"]
-    other = plan(table(), store=tmp_path / "store", antibody_encoder="antiberty")
-    (here,) = (m for name, m in other["machines"].items() if name.startswith("this machine"))
-    assert not here["measured"]  # this store has not met antiberty
 
 
 def test_a_gpu_without_bf16_is_estimated_from_its_own_path():

@@ -23,8 +23,6 @@ from abag.embed.store.shard import DamagedShard, open_file
 
 STORE_FILE = "abag-store.json"
 ENCODER_FILE = "encoder.json"
-SPEED_FILE = "speed.json"
-LARGEST = 1e15  # numbers from here on are no counts or times
 ADAPTER_FOLDER = "adapter"
 ADAPTER_FILE = "adapter.json"
 ROWS_FILE = "splits.parquet"
@@ -105,22 +103,6 @@ def read_json(path: Path) -> object:
     except (ValueError, RecursionError) as error:
         msg = f"{path}: is not valid JSON ({error})."
         raise DamagedShard(msg) from error
-
-
-def note_speed(folder: Path, residues: int, seconds: float, device: str) -> None:
-    """Note how fast the latest run encoded, if the note can be written: it only informs."""
-    speed = {"residues": residues, "seconds": round(seconds, 3), "device": device}
-    with suppress(OSError):
-        write_json(folder / SPEED_FILE, speed)
-
-
-def residues_per_s(folder: Path) -> float | None:
-    """Return the speed of the latest run that encoded; None without a note that makes sense."""
-    with suppress(OSError, AbagError, TypeError, KeyError):
-        note: Any = read_json(folder / SPEED_FILE)
-        if 0 < note["residues"] < LARGEST and 0 < note["seconds"] < LARGEST:
-            return float(note["residues"] / note["seconds"])
-    return None
 
 
 # --- the copy of an adapter, beside the vectors made with it --------------------------------------

@@ -47,7 +47,4 @@ class PlanOptions(
     price_per_hour: float | None = option(
         None, low=0, help="Price of one GPU hour, in any currency."
     )
-    store: Path | str | None = option(
-        None, help="Store written on this machine, to take its encoding speed from."
-    )
     all_gpus: bool = option(False, help="List six GPU models beside this machine, not only two.")

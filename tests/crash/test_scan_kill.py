@@ -52,7 +52,7 @@ def snapshot(out):
         with folder.writer(attrs={}):  # the next one that writes clears what a dead one left
             pass
     # notes on the speed are written after the vectors, and not again
-    left = {p.name for p in out.rglob("*") if p.suffix != ".h5"} - {"speed.json"}
+    left = {p.name for p in out.rglob("*") if p.suffix != ".h5"}
     return (out / "mutants.csv").read_bytes(), left, vectors(out / "store")
 
 
