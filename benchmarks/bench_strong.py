@@ -1,7 +1,7 @@
 """Measure how well strong binders are found by regime, and whether label weights help.
 
     python benchmarks/bench_strong.py TABLE --store STORE --out FOLDER [--top 0.1] [--rows N]
-        [--head NAME ...] [--copies K ...] [--set NAME=VALUE ...]
+        [--draws SEED ...] [--head NAME ...] [--copies K ...] [--set NAME=VALUE ...]
     python benchmarks/bench_strong.py --tiny --out FOLDER            # seconds, on a CPU
 
 A pair is strong if its label is in the ``--top`` share of the table. For each head and regime:
@@ -11,7 +11,7 @@ because predictions of different folds do not compare; precision is the mean ove
 
 ``--copies K`` trains each strong pair of a training part K times in the models in closed form, which
 is what label weights or stratified sampling of the old notebooks amount to. It is a patch of this
-script, not an option of abag.
+script, not an option of abag. ``--draws`` repeats all with other draws of the rows.
 """
 
 from __future__ import annotations
@@ -116,6 +116,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--top", type=float, default=0.1)
     parser.add_argument("--rows", type=int, default=0)
+    parser.add_argument("--draws", nargs="+", type=int, default=[0], help="seeds of the draws")
     parser.add_argument("--head", nargs="+", default=["stack", "ridge", "kernel"])
     parser.add_argument("--copies", nargs="+", type=int, default=[1])
     parser.add_argument("--set", nargs="+", default=[], metavar="NAME=VALUE")
@@ -131,24 +132,27 @@ def main(argv: list[str] | None = None) -> None:
             demo_table().head(200).to_csv(table, index=False)
             abag.embed_table(table, store, "composition", "composition")
             given.head, given.copies, options = ["ridge"], [1, 3], {"split": "random", "folds": 2}
-        else:
-            whole = pd.read_csv(given.table)
-            drawn = whole.sample(given.rows, random_state=0) if given.rows else whole
-            drawn.to_csv(table, index=False)
-        for head in given.head:
-            threshold = None
-            for copies in given.copies:
-                run = scratch / f"{head}-{copies}"
-                if threshold is None:  # from the labels that a first fit has read
-                    found = fit(table, store, run, head, 1, np.inf, options)
-                    exact = found.drop_duplicates("pair")
-                    exact = exact[exact["censored"] == 0]
-                    threshold = float(np.quantile(exact["pkd"], 1 - given.top))
-                if copies > 1:
-                    found = fit(table, store, run, head, copies, threshold, options)
-                label = head if copies == 1 else f"{head}, strong x {copies}"
-                more = lines_of(found, label, threshold)
-                ranking, calibration = ranking + more[0], calibration + more[1]
+        for draw in given.draws:
+            if not given.tiny:
+                whole = pd.read_csv(given.table)
+                drawn = whole.sample(given.rows, random_state=draw) if given.rows else whole
+                drawn.to_csv(table, index=False)
+            for head in given.head:
+                threshold = None
+                for copies in given.copies:
+                    run = scratch / f"{draw}-{head}-{copies}"
+                    if threshold is None:  # from the labels that a first fit has read
+                        found = fit(table, store, run, head, 1, np.inf, options)
+                        exact = found.drop_duplicates("pair")
+                        exact = exact[exact["censored"] == 0]
+                        threshold = float(np.quantile(exact["pkd"], 1 - given.top))
+                    if copies > 1:
+                        found = fit(table, store, run, head, copies, threshold, options)
+                    label = head if copies == 1 else f"{head}, strong x {copies}"
+                    label += f", draw {draw}" * (len(given.draws) > 1)
+                    more = lines_of(found, label, threshold)
+                    ranking, calibration = ranking + more[0], calibration + more[1]
+                    print(*more[0], sep="\n", flush=True)
         name = "demo" if given.tiny else given.table.name
         text = [
             f"# Strong binders, {datetime.now(UTC):%Y-%m-%d}", "",

@@ -101,10 +101,6 @@ class MeasuredRows:
     def confident_pairs(self) -> KnownOrder:
         return KnownOrder(self.pkd + CONFIDENT_PKD - ROUNDING, self.pkd)
 
-    @cached_property
-    def confident_pairs_within_antigen(self) -> KnownOrder:
-        return KnownOrder(self.pkd + CONFIDENT_PKD - ROUNDING, self.pkd, self.antigen)
-
 
 @dataclass(frozen=True)
 class ScoredRows:
@@ -128,13 +124,10 @@ class ScoredRows:
         """Predicted pKd of the exact rows, shape (E,)."""
         return np.asarray(self.every_predicted[self.measured.censored == 0])
 
-    @cached_property
-    def within_antigen(self) -> Scores:
+    def spearman_within_antigen(self) -> float | None:
         values = self.measured.within_antigen.spearman(self.predicted)
         values = values[np.isfinite(values)]
-        quartiles = np.percentile(values, [50, 25, 75]).tolist() if len(values) else [None] * 3
-        names = [f"spearman_within_antigen{suffix}" for suffix in ("", "_q25", "_q75")]
-        return dict(zip(names, quartiles, strict=True)) | {"antigens_scored": len(values)}
+        return float(np.median(values)) if len(values) else None
 
     @cached_property
     def strong_binders(self) -> Scores:
@@ -271,18 +264,10 @@ def top_enrichment(pkd: Floats, predicted: Floats) -> float | None:
 def _strong_binders(pkd: Floats, predicted: Floats, threshold: float) -> Scores:
     strong, picked = pkd >= threshold, predicted >= threshold
     hits = np.count_nonzero(strong & picked)
-    base = float(strong.mean()) if len(strong) else 0.0
-    precision = hits / picked.sum() if picked.any() else None
-    budget = max(1, round(BUDGET_SHARE * len(strong)))
-    found = _expected_hits(strong, predicted, budget)
     return {
         "recall_at_9": hits / strong.sum() if strong.any() else None,
-        "precision_at_9": precision,
+        "precision_at_9": hits / picked.sum() if picked.any() else None,
         "average_precision_at_9": average_precision(strong, predicted),
-        "enrichment_at_9": precision / base if precision is not None and base else None,
-        "recall_at_9_budget": found / strong.sum() if strong.any() else None,
-        "precision_at_9_budget": found / budget if len(strong) else None,
-        "enrichment_at_9_budget": found / budget / base if base else None,
     }
 
 
@@ -458,21 +443,14 @@ class RanksByGroup:
 class KnownOrder:
     """Pairs of N rows whose labels have a known order, counted for any number of predictions.
 
-    Row i is known to be below row j of its group if ``below[i] <= above[j]``.
+    Row i is known to be below row j if ``below[i] <= above[j]``.
     """
 
-    def __init__(
-        self, below: Floats | Ints, above: Floats | Ints, group: Ints | None = None
-    ) -> None:
-        n, group = len(below), np.zeros(len(below), np.int64) if group is None else group
-        rank = np.unique(np.concatenate([below, above]), return_inverse=True)[1]
-        first = 2 * n * np.unique(group, return_inverse=True)[1]
-        order = np.argsort(first + rank[:n], kind="stable")
-        low = (first + rank[:n])[order]
-        # Row k is above the rows order[start:end].
-        start, end = np.searchsorted(low, first), np.searchsorted(low, first + rank[n:], "right")
-        last = np.cumsum(end - start)
-        self.pairs = int(last[-1]) if n else 0
+    def __init__(self, below: Floats | Ints, above: Floats | Ints) -> None:
+        order = np.argsort(below, kind="stable")
+        end = np.searchsorted(below[order], above, "right")  # row k is above the rows order[:end]
+        last = np.cumsum(end)
+        self.pairs = int(end.sum())
         listed = np.arange(self.pairs) if self.pairs <= LISTED_PAIRS else None
         if listed is None:  # a million rows have too many; the share is right to three digits
             listed = np.random.default_rng(0).integers(self.pairs, size=LISTED_PAIRS)
@@ -500,15 +478,11 @@ def decidable_pairs(pkd: Floats, censored: NDArray[np.int8]) -> KnownOrder:
 
 
 METRICS: dict[str, Metric] = _Metrics({
-    **_joint(
-        "within_antigen", "spearman_within_antigen",
-        label="Spearman within antigen", headline=True, in_tables=True, selectable=True,
+    "spearman_within_antigen": Metric(
+        function=ScoredRows.spearman_within_antigen, label="Spearman within antigen",
+        headline=True, in_tables=True, selectable=True,
         meaning="Rank correlation of the antibodies of one antigen: the median over antigens with "
         "at least 5 exact rows. 1 is perfect, 0 is chance.",
-    ),
-    **_joint(
-        "within_antigen",
-        "spearman_within_antigen_q25", "spearman_within_antigen_q75", "antigens_scored",
     ),
     "spearman": Metric(
         function=lambda r: pearson(r.measured.pkd_ranks, ranks(r.predicted)),
@@ -536,10 +510,6 @@ METRICS: dict[str, Metric] = _Metrics({
         "strong_binders", "recall_at_9", "precision_at_9", "average_precision_at_9",
         selectable=True,
     ),
-    **_joint(
-        "strong_binders", "enrichment_at_9",
-        "recall_at_9_budget", "precision_at_9_budget", "enrichment_at_9_budget",
-    ),
     "spread_ratio": _single(
         spread_ratio, in_report=True,
         meaning="Standard deviation of the predictions relative to that of the labels. Below 1 "
@@ -556,17 +526,12 @@ METRICS: dict[str, Metric] = _Metrics({
         meaning="Share of the pairs of rows at least 1 unit apart that are predicted in the right "
         "order. 0.5 is chance.",
     ),
-    "pair_accuracy_within_antigen": Metric(
-        function=lambda r: r.measured.confident_pairs_within_antigen.share_right(r.predicted)
-    ),
-    "confident_pairs": Metric(function=lambda r: r.measured.confident_pairs.pairs),
     "concordance": Metric(
         function=lambda r: r.measured.decidable_pairs.share_right(r.every_predicted),
         in_report=True,
         meaning="Share of all pairs of rows with a known order, censored ones included, that are "
         "predicted in that order. 0.5 is chance.",
     ),
-    "decidable_pairs": Metric(function=lambda r: r.measured.decidable_pairs.pairs),
     "beyond_bound": Metric(
         function=lambda rows: beyond_bound(
             rows.measured.every_pkd, rows.every_predicted, rows.measured.censored

@@ -2,8 +2,9 @@
 
 Each regime has folds of its own, which hold out what is new in it; held-out pairs count only if
 they are in the regime, given the pairs that their fold trains on. Antigens are held out by clusters
-of the split's identity, but known from `KNOWN_ANTIGEN` on: pairs in between are not tested. Nothing
-cuts a group, and the same pairs and seed give the same parts whatever the order of the rows.
+of the split's identity, but known from `KNOWN_ANTIGEN` on: pairs in between are not tested. A split
+that is asked for holds out the same, and counts all held-out pairs. No test part cuts a group, and
+the same pairs and seed give the same parts whatever the order of the rows.
 P pairs of a table, N unique antibodies.
 """
 
@@ -18,8 +19,9 @@ import pandas as pd
 
 from abag.core.arrays import Bools, Ints, distinct
 from abag.core.cache import cache_dir
-from abag.core.messages import say
+from abag.core.messages import counted, say
 from abag.core.options import user_path
+from abag.embed.sequences.chains import KINDS
 from abag.embed.sequences.numbering import number_antibodies
 from abag.head.data.options import SplitOptions
 from abag.head.regimes.clusters import PairGroups
@@ -59,9 +61,7 @@ LIBRARY_SHARE = 0.5
 FULLEST = 1.2
 """Most pairs of a fold in `_beside_folds`, relative to an equal share."""
 HELD_OUT_SHARE = 0.1
-"""Share of the rows in the test part of a split, and of the others in the validation part."""
-ATTEMPTS = 20
-"""Draws of a split by both sequences before an empty part is accepted."""
+"""Share of the pairs in the test part of a single split, and of the others in a validation part."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +142,7 @@ def divide(groups: PairGroups, options: SplitOptions) -> list[Split]:
     """Split pairs that have been grouped by a method of `SPLIT_METHODS`, see `make_splits`."""
     splits = SPLIT_METHODS[options.split_name](groups, options)
     for split in splits:
-        _refuse_bad_parts(split, is_given=options.split_name in ("column", "file"))
+        _refuse_empty_parts(split)
     if not groups.options.folds and is_enough(splits[0], _counted_groups(groups, splits[0])):
         splits = splits[:1]
     return _describe(splits, groups, options.split)
@@ -174,21 +174,15 @@ def _describe(splits: Sequence[Split], groups: PairGroups, name: str) -> list[Sp
     return described
 
 
-def _refuse_bad_parts(split: Split, *, is_given: bool) -> None:
-    """Raise if a part is empty, or validation pairs outnumber training pairs that were drawn."""
-    n = split.rows_per_part()
-    of = f"of {len(split.part)} pairs in {len(distinct(split.group))} groups"
-    if empty := [name for name in ("train", "validation", "test") if not n[name]]:
-        problem = f"the {empty[0]} part {of} is empty; expected at least one pair"
-    elif not is_given and n["train"] <= n["validation"]:
-        problem = (
-            f"a fold {of} trains on {n['train']} pairs and validates on {n['validation']}; "
-            "expected more for training"
-        )
-    else:
-        return
-    msg = f"--split {split.name}: {problem}. Use more rows or another --split."
-    raise BadSplit(msg)
+def _refuse_empty_parts(split: Split) -> None:
+    n, groups = split.rows_per_part(), counted(len(distinct(split.group)), "group")
+    for name in ("train", "validation", "test"):
+        if not n[name]:
+            msg = (
+                f"--split {split.name}: the {name} part of {counted(len(split.part), 'pair')} in "
+                f"{groups} is empty; expected at least one pair. Use more rows or another --split."
+            )
+            raise BadSplit(msg)
 
 
 class RegimesOfTable:
@@ -260,21 +254,16 @@ class RegimesOfTable:
 
     def _tests(self, regime: Regime, held: Sequence[Ints]) -> Iterator[tuple[Bools, Bools]]:
         """Yield the candidates for the test part of each fold, and pairs not used, (P,) each."""
+        if not self._of_mutations(regime):
+            yield from _held_out_parts(held, self.folds, self.repeats, self.seed)
+            return
         for repeat in range(self.repeats):
             seed = [self.seed, repeat]
-            if self._of_mutations(regime):
-                sides = [self._mutation_folds(seed)]
-                if "antigen" in regime.new:
-                    fold = grouped_folds(self.antigen, self.folds, [*seed, 1])
-                    sides.append([fold == k for k in range(self.folds)])
-            else:
-                first, *beside = held
-                of_pairs = [grouped_folds(first, self.folds, [*seed, 0])]
-                of_pairs += [_beside_folds(group, of_pairs[0], [*seed, 1]) for group in beside]
-                sides = [[fold == k for k in range(self.folds)] for fold in of_pairs]
-            for held_out in zip(*sides, strict=True):
-                test = np.all(held_out, axis=0)
-                yield test, np.any(held_out, axis=0) & ~test
+            sides = [self._mutation_folds(seed)]
+            if "antigen" in regime.new:
+                fold = grouped_folds(self.antigen, self.folds, [*seed, 1])
+                sides.append([fold == k for k in range(self.folds)])
+            yield from map(_divide_held_out, zip(*sides, strict=True))
 
     def _mutation_folds(self, seed: list[int]) -> list[Bools]:
         """Hold out residues at positions, each once: pairs whose antibody has one, (P,)."""
@@ -332,6 +321,24 @@ def _not_measured(
     return MeasuredRegime(regime, why_not=f"not measured: {many}; expected at least {expected:.0f}")
 
 
+def _held_out_parts(
+    held: Sequence[Ints], folds: int, repeats: int, seed: int
+) -> Iterator[tuple[Bools, Bools]]:
+    """Yield the test part of each fold, and pairs not used, (P,) each; `held` are kept whole."""
+    first, *beside = held
+    for repeat in range(repeats):
+        of_pairs = [grouped_folds(first, folds, [seed, repeat, 0])]
+        of_pairs += [_beside_folds(group, of_pairs[0], [seed, repeat, 1]) for group in beside]
+        for k in range(folds):
+            yield _divide_held_out([fold == k for fold in of_pairs])
+
+
+def _divide_held_out(sides: Sequence[Bools]) -> tuple[Bools, Bools]:
+    """Test pairs that are held out on all sides; do not use those of some sides only."""
+    test = np.all(sides, axis=0)
+    return test, np.any(sides, axis=0) & ~test
+
+
 def _beside_folds(group: Ints, beside: Ints, seed: Sequence[int]) -> Ints:
     """Assign groups to the folds of other groups with most of their pairs, but fill none, (P,)."""
     rng, folds = np.random.default_rng(seed), int(beside.max()) + 1
@@ -373,42 +380,9 @@ def all_pairs(measured: Sequence[MeasuredRegime]) -> Split:
 
 
 def split_by_groups(groups: PairGroups, options: SplitOptions) -> list[Split]:
-    """Hold out whole groups: pairs, clusters of antigens, or clusters of antibodies."""
-    return _hold_out_groups(groups.of_method(options.split), options)
-
-
-def split_by_both(groups: PairGroups, options: SplitOptions) -> list[Split]:
-    """Hold out antigens, each antibody cluster in one part; draw again where a part is empty."""
-    if (n := len(distinct(groups.antibody))) < 3:
-        msg = (
-            f"--split both: the pairs have {n} antibody cluster{'s' * (n != 1)}; expected at least "
-            "one for each of training, validation and test. Use --split antigen."
-        )
-        raise BadSplit(msg)
-    seed, splits = options.effective_split_seed, list[Split]()
-    for attempt in range(ATTEMPTS):
-        drawn = _hold_out_groups(groups.antigen, options, attempt)
-        cold = [
-            _assign_antibodies(split, groups.antibody, [seed, split.fold, attempt])
-            for split in drawn
-        ]
-        splits = [
-            kept if is_trainable(kept.part) else other
-            for kept, other in zip(splits or cold, cold, strict=True)
-        ]
-        if all(is_trainable(split.part) for split in splits):
-            break
-    return splits
-
-
-def _assign_antibodies(split: Split, antibody_group: Ints, seed: Sequence[int]) -> Split:
-    """Discard pairs whose antibody cluster is assigned to another part than their antigen."""
-    order = np.random.default_rng(seed).permutation(len(split.part))
-    _, first = np.unique(antibody_group[order], return_index=True)
-    assigned = split.part[order[first]][np.unique(antibody_group, return_inverse=True)[1]]
-    part = np.where(assigned == split.part, split.part, np.int8(UNUSED))
-    description = split.description | {"discarded": int((part == UNUSED).sum())}
-    return replace(split, part=part, description=description)
+    """Hold out whole groups: pairs, clusters of antigens, of antibodies, or of both."""
+    kinds = KINDS if options.split == "both" else (options.split,)
+    return _hold_out([groups.of_method(kind) for kind in kinds], options)
 
 
 def split_by_mutations(groups: PairGroups, options: SplitOptions) -> list[Split]:
@@ -451,52 +425,35 @@ def split_by_column(groups: PairGroups, options: SplitOptions) -> list[Split]:
         part = named.map(PART_NAMES).to_numpy().astype(np.int8)
         return [Split(name=options.split, part=part, group=groups.pair)]
     group, _ = pd.factorize(values, sort=True)
-    return _hold_out_groups(group.astype(np.int64), options)
+    return _hold_out([group.astype(np.int64)], options)
 
 
 def split_by_file(groups: PairGroups, options: SplitOptions) -> list[Split]:
     return read_splits(user_path(options.split_value, "--split file"), groups.pairs)
 
 
-def _hold_out_groups(group: Ints, options: SplitOptions, attempt: int = 0) -> list[Split]:
-    seed, splits = options.effective_split_seed, []
-    if options.folds:
-        repeats = [grouped_folds(group, options.folds, [seed, r]) for r in range(options.repeats)]
-        tests = [fold == k for fold in repeats for k in range(options.folds)]
-    else:
-        tests = [_hold_out(group, np.ones(len(group), bool), options, [seed, 0, 0])]
-    for i, test in enumerate(tests):
-        validation = _hold_out(group, ~test, options, [seed, i, 1, attempt])
-        part = np.where(test, TEST, np.where(validation, VALIDATION, TRAIN)).astype(np.int8)
-        splits.append(Split(name=options.split, part=part, group=group, fold=i))
+def _hold_out(held: Sequence[Ints], options: SplitOptions) -> list[Split]:
+    """Hold out each group once; without folds, about `HELD_OUT_SHARE` of the pairs."""
+    seed, folds, splits = options.effective_split_seed, options.folds, list[Split]()
+    if (fewest := min(len(distinct(group)) for group in held)) < 2:
+        msg = (
+            f"--split {options.split}: the pairs form {counted(fewest, 'group')}; expected 2 or "
+            "more, one to hold out. Use another --split or other identities."
+        )
+        raise BadSplit(msg)
+    n = folds or min(round(1 / HELD_OUT_SHARE), fewest)
+    tests = [*_held_out_parts(held, n, options.repeats, seed)]
+    if not folds:
+        tests = [min(tests, key=lambda one: abs(one[0].mean() - HELD_OUT_SHARE))]
+    for test, unused in tests:
+        part = np.where(test, TEST, np.where(unused, UNUSED, TRAIN)).astype(np.int8)
+        part = _with_validation(part, held[-1], [seed, len(splits)])
+        splits.append(Split(name=options.split, part=part, group=held[-1], fold=len(splits)))
     return splits
 
 
-def _hold_out(group: Ints, available: Bools, options: SplitOptions, seed: Sequence[int]) -> Bools:
-    """Choose whole groups with about `HELD_OUT_SHARE` of the available rows; a mask, (P,)."""
-    rows = np.flatnonzero(available)
-    n_groups = len(np.unique(group[rows]))
-    if n_groups < 2:
-        msg = (
-            f"--split {options.split}: the pairs form {len(np.unique(group))} groups; expected at "
-            "least one for each of training, validation and test. Use another --split or other "
-            "identities."
-        )
-        raise BadSplit(msg)
-    fold = grouped_folds(group[rows], min(round(1 / HELD_OUT_SHARE), n_groups), seed)
-    deviation = np.abs(np.bincount(fold) / (HELD_OUT_SHARE * len(rows)) - 1)
-    # The best fit is often the same single cluster: draw among all folds of about the right size.
-    suitable = np.flatnonzero(deviation <= max(deviation.min(), 0.5))
-    mask = np.zeros(len(group), bool)
-    mask[rows[fold == np.random.default_rng(seed).choice(suitable)]] = True
-    return mask
-
-
 SPLIT_METHODS: dict[str, Callable[[PairGroups, SplitOptions], list[Split]]] = {
-    "random": split_by_groups,
-    "antigen": split_by_groups,
-    "antibody": split_by_groups,
-    "both": split_by_both,
+    **dict.fromkeys(("random", "antigen", "antibody", "both"), split_by_groups),
     "mutations": split_by_mutations,
     "column": split_by_column,
     "file": split_by_file,

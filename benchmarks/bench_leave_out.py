@@ -1,0 +1,138 @@
+"""Leave whole families or antigens out of a table, and see whether sigma covers them.
+
+    python benchmarks/bench_leave_out.py TABLE --store STORE --out FOLDER [--kind antibody|antigen]
+        [--groups N] [--rows N] [--least N] [--head NAME] [--seed N] [--set NAME=VALUE ...]
+    python benchmarks/bench_leave_out.py --tiny --out FOLDER         # a minute, on a CPU
+
+For each of N clusters of antibodies, or of antigens, with at least ``--least`` pairs: fit the pairs
+of all others with the default options, predict the pairs of the cluster with the predictor, and
+compare with the labels in the regime that the predictor says. Printed for each cluster and regime:
+pairs, the share of labels within their 90 % intervals, RMSE of the predictions and of the training
+mean, and what the fit itself had measured for that regime. The last lines join all clusters.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from scipy.special import ndtri
+
+import abag
+from abag.core.messages import reporting
+from abag.embed.sequences.options import TableOptions
+from abag.head.data.demo import demo_table
+from abag.head.data.labels import read_labelled_pairs
+from abag.head.data.options import LabelOptions, SplitOptions
+from abag.head.regimes.clusters import PairGroups
+
+COVERED = float(ndtri(0.95))
+HEAD = (
+    "| left out | regime | pairs | coverage | RMSE | RMSE of mean | measured coverage | RMSE |\n"
+    "|---|---|--:|--:|--:|--:|--:|--:|"
+)
+
+
+def clusters_of(table: Path, kind: str) -> pd.Series:
+    """Return the cluster of each row of a table, by its number from 0; unread rows are missing."""
+    pairs = read_labelled_pairs(table, TableOptions(bad_rows="skip"), LabelOptions(bad_rows="skip"))
+    of_pair = PairGroups(pairs, SplitOptions()).of_method(kind)
+    of_sequence = np.full(len(pairs.table.sequences[kind].keys), -1)
+    of_sequence[pairs.index(kind)] = of_pair
+    found = of_sequence[pairs.table.sequences[kind].of_row]
+    return pd.Series(found, pairs.table.row_numbers - pairs.table.first_row)
+
+
+def leave_out(frame: pd.DataFrame, is_out: np.ndarray, store: Path, options: dict, at: Path):
+    """Fit the other rows, and predict those that are left out; return scores and the summary."""
+    train, test = at / "train.csv", at / "test.csv"
+    frame[~is_out].to_csv(train, index=False)
+    frame[is_out].to_csv(test, index=False)
+    summary = abag.fit(train, store, at / "run", report=False, **options)
+    abag.predict(test, at / "run", at / "scores.parquet", store=store, bad_rows="skip")
+    scores = pd.read_parquet(at / "scores.parquet")
+    labelled = read_labelled_pairs(
+        test, TableOptions(bad_rows="skip"), LabelOptions(bad_rows="skip", replicates="first")
+    )
+    exact = labelled.censored == 0
+    row = labelled.row[exact]
+    kept = scores.iloc[row].assign(label=labelled.pkd[exact])
+    mean = pd.read_parquet(at / "run" / "pairs.parquet").query("censored == 0")["pkd"].mean()
+    return kept.assign(mean=mean), {one["regime"]: one for one in summary["regimes"]}
+
+
+def describe(name: str, rows: pd.DataFrame, measured: dict | None) -> str:
+    """Return one line of the table."""
+    error = rows["label"] - rows["pkd_predicted"]
+    covered = (error.abs() <= COVERED * rows["sigma"]).mean()
+    rmse, of_mean = (
+        np.sqrt(np.square(one).mean()) for one in (error, rows["label"] - rows["mean"])
+    )
+    known = "| | |"
+    if measured is not None:
+        known = f"| {measured['coverage']:.0%} | {measured['rmse']:.2f} |"
+    regime = rows["regime"].iloc[0]
+    far = f", {rows['far'].mean():.0%} far" if rows["far"].any() else ""
+    numbers = f"{len(rows)} | {covered:.0%} | {rmse:.2f} | {of_mean:.2f}"
+    return f"| {name} | {regime}{far} | {numbers} {known}"
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Leave out one cluster after the other, and write leave_out.md."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("table", type=Path, nargs="?")
+    parser.add_argument("--store", type=Path)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--kind", choices=["antibody", "antigen"], default="antibody")
+    parser.add_argument("--groups", type=int, default=6)
+    parser.add_argument("--least", type=int, default=20)
+    parser.add_argument("--rows", type=int, default=0)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--set", nargs="+", default=[], metavar="NAME=VALUE")
+    parser.add_argument("--head")
+    parser.add_argument("--tiny", action="store_true")
+    given = parser.parse_args(argv)
+    options = {name: json.loads(x) for name, _, x in (one.partition("=") for one in given.set)}
+    if given.head is not None:
+        options["head"] = given.head
+    given.out.mkdir(parents=True, exist_ok=True)
+    lines, found = [HEAD], []
+    with tempfile.TemporaryDirectory() as folder, reporting(silent=True, bars=False):
+        scratch = Path(folder)
+        table, store = scratch / "table.csv", given.store or scratch / "store"
+        if given.tiny:
+            frame = demo_table().head(300)
+            abag.embed_table(frame, store, "composition", "composition")
+            given.groups, options = 2, {"head": "ridge"}
+            given.kind, given.least = "antigen", 5
+        else:
+            frame = pd.read_csv(given.table)
+            if given.rows:
+                frame = frame.sample(given.rows, random_state=given.seed)
+        frame = frame.reset_index(drop=True)
+        frame.to_csv(table, index=False)
+        cluster = clusters_of(table, given.kind).reindex(range(len(frame)), fill_value=-1)
+        sizes = cluster[cluster >= 0].value_counts()
+        sizes = sizes[(sizes >= given.least) & (sizes <= len(frame) / 2)]
+        drawn = sizes.sample(min(given.groups, len(sizes)), random_state=given.seed)
+        print(HEAD, flush=True)
+        for number in drawn.index.tolist():
+            at = scratch / f"{number}"
+            at.mkdir()
+            rows, measured = leave_out(frame, (cluster == number).to_numpy(), store, options, at)
+            found.append(rows)
+            for regime, own in rows.groupby("regime", sort=False):
+                lines.append(describe(f"{given.kind} cluster {number}", own, measured.get(regime)))
+                print(lines[-1], flush=True)
+        for _, own in pd.concat(found).groupby("regime", sort=False):
+            lines.append(describe(f"all {len(found)}", own, None))
+            print(lines[-1], flush=True)
+    (given.out / "leave_out.md").write_text("\n".join([*lines, ""]), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
