@@ -11,7 +11,7 @@ import abag
 from abag.core.options import BadOption
 from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.pairs import read_pairs
-from abag.embed.sequences.table_writer import TableWriter
+from abag.embed.sequences.table_writer import writing_table
 from abag.embed.sequences.tables import BadTable, read_table
 
 HEAVY = "EVQLVESGGGLVQPGGSLRLSCAAS"
@@ -151,7 +151,7 @@ def test_one_kind_is_encoded_from_a_table_that_lacks_the_other(tmp_path):
 
 def test_a_fasta_file_is_not_written(tmp_path):
     with pytest.raises(BadTable, match=r"\.fasta files are only read; expected .*\.csv, \.tsv"):
-        TableWriter(tmp_path / "out.fasta")
+        writing_table(tmp_path / "out.fasta").__enter__()
 
 
 @settings(max_examples=300, deadline=None)

@@ -18,7 +18,7 @@ from abag.embed.sequences import table_writer, tables
 from abag.embed.sequences.columns import MissingColumn, find_columns
 from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.pairs import read_pair_chunks, read_pairs
-from abag.embed.sequences.table_writer import TableWriter
+from abag.embed.sequences.table_writer import writing_table
 from abag.embed.sequences.tables import BadTable, Chunk, read_table, read_table_chunks
 from abag.head.data.demo import demo_table
 from abag.head.data.labels import TO_PKD
@@ -244,9 +244,9 @@ def test_a_new_format_is_an_entry_of_each_registry(tmp_path, monkeypatch):
     monkeypatch.setitem(table_writer.WRITERS, ".jsonl", open_writer)
     table = demo_table().head(20)[["heavy", "light", "antigen"]]
     path = tmp_path / "pairs.jsonl.gz"
-    with TableWriter(path) as writer:
-        writer.write(table.head(12))
-        writer.write(table.tail(8))
+    with writing_table(path) as write:
+        write(table.head(12))
+        write(table.tail(8))
     assert read_pairs(path).frame["heavy"].tolist() == table["heavy"].tolist()
     summary = abag.embed_table(path, tmp_path / "store", "composition", "composition", limit=15)
     assert summary["rows"] == 15
@@ -276,10 +276,10 @@ def test_files_of_a_folder_may_have_different_columns_except_in_an_output(tmp_pa
     table.tail(4).assign(note="x").to_parquet(tmp_path / "b.parquet")
     assert read_table(tmp_path).frame["note"].isna().tolist() == [True] * 2 + [False] * 4
     first, second = read_table_chunks(tmp_path, as_written=True)
-    with TableWriter(tmp_path / "out.csv") as writer:
-        writer.write(first.frame)
+    with writing_table(tmp_path / "out.csv") as write:
+        write(first.frame)
         with pytest.raises(BadTable, match="expected the same columns"):
-            writer.write(second.frame)
+            write(second.frame)
 
 
 # ---- cells that are not text -----------------------------------------------------------------
@@ -367,8 +367,8 @@ def test_a_text_file_that_is_something_else_is_named(tmp_path, content, words):
 def test_a_lone_cr_in_a_cell_stays_in_its_row(tmp_path):
     table = demo_table().head(3).assign(note=["a\rb", "c\nd", ""])
     for name in ("out.csv", "out.tsv"):
-        with TableWriter(tmp_path / name) as writer:
-            writer.write(table)
+        with writing_table(tmp_path / name) as write:
+            write(table)
         found = read_table(tmp_path / name, as_written=True).frame
         assert found["note"].tolist() == ["a\rb", "c\nd", ""]
         assert found["heavy"].tolist() == table["heavy"].tolist()
@@ -413,10 +413,10 @@ def test_rows_may_end_in_any_way(tmp_path, end):
 @pytest.mark.parametrize("suffix", ["csv", "csv.gz", "parquet"])
 def test_two_writers_of_one_table_leave_one_of_the_two_whole(tmp_path, suffix):
     path, table = tmp_path / f"out.{suffix}", demo_table()
-    with TableWriter(path) as first, TableWriter(path) as second:
+    with writing_table(path) as first, writing_table(path) as second:
         for _ in range(3):
-            first.write(table)
-            second.write(table.head(7))
+            first(table)
+            second(table.head(7))
     found = read_table(path, as_written=True).frame
     assert found["heavy"].tolist() == 3 * table["heavy"].tolist()  # the last to finish
     assert [p.name for p in tmp_path.iterdir()] == [path.name]

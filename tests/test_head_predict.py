@@ -20,7 +20,7 @@ import abag
 from abag.core.messages import counted
 from abag.embed.embed import OtherEncoder
 from abag.embed.sequences.chains import UnknownResidue
-from abag.embed.sequences.table_writer import TableWriter
+from abag.embed.sequences.table_writer import writing_table
 from abag.embed.sequences.tables import BadTable, read_table, read_table_chunks
 from abag.embed.store.store import VectorsMissing, open_store
 from abag.head.prediction import predict as predict_module
@@ -146,12 +146,12 @@ CELLS = st.lists(
 def test_cells_are_written_as_they_were_read(tmp_path_factory, cells):
     folder = tmp_path_factory.mktemp("cells")
     frame = pd.DataFrame({"heavy": ["EVQL"] * len(cells), "cell": cells})
-    with TableWriter(folder / "in.csv") as writer:
-        writer.write(frame)
+    with writing_table(folder / "in.csv") as write:
+        write(frame)
     read = read_table(folder / "in.csv", as_written=True).frame
     assert read["cell"].tolist() == cells
-    with TableWriter(folder / "out.csv") as writer:
-        writer.write(read)
+    with writing_table(folder / "out.csv") as write:
+        write(read)
     assert (folder / "out.csv").read_bytes() == (folder / "in.csv").read_bytes()
 
 

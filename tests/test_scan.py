@@ -24,7 +24,6 @@ from abag import AbagError
 from abag.cli import main
 from abag.core.options import BadOption
 from abag.embed.sequences.domains import locate_positions
-from abag.embed.sequences.table_writer import TableWriter
 from abag.embed.store.store import VectorsMissing
 from abag.head.design import mutant_scores
 from abag.head.design import scan as scan_module
@@ -401,7 +400,7 @@ def test_files_that_exist_are_kept_unless_forced(case, tmp_path):
 # ---- summary and page ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("failing", [(Path, "write_text"), (TableWriter, "write")])
+@pytest.mark.parametrize("failing", [(Path, "write_text"), (pd.DataFrame, "to_csv")])
 def test_a_full_disk_leaves_neither_the_table_nor_the_page(case, tmp_path, monkeypatch, failing):
     (tmp_path / "out").mkdir()
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import IO, Any, Self, TypeAlias
+from typing import IO, Any, TypeAlias
 
 import pandas as pd
 import pyarrow as pa
@@ -23,56 +23,43 @@ WriteFrame: TypeAlias = Callable[[pd.DataFrame], None]
 OpenWriter: TypeAlias = Callable[[IO[bytes]], AbstractContextManager[WriteFrame]]
 
 
-class TableWriter:
-    """Writes frames with the same columns one below the other; a context manager.
+@contextmanager
+def writing_table(path: Path) -> Iterator[WriteFrame]:
+    """Yield what appends rows to a table; an existing file is replaced as the block ends.
 
-    The suffix of `path` decides on the format. An existing file is replaced at the end of the
-    block, unless it raises. `BadTable` for an unknown format, or a file that cannot be written.
+    The suffix of `path` decides on the format. `BadTable` for an unknown format, rows with other
+    columns than those before, or a file that cannot be written.
     """
+    open_writer = check_writable(path)
+    columns: list[object] = []
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._open_writer = check_writable(path)
-        self._files = ExitStack()
-        self._columns: list[object] | None = None
-
-    def __enter__(self) -> Self:
-        with self._explaining(), ExitStack() as files:
-            file: Any = files.enter_context(files.enter_context(replacing(self._path)).open("wb"))
-            if is_gzip(self._path):  # without name and time: the same rows give the same bytes
-                file = files.enter_context(gzip.GzipFile("", "wb", 6, file, mtime=0))
-            self._append = files.enter_context(self._open_writer(file))
-            self._files = files.pop_all()
-        return self
-
-    def write(self, frame: pd.DataFrame) -> None:
-        """Append rows; `BadTable` if their columns differ from those before."""
+    def append(frame: pd.DataFrame) -> None:
         if frame.empty:
             return
         names = [*frame.columns]
-        if self._columns not in (None, names):
+        if columns not in ([], names):
             msg = (
-                f"{self._path}: rows with the columns {quote_names(names)} follow rows with "
-                f"{quote_names(self._columns or [])}; expected the same columns in every file of "
-                "the table. Predict these files one by one."
+                f"{path}: rows with the columns {quote_names(names)} follow rows with "
+                f"{quote_names(columns)}; expected the same columns in every file of the table. "
+                "Predict these files one by one."
             )
             raise BadTable(msg)
-        self._columns = names
-        with self._explaining():
-            self._append(frame)
+        columns[:] = names
+        write(frame)
 
-    def __exit__(self, *raised: Any) -> None:  # noqa: ANN401 - as of any context manager
-        with self._explaining():
-            self._files.__exit__(*raised)
-
-    @contextmanager
-    def _explaining(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            fix = "Free disk space or choose another --out, and run the command again."
-            msg = f"{self._path}: cannot be written ({error}). {fix}"
-            raise BadTable(msg) from error
+    try:
+        with ExitStack() as files:
+            file: Any = files.enter_context(files.enter_context(replacing(path)).open("wb"))
+            if is_gzip(path):  # without name and time: the same rows give the same bytes
+                file = files.enter_context(gzip.GzipFile("", "wb", 6, file, mtime=0))
+            write = files.enter_context(open_writer(file))
+            yield append
+    except OSError as error:
+        if error.filename != str(path):  # of another file, read in the block
+            raise
+        fix = "Free disk space or choose another --out, and run the command again."
+        msg = f"{path}: cannot be written ({error}). {fix}"
+        raise BadTable(msg) from error
 
 
 def check_writable(path: Path) -> OpenWriter:
@@ -89,20 +76,16 @@ def check_writable(path: Path) -> OpenWriter:
 
 @contextmanager
 def _open_text(file: IO[bytes], separator: str) -> Iterator[WriteFrame]:
-    header = True
-
     def write(frame: pd.DataFrame) -> None:
-        nonlocal header
         text = io.TextIOWrapper(file, encoding="utf-8", newline="")
         # csv does not quote a lone carriage return, which readers take for the end of a row
         others = frame.select_dtypes(exclude=["number", "bool"])
         returns = any("\r" in "".join(map(str, others[name])) + str(name) for name in others)
         frame.to_csv(
-            text, index=False, header=header, sep=separator, lineterminator="\n",
+            text, index=False, header=file.tell() == 0, sep=separator, lineterminator="\n",
             quoting=csv.QUOTE_ALL if returns else csv.QUOTE_MINIMAL,
         )  # fmt: skip
         text.detach()
-        header = False
 
     yield write
 

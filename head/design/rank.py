@@ -17,7 +17,7 @@ import numpy as np
 from abag.core import messages
 from abag.core.arrays import Bools, Floats, Ints
 from abag.core.messages import counted
-from abag.embed.sequences.table_writer import TableWriter
+from abag.embed.sequences.table_writer import writing_table
 from abag.embed.sequences.tables import TableLike
 from abag.head.design.batches import (
     RULES,
@@ -188,8 +188,8 @@ def rank(
                 frame["probability_above"] = probability_above(mean, sigma, Aim(above=above))
                 summary["expected_above"] = found.above
                 summary["above_interval"] = found.above_interval
-        with TableWriter(out) as writer:
-            writer.write(rounded(frame, out))
+        with writing_table(out) as write:
+            write(rounded(frame, out))
             refuse_changed(predictions, before)
     return summary
 

@@ -18,7 +18,7 @@ import pandas as pd
 from abag.core import messages
 from abag.core.files import replacing
 from abag.core.messages import counted
-from abag.embed.sequences.table_writer import TableWriter
+from abag.embed.sequences.table_writer import writing_table
 from abag.head.design.mutant_scores import score_mutants
 from abag.head.design.options import ScanOptions
 from abag.head.design.sites import pairs_of, read_parents, single_mutants
@@ -224,8 +224,8 @@ def scan(
             "seconds": round(time.monotonic() - start_s, 3),
         }
         # both are written before either gets its name, so that a full disk leaves neither
-        with replacing(page) as drawn, TableWriter(out) as writer:
-            writer.write(rounded(frame, out))
+        with replacing(page) as drawn, writing_table(out) as write:
+            write(rounded(frame, out))
             heat_map = draw_heat_map(
                 parents,
                 chosen.residues,

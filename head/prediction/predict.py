@@ -27,7 +27,7 @@ from abag.core.messages import counted
 from abag.core.options import flag
 from abag.embed.sequences.chains import KINDS
 from abag.embed.sequences.pairs import read_pairs
-from abag.embed.sequences.table_writer import TableWriter
+from abag.embed.sequences.table_writer import writing_table
 from abag.embed.sequences.tables import TableLike, read_table_chunks
 from abag.embed.store.store import open_store
 from abag.head.data.labels import TO_PKD
@@ -164,11 +164,11 @@ def predict(
                 f"outside the training data: {far} ({why}); measure some of these pairs before you "
                 "use their scores"
             )
-        with TableWriter(out) as writer:
+        with writing_table(out) as write:
             for rows, scores in source.score(scorer):
                 strong = with_p_strong(scores, chosen.strong)
                 both = [part.reset_index(drop=True) for part in (rows, strong)]
-                writer.write(rounded(pd.concat(both, axis=1), out))
+                write(rounded(pd.concat(both, axis=1), out))
             refuse_changed(table, before)
     for kind, state in zip(KINDS, scorer.new, strict=True):
         counts[kind]["new"] = int((state != KNOWN).sum())

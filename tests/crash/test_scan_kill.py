@@ -59,6 +59,7 @@ def snapshot(out):
 def main(folder, kills, seed):
     folder.mkdir(parents=True, exist_ok=True)
     # Import what a scan imports on first use once, before the forks.
+    import pandas as pd
     import pyarrow.parquet  # noqa: F401
     import torch
     from forks import in_child, kill_anywhere
@@ -67,7 +68,6 @@ def main(folder, kills, seed):
     import abag.embed.embed
     import abag.head.design.scan
     import abag.head.fit
-    from abag.embed.sequences.table_writer import TableWriter
     from abag.head.data.demo import demo_table
 
     torch.set_num_threads(1)
@@ -84,7 +84,7 @@ def main(folder, kills, seed):
 
     assert in_child(make_inputs) == 0
     kill_anywhere(
-        folder, kills, seed, lambda out: scan(folder, out), step=(TableWriter, "write"),
+        folder, kills, seed, lambda out: scan(folder, out), step=(pd.DataFrame, "to_csv"),
         snapshot=snapshot, summary=lambda _out: {"resumed_from_step": 0},
     )  # fmt: skip
 
