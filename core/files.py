@@ -1,9 +1,8 @@
 """Atomic file writes: a file exists under its name whole, or not at all.
 
-Every file that abag writes for later is written under a partial name, synced, renamed, and its
-folder synced. An interruption at any point leaves at most a partial file, which nothing reads. Any
-number of processes may write one file at the same time: each writes its own partial file, and the
-last rename decides which of the whole files remains.
+A file is written under a partial name, synced, renamed, and its folder synced. An interruption at
+any point leaves at most a partial file, which nothing reads. Any number of processes may write one
+file at the same time: the last rename decides which of the whole files remains.
 """
 
 from __future__ import annotations
@@ -28,17 +27,11 @@ from abag import AbagError
 
 _STEM = 32  # characters of a name that its partial files begin with; file systems allow 255 bytes
 STALE_SECONDS = 86_400  # age at which a partial file of another host counts as abandoned
-# FUSE and CIFS file systems may not be able to sync a folder
-_CANNOT_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EBADF, errno.EACCES)
 _OWNED_PARTIAL = re.compile(r".*\.(?P<host>[A-Za-z0-9_-]+)\.(?P<pid>\d{1,9})\.partial")
 
 
 class FolderBusy(AbagError):
     """Another process is writing into a folder."""
-
-
-class NotUtf8(AbagError):
-    """The name of a folder is not UTF-8, and libraries that write into it cannot open it."""
 
 
 class FileDamaged(AbagError):
@@ -49,20 +42,8 @@ class DiskFull(AbagError):
     """A file of the run could not be written."""
 
 
-# --- the calls of a commit: tests make each one fail, or kill the process -------------------------
-
-
-def write_synced(path: Path, content: bytes) -> None:
-    """Write a new file and sync it; a link at this path is not followed."""
-    with path.open("xb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def rename(source: Path, target: Path) -> None:
-    """Rename a file; `target` is the old or the new file at every instant."""
-    source.replace(target)
+class UnsafeFile(AbagError):
+    """A file contains a name that its format does not allow, or is a link."""
 
 
 def sync_folder(folder: Path) -> None:
@@ -70,15 +51,9 @@ def sync_folder(folder: Path) -> None:
     try:
         _sync(folder)
     except OSError as error:
-        if error.errno not in _CANNOT_SYNC:
+        # FUSE and CIFS file systems may not be able to
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.EBADF, errno.EACCES):
             raise
-
-
-def remove(path: Path) -> None:
-    path.unlink(missing_ok=True)
-
-
-# --- writing -------------------------------------------------------------------------------------
 
 
 def make_folder(folder: Path) -> None:
@@ -92,30 +67,39 @@ def make_folder(folder: Path) -> None:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield an empty partial file to write and close, which replaces a file when the block ends."""
+    """Yield an empty partial file to write and close, which replaces a file when the block ends.
+
+    What dead processes left of the file is deleted.
+    """
     partial = partial_path(path)
-    sweep_partials_of(path)
-    with _renaming(partial, path):
+    sweep_partials(path.parent, f"{glob.escape(path.stem[:_STEM])}.*.partial")
+    try:
         partial.touch(exist_ok=False)  # O_EXCL: writers open it by name, and may not follow a link
         mode = partial.stat().st_mode
         yield partial
         if partial.stat().st_mode != mode:  # safetensors makes its files private
             partial.chmod(stat.S_IMODE(mode))
         _sync(partial)
+        partial.replace(path)
+    except BaseException as error:
+        remove_quietly(partial)
+        # on a full disk, an error names no file
+        if isinstance(error, OSError) and error.filename in (None, partial, str(partial)):
+            error.filename = str(path)
+            del error.filename2  # of a rename
+        raise
+    sync_folder(path.parent)
 
 
 def write_bytes(path: Path, content: bytes) -> None:
     """Write a file atomically; its bytes are read back before the rename."""
-    partial = partial_path(path)
-    with _renaming(partial, path):
-        write_synced(partial, content)
+    with replacing(path) as partial:
+        partial.write_bytes(content)
         if partial.read_bytes() != content:
             raise OSError(errno.EIO, "The bytes read differ from those written", str(partial))
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write UTF-8 text atomically; what dead processes left of the file is deleted."""
-    sweep_partials_of(path)
     write_bytes(path, text.encode(errors="backslashreplace"))  # names of files may be any bytes
 
 
@@ -128,25 +112,8 @@ def json_bytes(value: object, *, sort_keys: bool = False) -> bytes:
 
 
 def remove_quietly(path: Path) -> None:
-    """Delete a file that does no harm if it cannot be deleted."""
     with suppress(OSError):
-        remove(path)
-
-
-@contextmanager
-def _renaming(partial: Path, path: Path) -> Iterator[None]:
-    """Rename a partial file that the block wrote and synced; delete it if the block raises."""
-    try:
-        yield
-        rename(partial, path)
-    except BaseException as error:
-        remove_quietly(partial)
-        if isinstance(error, OSError):  # names the partial file, or on a full disk none
-            if error.filename is None or str(error.filename).endswith(".partial"):
-                error.filename = str(path)
-                del error.filename2  # of a rename
-        raise
-    sync_folder(path.parent)
+        path.unlink()
 
 
 def _sync(path: Path) -> None:
@@ -156,9 +123,6 @@ def _sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-# --- reading, and asking before writing ----------------------------------------------------------
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -200,11 +164,7 @@ def why_not_writable(
 @contextmanager
 def only_writer(folder: Path) -> Iterator[None]:
     """Create a folder, and refuse with `FolderBusy` while another process is in this block."""
-    try:
-        str(folder).encode()
-    except UnicodeEncodeError as error:
-        msg = f"{folder}: a name that is not UTF-8; expected UTF-8. Rename it, or use another."
-        raise NotUtf8(msg) from error
+    str(folder).encode()  # libraries cannot write into a folder whose name is not UTF-8
     make_folder(folder)
     descriptor = os.open(folder, os.O_RDONLY)
     try:
@@ -218,9 +178,6 @@ def only_writer(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
-
-
-# --- partial files -------------------------------------------------------------------------------
 
 
 def partial_path(path: Path) -> Path:
@@ -244,12 +201,7 @@ def sweep_partials(folder: Path, pattern: str = "**/*.partial") -> None:
             is_old = time.time() - path.lstat().st_mtime > STALE_SECONDS
             is_here = owner["host"] == host_name()
             if is_old or (is_here and not _is_process_alive(int(owner["pid"]))):
-                remove(path)
-
-
-def sweep_partials_of(path: Path) -> None:
-    """Delete what dead processes left of a file, in a folder that may hold anything."""
-    sweep_partials(path.parent, f"{glob.escape(path.stem[:_STEM])}.*.partial")
+                remove_quietly(path)
 
 
 def host_name() -> str:
@@ -260,20 +212,12 @@ def host_name() -> str:
 def _is_process_alive(pid: int) -> bool:
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except (OSError, OverflowError):
-        return True
+    except OSError as error:
+        return isinstance(error, PermissionError)
     return True
 
 
-# --- names that are read from files, and files that are copied: nothing leads out of its folder ---
-# Stores, checkpoints and adapters are shared, so another person may have chosen every name in them.
-# A name is checked where it is read, against those that its format allows.
-
-
-class UnsafeFile(AbagError):
-    """A file contains a name that its format does not allow, or is a link."""
+# --- shared files, in which another person may have chosen every name -----------------------------
 
 
 def check_names(where: Path, names: Iterable[str], allowed: Container[str]) -> None:

@@ -24,7 +24,6 @@ from abag.core.files import (
     json_bytes,
     make_folder,
     read_inside,
-    sweep_partials_of,
     write_bytes,
 )
 from abag.core.hub import (
@@ -266,8 +265,6 @@ def _write(files: Mapping[str, bytes], folder: Path, held: str) -> ShareSummary:
     new = {name: c for name, c in files.items() if not (folder / name).is_file()}
     if new:
         _announce(folder, new, "writing", held)
-    for name in files:  # a killed process leaves its host's name there
-        sweep_partials_of(folder / name)
     for name, content in new.items():  # the manifest comes last
         make_folder((folder / name).parent)
         write_bytes(folder / name, content)

@@ -13,17 +13,17 @@ from abag.core import files
 def before_operations(root, step):
     """Call `step(name)` before each file operation of abag on a path under `root`.
 
-    The names are write_synced, rename, sync_folder and remove. A write also calls it between its
-    halves and at its end.
+    The names are write, rename, sync and remove. A write also calls it between its halves and at
+    its end.
     """
 
     def through(name, real):
-        def call(path, *rest):
+        def call(path, *rest, **options):
             if not Path(path).is_relative_to(root):
-                return real(path, *rest)
+                return real(path, *rest, **options)
             step(name)
-            if name != "write_synced":
-                return real(path, *rest)
+            if name != "write":
+                return real(path, *rest, **options)
             (content,) = rest
             half = len(content) // 2
             real(path, content[:half])
@@ -35,8 +35,11 @@ def before_operations(root, step):
         return call
 
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("write_synced", "rename", "sync_folder", "remove"):
-            patch.setattr(files, name, through(name, getattr(files, name)))
+        for name, owner, method in (
+            ("write", Path, "write_bytes"), ("rename", Path, "replace"),
+            ("remove", Path, "unlink"), ("sync", files, "sync_folder"),
+        ):  # fmt: skip
+            patch.setattr(owner, method, through(name, getattr(owner, method)))
         yield
 
 

@@ -4,11 +4,11 @@ import errno
 import json
 import os
 import stat
+from pathlib import Path
 
 import pytest
 from faults import failing
 
-from abag.core import files
 from abag.core.files import (
     host_name,
     is_partial,
@@ -41,8 +41,8 @@ def test_a_block_that_raises_leaves_the_old_file_and_no_partial(tmp_path):
 
 def test_a_file_whose_bytes_are_read_back_wrong_is_not_committed(tmp_path, monkeypatch):
     write_bytes(tmp_path / "a.h5", b"old")
-    real = files.write_synced
-    monkeypatch.setattr(files, "write_synced", lambda path, new: real(path, bytes(len(new))))
+    real = Path.write_bytes
+    monkeypatch.setattr(Path, "write_bytes", lambda path, new: real(path, bytes(len(new))))
     with pytest.raises(OSError, match=r"bytes read differ .*/a\.h5'$"):
         write_bytes(tmp_path / "a.h5", b"new")
     assert (tmp_path / "a.h5").read_bytes() == b"old"
