@@ -9,18 +9,15 @@ from __future__ import annotations
 import logging
 import re
 import shutil
-import sys
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
+from functools import partialmethod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from abag import AbagError
 from abag.core.messages import first_line
-
-if TYPE_CHECKING:
-    from huggingface_hub import HfApi
 
 _NO_HUB = (KeyError, TypeError, AttributeError)  # what is not the JSON of a hub
 RepositoryKind = Literal["model", "dataset"]
@@ -35,10 +32,6 @@ _ADDRESS = re.compile(
 
 class HubError(AbagError):
     """The hub cannot be reached, refuses, or lists what a hub does not."""
-
-
-class HubUnreachable(HubError):
-    """There is no connection to the hub."""
 
 
 class HubAddress(NamedTuple):
@@ -76,24 +69,25 @@ def parse_address(text: Path | str, kind: RepositoryKind) -> HubAddress:
 
 
 class Repository:
-    """One repository on the hub; made by :func:`open_repository`. Methods raise HubError."""
+    """One repository on the hub. Methods raise HubError; huggingface_hub logs nothing."""
 
-    def __init__(self, address: HubAddress, api: HfApi) -> None:
-        self.address, self._api = address, api
+    def __init__(self, address: HubAddress) -> None:
+        from huggingface_hub import HfApi
+
+        self.address, self._api = address, HfApi()
         self._repo: dict[str, Any] = {"repo_id": address.name, "repo_type": address.kind}
 
     @property
     def page(self) -> str:
-        datasets = "datasets/" * (self.address.kind == "dataset")
-        return f"{self._api.endpoint}/{datasets}{self.address.name}"
+        return f"{self._api.endpoint}/{self.address.at(None).removeprefix('hf://')}"
 
     def head(self) -> str:
         with self._asking():
             found = self._api.repo_info(**self._repo, revision=self.address.revision)
-        if found.sha is None or not COMMIT.fullmatch(found.sha):
-            msg = f"{self.address}: lists the commit {found.sha!r}; expected an id. Try again."
-            raise HubError(msg)
-        return found.sha
+        if COMMIT.fullmatch(found.sha or ""):
+            return str(found.sha)
+        msg = f"{self.address}: lists the commit {found.sha!r}; expected an id. Try again."
+        raise HubError(msg)
 
     def files(self, commit: str) -> dict[str, int]:
         """List the files of a commit: bytes by path, neither of which is to be trusted."""
@@ -113,14 +107,17 @@ class Repository:
     def download(self, files: Mapping[str, int], commit: str, folder: Path) -> None:
         """Download files by path, all checked by the caller, into a folder that does not exist."""
         from huggingface_hub import snapshot_download
+        from huggingface_hub.utils.tqdm import tqdm
+
+        class TerminalBar(tqdm):
+            __init__ = partialmethod(tqdm.__init__, disable=None)
 
         if not files:  # no pattern at all would match every file
             return
         self.check_room(files, folder.parent)
         with self._asking():
-            snapshot_download(
-                **self._repo, revision=commit, allow_patterns=[*files], local_dir=folder
-            )
+            options = self._repo | {"revision": commit, "tqdm_class": TerminalBar}
+            snapshot_download(allow_patterns=[*files], local_dir=folder, **options)
         shutil.rmtree(folder / ".cache", ignore_errors=True)  # notes of huggingface_hub
 
     def create(self, *, private: bool) -> None:
@@ -150,80 +147,64 @@ class Repository:
 
         with self._asking(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of a Parquet file in a model's repository
-            adds = [
-                CommitOperationAdd(name, content if isinstance(content, bytes) else str(content))
-                for name, content in contents.items()
-            ]
-            done = self._api.create_commit(
-                **self._repo,
-                operations=[*adds, *map(CommitOperationDelete, remove)],
-                commit_message=message,
-                revision=self.address.revision,
-            )
-        return str(done.oid)
+            changes: list[Any] = [*map(CommitOperationDelete, remove)]
+            for name, content in contents.items():
+                whole = content if isinstance(content, bytes) else str(content)
+                changes.append(CommitOperationAdd(name, whole))
+            options = self._repo | {"commit_message": message, "revision": self.address.revision}
+            return str(self._api.create_commit(operations=changes, **options).oid)
 
     @contextmanager
     def _asking(self) -> Iterator[None]:
+        """Make failures of the hub `HubError`; those of this disk stay what they are."""
         from huggingface_hub import errors
 
+        log = logging.getLogger("huggingface_hub")
+        level = log.level
         # of httpx or requests, by version
         network: tuple[Any, ...] = errors.HfHubHTTPError.__bases__
         try:
+            log.setLevel(logging.ERROR)
             yield
         except (OSError, ValueError, RuntimeError, *_NO_HUB, *network) as error:
             cause: BaseException = error
             if isinstance(error, RuntimeError | errors.LocalEntryNotFoundError):
                 cause = error.__cause__ or error  # of a failed upload, or download of many files
             of_this_disk = isinstance(cause, OSError) and cause.errno is not None
-            if of_this_disk and not isinstance(cause, ConnectionError):
+            of_this_disk = of_this_disk and not isinstance(cause, ConnectionError)
+            if of_this_disk or isinstance(cause, RuntimeError):
                 raise cause from None
-            if isinstance(cause, RuntimeError):
-                raise
-            kind, text = self._explain(cause)
-            msg = f"{self.address}: {text}"
-            raise kind(msg) from error
-
-    def _explain(self, error: BaseException) -> tuple[type[HubError], str]:
-        from huggingface_hub import errors
-
-        why, login = first_line(error), "log in: hf auth login."
-        status = getattr(getattr(error, "response", None), "status_code", None)
-        if isinstance(error, errors.GatedRepoError):
-            text = f"its owner has to grant access to it. Ask for access on its page, then {login}"
-        elif isinstance(error, errors.RepositoryNotFoundError):
-            text = (
-                "does not exist on the hub, or you may not see it; expected a "
-                f"{self.address.kind}. Check the name, or {login}"
-            )
-        elif isinstance(error, errors.RevisionNotFoundError):
-            text = "has no such revision; expected a branch, a tag or a commit id. Check the @."
-        elif status in (401, 403):
-            text = f"access is denied ({why}); expected a login with enough rights; {login}"
-        elif status is not None:  # also of two people who push at the same time
-            return HubUnreachable, f"the hub answers with an error ({why}). Try again later."
-        elif isinstance(error, ValueError | KeyError | TypeError | AttributeError):
-            text = (
-                f"the hub refuses this, or is not a hub ({error!r}). Check what it names, and "
-                "HF_ENDPOINT, or try again later."
-            )
-        else:
-            text = f"the hub cannot be reached ({why}); expected a network connection."
-            return HubUnreachable, f"{text} Try again later."
-        return HubError, " ".join(text.split())
+            msg = f"{self.address}: {explain_refusal(cause, self.address) or _explain(cause)}"
+            raise HubError(msg) from error
+        finally:
+            log.setLevel(level)
 
 
-@contextmanager
-def open_repository(address: HubAddress) -> Iterator[Repository]:
-    """Talk to a repository; huggingface_hub logs nothing, and draws bars on a terminal only."""
-    from huggingface_hub import HfApi, constants
-    from huggingface_hub.utils.tqdm import disable_progress_bars, enable_progress_bars
+def explain_refusal(error: BaseException, address: HubAddress) -> str:
+    """Say what a repository lacks or does not allow; empty for other errors."""
+    from huggingface_hub import errors
 
-    log = logging.getLogger("huggingface_hub")
-    is_free = constants.HF_HUB_DISABLE_PROGRESS_BARS is None  # else the user has chosen
-    with ExitStack() as after:
-        after.callback(log.setLevel, log.level)
-        log.setLevel(logging.ERROR)
-        if is_free and not sys.stderr.isatty():
-            after.callback(enable_progress_bars)
-            disable_progress_bars()
-        yield Repository(address, HfApi())
+    match error:
+        case errors.GatedRepoError():
+            text = f"the owner of {address.name} has to grant access to it. Ask for access on its "
+            return text + "page on the hub, then log in: hf auth login."
+        case errors.RepositoryNotFoundError():
+            text = f"{address.name} does not exist on the hub, or you may not see it; expected a "
+            return text + f"{address.kind}. Check the name, or log in: hf auth login."
+        case errors.RevisionNotFoundError():
+            text = f"{address.name} has no revision {address.revision}; expected a branch, a tag "
+            return text + "or a whole commit id. Check what follows the @."
+    return ""
+
+
+def _explain(error: BaseException) -> str:
+    why = first_line(error)
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    if status in (401, 403):
+        return f"access is denied ({why}); expected more rights; log in: hf auth login."
+    if status is not None:  # also of two people who push at the same time
+        return f"the hub answers with an error ({why}). Try again later."
+    if isinstance(error, ValueError | KeyError | TypeError | AttributeError):
+        text = f"the hub refuses this, or is not a hub ({error!r}). Check what it names, and "
+        return text + "HF_ENDPOINT, or try again later."
+    return f"the hub cannot be reached ({why}); expected a network connection. Try again later."

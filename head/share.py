@@ -30,7 +30,6 @@ from abag.core.hub import (
     HubAddress,
     Repository,
     is_hub_address,
-    open_repository,
     parse_address,
 )
 from abag.core.messages import say
@@ -275,19 +274,19 @@ def _write(files: Mapping[str, bytes], folder: Path, held: str) -> ShareSummary:
 def _send(
     files: Mapping[str, bytes], address: HubAddress, held: str, *, private: bool
 ) -> ShareSummary:
-    with open_repository(address) as hub:
-        hub.create(private=private)
-        before = hub.head()
-        listed = hub.files(before)
-        replaced = ", and replacing what differs" * (RECORD in listed)
-        _announce(address, files, f"sending what is new{replaced}, of", held)
-        if stale := sorted(NAMES & listed.keys() - files.keys()):
-            say(f"{address}: removing {', '.join(stale)}, which this predictor does not have")
-        message = "Share a predictor with abag"
-        commit = hub.commit(files, message=message, remove=stale)
-        sizes = {name: len(content) for name, content in files.items()}
-        sent = [*files] if commit != before else []
-        return ShareSummary(to=address.at(commit), page=hub.page, files=sizes, sent=sent)
+    hub = Repository(address)
+    hub.create(private=private)
+    before = hub.head()
+    listed = hub.files(before)
+    replaced = ", and replacing what differs" * (RECORD in listed)
+    _announce(address, files, f"sending what is new{replaced}, of", held)
+    if stale := sorted(NAMES & listed.keys() - files.keys()):
+        say(f"{address}: removing {', '.join(stale)}, which this predictor does not have")
+    message = "Share a predictor with abag"
+    commit = hub.commit(files, message=message, remove=stale)
+    sizes = {name: len(content) for name, content in files.items()}
+    sent = [*files] if commit != before else []
+    return ShareSummary(to=address.at(commit), page=hub.page, files=sizes, sent=sent)
 
 
 # --- reading what was shared ---------------------------------------------------------------------
@@ -349,12 +348,12 @@ def predictor_folder(path: Path | str) -> Path:
     place = cache_dir() / "hub" / address.name
     commit = address.commit
     if commit is None or not (place / commit / MANIFEST).exists():
-        with open_repository(address) as hub:
-            commit = hub.head()
-            if address.commit is None:
-                say(f"{address}: commit {commit}; for exactly this predictor, add @{commit}.")
-            if not (place / commit / MANIFEST).exists():
-                _save(hub, commit, place / commit)
+        hub = Repository(address)
+        commit = hub.head()
+        if address.commit is None:
+            say(f"{address}: commit {commit}; for exactly this predictor, add @{commit}.")
+        if not (place / commit / MANIFEST).exists():
+            _save(hub, commit, place / commit)
     check_manifest(place / commit)
     return place / commit
 

@@ -327,7 +327,7 @@ SELF_EXPLANATORY = set(
     """.split()
 )
 """Error classes with messages that need no further explanation."""
-ASSEMBLED = {"EmptySequence", "HubUnreachable"}
+ASSEMBLED = {"EmptySequence"}
 """Error classes with messages assembled elsewhere than where they are raised; the page has them."""
 
 

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from abag.core.cache import cache_dir
 from abag.core.files import write_bytes
+from abag.core.hub import HubAddress, explain_refusal
 from abag.core.messages import first_line
 from abag.core.options import user_path
 from abag.embed.families.family import Config, Family
@@ -204,27 +205,14 @@ def _fetch(source: HubSource, *, local: bool) -> Path:
 
 
 def _unavailable(source: HubSource, reason: Exception) -> str:
-    from huggingface_hub import errors
-
     near = near_aliases(source.name)
     known = any(alias.hub_name == source.name for alias in ALIASES.values())
     meant = "" if known or not near else f" Did you mean {' or '.join(near)}?"
-    match reason:
-        case EncoderNotFound():
-            return f"{reason}.{meant}"
-        case errors.GatedRepoError():
-            return (
-                f"the owner of {source.name} has to grant access to it. Ask for access on its page "
-                "on the hub, then log in: hf auth login."
-            )
-        case errors.RepositoryNotFoundError():
-            text = f"{source.name} does not exist on the hub, or you may not see it. Check the name"
-            return f"{text}, or log in: hf auth login.{meant}"
-        case errors.RevisionNotFoundError():
-            return (
-                f"{source.name} has no revision {source.revision}; expected a branch, a tag or a "
-                "whole commit id. Check what follows the @."
-            )
+    if isinstance(reason, EncoderNotFound):
+        return f"{reason}.{meant}"
+    address = HubAddress("model", source.name, source.revision)
+    if refusal := explain_refusal(reason, address):
+        return refusal + meant
     return (
         f"the weights of {source} are not on disk and could not be downloaded "
         f"({first_line(reason)}); run `{source.download_command}` on a machine with network "

@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from abag.core.files import check_names, json_bytes
-from abag.core.hub import HubAddress, Repository, open_repository, parse_address
+from abag.core.hub import HubAddress, Repository, parse_address
 from abag.core.messages import say
 from abag.embed.store.encoder_folder import EncoderFolder
 from abag.embed.store.maintenance import copy_folder, refuse_mismatch
@@ -52,29 +52,29 @@ def push(store: Path | str, address: str, *, private: bool = False) -> dict[str,
         raise NotAStore(msg)
     contents: dict[str, Path | bytes] = {"README.md": _readme(to), **shards}
     contents |= _public_records(folders)
-    with open_repository(to) as hub:
-        hub.create(private=private)
-        with TemporaryDirectory() as scratch:
-            commit, sizes, theirs = _read_store(hub, Path(scratch) / "records", {ENCODER_FILE})
-        for name in theirs.keys() & folders.keys():
-            refuse_mismatch(folders[name], theirs[name])
-        missing = {path: content for path, content in contents.items() if path not in sizes}
-        sent = [path for name, path in shards.items() if name in missing]
-        sent_bytes = sum(path.stat().st_size for path in sent)
-        if missing:
-            records = [name for name in missing if name not in shards]
-            size = f"{len(sent)} shards ({sent_bytes:,} bytes)"
-            say(f"{to}: sending {', '.join([*records, size])}")
-            commit = hub.commit(missing, message=f"Add {len(missing)} files with abag")
-        found = [*(f.damaged for f in folders.values()), source.damaged]
-        return {
-            "address": to.at(commit),
-            "page": hub.page,
-            "pushed": len(sent),
-            "present": len(shards) - len(sent),
-            "bytes": sent_bytes,
-            "damaged": [what for damaged in found for _, what in damaged],
-        }
+    hub = Repository(to)
+    hub.create(private=private)
+    with TemporaryDirectory() as scratch:
+        commit, sizes, theirs = _read_store(hub, Path(scratch) / "records", {ENCODER_FILE})
+    for name in theirs.keys() & folders.keys():
+        refuse_mismatch(folders[name], theirs[name])
+    missing = {path: content for path, content in contents.items() if path not in sizes}
+    sent = [path for name, path in shards.items() if name in missing]
+    sent_bytes = sum(path.stat().st_size for path in sent)
+    if missing:
+        records = [name for name in missing if name not in shards]
+        size = f"{len(sent)} shards ({sent_bytes:,} bytes)"
+        say(f"{to}: sending {', '.join([*records, size])}")
+        commit = hub.commit(missing, message=f"Add {len(missing)} files with abag")
+    found = [*(f.damaged for f in folders.values()), source.damaged]
+    return {
+        "address": to.at(commit),
+        "page": hub.page,
+        "pushed": len(sent),
+        "present": len(shards) - len(sent),
+        "bytes": sent_bytes,
+        "damaged": [what for damaged in found for _, what in damaged],
+    }
 
 
 def _public_records(folders: Mapping[str, EncoderFolder]) -> dict[str, bytes]:
@@ -94,7 +94,8 @@ def pull(address: str, store: Path | str) -> dict[str, Any]:
     source = parse_address(address, "dataset")
     target = open_store(store, create=True)
     # a repository that is refused leaves no folder
-    with open_repository(source) as hub, TemporaryDirectory() as scratch:
+    hub = Repository(source)
+    with TemporaryDirectory() as scratch:
         arrived = Path(scratch) / "store"
         commit, sizes, theirs = _read_store(hub, arrived, {ENCODER_FILE, *ADAPTER_PATHS})
         where = source.at(commit)

@@ -19,7 +19,7 @@ from huggingface_hub import HfApi
 
 from abag.cli import main
 from abag.core.files import UnsafeFile
-from abag.core.hub import HubError, HubUnreachable
+from abag.core.hub import HubError
 from abag.core.messages import reporting
 from abag.embed.store.maintenance import verify
 from abag.embed.store.shard import DamagedShard, shard_name
@@ -464,7 +464,7 @@ def test_each_failure_is_one_line(hub, store, tmp_path, monkeypatch):
     assert "is a commit" in failing("store", "push", store, f"{ADDRESS}@{'0' * 40}")
     assert ("dataset", NAME) not in hub.repositories
     assert CliRunner().invoke(main, ["store", "push", str(store), ADDRESS]).exit_code == 0
-    assert "no such revision" in failing("store", "pull", f"{ADDRESS}@nope", *new)
+    assert "has no revision nope" in failing("store", "pull", f"{ADDRESS}@nope", *new)
     assert "was given" in failing("store", "push", store, ADDRESS, "--private")
     add(store, seed=9)
     hub.may_write = False
@@ -538,7 +538,7 @@ def test_a_push_that_fails_is_continued_without_sending_a_shard_twice(hub, tmp_p
             raise Problem(503)
 
     hub.before = stop
-    with pytest.raises(HubUnreachable), reporting(silent=True):
+    with pytest.raises(HubError, match=r"cannot be reached|answers with"), reporting(silent=True):
         push(tmp_path / "store", ADDRESS)
     hub.before = lambda method, path: None
     assert push(tmp_path / "store", ADDRESS)["pushed"] == 4
