@@ -27,7 +27,7 @@ from abag.embed.sequences.chains import (
     parse_antibody,
     sequence_text,
 )
-from abag.embed.sequences.changes import SkippedRows
+from abag.embed.sequences.changes import EMPTY_ROW, SkippedRows
 from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.pairs import (
     UniqueSequences,
@@ -266,7 +266,9 @@ def test_sequences_of_a_parquet_table_are_those_of_its_rows_read_one_by_one(
     assert sorted(row for row, _ in skipped.rows) == [
         i for i, one in enumerate(found, 1) if one is None
     ]
-    assert skipped.empty == [i for i, skip in enumerate(empty, 1) if skip]
+    assert [row for row, cell in skipped.rows if cell == EMPTY_ROW] == [
+        i for i, skip in enumerate(empty, 1) if skip
+    ]
     for kind in ("antibody", "antigen"):
         first = {}
         for i, one in enumerate(found, 1):

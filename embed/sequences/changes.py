@@ -20,56 +20,45 @@ COLUMNS = ("row", "kind", "reason", "text", "error")
 LISTED_ROWS = 20  # bad rows that an error lists before it counts the others
 _LEFT = "left as written"
 _FOUND = {
-    "repeated": (
-        "repeated_antibodies", "antibody", "with the heavy chain twice in one string, read once",
-    ),
+    "repeated": ("repeated_antibodies", "with the heavy chain twice in one string, read once"),
     "no domain": (
-        "unrecognised_antibodies", "antibody",
+        "unrecognised_antibodies",
         "without a known variable domain in its string, read as a heavy chain",
     ),
-    "exchanged": (
-        "exchanged_antibodies", "antibody", "with heavy and light exchanged: put right",
-    ),
+    "exchanged": ("exchanged_antibodies", "with heavy and light exchanged: put right"),
     "misplaced": (
-        "misplaced_antibodies", "antibody",
-        f"with heavy and light exchanged, {_LEFT}; see --chains auto",
+        "misplaced_antibodies", f"with heavy and light exchanged, {_LEFT}; see --chains auto",
     ),
-    "same type": (
-        "same_type_antibodies", "antibody", f"with two heavy or two light chains, {_LEFT}",
-    ),
+    "same type": ("same_type_antibodies", f"with two heavy or two light chains, {_LEFT}"),
     "two domains": (
-        "two_domain_antibodies", "antibody",
+        "two_domain_antibodies",
         f"with two variable domains in one chain, {_LEFT}; see --chains auto",
     ),
     "unclear": (
-        "unclear_antibodies", "antibody",
+        "unclear_antibodies",
         "with a chain without a clear J segment, not numbered; --chains auto numbers all",
     ),
     "constant": (
-        "constant_antibodies", "antibody",
+        "constant_antibodies",
         "with residues of constant domains, which harms models of tables that have both kinds; cut "
         "them off with --antibody-region fv",
     ),
-    "cut": ("cut_antibodies", "antibody", "cut to variable domains"),
-    "not cut": (
-        "uncut_antibodies", "antibody",
-        "with a chain without one certain variable domain, left whole",
-    ),
+    "cut": ("cut_antibodies", "cut to variable domains"),
+    "not cut": ("uncut_antibodies", "with a chain without one certain variable domain, left whole"),
     "no heavy": (
-        "light_only_antibodies", "antibody",
+        "light_only_antibodies",
         "with a light chain but no heavy one: is its cell empty by mistake?",
     ),
     "short antibody": (
-        "short_antibodies", "antibody",
-        "with a chain of fewer than 20 residues: is it a name, or missing?",
+        "short_antibodies", "with a chain of fewer than 20 residues: is it a name, or missing?",
     ),
     "short antigen": (
-        "short_antigens", "antigen",
+        "short_antigens",
         "with a chain of fewer than 20 residues: a peptide, or a name? --antigen gives one "
         "sequence for all rows",
     ),
 }  # fmt: skip
-"""Words in `ParsedSequence.form`: the name of a count of unique sequences, a noun and a note."""
+"""Words in `ParsedSequence.form`: the name of a count of unique sequences, and a note."""
 
 
 class BadCell(NamedTuple):
@@ -96,10 +85,6 @@ class SkippedRows:
         return len(self.rows)
 
     @property
-    def empty(self) -> list[int]:
-        return [row for row, cell in self.rows if cell == EMPTY_ROW]
-
-    @property
     def bad(self) -> list[tuple[int, BadCell]]:
         """The rows that are not empty, in the order of the table."""
         return sorted((row, cell) for row, cell in self.rows if cell != EMPTY_ROW)
@@ -109,7 +94,7 @@ class SkippedRows:
 
     def notes(self) -> list[str]:
         """Say how many rows each reason costs, and of how many distinct cells."""
-        bad, empty = self.bad, self.empty
+        bad = self.bad
         of_reason: dict[tuple[str, str], list[str]] = {}
         for _, cell in bad:
             of_reason.setdefault((cell.kind, cell.reason), []).append(cell.text)
@@ -117,10 +102,8 @@ class SkippedRows:
             f"{len(texts):,} {reason} in {counted(len(set(texts)), kind)}"
             for (kind, reason), texts in of_reason.items()
         ]
-        lines = []
-        if parts:
-            lines.append(f"{counted(len(bad), 'bad row')} skipped ({', '.join(parts)})")
-        if empty:
+        lines = [f"{counted(len(bad), 'bad row')} skipped ({', '.join(parts)})"] if bad else []
+        if empty := [row for row, cell in self.rows if cell == EMPTY_ROW]:
             count = counted(len(empty), "row")
             lines.append(f"{count} with only empty cells skipped; the first is row {min(empty)}")
         return lines
@@ -173,9 +156,8 @@ def count_changes(forms: Mapping[str, int], replaced: int) -> dict[str, int]:
 
 def count_line_breaks(frame: pd.DataFrame) -> int:
     """Count the cells of text files that contain a line break."""
-    columns = frame.select_dtypes(exclude=["number", "bool"]).to_numpy(object).T
-    cells = (cell for cell in columns.flat if isinstance(cell, str))
-    return sum("\n" in cell or "\r" in cell for cell in cells)
+    columns = frame.select_dtypes(exclude=["number", "bool"]).to_numpy(object)
+    return sum(isinstance(c, str) and ("\n" in c or "\r" in c) for c in columns.flat)
 
 
 def describe_counts(counts: Mapping[str, int], skipped: SkippedRows) -> list[str]:
@@ -186,13 +168,9 @@ def describe_counts(counts: Mapping[str, int], skipped: SkippedRows) -> list[str
             f"split into heavy and light ({counts['split_glued']:,} glued, "
             f"{counts['split_linker']:,} joined by a linker, which was removed)",
         ),
-        **{name: rest for name, *rest in _FOUND.values()},
+        **{n: ("antigen" if "antigen" in n else "antibody", note) for n, note in _FOUND.values()},
         "replaced_residues": ("residue", f"{', '.join(REPLACED)} read as X"),
         "line_breaks": ("cell", "with a line break: does an unmatched quotation mark join rows?"),
     }
-    found = [
-        f"{counted(counts[name], noun)} {note}"
-        for name, (noun, note) in lines.items()
-        if counts[name]
-    ]
-    return skipped.notes() + found
+    found = ((counts[name], *words) for name, words in lines.items())
+    return skipped.notes() + [f"{counted(n, noun)} {note}" for n, noun, note in found if n]
