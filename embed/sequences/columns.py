@@ -109,13 +109,6 @@ def find_columns(
     return {**found, **given}, {role: names for role, names in fits.items() if len(names) > 1}
 
 
-def sequence_columns(names: Iterable[Hashable], given: Mapping[str, str], source: str) -> list[str]:
-    """List the columns that hold, or may hold, sequences; arguments as for `find_columns`."""
-    columns, ties = find_columns(names, given, source)
-    found = [name for role in SEQUENCE_ROLES for name in (columns.get(role), *ties.get(role, ()))]
-    return [*dict.fromkeys(name for name in found if name is not None)]
-
-
 def named_roles(name: str) -> list[str]:
     """List the roles that a column's name states clearly."""
     return [role for role, (clear, *_) in ROLES.items() if re.fullmatch(clear, _simplified(name))]

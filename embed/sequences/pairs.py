@@ -7,7 +7,7 @@ columns are found by name and passed on.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -130,9 +130,7 @@ def read_pairs(
     name. `as_written` is that of `read_table`.
     """
     whole = read_table(table, columns=options.columns, limit=options.limit, as_written=as_written)
-    pairs = _check_rows(with_roles(whole, roles_by_content(whole)), kinds, options)
-    if not len(pairs.frame) or (options.bad_rows == "error" and pairs.skipped.bad):
-        raise pairs.skipped.refusal(pairs.source, kept=len(pairs.frame))
+    (pairs,) = _checked([whole], kinds, options)
     return pairs
 
 
@@ -145,12 +143,17 @@ def read_pair_chunks(
     only_sequences: bool = False,
 ) -> Iterator[SequenceTable]:
     """Read a table as `read_pairs` in chunks of rows, of which one without good rows is empty."""
-    rows, skipped = 0, SkippedRows()
     chunks = read_table_chunks(
         table, columns=options.columns, limit=options.limit, as_written=as_written,
         only_sequences=only_sequences,
     )  # fmt: skip
-    refused, roles = False, None
+    return _checked(chunks, kinds, options)
+
+
+def _checked(
+    chunks: Iterable[Table], kinds: Sequence[Kind], options: TableOptions
+) -> Iterator[SequenceTable]:
+    rows, skipped, refused, roles = 0, SkippedRows(), False, None
     for chunk in chunks:
         roles = roles_by_content(chunk) if roles is None else roles  # the first chunk decides
         pairs = _check_rows(with_roles(chunk, roles), kinds, options)
@@ -163,11 +166,7 @@ def read_pair_chunks(
         raise skipped.refusal(pairs.source, kept=rows)
 
 
-# --- rows -----------------------------------------------------------------------------------------
-
-
 def _check_rows(whole: Table, kinds: Sequence[Kind], options: TableOptions) -> SequenceTable:
-    """Parse the sequences of every row; leave out rows that are empty or bad."""
     table, ignored = drop_unused_roles(whole, options)
     if table.frame.index[0] == 0:  # the first chunk decides
         refuse_exchanged(table, options, kinds)
@@ -206,12 +205,11 @@ def _unique(
     codes, used = pd.factorize(column.codes[keep])
     chains = [column.chains[i] for i in used.tolist()]
     numbered = {sequence: number for number, sequence in enumerate(dict.fromkeys(chains))}
-    of_code = np.array([numbered[sequence] for sequence in chains], np.int64)
-    _, first = np.unique(of_code, return_index=True)
-    of_row, cells = of_code[codes], used[first]
-    _, first_rows = np.unique(of_row, return_index=True)
+    of_row = np.array([numbered[sequence] for sequence in chains], np.int64)[codes]
+    _, first = np.unique(of_row, return_index=True)
+    cells = column.codes[keep[first]]
     return UniqueSequences(
         kind=kind, chains=[*numbered], keys=keys_array(kind, [*numbered]), of_row=of_row,
-        first_rows=numbers[keep[first_rows]], replaced=column.replaced[cells],
+        first_rows=numbers[keep[first]], replaced=column.replaced[cells],
         forms=[column.forms[i] for i in cells.tolist()],
     )  # fmt: skip

@@ -11,16 +11,13 @@ import csv
 import gzip
 import io
 import re
-import shutil
-import tempfile
 import warnings
 import zipfile
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import IO, Any, NamedTuple, TypeAlias
 
@@ -33,11 +30,11 @@ from numpy.typing import NDArray
 from abag import AbagError
 from abag.embed.sequences.chains import MISSING_TEXT
 from abag.embed.sequences.columns import (
+    SEQUENCE_ROLES,
     AmbiguousColumn,
     MissingColumn,
     find_columns,
     quote_names,
-    sequence_columns,
 )
 
 TableLike: TypeAlias = Path | str | pd.DataFrame
@@ -125,10 +122,8 @@ def read_table(
     """
     given = columns or {}
     read = read_table_chunks(table, columns=given, limit=limit, rows=None, as_written=as_written)
-    first, *others = chunks = [*read]
-    if not others:
-        return first
-    frame = pd.concat([chunk.frame for chunk in chunks], ignore_index=True)
+    first, *others = read
+    frame = pd.concat([first.frame, *(chunk.frame for chunk in others)], ignore_index=True)
     roles, ties = find_columns(frame.columns, given, first.source)
     return replace(first, frame=frame, columns=roles, ties=ties, names=[*frame.columns])
 
@@ -150,7 +145,7 @@ def read_table_chunks(
         source = Path(table).name or str(table)
         options = ReadOptions(
             rows=rows, limit=limit, as_written=as_written, only_sequences=only_sequences,
-            sequence_columns=partial(sequence_columns, given=given, source=source),
+            columns=given, source=source,
         )  # fmt: skip
         chunks = read_file_chunks(Path(table), options)
     start = 0
@@ -183,8 +178,16 @@ class ReadOptions:
     as_written: bool
     """Keep cells as in the file: text stays text, ``NA`` too, and Parquet keeps its types."""
     only_sequences: bool  # other columns may be left out
-    sequence_columns: Callable[[Sequence[str]], list[str]]
-    """Picks from all column names those that hold sequences, which are read as text."""
+    columns: Mapping[str, str]  # role to column name, as the user gave them
+    source: str  # name of the file, for messages
+
+    def sequence_columns(self, names: Sequence[str]) -> list[str]:
+        """List the columns that hold, or may hold, sequences; they are read as text."""
+        columns, ties = find_columns(names, self.columns, self.source)
+        found = [
+            name for role in SEQUENCE_ROLES for name in (columns.get(role), *ties.get(role, ()))
+        ]
+        return [*dict.fromkeys(name for name in found if name is not None)]
 
 
 class Chunk(NamedTuple):
@@ -224,7 +227,13 @@ def read_file_chunks(path: Path, options: ReadOptions) -> Iterator[Chunk]:
         msg = f"{path}: does not exist; expected a {kind} table. Check the path."
         raise BadTable(msg)
     for file in _parquet_files(path) if path.is_dir() else [path]:
-        suffix = suffix_of(file)
+        if (suffix := bare_suffix(file)) not in FORMATS:
+            msg = (
+                f"{file}: not a supported table format; expected a name that ends in "
+                f"{', '.join(FORMATS)}, also with .gz, or a folder of .parquet files. "
+                "Convert or rename it."
+            )
+            raise BadTable(msg)
         if not file.is_file():  # a pipe would be waited for
             msg = f"{file}: is not a regular file; expected a table. Save it to a file first."
             raise BadTable(msg)
@@ -246,18 +255,6 @@ def _reason(error: BaseException) -> str:
     if isinstance(error, pd.errors.EmptyDataError):
         return "it is empty"
     return " ".join(str(error).split())
-
-
-def suffix_of(path: Path) -> str:
-    """Return the key of a file's format in `FORMATS`; raise `BadTable` for an unknown one."""
-    if (suffix := bare_suffix(path)) not in FORMATS:
-        msg = (
-            f"{path}: not a supported table format; expected a name that ends in "
-            f"{', '.join(FORMATS)}, also with .gz, or a folder of .parquet files. "
-            "Convert or rename it."
-        )
-        raise BadTable(msg)
-    return suffix
 
 
 def bare_suffix(path: Path) -> str:
@@ -291,15 +288,10 @@ def _parquet_files(folder: Path) -> list[Path]:
 
 @contextmanager
 def _opened(path: Path, *, seekable: bool) -> Iterator[IO[bytes]]:
-    with ExitStack() as files:
-        file: Any = files.enter_context(path.open("rb"))
-        if is_gzip(path):
-            file = files.enter_context(gzip.open(file))
-            if seekable:  # each seek backwards would decompress the file from its start
-                packed, file = file, files.enter_context(tempfile.TemporaryFile(prefix="abag-"))
-                shutil.copyfileobj(packed, file, 1 << 20)
-                file.seek(0)
-        yield file
+    packed = is_gzip(path)
+    with gzip.open(path) if packed else path.open("rb") as file:
+        # each seek backwards would decompress the file from its start
+        yield io.BytesIO(file.read()) if packed and seekable else file
 
 
 def in_chunks(whole: pd.DataFrame, rows: int | None) -> Iterator[Chunk]:
@@ -357,18 +349,14 @@ def _header_names(file: IO[Any], separator: str) -> list[str]:
         rows = pd.read_csv(file, sep=separator, nrows=2, **top)
     except pd.errors.ParserError as error:
         raise ValueError(_MORE_FIELDS if "Expected" in str(error) else str(error)) from error
-    _refuse_repeated([name for name in rows.iloc[0] if name])
-    file.seek(0)
-    return [*pd.read_csv(file, sep=separator, nrows=0).columns]
+    names = rows.iloc[0].tolist()
+    _refuse_repeated([name for name in names if name])
+    return [name or f"Unnamed: {number}" for number, name in enumerate(names)]
 
 
 def _read_fasta(file: IO[bytes], options: ReadOptions) -> Iterator[Chunk]:
-    lines = io.TextIOWrapper(file, "utf-8-sig")
-    try:
-        whole = _parse_fasta(lines)
-    finally:
-        lines.detach()  # the file is closed where it was opened
-    yield from in_chunks(whole, options.rows)
+    text = re.sub("\r\n?", "\n", file.read().decode("utf-8-sig"))
+    yield from in_chunks(_parse_fasta(text), options.rows)
 
 
 # --- Excel ----------------------------------------------------------------------------------------
@@ -443,26 +431,23 @@ _NAME = re.compile(
 )
 
 
-def _parse_fasta(lines: Iterable[str]) -> pd.DataFrame:
+def _parse_fasta(text: str) -> pd.DataFrame:
     """Read FASTA: columns ``id`` and ``sequence``, or ``heavy``, ``light``, ``antigen``."""
-    records: list[tuple[str, list[str]]] = []
-    for line in map(str.strip, lines):
-        if line.startswith(">"):
-            records.append(((line[1:].split() or [""])[0], []))
-        elif line and not records:
-            msg = f"it begins with {line[:20]!r}, not with '>'"
-            raise ValueError(msg)
-        elif line:
-            records[-1][1].append(line)
+    first, *records = re.split(r"^\s*>", text, flags=re.MULTILINE)
+    if first := first.strip():
+        msg = f"it begins with {first.partition(chr(10))[0][:20]!r}, not with '>'"
+        raise ValueError(msg)
     rows: dict[str, dict[str, str]] = {}
-    for name, parts in records:
+    for record in records:
+        header, *lines = record.split("\n")
+        name = (header.split() or [""])[0]
         found = _NAME.fullmatch(name)
         stem, role = (found[1], str(found.lastgroup)) if found else (name, "sequence")
         row = rows.setdefault(stem, {})
         if role in row:
             msg = f"record {name!r} is the second {role} of {stem!r}; expected distinct names"
             raise ValueError(msg)
-        row[role] = "".join(parts)
+        row[role] = "".join(map(str.strip, lines))
         if row[role] in ("", *MISSING_TEXT):
             msg = f"record {name!r} holds {row[role]!r}; expected residues"
             raise ValueError(msg)
