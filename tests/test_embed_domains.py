@@ -2,7 +2,6 @@
 
 import re
 import runpy
-import sys
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trastuzumab import HEAVY, LIGHT
 
-from abag import AbagError
 from abag.embed.sequences import domains
 from abag.embed.sequences.domains import UnsureDomains, split_domains
 
@@ -185,15 +183,6 @@ def test_a_split_mutant_loses_only_the_residues_of_the_linker(pair, linker, swap
         return
     chains = (split.light, split.heavy) if swapped else (split.heavy, split.light)
     assert chains == ("".join(first), "".join(second))
-
-
-def test_without_immunum_the_error_says_what_to_do(monkeypatch):
-    domains._annotator.cache_clear()
-    domains.find_domains.cache_clear()
-    monkeypatch.setitem(sys.modules, "immunum", None)
-    with pytest.raises(AbagError, match=r"immunum: not installed.*heavy\|light"):
-        split_domains(VH)
-    domains._annotator.cache_clear()
 
 
 def test_the_benchmark_checks_boundaries_by_conserved_residues(tmp_path, capsys):

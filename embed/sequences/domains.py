@@ -178,14 +178,8 @@ def _is_domain(found: Any, sequence: str) -> bool:  # noqa: ANN401  # immunum sh
 
 @cache
 def _annotator(genes: tuple[str, ...] = ("IGH", "IGK", "IGL")) -> Any:  # noqa: ANN401  # immunum ships no types
-    try:
-        from immunum import Annotator
-    except ModuleNotFoundError as error:
-        msg = (
-            "immunum: not installed, but needed to split an antibody string without separator. "
-            "Run pip install immunum, or give two columns or heavy|light."
-        )
-        raise AbagError(msg) from error
+    from immunum import Annotator
+
     return Annotator(list(genes), "imgt", MIN_CONFIDENCE)
 
 
@@ -201,16 +195,11 @@ def _refuse_unexplained(residues: str, most: int = MAX_EXTRA_RESIDUES) -> None:
 
 def _checked_pair(domains: tuple[Domain, ...]) -> tuple[Domain, Domain]:
     chains = [domain.chain for domain in domains]
-    if sorted(chains) != ["heavy", "light"]:
+    fragment = min(domain.end - domain.start for domain in domains) < WHOLE_DOMAIN
+    if sorted(chains) != ["heavy", "light"] or fragment:
         msg = (
-            f"holds the variable domains {' + '.join(chains)}; expected one heavy and one light. "
-            "Give them in two columns or as heavy|light."
-        )
-        raise UnsureDomains(msg)
-    if min(domain.end - domain.start for domain in domains) < WHOLE_DOMAIN:
-        msg = (
-            "holds a complete variable domain and a fragment of another; expected two complete "
-            "ones. Give heavy and light in two columns or as heavy|light."
+            f"holds the variable domains {' + '.join(chains)}{', one a fragment' * fragment}; "
+            "expected one heavy and one light. Give complete ones in two columns or as heavy|light."
         )
         raise UnsureDomains(msg)
     return domains[0], domains[1]
@@ -263,12 +252,9 @@ def is_constant(residues: str, chain: ChainName) -> bool:
     if not 0 < len(residues) <= LONGEST_REMNANT:
         return False
     starts = [start[at:] for start in CONSTANT_STARTS[chain] for at in (0, 1)]  # R, G: framework 4
-    return any(_differences(residues, start) <= len(residues) // 5 for start in starts)
-
-
-def _differences(residues: str, start: str) -> int:
-    """Count the residues that differ from a start at least as long; X never does."""
-    return sum(a not in (b, "X") for a, b in zip(residues, start, strict=False))
+    # X differs from no residue
+    differ = (sum(a not in (b, "X") for a, b in zip(residues, s, strict=False)) for s in starts)
+    return min(differ) <= len(residues) // 5
 
 
 def _arranged(first_chain: str, first: str, second: str, form: StringForm) -> DomainSplit:

@@ -12,7 +12,6 @@ import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from operator import add
 
 import numpy as np
 import pandas as pd
@@ -80,7 +79,7 @@ class ChainsMisplaced(AbagError):
     """Most rows hold a chain in the place of another: heavy, light or antigen."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class ParsedColumn:
     """A column of R rows with N distinct sequences, of which some may be bad."""
 
@@ -88,7 +87,7 @@ class ParsedColumn:
     chains: list[Chains]  # N; those of a bad sequence have no meaning
     replaced: NDArray[np.int32]  # shape (N,); residues read as X
     forms: list[str]  # `ParsedSequence.form` of N sequences
-    bad: Mapping[int, BadCell]  # what is wrong with the sequences that are bad, by their number
+    bad: dict[int, BadCell]  # what is wrong with the sequences that are bad, by their number
 
     @classmethod
     def constant(cls, rows: int, chains: Chains) -> ParsedColumn:
@@ -100,6 +99,12 @@ class ParsedColumn:
         bad_N = np.zeros(len(self.chains), np.bool_)
         bad_N[[*self.bad]] = True
         return bad_N
+
+    def mark(self, word: str, at: Sequence[int]) -> None:
+        """Add a word to the forms of these sequences, less the bad ones."""
+        for i in at:
+            if i not in self.bad:
+                self.forms[i] += f"+{word}"
 
 
 def roles_by_content(table: Table) -> dict[str, str]:
@@ -230,10 +235,8 @@ def _join(heavy: ParsedColumn, light: ParsedColumn, where: str) -> ParsedColumn:
     """Join the chains of each row; a row without any is bad."""
     codes, pairs = pd.factorize(heavy.codes * len(light.chains) + light.codes)
     h, k = np.divmod(pairs, len(light.chains))
-    heavies, lights = (
-        [*map(c.chains.__getitem__, i.tolist())] for c, i in ((heavy, h), (light, k))
-    )
-    chains = [*map(add, heavies, lights)]
+    both = zip(h.tolist(), k.tolist(), strict=True)
+    chains = [heavy.chains[i] + light.chains[j] for i, j in both]
     msg = f"{where}: no antibody chain; expected at least one. Give a chain, or remove the row."
     no_chain = BadCell("antibody", _REASONS[EmptySequence], "", msg, EmptySequence)
     bad = {
@@ -270,7 +273,8 @@ def parse_antigens(table: Table, options: TableOptions) -> ParsedColumn:
             "--column antigen=NAME."
         )
         raise MissingColumn(msg)
-    return _marked(column, "short antigen", _with_short_chain(column.chains))
+    column.mark("short antigen", _with_short_chain(column.chains))
+    return column
 
 
 def _parse_column(table: Table, role: str, parse: Callable[[str], ParsedSequence]) -> ParsedColumn:
@@ -287,7 +291,10 @@ def _parse_column(table: Table, role: str, parse: Callable[[str], ParsedSequence
     replaced, forms = np.zeros(len(texts), np.int32), [""] * len(texts)
     bad: dict[int, BadCell] = {}
     # a string of both chains is always looked at: it may have to be split
-    todo = range(len(texts)) if parse is parse_antibody else _changed_or_bad(texts)
+    todo: Sequence[int] = range(len(texts))
+    if parse is not parse_antibody:  # only those that may not be one chain as they are
+        plain = [text if isinstance(text, str) and text.isascii() else "" for text in texts]
+        todo = np.flatnonzero(~having(_PROTEIN, pa.array(plain, pa.large_string()))).tolist()
     for i in bar(iterable=todo, desc=f"reading {name}", unit=" texts", delay=2):
         try:
             chains[i], replaced[i], forms[i] = parse(sequence_text(texts[i]))
@@ -299,45 +306,35 @@ def _parse_column(table: Table, role: str, parse: Callable[[str], ParsedSequence
     return ParsedColumn(codes=codes, chains=chains, replaced=replaced, forms=forms, bad=bad)
 
 
-def _changed_or_bad(texts: Sequence[object]) -> list[int]:
-    """Find the texts that may not be one chain as it is."""
-    plain = [text if isinstance(text, str) and text.isascii() else "" for text in texts]
-    return np.flatnonzero(~having(_PROTEIN, pa.array(plain, pa.large_string()))).tolist()
-
-
 def _arranged(column: ParsedColumn, table: Table, options: TableOptions) -> ParsedColumn:
-    is_top = table.frame.index[0] == 0
-    placed = _placed(column, table, options.chains, sample=NUMBERED_AT_MOST if is_top else 0)
-    chains, forms = [*placed.chains], [*placed.forms]
+    _place(column, table, options.chains)
+    chains, forms = column.chains, column.forms
     if options.antibody_region == "fv":
-        good = [i for i in range(len(chains)) if i not in placed.bad]
+        good = [i for i in range(len(chains)) if i not in column.bad]
         for i in bar(iterable=good, desc="cutting chains", unit=" texts", delay=2):
             chains[i], words = cut_to_domains(chains[i])
             forms[i] = "+".join(filter(None, [forms[i], *words]))
-    arranged = replace(placed, chains=chains, forms=forms)
-    if options.antibody_region != "fv":
+    else:
         heavy, light = map(have_constant_domain, zip(*chains, strict=True))
-        arranged = _marked(arranged, "constant", np.flatnonzero(heavy | light).tolist())
+        column.mark("constant", np.flatnonzero(heavy | light).tolist())
     if table.has("heavy"):
-        light_alone = [i for i, (heavy_chain, _) in enumerate(chains) if not heavy_chain]
-        arranged = _marked(arranged, "no heavy", light_alone)
-    return _marked(arranged, "short antibody", _with_short_chain(chains))
+        column.mark("no heavy", [i for i, (chain, _) in enumerate(chains) if not chain])
+    column.mark("short antibody", _with_short_chain(chains))
+    return column
 
 
-def _placed(
-    column: ParsedColumn, table: Table, places: ChainPlaces, *, sample: int
-) -> ParsedColumn:
+def _place(column: ParsedColumn, table: Table, places: ChainPlaces) -> None:
     """Find misplaced chains, of the unclear ones in a sample, and put them right if asked to."""
-    chains, forms, bad = [*column.chains], [*column.forms], dict(column.bad)
+    chains, forms = column.chains, column.forms
     heavy, light = map(find_types, zip(*chains, strict=True))
     is_unclear = (heavy == UNCLEAR_TYPE) | (light == UNCLEAR_TYPE)
     # strings, which have a form, were looked at when they were split
     open_ones = np.array([not form for form in forms]) & ~column.is_bad()
     unclear = np.flatnonzero(open_ones & is_unclear)
     if places != "auto":
-        chosen = np.linspace(0, len(unclear) - 1, min(len(unclear), sample)).astype(int)
-        for i in np.delete(unclear, chosen).tolist():
-            forms[i] = "unclear"
+        sample = min(len(unclear), NUMBERED_AT_MOST) if table.frame.index[0] == 0 else 0
+        chosen = np.linspace(0, len(unclear) - 1, sample).astype(int)
+        column.mark("unclear", np.delete(unclear, chosen).tolist())
         unclear = unclear[chosen]
     unusual = np.flatnonzero(open_ones & ~is_unclear & ((heavy == 2) | (light == 1)))
     todo = np.union1d(unclear, unusual).tolist()
@@ -349,8 +346,7 @@ def _placed(
             roles = [role for role in ("heavy", "light") if role in table.columns]
             msg = f"column {quote_names([table.columns[role] for role in roles])}: {error}"
             text, reason = "|".join(chains[i]), _REASONS[UnsureDomains]
-            bad[i] = BadCell("antibody", reason, text, msg, UnsureDomains)
-    return replace(column, chains=chains, forms=forms, bad=bad)
+            column.bad[i] = BadCell("antibody", reason, text, msg, UnsureDomains)
 
 
 def _with_short_chain(sequences: Sequence[Chains]) -> list[int]:
@@ -358,15 +354,6 @@ def _with_short_chain(sequences: Sequence[Chains]) -> list[int]:
     lengths = np.fromiter(map(len, chain(*sequences)), np.int64)
     owners = np.repeat(np.arange(len(sequences)), [*map(len, sequences)])
     return [*dict.fromkeys(owners[(lengths > 0) & (lengths < SHORT)].tolist())]
-
-
-def _marked(column: ParsedColumn, word: str, at: Sequence[int]) -> ParsedColumn:
-    """Add a word to the forms of these sequences, less the bad ones."""
-    forms = [*column.forms]
-    for i in at:
-        if i not in column.bad:
-            forms[i] += f"+{word}"
-    return replace(column, forms=forms)
 
 
 # --- types of chains, by motifs or numbering ------------------------------------------------------
