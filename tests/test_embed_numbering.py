@@ -6,11 +6,7 @@ from trastuzumab import HEAVY, LIGHT
 
 from abag.embed.sequences import numbering
 from abag.embed.sequences.domains import locate_positions
-from abag.embed.sequences.numbering import (
-    CHAINS,
-    number_antibodies,
-    number_chains,
-)
+from abag.embed.sequences.numbering import CHAINS, number_antibodies
 
 H3 = HEAVY.index("WGGDGFYAMDY")
 NOT_AN_ANTIBODY = "MKTAYIAKQRQISFVKSHFSRQLEERLGLIEVQAPILSRVGDGTQDNLSGAEK"
@@ -51,7 +47,7 @@ def test_a_table_is_numbered_as_its_chains_one_by_one(antibodies, fewest, monkey
     monkeypatch.setattr(numbering, "PART", 50)
     for at, name in enumerate(CHAINS):
         chains = [antibody[at] for antibody in antibodies]
-        assert_numbers(number_chains(chains, name), chains, name)
+        assert_numbers(number_antibodies(antibodies, None)[name], chains, name)
 
 
 # ---- cache -----------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -67,30 +67,27 @@ class Numbered:
             yield layout, rows, codes.reshape(len(rows), len(layout))
 
 
-def number_chains(chains: Iterable[str], name: ChainName) -> Numbered:
-    """Number the distinct chains of one type, in their order; empty ones are left out.
+def number_chains(chains: Sequence[str], name: ChainName) -> Numbers:
+    """Number distinct chains of one type.
 
     Many are numbered by other interpreters, because immunum holds the lock of this one. Unlike a
     pool of multiprocessing these need no guard in the script of the user.
     """
-    distinct = [chain for chain in dict.fromkeys(chains) if chain]
-    parts = [distinct[at : at + PART] for at in range(0, len(distinct), PART)]
+    parts = [chains[at : at + PART] for at in range(0, len(chains), PART)]
+    many = len(chains) >= WORTH_PROCESSES and count_cores() > 1
     layouts: dict[Layout, int] = {}
     layout, start = list[int](), list[int]()
     with (
         ThreadPoolExecutor(count_cores()) as threads,
-        bar(total=len(distinct), desc=f"numbering {name} chains", unit=" chains", delay=1) as drawn,
+        bar(total=len(chains), desc=f"numbering {name} chains", unit=" chains", delay=1) as drawn,
     ):
-        if len(distinct) < WORTH_PROCESSES or count_cores() == 1:
-            answers: Iterator[Numbers] = map(partial(_number, name), parts)
-        else:
-            answers = threads.map(partial(_ask, name), parts)
-        for part, (of_part, layout_of, start_of) in zip(parts, answers, strict=True):
+        work = threads.map if many else map
+        for of_part, layout_of, start_of in work(partial(_ask if many else _number, name), parts):
             index = [layouts.setdefault(tuple(one), len(layouts)) for one in of_part]
             layout += [index[at] if at != NO_DOMAIN else NO_DOMAIN for at in layout_of]
             start += start_of
-            drawn.update(len(part))
-    return Numbered(distinct, list(layouts), np.array(layout, np.int32), np.array(start, np.int32))
+            drawn.update(len(layout_of))
+    return list(layouts), layout, start
 
 
 def _number(name: ChainName, chains: Sequence[str]) -> Numbers:
@@ -122,13 +119,11 @@ def number_antibodies(
         entry = program.encode() + b"\0" + "\n".join(chains).encode("ascii")
         content = load_cached(cache, entry)
         if content is None:
-            result[name] = found = number_chains(chains, name)
-            answer = [found.layouts, found.layout.tolist(), found.start.tolist()]
-            store_cached(cache, entry, json.dumps(answer).encode())
-        else:
-            layouts, layout, start = json.loads(content)
-            arrays = np.array(layout, np.int32), np.array(start, np.int32)
-            result[name] = Numbered(chains, [*map(tuple, layouts)], *arrays)
+            content = json.dumps(number_chains(chains, name)).encode()
+            store_cached(cache, entry, content)
+        layouts, layout, start = json.loads(content)
+        arrays = np.array(layout, np.int32), np.array(start, np.int32)
+        result[name] = Numbered(chains, [*map(tuple, layouts)], *arrays)
     return result
 
 
