@@ -89,11 +89,6 @@ def hex_keys(keys: NDArray[np.uint8]) -> list[str]:
     return keys.tobytes().hex(" ", KEY_BYTES).split()
 
 
-def keys_from_hex(texts: Sequence[str]) -> NDArray[np.uint8]:
-    """Read keys spelled by :func:`hex_keys`: shape (N, 16), dtype uint8."""
-    return np.frombuffer(bytes.fromhex("".join(texts)), np.uint8).reshape(-1, KEY_BYTES)
-
-
 def _words(keys: NDArray[np.uint8]) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
     """Split keys into two numbers that sort as the bytes do."""
     words = np.ascontiguousarray(keys, np.uint8).view(">u8").astype(np.uint64)

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from abag.core.arrays import KeyIndex, distinct_keys, hex_keys, keys_from_hex, sort_keys
+from abag.core.arrays import KeyIndex, distinct_keys, hex_keys, sort_keys
 
 
 def random_keys(n, seed=0, values=256):
@@ -43,5 +43,3 @@ def test_equal_keys_keep_their_order_when_sorted(picked, seed):
 def test_spelled_keys_are_read_back():
     keys = random_keys(5)
     assert hex_keys(keys) == [key.tobytes().hex() for key in keys]
-    assert np.array_equal(keys_from_hex(hex_keys(keys)), keys)
-    assert keys_from_hex([]).shape == (0, 16)

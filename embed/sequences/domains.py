@@ -111,7 +111,7 @@ def split_domains(sequence: str) -> DomainSplit:
         _refuse_unexplained(tail)
     if len(domains) == 1:
         return _arranged(domains[0].chain, sequence, "", "one chain")
-    return _split_at_boundary(sequence, *_checked_pair(domains))
+    return _split_at_boundary(sequence, domains)
 
 
 def variable_domain(chain: str) -> str | None:
@@ -193,7 +193,7 @@ def _refuse_unexplained(residues: str, most: int = MAX_EXTRA_RESIDUES) -> None:
         raise UnsureDomains(msg)
 
 
-def _checked_pair(domains: tuple[Domain, ...]) -> tuple[Domain, Domain]:
+def _split_at_boundary(sequence: str, domains: tuple[Domain, ...]) -> DomainSplit:
     chains = [domain.chain for domain in domains]
     fragment = min(domain.end - domain.start for domain in domains) < WHOLE_DOMAIN
     if sorted(chains) != ["heavy", "light"] or fragment:
@@ -202,10 +202,7 @@ def _checked_pair(domains: tuple[Domain, ...]) -> tuple[Domain, Domain]:
             "expected one heavy and one light. Give complete ones in two columns or as heavy|light."
         )
         raise UnsureDomains(msg)
-    return domains[0], domains[1]
-
-
-def _split_at_boundary(sequence: str, first: Domain, second: Domain) -> DomainSplit:
+    first, second = domains
     end, start = _boundary(sequence, first, second)
     between = sequence[end:start]
     short = 0 < len(between) < SHORTEST_LINKER and not _LINKER.fullmatch(between)

@@ -16,7 +16,6 @@ import zipfile
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any, NamedTuple, TypeAlias
@@ -238,8 +237,13 @@ def read_file_chunks(path: Path, options: ReadOptions) -> Iterator[Chunk]:
             msg = f"{file}: is not a regular file; expected a table. Save it to a file first."
             raise BadTable(msg)
         try:
-            with _opened(file, seekable=suffix in _SEEKING) as stream:
-                yield from FORMATS[suffix](stream, options)
+            opening: Any = gzip.open if is_gzip(file) else Path.open
+            with opening(file, "rb") as stream:
+                if is_gzip(file) and suffix in _SEEKING:
+                    # each seek backwards would decompress the file from its start
+                    yield from FORMATS[suffix](io.BytesIO(stream.read()), options)
+                else:
+                    yield from FORMATS[suffix](stream, options)
         except _READING as error:
             msg = (
                 f"{file}: cannot be read: {_reason(error)}; expected a {suffix} table. "
@@ -284,14 +288,6 @@ def _parquet_files(folder: Path) -> list[Path]:
         msg = f"{folder}: holds no .parquet file; expected a table. Give a file or such a folder."
         raise BadTable(msg)
     return files
-
-
-@contextmanager
-def _opened(path: Path, *, seekable: bool) -> Iterator[IO[bytes]]:
-    packed = is_gzip(path)
-    with gzip.open(path) if packed else path.open("rb") as file:
-        # each seek backwards would decompress the file from its start
-        yield io.BytesIO(file.read()) if packed and seekable else file
 
 
 def in_chunks(whole: pd.DataFrame, rows: int | None) -> Iterator[Chunk]:
