@@ -12,6 +12,7 @@ import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
+from operator import add
 
 import numpy as np
 import pandas as pd
@@ -235,8 +236,8 @@ def _join(heavy: ParsedColumn, light: ParsedColumn, where: str) -> ParsedColumn:
     """Join the chains of each row; a row without any is bad."""
     codes, pairs = pd.factorize(heavy.codes * len(light.chains) + light.codes)
     h, k = np.divmod(pairs, len(light.chains))
-    both = zip(h.tolist(), k.tolist(), strict=True)
-    chains = [heavy.chains[i] + light.chains[j] for i, j in both]
+    heavies = map(heavy.chains.__getitem__, h.tolist())
+    chains = [*map(add, heavies, map(light.chains.__getitem__, k.tolist()))]
     msg = f"{where}: no antibody chain; expected at least one. Give a chain, or remove the row."
     no_chain = BadCell("antibody", _REASONS[EmptySequence], "", msg, EmptySequence)
     bad = {
