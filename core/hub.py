@@ -128,15 +128,13 @@ class Repository:
             raise HubError(msg)
         with self._asking():
             self._api.create_repo(**self._repo, private=private or None, exist_ok=True)
-            is_private = self._api.repo_info(**self._repo).private
-        if private and not is_private:
-            msg = (
-                f"{address}: is public, and --private was given; expected a private repository. "
-                "Give another name, or make it private on its page."
-            )
-            raise HubError(msg)
-        if address.revision not in (None, "main"):
-            with self._asking():
+            if private and not self._api.repo_info(**self._repo).private:
+                msg = (
+                    f"{address}: is public, and --private was given; expected a private "
+                    "repository. Give another name, or make it private on its page."
+                )
+                raise HubError(msg)
+            if address.revision not in (None, "main"):
                 self._api.create_branch(**self._repo, branch=str(address.revision), exist_ok=True)
 
     def commit(

@@ -255,12 +255,7 @@ def parse_antigens(table: Table, options: TableOptions) -> ParsedColumn:
     """Parse the antigens of a table, unless the options have one for all rows."""
     if options.antigen is not None:
         return ParsedColumn.constant(len(table.frame), antigen(options.antigen))
-    if not table.has("antigen"):
-        msg = (
-            f"{table.source}: no column for antigen; found {table.found}. Name it with "
-            "--column antigen=NAME, or give one antigen for all rows with --antigen SEQ."
-        )
-        raise MissingColumn(msg)
+    table.column("antigen", ", or give one antigen for all rows with --antigen SEQ")
     column = _parse_column(table, "antigen", parse_antigen)
     names = [cell.text for cell in column.bad.values() if cell.text.strip()]
     is_long = any(max(map(len, chains)) >= SHORT for chains in column.chains)

@@ -64,7 +64,7 @@ class Table:
     def found(self) -> str:
         return quote_names(self.names)
 
-    def column(self, role: str) -> str:
+    def column(self, role: str, advice: str = "") -> str:
         """Return the name of the column that plays a role; refuse none, and several."""
         if role in self.columns:
             return self.columns[role]
@@ -76,7 +76,7 @@ class Table:
             raise AmbiguousColumn(msg)
         msg = (
             f"{self.source}: no column for {role}; found {self.found}. "
-            f"Name it with --column {role}=NAME."
+            f"Name it with --column {role}=NAME{advice}."
         )
         raise MissingColumn(msg)
 
