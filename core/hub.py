@@ -182,27 +182,37 @@ def explain_refusal(error: BaseException, address: HubAddress) -> str:
     """Say what a repository lacks or does not allow; empty for other errors."""
     from huggingface_hub import errors
 
-    match error:
-        case errors.GatedRepoError():
-            text = f"the owner of {address.name} has to grant access to it. Ask for access on its "
-            return text + "page on the hub, then log in: hf auth login."
-        case errors.RepositoryNotFoundError():
-            text = f"{address.name} does not exist on the hub, or you may not see it; expected a "
-            return text + f"{address.kind}. Check the name, or log in: hf auth login."
-        case errors.RevisionNotFoundError():
-            text = f"{address.name} has no revision {address.revision}; expected a branch, a tag "
-            return text + "or a whole commit id. Check what follows the @."
-    return ""
+    name, login, text = address.name, "log in: hf auth login.", ""
+    if isinstance(error, errors.GatedRepoError):
+        text = (
+            f"the owner of {name} has to grant access to it. Ask for access on its page on the "
+            f"hub, then {login}"
+        )
+    elif isinstance(error, errors.RepositoryNotFoundError):
+        text = (
+            f"{name} does not exist on the hub, or you may not see it; expected a {address.kind}. "
+            f"Check the name, or {login}"
+        )
+    elif isinstance(error, errors.RevisionNotFoundError):
+        text = (
+            f"{name} has no revision {address.revision}; expected a branch, a tag or a whole "
+            "commit id. Check what follows the @."
+        )
+    return text
 
 
 def _explain(error: BaseException) -> str:
-    why = first_line(error)
+    why = f"({first_line(error)})"
     status = getattr(getattr(error, "response", None), "status_code", None)
     if status in (401, 403):
-        return f"access is denied ({why}); expected more rights; log in: hf auth login."
+        return (
+            f"access is denied {why}; expected a login with enough rights; log in: hf auth login."
+        )
     if status is not None:  # also of two people who push at the same time
-        return f"the hub answers with an error ({why}). Try again later."
+        return f"the hub answers with an error {why}. Try again later."
     if isinstance(error, ValueError | KeyError | TypeError | AttributeError):
-        text = f"the hub refuses this, or is not a hub ({error!r}). Check what it names, and "
-        return text + "HF_ENDPOINT, or try again later."
-    return f"the hub cannot be reached ({why}); expected a network connection. Try again later."
+        return (
+            f"the hub refuses this, or is not a hub ({error!r}). Check what it names, and "
+            "HF_ENDPOINT, or try again later."
+        )
+    return f"the hub cannot be reached {why}; expected a network connection. Try again later."

@@ -88,9 +88,7 @@ def keys_array(kind: Kind, sequences: Sequence[Chains]) -> NDArray[np.uint8]:
 def sequence_text(cell: object) -> str:
     """Return a cell as text, empty if it is missing; `UnknownResidue` for what is no sequence."""
     if not isinstance(cell, str):  # True would be read as the residues TRXE
-        import pandas as pd  # not for the layout of tokens
-
-        if cell is None or cell is pd.NA or (isinstance(cell, float) and pd.isna(cell)):
+        if str(cell) in MISSING_TEXT:  # None, nan or pandas.NA
             return ""
         msg = f"{cell!r} is not a valid sequence; expected text. Correct it."
         raise UnknownResidue(msg)

@@ -170,11 +170,8 @@ def _check_rows(whole: Table, kinds: Sequence[Kind], options: TableOptions) -> S
     table, ignored = drop_unused_roles(whole, options)
     if table.frame.index[0] == 0:  # the first chunk decides
         refuse_exchanged(table, options, kinds)
-    parsed: dict[Kind, ParsedColumn] = {}
-    if "antibody" in kinds:
-        parsed["antibody"] = parse_antibodies(table, options)
-    if "antigen" in kinds:
-        parsed["antigen"] = parse_antigens(table, options)
+    parse = {"antibody": parse_antibodies, "antigen": parse_antigens}
+    parsed = {kind: parse[kind](table, options) for kind in KINDS if kind in kinds}
     empty = whole.are_empty()
     bad = np.any([column.is_bad()[column.codes] for column in parsed.values()], axis=0) & ~empty
     numbers = table.frame.index.to_numpy(np.int64) + table.first_row

@@ -10,7 +10,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -49,25 +49,19 @@ class SequencePart(NamedTuple):
         return SequencePart([self.chains[i] for i in at.tolist()], self.keys[at], self.rows[at])
 
 
-class Partitions:
+class Partitions(ExitStack):
     """Collects a table's sequences, beyond `held_bytes` on disk, and returns them in parts."""
 
     def __init__(
         self, kind: Kind, *, held_bytes: int = HELD_BYTES, part_bytes: int = PART_BYTES
     ) -> None:
+        super().__init__()  # closes the files
         self.kind: Kind = kind
         self._held_bytes, self._part_bytes = held_bytes, part_bytes
         self._held = _SCHEMA.empty_table()
-        self._files = ExitStack()
         # sorted, with one batch per bucket
         self._runs: list[pa.RecordBatchFileReader] = []
         self._bucket_bytes = np.zeros(BUCKETS)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._files.close()
 
     def add(self, unique: UniqueSequences) -> None:
         """Add the sequences of some rows, in the order of the table."""
@@ -108,7 +102,7 @@ class Partitions:
         rows_of_bucket = np.bincount(first_bytes, minlength=BUCKETS)
         (held,) = self._held.to_batches()
         try:
-            file = self._files.enter_context(tempfile.TemporaryFile(prefix="abag-"))
+            file = self.enter_context(tempfile.TemporaryFile(prefix="abag-"))
             with pa.ipc.new_file(file, _SCHEMA) as writer:
                 for end, rows in zip(np.cumsum(rows_of_bucket), rows_of_bucket, strict=True):
                     writer.write_batch(held.slice(end - rows, rows))
