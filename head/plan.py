@@ -417,7 +417,11 @@ def _describe_machines(machines: Mapping[str, dict[str, Any]], *, verbose: bool)
         row += ["/".join(map(str, one["sessions"].values()))] * sessions
         row += ["-" if one["price"] is None else f"{one['price']:.2f}"] * prices
         rows.append(row)
-    measured = [f"{name} {one['basis']}" for name, one in known.items() if one["measured"]]
+    measured_on: dict[str, list[str]] = {}
+    for name, one in known.items():
+        if one["measured"]:
+            measured_on.setdefault(one["basis"], []).append(name)
+    measured = [f"{' and '.join(names)} {basis}" for basis, names in measured_on.items()]
     others = "others are estimates" if measured else "all are estimates"
     notes = [*measured, others] + [f"Colab sessions needed ({hours} each)"] * sessions
     lines = [*align(rows, numbers=True), f"times: {'; '.join(notes)}"]

@@ -435,7 +435,7 @@ def test_a_run_scores_new_antibodies_and_is_compared(pairs, tmp_path):
     new.write_text("name,VH\n007,EVQLVESGGGLVQ\n008,QVQLQQSGAELAR\n")
     asked = ["predict", new, "--run", first, "--antigen", "MKTAYIAKQR", "--out", out]
     told = run(*asked, "--column", "heavy=VH")
-    assert "2 antibodies and 1 antigen have no vector yet" in told.stderr
+    assert "encoding 2 antibodies with composition and 1 antigen with composition" in told.stderr
     assert out.read_text().startswith("name,VH,pkd_predicted,sigma,regime,far,why_far\n007,")
     assert "--force" in run(*asked, code=1).stderr
     summary = json.loads(run(*asked, "--force", "--json").stdout)

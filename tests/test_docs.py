@@ -323,7 +323,7 @@ SELF_EXPLANATORY = set(
     BadLora BadOption CannotPredict Incomplete
     MissingVectors NoRuns NoTrials NotAFrame
     NotFinite NothingToEvaluate SequencesMissing Stopped SweepClosed
-    TableExists TemporaryDiskFull UnequalLengths UnitFailed WrongBackend WrongRank
+    TableExists TemporaryDiskFull InvalidChains UnitFailed WrongBackend WrongRank
     """.split()
 )
 """Error classes with messages that need no further explanation."""

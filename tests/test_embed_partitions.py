@@ -293,7 +293,7 @@ def test_a_bad_row_far_down_a_table_is_named_by_its_number(tmp_path, monkeypatch
     with pytest.raises(AbagError, match=r"pairs.csv: row 19, column 'heavy': character '\*'"):
         read_all(path)
     skipped = read_all(path, bad_rows="skip")[2]
-    assert skipped.notes() == ["1 bad row skipped (1 unknown residue in 1 antibody)"]
+    assert skipped.notes() == ["1 bad row skipped (unknown residue: 1 row, 1 antibody)"]
 
 
 # --- embedding in many parts --------------------------------------------------------------------

@@ -346,7 +346,7 @@ def test_skipped_rows_are_listed_with_their_text_and_reason(tmp_path, capsys):
     for _ in range(2):  # an older list is replaced
         summary = embed_table(table, tmp_path / "store", **composition, **options)
     assert summary["skipped_rows"] == 3
-    said = "2 unsure domains in 1 antibody, 1 unknown residue in 1 antigen"
+    said = "unsure domains: 2 rows, 1 antibody; unknown residue: 1 row, 1 antigen"
     assert f"3 bad rows skipped ({said})" in capsys.readouterr().err
     listed = pd.read_csv(tmp_path / "skipped.csv")
     assert listed[["row", "kind", "reason", "text"]].to_numpy().tolist() == [

@@ -337,8 +337,8 @@ def test_bad_rows_can_be_skipped_and_are_counted_by_reason():
     assert pairs.antibodies.chains == [(VH, "")]
     assert pairs.antigens.chains == [(AG,)]
     assert pairs.notes == [
-        "4 bad rows skipped (2 unknown residue in 1 antibody, 1 empty sequence in 1 antibody, "
-        "1 empty sequence in 1 antigen)"
+        "4 bad rows skipped (unknown residue: 2 rows, 1 antibody; empty sequence: 1 row, "
+        "1 antibody; empty sequence: 1 row, 1 antigen)"
     ]
 
 

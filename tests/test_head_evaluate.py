@@ -139,7 +139,7 @@ def test_bad_rows_are_refused_or_skipped_and_reported(case):
         run_evaluate(case, table=table)
     summary, said = run_evaluate(case, table=table, bad_rows="skip")
     assert summary["table"]["pairs"] == len(table) - 2
-    assert "2 bad rows skipped (1 unsure domains in 1 antibody, 1 invalid label" in said[0]
+    assert "2 bad rows skipped (unsure domains: 1 row, 1 antibody; invalid label" in said[0]
     table = table.drop(4).assign(pkd_predicted=8.0)
     with pytest.raises(UnsureDomains):
         run_evaluate(case, predictions=table)
@@ -155,7 +155,9 @@ def test_sequences_of_a_table_that_the_store_lacks_are_encoded_first(tmp_path):
     said = []
     found = evaluate(tmp_path / "run", table=draw_pairs(5, 6, seed=2), say=said.append)
     assert found["table"]["pairs"] == 30
-    assert "5 antibodies and 6 antigens have no vector yet" in "\n".join(said)
+    assert "encoding 5 antibodies with composition and 6 antigens with composition" in "\n".join(
+        said
+    )
     stored = abag.open_store(tmp_path / "store").folder("antibody", "composition").keys()
     assert sum(map(len, stored)) == 35
 

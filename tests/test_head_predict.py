@@ -399,7 +399,10 @@ def test_a_bundle_alone_scores_new_sequences_and_reports_encoding(composed, tmp_
         (bundle / path.name).write_bytes(path.read_bytes())
     heavy, antigen = ["EVQLVESGG", "QVQLQQSGA"], "MKTAYIAKQR"
     found = abag.load_predictor(bundle).predict(heavy=heavy, antigen=antigen)
-    assert "2 antibodies and 1 antigen have no vector yet" in capsys.readouterr().err
+    assert (
+        "encoding 2 antibodies with composition and 1 antigen with composition"
+        in capsys.readouterr().err
+    )
     kept = abag.load_predictor(bundle).predict(heavy, None, antigen, store=tmp_path / "store")
     assert found.equals(kept)
     held = open_store(tmp_path / "store").vectors("antibody", [(h, "") for h in heavy])

@@ -21,7 +21,7 @@ from abag.head.data.vectors import Standardizer
 from abag.head.models.network import Mlp, factorise
 from abag.head.models.pair_model import PairVectors
 from abag.head.prediction.bundle import WEIGHTS, PredictorDamaged, load_predictor, record_digest
-from abag.head.prediction.predictor import SCORE_COLUMNS, UnequalLengths, existing_store
+from abag.head.prediction.predictor import SCORE_COLUMNS, InvalidChains, existing_store
 from abag.head.regimes.regimes import NewSequences
 
 QUICK = drawn.QUICK | {"head": "mlp", "epochs": 3}
@@ -326,9 +326,9 @@ def test_one_chain_is_used_for_all_pairs_and_unequal_lists_are_refused(trained):
     assert (len(found), list(found)) == (3, list(SCORE_COLUMNS))
     assert len(predictor.predict(heavy, antigen=antigens[0])) == 1
     assert predictor.predict([], None, []).empty
-    with pytest.raises(UnequalLengths, match="2 heavy, 3 antigen"):
+    with pytest.raises(InvalidChains, match="2 heavy, 3 antigen"):
         predictor.predict([heavy, heavy], None, antigens)
-    with pytest.raises(UnequalLengths, match=r"is a DataFrame.*abag.predict\(table"):
+    with pytest.raises(InvalidChains, match=r"is a DataFrame.*abag.predict\(table"):
         predictor.predict(trained.frame)
     with pytest.raises(EmptySequence, match="antigen"):
         predictor.predict(heavy)

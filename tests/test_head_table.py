@@ -81,7 +81,7 @@ def test_affinity_types_are_never_mixed():
 def test_rows_of_other_affinity_types_are_skipped_and_counted():
     pairs = typed(MIXED, affinity_type="kd")
     assert dict(by_antibody(pairs)) == {"a": 7.0, "b": 8.0}
-    assert pairs.counts["rows_of_other_affinity_types"] == 2
+    assert pairs.counts["other_affinity_type_rows"] == 2
     assert pairs.counts["skipped_labels"] == 0
 
 

@@ -99,10 +99,10 @@ class SkippedRows:
         for _, cell in bad:
             of_reason.setdefault((cell.kind, cell.reason), []).append(cell.text)
         parts = [
-            f"{len(texts):,} {reason} in {counted(len(set(texts)), kind)}"
+            f"{reason}: {counted(len(texts), 'row')}, {counted(len(set(texts)), kind)}"
             for (kind, reason), texts in of_reason.items()
         ]
-        lines = [f"{counted(len(bad), 'bad row')} skipped ({', '.join(parts)})"] if bad else []
+        lines = [f"{counted(len(bad), 'bad row')} skipped ({'; '.join(parts)})"] if bad else []
         if empty := [row for row, cell in self.rows if cell == EMPTY_ROW]:
             count = counted(len(empty), "row")
             lines.append(f"{count} with only empty cells skipped; the first is row {min(empty)}")

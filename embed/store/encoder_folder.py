@@ -183,7 +183,7 @@ class EncoderFolder:
         )
 
     def _unknown(self, name: str, stored: Iterable[str]) -> UnknownPooling:
-        msg = f"{self.path}: {name!r} is not stored; expected one of {', '.join(stored)}."
+        msg = f"{self.path}: {name!r} is not stored; expected {' or '.join(stored)}."
         if "@" in name:
             layer = name.rpartition("@")[2]
             msg += f" To store it, run abag embed --layers {layer} into a new store."

@@ -32,7 +32,7 @@ from abag.embed.sequences.columns import (
     quote_names,
 )
 from abag.embed.sequences.pairs import read_pairs
-from abag.head.data.options import Floor, Label, LabelOptions, Replicates
+from abag.head.data.options import MOST_PKD, Floor, Label, LabelOptions, Replicates
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -189,7 +189,7 @@ def label_pairs(
     }
     counts = {
         "rows": len(pkd),
-        "rows_of_other_affinity_types": int((~wanted).sum()),
+        "other_affinity_type_rows": int((~wanted).sum()),
         "skipped_labels": len(bad),
         "floor_rows": floored,
         "replicate_rows": len(rows) - len(pairs),
@@ -222,9 +222,10 @@ def _of_type(table: SequenceTable, affinity_type: str | None) -> Bools:
 
 def _bad_cell(table: SequenceTable, at: int, unit: Label, valid: tuple[float, float]) -> BadCell:
     column, number = table.column("pkd"), "a positive" if unit in POSITIVE else "a finite"
+    span = f", and a pKd from {valid[0]:g} to {valid[1]:g}" if valid[1] < MOST_PKD else ""
     error = (
         f"column {column!r}: {table.cell_text(at, column)} is not a valid label; expected {number} "
-        f"number such as 1234.5, and a pKd from {valid[0]:g} to {valid[1]:g}. Fix it."
+        f"number such as 1234.5{span}. Fix it."
     )
     cell = str(table.frame[column].iloc[at])
     return BadCell("label", "invalid label", cell, error, BadLabel)
@@ -294,12 +295,14 @@ def _refuse_conflicts(table: SequenceTable, rows: pd.DataFrame) -> None:
 
 def report_counts(pairs: LabelledPairs) -> None:
     pairs.table.report_notes()
-    counts = ", ".join(f"{n} {name.replace('_', ' ')}" for name, n in pairs.counts.items() if n)
-    text = f"{pairs.table.source}: {len(pairs)} pairs ({counts})"
+    counts = ", ".join(
+        counted(n, name.replace("_", " ").removesuffix("s"))
+        for name, n in pairs.counts.items()
+        if n and name != "skipped_labels"  # the notes have them
+    )
+    text = f"{pairs.table.source}: {counted(len(pairs), 'pair')} ({counts})"
     if pairs.unit != "pkd":
         text += f"; column {pairs.table.column('pkd')!r} read as {pairs.unit}"
-    if pairs.noise is not None:
-        text += f"; standard deviation of replicates {pairs.noise:.2f} pKd"
     say(text)
 
 

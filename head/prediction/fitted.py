@@ -80,7 +80,7 @@ def fit_closed_forms(
         except DoesNotApply as error:
             if one == head:
                 raise
-            notes.append(f"{one} left out: {error}")
+            notes.append(f"{one} left out: {str(error).removeprefix(f'{one}: ')}")
     training.shared.clear()
     predicted = {one: model.predict(training.vectors) for one, model in fitted.items()}
     models: dict[str, tuple[PairModel, ...]] = {

@@ -241,8 +241,8 @@ def describe_pair(pair: dict[str, Any]) -> str:
     pkd, sigma = pair["pkd_predicted"], pair["sigma"]
     low, high = (pkd + sign * ndtri(0.95) * sigma for sign in (-1, 1))
     text = (
-        f"pKd {pkd:.2f}, Kd {10 ** (9 - pkd):.3g} nM; 90 % interval of pKd {low:.2f} to {high:.2f} "
-        f"(sigma {sigma:.2f})\n{pair['verdict']}"
+        f"pKd {pkd:.2f}, Kd {float(f'{10 ** (9 - pkd):.3g}'):,g} nM; 90 % interval of pKd "
+        f"{low:.2f} to {high:.2f} (sigma {sigma:.2f})\n{pair['verdict']}"
     )
     if "p_strong" in pair:
         text += f"\nProbability of a pKd of {pair['strong']:g} or more: {pair['p_strong']:.0%}."

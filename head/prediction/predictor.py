@@ -79,8 +79,8 @@ class UsedRegime:
     """What the run has shown."""
 
 
-class UnequalLengths(AbagError):
-    """Lists of chains differ in length."""
+class InvalidChains(AbagError):
+    """Chains are not sequences, or lists of them differ in length."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -243,8 +243,8 @@ class Predictor:
 
         Raises
         ------
-        UnequalLengths
-            If the lists differ in length.
+        InvalidChains
+            If the lists differ in length, or a whole DataFrame is given.
         VectorsMissing
             If sequences are not stored and cannot be encoded.
         AbagError
@@ -376,11 +376,9 @@ class Predictor:
             ]
             table = pd.DataFrame(sides[0], columns=["heavy", "light"])
             table["antigen"] = ["|".join(chains) for chains in sides[1]]
-            say(
-                f"{counted(len(new[0]), 'antibody')} and {counted(len(new[1]), 'antigen')} have no "
-                f"vector yet: encoding them with {self.antibody.name} and {self.antigen.name} "
-                f"into {path}"
-            )
+            lacking = zip(new, (self.antibody, self.antigen), ("antibody", "antigen"), strict=True)
+            parts = [f"{counted(len(n), kind)} with {spec.name}" for n, spec, kind in lacking if n]
+            say(f"encoding {' and '.join(parts)} into {path}, which lacks them")
             self._embed(table, path, options)
         return counts
 
@@ -505,7 +503,7 @@ def _broadcast(*chains: Iterable[str] | str | None) -> list[list[str]]:
             "predict: heavy is a DataFrame; expected sequences. Pass its columns, or the table to "
             "abag.predict(table, run=..., out=...)."
         )
-        raise UnequalLengths(msg)
+        raise InvalidChains(msg)
     lists = {
         name: list(c)
         for name, c in zip(("heavy", "light", "antigen"), chains, strict=True)
@@ -515,6 +513,6 @@ def _broadcast(*chains: Iterable[str] | str | None) -> list[list[str]]:
     if len(lengths) > 1:
         found = ", ".join(f"{len(one)} {name}" for name, one in lists.items())
         msg = f"predict: {found}; expected lists of equal length, or one string for all pairs."
-        raise UnequalLengths(msg)
+        raise InvalidChains(msg)
     rows = lengths.pop() if lengths else 1
     return [[str(c or "")] * rows if c is None or isinstance(c, str) else list(c) for c in chains]
