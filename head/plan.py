@@ -34,6 +34,7 @@ from abag.head.data.labels import (
     describe_columns,
     label_pairs,
     label_sense,
+    quantity,
     training_labels,
 )
 from abag.head.evaluation.verdicts import label_problems, summarize_labels
@@ -209,8 +210,10 @@ def plan(
     with suppress(MissingColumn, AmbiguousColumn):  # no label column: maybe it is for predict
         sense, problems = label_sense(read, chosen.label)
     problems += [refused] if pairs is None and refused else []
-    problems += [] if pairs is None else label_problems(pairs)
-    read = read if pairs is None else pairs.table
+    if pairs is not None and labels is not None:
+        labels["quantity"] = quantity(pairs.table, chosen.affinity_type)
+        problems += label_problems(pairs, labels["quantity"])
+        read = pairs.table
     if chosen.skipped is not None:
         read.skipped.write(Path(chosen.skipped))
     antibodies = _plan_sequences(read.antibodies, chosen.antibody_encoder)
@@ -381,8 +384,9 @@ def describe_plan(found: Plan, *, verbose: bool = False) -> list[str]:
             lines.append(f"{chains} are encoded in {one['windows']:,} windows")
     if (labels := found["labels"]) is not None:
         lines.append(
-            f"{counted(labels['pairs'], 'pair')} with pKd {labels['range'][0]:.2f} to "
-            f"{labels['range'][1]:.2f}; {counted(labels['duplicate_rows'], 'replicate row')}, "
+            f"{counted(labels['pairs'], 'pair')} with {labels['quantity']} "
+            f"{labels['range'][0]:.2f} to {labels['range'][1]:.2f}; "
+            f"{counted(labels['duplicate_rows'], 'replicate row')}, "
             f"{counted(labels['conflicting_pairs'], 'conflicting pair')}, "
             f"{counted(labels['censored'], 'censored pair')}"
         )

@@ -141,4 +141,4 @@ def test_the_report_shows_the_curve_cutoffs_and_calibration(run):
     page = (run / "run" / "report.html").read_text()
     assert "<h2>Strong binders: pKd of 9 or more</h2>" in page
     assert "p_strong" in page
-    assert "cut-off (predicted)" in page
+    assert "cut-off (predicted pKd)" in page

@@ -320,7 +320,10 @@ def test_new_sequences_are_encoded_once(case, tmp_path):
     first, _, said = run_scan(case, tmp_path / "a.csv", **options)
     second, _, _ = run_scan(case, tmp_path / "a.csv", force=True, **options)
     assert first["antibodies"]["encoded"] > 0
-    assert f"{first['antibodies']['encoded']} antibodies and 1 antigen have no" in "\n".join(said)
+    assert (
+        f"{first['antibodies']['encoded']} antibodies with composition and 1 antigen"
+        in "\n".join(said)
+    )
     assert second["antibodies"]["encoded"] == 0
     assert second["antibodies"]["reused"] == first["antibodies"]["unique"]
 

@@ -320,7 +320,7 @@ def folder_with(
         msg = (
             f"{store.path}: {missing} of {len(sequences.keys)} {kind} sequences of {table.source} "
             f"have no vector from {folder.name}. Run: abag embed {table.source} --store "
-            f"{store.path} {folder.embed_options}"
+            f"{store.path} --kind {kind} {folder.embed_options}"
         )
         raise VectorsMissing(msg)
     return folder

@@ -217,7 +217,7 @@ def _say_regimes(candidates: Candidates, options: RankOptions) -> None:
     if options.run is not None:
         load_predictor(options.run).say_verdicts(known, "candidate")
     elif known:
-        words = ", ".join(f"{rows:,} {REGIMES[name].words}" for name, rows in known.items())
+        words = "; ".join(f"{rows:,} ({REGIMES[name].words})" for name, rows in known.items())
         messages.say(f"candidates: {words}. --run RUN says how well the run predicts these.")
 
 

@@ -334,7 +334,7 @@ def draw_heat_map(
 def _describe(parent: Parent, scores: pd.Series, cells: pd.DataFrame) -> dict[str, Any]:
     found: dict[str, Any] = {
         "name": parent.name,
-        "pkd": round(scores["pkd_predicted"], 3),
+        "pkd": round(scores["pkd_predicted"], 4),  # as in the table; 3 digits round 4.4752 to 4.47
         "sites": [[s.chain, s.prefix, s.position, s.region, s.wild_type] for s in parent.sites],
         "difference": cells["difference"].round(3).tolist(),
         "far": "".join(map(str, cells["far"].astype(int).tolist())),

@@ -81,12 +81,12 @@ function addSort(table, head) {
   head.addEventListener("keydown", (event) => { if (event.key === "Enter") sort(); });
 }
 
-// says that a table goes on to the right, which a phone does not show
-function addCue(scroll) {
+// says that a table or map goes on to the right, which a phone does not show
+function addCue(scroll, at = scroll) {
   const cue = document.createElement("p");
   cue.className = "cue";
-  cue.textContent = "Scroll the table sideways for more columns →";
-  scroll.before(cue);
+  cue.textContent = "Scroll sideways for more columns →";
+  at.before(cue);
   const update = () => {
     cue.hidden = scroll.scrollWidth <= scroll.clientWidth + 1;
     scroll.classList.toggle("more", scroll.scrollLeft + scroll.clientWidth < scroll.scrollWidth - 1);

@@ -158,6 +158,7 @@ function csvRows() {
 }
 
 addCsv(figure, "single-mutants", csvRows);
+addCue(figure.querySelector(".scroll"), figure.querySelector(".map"));
 select?.addEventListener("change", draw);
 farBox.addEventListener("change", draw);
 onResize(draw);
