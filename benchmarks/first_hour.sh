@@ -11,6 +11,7 @@ here=$(cd "$(dirname "$0")/.." && pwd)
 mkdir -p "$1"
 out=$(cd "$1" && pwd)
 export XDG_CACHE_HOME=$out/cache
+unset PYTHONPATH # which may lead to another abag
 commands=0 errors=0
 
 try() { # COMMAND...: run it, with its text in the log of this task
@@ -87,7 +88,7 @@ interrupted() {
     try abag store info stopped
 }
 
-python_user() { # scripts are not beside the checkout, which mypy would read instead of the package
+python_user() { # scripts are not beside the checkout, which Python and mypy would read instead of the package
     mkdir -p "$out/scripts"
     cat >"$out/scripts/script.py" <<'PY'
 import abag
@@ -99,8 +100,8 @@ print(predictor.predict(pairs["heavy"], pairs["light"], pairs["antigen"]))
 print(abag.open_store("store").vectors("antigen", pairs["antigen"]).shape)
 PY
     try python "$out/scripts/script.py"
-    sed "s/predict(.*/predict(pairs))/" "$out/scripts/script.py" >"$out/wrong.py"
-    try python "$out/wrong.py"
+    sed "s/predict(.*/predict(pairs))/" "$out/scripts/script.py" >"$out/scripts/wrong.py"
+    try python "$out/scripts/wrong.py"
     try pip install -q -c constraints.txt mypy pandas-stubs
     cd "$out/scripts" || exit 1
     try mypy --strict script.py
@@ -110,7 +111,7 @@ PY
 libraries() {
     try pip install -q -c constraints.txt scikit-learn anndata
     try abag store export store --table data/demo_pairs.csv --to v.h5ad
-    cat >"$out/sk.py" <<'PY'
+    cat >"$out/scripts/sk.py" <<'PY'
 import anndata
 import pandas as pd
 from abag.sklearn import AffinityRegressor
@@ -122,7 +123,7 @@ head = AffinityRegressor(store="store", head="ridge")
 x = pairs[["heavy", "light", "antigen"]]
 print(cross_val_score(head, x, pairs["pKd"], groups=pairs["antigen"], cv=GroupKFold(3)))
 PY
-    try python "$out/sk.py"
+    try python "$out/scripts/sk.py"
 }
 
 colleague() { # a predictor on another machine
