@@ -290,7 +290,7 @@ def rank(predictions: Path, out: Path, as_json: bool, **options: Any) -> None:
     """Choose the pairs to measure next, from predictions.
 
     PREDICTIONS is what abag predict wrote, or another table with predicted pKd and sigma. Measured
-    pairs and those far from the training set are left out. Says what the batch is expected to hold.
+    pairs and those outside the training data are left out. Says what the batch is expected to hold.
 
     \b
     Example:

@@ -16,7 +16,7 @@ from typing import Any, NoReturn, get_args, get_origin
 import click
 
 from abag import AbagError
-from abag.core.messages import printable
+from abag.core.messages import counted, printable
 from abag.core.options import OptionSchema, joint_schema, user_path
 
 NO_MEMORY = (
@@ -223,7 +223,8 @@ class OptionsCommand(click.Command):
                     formatter.write_dl(records)
         if left_out:
             formatter.write_paragraph()
-            formatter.write_text(f"{left_out} more options: {ctx.command_path} --help-all")
+            options = counted(left_out, "more option")
+            formatter.write_text(f"{options}: {ctx.command_path} --help-all")
 
     def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 - click's own signature
         ctx.params = {name: value for name, value in ctx.params.items() if value is not None}

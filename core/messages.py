@@ -22,7 +22,7 @@ BAR_INTERVAL_S = 0.5
 LINE_INTERVAL_S = 30.0  # between two lines of progress where stderr is not a terminal
 LINE_DELAY_S = 1.0  # shorter work is not worth a line
 AS_BAR = "{desc} {percentage:3.0f}% |{bar}| {elapsed}, {remaining} left{postfix}"
-AS_LINE = "{desc} {percentage:3.0f}%, {elapsed}, {remaining} left{postfix}"
+AS_LINE = "{desc} {percentage:.0f}%, {elapsed}, {remaining} left{postfix}"
 AS_LINE_OF_UNKNOWN_LENGTH = "{desc} {n_fmt}{unit}, {elapsed}{postfix}"
 
 

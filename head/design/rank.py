@@ -218,7 +218,7 @@ def _say_regimes(candidates: Candidates, options: RankOptions) -> None:
         load_predictor(options.run).say_verdicts(known, "candidate")
     elif known:
         words = "; ".join(f"{rows:,} ({REGIMES[name].words})" for name, rows in known.items())
-        messages.say(f"candidates: {words}. --run RUN says how well the run predicts these.")
+        messages.say(f"candidates: {words}. With --run, rank says how well it predicts these.")
 
 
 def _refuse_missing_columns(candidates: Candidates, options: RankOptions) -> None:

@@ -86,8 +86,8 @@ class HeadOptions(Options, group="Head"):
 
     preset: PresetName = option(
         "small",
-        help="Size of the head and its optimization; seed: that of the old notebooks, with cls of "
-        "antigens, or --antigen-vectors mean.",
+        help="Size and optimization of the head; seed: those of the old notebooks, which read "
+        "cls of antigens; --antigen-vectors mean reads their mean.",
     )
     head: str | None = _of_preset(
         choices=head_names,

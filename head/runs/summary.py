@@ -230,9 +230,9 @@ def describe_scores(summary: Mapping[str, Any]) -> str:
                 f"{counted(found['far'], 'pair')} outside training data: no measured row of the "
                 "run's table covers such pairs"
             )
-        if found["bias"] is not None:
-            side = "high" if found["bias"] > 0 else "low"
-            amount = f"{abs(found['bias']):.2f} {quantity}"
+        if found["bias"] is not None and (bias := round(found["bias"], 2)):
+            side = "high" if bias > 0 else "low"
+            amount = f"{abs(bias):.2f} {quantity}"
             lines.append(f"predictions are {amount} too {side} on average")
     if "predictions" in summary:
         found = summary["predictions"]
