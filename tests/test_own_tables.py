@@ -191,7 +191,9 @@ def test_columns_of_alphaseq_are_answered_with_their_unit(name):
 
 def test_a_range_of_labels_refuses_rows_outside_or_skips_them():
     table = pd.DataFrame({"heavy": HEAVIES, "antigen": AG, "Kd [nM]": 10 ** (9 - PKD)})
-    with pytest.raises(BadLabel, match=r"(?s)2 rows are bad.*row 1, .* and a pKd from 6.5 to 14"):
+    with pytest.raises(
+        BadLabel, match=r"(?s)2 rows are bad.*row 1, .* expected a pKd from 6.5 to 14"
+    ):
         label_pairs(read_pairs(table), LabelOptions(label_range="6.5:14"))
     pairs = label_pairs(read_pairs(table), LabelOptions(label_range="6.5:14", bad_rows="skip"))
     assert pairs.pkd.min() > 6.5
@@ -273,7 +275,7 @@ PUBLISHED = {
         },
         {},
     ),
-    "PPB-Affinity": (
+    "PPB-Affinity, with sequences added": (
         {
             "Source Data Set": "SAbDab", "PDB": "1ABC", "Mutations": "", "Ligand Chains": "A",
             "Receptor Chains": "H, L", "Ligand Name": "lysozyme", "Receptor Name": "Fab",
@@ -323,9 +325,19 @@ SABDAB = (
 ).split("\t")
 
 
-def test_the_summary_of_sabdab_is_refused_because_it_holds_no_sequences(tmp_path):
-    row = dict.fromkeys(SABDAB, "NA") | {"pdb": "1dvf", "Hchain": "B", "Lchain": "A"}
-    row |= {"antigen_chain": "D | C", "antigen_name": "FV E5.2", "affinity": "3.0e-09"}
+SABDAB_ROW = dict.fromkeys(SABDAB, "NA") | {
+    "pdb": "1dvf", "Hchain": "B", "Lchain": "A", "antigen_chain": "D | C",
+    "antigen_name": "FV E5.2", "affinity": "3.0e-09",
+}  # fmt: skip
+PPB_ROW = {
+    "Source Data Set": "SAbDab", "Complex ID": 1, "PDB": "1DVF", "Mutations": "",
+    "Ligand Chains": "D, C", "Receptor Chains": "B, A", "Ligand Name": "E5.2",
+    "Receptor Name": "D1.3", "KD(M)": 3.0e-09, "Affinity Method": "SPR", "Temperature(K)": 298,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("row", [SABDAB_ROW, PPB_ROW], ids=["SAbDab", "PPB-Affinity"])
+def test_tables_of_structures_are_refused_because_they_hold_no_sequences(tmp_path, row):
     pd.DataFrame([row] * 3).to_csv(tmp_path / "t.tsv", sep="\t", index=False)
     with pytest.raises(AbagError, match=r"no column for heavy, light or antibody.*No column holds"):
         plan(tmp_path / "t.tsv")

@@ -32,7 +32,7 @@ from abag.embed.sequences.columns import (
     quote_names,
 )
 from abag.embed.sequences.pairs import read_pairs
-from abag.head.data.options import MOST_PKD, Floor, Label, LabelOptions, Replicates
+from abag.head.data.options import Floor, Label, LabelOptions, Replicates
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -152,11 +152,11 @@ def label_pairs(
         _refuse_other_units(table.source, column, raw[readable], unit)
     low, high = options.label_bounds
     usable = wanted & (low <= pkd) & (pkd <= high)
-    pkd[~usable] = np.nan
     bad = [
-        (int(table.row_numbers[at]), _bad_cell(table, at, unit, options.label_bounds))
+        (int(table.row_numbers[at]), _bad_cell(table, at, unit, pkd[at], options.label_bounds))
         for at in np.flatnonzero(wanted & ~usable).tolist()
     ]
+    pkd[~usable] = np.nan
     refused = SkippedRows([*bad] if options.bad_rows == "error" else [])
     if refuse_sequences:
         refused.update(table.skipped)
@@ -220,12 +220,15 @@ def _of_type(table: SequenceTable, affinity_type: str | None) -> Bools:
     return (types == affinity_type).to_numpy(np.bool_)
 
 
-def _bad_cell(table: SequenceTable, at: int, unit: Label, valid: tuple[float, float]) -> BadCell:
+def _bad_cell(
+    table: SequenceTable, at: int, unit: Label, pkd: float, valid: tuple[float, float]
+) -> BadCell:
     column, number = table.column("pkd"), "a positive" if unit in POSITIVE else "a finite"
-    span = f", and a pKd from {valid[0]:g} to {valid[1]:g}" if valid[1] < MOST_PKD else ""
+    is_number = f"{number} number such as 1234.5"
+    expected = f"a pKd from {valid[0]:g} to {valid[1]:g}" if np.isfinite(pkd) else is_number
     error = (
-        f"column {column!r}: {table.cell_text(at, column)} is not a valid label; expected {number} "
-        f"number such as 1234.5{span}. Fix it."
+        f"column {column!r}: {table.cell_text(at, column)} is not a valid label; expected "
+        f"{expected}. Fix it."
     )
     cell = str(table.frame[column].iloc[at])
     return BadCell("label", "invalid label", cell, error, BadLabel)
