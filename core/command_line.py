@@ -223,8 +223,9 @@ class OptionsCommand(click.Command):
                     formatter.write_dl(records)
         if left_out:
             formatter.write_paragraph()
-            options = counted(left_out, "more option")
-            formatter.write_text(f"{options}: {ctx.command_path} --help-all")
+            formatter.write_text(
+                f"{counted(left_out, 'more option')}: {ctx.command_path} --help-all"
+            )
 
     def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 - click's own signature
         ctx.params = {name: value for name, value in ctx.params.items() if value is not None}

@@ -387,7 +387,6 @@ def describe_plan(found: Plan, *, verbose: bool = False) -> list[str]:
             f"{counted(labels['pairs'], 'pair')} with {labels['quantity']} "
             f"{labels['range'][0]:.2f} to {labels['range'][1]:.2f}; "
             f"{counted(labels['duplicate_rows'], 'replicate row')}, "
-            f"{counted(labels['conflicting_pairs'], 'conflicting pair')}, "
             f"{counted(labels['censored'], 'censored pair')}"
         )
     lines += [line for line in (found["sense"], found["head"]) if line]
@@ -421,13 +420,10 @@ def _describe_machines(machines: Mapping[str, dict[str, Any]], *, verbose: bool)
         row += ["/".join(map(str, one["sessions"].values()))] * sessions
         row += ["-" if one["price"] is None else f"{one['price']:.2f}"] * prices
         rows.append(row)
-    measured_on: dict[str, list[str]] = {}
-    for name, one in known.items():
-        if one["measured"]:
-            measured_on.setdefault(one["basis"], []).append(name)
-    measured = [f"{' and '.join(names)} {basis}" for basis, names in measured_on.items()]
-    others = "others are estimates" if measured else "all are estimates"
-    notes = [*measured, others] + [f"Colab sessions needed ({hours} each)"] * sessions
+    measured = " and ".join(name for name, one in known.items() if one["measured"])
+    others = f"{measured} from measured tokens/s; others are estimates"
+    notes = [others if measured else "all are estimates"]
+    notes += [f"Colab sessions needed ({hours} each)"] * sessions
     lines = [*align(rows, numbers=True), f"times: {'; '.join(notes)}"]
     return lines + [f"{name}: {one['basis']}" for name, one in known.items() if verbose]
 

@@ -20,7 +20,6 @@ from abag.head.evaluation.metrics import (
     Metric,
     average_folds,
     average_precision,
-    headline_metrics,
     is_better,
     metric_label,
     score,
@@ -235,12 +234,12 @@ def test_a_fold_without_a_value_is_left_out_of_the_mean():
 def test_a_registered_metric_appears_wherever_its_flags_say(monkeypatch):
     bias = Metric(
         function=lambda rows: float(np.mean(rows.predicted - rows.pkd)),
-        lower_is_better=True, headline=True, in_tables=True, selectable=True,
+        lower_is_better=True, in_tables=True, selectable=True,
     )  # fmt: skip
     monkeypatch.setitem(METRICS, "mean_bias", bias)
     assert score([6.0, 7.0], [7.0, 9.0], [0, 0])["mean_bias"] == 1.5
     assert MeasuredRows.of([6.0], [0]).score_one("mean_bias", [7.0]) == 1
-    for names in (headline_metrics(), table_metrics(), selectable_metrics()):
+    for names in (table_metrics(), selectable_metrics()):
         assert names[-1] == "mean_bias"
     assert metric_label("mean_bias") == "mean bias"
     assert is_better("mean_bias", 0.1, 0.2)

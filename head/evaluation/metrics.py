@@ -145,8 +145,6 @@ class Metric:
     function: Callable[[ScoredRows], Number]
     label: str = ""
     lower_is_better: bool = False
-    headline: bool = False
-    """Logged for each validation in short, most important first."""
     in_tables: bool = False
     """Shown in tables of scores."""
     in_report: bool = False
@@ -156,11 +154,6 @@ class Metric:
     unit: str = ""
     meaning: str = ""
     """What it measures, for tables."""
-
-
-def headline_metrics() -> list[str]:
-    """Names of the metrics that are shown in short, most important first."""
-    return [name for name, metric in METRICS.items() if metric.headline]
 
 
 def table_metrics(*, report: bool = False) -> list[str]:
@@ -480,13 +473,13 @@ def decidable_pairs(pkd: Floats, censored: NDArray[np.int8]) -> KnownOrder:
 METRICS: dict[str, Metric] = _Metrics({
     "spearman_within_antigen": Metric(
         function=ScoredRows.spearman_within_antigen, label="Spearman within antigen",
-        headline=True, in_tables=True, selectable=True,
+        in_tables=True, selectable=True,
         meaning="Rank correlation of the antibodies of one antigen: the median over antigens with "
         "at least 5 exact rows. 1 is perfect, 0 is chance.",
     ),
     "spearman": Metric(
         function=lambda r: pearson(r.measured.pkd_ranks, ranks(r.predicted)),
-        label="Spearman", in_tables=True, headline=True, selectable=True,
+        label="Spearman", in_tables=True, selectable=True,
         meaning="Rank correlation of predicted and measured values. 1 is perfect, 0 is chance.",
     ),
     "pearson": _single(
@@ -494,7 +487,7 @@ METRICS: dict[str, Metric] = _Metrics({
         meaning="Linear correlation of predicted and measured values. 1 is perfect, 0 is chance.",
     ),
     "rmse": _single(
-        rmse, label="RMSE", in_tables=True, headline=True, selectable=True, lower_is_better=True,
+        rmse, label="RMSE", in_tables=True, selectable=True, lower_is_better=True,
         unit="pKd", meaning="Root of the mean squared error; large errors count most.",
     ),
     "mae": _single(
