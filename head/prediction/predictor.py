@@ -376,8 +376,11 @@ class Predictor:
             ]
             table = pd.DataFrame(sides[0], columns=["heavy", "light"])
             table["antigen"] = ["|".join(chains) for chains in sides[1]]
-            lacking = zip(new, (self.antibody, self.antigen), ("antibody", "antigen"), strict=True)
-            parts = [f"{counted(len(n), kind)} with {spec.name}" for n, spec, kind in lacking if n]
+            parts = [
+                f"{counted(len(part), kind)} with {self.spec(kind).name}"
+                for part, kind in zip(new, counts, strict=True)
+                if part
+            ]
             say(f"encoding {' and '.join(parts)} into {path}, which lacks them")
             self._embed(table, path, options)
         return counts
