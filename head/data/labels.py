@@ -223,9 +223,9 @@ def _of_type(table: SequenceTable, affinity_type: str | None) -> Bools:
 def _bad_cell(
     table: SequenceTable, at: int, unit: Label, pkd: float, valid: tuple[float, float]
 ) -> BadCell:
-    column, number = table.column("pkd"), "a positive" if unit in POSITIVE else "a finite"
-    is_number = f"{number} number such as 1234.5"
-    expected = f"a pKd from {valid[0]:g} to {valid[1]:g}" if np.isfinite(pkd) else is_number
+    column = table.column("pkd")
+    number = f"a {'positive' if unit in POSITIVE else 'finite'} number such as 1234.5"
+    expected = f"a pKd from {valid[0]:g} to {valid[1]:g}" if np.isfinite(pkd) else number
     error = (
         f"column {column!r}: {table.cell_text(at, column)} is not a valid label; expected "
         f"{expected}. Fix it."
