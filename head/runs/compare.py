@@ -239,7 +239,9 @@ def _describe_unfinished(one: Mapping[str, Any]) -> str:
     text = (
         f"epoch {one['epoch']} of {one['epochs']}, last written {one['written_s_ago']:,.0f} s ago"
     )
-    return text + "; run abag fit again to resume" * (one["state"] == "stopped")
+    if one["state"] == "stopped":
+        text += "; run abag fit again to resume"
+    return text
 
 
 def _shorten(value: object) -> str:
