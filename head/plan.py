@@ -3,8 +3,8 @@
 Nothing is encoded or written. Speeds were measured on one H100 and one H200 (benchmarks/results).
 All other times are scaled by the speed of matrix products and marked as estimates.
 
-The time of a fit is estimated for options that are defaults but for the head, and without caches.
-Its constants were measured on 2 CPU cores, and on an H200 with 16 (``benchmarks/bench_plan.py``).
+The time of a fit with default options is interpolated between measured ones
+(``benchmarks/bench_plan.py``).
 """
 
 from __future__ import annotations
@@ -13,14 +13,13 @@ import math
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
 
 from abag import AbagError
-from abag.core.cores import SMALL_FOLD_PAIRS, count_cores, count_threads
+from abag.core.cores import count_cores
 from abag.core.messages import align, counted
 from abag.embed.families.registry import ALIASES, FAMILIES, Alias
 from abag.embed.packing import Layout
@@ -38,19 +37,12 @@ from abag.head.data.labels import (
     training_labels,
 )
 from abag.head.evaluation.verdicts import label_problems, summarize_labels
-from abag.head.models.config import FitConfig
-from abag.head.models.gaussian_process import SEARCH_PAIRS
-from abag.head.models.pair_model import DoesNotApply
-from abag.head.models.registry import MODELS, closed_forms, describe_left_out
+from abag.head.models.registry import describe_left_out
 from abag.head.runs.options import PlanOptions
 
 SESSION_HOURS = (4, 12, 24)
 TRAIN_SHARE = 0.8
 """Assumed share of the pairs that a fold is trained on."""
-VARIED_COLUMNS = 800
-"""Assumed columns of the residues of variants."""
-UNKNOWN_WIDTH = 1024
-"""Assumed width of the vectors of an encoder that is not an alias."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,48 +104,12 @@ PEAK_REACHED = 0.81
 """Share of the published peak that a matrix product reached on the H200."""
 CORE_FLOPS = 50e9
 """Of fp32 products on one core of a server; a measured rate would change from call to call."""
-DEFAULT_FOLDS = 20
-"""Folds of ``--split auto``: five of each regime."""
-GPU_CORES = 8
-"""Cores assumed beside a GPU that is not of this machine."""
-START_S, GPU_START_S = 2.0, 4.0
-"""Imports, files and the end of the process; further start of a GPU."""
-ROW_S, VALUE_S = 1.2e-5, 2e-8
-"""Reading and labelling a row; standardising a value of the vectors."""
-CLUSTER_S, NUMBER_S = 3e-4, 1.5e-4
-"""Clustering and numbering an antibody."""
-ANTIGEN_S = 1.2e-4
-"""Clustering antigens, times their number to the power of 1.5: most pairs need no alignment."""
-CPU_STEP_S, CPU_WEIGHT_S, CPU_FLOPS = 4e-4, 2.2e-9, 1.3e11
-"""A step on a CPU beside what grows with its weights; the optimizer's step of a weight; floating-
-point operations per second of its products on one core."""
-GPU_STEP_S, STACKED = 1 / 2900, 0.6
-"""A step of the default network on one H200 as a CUDA graph; its share of that in a stack."""
-EPOCH_S = 0.02
-"""Validating after an epoch, and keeping the best weights."""
-SEARCH_S, SOLVE_S = 1.1e-9, 4e-11
-"""Choosing and fitting a kernel, times the cube of the pairs."""
-FACTORISE_S, SUM_S = 6e-10, 3e-11
-"""A ridge, times the cube of its columns; its sums, for each sequence and pair of columns."""
-FOLD_S, FOLD_ROW_S = 0.15, 2e-5
-"""Predicting, scoring, writing and drawing a fold, and each of its rows."""
-
-
-class FitSize(NamedTuple):
-    """What the time of a fit depends on."""
-
-    rows: int
-    unique: tuple[int, int]
-    """Antibodies and antigens."""
-    widths: tuple[int, int]
-    """Of their vectors."""
-    variants: bool = False
-    """Whether the antibodies are variants of one, whose residues are compared."""
-
-    @property
-    def training_pairs(self) -> int:
-        """Pairs that a fold is trained on."""
-        return max(1, int(TRAIN_SHARE * self.rows))
+FIT_S: Mapping[bool, tuple[tuple[int, float], ...]] = {
+    False: ((100, 10.0), (1_000, 60.0), (5_000, 60.0), (20_000, 120.0)),
+    True: ((100, 10.0), (1_000, 60.0), (160_000, 61.6)),
+}
+"""Pairs, and measured seconds of a first fit, on 2 CPU cores and on an H100. Models of small tables
+are fitted on the CPU, with a GPU too."""
 
 
 class Plan(TypedDict):
@@ -183,9 +139,8 @@ class Plan(TypedDict):
     """What the default head leaves out for a table of this size; empty if nothing."""
     machines: dict[str, dict[str, Any]]
     """Times in seconds: ``embed_s`` (None if the speed of an encoder is not known; the others are
-    then absent), ``fit_s`` on one split, ``fit_folds_s`` on the folds of ``--split auto``; whether
-    the encoders were ``measured`` on this kind of device, the ``basis``, ``memory_gib``,
-    ``sessions`` and ``price``."""
+    then absent) and ``fit_s``; whether the encoders were ``measured`` on this kind of device, the
+    ``basis``, ``memory_gib``, ``sessions`` and ``price``."""
 
 
 def plan(
@@ -225,39 +180,19 @@ def plan(
         for encoder in dict.fromkeys(names)
     ]
     rows = len(read.frame) if labels is None else labels["pairs"]  # replicates are one pair
-    unique = (antibodies["unique"], antigens["unique"])
-    widths = [
-        sum(SPEEDS[name].width if name in SPEEDS else UNKNOWN_WIDTH for name in names)
-        for names in views.values()
-    ]
-    size = FitSize(rows, unique, (widths[0], widths[1]))
-    size = size._replace(variants=are_variants(read.antibodies, size))
-    work = _Work(to_encode, size, chosen.price_per_hour)
+    work = _Work(to_encode, rows, chosen.price_per_hour)
     shown = GPUS if chosen.all_gpus else SHOWN_GPUS
     machines = {n: _on_gpu(GPUS[n], work, measured=n in MEASURED_ON) for n in shown}
-    work = work._replace(cores=count_cores())
-    name, here = _on_this_machine(work)
-    machines[name] = here
+    name, machine = _on_this_machine(work)
+    machines[name] = machine
     return {
         "table": read.source, "rows": len(read.frame), "antibodies": antibodies,
         "antigens": antigens, "found": read.counts, "notes": read.notes, "labels": labels,
         "columns": describe_columns(read), "sense": sense, "problems": problems,
         "refused": refused,
-        "head": describe_left_out(size.training_pairs),
+        "head": describe_left_out(int(TRAIN_SHARE * rows)),
         "machines": machines,
     }  # fmt: skip
-
-
-def are_variants(antibodies: UniqueSequences, size: FitSize) -> bool:
-    """Whether a stack would compare the residues of these antibodies."""
-    kernel = MODELS["residue_kernel"]
-    if kernel.check is None or size.training_pairs > kernel.most_pairs:
-        return False
-    try:
-        kernel.check(antibodies.chains, antibodies.of_row)
-    except DoesNotApply:
-        return False
-    return True
 
 
 def _plan_sequences(sequences: UniqueSequences, encoder: str) -> dict[str, Any]:
@@ -306,9 +241,8 @@ def _encoders_of_views(options: PlanOptions, kind: Kind) -> list[str]:
 
 class _Work(NamedTuple):
     encodings: list[tuple[Kind, str, int]]
-    fit: FitSize
+    pairs: int
     price_per_hour: float | None
-    cores: int = GPU_CORES
 
     def speeds(self) -> list[EncoderSpeed] | None:
         names = [name for _, name, _ in self.encodings]
@@ -321,14 +255,11 @@ class _Work(NamedTuple):
     def estimate(
         self, embed_s: float, memory_gib: float | None, basis: str, *, on_gpu: bool, measured: bool
     ) -> dict[str, Any]:
-        fit_s, fit_folds_s = (
-            fit_time(self.fit, on_gpu=on_gpu, folds=folds, cores=self.cores)
-            for folds in (1, DEFAULT_FOLDS)
-        )
+        fit_s = fit_time(self.pairs, on_gpu=on_gpu)
         hours = (embed_s + fit_s) / 3600
         return {
-            "embed_s": embed_s, "fit_s": fit_s, "fit_folds_s": fit_folds_s,
-            "memory_gib": memory_gib, "measured": measured, "basis": basis,
+            "embed_s": embed_s, "fit_s": fit_s, "memory_gib": memory_gib,
+            "measured": measured, "basis": basis,
             "sessions": {f"{h} h": math.ceil(hours / h) for h in SESSION_HOURS},
             "price": self.price_per_hour and hours * self.price_per_hour,
         }  # fmt: skip
@@ -365,7 +296,10 @@ def _on_this_machine(work: _Work) -> tuple[str, dict[str, Any]]:
         return name, _on_gpu(Gpu(tflops, device.precision == "bf16"), work, measured=False)
     products = sum(2 * speed.weights * n for speed, n in zip(speeds, work.tokens, strict=True))
     memory_gib = max(speed.weights for speed in speeds) * 4 / 2**30 + 2
-    embed_s, basis = products / (0.5 * CORE_FLOPS * work.cores), "estimate from the number of cores"
+    embed_s, basis = (
+        products / (0.5 * CORE_FLOPS * count_cores()),
+        "estimate from the number of cores",
+    )
     return name, work.estimate(embed_s, memory_gib, basis, on_gpu=False, measured=False)
 
 
@@ -412,10 +346,10 @@ def _describe_machines(machines: Mapping[str, dict[str, Any]], *, verbose: bool)
     sessions = any(n > 1 for one in known.values() for n in one["sessions"].values())
     prices = any(one["price"] is not None for one in known.values())
     hours = " / ".join(next(iter(known.values()))["sessions"])
-    titles = ["machine", "embed", "one split", f"{DEFAULT_FOLDS} folds", "memory"]
+    titles = ["machine", "embed", "fit", "memory"]
     rows = [titles + ["sessions"] * sessions + ["price"] * prices]
     for name, one in known.items():
-        row = [name, *(format_duration(one[of]) for of in ("embed_s", "fit_s", "fit_folds_s"))]
+        row = [name, format_duration(one["embed_s"]), format_duration(one["fit_s"])]
         row.append("-" if one["memory_gib"] is None else f"{one['memory_gib']:.0f} GiB")
         row += ["/".join(map(str, one["sessions"].values()))] * sessions
         row += ["-" if one["price"] is None else f"{one['price']:.2f}"] * prices
@@ -437,55 +371,8 @@ def format_duration(seconds: float) -> str:
     return f"{minutes // 60} h {minutes % 60} min" if minutes < 1440 else f"{minutes / 60:,.0f} h"
 
 
-def fit_time(
-    size: FitSize,
-    *,
-    on_gpu: bool,
-    folds: int = 1,
-    cores: int = GPU_CORES,
-    head: str | None = None,
-) -> float:
-    """Estimate the wall time of a fit whose clusters are not cached, in seconds."""
-    config, (antibodies, antigens) = FitConfig(head=head), size.unique
-    values = sum(n * width for n, width in zip(size.unique, size.widths, strict=True))
-    fold_s = VALUE_S * values + _closed_forms_s(size, config, on_gpu=on_gpu, cores=cores)
-    if config.network is not None:
-        fold_s += _networks_s(size, config, on_gpu=on_gpu, folds=folds)
-    # the networks of all folds are one task, the models of each fold another
-    tasks = folds + (config.network is not None)
-    threads = 1 if on_gpu else count_threads(tasks, size.training_pairs, cores)
-    results_s = FOLD_S + FOLD_ROW_S * size.rows
-    # the rest waits for the first core
-    clusters_s = (CLUSTER_S * antibodies + ANTIGEN_S * antigens * math.sqrt(antigens)) / math.sqrt(
-        cores
-    )
-    start_s = START_S + GPU_START_S * on_gpu + ROW_S * size.rows + NUMBER_S * antibodies
-    return start_s + clusters_s + folds * (fold_s / threads + results_s)
-
-
-def _closed_forms_s(size: FitSize, config: FitConfig, *, on_gpu: bool, cores: int) -> float:
-    pairs, seconds = size.training_pairs, 0.0
-    if pairs <= SMALL_FOLD_PAIRS:
-        cores = 1  # each thread of a small fit has one core
-    for one in map(MODELS.__getitem__, closed_forms(config.filled().head, pairs)):
-        if one.has_posterior and (one.reads != "residues" or size.variants):
-            seconds += SEARCH_S * min(pairs, SEARCH_PAIRS) ** 3 + SOLVE_S * pairs**3 / cores
-    if not (on_gpu and pairs > SMALL_FOLD_PAIRS):  # the ridges of many pairs are left to the GPU
-        ridges = [sum(min(*n, pairs) for n in zip(size.unique, size.widths, strict=True))]
-        ridges += [min(VARIED_COLUMNS, size.unique[0])] * size.variants
-        for columns in ridges:
-            products = FACTORISE_S * columns**3 + SUM_S * max(size.unique) * columns**2
-            seconds += products / math.sqrt(cores)
-    return seconds
-
-
-def _networks_s(size: FitSize, config: FitConfig, *, on_gpu: bool, folds: int) -> float:
-    pairs, filled = size.training_pairs, config.filled()
-    batch, accumulate = config.fitting_batch(pairs)
-    steps = math.ceil(pairs / (batch * accumulate)) * filled.epochs
-    layers = (sum(size.widths), *filled.widths, 1)
-    weights = sum(inner * outer for inner, outer in pairwise(layers))
-    step_s = CPU_STEP_S + weights * (CPU_WEIGHT_S + 6 * batch * accumulate / CPU_FLOPS)
-    if on_gpu:
-        step_s = GPU_STEP_S * (STACKED if folds * config.members > 1 else 1)
-    return config.members * (steps * step_s + filled.epochs * EPOCH_S)
+def fit_time(pairs: int, *, on_gpu: bool) -> float:
+    """Estimate the wall time of a first fit with default options, in seconds."""
+    sizes, seconds = np.array(FIT_S[on_gpu]).T
+    beyond = max(1.0, pairs / sizes[-1])  # in proportion to the largest that was measured
+    return float(beyond * np.exp(np.interp(np.log(max(1, pairs)), np.log(sizes), np.log(seconds))))

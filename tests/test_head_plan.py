@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -16,7 +15,7 @@ from abag.embed.sequences.pairs import read_pairs
 from abag.head.data.labels import label_pairs
 from abag.head.models.config import FitConfig
 from abag.head.models.registry import describe_left_out
-from abag.head.plan import GPUS, FitSize, describe_plan, fit_time, format_duration, plan
+from abag.head.plan import FIT_S, GPUS, describe_plan, fit_time, format_duration, plan
 
 RESIDUES = list("ACDEFGHIKLMNPQRSTVWY")
 
@@ -166,12 +165,6 @@ def test_durations_are_formatted_in_their_two_largest_units():
     assert [format_duration(s) for s in (12, 600, 7260, 360_600)] == durations
 
 
-SKEMPI = FitSize(966, (574, 288), (512, 256))
-CPU, GPU = {"on_gpu": False, "cores": 2}, {"on_gpu": True, "cores": 16}
-MEASURED = Path(__file__).parent.parent / "benchmarks/results/plan_xeon-2core_2026-11-23.json"
-"""Fits by `bench_plan.py`."""
-
-
 def test_parts_of_the_default_head_that_a_large_table_leaves_out_are_named():
     found = plan(table())
     assert found["head"] == ""
@@ -181,42 +174,11 @@ def test_parts_of_the_default_head_that_a_large_table_leaves_out_are_named():
     assert "kernel left out: it handles at most 12,000" in describe_left_out(160_000)
 
 
-def measured_fits():
-    """Return what `fit_time` is given, and the measured seconds of every recorded fit."""
-    for name, found in json.loads(MEASURED.read_text()).items():
-        if found["fit"]["folds"] == 1:  # the others were measured with a predictor per fold
-            fit = found["fit"] | {"size": FitSize(*found["fit"]["size"])}
-            yield pytest.param(fit, found["seconds"]["whole"], id=name)
-    # benchmarks/results: time_to_answer_epyc-2core_2026-11-22.md, mechanisms_h100_2026-11-23.md
-    large = {"size": FitSize(160_000, (110_000, 3_000), (1024, 1280)), **GPU}
-    yield pytest.param({"size": SKEMPI, **CPU}, 6.1, id="SKEMPI")
-    yield pytest.param(large, 43.3, id="H100")
-
-
-@pytest.mark.parametrize(("fit", "seconds"), list(measured_fits()))
-def test_a_planned_fit_takes_at_most_twice_or_half_as_long_as_a_measured_one(fit, seconds):
-    assert seconds / 2 < fit_time(**fit) < 2 * seconds
-
-
-def test_the_kernel_on_residues_is_counted_for_variants_of_one_antibody_only(monkeypatch):
-    sizes = []
-    monkeypatch.setattr("abag.head.plan.fit_time", lambda size, **_: sizes.append(size) or 1.0)
-    plan(table())
-    frame = table()
-    frame["heavy"] = [frame["heavy"][0][:5] + a + frame["heavy"][0][6:] for a in "ACDEFG" * 10]
-    plan(frame)
-    assert {size.variants for size in sizes[: len(sizes) // 2]} == {False}
-    assert {size.variants for size in sizes[len(sizes) // 2 :]} == {True}
-    large = SKEMPI._replace(rows=8_000)
-    times = [fit_time(large._replace(variants=v), **CPU) for v in (False, True)]
-    assert times[0] < times[1]
-
-
 def test_the_text_of_a_plan_fits_into_twenty_lines_of_80_columns():
     found = plan(table(antigen_length=2500), price_per_hour=2.5)
     for name, machine in found["machines"].items():
         machine["embed_s"], machine["sessions"] = 36e4, {"4 h": 25, "12 h": 9, "24 h": 5}
-        machine["fit_s"], machine["fit_folds_s"] = 36e4, 36e5
+        machine["fit_s"] = 36e5
         if not name.startswith("this"):
             assert machine["price"] > 0
     lines = describe_plan(found)
@@ -227,14 +189,11 @@ def test_the_text_of_a_plan_fits_into_twenty_lines_of_80_columns():
     assert lines[-1].endswith("Colab sessions needed (4 h / 12 h / 24 h each)")
 
 
-def test_a_fit_takes_longer_with_more_rows_and_folds_and_on_a_cpu():
-    large = SKEMPI._replace(rows=160_000)
-    for on_gpu in (False, True):
-        once, folds = (fit_time(large, on_gpu=on_gpu, folds=n) for n in (1, 20))
-        assert once < folds < 20 * once
-        assert fit_time(SKEMPI, on_gpu=on_gpu) < once
-    assert fit_time(large, on_gpu=True) < fit_time(large, on_gpu=False)
-    for column, unique in enumerate((100_000, 100_000)):
-        many = SKEMPI._replace(unique=tuple(unique if i == column else 300 for i in range(2)))
-        times = [fit_time(many, on_gpu=True, cores=cores) for cores in (2, 16)]
-        assert times[0] > times[1] > fit_time(SKEMPI, **GPU)
+@pytest.mark.parametrize("on_gpu", [False, True])
+def test_the_time_of_a_fit_is_measured_or_between_measured_ones(on_gpu):
+    sizes, seconds = zip(*FIT_S[on_gpu], strict=True)
+    assert [fit_time(n, on_gpu=on_gpu) for n in sizes] == pytest.approx(list(seconds))
+    assert fit_time(1, on_gpu=on_gpu) == pytest.approx(seconds[0])
+    between = fit_time((sizes[0] + sizes[1]) // 2, on_gpu=on_gpu)
+    assert min(seconds[:2]) < between < max(seconds[:2])
+    assert fit_time(3 * sizes[-1], on_gpu=on_gpu) == pytest.approx(3 * seconds[-1])

@@ -155,13 +155,12 @@ def test_views_that_contradict_each_other_are_refused(options, words):
         FitConfig(**options)
 
 
-def test_a_plan_counts_the_columns_and_encoders_of_all_views(case):
+def test_a_plan_counts_the_encoders_of_all_views(case):
     _, frame = case
     usual = {"antibody_encoder": "antiberty", "antigen_encoder": "esm2-8m"}
     one = plan(frame, **usual)["machines"]["T4"]
     more = plan(frame, **usual, antibody_vectors=("mean", "igt5:mean"))["machines"]["T4"]
     assert more["embed_s"] > one["embed_s"]
-    assert more["fit_s"] > one["fit_s"]
 
 
 def test_a_sweep_keeps_the_views_that_are_given(case):
