@@ -1,9 +1,9 @@
 """Results that can be computed again, such as clusters, in folders below the cache folder.
 
-What is there decides results, and compiled kernels are programs. So the cache folder is used only
-if nobody but this user can have written to it, see `ensure_private`. An entry whose digest differs
-counts as missing. A folder holds at most `MOST_ENTRIES` and `MOST_BYTES`; then the entries that
-were used least recently are deleted. Any number of processes may read and write at the same time.
+What is there decides results. So the cache folder is used only if nobody but this user can have
+written to it, see `ensure_private`. An entry whose digest differs counts as missing. A folder holds
+at most `MOST_ENTRIES` and `MOST_BYTES`; then the entries that were used least recently are deleted.
+Any number of processes may read and write at the same time.
 """
 
 from __future__ import annotations
@@ -13,21 +13,15 @@ import hashlib
 import os
 import stat
 import tempfile
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from abag.core.files import make_folder, remove_quietly, sweep_partials, write_bytes
 from abag.core.messages import detail, say
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 MOST_ENTRIES = 200
 MOST_BYTES = 2 << 30
 _DIGEST_BYTES = 16
-_KERNELS = "TORCHINDUCTOR_CACHE_DIR"
-"""Where torch.compile keeps what it has compiled; by default a temporary folder."""
 
 
 def ensure_private(folder: Path) -> bool:
@@ -64,19 +58,6 @@ def _new_folder() -> Path:
 @functools.cache
 def _report(what: str) -> None:
     say(f"{what}, so nothing in it is used or kept. Delete it; abag makes it again.")
-
-
-@contextmanager
-def keeping_kernels() -> Iterator[None]:
-    """Let torch.compile keep its kernels in the cache, unless the user's variable says where."""
-    if _KERNELS in os.environ:
-        yield
-        return
-    os.environ[_KERNELS] = str(cache_dir() / "inductor")
-    try:
-        yield
-    finally:
-        os.environ.pop(_KERNELS, None)
 
 
 def load_cached(folder: Path | None, inputs: bytes) -> bytes | None:

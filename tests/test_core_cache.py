@@ -117,16 +117,6 @@ def test_a_temporary_folder_that_others_prepared_is_not_used_either(home, tmp_pa
     assert cache_dir() == found  # one for all parts of a command
 
 
-def test_compiled_kernels_are_kept_in_the_cache_unless_the_user_says_where(home, monkeypatch):
-    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
-    with cache.keeping_kernels():
-        assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(home / "inductor")
-    assert "TORCHINDUCTOR_CACHE_DIR" not in os.environ
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "elsewhere")
-    with cache.keeping_kernels():
-        assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == "elsewhere"
-
-
 def test_a_folder_holds_a_bounded_number_of_the_entries_used_last(tmp_path, monkeypatch):
     monkeypatch.setattr(cache, "MOST_ENTRIES", 5)
     for number in range(9):

@@ -128,9 +128,7 @@ def rank(
 
     Returns
     -------
-    dict
-        ``out``, ``rule``, ``rows``, ``left_out`` by reason, ``above``, and of the batch ``pairs``,
-        ``candidates``, ``predicted`` and what measuring it is expected to give.
+    RankSummary
 
     Raises
     ------

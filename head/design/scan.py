@@ -162,8 +162,7 @@ def scan(
 
     Returns
     -------
-    dict
-        See `ScanSummary`.
+    ScanSummary
 
     Raises
     ------

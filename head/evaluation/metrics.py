@@ -146,9 +146,7 @@ class Metric:
     label: str = ""
     lower_is_better: bool = False
     in_tables: bool = False
-    """Shown in tables of scores."""
-    in_report: bool = False
-    """Shown in the report's table, even if not in other tables."""
+    """Shown in the report's tables of scores."""
     selectable: bool = False
     """Can be given to ``--select``."""
     unit: str = ""
@@ -156,30 +154,15 @@ class Metric:
     """What it measures, for tables."""
 
 
-def table_metrics(*, report: bool = False) -> list[str]:
-    """Names of the metrics in tables of scores, or in the report's table."""
-    return [n for n, metric in METRICS.items() if metric.in_tables or (report and metric.in_report)]
-
-
 def selectable_metrics() -> list[str]:
     """Names that ``--select`` accepts."""
     return [name for name, metric in METRICS.items() if metric.selectable]
 
 
-def metric_label(name: str) -> str:
-    """Name of a metric for use in sentences and table headings."""
-    return METRICS[name].label or name.replace("_", " ")
-
-
 def metric_heading(name: str, quantity: str = "pKd") -> str:
     """Name of a metric with its unit, for the labels' quantity such as pIC50."""
     unit = METRICS[name].unit and f" ({quantity})"
-    return f"{metric_label(name)}{unit}"
-
-
-def direction(name: str) -> str:
-    """Which values of a metric are better, in words."""
-    return "lower is better" if METRICS[name].lower_is_better else "higher is better"
+    return f"{METRICS[name].label or name.replace('_', ' ')}{unit}"
 
 
 def is_better(name: str, value: float | None, best: float | None) -> bool:
@@ -504,24 +487,24 @@ METRICS: dict[str, Metric] = _Metrics({
         selectable=True,
     ),
     "spread_ratio": _single(
-        spread_ratio, in_report=True,
+        spread_ratio, in_tables=True,
         meaning="Standard deviation of the predictions relative to that of the labels. Below 1 "
         "predictions are shrunk toward the mean.",
     ),
     "top_enrichment": _single(
-        top_enrichment, in_report=True, selectable=True,
+        top_enrichment, in_tables=True, selectable=True,
         meaning="How many times more of the strongest tenth are in the predicted tenth than by "
         "chance.",
     ),
     "pair_accuracy": Metric(
         function=lambda r: r.measured.confident_pairs.share_right(r.predicted),
-        in_report=True, selectable=True,
+        in_tables=True, selectable=True,
         meaning="Share of the pairs of rows at least 1 unit apart that are predicted in the right "
         "order. 0.5 is chance.",
     ),
     "concordance": Metric(
         function=lambda r: r.measured.decidable_pairs.share_right(r.every_predicted),
-        in_report=True,
+        in_tables=True,
         meaning="Share of all pairs of rows with a known order, censored ones included, that are "
         "predicted in that order. 0.5 is chance.",
     ),

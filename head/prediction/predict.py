@@ -131,11 +131,7 @@ def predict(
 
     Returns
     -------
-    dict
-        ``out``, ``rows`` written, ``skipped_rows``, ``regimes`` (rows by regime), ``verdicts``
-        (what the run has shown for these), ``far_rows`` (no measured regime covers them),
-        ``why_far`` (these by reason), ``seconds``; ``antibodies`` and ``antigens``, each with
-        ``unique``, ``reused``, ``encoded``, ``new``.
+    PredictSummary
 
     Raises
     ------

@@ -37,11 +37,11 @@ from abag.head.evaluation.metrics import (
     calibration,
     metric_heading,
     spearman_by_group,
-    table_metrics,
 )
 from abag.head.evaluation.regime_scores import Column, columns, describe_regimes
 from abag.head.evaluation.strong import page_of
 from abag.head.models.config import FitConfig
+from abag.head.models.registry import MODELS
 from abag.head.runs.run_folder import naming_damage, read_run
 
 if TYPE_CHECKING:
@@ -218,7 +218,7 @@ def _largest_errors(saved: SavedRun) -> dict[str, Any]:
 
 
 def _score_table(regime: RegimeSummary, quantity: str) -> dict[str, Any]:
-    names, split = table_metrics(report=True), regime["split"]
+    names, split = [n for n, one in METRICS.items() if one.in_tables], regime["split"]
     return {
         "words": regime["words"],
         "head": ["", *(_heading(name, quantity) for name in names)],
@@ -226,7 +226,7 @@ def _score_table(regime: RegimeSummary, quantity: str) -> dict[str, Any]:
             (model.replace("_", " "), *(scores.get(name) for name in names))
             for model, scores in regime["metrics"].items()
         ],
-        "weights": [(name, f"{share:.2f}") for name, share in regime["weights"].items()],
+        "weights": [(n, f"{w:.2f}", MODELS[n].help) for n, w in regime["weights"].items()],
         "folds": regime["folds"],
         "parts": [(name, n) for name, n in split["rows"].items()],
         "leaks": [

@@ -24,12 +24,10 @@ import numpy as np
 import torch
 
 from abag import AbagError
-from abag.core.cache import keeping_kernels
 from abag.core.cores import SMALL_FOLD_PAIRS, count_cores
 from abag.core.files import make_folder, write_text
 from abag.core.messages import bar, detail, say
 from abag.head.evaluation import metrics
-from abag.head.evaluation.metrics import antigen_groups
 from abag.head.models.config import VALIDATION_PAIRS, RunMismatch
 from abag.head.regimes.splits import TRAIN, VALIDATION
 from abag.head.training.checkpoint import load_newest, save_rotating
@@ -82,7 +80,7 @@ def torch_settings(device: torch.device, config: FitConfig) -> Iterator[None]:
     # CUDA graphs are captured on the current device
     current = torch.cuda.device(device) if device.type == "cuda" else nullcontext()
     try:
-        with _threads(config.threads), keeping_kernels(), current:
+        with _threads(config.threads), current:
             yield
     finally:
         torch.set_float32_matmul_precision(precision)
@@ -419,12 +417,7 @@ class HeadTraining(ResumableTraining):
         )
         self.scored_rows = [draw_validation_rows(split, config) for split in splits]
         """Validation pairs that are scored while training, of each fold."""
-        self._labels = [
-            metrics.MeasuredRows.of(
-                pairs.pkd[rows], antigen_groups(pairs, rows), pairs.censored[rows]
-            )
-            for rows in self.scored_rows
-        ]
+        self._labels = [metrics.rows_to_score(pairs, rows) for rows in self.scored_rows]
         self.best = {name: t.detach().clone() for name, t in self.model.state_dict().items()}
         """The best weights of every head so far."""
 
