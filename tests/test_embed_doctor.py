@@ -97,10 +97,7 @@ def refuse(code):
 
 @pytest.mark.parametrize(
     ("call", "code", "reason"),
-    [
-        ("fsync", errno.ENOSPC, "No space left"),
-        ("open", errno.EROFS, "Read-only file system"),
-    ],
+    [("fsync", errno.ENOSPC, "No space left"), ("open", errno.EROFS, "Read-only file system")],
 )
 def test_a_file_system_that_cannot_commit_fails(tmp_path, monkeypatch, call, code, reason):
     if call == "open":

@@ -20,20 +20,10 @@ from abag import AbagError
 from abag.embed import embed as run_module
 from abag.embed.embed import embed_table
 from abag.embed.sequences import partitions as partitions_module
-from abag.embed.sequences.chains import (
-    antibody,
-    antigen,
-    keys_array,
-    parse_antibody,
-    sequence_text,
-)
+from abag.embed.sequences.chains import antibody, antigen, keys_array, parse_antibody, sequence_text
 from abag.embed.sequences.changes import EMPTY_ROW, SkippedRows
 from abag.embed.sequences.options import TableOptions
-from abag.embed.sequences.pairs import (
-    UniqueSequences,
-    read_pair_chunks,
-    read_pairs,
-)
+from abag.embed.sequences.pairs import UniqueSequences, read_pair_chunks, read_pairs
 from abag.embed.sequences.partitions import Partitions, TemporaryDiskFull
 from abag.embed.sequences.tables import BadTable, read_table, read_table_chunks
 from abag.embed.store.shard import Shard

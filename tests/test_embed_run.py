@@ -239,10 +239,7 @@ def test_each_encoder_is_found_identified_and_checked_once(table, tmp_path, monk
 
 @pytest.mark.parametrize(
     ("value", "match"),
-    [
-        (float("nan"), "returned NaN or infinity.*fp32"),
-        (7e4, "exceeds .* --store-dtype float32"),
-    ],
+    [(float("nan"), "returned NaN or infinity.*fp32"), (7e4, "exceeds .* --store-dtype float32")],
 )
 def test_what_cannot_be_stored_stops_the_run_and_names_the_sequence(
     table, tmp_path, monkeypatch, value, match

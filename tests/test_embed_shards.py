@@ -13,13 +13,7 @@ import numpy as np
 import pytest
 
 from abag.core.files import write_bytes
-from abag.embed.store.shard import (
-    CHUNK_BYTES,
-    DamagedShard,
-    open_shard,
-    shard_image,
-    shard_name,
-)
+from abag.embed.store.shard import CHUNK_BYTES, DamagedShard, open_shard, shard_image, shard_name
 
 ROWS, WIDTH = 3000, 64
 ATTRS = {"kind": "antibody", "fingerprint": "ab" * 16, "precision": "fp32", "threads": 2}

@@ -20,11 +20,7 @@ from abag.head.regimes.clusters import (
     contained_peptides,
     distance_to_parent,
 )
-from abag.head.regimes.near_duplicates import (
-    cluster,
-    contained_distances,
-    whole_distances,
-)
+from abag.head.regimes.near_duplicates import cluster, contained_distances, whole_distances
 
 
 @cache

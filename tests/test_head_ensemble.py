@@ -93,10 +93,7 @@ def drawn_member(seed, **fields):
 @settings(max_examples=10, deadline=None)
 @given(
     options=st.fixed_dictionaries(
-        {
-            "loss": st.sampled_from(["mse", "huber", "rank"]),
-            "accumulate": st.integers(1, 3),
-        }
+        {"loss": st.sampled_from(["mse", "huber", "rank"]), "accumulate": st.integers(1, 3)}
     ),
     on_host=st.booleans(),
     seeds=st.lists(st.integers(0, 99), min_size=2, max_size=4),

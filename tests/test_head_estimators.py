@@ -14,12 +14,7 @@ from hypothesis import strategies as st
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import Ridge
-from sklearn.model_selection import (
-    GridSearchCV,
-    GroupKFold,
-    cross_val_predict,
-    cross_val_score,
-)
+from sklearn.model_selection import GridSearchCV, GroupKFold, cross_val_predict, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.utils.estimator_checks import check_estimator
 from sklearn.utils.validation import check_is_fitted, validate_data
@@ -297,7 +292,7 @@ ONE_LABEL = "one pair has one label, from which nothing can be learned; the erro
 EXPECTED = {
     AffinityRegressor: {"check_fit2d_1sample": ONE_LABEL},
     PairVectorizer: {
-        "check_transformer_preserve_dtypes": "vectors are float32, whatever the dtype of X",
+        "check_transformer_preserve_dtypes": "vectors are float32, whatever the dtype of X"
     },
 }
 """Checks that fail, with the reason."""

@@ -10,13 +10,7 @@ import abag
 from abag.embed.sequences.columns import MissingColumn
 from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.pairs import read_pairs
-from abag.head.data.labels import (
-    TO_PKD,
-    BadLabel,
-    label_pairs,
-    label_sense,
-    quantity,
-)
+from abag.head.data.labels import TO_PKD, BadLabel, label_pairs, label_sense, quantity
 from abag.head.data.options import LabelOptions
 from abag.head.plan import describe_plan, plan
 

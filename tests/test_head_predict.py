@@ -264,11 +264,7 @@ def test_an_existing_output_is_kept_unless_forced(case, tmp_path):
 
 @pytest.mark.parametrize(
     ("out", "words"),
-    [
-        ("a.doc", "not a supported table format"),
-        ("a.xlsx", "only read"),
-        ("no/a.csv", "folder"),
-    ],
+    [("a.doc", "not a supported table format"), ("a.xlsx", "only read"), ("no/a.csv", "folder")],
 )
 def test_an_output_that_cannot_be_written_is_refused_before_reading(case, tmp_path, out, words):
     with pytest.raises(abag.AbagError, match=words):

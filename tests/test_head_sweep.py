@@ -28,20 +28,8 @@ from abag.head.regimes.splits import BadSplit
 from abag.head.runs import summary as outcome
 from abag.head.runs.run_folder import read_inputs
 from abag.head.search import search, sweep
-from abag.head.search.search import (
-    BATCH_PARAMETERS,
-    LOGARITHMIC,
-    RANGES,
-    SHAPES,
-    score_batch,
-)
-from abag.head.search.sweep import (
-    NoTrials,
-    OptunaMissing,
-    SweepClosed,
-    describe_trials,
-    open_study,
-)
+from abag.head.search.search import BATCH_PARAMETERS, LOGARITHMIC, RANGES, SHAPES, score_batch
+from abag.head.search.sweep import NoTrials, OptunaMissing, SweepClosed, describe_trials, open_study
 
 RESIDUES = list("ACDEFGHIKLMNPQRSTVWY")
 QUICK = {"split": "antigen", "epochs": 4, "device": "cpu", "trials": 8}

@@ -29,11 +29,7 @@ from abag.head.models.config import FitConfig, RunMismatch, is_used
 from abag.head.training import stack
 from abag.head.training import train as train_module
 from abag.head.training.checkpoint import load
-from abag.head.training.stack import (
-    TrainingStep,
-    cosine_rates,
-    make_epoch_batches,
-)
+from abag.head.training.stack import TrainingStep, cosine_rates, make_epoch_batches
 from abag.head.training.train import LossNotFinite
 
 QUICK = {

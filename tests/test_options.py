@@ -130,9 +130,7 @@ def test_json_changeable_fields_and_other_keywords_come_from_the_declarations():
 def paint(*arguments):
     given = []
     command = OptionsCommand(
-        "paint",
-        callback=lambda **options: given.append(options),
-        classes=["test_options:Small"],
+        "paint", callback=lambda **options: given.append(options), classes=["test_options:Small"]
     )
     result = CliRunner().invoke(command, [str(a) for a in arguments])
     return result, given[0] if given else None
@@ -191,7 +189,7 @@ OTHER_TOOLS = set(
     # hf download
     "--revision "
     # tests/crash/kills.py, tests/many.py and the old notebooks
-    "--flaky --jobs --kills --resume --seconds --steps --writers".split()
+    "--flaky --jobs --kills --resume --steps --writers".split()
 )
 
 
