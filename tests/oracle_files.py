@@ -75,9 +75,6 @@ def make_rows(rng, n):
     return names, [row() for _ in range(n)]
 
 
-# --- writing --------------------------------------------------------------------------------------
-
-
 def write(rng, folder, kind, n):
     """Write about `n` rows as the usual library does; damage some of the text files."""
     return WRITERS[kind](rng, Path(folder), n)
@@ -208,9 +205,6 @@ WRITERS = {
     "csv": write_csv, "tsv": write_tsv, "parquet": write_parquet, "xlsx": write_xlsx,
     "fasta": write_fasta, "airr": write_airr,
 }  # fmt: skip
-
-
-# --- reading --------------------------------------------------------------------------------------
 
 
 def cells_of(path):

@@ -112,9 +112,6 @@ def test_a_censored_label_gives_a_one_sided_loss(given_split, tmp_path):
     torch.testing.assert_close(losses_B[error_B > 0], error_B[error_B > 0].square())
 
 
-# ---- pairs and batches ---------------------------------------------------------------------
-
-
 @settings(deadline=None)
 @given(st.integers(1, 300), st.integers(1, 20), st.integers(0, 3))
 def test_an_epoch_contains_each_pair_once_and_groups_similar_lengths(n, size, epoch):
@@ -166,9 +163,6 @@ def test_a_single_training_group_cannot_be_divided(given_split, tmp_path):
     pd.read_parquet(split).assign(group=0).to_parquet(tmp_path / "one.parquet")
     with pytest.raises(match=r"1 group.*--head-share 0"):
         assign_pairs(pairs, AdaptConfig(split_from=str(tmp_path / "one.parquet")))
-
-
-# ---- resuming and refusing -----------------------------------------------------------------
 
 
 class Stop(Exception):
@@ -269,9 +263,6 @@ def test_a_missing_peft_error_names_the_extra(given_split, tmp_path, monkeypatch
     monkeypatch.setitem(sys.modules, "peft", None)
     with pytest.raises(LoraUnavailable, match="pip install peft"):
         adapt_encoders(table, tmp_path / "a", split_from=split, **SMALL)
-
-
-# ---- from the command line to a head -------------------------------------------------------
 
 
 def run(*arguments, code=0):

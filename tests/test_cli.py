@@ -475,9 +475,6 @@ def test_plan_says_what_is_in_a_table_and_writes_nothing(pairs, tmp_path):
     assert sorted(tmp_path.iterdir()) == before
 
 
-# ---- the demo ------------------------------------------------------------------------------
-
-
 def test_the_committed_table_is_what_the_generator_makes(tmp_path):
     demo_table().to_csv(tmp_path / "demo.csv", index=False)
     assert (tmp_path / "demo.csv").read_bytes() == (ROOT / "data" / "demo_pairs.csv").read_bytes()

@@ -55,9 +55,6 @@ NEEDS_WEIGHTS = {"docs/how-to/colab.md"}
 """Pages about the default encoders; the commands of the others need no download."""
 
 
-# ---- the site ------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
     out = tmp_path_factory.mktemp("site")
@@ -111,9 +108,6 @@ def test_the_site_loads_nothing_from_other_servers(site):
         assert not external.search(page.read_text()), page
     for sheet in site.rglob("*.css"):
         assert not re.search(r"(@import|url\()\s*[\"']?(https?:)?//", sheet.read_text()), sheet
-
-
-# ---- code blocks ---------------------------------------------------------------------------
 
 
 class Block(NamedTuple):
@@ -279,9 +273,6 @@ def test_the_readme_has_at_most_1200_words():
     assert len((ROOT / "README.md").read_text().split()) <= 1200
 
 
-# ---- troubleshooting -----------------------------------------------------------------------
-
-
 def texts(tree):
     """Yield every string in the code, with … for interpolated values."""
     for node in ast.walk(tree):
@@ -366,8 +357,6 @@ def test_every_error_class_is_on_the_troubleshooting_page_or_self_explanatory():
     }
     assert unexplained == SELF_EXPLANATORY | ASSEMBLED
 
-
-# ---- reliability ---------------------------------------------------------------------------
 
 RELIABILITY = (ROOT / "docs" / "reliability.md").read_text(encoding="utf-8")
 SELECTED = re.findall(r"(?:pytest.* (tests/\S+\.py)|…) -k \"?([\w ]+)", RELIABILITY)

@@ -260,9 +260,6 @@ def test_other_weights_of_the_same_path_size_and_time_have_another_digest(tmp_pa
     assert not hashed
 
 
-# ---- what config.json says -----------------------------------------------------------------------
-
-
 def encode(folder, backend):
     identity = identify(str(folder), "antigen")
     batch = pack_spans([(0, span) for span in identity.layout.spans((CHAIN,))])
@@ -367,9 +364,6 @@ def test_fewer_positions_in_config_json_do_not_limit_what_is_rotated(tmp_path, n
 def test_a_default_that_is_written_out_leaves_the_fingerprint_unchanged(tmp_path):
     given = tiny(tmp_path / "given", rope_theta=10000.0, is_decoder=None, transformers_version="9")
     assert fingerprint(given) == fingerprint(tiny(tmp_path / "plain"))
-
-
-# ---- an index of shards -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -49,9 +49,6 @@ def examined(**options):
     return {one.name: one[1:] for one in doctor.examine(**(names | options))}
 
 
-# ---- the whole -----------------------------------------------------------------------------
-
-
 def test_a_working_machine_passes_every_check_and_no_file_is_left_behind(tmp_path):
     store = tmp_path / "new" / "store"
     lines = run("--store", store, *TINY).stdout.splitlines()
@@ -72,9 +69,6 @@ def test_json_has_every_check_and_the_exit_code_follows(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["thesis.txt"]
 
 
-# ---- software ------------------------------------------------------------------------------
-
-
 def test_a_package_that_is_too_old_or_missing_fails(monkeypatch):
     asked = ["numpy>=99", "no-such-package>=1", "torch>=2", 'absent>=1; extra == "lora"']
     monkeypatch.setattr(doctor, "requires", lambda _: asked)
@@ -83,9 +77,6 @@ def test_a_package_that_is_too_old_or_missing_fails(monkeypatch):
     assert "numpy" in text
     assert "no-such-package missing" in text
     assert "absent" not in text
-
-
-# ---- disks ---------------------------------------------------------------------------------
 
 
 def refuse(code):
@@ -135,9 +126,6 @@ def test_a_drive_that_is_not_mounted_fails(tmp_path, monkeypatch):
     assert "no Drive is mounted" in text
 
 
-# ---- device --------------------------------------------------------------------------------
-
-
 def test_a_gpu_that_torch_cannot_use_fails_unless_the_cpu_was_requested(monkeypatch, tmp_path):
     (tmp_path / "version").write_text("NVRM")
     monkeypatch.setattr(doctor, "NVIDIA_DRIVER", tmp_path / "version")
@@ -145,9 +133,6 @@ def test_a_gpu_that_torch_cannot_use_fails_unless_the_cpu_was_requested(monkeypa
     assert state == "FAIL"
     assert "install a build of torch for CUDA" in text
     assert check_device(CPU, requested="cpu")[0] == "WARN"
-
-
-# ---- weights -------------------------------------------------------------------------------
 
 
 def test_weights_that_are_neither_on_disk_nor_on_the_hub_fail(monkeypatch):
@@ -181,9 +166,6 @@ def test_names_and_folders_that_are_not_encoders_fail(tmp_path):
         assert state == "FAIL"
         assert words in text
     assert check_weights("composition")[0] == "PASS"
-
-
-# ---- encoders ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("kind", "name"), [("antibody", "tiny-igt5"), ("antigen", "tiny-esm2")])

@@ -152,9 +152,6 @@ def test_composition_counts_residues_and_needs_no_weights():
     assert ours[22:].sum() == pytest.approx(2 / 5)  # AAA and AAC, of five residues
 
 
-# ---- names, fingerprints, checkpoints that cannot be what they say -------------------------
-
-
 def test_the_fingerprint_depends_on_the_weights_and_not_on_name_or_path(tmp_path):
     one = save_random_checkpoint(tmp_path / "one", TINY_CONFIG["tiny-esm2"], seed=1)
     same = save_random_checkpoint(tmp_path / "same", TINY_CONFIG["tiny-esm2"], seed=1)
@@ -201,9 +198,6 @@ def test_a_folder_of_another_model_type_is_refused_by_name(tmp_path):
         find_checkpoint(str(tmp_path))
 
 
-# ---- properties and known answers ----------------------------------------------------------
-
-
 def family_identity(family, folder, kind, **config):
     """A random checkpoint of a family."""
     save_random_checkpoint(folder, {**FAMILIES[family].tiny_config, **config}, seed=1)
@@ -233,9 +227,6 @@ def test_packed_equals_transformers_one_at_a_time_at_any_mix_of_lengths(family, 
         assert_close(ours.numpy(), theirs.numpy())
 
     check()
-
-
-# ---- weights that do not fit their config --------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -185,9 +185,6 @@ def test_the_command_prints_what_it_wrote(store, table, tmp_path):
     assert "60 antigen vectors of" in forced.stdout
 
 
-# ---- invalid input -------------------------------------------------------------------------
-
-
 def test_invalid_input_is_refused_in_one_line_and_nothing_is_written(store, table, tmp_path):
     out = tmp_path / "a.npz"
     for error, words, to, options in [

@@ -50,9 +50,6 @@ def test_a_table_is_numbered_as_its_chains_one_by_one(antibodies, fewest, monkey
         assert_numbers(number_antibodies(antibodies, None)[name], chains, name)
 
 
-# ---- cache -----------------------------------------------------------------------------------
-
-
 def same(one, other):
     return all(
         one[name].chains == other[name].chains

@@ -110,9 +110,6 @@ def test_a_full_temporary_disk_is_named_with_what_to_do(monkeypatch):
     assert tempfile.gettempdir()
 
 
-# --- chunks of a table --------------------------------------------------------------------------
-
-
 def written(folder, table, how):
     if how == "frame":
         return table
@@ -285,9 +282,6 @@ def test_a_bad_row_far_down_a_table_is_named_by_its_number(tmp_path, monkeypatch
         read_all(path)
     skipped = read_all(path, bad_rows="skip")[2]
     assert skipped.notes() == ["1 bad row skipped (unknown residue: 1 row, 1 antibody)"]
-
-
-# --- embedding in many parts --------------------------------------------------------------------
 
 
 @pytest.fixture

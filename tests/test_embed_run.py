@@ -126,9 +126,6 @@ def test_absent_chains_are_zero_and_flagged(tmp_path):
     assert folder.read_array(keys, "length", np.int32).tolist() == [5, 5]
 
 
-# ---- refusals ------------------------------------------------------------------------------
-
-
 def refused(tmp_path, *arguments):
     """Run the command; returns its one line, having checked that nothing was written."""
     store = tmp_path / "store"
@@ -256,8 +253,6 @@ def test_what_cannot_be_stored_stops_the_run_and_names_the_sequence(
     with pytest.raises(NonFiniteVector, match=f"row [0-9]+: antibody .*{match}"):
         embed_table(table, tmp_path / "store", batch_tokens=1024, **TINY)
 
-
-# ---- stops ---------------------------------------------------------------------------------
 
 CHILD = """
 import sys, time, torch

@@ -121,9 +121,6 @@ def test_a_vector_that_is_not_finite_is_damage(tmp_path, value, dtype):
             read(path)
 
 
-# --- damage --------------------------------------------------------------------------------------
-
-
 def noticed(path, arrays):
     """Read everything; return whether damage was noticed, and assert that nothing is wrong."""
     try:
@@ -182,9 +179,6 @@ def test_vectors_of_zeros_are_stored(tmp_path):
     path = write(tmp_path, arrays)
     check(path)
     assert not open_shard(path).load("light_mean").any()
-
-
-# --- forged files --------------------------------------------------------------------------------
 
 
 def remake(file, name="mean", **options):

@@ -30,9 +30,6 @@ def keys_of(n, seed=0):
     return np.unique(drawn, axis=0)
 
 
-# --- who owns what ------------------------------------------------------------------------------
-
-
 @given(st.lists(st.integers(1, 5000), max_size=300), st.integers(1, 9), st.text(max_size=5))
 def test_every_sequence_has_one_owner_and_no_owner_more_than_one_sequence_too_much(
     lengths, world, job
@@ -54,9 +51,6 @@ def test_what_one_rank_left_behind_is_shared_by_all_ranks_of_the_next_job():
     assert np.abs(shares - 0.25).max() < 0.02  # 5,000 draws: a standard deviation of 0.007
     again = owners(keys, tokens, 4, "first job")
     assert (np.bincount(again[left], minlength=4) == [0, 0, 0, left.sum()]).all()
-
-
-# --- what a launcher says -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -104,9 +98,6 @@ def test_devices_and_a_launcher_together_are_refused(tmp_path, monkeypatch):
     with pytest.raises(WrongRank, match="rank 0 of 2"):
         embed_table(demo_table().head(3), tmp_path / "store", devices=2, device="cpu", **PLAIN)
     assert not (tmp_path / "store").exists()
-
-
-# --- ranks of one job ---------------------------------------------------------------------------
 
 
 def as_rank(monkeypatch, number, table, store, **options):

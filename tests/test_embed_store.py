@@ -83,9 +83,6 @@ def shard_of(folder, number=0):
     return sorted(folder.path.glob("*.h5"))[number]
 
 
-# --- reading and writing -------------------------------------------------------------------------
-
-
 @settings(max_examples=25, deadline=None)
 @given(
     n=st.integers(1, 60),
@@ -173,9 +170,6 @@ def test_shards_added_by_other_processes_are_found_at_the_next_call(filled):
     assert other.missing(keys_of(60)).sum() == 0
 
 
-# --- encoders and stores -------------------------------------------------------------------------
-
-
 def test_an_encoder_is_found_by_name_folder_or_fingerprint(filled):
     store = open_store(filled.path.parent)
     for encoder in (None, "igt5", "antibody-igt5-3f2c9b1e", "3f2c9b1e3f"):
@@ -258,9 +252,6 @@ def test_a_damaged_encoder_json_is_reported_and_rewritten_by_the_next_run(filled
     assert "encoder.json" in store.damaged[0][1]
     assert "skipped" in messages[0]
     assert store.create_folder("antibody", INFO).missing(keys_of(50)).sum() == 0
-
-
-# --- the writer ----------------------------------------------------------------------------------
 
 
 def test_a_shard_is_synced_before_its_rename_and_its_folder_after(folder, monkeypatch):
@@ -376,8 +367,6 @@ def test_partial_files_are_swept_when_their_process_is_gone_or_after_a_day(folde
     assert [p.exists() for p in (gone, running, elsewhere, old)] == [False, True, True, False]
 
 
-# --- a file system that fails --------------------------------------------------------------------
-
 CODES = [errno.EIO, errno.ENOTCONN, errno.ENOSPC, errno.ESTALE, errno.EROFS]
 
 
@@ -483,9 +472,6 @@ def test_an_unreadable_store_does_not_count_as_empty(filled, monkeypatch):
         filled.missing(keys_of(50))
 
 
-# --- damage --------------------------------------------------------------------------------------
-
-
 def outcome(folder):
     """Read every stored vector, assert that it is correct, and return the number of vectors."""
     fresh = reopened(folder)
@@ -583,9 +569,6 @@ def test_a_shard_of_another_width_is_skipped(filled):
     assert len(maintenance.verify(open_store(filled.path.parent))) == 1
 
 
-# --- links and forged names ----------------------------------------------------------------------
-
-
 def test_links_pipes_and_folders_are_not_read_as_shards(filled, tmp_path):
     outside = tmp_path / "outside.h5"
     shard_of(filled).rename(outside)
@@ -615,9 +598,6 @@ def test_vectors_are_not_written_through_a_linked_encoder_folder(filled, tmp_pat
         with pytest.raises(UnsafeFile, match="is a link; expected a folder"):
             find("antibody", INFO)
     assert outside.exists() is not dangling
-
-
-# --- info, verify, merge --------------------------------------------------------------------------
 
 
 def second_store(tmp_path, keys, vectors, dtype=np.float16):
@@ -677,9 +657,6 @@ def test_merging_leaves_damaged_shards_out_and_replaces_them_from_a_copy(filled,
 def test_a_store_is_not_merged_into_itself(filled):
     with pytest.raises(StoreMismatch, match="both a source and the result"):
         maintenance.merge([filled.path.parent], filled.path.parent)
-
-
-# --- the specification ---------------------------------------------------------------------------
 
 
 def test_the_example_of_the_format_page_reads_a_store(filled):

@@ -319,8 +319,6 @@ def test_a_pair_that_the_positions_cannot_hold_is_encoded_as_two_chains(heavy, l
     assert layout.vocabulary.longest_span == 256
 
 
-# ---- vocabulary files ----
-
 WITH_FILES = [name for name, f in FAMILIES.items() if f.model_type]
 
 

@@ -87,9 +87,6 @@ def drawn_member(seed, **fields):
     return {"seed": seed, **usual, **fields}
 
 
-# --- a stack is its members ---------------------------------------------------------------------
-
-
 @settings(max_examples=10, deadline=None)
 @given(
     options=st.fixed_dictionaries(
@@ -145,9 +142,6 @@ def test_each_member_is_updated_as_by_adamw_of_torch(alike):
     assert ours.state["bias.step"].tolist() == [3, 3, 3]
 
 
-# --- half precision -----------------------------------------------------------------------------
-
-
 def test_bf16_training_stays_close_to_fp32_training():
     members = [drawn_member(seed, lr=1e-3) for seed in range(4)]
     losses = {
@@ -172,9 +166,6 @@ def test_bf16_is_the_default_for_several_heads_on_a_supporting_gpu(monkeypatch):
     assert halves("cpu", 1, precision="bf16")
 
 
-# --- bags ---------------------------------------------------------------------------------------
-
-
 @given(sizes=st.lists(st.integers(1, 6), min_size=1, max_size=20), seed=st.integers(0, 99))
 def test_a_bootstrap_sample_contains_whole_groups(sizes, seed):
     group = np.repeat(np.arange(len(sizes)) * 3, sizes)
@@ -195,9 +186,6 @@ def test_members_draw_different_bootstrap_samples_and_a_single_head_none():
     assert bags[1].tolist() == draw_bootstrap_sample(np.arange(60), split.group[:60], 6).tolist()
     (training,) = make_training_sets(FitConfig(head="mlp"), split)
     assert training.tolist() == list(range(60))
-
-
-# --- fit ----------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")

@@ -72,9 +72,6 @@ def store(tmp_path_factory, table):
     return str(path)
 
 
-# ---- the regressor -------------------------------------------------------------------------
-
-
 def test_cross_validation_with_group_splits_scores_a_head(store, X, y):
     scores = cross_val_score(
         AffinityRegressor(store, head="ridge", split="random"), X, y, cv=RandomSplit(3)
@@ -149,9 +146,6 @@ def test_messages_are_only_shown_on_request(store, X, y, capfd):
     assert "1 epochs of" in capfd.readouterr().err
 
 
-# ---- the vectorizer ------------------------------------------------------------------------
-
-
 def test_a_vectorizer_gives_the_vectors_of_both_sequences(store, table, X, y):
     vectorizer = PairVectorizer(store)
     found = vectorizer.fit_transform(X)
@@ -184,9 +178,6 @@ def test_a_fitted_vectorizer_keeps_to_its_encoder(store, X, tmp_path):
     vectorizer = PairVectorizer(tmp_path / "both").fit(X)
     abag.embed_table(X, tmp_path / "both", kind="antigen", antigen_encoder="tiny-esm2")
     assert np.array_equal(vectorizer.transform(X), PairVectorizer(store).fit_transform(X))
-
-
-# ---- the splitters -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", SPLITTERS)
@@ -241,9 +232,6 @@ def test_groups_serve_the_splitters_of_scikit_learn(store, X, y):
     assert np.isfinite(predicted).all()
 
 
-# ---- invalid input -------------------------------------------------------------------------
-
-
 def test_invalid_input_is_refused_in_one_line(store, X, y):
     ridge = AffinityRegressor(store, head="ridge")
     for error, words, call in [
@@ -284,8 +272,6 @@ def test_invalid_input_is_refused_in_one_line(store, X, y):
     with pytest.raises(NotFittedError):
         PairVectorizer(store).transform(X)
 
-
-# ---- the checks of scikit-learn ------------------------------------------------------------
 
 LETTERS = np.array(list("ACDEFGHIKLMNPQRSTVWY"))
 ONE_LABEL = "one pair has one label, from which nothing can be learned; the error says so"
@@ -389,9 +375,6 @@ def test_the_checks_that_need_no_numbers_pass_on_the_estimators_themselves(store
     for estimator in (AffinityRegressor(store), PairVectorizer(store)):
         (only,) = results_of(estimator, {})
         assert (only["check_name"], only["status"]) == ("check_estimator_cloneable", "passed")
-
-
-# ---- the import ----------------------------------------------------------------------------
 
 
 def python(code, **options):

@@ -63,9 +63,6 @@ def test_a_registered_metric_and_baseline_appear_in_the_outputs_of_fit(case, tmp
     assert json.loads((tmp_path / "summary.json").read_text()) == summary
 
 
-# ---- the saved split -----------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("name", "fitted"), [("one", "one"), ("folds", "folded")])
 def test_scores_of_a_saved_run_equal_those_of_fit_bit_for_bit(case, name, fitted):
     found, _ = run_evaluate(case, name)
@@ -102,9 +99,6 @@ def test_a_split_and_predictions_of_two_runs_are_refused(case, tmp_path):
     split.iloc[::-1].to_parquet(copy / "pairs.parquet", index=False)
     with pytest.raises(NoFinishedRun, match="belong to different runs"):
         evaluate(copy)
-
-
-# ---- another table -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["one", "folds"])
@@ -174,9 +168,6 @@ def test_rows_of_the_affinity_type_of_the_run_are_scored(case):
     assert any("used as 'kd'" in line for line in said)
 
 
-# ---- anyone's predictions ------------------------------------------------------------------------
-
-
 def test_missing_and_unknown_rows_are_refused_with_their_counts(case):
     theirs = own_predictions(case, part="test")
     more = pd.concat([theirs, case.new.head(4).assign(pkd_predicted=7.0)], ignore_index=True)
@@ -240,9 +231,6 @@ def test_an_ambiguous_prediction_column_must_be_named(case):
 def test_inputs_that_would_not_be_used_are_refused(case, options):
     with pytest.raises(NothingToEvaluate, match="TABLE"):
         run_evaluate(case, **options)
-
-
-# ---- regimes -------------------------------------------------------------------------------------
 
 
 def test_another_table_is_scored_by_the_regimes_of_its_pairs(case):

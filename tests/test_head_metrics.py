@@ -227,9 +227,6 @@ def test_a_fold_without_a_value_is_left_out_of_the_mean():
     assert average_folds(folds)["spearman"] == {"mean": pytest.approx(1), "sd": None, "n": 1}
 
 
-# ---- the registry --------------------------------------------------------------------------------
-
-
 def test_a_registered_metric_appears_wherever_its_flags_say(monkeypatch):
     bias = Metric(
         function=lambda rows: float(np.mean(rows.predicted - rows.pkd)),
@@ -267,9 +264,6 @@ def test_an_undefined_score_is_never_better():
     assert not is_better("rmse", None, None)
     assert is_better("rmse", 1.0, 2.0)
     assert is_better("spearman", 0.3, 0.2)
-
-
-# ---- regimes -------------------------------------------------------------------------------------
 
 
 def regime(predicted, pkd, group=None):

@@ -46,9 +46,6 @@ def variants(number, seed=0):
     return list(found)
 
 
-# ---- columns -------------------------------------------------------------------------------------
-
-
 @given(st.lists(st.tuples(chain, chain), min_size=1, max_size=6), st.tuples(chain, chain))
 def test_chains_of_the_length_of_the_reference_are_as_far_as_they_have_mismatches(chains, other):
     length = tuple(map(len, chains[0]))
@@ -110,9 +107,6 @@ def test_columns_of_a_forged_predictor_are_refused(forged):
     assert OneHot(**valid).width == 4
     with pytest.raises(ValueError, match="one-hot columns"):
         OneHot(**valid | forged)
-
-
-# ---- the kernel ----------------------------------------------------------------------------------
 
 
 def make_training(chains, pkd, train):
@@ -189,9 +183,6 @@ def test_residues_that_replace_each_other_share_what_the_residue_kernel_learns()
     )
     variance = model.variance(training.vectors)
     np.testing.assert_allclose(again.variance(training.vectors), variance, rtol=1e-5, atol=1e-9)
-
-
-# ---- a head of a run -----------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")

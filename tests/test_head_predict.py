@@ -63,9 +63,6 @@ def read_back(path):
     return pd.read_csv(path, sep=separator, dtype={"id": str})
 
 
-# ---- rows ----------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", ["a.csv", "a.tsv", "a.csv.gz", "a.parquet"])
 @pytest.mark.parametrize("chunk", [7, 50_000])
 def test_every_format_gives_the_scores_of_the_predictor_in_the_order_of_the_rows(
@@ -199,9 +196,6 @@ def test_the_same_rows_are_the_same_bytes_in_another_process(case, tmp_path):
     assert one == two
 
 
-# ---- bad rows ------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def small_chunks(monkeypatch):
     monkeypatch.setitem(read_table_chunks.__kwdefaults__, "rows", 4)
@@ -243,9 +237,6 @@ def test_a_table_with_only_bad_rows_is_refused(case, tmp_path):
         run_predict(case, frame, tmp_path / "out.csv", bad_rows="skip")
     with pytest.raises(BadTable, match="the table has no rows"):
         run_predict(case, frame.head(0), tmp_path / "out.csv")
-
-
-# ---- what is refused -----------------------------------------------------------------------------
 
 
 def test_an_existing_output_is_kept_unless_forced(case, tmp_path):
@@ -304,9 +295,6 @@ def test_a_table_that_changes_while_it_is_read_is_refused(case, tmp_path, monkey
             case, tmp_path / "in.csv", tmp_path / "out.csv", embed=embed, store=tmp_path / "new"
         )
     assert not (tmp_path / "out.csv").exists()
-
-
-# ---- new sequences -------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -414,9 +402,6 @@ def test_another_encoder_than_the_runs_is_refused_with_both_fingerprints(compose
             antibody_encoder="tiny-igt5",
         )  # fmt: skip
     assert sorted(p.name for p in tmp_path.iterdir()) == ["in.csv"]
-
-
-# ---- crosses -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("block", [3, 1 << 20])

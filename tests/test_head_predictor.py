@@ -277,9 +277,6 @@ def test_the_model_card_has_data_split_scores_limits_and_licences(trained):
     assert f"fingerprint `{'ab' * 16}`; licence not known" in card
 
 
-# ---- factorised heads ----------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("widths", [(16,), (16, 8)])
 def test_a_factorised_network_gives_the_output_of_the_whole_network(widths):
     torch.manual_seed(1)
@@ -314,9 +311,6 @@ def test_members_predict_their_mean_and_sigma_adds_spread_and_noise(trained):
     np.testing.assert_allclose(pkd, want, rtol=1e-12)
     deviation = regime.spread**2 * np.var(each, axis=0) + regime.noise**2
     np.testing.assert_allclose(sigma, np.sqrt(deviation))
-
-
-# ---- lists of chains -----------------------------------------------------------------------------
 
 
 def test_one_chain_is_used_for_all_pairs_and_unequal_lists_are_refused(trained):

@@ -153,9 +153,6 @@ def test_a_pair_is_ordered_once_and_refused_with_two_predictions(scored, tmp_pat
         ranked(differing, tmp_path)
 
 
-# ---- predictions that other software wrote -------------------------------------------------
-
-
 def test_predictions_without_sigma_are_ranked_by_mean_only(scored, tmp_path):
     bare = scored.drop(columns="sigma")
     with pytest.raises(CannotRank, match='no column for sigma, which rule="ucb" needs') as caught:
@@ -187,9 +184,6 @@ def test_values_that_are_no_pkd_are_ranked_with_a_warning(scored, tmp_path):
     found = ranked(large, tmp_path, batch=9, say=lines.append)
     assert any("outside the usual range of pKd" in line for line in lines)
     assert found["pkd_predicted"].max() == large["pkd_predicted"].max()
-
-
-# ---- diversity -----------------------------------------------------------------------------
 
 
 def test_clusters_are_capped_among_the_best(scored, tmp_path):
@@ -235,8 +229,6 @@ def test_the_verdicts_of_the_regimes_that_occur_are_said_first(run, scored, tmp_
     ranked(scored, tmp_path, batch=5, say=lines.append)
     assert any("rank says how well" in line for line in lines[1:])
 
-
-# ---- what is refused -----------------------------------------------------------------------
 
 BAD_TABLES = {
     "no predictions": (lambda t: t.drop(columns="pkd_predicted"), MissingColumn, "no column for"),
@@ -314,9 +306,6 @@ def test_a_table_that_changes_between_its_two_readings_is_refused(scored, tmp_pa
     with pytest.raises(CannotPredict, match="changed while it was read"):
         ranked(table, tmp_path, batch=5)
     assert [*tmp_path.iterdir()] == [table]
-
-
-# ---- the command ---------------------------------------------------------------------------
 
 
 def test_the_command_says_what_the_batch_is_expected_to_hold(run, tmp_path):

@@ -118,9 +118,6 @@ def test_a_damaged_run_does_not_hide_the_others(case, tmp_path):
     assert "pairs.parquet" in "\n".join(describe_runs(found))
 
 
-# ---- in progress ---------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def half(tmp_path):
     """A run of 10 epochs whose fifth is done; the line of the sixth is being written."""

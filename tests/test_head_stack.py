@@ -99,9 +99,6 @@ def test_labels_of_a_fold_change_nothing_that_is_predicted_of_it_by_one_part(cas
     pd.testing.assert_frame_equal(*found, check_exact=True)
 
 
-# ---- the weights ---------------------------------------------------------------------------------
-
-
 def draw_errors(seed, parts, rows):
     rng = np.random.default_rng(seed)
     scale, offset = rng.uniform(0.1, 3, parts), rng.normal(size=parts)
@@ -152,9 +149,6 @@ def test_a_bad_part_does_not_pull_weight_from_the_best():
     ]
     assert min(both) > 0.9
     assert both[1] == pytest.approx(both[0], abs=0.04)
-
-
-# ---- a regime ------------------------------------------------------------------------------------
 
 
 class Labels:
@@ -251,9 +245,6 @@ def test_a_part_that_some_folds_lack_has_no_weight():
     pairs, measured, parts = make_regime(pkd, predicted)
     del parts[1].models["kernel"]
     assert "kernel" not in weigh(pairs, measured, parts).weights
-
-
-# ---- the default ---------------------------------------------------------------------------------
 
 
 def recorded_head(run):

@@ -96,9 +96,6 @@ def done(case, tmp_path_factory):
     return SimpleNamespace(folder=folder, summary=summary, said=said)
 
 
-# --- a sweep ------------------------------------------------------------------------------------
-
-
 def test_a_sweep_finds_the_informative_pooling(done):
     best = done.summary["best"]["params"]
     assert (best["antibody_pooling"], best["antigen_pooling"]) == ("mean", "mean")
@@ -140,9 +137,6 @@ def test_trials_of_a_batch_share_the_batch_parameters(done):
         assert batch["lr"].nunique() == 8
 
 
-# --- the test part ------------------------------------------------------------------------------
-
-
 def test_labels_of_the_test_part_do_not_affect_the_search(case, tmp_path):
     first, _ = quick_sweep(case, tmp_path / "first", final=True, members=2)
     parts = pd.read_parquet(tmp_path / "first/final/splits.parquet")
@@ -176,9 +170,6 @@ def test_the_final_run_is_an_ordinary_run_of_the_winner_and_closes_the_sweep(cas
     assert any("nothing to do" in text for text in said)
     with pytest.raises(SweepClosed, match="the test part has been scored"):
         quick_sweep(case, tmp_path / "s", trials=100)
-
-
-# --- stopped and shared -------------------------------------------------------------------------
 
 
 def test_an_interrupted_sweep_resumes_and_fails_the_unfinished_batch(case, tmp_path, monkeypatch):
@@ -264,9 +255,6 @@ def test_two_processes_share_a_sweep(case, tmp_path):
     assert not frame.duplicated(["lr", "dropout"]).any()
 
 
-# --- batches ------------------------------------------------------------------------------------
-
-
 def make_problem(case, **options):
     config = FitConfig(split="antigen", epochs=8, device="cpu", **options)
     inputs = read_inputs(case.table, case.store, config)
@@ -307,9 +295,6 @@ def test_parameters_of_trials_are_valid_options_of_fit(case):
     for params in draw(problem, np.random.default_rng(0), 50):
         FitConfig(**search.fit_options(params))
         assert all(low <= params[name] <= high for name, (low, high) in RANGES.items())
-
-
-# --- heads in closed form -----------------------------------------------------------------------
 
 
 OF_NETWORKS = ("dropout", "loss", "lr", "weight_decay")
@@ -368,9 +353,6 @@ def test_the_table_of_trials_shows_what_each_head_uses():
         ["trial", "3", "0"], ["spearman", "0.600", "0.500"], ["shape", "ridge", "mlp", "64"],
         ["antigen_pooling", "mean", "-"], ["lr", "-", "0.01"],
     ]  # fmt: skip
-
-
-# --- refusals -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -155,9 +155,6 @@ def test_projections_equal_products_with_standardised_vectors(block, rows, monke
     np.testing.assert_allclose(scales.project(x_ND, weight_D), expected, rtol=1e-12)
 
 
-# ---- relations and units -------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("cell", "says"),
     [
@@ -239,8 +236,6 @@ def test_identical_copies_do_not_lower_the_noise_of_replicates():
     assert labelled(copies).noise == pytest.approx(labelled(rows).noise)
     assert labelled([("a", "MKT", 6.0), ("a", "MKT", 6.0), ("b", "MKT", 5.0)]).noise is None
 
-
-# ---- labels that are not numbers -------------------------------------------------------------
 
 NOT_LABELS = {
     "times": pd.to_datetime(["2020-01-01"] * 6),

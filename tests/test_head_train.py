@@ -102,9 +102,6 @@ def without_times(summary):
     return {key: value for key, value in summary.items() if key not in ignored}
 
 
-# --- what a run is ------------------------------------------------------------------------------
-
-
 def test_the_run_folder_contains_the_documented_files(case):
     quick_fit(case, report=True)
     run = case.at / "run"
@@ -176,9 +173,6 @@ def test_the_order_of_rows_in_the_table_does_not_matter(case):
     rerun, said = quick_fit(case)
     assert "nothing to do" in said[-1]
     assert rerun == one
-
-
-# --- resuming -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("steps", [1, 5, 6, 7, 13])
@@ -363,9 +357,6 @@ def test_a_damaged_latest_checkpoint_falls_back_to_the_previous_one(case, monkey
     assert any("Resuming from previous, step 4" in text for text in said)
 
 
-# --- the step -----------------------------------------------------------------------------------
-
-
 def test_accumulated_batches_equal_one_large_batch(case):
     # 96 pairs in steps of 40: the last group is incomplete in both
     quick_fit(case, "large", batch_size=40, dropout=0.0, loss="huber")
@@ -409,9 +400,6 @@ def test_the_seed_changes_the_result_and_the_global_random_state_is_restored(cas
     quick_fit(case, "other", seed=2, split_seed=1)
     assert torch.equal(torch.random.get_rng_state(), state)
     assert not same_results(case.at / "one", case.at / "other")
-
-
-# --- refusals -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -49,9 +49,6 @@ def fit(case, name, **options):
     return abag.fit(frame, at / "store", at / name, **QUICK | options), at / name
 
 
-# ---- what a view is --------------------------------------------------------------------------
-
-
 def test_views_are_standardised_each_and_scaled_by_the_root_of_their_number():
     rng = np.random.default_rng(0)
     left, right = rng.normal(5, 1, (50, 3)), rng.normal(0, 100, (50, 2))
@@ -101,9 +98,6 @@ def test_a_view_that_carries_the_signal_is_used_and_one_of_noise_does_little_har
     alone, useless = error(signal), error(noise)
     assert error(noise, signal) < 0.6 * useless
     assert error(signal, noise) < 1.15 * alone
-
-
-# ---- fit, predict, plan, sweep, scikit-learn -----------------------------------------------------
 
 
 @pytest.mark.parametrize("head", ["ridge", "kernel", "mlp"])

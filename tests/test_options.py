@@ -178,8 +178,6 @@ def test_the_encoders_of_embed_table_are_those_of_the_schema():
         assert parameters[one.name].default == one.default
 
 
-# ---- flags that are named ------------------------------------------------------------------------
-
 OTHER_TOOLS = set(
     # abag itself, and pip
     "--help --version --extra-index-url --force-reinstall --index-url --no-deps "
@@ -227,9 +225,6 @@ def test_every_flag_that_a_message_or_a_page_names_exists():
         if flag not in known
     ]
     assert unknown == []
-
-
-# ---- what is imported ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("command", CLASSES)

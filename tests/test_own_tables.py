@@ -219,8 +219,6 @@ def test_names_of_antigens_are_answered_with_the_option_for_a_sequence(column, n
     assert len(read_pairs(table, TableOptions(antigen=AG)).frame) == 12
 
 
-# --- headers of public tables ---------------------------------------------------------------------
-
 N = 12
 PUBLISHED = {
     "AbRank": (

@@ -75,8 +75,6 @@ def test_the_source_archive_contains_every_package_file(archives, checkout):
     assert "stray.py" not in names
 
 
-# ---- versions and dependencies -------------------------------------------------------------
-
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 RECIPE = (ROOT / "packaging" / "conda" / "meta.yaml").read_text()
 
@@ -114,8 +112,6 @@ def test_every_imported_package_is_a_dependency_or_in_an_extra():
     names = {name.replace("sklearn", "scikit_learn") for name in names}
     assert names <= declared
 
-
-# ---- the documented installs ---------------------------------------------------------------
 
 SCRIPT = """
 import abag
@@ -194,9 +190,6 @@ def test_mypy_finds_the_types_of_an_install(installed, tmp_path):
     assert done.returncode == 0, done.stdout
     assert "-> abag.embed.store.store.Store" in done.stdout
     assert done.stdout.count('"abag.head.estimators.scikit.AntibodySplit"') == 2, done.stdout
-
-
-# ---- imports -------------------------------------------------------------------------------
 
 
 def test_import_help_and_version_load_neither_torch_nor_pandas():

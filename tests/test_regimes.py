@@ -191,9 +191,6 @@ def test_the_best_baseline_is_compared_with_twice_the_variance_in_several_folds(
     np.testing.assert_allclose(ratio, [np.sqrt(2), 1])
 
 
-# --- recognising what is new --------------------------------------------------------------------
-
-
 def test_exact_duplicates_are_near_and_unrelated_sequences_are_not():
     rng = np.random.default_rng(3)
     antibodies = [(mutated(rng, HEAVY, 20), "") for _ in range(20)]

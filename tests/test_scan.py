@@ -98,9 +98,6 @@ def enumerate_plainly(case, chains, region, run, at):
     return found.iloc[:-1].reset_index(drop=True), found.iloc[-1]
 
 
-# ---- rows ----------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("run", HEADS)
 def test_a_scan_equals_a_plain_enumeration_and_predict(case, tmp_path, run):
     summary, found, _ = run_scan(case, tmp_path / "a.csv", run, region="cdrh3,cdrl2")
@@ -207,9 +204,6 @@ def test_the_residues_of_an_antigen_are_scanned_by_their_number(case, tmp_path):
     assert found["antigen"].tolist() == ["MKW" + ANTIGEN[3:]]
 
 
-# ---- the sigma of a difference -------------------------------------------------------------------
-
-
 def test_the_sigma_of_a_process_is_that_of_its_joint_posterior(case, tmp_path, monkeypatch):
     # the folds of this small table may leave the posterior no part in sigma: look at it alone
     monkeypatch.setattr(mutant_scores, "has_difference_sigma", lambda _predictor: True)
@@ -263,9 +257,6 @@ def test_a_single_model_without_variance_gives_no_sigma_of_differences(case, tmp
     assert summary["median_sigma"] is None
     assert summary["improved"] == (found["difference"] > 0).sum()
     assert "gives no sigma of a difference" in (tmp_path / "a.html").read_text()
-
-
-# ---- parents and the store -----------------------------------------------------------------------
 
 
 def parents_table(at):
@@ -346,8 +337,6 @@ def test_a_shared_predictor_needs_a_store(case, tmp_path):
     assert (tmp_path / "v1.2.html").exists()
 
 
-# ---- bad input -----------------------------------------------------------------------------------
-
 BAD = [
     ({"region": "cdrh4"}, BadOption, "region: 'cdrh4' is unknown; expected one of cdr, "),
     ({"region": "fv", "positions": "H1"}, BadOption, "each chooses the residues to mutate"),
@@ -398,9 +387,6 @@ def test_files_that_exist_are_kept_unless_forced(case, tmp_path):
             case.runs["ensemble"], tmp_path / "parents.csv", parents=tmp_path / "parents.csv",
             force=True, **QUIET,
         )  # fmt: skip
-
-
-# ---- summary and page ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("failing", [(Path, "write_text"), (pd.DataFrame, "to_csv")])

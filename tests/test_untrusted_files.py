@@ -122,9 +122,6 @@ def test_a_folder_whose_record_has_no_valid_layers_is_skipped(tmp_path, table, l
     assert "encoder.json has the layers" in info(store)["damaged"][0]
 
 
-# --- links -------------------------------------------------------------------------------------
-
-
 def adapter_of(folder):
     for path in ADAPTER_PATHS:
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
@@ -158,9 +155,6 @@ def test_the_folder_that_the_user_names_may_be_a_link(tmp_path):
     assert read_inside(tmp_path / "link", ADAPTER_PATHS[0]) == b"own"
     with pytest.raises(FileNotFoundError):
         read_inside(tmp_path / "link", "adapter/missing")
-
-
-# --- shards of others ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["key", "length", "has_light", "max"])

@@ -188,8 +188,6 @@ def _chosen(pending):
         yield [*pending[:i], *pending[i + 1 :]]
 
 
-# --- stores and checkpoints ---
-
 INFO = {"name": "igt5", "fingerprint": "3f2c9b1e" * 4}
 KEYS = np.random.default_rng(0).integers(0, 256, (12, 16), dtype=np.uint8)
 VECTORS = np.random.default_rng(1).standard_normal((12, 8)).astype(np.float16)
@@ -278,8 +276,6 @@ def test_the_newest_checkpoint_is_whole_after_a_power_cut(tmp_path, recorder):
             recorder.acknowledge(step)
     assert all_hold(recorder, tmp_path, check_checkpoints) > 10
 
-
-# --- runs ---
 
 HEAD = {"epochs": 2, "widths": (4,), "save_every": 2, "batch_size": 32, "split": "random",
         "report": False, "device": "cpu", "threads": 1, "say": lambda _: None}  # fmt: skip
