@@ -11,6 +11,8 @@ import pytest
 import torch
 from hypothesis import settings
 
+from abag.core.messages import reporting
+
 # A shell that starts pytest in the background ignores SIGINT, and so would every process tested
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -23,6 +25,14 @@ def pytest_configure(config):
     """Choose how Hypothesis draws; its option --hypothesis-profile is read later and wins."""
     usual = "random" if config.option.markexpr == "slow" else "abag"
     settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", usual))
+
+
+@pytest.fixture
+def said():
+    """Return the list of the messages of a test, which are not printed."""
+    messages = []
+    with reporting(messages.append):
+        yield messages
 
 
 # Triton reads this when it is first imported, by whomever; without a GPU kernels are interpreted

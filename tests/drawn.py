@@ -11,9 +11,11 @@ from abag.embed.store.store import open_store
 from abag.head.data.labels import LabelledPairs
 
 RESIDUES = list("ACDEFGHIKLMNPQRSTVWY")
+COMPOSITION = {"antibody_encoder": "composition", "antigen_encoder": "composition"}
+TINY = {"antibody_encoder": "tiny-igt5", "antigen_encoder": "tiny-esm2"}
 
 
-def labelled(antibody, antigen, pkd, censored=None):
+def labelled(antibody, antigen, pkd, censored=None, measurements=None):
     """Return pairs without a table, given the sequences and label of each."""
     n = len(pkd)
     return LabelledPairs(
@@ -23,7 +25,7 @@ def labelled(antibody, antigen, pkd, censored=None):
         censored=np.zeros(n, np.int8) if censored is None else censored,
         row=np.arange(n),
         table=SimpleNamespace(source="drawn", row_numbers=np.arange(n) + 1),
-        measurements=np.ones(n, np.int64),
+        measurements=np.ones(n, np.int64) if measurements is None else measurements,
         noise=None,
     )
 
@@ -40,9 +42,20 @@ QUICK = {
 """Options of a fit that takes a second."""
 
 
+def draw_chain(rng, length):
+    return "".join(rng.choice(RESIDUES, length))
+
+
 def draw_chains(rng, n, length=15):
-    """Draw random sequences."""
-    return ["".join(rng.choice(list("ACDEFGHIKLMNPQRSTVWY"), length)) for _ in range(n)]
+    return [draw_chain(rng, length) for _ in range(n)]
+
+
+def mutated(rng, chain, mutations):
+    """Exchange as many residues of a chain for others."""
+    letters = list(chain)
+    for at in rng.choice(len(chain), mutations, replace=False):
+        letters[at] = rng.choice([one for one in RESIDUES if one != letters[at]])
+    return "".join(letters)
 
 
 def draw_pairs(n_antibodies, n_antigens, seed=0, antigens=None):
@@ -62,10 +75,7 @@ def write_vectors(store, kind, keys, x_ND, *, fingerprint="ab" * 16):
 
 
 def add_vectors(path, frame, *, fingerprint="ab" * 16, shift=0.0):
-    """Add the sequences of a table that a store lacks; each vector is a function of its sequence.
-
-    Two calls agree.
-    """
+    """Add the sequences of a table that a store lacks; two calls give the same vectors."""
     store = open_store(path, create=True)
     for kind, unique in read_pairs(frame).sequences.items():
         info = {"name": "drawn", "fingerprint": fingerprint}
@@ -77,8 +87,7 @@ def add_vectors(path, frame, *, fingerprint="ab" * 16, shift=0.0):
 def planted_table(n_antibodies=30, n_antigens=4, seed=0, noise=0.0):
     """Make pairs whose pKd is the sum of one number per sequence."""
     rng = np.random.default_rng(seed)
-    heavy = ["".join(rng.choice(RESIDUES, 15)) for _ in range(n_antibodies)]
-    antigen = ["".join(rng.choice(RESIDUES, 15)) for _ in range(n_antigens)]
+    heavy, antigen = draw_chains(rng, n_antibodies), draw_chains(rng, n_antigens)
     side, other = rng.normal(size=n_antibodies), rng.normal(size=n_antigens)
     rows = [
         {"heavy": h, "antigen": g, "pKd": 8 + side[i] + other[j] + noise * rng.normal()}

@@ -9,6 +9,15 @@ import pytest
 from abag.core import files
 
 
+def raising(error):
+    """Return a function that raises, whatever it is given."""
+
+    def call(*_arguments, **_options):
+        raise error
+
+    return call
+
+
 @contextmanager
 def before_operations(root, step):
     """Call `step(name)` before each file operation of abag on a path under `root`.

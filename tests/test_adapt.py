@@ -9,16 +9,16 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from click.testing import CliRunner
+from drawn import TINY
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from invoke import run
 
 import abag
 from abag.adapt.config import AdaptConfig
 from abag.adapt.model import AdaptationModel, encode_frozen
 from abag.adapt.pairs import assign_pairs, make_epoch_batches
 from abag.adapt.train import AdapterTraining, adapt_encoders
-from abag.cli import main
 from abag.core.device import plan_device
 from abag.core.options import BadOption
 from abag.embed.embed import OtherEncoder
@@ -33,7 +33,6 @@ from abag.head.regimes.splits import TRAIN, BadSplit, split_frame
 from abag.head.training.checkpoint import load
 from abag.head.training.stack import steps_per_epoch
 
-TINY = {"antibody_encoder": "tiny-igt5", "antigen_encoder": "tiny-esm2"}
 SMALL = {**TINY, "epochs": 2, "batch_size": 8, "device": "cpu", "say": lambda _text: None}
 
 
@@ -263,12 +262,6 @@ def test_a_missing_peft_error_names_the_extra(given_split, tmp_path, monkeypatch
     monkeypatch.setitem(sys.modules, "peft", None)
     with pytest.raises(LoraUnavailable, match="pip install peft"):
         adapt_encoders(table, tmp_path / "a", split_from=split, **SMALL)
-
-
-def run(*arguments, code=0):
-    result = CliRunner().invoke(main, [str(a) for a in arguments])
-    assert result.exit_code == code, result.output + result.stderr
-    return result
 
 
 def test_a_head_can_be_trained_on_vectors_of_an_adapted_encoder(tmp_path):

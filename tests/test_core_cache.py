@@ -10,7 +10,6 @@ import pytest
 
 from abag.core import cache
 from abag.core.cache import cache_dir, load_cached, store_cached
-from abag.core.messages import reporting
 from abag.head.regimes.clusters import cached_clusters
 
 CONTENT = b"what was computed"
@@ -68,14 +67,11 @@ def test_nobody_else_can_enter_the_cache_folder(home, umask):
 
 @pytest.mark.parametrize("mode", [0o775, 0o777, 0o757, 0o720])
 def test_a_cache_folder_to_which_others_may_write_is_reported_once_and_not_used(
-    home, tmp_path, mode
+    home, tmp_path, mode, said
 ):
     home.mkdir(parents=True)
     home.chmod(mode)
-    said = []
-    with reporting(said.append):
-        found = {cache_dir(), cache_dir()}
-    assert found == {tmp_path / "tmp" / f"abag-{os.getuid()}"}
+    assert {cache_dir(), cache_dir()} == {tmp_path / "tmp" / f"abag-{os.getuid()}"}
     assert said == [
         f"{home}: other users may write to it, so nothing in it is used or kept. Delete it; abag "
         "makes it again."

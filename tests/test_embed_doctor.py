@@ -2,7 +2,6 @@
 
 import errno
 import json
-import os
 import shutil
 from types import SimpleNamespace
 
@@ -10,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from click.testing import CliRunner
-from faults import failing
+from drawn import TINY
+from faults import failing, raising
+from invoke import TINY_ENCODERS, run
 
-from abag.cli import main
 from abag.core.device import DevicePlan, plan_device
 from abag.embed import doctor
 from abag.embed.doctor import (
@@ -31,27 +30,19 @@ from abag.embed.store import filesystem as mounts
 from abag.embed.store.filesystem import StoreUnreachable
 from abag.embed.store.store import open_store
 
-TINY = ["--antibody-encoder", "tiny-igt5", "--antigen-encoder", "tiny-esm2", "--device", "cpu"]
 CPU = plan_device("cpu")
 CUDA = DevicePlan(torch.device("cuda"), "bf16", "a GPU")
 INFO = {"name": "igt5", "fingerprint": "3f2c9b1e" * 4}
 
 
-def run(*arguments, code=0):
-    result = CliRunner().invoke(main, ["doctor", *map(str, arguments)])
-    assert result.exit_code == code, result.output
-    return result
-
-
 def examined(**options):
     """Return the checks of two small encoders by name, as (state, text)."""
-    names = {"antibody_encoder": "tiny-igt5", "antigen_encoder": "tiny-esm2"}
-    return {one.name: one[1:] for one in doctor.examine(**(names | options))}
+    return {one.name: one[1:] for one in doctor.examine(**(TINY | options))}
 
 
 def test_a_working_machine_passes_every_check_and_no_file_is_left_behind(tmp_path):
     store = tmp_path / "new" / "store"
-    lines = run("--store", store, *TINY).stdout.splitlines()
+    lines = run("doctor", "--store", store, *TINY_ENCODERS, "--device", "cpu").stdout.splitlines()
     assert lines[-1] == f"{len(lines) - 1} checks, 0 failed"
     assert {line.split()[0] for line in lines[:-1]} <= {"PASS", "WARN"}
     for name in ("versions", "cache", "store", "device", "antigen encoder"):
@@ -60,11 +51,11 @@ def test_a_working_machine_passes_every_check_and_no_file_is_left_behind(tmp_pat
 
 
 def test_json_has_every_check_and_the_exit_code_follows(tmp_path):
-    found = json.loads(run("--json", *TINY).stdout)
+    found = json.loads(run("doctor", "--json", *TINY_ENCODERS, "--device", "cpu").stdout)
     assert found["ok"] is True
     assert all(check.keys() == {"name", "state", "text"} for check in found["checks"])
     (tmp_path / "thesis.txt").write_text("mine")
-    bad = run("--json", "--store", tmp_path, *TINY, code=1)
+    bad = run("doctor", "--json", "--store", tmp_path, *TINY_ENCODERS, "--device", "cpu", code=1)
     assert json.loads(bad.stdout)["ok"] is False
     assert [p.name for p in tmp_path.iterdir()] == ["thesis.txt"]
 
@@ -79,22 +70,12 @@ def test_a_package_that_is_too_old_or_missing_fails(monkeypatch):
     assert "absent" not in text
 
 
-def refuse(code):
-    def call(*_, **__):
-        raise OSError(code, os.strerror(code))
-
-    return call
-
-
 @pytest.mark.parametrize(
-    ("call", "code", "reason"),
-    [("fsync", errno.ENOSPC, "No space left"), ("open", errno.EROFS, "Read-only file system")],
+    ("call", "reason"),
+    [("os.fsync", "No space left"), ("pathlib.Path.open", "Read-only file system")],
 )
-def test_a_file_system_that_cannot_commit_fails(tmp_path, monkeypatch, call, code, reason):
-    if call == "open":
-        monkeypatch.setattr("pathlib.Path.open", refuse(code))
-    else:
-        monkeypatch.setattr(os, call, refuse(code))
+def test_a_file_system_that_cannot_commit_fails(tmp_path, monkeypatch, call, reason):
+    monkeypatch.setattr(call, raising(OSError(errno.EIO, reason)))
     state, text = check_folder(tmp_path, "set TMPDIR")
     monkeypatch.undo()
     assert state == "FAIL"
@@ -136,7 +117,7 @@ def test_a_gpu_that_torch_cannot_use_fails_unless_the_cpu_was_requested(monkeypa
 
 
 def test_weights_that_are_neither_on_disk_nor_on_the_hub_fail(monkeypatch):
-    monkeypatch.setattr(doctor, "_hub_bytes", refuse(errno.EHOSTUNREACH))
+    monkeypatch.setattr(doctor, "_hub_bytes", raising(OSError(errno.EHOSTUNREACH, "unreachable")))
     state, text = check_weights("nobody/nothing")
     assert state == "FAIL"
     assert "hf download nobody/nothing" in text
@@ -202,21 +183,15 @@ def test_a_broken_kernel_fails_even_in_the_lowest_precision(monkeypatch, kind, n
 
 
 def test_an_encoder_that_cannot_be_run_fails_with_the_reason(monkeypatch):
-    def dies(*_):
-        msg = "CUDA error: no kernel image is available\nCompile with ..."
-        raise RuntimeError(msg)
-
-    monkeypatch.setattr(attention, "grouped_sdpa", dies)
+    error = RuntimeError("CUDA error: no kernel image is available\nCompile with ...")
+    monkeypatch.setattr(attention, "grouped_sdpa", raising(error))
     state, text = examined(device="cpu")["antigen encoder"]
     assert state == "FAIL"
     assert text == "CUDA error: no kernel image is available"
 
 
 def test_too_little_memory_for_the_reference_is_no_failure(monkeypatch):
-    def full(*_, **__):
-        raise torch.OutOfMemoryError
-
-    monkeypatch.setattr(doctor, "load_encoder", full)
+    monkeypatch.setattr(doctor, "load_encoder", raising(torch.OutOfMemoryError()))
     state, text = check_encoder(CPU, "antigen", "tiny-esm2")
     assert state == "WARN"
     assert "not checked" in text

@@ -7,34 +7,16 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from trastuzumab import HEAVY, LIGHT
+from trastuzumab import CH1, CK, D13_HEAVY, D13_LIGHT, LAMBDA
+from trastuzumab import HEAVY as VH
+from trastuzumab import LIGHT as VL
 
 from abag.embed.sequences import domains
 from abag.embed.sequences.domains import UnsureDomains, split_domains
 
-TRASTUZUMAB = (HEAVY, LIGHT)
-# Variable domains of the mouse antibody D1.3 (PDB 1VFB), and a germline-like human lambda domain
-# that starts with the letter that ends a (G4S)n linker.
-D13 = (
-    "QVQLQESGPGLVAPSQSLSITCTVSGFSLTGYGVNWVRQPPGKGLEWLGMIWGDGNTDYNSALKSRLSISKDNSKSQVFLKMNSLHTDDTARYYCA"
-    "RERDYRLDYWGQGTTLTVSS",
-    "DIVLTQSPASLSASVGETVTITCRASGNIHNYLAWYQQKQGKSPQLLVYYTTTLADGVPSRFSGSGSGTQYSLKINSLQPEDFGSYYCQHFWSTPR"
-    "TFGGGTKLEIK",
-)
-LAMBDA = (
-    "SYELTQPPSVSVSPGQTASITCSGDKLGDKYACWYQQKPGQSPVLVIYQDSKRPSGIPERFSGSNSGNTATLTISGTQAMDEADYYCQAWDSSTAVF"
-    "GGGTKLTVL"
-)
-PAIRS = [TRASTUZUMAB, D13, (TRASTUZUMAB[0], LAMBDA), (D13[0], TRASTUZUMAB[1])]
-VH, VL = TRASTUZUMAB
+D13 = (D13_HEAVY, D13_LIGHT)
+PAIRS = [(VH, VL), D13, (VH, LAMBDA), (D13_HEAVY, VL)]
 LINKERS = ["", "GGGGS" * 3, "GGGGS" * 4, "GGGGS", "XXX", "GSTSGSGKPGSGEGSTKG"]
-CH1 = (
-    "ASTKGPSVFPLAPSSKSTSGGTAALGCLVKDYFPEPVTVSWNSGALTSGVHTFPAVLQSSGLYSLSSVVTVPSSSLGTQTYICNVNHKPSNTK"
-)
-CK = (
-    "RTVAAPSVFIFPPSDEQLKSGTASVVCLLNNFYPREAKVQWKVDNALQSGNSQESVTEQDSKDSTYSLSSTLTLSKADYEKHKVYACEVTHQGLSS"
-    "PVTKSFNRGEC"
-)
 
 
 @pytest.mark.parametrize("linker", LINKERS)
@@ -47,7 +29,7 @@ def test_two_domains_are_split_in_either_order_and_the_linker_removed(heavy, lig
 
 def test_a_trimmed_domain_takes_no_residues_from_the_other_chain_or_the_linker():
     assert split_domains(VH[:-2] + VL) == (VH[:-2], VL, "glued")
-    assert split_domains(D13[0][:-2] + D13[1][2:]) == (D13[0][:-2], D13[1][2:], "glued")
+    assert split_domains(D13_HEAVY[:-2] + D13_LIGHT[2:]) == (D13_HEAVY[:-2], D13_LIGHT[2:], "glued")
     assert split_domains(VL + "R" + VH) == (VH, VL + "R", "glued")
     assert split_domains(LAMBDA + "G" + VH) == (VH, LAMBDA + "G", "glued")
     assert split_domains(VH[:-1] + "GGGGS" * 3 + VL[2:]) == (VH[:-1], VL[2:], "linker")
@@ -57,14 +39,14 @@ def test_a_trimmed_domain_takes_no_residues_from_the_other_chain_or_the_linker()
 def test_a_framework_motif_in_cdr3_does_not_end_the_domain():
     heavy = VH.replace("SRWGGDGFYAMDYWGQG", "SRWGGWGFGAFDYWGQG")
     assert split_domains(heavy + VL) == (heavy, VL, "glued")
-    trimmed = D13[0].replace("ARERDYRLDYWGQG", "ARWGYGAFDYWGQG")[:-2]
+    trimmed = D13_HEAVY.replace("ARERDYRLDYWGQG", "ARWGYGAFDYWGQG")[:-2]
     assert split_domains(trimmed + VL[2:]) == (trimmed, VL[2:], "glued")
     mutant = heavy.replace("YWGQG", "YWGQA")
     assert split_domains(mutant + VL) == (mutant, VL, "glued")
 
 
 def test_a_linker_after_a_broken_framework_motif_is_removed():
-    light = D13[1].replace("FGGGTKLEIK", "CGEETFLEFK")
+    light = D13_LIGHT.replace("FGGGTKLEIK", "CGEETFLEFK")
     assert split_domains(light + "GGGGS" * 3 + VH) == (VH, light, "linker")
 
 
@@ -141,7 +123,7 @@ def test_a_short_string_without_a_known_domain_is_a_heavy_chain(text):
 @pytest.mark.parametrize(
     ("text", "part"),
     [
-        (VH + D13[0], "heavy + heavy"),
+        (VH + D13_HEAVY, "heavy + heavy"),
         (VL + "GGGGS" * 3 + LAMBDA, "light + light"),
         (VH + VL + VH + VL, "heavy + light + heavy + light"),
         (VH[:60] + VL, "fragment"),
@@ -187,7 +169,7 @@ def test_a_split_mutant_loses_only_the_residues_of_the_linker(pair, linker, swap
 
 def test_the_benchmark_checks_boundaries_by_conserved_residues(tmp_path, capsys):
     table = tmp_path / "glued.csv"
-    texts = [VH + VL, VH + "ASTKGP" + VL, VH[:-2] + VL, VL + VH, VH + VH, VH + D13[0]]
+    texts = [VH + VL, VH + "ASTKGP" + VL, VH[:-2] + VL, VL + VH, VH + VH, VH + D13_HEAVY]
     table.write_text("antibody,antigen\n" + "".join(f"{text},M\n" for text in texts))
     path = Path(__file__).parents[1] / "benchmarks" / "bench_domains.py"
     runpy.run_path(str(path))["main"](str(table))

@@ -2,6 +2,7 @@
 
 import pandas as pd
 import pytest
+from drawn import COMPOSITION
 
 import abag
 from abag.embed.sequences.chains import EmptySequence
@@ -109,11 +110,10 @@ def test_every_command_skips_them_and_says_so_once(tmp_path):
     store, run, scored = tmp_path / "store", tmp_path / "run", tmp_path / "scored.csv"
     said = []
     note = f"pairs.csv: {NOTE}"
-    encoders = {"antibody_encoder": "composition", "antigen_encoder": "composition"}
-    embedded = abag.embed_table(table, store, **encoders)
+    embedded = abag.embed_table(table, store, **COMPOSITION)
     assert (embedded["rows"], embedded["skipped_rows"]) == (60, 4)
     options = {"split": "random", "epochs": 1, "report": False, "device": "cpu"}
-    assert NOTE in abag.plan(table, **encoders)["notes"]
+    assert NOTE in abag.plan(table, **COMPOSITION)["notes"]
     abag.fit(table, store, run, say=said.append, **options)
     assert said.count(note) == 1
     said.clear()

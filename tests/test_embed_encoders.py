@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from drawn import draw_chain
+from faults import raising
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from published_tokens import published_ids
@@ -22,10 +24,6 @@ from abag.embed.weights import BadCheckpoint, EncoderNotFound
 
 CPU = plan_device("cpu")
 RNG = np.random.default_rng(7)
-
-
-def residues(length):
-    return "".join(RNG.choice(list("ACDEFGHIKLMNPQRSTVWY"), length))
 
 
 def vectors(identity, chains, encoder=None):
@@ -54,7 +52,7 @@ def assert_close(ours, theirs):
 @pytest.mark.parametrize(("heavy", "light"), [(118, 107), (121, 0), (0, 109), (1, 1), (1, 0)])
 @pytest.mark.parametrize("backend", ["packed", "reference"])
 def test_igt5_vectors_equal_transformers_with_residues_averaged_by_hand(heavy, light, backend):
-    chains = (residues(heavy), residues(light))
+    chains = (draw_chain(RNG, heavy), draw_chain(RNG, light))
     spaced = [" ".join(chain) for chain in chains if chain]
     token_TD = hidden_states("tiny-igt5", " </s> ".join(spaced))
     heavy_LD = token_TD[:heavy]
@@ -73,7 +71,7 @@ def test_igt5_vectors_equal_transformers_with_residues_averaged_by_hand(heavy, l
 @pytest.mark.parametrize("lengths", [[1], [300], [1022], [90, 40, 7]])
 @pytest.mark.parametrize("backend", ["packed", "reference"])
 def test_esm_vectors_equal_transformers_with_residues_averaged_by_hand(lengths, backend):
-    chains = tuple(residues(n) for n in lengths)
+    chains = tuple(draw_chain(RNG, n) for n in lengths)
     token_TD = [hidden_states("tiny-esm2", " ".join(chain)) for chain in chains]
     identity = identify("tiny-esm2", "antigen")
     ours = vectors(identity, chains, load_encoder(identity, CPU, backend=backend))
@@ -82,7 +80,7 @@ def test_esm_vectors_equal_transformers_with_residues_averaged_by_hand(lengths, 
 
 
 def test_a_2500_residue_antigen_averages_its_windows_residue_by_residue_then_pools():
-    chain = residues(2500)
+    chain = draw_chain(RNG, 2500)
     total_LD, cover_L, cls = np.zeros((2500, 64)), np.zeros(2500), []
     for start in (0, 511, 1022, 1533):
         token_TD = hidden_states("tiny-esm2", " ".join(chain[start : start + 1022]))
@@ -96,7 +94,7 @@ def test_a_2500_residue_antigen_averages_its_windows_residue_by_residue_then_poo
 
 @pytest.mark.parametrize("name", ["tiny-igt5", "tiny-esm2"])
 def test_pooling_one_residue_off_is_far_outside_the_tolerance(name):
-    chain = residues(120)
+    chain = draw_chain(RNG, 120)
     kind, chains = ("antibody", (chain, "")) if "igt5" in name else ("antigen", (chain,))
     token_TD = hidden_states(name, " ".join(chain))
     first = 0 if "igt5" in name else 1
@@ -111,7 +109,7 @@ def test_paired_bert_vectors_equal_transformers_with_residues_averaged_by_hand(
     family, first, backend, tmp_path
 ):
     identity = family_identity(family, tmp_path, "antibody")
-    chains = (residues(118), residues(107))
+    chains = (draw_chain(RNG, 118), draw_chain(RNG, 107))
     span = identity.layout.spans(chains)[0]
     model = getattr(transformers, FAMILIES[family].transformers_class).from_pretrained(tmp_path)
     with torch.no_grad():
@@ -127,7 +125,7 @@ def test_paired_bert_vectors_equal_transformers_with_residues_averaged_by_hand(
 
 
 def test_antiberty_encodes_heavy_and_light_separately_and_averages_all_residues():
-    chains = (residues(118), residues(107))
+    chains = (draw_chain(RNG, 118), draw_chain(RNG, 107))
     identity = identify("antiberty", "antibody")
     encoder = load_encoder(identity, CPU)
     both = vectors(identity, chains, encoder)
@@ -183,10 +181,7 @@ def test_a_name_like_that_of_an_encoder_is_answered_with_its_alias(name, near):
 
 
 def test_missing_weights_give_an_error_that_says_how_to_get_them(monkeypatch, tmp_path):
-    def unreachable(*_args, **_kwargs):
-        msg = "no network\nand a long story"
-        raise OSError(msg)
-
+    unreachable = raising(OSError("no network\nand a long story"))
     monkeypatch.setattr("huggingface_hub.snapshot_download", unreachable)
     with pytest.raises(EncoderNotFound, match=r"not on disk.*\(no network\).*hf download.*folder"):
         find_checkpoint("igt5")

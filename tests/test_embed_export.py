@@ -9,12 +9,13 @@ import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
-from click.testing import CliRunner
+from drawn import TINY
+from faults import raising
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from invoke import one_line, run
 
 import abag
-from abag.cli import main
 from abag.core.arrays import hex_keys
 from abag.core.files import is_partial
 from abag.core.options import BadOption
@@ -23,7 +24,6 @@ from abag.embed.store.export import CannotExport
 from abag.embed.store.store import VectorsMissing, open_store
 from abag.head.data.demo import demo_table
 
-ENCODERS = {"antibody_encoder": "tiny-igt5", "antigen_encoder": "tiny-esm2"}
 SUFFIXES = [".npz", ".parquet", ".h5ad", ".csv"]
 
 
@@ -41,7 +41,7 @@ def table():
 @pytest.fixture(scope="module")
 def store(tmp_path_factory, table):
     path = tmp_path_factory.mktemp("export") / "store"
-    abag.embed_table(table, path, **ENCODERS)
+    abag.embed_table(table, path, **TINY)
     return path
 
 
@@ -147,8 +147,8 @@ def test_one_row_of_a_sequence_that_is_stored_twice(store, tmp_path, table):
     twice = tmp_path / "twice"
     for dtype in ("float16", "float32"):
         one = tmp_path / dtype
-        abag.embed_table(table.head(20), one, store_dtype=dtype, **ENCODERS)
-        CliRunner().invoke(main, ["store", "merge", str(one), "--out", str(twice)])
+        abag.embed_table(table.head(20), one, store_dtype=dtype, **TINY)
+        run("store", "merge", one, "--out", twice)
     folder = open_store(twice).folder("antibody")
     keys = np.concatenate(folder.keys())
     assert len(keys) == 2 * len(np.unique(keys, axis=0))
@@ -163,7 +163,7 @@ def test_float32_on_request_and_for_a_store_of_float32(store, table, tmp_path):
     with np.load(tmp_path / "a.npz") as a, np.load(tmp_path / "b.npz") as b:
         assert (a["vectors"].dtype, b["vectors"].dtype) == (np.float32, np.float16)
         assert np.array_equal(a["vectors"], b["vectors"])
-    abag.embed_table(table.head(9), tmp_path / "wide", store_dtype="float32", **ENCODERS)
+    abag.embed_table(table.head(9), tmp_path / "wide", store_dtype="float32", **TINY)
     assert abag.export_vectors(tmp_path / "wide", tmp_path / "c.npz", kind="antigen")["dtype"] == (
         "float32"
     )
@@ -173,16 +173,12 @@ def test_the_command_prints_what_it_wrote(store, table, tmp_path):
     table.to_csv(tmp_path / "pairs.csv", index=False)
     arguments = ["store", "export", store, "--table", tmp_path / "pairs.csv", "--kind", "antigen",
                  "--to", tmp_path / "a.parquet"]  # fmt: skip
-    done = CliRunner().invoke(main, [*map(str, arguments), "--json"])
-    summary = json.loads(done.stdout)
+    summary = json.loads(run(*arguments, "--json").stdout)
     assert summary["rows"] == 60
     assert summary["kind"] == "antigen"
     assert summary["bytes"] == (tmp_path / "a.parquet").stat().st_size
-    again = CliRunner().invoke(main, [*map(str, arguments)])
-    assert again.exit_code == 1
-    assert "already exists; use --force to overwrite" in again.stderr
-    forced = CliRunner().invoke(main, [*map(str, arguments), "--force"])
-    assert "60 antigen vectors of" in forced.stdout
+    assert "already exists; use --force to overwrite" in one_line(*arguments)
+    assert "60 antigen vectors of" in run(*arguments, "--force").stdout
 
 
 def test_invalid_input_is_refused_in_one_line_and_nothing_is_written(store, table, tmp_path):
@@ -229,11 +225,8 @@ def test_without_anndata_one_line_says_how_to_install_it(store, tmp_path, monkey
 def test_a_failed_write_leaves_the_old_file(store, tmp_path, monkeypatch):
     out = tmp_path / "a.npz"
     out.write_bytes(b"old")
-
-    def full(*_):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setitem(export_module.FORMATS, ".npz", full)
+    full = OSError(28, "No space left on device")
+    monkeypatch.setitem(export_module.FORMATS, ".npz", raising(full))
     with pytest.raises(CannotExport, match="cannot be written"):
         abag.export_vectors(store, out, kind="antigen", force=True)
     assert out.read_bytes() == b"old"

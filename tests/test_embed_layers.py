@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from drawn import TINY
 
 import abag
 from abag.core.device import plan_device
@@ -19,7 +20,6 @@ from abag.embed.store.store import StoreMismatch
 from abag.head.data.demo import demo_table
 
 CPU = plan_device("cpu")
-TINY = {"antibody_encoder": "tiny-igt5", "antigen_encoder": "tiny-esm2"}
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """Stage one on a Ray cluster of this machine's two CPU slots."""
 
-import json
 import os
 import signal
 import subprocess
@@ -11,10 +10,12 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from drawn import TINY
+from embedding import assert_same_vectors, finished
+from invoke import PLAIN_ENCODERS, TINY_ENCODERS
 
 import abag
 from abag import AbagError
-from abag.core.cache import cache_dir
 from abag.embed.embed import embed_table
 from abag.embed.job import identify_for
 from abag.embed.options import EmbedOptions
@@ -26,8 +27,6 @@ from abag.head.data.demo import demo_table
 
 pytest.importorskip("ray", reason="extra ray")
 
-PLAIN = ["--antibody-encoder", "composition", "--antigen-encoder", "composition"]
-TINY = ["--antibody-encoder", "tiny-igt5", "--antigen-encoder", "tiny-esm2"]
 DRIVER = """
 import ray
 from abag.cli import main
@@ -39,20 +38,11 @@ main()
 
 
 def start(table, store, *options):
+    command = ["embed", table, "--store", store, *options, "--json", "--ray"]
     return subprocess.Popen(
-        [sys.executable, "-c", DRIVER, "embed", table, "--store", store, *options, "--json"
-         , "--ray"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "XDG_CACHE_HOME": str(cache_dir().parent)},
+        [sys.executable, "-c", DRIVER, *command],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
-
-
-def finished(process):
-    out, err = process.communicate(timeout=400)
-    assert process.returncode == 0, err
-    return json.loads(out)
 
 
 def test_units_hold_every_sequence_once_and_about_as_many_tokens():
@@ -100,7 +90,7 @@ def test_an_address_where_nothing_answers_is_refused_within_seconds(tmp_path, ad
 def test_a_run_on_ray_gives_the_store_of_a_single_process(tmp_path):
     table = demo_table().head(60)
     table.to_csv(tmp_path / "pairs.csv", index=False)
-    summary = finished(start(tmp_path / "pairs.csv", tmp_path / "store", *PLAIN))
+    summary = finished(start(tmp_path / "pairs.csv", tmp_path / "store", *PLAIN_ENCODERS))
     whole = embed_table(table, tmp_path / "whole", "composition", "composition")
     check_same(tmp_path, summary, whole)
 
@@ -109,9 +99,10 @@ def test_a_run_on_ray_gives_the_store_of_a_single_process(tmp_path):
 def test_a_change_of_precision_is_said_once_on_ray_too(tmp_path):
     table = demo_table().head(20)
     table.to_csv(tmp_path / "pairs.csv", index=False)
-    tiny = {"antibody_encoder": "tiny-igt5", "antigen_encoder": "tiny-esm2"}
-    embed_table(table, tmp_path / "store", limit=5, precision="bf16", **tiny)
-    driver = start(tmp_path / "pairs.csv", tmp_path / "store", *TINY, "--precision", "fp32")
+    embed_table(table, tmp_path / "store", limit=5, precision="bf16", **TINY)
+    driver = start(
+        tmp_path / "pairs.csv", tmp_path / "store", *TINY_ENCODERS, "--precision", "fp32"
+    )
     _, err = driver.communicate(timeout=400)
     assert driver.returncode == 0, err
     assert err.count("note: antibody-tiny-igt5") == 1, err
@@ -119,12 +110,9 @@ def test_a_change_of_precision_is_said_once_on_ray_too(tmp_path):
 
 
 def check_same(tmp_path, summary, whole):
-    stores = [abag.open_store(tmp_path / name) for name in ("store", "whole")]
-    for kind, plural in (("antibody", "antibodies"), ("antigen", "antigens")):
-        keys = np.concatenate(stores[1].folder(kind).keys())
-        assert summary[plural]["encoded"] == whole[plural]["unique"] == len(keys)
-        ours, theirs = (store.folder(kind).read(keys) for store in stores)
-        np.testing.assert_allclose(ours, theirs, rtol=2e-3, atol=2e-3)
+    counts = assert_same_vectors(tmp_path / "store", tmp_path / "whole", rtol=2e-3, atol=2e-3)
+    for count, plural in zip(counts, ("antibodies", "antigens"), strict=True):
+        assert summary[plural]["encoded"] == whole[plural]["unique"] == count
 
 
 def workers_of(process):
@@ -157,7 +145,7 @@ def test_two_killed_workers_and_a_killed_driver_lose_nothing(tmp_path):
     table = pd.DataFrame({"heavy": heavies, "antigen": demo_table()["antigen"][0]})
     table.to_csv(tmp_path / "pairs.csv", index=False)
     store = tmp_path / "store"
-    options = [*TINY, "--commit-seconds", "0.5", "--batch-tokens", "1024"]
+    options = [*TINY_ENCODERS, "--commit-seconds", "0.5", "--batch-tokens", "1024"]
 
     def shards():
         return len(list(store.rglob("*.h5")))

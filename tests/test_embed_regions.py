@@ -3,8 +3,11 @@
 import numpy as np
 import pandas as pd
 import pytest
+from drawn import COMPOSITION
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from trastuzumab import CH1, CK, CL, LAMBDA
+from trastuzumab import D13_HEAVY as D13_H
 from trastuzumab import HEAVY as VH
 from trastuzumab import LIGHT as VL
 
@@ -16,28 +19,6 @@ from abag.embed.sequences.pairs import read_pair_chunks, read_pairs
 from abag.embed.sequences.parsing import ChainsMisplaced, chain_types
 from abag.head.data.demo import demo_table
 
-# Variable domains of the mouse antibody D1.3 (PDB 1VFB), and a germline-like human lambda domain.
-D13_H = (
-    "QVQLQESGPGLVAPSQSLSITCTVSGFSLTGYGVNWVRQPPGKGLEWLGMIWGDGNTDYNSALKSRLSISKDNSKSQVFLKMNSLHTDDTARYYCA"
-    "RERDYRLDYWGQGTTLTVSS"
-)
-LAMBDA = (
-    "SYELTQPPSVSVSPGQTASITCSGDKLGDKYACWYQQKPGQSPVLVIYQDSKRPSGIPERFSGSNSGNTATLTISGTQAMDEADYYCQAWDSSTAVF"
-    "GGGTKLTVL"
-)
-# First constant domains of human IgG1, kappa and lambda (UniProt P01857, P01834, P0DOY2).
-CH1 = (
-    "ASTKGPSVFPLAPSSKSTSGGTAALGCLVKDYFPEPVTVSWNSGALTSGVHTFPAVLQSSGLYSLSSVVTVPSSSLGTQTYICNVNHKPSNTKVDK"
-    "KVEPKSC"
-)
-CK = (
-    "RTVAAPSVFIFPPSDEQLKSGTASVVCLLNNFYPREAKVQWKVDNALQSGNSQESVTEQDSKDSTYSLSSTLTLSKADYEKHKVYACEVTHQGLSS"
-    "PVTKSFNRGEC"
-)
-CL = (
-    "GQPKAAPSVTLFPPSSEELQANKATLVCLISDFYPGAVTVAWKADSSPVKAGVETTTPSKQSNNKYAASSYLSLTPEQWKSHRSYSCQVTHEGSTV"
-    "EKTVAPTECS"
-)
 SIGNAL = "MGWSCIILFLVATATGVHS"
 
 
@@ -279,16 +260,15 @@ def test_a_predictor_cuts_antibodies_as_its_run_did(tmp_path):
     fabs = table.assign(heavy=table["heavy"] + CH1, light=table["light"].where(table["light"] == "",
                         table["light"] + CK))  # fmt: skip
     fabs.to_csv(tmp_path / "fabs.csv", index=False)
-    composition = dict.fromkeys(("antibody_encoder", "antigen_encoder"), "composition")
     fv = {"antibody_region": "fv"}
-    abag.embed_table(tmp_path / "fabs.csv", tmp_path / "store", **composition, **fv)
-    again = abag.embed_table(table, tmp_path / "store", **composition)
+    abag.embed_table(tmp_path / "fabs.csv", tmp_path / "store", **COMPOSITION, **fv)
+    again = abag.embed_table(table, tmp_path / "store", **COMPOSITION)
     assert again["antibodies"]["encoded"] == 0
     run = tmp_path / "run"
     abag.fit(tmp_path / "fabs.csv", tmp_path / "store", run, split="random", epochs=2, **fv)
     out = [tmp_path / "fab.csv", tmp_path / "fv.csv"]
     for rows, path in zip((fabs, table), out, strict=True):
-        abag.predict(rows, run, path, **composition)
+        abag.predict(rows, run, path, **COMPOSITION)
     scores = [pd.read_csv(path)["pkd_predicted"] for path in out]
     np.testing.assert_array_equal(*scores)
     one = abag.load_predictor(run).predict(fabs["heavy"][0], fabs["light"][0], fabs["antigen"][0])

@@ -1,30 +1,27 @@
 """Stage one as a whole, on the tiny encoders."""
 
-import json
-import os
 import re
 import shutil
 import signal
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
-from click.testing import CliRunner
+from drawn import COMPOSITION, TINY
+from embedding import assert_same_vectors, start_embed, wait_for_shards
+from invoke import PLAIN_ENCODERS, TINY_ENCODERS, one_line
 from safetensors.numpy import load_file, save_file
 
 import abag
-from abag.cli import main
-from abag.core.cache import cache_dir
 from abag.embed import encode as encode_module
 from abag.embed.embed import embed_table
 from abag.embed.encode import DeviceFull, NonFiniteVector
 from abag.embed.encoders import identity as identity_module
 from abag.embed.encoders.identity import find_checkpoint
-from abag.embed.sequences.chains import antibody
+from abag.embed.sequences.chains import antibody, keys_array
 from abag.embed.store.shard import open_shard
 from abag.head.data.demo import demo_table
 
@@ -34,10 +31,6 @@ def drop_a_weight(folder):
     tensors = load_file(path)
     del tensors["encoder.layer.1.output.dense.weight"]
     save_file(tensors, path)
-
-
-TINY = {"antibody_encoder": "tiny-igt5", "antigen_encoder": "tiny-esm2"}
-PLAIN = {"antibody_encoder": "composition", "antigen_encoder": "composition"}
 
 
 @pytest.fixture
@@ -119,23 +112,16 @@ def test_absent_chains_are_zero_and_flagged(tmp_path):
     assert not light[0].any()
     assert light[1].any()
     folder = abag.open_store(tmp_path / "store").folder("antibody")
-    from abag.embed.sequences.chains import keys_array
-
     keys = keys_array("antibody", [antibody("EVQLV"), antibody("", "DIQMT")])
     assert folder.read_array(keys, "has_light", np.uint8).tolist() == [0, 1]
     assert folder.read_array(keys, "length", np.int32).tolist() == [5, 5]
 
 
 def refused(tmp_path, *arguments):
-    """Run the command; returns its one line, having checked that nothing was written."""
-    store = tmp_path / "store"
-    result = CliRunner().invoke(main, ["embed", *map(str, arguments), "--store", str(store)])
-    assert result.exit_code == 1, result.output
-    lines = [line for line in result.stderr.splitlines() if line.startswith("Error:")]
-    assert len(lines) == 1
-    assert "Traceback" not in result.output
-    assert not store.exists()
-    return lines[0]
+    """Return the error of a command that writes nothing."""
+    line = one_line("embed", *arguments, "--store", tmp_path / "store")
+    assert not (tmp_path / "store").exists()
+    return line
 
 
 def write(tmp_path, text):
@@ -156,8 +142,7 @@ def test_what_an_encoder_cannot_do_is_refused_before_the_store_is_made(
     tmp_path, options, heavy, antigen, words
 ):
     path = write(tmp_path, f"heavy,light,antigen\n{heavy},DIQ,{antigen}\n")
-    tiny = ["--antibody-encoder", "tiny-igt5", "--antigen-encoder", "tiny-esm2"]
-    assert words in refused(tmp_path, path, *tiny, *options)
+    assert words in refused(tmp_path, path, *TINY_ENCODERS, *options)
 
 
 def test_mixed_precision_is_said(table, tmp_path, capsys):
@@ -254,53 +239,12 @@ def test_what_cannot_be_stored_stops_the_run_and_names_the_sequence(
         embed_table(table, tmp_path / "store", batch_tokens=1024, **TINY)
 
 
-CHILD = """
-import sys, time, torch
-from abag.embed import encode
-from abag.embed.store.encoder_folder import EncoderFolder
-
-torch.set_num_threads(1)
-real = encode.load_encoder
-
-def slow(*args, **kwargs):
-    encoder = real(*args, **kwargs)
-    def call(batch):
-        time.sleep(0.05)
-        return encoder(batch)
-    call.width = encoder.width
-    return call
-
-encode.load_encoder = slow
-from abag.cli import main
-main(sys.argv[1:])
-"""
-
-
-def start(table_path, store):
-    arguments = ["embed", str(table_path), "--store", str(store), "--commit-seconds", "0.2"]
-    arguments += ["--antibody-encoder", "composition", "--antigen-encoder", "composition"]
-    arguments += ["--batch-tokens", "600", "--json"]
-    return subprocess.Popen(
-        [sys.executable, "-c", CHILD, *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env={**os.environ, "XDG_CACHE_HOME": str(cache_dir().parent), "OMP_NUM_THREADS": "1"},
-    )
-
-
-def wait_for_shards(store, process, count):
-    while len(list(store.rglob("*.h5"))) < count and process.poll() is None:
-        time.sleep(0.01)
-
-
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_stopped_run_goes_on_without_encoding_any_committed_sequence_twice(tmp_path, number):
     if signal.getsignal(number) is signal.SIG_IGN:
         pytest.skip("these tests run under nohup, which the run respects")
-    table = demo_table().head(120)
-    path, store = tmp_path / "pairs.csv", tmp_path / "store"
-    table.to_csv(path, index=False)
-    process = start(path, store)
+    table, store = demo_table().head(120), tmp_path / "store"
+    process = start_embed(tmp_path, 120)
     wait_for_shards(store, process, 2)
     process.send_signal(number)
     _, err = process.communicate(timeout=60)
@@ -308,24 +252,12 @@ def test_a_stopped_run_goes_on_without_encoding_any_committed_sequence_twice(tmp
     committed = {p.relative_to(store): p.read_bytes() for p in store.rglob("*.h5")}
     safe = sum(folder.rows for folder in abag.open_store(store).folders())
     assert safe > 0
-    resumed = embed_table(table, store, **PLAIN)
+    resumed = embed_table(table, store, **COMPOSITION)
     assert resumed["antibodies"]["reused"] + resumed["antigens"]["reused"] == safe
     for name, content in committed.items():
         assert (store / name).read_bytes() == content
-    embed_table(table, tmp_path / "whole", **PLAIN)
-    np.testing.assert_array_equal(stored(store, table), stored(tmp_path / "whole", table))
-
-
-def test_the_summary_has_the_promised_keys(table, tmp_path):
-    table.to_csv(tmp_path / "pairs.csv", index=False)
-    arguments = ["embed", str(tmp_path / "pairs.csv"), "--store", str(tmp_path / "store")]
-    arguments += ["--antibody-encoder", "composition", "--antigen-encoder", "composition"]
-    result = CliRunner().invoke(main, [*arguments, "--json"])
-    assert result.exit_code == 0, result.output
-    summary = json.loads(result.stdout)
-    assert set(summary) == {"antibodies", "antigens", "rows", "skipped_rows"}
-    keys = {"unique", "reused", "encoded", "tokens", "seconds", "encoder", "fingerprint"}
-    assert set(summary["antibodies"]) == set(summary["antigens"]) == keys
+    embed_table(table, tmp_path / "whole", **COMPOSITION)
+    assert_same_vectors(store, tmp_path / "whole")
 
 
 def test_skipped_rows_are_listed_with_their_text_and_reason(tmp_path, capsys):
@@ -334,9 +266,8 @@ def test_skipped_rows_are_listed_with_their_text_and_reason(tmp_path, capsys):
         "antigen": ["MK", "MK", "M*", "MKT"],
     })  # fmt: skip
     options = {"bad_rows": "skip", "skipped": str(tmp_path / "skipped.csv"), "progress": True}
-    composition = dict.fromkeys(("antibody_encoder", "antigen_encoder"), "composition")
     for _ in range(2):  # an older list is replaced
-        summary = embed_table(table, tmp_path / "store", **composition, **options)
+        summary = embed_table(table, tmp_path / "store", **COMPOSITION, **options)
     assert summary["skipped_rows"] == 3
     said = "unsure domains: 2 rows, 1 antibody; unknown residue: 1 row, 1 antigen"
     assert f"3 bad rows skipped ({said})" in capsys.readouterr().err
@@ -431,12 +362,7 @@ def test_a_folder_that_is_not_a_store_is_refused_and_left_alone(tmp_path):
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "cat.jpg").write_bytes(b"cat")
     path = write(tmp_path, "heavy,light,antigen\nEVQL,DIQ,MKT\n")
-    plain = ["--antibody-encoder", "composition", "--antigen-encoder", "composition"]
-    result = CliRunner().invoke(
-        main, ["embed", str(path), "--store", str(tmp_path / "photos"), *plain]
-    )
-    assert result.exit_code == 1
-    assert "photos" in result.stderr
+    assert "photos" in one_line("embed", path, "--store", tmp_path / "photos", *PLAIN_ENCODERS)
     assert [p.name for p in (tmp_path / "photos").iterdir()] == ["cat.jpg"]
 
 

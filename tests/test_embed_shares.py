@@ -1,28 +1,23 @@
 """Ranks: who owns what, and jobs of several processes that meet in the store alone."""
 
-import json
 import os
 import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
+import embedding
 import numpy as np
 import pytest
+from drawn import COMPOSITION
+from embedding import SLOW, assert_same_vectors, finished, start_embed, wait_for_shards
 from hypothesis import given
 from hypothesis import strategies as st
 
 import abag
-from abag.core.cache import cache_dir
 from abag.core.device import DeviceUnavailable
 from abag.embed.embed import embed_table
 from abag.embed.job import Rank, WrongRank, owners, rank_here
 from abag.embed.ranks import count_devices
 from abag.head.data.demo import demo_table
-
-PLAIN = {"antibody_encoder": "composition", "antigen_encoder": "composition"}
-COMPOSITION = ["--antibody-encoder", "composition", "--antigen-encoder", "composition"]
 
 
 def keys_of(n, seed=0):
@@ -96,21 +91,23 @@ def test_devices_and_a_launcher_together_are_refused(tmp_path, monkeypatch):
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(WrongRank, match="rank 0 of 2"):
-        embed_table(demo_table().head(3), tmp_path / "store", devices=2, device="cpu", **PLAIN)
+        embed_table(
+            demo_table().head(3), tmp_path / "store", devices=2, device="cpu", **COMPOSITION
+        )
     assert not (tmp_path / "store").exists()
 
 
 def as_rank(monkeypatch, number, table, store, **options):
     monkeypatch.setenv("SLURM_PROCID", str(number))
     monkeypatch.setenv("SLURM_NTASKS", "3")
-    return embed_table(table, store, **PLAIN, **options)
+    return embed_table(table, store, **COMPOSITION, **options)
 
 
 def test_ranks_encode_all_between_them(tmp_path, monkeypatch):
     table = demo_table().head(200)
     parts = [as_rank(monkeypatch, r, table, tmp_path / "store") for r in (2, 1, 0)]
     monkeypatch.delenv("SLURM_PROCID")
-    whole = embed_table(table, tmp_path / "whole", **PLAIN)
+    whole = embed_table(table, tmp_path / "whole", **COMPOSITION)
     store = abag.open_store(tmp_path / "store")
     rows = sum(folder.rows for folder in store.folders())
     assert rows == whole["antibodies"]["unique"] + whole["antigens"]["unique"]
@@ -120,43 +117,6 @@ def test_ranks_encode_all_between_them(tmp_path, monkeypatch):
         assert last["encoded"] + last["reused"] == last["unique"]
 
 
-SLOW = """
-import time
-from abag.embed import encode
-
-real = encode.load_encoder
-
-def slow(*args, **kwargs):
-    encoder = real(*args, **kwargs)
-    def call(batch):
-        time.sleep(0.05)
-        return encoder(batch)
-    return call
-
-encode.load_encoder = slow
-
-if __name__ == "__main__":
-    from abag.cli import main
-    main()
-"""
-
-
-def start(tmp_path, *arguments):
-    table, script = tmp_path / "pairs.csv", tmp_path / "slow.py"
-    demo_table().head(240).to_csv(table, index=False)
-    script.write_text(SLOW)
-    command = [sys.executable, *arguments, script, "embed", table, "--store", tmp_path / "store"]
-    command += ["--commit-seconds", "0.2", "--batch-tokens", "600", "--device", "cpu", "--json"]
-    command += [*COMPOSITION, *([] if arguments else ["--devices", "2"])]
-    return subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "XDG_CACHE_HOME": str(cache_dir().parent), "OMP_NUM_THREADS": "1"},
-    )
-
-
 def ranks_of(process):
     """Process ids of the ranks that a launcher started."""
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
@@ -164,35 +124,18 @@ def ranks_of(process):
     return [int(c) for c, line in commands.items() if b"spawn_main" in line or b"embed" in line]
 
 
-def wait_for_shards(store, process, count):
-    while len(list(store.rglob("*.h5"))) < count and process.poll() is None:
-        time.sleep(0.01)
-
-
-def finished(process):
-    out, err = process.communicate(timeout=300)
-    assert process.returncode == 0, err
-    lines = [line for line in out.splitlines() if line.strip()]
-    assert len(lines) == 1, out  # the first rank alone prints
-    return json.loads(lines[0])
-
-
 def check_whole(tmp_path, summary):
-    """Every sequence stored once, equal to one process's store."""
-    table = demo_table().head(240)
-    whole = embed_table(table, tmp_path / "whole", **PLAIN)
-    stores = [abag.open_store(tmp_path / name) for name in ("store", "whole")]
-    for kind, plural in (("antibody", "antibodies"), ("antigen", "antigens")):
-        keys = np.concatenate(stores[1].folder(kind).keys())
-        assert summary[plural]["unique"] == whole[plural]["unique"] == len(keys)
-        assert stores[0].folder(kind).rows == len(keys)
-        ours, theirs = (store.folder(kind).read(keys) for store in stores)
-        np.testing.assert_array_equal(ours, theirs)
+    """Every sequence is stored once, equal to one process's store."""
+    embed_table(demo_table().head(240), tmp_path / "whole", **COMPOSITION)
+    counts = assert_same_vectors(tmp_path / "store", tmp_path / "whole")
+    store = abag.open_store(tmp_path / "store")
+    assert counts == [store.folder(kind).rows for kind in ("antibody", "antigen")]
+    assert counts == [summary[plural]["unique"] for plural in ("antibodies", "antigens")]
 
 
 @pytest.mark.ci
 def test_a_killed_rank_is_started_again_and_no_committed_sequence_is_encoded_twice(tmp_path):
-    process = start(tmp_path)
+    process = start_embed(tmp_path, 240, "--devices", "2")
     wait_for_shards(tmp_path / "store", process, 4)
     os.kill(ranks_of(process)[1], signal.SIGKILL)
     check_whole(tmp_path, finished(process))
@@ -200,14 +143,13 @@ def test_a_killed_rank_is_started_again_and_no_committed_sequence_is_encoded_twi
 
 @pytest.mark.ci
 def test_torchrun_starts_ranks_and_the_first_prints_the_whole_result(tmp_path):
-    process = start(tmp_path, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
-    summary = finished(process)
-    check_whole(tmp_path, summary)
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    check_whole(tmp_path, finished(start_embed(tmp_path, 240, launcher=launcher)))
 
 
 @pytest.mark.ci
 def test_a_stopped_launcher_stops_its_ranks_with_everything_committed(tmp_path):
-    process = start(tmp_path)
+    process = start_embed(tmp_path, 240, "--devices", "2")
     wait_for_shards(tmp_path / "store", process, 4)
     ranks = ranks_of(process)
     process.send_signal(signal.SIGTERM)
@@ -219,24 +161,11 @@ def test_a_stopped_launcher_stops_its_ranks_with_everything_committed(tmp_path):
 
 
 @pytest.mark.ci
-def test_a_refusal_of_a_rank_is_one_line_and_nothing_is_tried_again(tmp_path):
-    table = tmp_path / "pairs.csv"
-    demo_table().head(9).to_csv(table, index=False)
-    broken = "import torch\n" + (
-        "class Nan:\n    def __call__(self, batch):\n        return torch.full((len(batch.ids), 4),"
-        " float('nan'))\nfrom abag.embed import encode\n"
-        "encode.load_encoder = lambda *a, **k: Nan()\n"
-        "if __name__ == '__main__':\n    from abag.cli import main\n    main()\n"
-    )
-    (tmp_path / "nan.py").write_text(broken)
-    command = [sys.executable, tmp_path / "nan.py", "embed", table, "--store", tmp_path / "store"]
-    done = subprocess.run(
-        [*command, *COMPOSITION, "--devices", "2", "--device", "cpu"],
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 1
-    errors = [line for line in done.stderr.splitlines() if "returned NaN or infinity" in line]
-    assert len(errors) == 1
-    assert errors[0].startswith("Error: row ")
-    assert "Traceback" not in done.stderr
+def test_a_refusal_of_a_rank_is_one_line_and_nothing_is_tried_again(tmp_path, monkeypatch):
+    monkeypatch.setattr(embedding, "SLOW", SLOW.replace("encoder(batch)", "encoder(batch) / 0"))
+    process = start_embed(tmp_path, 9, "--devices", "2")
+    _, err = process.communicate(timeout=300)
+    assert process.returncode == 1
+    (error,) = [line for line in err.splitlines() if "returned NaN or infinity" in line]
+    assert error.startswith("Error: row ")
+    assert "Traceback" not in err

@@ -19,7 +19,8 @@ import h5py
 import numpy as np
 import pandas as pd
 import pytest
-from faults import before_operations, failing
+from drawn import COMPOSITION
+from faults import before_operations, failing, raising
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from trastuzumab import HEAVY, LIGHT
@@ -144,8 +145,7 @@ def test_vectors_are_found_by_their_residues(folder):
 def test_an_antibody_in_one_text_is_read_as_in_a_table(tmp_path):
     texts = [f"{HEAVY}|{LIGHT}", HEAVY + LIGHT, LIGHT + HEAVY, HEAVY]
     table = pd.DataFrame({"antibody": texts, "antigen": "MKTAYIAK"})
-    composition = {"antibody_encoder": "composition", "antigen_encoder": "composition"}
-    abag.embed_table(table, tmp_path / "store", **composition)
+    abag.embed_table(table, tmp_path / "store", **COMPOSITION)
     store = open_store(tmp_path / "store")
     asked = [(HEAVY, LIGHT)] * 3 + [(HEAVY, "")]
     expected = store.vectors("antibody", asked)
@@ -244,13 +244,12 @@ def test_a_store_of_another_version_is_refused(filled, version):
         open_store(filled.path.parent)
 
 
-def test_a_damaged_encoder_json_is_reported_and_rewritten_by_the_next_run(filled):
+def test_a_damaged_encoder_json_is_reported_and_rewritten_by_the_next_run(filled, said):
     (filled.path / "encoder.json").write_text("{")
-    store, messages = open_store(filled.path.parent), []
-    with reporting(messages.append):
-        assert store.folders() == []
+    store = open_store(filled.path.parent)
+    assert store.folders() == []
     assert "encoder.json" in store.damaged[0][1]
-    assert "skipped" in messages[0]
+    assert "skipped" in said[0]
     assert store.create_folder("antibody", INFO).missing(keys_of(50)).sum() == 0
 
 
@@ -319,16 +318,15 @@ def test_add_blocks_while_too_much_is_uncommitted(folder):
 
 
 def test_a_writer_that_dies_stops_the_encoder_with_its_own_error(folder):
-    def broken(_name):
-        msg = "a bug"
-        raise ZeroDivisionError(msg)
-
     def encode():
         with folder.writer(attrs={}, commit_rows=1) as out:
             for i in range(30):
                 out.add(keys_of(30)[i : i + 1], np.ones(1), {"mean": vectors_of(1)})
 
-    with before_operations(folder.path, broken), pytest.raises(ZeroDivisionError, match="a bug"):
+    with (
+        before_operations(folder.path, raising(ZeroDivisionError("a bug"))),
+        pytest.raises(ZeroDivisionError, match="a bug"),
+    ):
         encode()
 
 
@@ -409,11 +407,10 @@ def test_uncommitted_shards_are_spooled_and_published_by_the_next_run(folder, lo
         assert "\n" not in str(caught.value)
 
 
-def test_a_store_that_recovers_receives_everything(folder, local):
-    down, messages = threading.Event(), []
+def test_a_store_that_recovers_receives_everything(folder, local, said):
+    down = threading.Event()
     down.set()
     with (
-        reporting(messages.append),
         failing(folder.path, errno.ENOTCONN, when=lambda _: down.is_set()),
         folder.writer(attrs={}, commit_rows=10) as out,
     ):
@@ -425,8 +422,8 @@ def test_a_store_that_recovers_receives_everything(folder, local):
         down.clear()
     assert out.committed == 100
     assert np.array_equal(reopened(folder).read(keys_of(100)), vectors_of(100).astype(np.float32))
-    assert "cannot be written to" in messages[0]
-    assert messages[1:] == [f"{folder.path}: is writable again."]
+    assert "cannot be written to" in said[0]
+    assert said[1:] == [f"{folder.path}: is writable again."]
     assert not list(local.glob("*/*/*.h5"))
 
 
@@ -463,10 +460,7 @@ def test_a_file_system_that_hangs_does_not_hang_the_command(folder, local, monke
 
 
 def test_an_unreadable_store_does_not_count_as_empty(filled, monkeypatch):
-    def unreachable(_):
-        raise OSError(errno.ENOTCONN, "Transport endpoint is not connected")
-
-    monkeypatch.setattr("os.scandir", unreachable)
+    monkeypatch.setattr("os.scandir", raising(OSError(errno.ENOTCONN, "not connected")))
     monkeypatch.setattr(filesystem, "RETRY_SECONDS", 0.01)
     with pytest.raises(StoreUnreachable, match="cannot be accessed"):
         filled.missing(keys_of(50))
@@ -525,15 +519,14 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize("how", DAMAGE)
-def test_a_damaged_shard_is_reported_left_in_place_and_encoded_again(filled, how):
-    path, messages = shard_of(filled), []
+def test_a_damaged_shard_is_reported_left_in_place_and_encoded_again(filled, how, said):
+    path = shard_of(filled)
     path.write_bytes(DAMAGE[how](path.read_bytes()))
     fresh = reopened(filled)
-    with reporting(messages.append):
-        missing = fresh.missing(keys_of(50), verify=True)
+    missing = fresh.missing(keys_of(50), verify=True)
     assert 10 <= missing.sum() <= 20
     assert [(p, path.name in why) for p, why in fresh.damaged] == [(path, True)]
-    assert "".join(messages).count("count as missing") == 1
+    assert "".join(said).count("count as missing") == 1
     add(fresh, keys_of(50)[missing], vectors_of(50)[missing])
     assert outcome(filled) == 50
     assert path.exists()

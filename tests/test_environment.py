@@ -10,13 +10,13 @@ import time
 from pathlib import Path
 
 import pytest
+from faults import raising
+from invoke import PLAIN_ENCODERS
 
 from abag.core.cache import cache_dir
 from abag.core.messages import printable
 from abag.embed.store.store import open_store
 from abag.head.data.demo import demo_table
-
-ENCODERS = ["--antibody-encoder", "composition", "--antigen-encoder", "composition"]
 
 
 @pytest.fixture
@@ -37,14 +37,14 @@ def rows(store):
 
 
 def test_a_closed_stderr_changes_neither_the_store_nor_the_output(pairs, tmp_path):
-    done = abag("embed", pairs, "--store", tmp_path / "s", *ENCODERS, "--json", shell="2>&-")
+    done = abag("embed", pairs, "--store", tmp_path / "s", *PLAIN_ENCODERS, "--json", shell="2>&-")
     assert done.returncode == 0
     assert json.loads(done.stdout)["rows"] == 30
     assert rows(tmp_path / "s") == json.loads(done.stdout)["antibodies"]["unique"]
 
 
 def test_a_full_output_is_one_line(pairs, tmp_path):
-    line = ["embed", pairs, "--store", tmp_path / "s", *ENCODERS, "--json"]
+    line = ["embed", pairs, "--store", tmp_path / "s", *PLAIN_ENCODERS, "--json"]
     done = abag(*line, shell=">/dev/full")
     assert done.returncode == 1
     assert b"the disk is full" in done.stderr
@@ -115,7 +115,7 @@ def test_names_that_are_not_utf8_are_read_or_refused_in_one_line(tmp_path):
     folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9"))
     folder.mkdir()
     demo_table().head(30).to_csv(folder / "pairs.csv", index=False)
-    done = abag("embed", folder / "pairs.csv", "--store", folder / "s", *ENCODERS)
+    done = abag("embed", folder / "pairs.csv", "--store", folder / "s", *PLAIN_ENCODERS)
     assert done.returncode == 0, done.stderr
     fit = ["--split", "random", "--epochs", "1", "--widths", "4", "--compile", "off"]
     done = abag("fit", folder / "pairs.csv", "--store", folder / "s", "--run", folder / "r", *fit)
@@ -140,12 +140,8 @@ def test_names_that_are_not_utf8_are_read_or_refused_in_one_line(tmp_path):
 
 
 def test_a_missing_home_uses_the_temporary_folder(monkeypatch, tmp_path):
-    def no_home():
-        msg = "Could not determine home directory."
-        raise RuntimeError(msg)
-
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    monkeypatch.setattr(Path, "home", no_home)
+    monkeypatch.setattr(Path, "home", raising(RuntimeError("Could not determine home directory.")))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     assert cache_dir() == tmp_path / f"abag-{os.getuid()}"
     monkeypatch.setattr("os.getuid", lambda: 4711)
@@ -161,14 +157,14 @@ def test_a_missing_temporary_folder_does_not_stop_embed(pairs, tmp_path):
         f"tempfile._candidate_tempdir_list = lambda: [{str(tmp_path / 'no')!r}]\n"
         "from abag.cli import main\nmain()\n"
     )
-    line = [sys.executable, "-c", code, "embed", pairs, "--store", tmp_path / "s", *ENCODERS]
+    line = [sys.executable, "-c", code, "embed", pairs, "--store", tmp_path / "s", *PLAIN_ENCODERS]
     done = subprocess.run(line, env=env, capture_output=True, text=True, check=False, timeout=120)
     assert (done.returncode, "Traceback" in done.stderr) == (0, False)
 
 
 def test_control_characters_of_a_table_do_not_reach_the_terminal(tmp_path):
     (tmp_path / "a.csv").write_text("heavy,antigen,\x1b]0;pwned\x07\nEV\x1b[2JQ,MKT,x\n")
-    done = abag("embed", tmp_path / "a.csv", "--store", tmp_path / "s", *ENCODERS)
+    done = abag("embed", tmp_path / "a.csv", "--store", tmp_path / "s", *PLAIN_ENCODERS)
     assert done.returncode == 1
     assert b"\x1b" not in done.stderr + done.stdout
     assert printable("a\x1b[2J\x07\udce9\nb é") == "a\\x1b[2J\\x07\\udce9\nb é"
@@ -180,10 +176,10 @@ AS_USER = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"] if os.geteuid() 
 
 @pytest.mark.skipif(bool(AS_USER) and not shutil.which("setpriv"), reason="needs setpriv for root")
 def test_a_store_without_rights_is_found_before_anything_is_encoded(pairs, tmp_path):
-    done = abag("embed", pairs, "--store", tmp_path / "s", "--limit", "5", *ENCODERS)
+    done = abag("embed", pairs, "--store", tmp_path / "s", "--limit", "5", *PLAIN_ENCODERS)
     assert done.returncode == 0
     for folder in (tmp_path / "s").iterdir():
         folder.chmod(0o500) if folder.is_dir() else None
-    done = abag("embed", pairs, "--store", tmp_path / "s", *ENCODERS, before=AS_USER)
+    done = abag("embed", pairs, "--store", tmp_path / "s", *PLAIN_ENCODERS, before=AS_USER)
     assert done.returncode == 1
     assert b"expected a writable store" in done.stderr

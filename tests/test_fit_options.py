@@ -16,7 +16,7 @@ import many
 import numpy as np
 import pandas as pd
 import pytest
-from drawn import write_vectors
+from drawn import COMPOSITION, write_vectors
 
 import abag
 from abag import AbagError
@@ -94,7 +94,6 @@ SCAN = {
     "chains": ["as-given", "auto"],
     "bad_rows": ["error", "skip"],
 }
-COMPOSITION = {"antibody_encoder": "composition", "antigen_encoder": "composition"}
 SWEEP = {"trials": [1, 2], "folds": [2, 3, 9], "final": [False, True], "members": [1, 2]}
 
 

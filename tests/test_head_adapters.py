@@ -5,6 +5,7 @@ import io
 import numpy as np
 import pandas as pd
 import pytest
+from drawn import draw_chain, draw_chains
 
 import abag
 from abag.core.arrays import hex_keys
@@ -21,17 +22,13 @@ RNG = np.random.default_rng(5)
 QUIET = {"report": False, "epochs": 1, "say": lambda _text: None, "device": "cpu"}
 
 
-def residues(length):
-    return "".join(RNG.choice(list("ACDEFGHIKLMNPQRSTVWY"), length))
-
-
 @pytest.fixture
 def table():
     """Forty antibodies against ten families of two antigens, one residue apart."""
     RNG.bit_generator.state = np.random.default_rng(0).bit_generator.state
-    families = [residues(70) for _ in range(10)]
+    families = draw_chains(RNG, 10, 70)
     antigens = [g for family in families for g in (family, "M" + family[1:])]
-    rows = [(residues(60), antigens[i % 20]) for i in range(80)]
+    rows = [(draw_chain(RNG, 60), antigens[i % 20]) for i in range(80)]
     frame = pd.DataFrame(rows, columns=["heavy", "antigen"])
     return frame.assign(pKd=7 + RNG.normal(size=80))
 
@@ -116,7 +113,7 @@ def test_a_near_duplicate_of_a_held_out_pair_is_refused_even_outside_the_table(t
     antigen = test["antigen"].iloc[0]
     twin = next(g for g in table["antigen"].unique() if g != antigen and g[1:] == antigen[1:])
     # the very pair is nowhere in the table; its antigen differs from the held-out one
-    outside = pd.DataFrame({"heavy": [residues(60)], "antigen": [twin]})
+    outside = pd.DataFrame({"heavy": [draw_chain(RNG, 60)], "antigen": [twin]})
     store = make_store(tmp_path / "store", table, outside)
     for split in ("antigen", "auto"):
         with pytest.raises(AdapterLeak, match="or near-duplicates of them"):
@@ -126,7 +123,7 @@ def test_a_near_duplicate_of_a_held_out_pair_is_refused_even_outside_the_table(t
 
 def test_near_duplicate_antibodies_count_if_both_sequences_are_held_out(table, tmp_path):
     test = parts_of(table, split="both")["test"]
-    outside = pd.DataFrame({"heavy": test["heavy"].head(1), "antigen": [residues(70)]})
+    outside = pd.DataFrame({"heavy": test["heavy"].head(1), "antigen": [draw_chain(RNG, 70)]})
     store = make_store(tmp_path / "store", table, outside)
     with pytest.raises(AdapterLeak):
         abag.fit(table, store, tmp_path / "run", split="both", **QUIET)

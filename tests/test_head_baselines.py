@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from drawn import RESIDUES, draw_chains
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from abag.embed.sequences.pairs import read_pairs
@@ -31,8 +32,6 @@ from abag.head.models.ridge import FeatureBlock, count_residues, fit_ridge
 from abag.head.regimes.clusters import PairGroups, with_clusters
 from abag.head.regimes.folds import make_splits
 from abag.head.regimes.splits import TEST, TRAIN, VALIDATION, Split
-
-RESIDUES = list("ACDEFGHIKLMNPQRSTVWY")
 
 
 def random_split(antibody, antigen, seed):
@@ -63,12 +62,8 @@ def planted(seed=0, antibodies=60, antigens=12, rows=300, antigen_effect=1.0, no
     rng = np.random.default_rng(seed)
     frame = pd.DataFrame(
         {
-            "heavy": rng.choice(
-                ["".join(rng.choice(RESIDUES, 60)) for _ in range(antibodies)], rows
-            ),
-            "antigen": rng.choice(
-                ["".join(rng.choice(RESIDUES, 80)) for _ in range(antigens)], rows
-            ),
+            "heavy": rng.choice(draw_chains(rng, antibodies, 60), rows),
+            "antigen": rng.choice(draw_chains(rng, antigens, 80), rows),
         }
     ).drop_duplicates(ignore_index=True)
     antibody_of = {h: rng.normal(size=6) for h in sorted(set(frame["heavy"]))}

@@ -6,6 +6,7 @@ from functools import cache
 
 import numpy as np
 import pytest
+from drawn import draw_chain, draw_chains
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from trastuzumab import HEAVY, LIGHT
@@ -170,22 +171,22 @@ def test_edits_that_change_the_most_bits_of_a_profile_are_clustered():
 
 def test_a_domain_clusters_with_the_antigen_that_contains_it():
     rng = np.random.default_rng(1)
-    protein = "".join(rng.choice(list("ACDEFGHIKLMNPQRSTVWY"), 400))
-    other = "".join(rng.choice(list("ACDEFGHIKLMNPQRSTVWY"), 400))
+    protein = draw_chain(rng, 400)
+    other = draw_chain(rng, 400)
     antigens = [(protein,), (protein[100:220],), (other,)]
     assert antigen_clusters(antigens, 0.4).tolist() == [0, 0, 1]
 
 
 def test_antigens_that_share_a_chain_share_a_cluster():
     rng = np.random.default_rng(2)
-    a, b, c = ("".join(rng.choice(list("ACDEFGHIKLMNPQRSTVWY"), 150)) for _ in range(3))
+    a, b, c = draw_chains(rng, 3, 150)
     assert antigen_clusters([(a,), (a, b), (b, c), (c,)], 0.4).tolist() == [0, 0, 0, 0]
     assert antigen_clusters([(a,), (b, c)], 0.4).tolist() == [0, 1]
 
 
 def test_peptides_cluster_with_peptides_but_not_with_their_protein():
     rng = np.random.default_rng(3)
-    protein = "".join(rng.choice(list("ACDEFGHIKLMNPQRSTVWY"), 300))
+    protein = draw_chain(rng, 300)
     antigens = [(protein,), (protein[10:25],), (protein[14:29],)]
     assert antigen_clusters(antigens, 0.4).tolist() == [0, 1, 1]
 

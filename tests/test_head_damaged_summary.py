@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from drawn import COMPOSITION
 
 import abag
 from abag.core.files import FileDamaged
@@ -13,7 +14,6 @@ QUICK = {
     "split": "random", "head": "mlp", "widths": (8,), "epochs": 1, "report": False,
     "device": "cpu", "folds": 2, "say": lambda _text: None,
 }  # fmt: skip
-ENCODERS = {"antibody_encoder": "composition", "antigen_encoder": "composition"}
 COMMANDS = {
     "evaluate": lambda at: abag.evaluate(at / "run", say=print),
     "report": lambda at: abag.report(at / "run", say=print),
@@ -25,7 +25,7 @@ COMMANDS = {
 def at(tmp_path_factory):
     at = tmp_path_factory.mktemp("damaged")
     demo_table().head(80).to_csv(at / "pairs.csv", index=False)
-    abag.embed_table(at / "pairs.csv", at / "store", **ENCODERS)
+    abag.embed_table(at / "pairs.csv", at / "store", **COMPOSITION)
     abag.fit(at / "pairs.csv", at / "store", at / "run", **QUICK)
     return at
 

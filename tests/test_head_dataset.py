@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from drawn import COMPOSITION
 from torch.utils.data import DataLoader
 
 import abag
@@ -20,8 +21,6 @@ from abag.head.estimators.dataset import DatasetOptions
 from abag.head.regimes.clusters import PairGroups
 from abag.head.regimes.folds import make_splits
 from abag.head.regimes.splits import TEST, TRAIN
-
-COMPOSITION = {"antibody_encoder": "composition", "antigen_encoder": "composition"}
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from drawn import COMPOSITION
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.base import clone
@@ -41,7 +42,6 @@ from abag.sklearn import (
 )
 
 ROOT = Path(__file__).parent.parent
-COMPOSITION = {"antibody_encoder": "composition", "antigen_encoder": "composition"}
 SPLITTERS = {
     "random": RandomSplit, "antigen": AntigenSplit, "antibody": AntibodySplit, "both": BothSplit,
 }  # fmt: skip

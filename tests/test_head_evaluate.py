@@ -4,7 +4,7 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
-from drawn import QUICK, add_vectors, draw_pairs
+from drawn import COMPOSITION, QUICK, add_vectors, draw_pairs
 from trastuzumab import HEAVY, LIGHT
 
 import abag
@@ -142,9 +142,8 @@ def test_bad_rows_are_refused_or_skipped_and_reported(case):
 
 
 def test_sequences_of_a_table_that_the_store_lacks_are_encoded_first(tmp_path):
-    encoders = {"antibody_encoder": "composition", "antigen_encoder": "composition"}
     frame = draw_pairs(30, 6)
-    abag.embed_table(frame, tmp_path / "store", **encoders)
+    abag.embed_table(frame, tmp_path / "store", **COMPOSITION)
     abag.fit(frame, tmp_path / "store", tmp_path / "run", **QUICK)
     said = []
     found = evaluate(tmp_path / "run", table=draw_pairs(5, 6, seed=2), say=said.append)

@@ -5,6 +5,7 @@ import re
 import numpy as np
 import pandas as pd
 import pytest
+from drawn import COMPOSITION
 
 import abag
 from abag.embed.sequences.columns import MissingColumn
@@ -111,16 +112,10 @@ def test_few_labels_in_another_unit_are_a_problem():
     assert not sense(pKd=np.r_[1.8, PKD[1:]])[1]  # a weak binder, not another unit
 
 
-def test_a_table_without_labels_has_no_sense_and_no_problem():
-    found = plan(table())
-    assert (found["sense"], found["problems"]) == ("", [])
-
-
 def test_the_converted_label_is_fitted(tmp_path):
     frame = table(ic50=IN_UNIT["ug_ml"], EC50_nM=IN_UNIT["kd_nm"][::-1])
     said = []
-    composition = dict.fromkeys(("antibody_encoder", "antigen_encoder"), "composition")
-    abag.embed_table(frame, tmp_path / "store", **composition)
+    abag.embed_table(frame, tmp_path / "store", **COMPOSITION)
     frame.to_csv(tmp_path / "t.csv", index=False)
     summary = abag.fit(
         tmp_path / "t.csv", tmp_path / "store", tmp_path / "run", columns={"pkd": "ic50"},

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
+from drawn import COMPOSITION, RESIDUES
 from hypothesis import given
 from hypothesis import strategies as st
 from trastuzumab import HEAVY as TRASTUZUMAB
@@ -23,7 +24,6 @@ from abag.head.models.residues import (
 )
 from abag.head.prediction.bundle import load_predictor
 
-RESIDUES = list("ACDEFGHIKLMNPQRSTVWY")
 PARENT = ("EVQLVESGGGLV", "DIQMTQSPSS")
 H3 = np.arange(98, 104)
 QUICK = {
@@ -187,7 +187,7 @@ def test_residues_that_replace_each_other_share_what_the_residue_kernel_learns()
 
 @pytest.fixture(scope="module")
 def case(tmp_path_factory):
-    """Variants whose labels have an interaction of two positions, and composition vectors."""
+    """Variants whose labels have an interaction of two positions, and COMPOSITION vectors."""
     at, rng = tmp_path_factory.mktemp("one_hot"), np.random.default_rng(0)
     chains, effect = variants(240), rng.normal(size=(6, 256))
     letters = np.array([list(heavy.encode())[H3[0] : H3[-1] + 1] for heavy, _ in chains])
@@ -197,8 +197,7 @@ def case(tmp_path_factory):
     frame = pd.DataFrame(chains, columns=["heavy", "light"])[["heavy"]]
     frame["antigen"] = "MKTAYIAKQRQISFVK"
     frame["pKd"] = 8 + 0.5 * value + 0.1 * rng.normal(size=len(frame))
-    composition = {"antibody_encoder": "composition", "antigen_encoder": "composition"}
-    abag.embed_table(frame, at / "store", **composition)
+    abag.embed_table(frame, at / "store", **COMPOSITION)
     return SimpleNamespace(at=at, frame=frame, store=at / "store")
 
 
@@ -243,8 +242,7 @@ def test_unrelated_antibodies_are_refused_before_anything_is_written(tmp_path, l
     rng = np.random.default_rng(0)
     heavies = ["".join(rng.choice(RESIDUES, 20 + i * (lengths > 1))) for i in range(40)]
     frame = pd.DataFrame({"heavy": heavies, "antigen": "MKTAYIAKQR", "pKd": rng.normal(8, 1, 40)})
-    composition = {"antibody_encoder": "composition", "antigen_encoder": "composition"}
-    abag.embed_table(frame, tmp_path / "store", **composition)
+    abag.embed_table(frame, tmp_path / "store", **COMPOSITION)
     with pytest.raises(DoesNotApply, match=f"{found}.*expected variants of one antibody"):
         abag.fit(frame, tmp_path / "store", tmp_path / "run", head="residue_kernel", **QUICK)
     assert not (tmp_path / "run").exists()

@@ -3,11 +3,10 @@
 import numpy as np
 import pandas as pd
 import pytest
+from drawn import COMPOSITION, RESIDUES
 
 import abag
 
-RESIDUES = list("ACDEFGHIKLMNPQRSTVWY")
-COMPOSITION = {"antibody_encoder": "composition", "antigen_encoder": "composition"}
 QUICK = {"head": "ridge", "report": False, "device": "cpu", "say": lambda _text: None}
 
 

@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 import torch
-from drawn import draw_pairs
+from drawn import COMPOSITION, draw_pairs
 
 import abag
 from abag.core.cores import SMALL_FOLD_PAIRS, count_threads
@@ -128,8 +128,7 @@ SMALL = {"widths": (8,), "epochs": 3, "batch_size": 8}
 @pytest.mark.parametrize(("head", "small"), [("stack", SMALL), ("mlp", SMALL), ("gp", {})])
 def test_results_do_not_depend_on_the_number_of_threads(tmp_path, monkeypatch, head, small):
     inputs = draw_pairs(20, 3), tmp_path / "store"
-    composition = dict.fromkeys(("antibody_encoder", "antigen_encoder"), "composition")
-    abag.embed_table(*inputs, **composition)
+    abag.embed_table(*inputs, **COMPOSITION)
     options = {"head": head, "say": print} | small | FOLDS
     for cores in (1, 4):
         monkeypatch.setattr(fit_module, "count_cores", lambda cores=cores: cores)

@@ -11,7 +11,8 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
-from drawn import QUICK, add_vectors, draw_chains, draw_pairs
+from drawn import COMPOSITION, QUICK, add_vectors, draw_chains, draw_pairs
+from faults import raising
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import norm
@@ -264,11 +265,7 @@ def test_an_output_that_cannot_be_written_is_refused_before_reading(case, tmp_pa
 
 def test_a_write_that_fails_leaves_the_old_file_and_no_partial(case, tmp_path, monkeypatch):
     (tmp_path / "out.csv").write_text("mine")
-
-    def full(*_arguments, **_options):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(pd.DataFrame, "to_csv", full)
+    monkeypatch.setattr(pd.DataFrame, "to_csv", raising(OSError(28, "No space left on device")))
     with pytest.raises(BadTable, match="No space left"):
         run_predict(case, case.frame, tmp_path / "out.csv", force=True)
     assert (tmp_path / "out.csv").read_text() == "mine"
@@ -362,9 +359,6 @@ def test_only_new_sequences_are_encoded_into_the_store_and_reported(case, tmp_pa
     run_predict(case, new, tmp_path / "again.csv", **options)
     assert len(calls) == 1
     assert (tmp_path / "again.csv").read_bytes() == (tmp_path / "out.csv").read_bytes()
-
-
-COMPOSITION = {"antibody_encoder": "composition", "antigen_encoder": "composition"}
 
 
 @pytest.fixture(scope="module")

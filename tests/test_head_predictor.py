@@ -10,12 +10,11 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from click.testing import CliRunner
 from drawn import add_vectors, draw_pairs
+from invoke import one_line, run
 from safetensors.torch import load_file, save_file
 
 import abag
-from abag.cli import main
 from abag.embed.sequences.chains import EmptySequence
 from abag.head.data.vectors import Standardizer
 from abag.head.models.network import Mlp, factorise
@@ -335,16 +334,13 @@ def test_a_folder_with_partial_files_only_is_not_a_store_yet(tmp_path):
 
 def test_one_pair_is_printed_in_words_and_as_json(trained):
     row = trained.frame.iloc[0]
-    pair = ["predict", "--run", f"{trained.run}", "--heavy", row["heavy"]]
-    pair += ["--antigen", row["antigen"]]
-    done = CliRunner().invoke(main, [*pair, "--json"])
-    assert done.exit_code == 0, done.stderr
-    found = json.loads(done.stdout)
+    pair = ["predict", "--run", trained.run, "--heavy", row["heavy"], "--antigen", row["antigen"]]
+    found = json.loads(run(*pair, "--json").stdout)
     whole = abag.load_predictor(trained.run).predict(row["heavy"], "", row["antigen"]).iloc[0]
     assert found["pkd_predicted"] == pytest.approx(whole["pkd_predicted"])
     assert found["sigma"] == pytest.approx(whole["sigma"])
     assert found["regime"] == whole["regime"]
-    words = CliRunner().invoke(main, pair).stdout
+    words = run(*pair).stdout
     assert words.startswith(f"pKd {found['pkd_predicted']:.2f}, Kd ")
     assert found["verdict"].split(":")[0] in words
 
@@ -360,10 +356,7 @@ def test_one_pair_is_printed_in_words_and_as_json(trained):
     ],
 )
 def test_one_pair_that_cannot_be_predicted_is_one_line(trained, arguments, message):
-    done = CliRunner().invoke(main, ["predict", "--run", f"{trained.run}", *arguments])
-    assert done.exit_code == 1
-    assert message in done.stderr
-    assert done.stderr.count("\n") == 1
+    assert message in one_line("predict", "--run", trained.run, *arguments)
 
 
 def test_rows_keep_their_order_and_repeated_rows_their_value(trained):

@@ -10,9 +10,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from click.testing import CliRunner
+from invoke import PLAIN_ENCODERS, run
 
-from abag.cli import main
 from abag.core.cache import cache_dir
 from abag.embed import embed as embed_module
 from abag.embed import encode as encode_module
@@ -23,8 +22,6 @@ from abag.head.data.demo import demo_table
 from abag.head.models.config import FitConfig
 from abag.head.prepare import MOST_ROWS, prepare_fit, preparing
 from abag.head.regimes import clusters
-
-PLAIN = ["--antibody-encoder", "composition", "--antigen-encoder", "composition"]
 
 
 @pytest.fixture
@@ -48,12 +45,6 @@ def on_any_device(monkeypatch):
     monkeypatch.setattr(encode_module, "encode_share", encode_slowly)
 
 
-def run(*arguments):
-    result = CliRunner().invoke(main, [str(one) for one in arguments])
-    assert result.exit_code == 0, result.output
-    return result
-
-
 def cached():
     return sorted(path for path in cache_dir().rglob("*") if path.is_file())
 
@@ -67,7 +58,7 @@ def test_a_fit_after_embed_finds_clusters_and_numbering_in_the_cache(
     table, on_any_device, monkeypatch
 ):
     options = ["--column", "antigen=antigen", "--limit", "150"]
-    run("embed", table, "--store", table.parent / "store", *PLAIN, *options)
+    run("embed", table, "--store", table.parent / "store", *PLAIN_ENCODERS, *options)
     assert cached()
     for name in ("antibody_clusters", "antigen_clusters", "clone_clusters"):
         monkeypatch.setattr(clusters, name, refuse_to_compute)
@@ -85,7 +76,7 @@ def test_a_damaged_prepared_cache_is_computed_again(table, on_any_device):
     before = [path.read_bytes() for path in prepared]
     for path in prepared:
         path.write_bytes(path.read_bytes()[:90])
-    run("embed", table, "--store", table.parent / "store", *PLAIN, "--no-prepare-fit")
+    run("embed", table, "--store", table.parent / "store", *PLAIN_ENCODERS, "--no-prepare-fit")
     fit_table(table)
     assert [path.read_bytes() for path in prepared] == before
 
@@ -103,7 +94,7 @@ def test_nothing_is_prepared_with_few_cores_or_for_a_huge_table(table, monkeypat
 
 @pytest.mark.parametrize("options", [["--no-prepare-fit"], ["--kind", "antigen"]])
 def test_nothing_is_prepared_if_not_asked_for(table, on_any_device, options):
-    run("embed", table, "--store", table.parent / "store", *PLAIN, *options)
+    run("embed", table, "--store", table.parent / "store", *PLAIN_ENCODERS, *options)
     assert cached() == []
 
 
@@ -112,10 +103,10 @@ def test_nothing_is_prepared_without_a_gpu_or_of_a_table_that_cannot_be_fitted(
 ):
     with monkeypatch.context() as patch:
         patch.setattr(prepare, "preparing", refuse_to_compute)
-        run("embed", table, "--store", table.parent / "store", *PLAIN)
+        run("embed", table, "--store", table.parent / "store", *PLAIN_ENCODERS)
     request.getfixturevalue("on_any_device")
     demo_table().head(20).drop(columns="pKd").to_csv(table, index=False)
-    run("embed", table, "--store", table.parent / "store", *PLAIN)
+    run("embed", table, "--store", table.parent / "store", *PLAIN_ENCODERS)
     assert cached() == []
 
 

@@ -2,13 +2,13 @@
 
 import json
 
+import invoke
 import numpy as np
 import pandas as pd
 import pytest
-from click.testing import CliRunner
+from drawn import COMPOSITION
 
 import abag
-from abag.cli import main
 from abag.core.options import BadOption
 from abag.embed.sequences.columns import AmbiguousColumn, MissingColumn
 from abag.head.data.demo import demo_table
@@ -27,8 +27,7 @@ def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("rank")
     pairs = demo_table().drop_duplicates(PAIR).head(240)
     pairs.to_csv(folder / "pairs.csv", index=False)
-    encoders = {"antibody_encoder": "composition", "antigen_encoder": "composition"}
-    abag.embed_table(folder / "pairs.csv", folder / "store", **encoders)
+    abag.embed_table(folder / "pairs.csv", folder / "store", **COMPOSITION)
     quiet = {"say": lambda _text: None}
     abag.fit(
         folder / "pairs.csv", folder / "store", folder / "run",
@@ -309,22 +308,12 @@ def test_a_table_that_changes_between_its_two_readings_is_refused(scored, tmp_pa
 
 
 def test_the_command_says_what_the_batch_is_expected_to_hold(run, tmp_path):
-    def command(*options):
-        return CliRunner().invoke(main, [
-            "rank", f"{run / 'scored.csv'}", "--out", f"{tmp_path / 'order.csv'}", "--keep-far",
-            "--batch", "10", "--above", "9", *options,
-        ])  # fmt: skip
-
-    done = command()
-    assert done.exit_code == 0, done.stderr
-    lines = done.stdout.splitlines()
+    line = ["rank", run / "scored.csv", "--out", tmp_path / "order.csv", "--keep-far"]
+    line += ["--batch", "10", "--above", "9"]
+    lines = invoke.run(*line).stdout.splitlines()
     assert lines[0].startswith("Chose 10 of 240 (highest prediction + 1 sigma). Predicted pKd: ")
     assert "90 % interval" in lines[1]
     assert "optimistic" in lines[1]
     assert "pairs above 9 (" in lines[2]
-    again = command("--json", "--force")
-    assert json.loads(again.stdout)["pairs"] == 10
-    refused = command()
-    assert refused.exit_code == 1
-    assert refused.stderr.startswith("Error: ")
-    assert len(refused.stderr.splitlines()) == 1
+    assert json.loads(invoke.run(*line, "--json", "--force").stdout)["pairs"] == 10
+    assert "already exists" in invoke.one_line(*line)

@@ -6,14 +6,13 @@ import re
 import shutil
 from types import SimpleNamespace
 
+import invoke
 import numpy as np
 import pandas as pd
 import pytest
-from click.testing import CliRunner
 from drawn import QUICK, add_vectors, draw_pairs
 
 import abag
-from abag.cli import main
 from abag.head.runs.report import report
 from abag.head.runs.run_folder import NoFinishedRun
 
@@ -104,14 +103,11 @@ def test_a_damaged_run_is_refused_in_one_line_and_its_report_stays(run, damage):
 
 
 def test_the_command_names_the_files_that_it_wrote(run):
-    done = CliRunner().invoke(main, ["report", str(run)])
-    assert done.exit_code == 0, done.output
+    done = invoke.run("report", run)
     assert done.stdout.splitlines() == [
         f"report     {run / 'report.html'}", f"model card {run / 'predictor/README.md'}",
     ]  # fmt: skip
-    refused = CliRunner().invoke(main, ["report", str(run.parent)])
-    assert refused.exit_code == 1
-    assert "not a finished run" in refused.stderr
+    assert "not a finished run" in invoke.one_line("report", run.parent)
 
 
 def test_predictions_have_the_rows_and_names_of_the_table(case):

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import drawn
 import pytest
 from drawn import add_vectors, draw_pairs
+from faults import raising
 
 import abag
 from abag.core.files import only_writer
@@ -148,10 +149,7 @@ def test_a_run_that_no_process_writes_counts_as_stopped_at_once(half):
 
 
 def test_without_locks_a_run_that_wrote_nothing_for_minutes_counts_as_stopped(half, monkeypatch):
-    def refuse(*_):
-        raise OSError(errno.ENOLCK, "no locks")
-
-    monkeypatch.setattr(fcntl, "flock", refuse)
+    monkeypatch.setattr(fcntl, "flock", raising(OSError(errno.ENOLCK, "no locks")))
     assert read_progress(half, CONFIG)["state"] == "training"
     assert read_progress(half, CONFIG, time.time() + 1000)["state"] == "stopped"
 

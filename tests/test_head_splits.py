@@ -7,11 +7,11 @@ from contextlib import suppress
 import numpy as np
 import pandas as pd
 import pytest
+from drawn import draw_chain, draw_chains, mutated
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from trastuzumab import HEAVY
 
-from abag.core.messages import reporting
 from abag.embed.sequences.pairs import read_pairs
 from abag.head.data.labels import label_pairs
 from abag.head.data.options import LabelOptions, SplitOptions
@@ -29,29 +29,16 @@ from abag.head.regimes.splits import (
     thinned,
 )
 
-RESIDUES = list("ACDEFGHIKLMNPQRSTVWY")
-
-
-def protein(rng, length):
-    return "".join(rng.choice(RESIDUES, length))
-
-
-def variant(rng, text, mutations):
-    letters = np.array(list(text))
-    at = rng.choice(len(text), mutations, replace=False)
-    letters[at] = [rng.choice([x for x in RESIDUES if x != letters[i]]) for i in at]
-    return "".join(letters)
-
 
 def measured(families=12, antigens=8, rows=160, seed=0, **columns):
     """Make a table of antibody families against unrelated antigens, one antigen per family."""
     rng = np.random.default_rng(seed)
-    parents = [protein(rng, 60) for _ in range(families)]
-    targets = [protein(rng, 80) for _ in range(antigens)]
+    parents = draw_chains(rng, families, 60)
+    targets = draw_chains(rng, antigens, 80)
     family = rng.integers(families, size=rows)
     frame = pd.DataFrame(
         {
-            "heavy": [variant(rng, parents[f], int(rng.integers(0, 4))) for f in family],
+            "heavy": [mutated(rng, parents[f], int(rng.integers(0, 4))) for f in family],
             "antigen": [targets[f % antigens] for f in family],
             "pkd": rng.normal(8, 1, rows).round(2),
         }
@@ -114,7 +101,7 @@ def test_no_group_or_cluster_is_in_both_training_and_test(kind):
 def test_clones_below_the_identity_are_held_out_together():
     rng, loop = np.random.default_rng(0), HEAVY.index("SRWGG")
     frame = measured(families=10, rows=60)
-    clones = [variant(rng, HEAVY[:loop], 20) + HEAVY[loop:] for _ in range(20)]
+    clones = [mutated(rng, HEAVY[:loop], 20) + HEAVY[loop:] for _ in range(20)]
     frame.loc[:19, "heavy"] = clones
     pairs = pairs_of(frame)
     is_clone = np.isin([heavy for heavy, _ in pairs.table.antibodies.chains], clones)
@@ -127,7 +114,7 @@ def test_clones_below_the_identity_are_held_out_together():
 
 def test_a_split_by_both_leaves_mixed_pairs_out():
     rng = np.random.default_rng(1)
-    heavies, targets = [protein(rng, 60) for _ in range(30)], [protein(rng, 80) for _ in range(10)]
+    heavies, targets = draw_chains(rng, 30, 60), draw_chains(rng, 10, 80)
     frame = pd.DataFrame(
         [(h, a, rng.normal(8)) for h in heavies for a in targets],
         columns=["heavy", "antigen", "pkd"],
@@ -199,9 +186,9 @@ def test_a_planted_leak_is_counted():
 
 def test_test_rows_whose_peptide_is_part_of_a_training_antigen_are_counted():
     rng = np.random.default_rng(0)
-    targets = [protein(rng, 80) for _ in range(20)]
+    targets = draw_chains(rng, 20, 80)
     epitopes = [target[20:32] for target in targets[:5]]
-    frame = pd.DataFrame({"heavy": protein(rng, 60), "antigen": targets + epitopes})
+    frame = pd.DataFrame({"heavy": draw_chain(rng, 60), "antigen": targets + epitopes})
     frame["pkd"] = rng.normal(8, 1, len(frame))
     frame["part"] = ["train"] * 10 + ["test"] * 10 + ["test"] * 4 + ["validation"]
     (split,) = make_splits(pairs_of(frame), SplitOptions(split="column=part"))
@@ -245,14 +232,12 @@ def test_a_drawn_fold_trains_on_more_pairs_than_it_validates_on(kind, families, 
 
 
 @pytest.mark.parametrize("replicates", ["median", "keep"])
-def test_replicates_that_a_column_divides_are_reported(replicates):
+def test_replicates_that_a_column_divides_are_reported(replicates, said):
     frame = measured(rows=60).assign(part=["train", "test", "validation"] * 20)
     frame = pd.concat([frame, frame.head(9).assign(pkd=7.0, part="test")], ignore_index=True)
     divided = int((frame.groupby(["heavy", "antigen"])["part"].nunique() > 1).sum())
-    said = []
-    with reporting(said.append):
-        pairs = label_pairs(read_pairs(frame), LabelOptions(replicates=replicates))
-        (split,) = make_splits(pairs, SplitOptions(split="column=part"))
+    pairs = label_pairs(read_pairs(frame), LabelOptions(replicates=replicates))
+    (split,) = make_splits(pairs, SplitOptions(split="column=part"))
     expected = [f"column 'part': {divided} pairs have replicates with different values; each pair"]
     found = [line.partition(" is where")[0] for line in said if "different values" in line]
     assert found == expected * (replicates == "median")
@@ -274,14 +259,12 @@ def test_a_thinned_split_keeps_whole_training_groups_and_everything_else(seed, g
     assert (half.part[:40] != TEST).all()
 
 
-def test_sequences_that_would_take_minutes_are_clustered_only_for_their_split(monkeypatch):
+def test_sequences_that_would_take_minutes_are_clustered_only_for_their_split(monkeypatch, said):
     pairs, random = pairs_of(measured()), SplitOptions(split="random")
     clustered = clusters.with_clusters(clusters.PairGroups(pairs, random))
     assert len(np.unique(clustered.antibody_cluster)) == 12
     monkeypatch.setattr(clusters, "MANY_SEQUENCES", {"antibody": 1, "antigen": 1})
-    said = []
-    with reporting(said.append):
-        alone = clusters.with_clusters(clusters.PairGroups(pairs, random))
+    alone = clusters.with_clusters(clusters.PairGroups(pairs, random))
     assert alone.antibody_cluster is None
     assert alone.antigen_cluster is pairs.antigen
     assert said == [

@@ -2,17 +2,17 @@
 
 import json
 
+import invoke
 import numpy as np
 import pandas as pd
 import pytest
-from click.testing import CliRunner
+from drawn import COMPOSITION
 from scipy.stats import norm
 
 import abag
-from abag.cli import main
 from abag.core.options import BadOption
 from abag.head.data.demo import demo_table
-from abag.head.evaluation.metrics import METRICS, score, strong_threshold
+from abag.head.evaluation.metrics import METRICS, MeasuredRows, score, strong_threshold
 from abag.head.evaluation.strong import describe_strong, score_strong
 
 REGIME = [{"regime": "known", "words": "known pairs"}]
@@ -88,8 +88,6 @@ def test_without_strong_binders_nothing_is_claimed():
 def test_any_threshold_can_select_and_is_that_of_the_report():
     rows = drawn(300)
     strong, picked = rows["pkd"] >= 8.5, rows["pkd_predicted"] >= 8.5
-    from abag.head.evaluation.metrics import MeasuredRows
-
     measured = MeasuredRows.of(rows["pkd"], np.zeros(len(rows), int))
     assert measured.score_one("recall_at_8.5", rows["pkd_predicted"]) == pytest.approx(
         picked[strong].mean()
@@ -110,22 +108,20 @@ def test_any_threshold_can_select_and_is_that_of_the_report():
 def run(tmp_path_factory):
     at = tmp_path_factory.mktemp("strong")
     demo_table().head(240).to_csv(at / "pairs.csv", index=False)
-    encoders = {"antibody_encoder": "composition", "antigen_encoder": "composition"}
     quiet = {"say": lambda _text: None}
-    abag.embed_table(at / "pairs.csv", at / "store", **encoders)
+    abag.embed_table(at / "pairs.csv", at / "store", **COMPOSITION)
     abag.fit(at / "pairs.csv", at / "store", at / "run", head="ridge", split="random", **quiet)
     return at
 
 
 def test_evaluate_says_how_strong_binders_are_found(run):
-    done = CliRunner().invoke(main, ["evaluate", "--run", f"{run / 'run'}", "--strong", "8"])
-    assert done.exit_code == 0, done.stderr
+    done = invoke.run("evaluate", "--run", run / "run", "--strong", "8")
     assert "Strong binders: pKd >= 8" in done.stdout
     for line in done.stdout.splitlines():
         assert "recall" not in line or "precision" in line or "cut-off" in line
     assert "prevalence" in done.stdout
-    given = ["evaluate", f"{run / 'pairs.csv'}", "--run", f"{run / 'run'}", "--strong", "8"]
-    found = json.loads(CliRunner().invoke(main, [*given, "--json"]).stdout)
+    given = ["evaluate", run / "pairs.csv", "--run", run / "run", "--strong", "8"]
+    found = json.loads(invoke.run(*given, "--json").stdout)
     own = json.loads((run / "run" / "summary.json").read_text())
     assert found["strong"] == own["strong"]
     assert found["strong_at"]["threshold"] == 8.0

@@ -11,6 +11,8 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
+from drawn import draw_chains
+from faults import raising
 from killed_training import stop_after
 
 import abag
@@ -31,7 +33,6 @@ from abag.head.search import search, sweep
 from abag.head.search.search import BATCH_PARAMETERS, LOGARITHMIC, RANGES, SHAPES, score_batch
 from abag.head.search.sweep import NoTrials, OptunaMissing, SweepClosed, describe_trials, open_study
 
-RESIDUES = list("ACDEFGHIKLMNPQRSTVWY")
 QUICK = {"split": "antigen", "epochs": 4, "device": "cpu", "trials": 8}
 
 
@@ -42,7 +43,7 @@ def planted_case(folder, n_antibodies=12, n_antigens=12):
     """
     rng = np.random.default_rng(0)
     sides = {
-        kind: (["".join(rng.choice(RESIDUES, 30)) for _ in range(n)], rng.normal(size=n))
+        kind: (draw_chains(rng, n, 30), rng.normal(size=n))
         for kind, n in (("heavy", n_antibodies), ("antigen", n_antigens))
     }
     frame = pd.DataFrame(
@@ -220,11 +221,8 @@ def test_a_sweep_resumes_after_its_process_was_killed(case, tmp_path):
 
 
 def test_a_sweep_needs_no_links_which_a_mounted_drive_lacks(tmp_path, monkeypatch):
-    def refuse(*_):
-        raise OSError(errno.ENOSYS, "no links")
-
-    monkeypatch.setattr(os, "symlink", refuse)
-    monkeypatch.setattr(os, "link", refuse)
+    for name in ("symlink", "link"):
+        monkeypatch.setattr(os, name, raising(OSError(errno.ENOSYS, "no links")))
     assert open_study(tmp_path / "journal.log", "spearman").get_trials() == []
 
 

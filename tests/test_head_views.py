@@ -6,10 +6,9 @@ import shutil
 import numpy as np
 import pandas as pd
 import pytest
-from click.testing import CliRunner
+from drawn import draw_chains
 
 import abag
-from abag.cli import main
 from abag.core.options import BadOption
 from abag.head.data.vectors import Standardizer
 from abag.head.models import gaussian_process as kernels
@@ -20,7 +19,6 @@ from abag.head.models.pair_model import PairVectors, TrainingRows
 from abag.head.plan import plan
 from abag.head.prediction.bundle import load_predictor
 
-RESIDUES = list("ACDEFGHIKLMNPQRSTVWY")
 QUICK = {"report": False, "split": "random", "device": "cpu", "say": lambda _text: None}
 SMALL = {"widths": (8,), "epochs": 2}
 VIEWS = ("composition:mean", "tiny-igt5:mean@1", "tiny-igt5:heavy_mean")
@@ -30,8 +28,8 @@ VIEWS = ("composition:mean", "tiny-igt5:mean@1", "tiny-igt5:heavy_mean")
 def case(tmp_path_factory):
     """Return a table and a store with two encoders for antibodies, one with two layers."""
     at, rng = tmp_path_factory.mktemp("views"), np.random.default_rng(0)
-    heavies = ["".join(rng.choice(RESIDUES, 30)) for _ in range(40)]
-    antigens = ["".join(rng.choice(RESIDUES, 40)) for _ in range(5)]
+    heavies = draw_chains(rng, 40, 30)
+    antigens = draw_chains(rng, 5, 40)
     frame = pd.DataFrame(
         [(h, rng.choice(antigens)) for h in heavies for _ in range(3)], columns=["heavy", "antigen"]
     ).drop_duplicates(ignore_index=True)
@@ -122,12 +120,8 @@ def test_a_predictor_with_views_encodes_what_is_missing_for_each_of_its_encoders
     again = predictor.predict(**chains, store=tmp_path / "new")
     columns = ["pkd_predicted", "sigma"]
     np.testing.assert_allclose(again[columns], stored[columns], atol=1e-3)
-    out = tmp_path / "out.csv"
-    frame.to_csv(tmp_path / "in.csv", index=False)
-    given = ["predict", str(tmp_path / "in.csv"), "--run", str(run), "--out", str(out)]
-    given += ["--store", str(tmp_path / "other"), "--device", "cpu"]
-    done = CliRunner().invoke(main, given)
-    assert done.exit_code == 0, done.output
+    out, other = tmp_path / "out.csv", tmp_path / "other"
+    abag.predict(frame, run, out, store=other, device="cpu", say=lambda _text: None)
     np.testing.assert_allclose(pd.read_csv(out)[columns], stored[columns], atol=1e-3)
 
 

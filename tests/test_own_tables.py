@@ -7,12 +7,12 @@ import shlex
 import numpy as np
 import pandas as pd
 import pytest
-from click.testing import CliRunner
+from drawn import COMPOSITION
+from invoke import run
 from trastuzumab import HEAVY, LIGHT
 
 import abag
 from abag import AbagError
-from abag.cli import main
 from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.pairs import read_pairs
 from abag.head.data.demo import demo_table
@@ -21,7 +21,6 @@ from abag.head.data.options import LabelOptions
 from abag.head.plan import plan
 
 AG = "KVFGRCELAAAMKRHGLDNYRGYSLGNWVCAAKFESNFNTQATNRNTDGSTDYG"
-COMPOSITION = dict.fromkeys(("antibody_encoder", "antigen_encoder"), "composition")
 
 
 def mutants(parent, n=12):
@@ -125,22 +124,18 @@ BAD_TABLES = {
 def test_plan_exits_with_1_on_what_fit_refuses_and_says_the_same(tmp_path, name):
     table = pd.DataFrame({"heavy": HEAVIES, "light": LIGHTS, "antigen": AG})
     table.assign(**BAD_TABLES[name]).to_csv(tmp_path / "t.csv", index=False)
-    path = str(tmp_path / "t.csv")
-    table.to_csv(tmp_path / "good.csv", index=False)
-    abag.embed_table(tmp_path / "good.csv", tmp_path / "store", **COMPOSITION)
-    fitted = ["fit", path, "--store", str(tmp_path / "store"), "--run", str(tmp_path / "run")]
-    refused = CliRunner().invoke(main, fitted)
-    planned = CliRunner().invoke(main, ["plan", path])
-    assert (refused.exit_code, planned.exit_code) == (1, 1), (refused.output, planned.output)
-    said = refused.stderr.split("Error: ", 1)[1].strip()
+    abag.embed_table(table, tmp_path / "store", **COMPOSITION)
+    fit = ["fit", tmp_path / "t.csv", "--store", tmp_path / "store", "--run", tmp_path / "run"]
+    said = run(*fit, code=1).stderr.split("Error: ", 1)[1].strip()
+    planned = run("plan", tmp_path / "t.csv", code=1)
     assert said.split(".")[0].split("training labels")[0] in planned.output
 
 
 def test_plan_of_a_table_for_prediction_is_no_error(tmp_path):
     pd.DataFrame({"heavy": HEAVIES, "antigen": AG}).to_csv(tmp_path / "t.csv", index=False)
-    result = CliRunner().invoke(main, ["plan", str(tmp_path / "t.csv"), "--json"])
-    assert result.exit_code == 0
-    assert json.loads(result.stdout)["refused"] == ""
+    found = json.loads(run("plan", tmp_path / "t.csv", "--json").stdout)
+    assert (found["labels"], found["problems"]) == (None, [])
+    assert found["refused"] == found["sense"] == ""
 
 
 def test_plan_and_fit_say_the_same_of_the_labels(tmp_path):
@@ -180,13 +175,6 @@ def test_a_column_that_names_its_unit_is_the_label(name, unit):
     found = plan(table)
     assert f"labels: {name!r} read as {unit}, lower is stronger" in found["sense"]
     assert found["refused"] == ""
-
-
-@pytest.mark.parametrize("name", ["alphaseq_affinity", "Pred_affinity"])
-def test_columns_of_alphaseq_are_answered_with_their_unit(name):
-    table = pd.DataFrame({"heavy": HEAVIES, "antigen": AG, name: 9 - PKD})
-    hint = f"{name!r} is log10 of Kd in nM, lower is stronger: use --column pkd={name} --label"
-    assert f"{hint} log10_kd_nm." in plan(table)["refused"]
 
 
 def test_a_range_of_labels_refuses_rows_outside_or_skips_them():

@@ -6,16 +6,15 @@ import sys
 
 import pandas as pd
 import pytest
+from drawn import COMPOSITION
 
 import abag
-from abag.core.messages import reporting, say
+from abag.core.messages import say
 from abag.core.options import BadOption, schema
 from abag.core.python_surface import SHOWN_LINES, Summary, in_python, names_keywords, shorten
 from abag.embed.store.store import open_store
 from abag.head.data.demo import demo_table
 from abag.head.prediction.predict import predict as predict_table
-
-COMPOSITION = {"antibody_encoder": "composition", "antigen_encoder": "composition"}
 
 
 def test_dir_and_help_show_every_public_name():
@@ -139,15 +138,14 @@ def test_messages_of_a_public_function_name_its_keywords(tmp_path, capsys):
     assert "--" not in repr(abag.plan(table, **COMPOSITION))
 
 
-def test_errors_and_messages_of_a_method_name_its_keywords():
+def test_errors_and_messages_of_a_method_name_its_keywords(said):
     @names_keywords
     def predict(*, store=None):
         say("See --store.")
         msg = f"--store: {store} is not given. Give --store DIR or --limit 3."
         raise abag.AbagError(msg)
 
-    said = []
-    with pytest.raises(abag.AbagError) as caught, reporting(said.append):
+    with pytest.raises(abag.AbagError) as caught:
         predict()
     assert said == ["See store."]
     assert str(caught.value) == "store: None is not given. Give store DIR or --limit 3."

@@ -5,7 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
-from trastuzumab import LIGHT
+from drawn import draw_chain, draw_chains, mutated
+from trastuzumab import HEAVY, LIGHT
 
 from abag.embed.sequences.pairs import read_pairs
 from abag.head.data.labels import label_pairs
@@ -26,23 +27,6 @@ from abag.head.regimes.regimes import (
 )
 from abag.head.regimes.splits import TEST, TRAIN, VALIDATION
 
-LETTERS = np.array(list("ACDEFGHIKLMNPQRSTVWY"))
-HEAVY = (
-    "EVQLVESGGGLVQPGGSLRLSCAASGFNIKDTYIHWVRQAPGKGLEWVARIYPTNGYTRY"
-    "ADSVKGRFTISADTSKNTAYLQMNSLRAEDTAVYYCSRWGGDGFYAMDYWGQGTLVTVSS"
-)
-
-
-def protein(rng, length):
-    return "".join(rng.choice(LETTERS, length))
-
-
-def mutated(rng, text, n):
-    letters = list(text)
-    for at in rng.choice(len(text), n, replace=False):
-        letters[at] = rng.choice(LETTERS[LETTERS != letters[at]])
-    return "".join(letters)
-
 
 def groups_of(frame, **options):
     return PairGroups(label_pairs(read_pairs(frame)), SplitOptions(**options))
@@ -52,8 +36,8 @@ def groups_of(frame, **options):
 def crossed():
     """Measurements of 12 families of 2 antibodies with 12 of 2 antigens."""
     rng = np.random.default_rng(0)
-    antibodies = [mutated(rng, p, 2) for p in (protein(rng, 110) for _ in range(12)) for _ in "ab"]
-    antigens = [mutated(rng, p, 2) for p in (protein(rng, 150) for _ in range(12)) for _ in "ab"]
+    antibodies = [mutated(rng, p, 2) for p in draw_chains(rng, 12, 110) for _ in "ab"]
+    antigens = [mutated(rng, p, 2) for p in draw_chains(rng, 12, 150) for _ in "ab"]
     cells = rng.permutation(24 * 24)[:300]
     frame = pd.DataFrame(
         {
@@ -119,8 +103,8 @@ def test_what_a_table_cannot_measure_is_said_in_one_line(
     antibodies, antigens, rows, measured, reasons
 ):
     rng = np.random.default_rng(1)
-    heavies = [protein(rng, 100) for _ in range(antibodies)]
-    targets = [protein(rng, 90) for _ in range(antigens)]
+    heavies = draw_chains(rng, antibodies, 100)
+    targets = draw_chains(rng, antigens, 90)
     frame = pd.DataFrame(
         [(heavies[i % antibodies], targets[i % antigens], rng.normal(8, 1)) for i in range(rows)],
         columns=["heavy", "antigen", "pKd"],
@@ -138,8 +122,8 @@ def test_what_a_table_cannot_measure_is_said_in_one_line(
 def test_one_fold_is_enough_in_a_large_table_unless_folds_are_asked_for(monkeypatch, split):
     monkeypatch.setattr("abag.head.regimes.folds.LARGE_TABLE", 400)
     rng = np.random.default_rng(3)
-    heavy = [protein(rng, 100) for _ in range(400)]
-    target = protein(rng, 90)
+    heavy = draw_chains(rng, 400, 100)
+    target = draw_chain(rng, 90)
     frame = pd.DataFrame({"heavy": heavy, "antigen": target, "pKd": rng.normal(8, 1, 400)})
     folds = {
         asked: max(
@@ -196,17 +180,17 @@ def test_exact_duplicates_are_near_and_unrelated_sequences_are_not():
     antibodies = [(mutated(rng, HEAVY, 20), "") for _ in range(20)]
     seen = SeenSequences.of("antibody", antibodies)
     assert seen.near(antibodies).all()
-    assert not seen.near([(protein(rng, 120), ""), (mutated(rng, HEAVY, 60), "")]).any()
-    antigens = [(protein(rng, 200),) for _ in range(20)]
+    assert not seen.near([(draw_chain(rng, 120), ""), (mutated(rng, HEAVY, 60), "")]).any()
+    antigens = [(draw_chain(rng, 200),) for _ in range(20)]
     seen = SeenSequences.of("antigen", antigens)
     assert seen.near(antigens).all()
-    assert not seen.near([(protein(rng, 200),), (protein(rng, 10),)]).any()
+    assert not seen.near([(draw_chain(rng, 200),), (draw_chain(rng, 10),)]).any()
 
 
 @pytest.mark.parametrize("kind", ["antibody", "antigen"])
 def test_a_few_mutations_are_near_and_many_are_not(kind):
     rng = np.random.default_rng(4)
-    parent = HEAVY if kind == "antibody" else protein(rng, 300)
+    parent = HEAVY if kind == "antibody" else draw_chain(rng, 300)
 
     def variants(share):
         texts = [mutated(rng, parent, round(share * len(parent))) for _ in range(30)]
@@ -219,15 +203,15 @@ def test_a_few_mutations_are_near_and_many_are_not(kind):
 
 def test_a_part_of_a_training_antigen_is_near():
     rng = np.random.default_rng(5)
-    whole = protein(rng, 400)
+    whole = draw_chain(rng, 400)
     assert SeenSequences.of("antigen", [(whole,)]).near([(whole[100:300],)]).all()
 
 
 def test_a_chain_that_cannot_be_compared_is_new_unless_it_is_the_same():
     rng = np.random.default_rng(0)
-    proteins = [(protein(rng, 1200),) for _ in range(300)]
+    proteins = [(draw_chain(rng, 1200),) for _ in range(300)]
     seen = SeenSequences.of("antigen", [*proteins, ("EGGPFSYRV",)])
-    peptides = [(protein(rng, n),) for n in (1, 3, 4, 5, 9, 23, 24)]
+    peptides = [(draw_chain(rng, n),) for n in (1, 3, 4, 5, 9, 23, 24)]
     assert seen.near([("EGGPFSYRV",), *peptides]).tolist() == [True] + [False] * len(peptides)
 
     seen = SeenSequences.of("antibody", [(HEAVY, LIGHT), (HEAVY, ""), ("WWWWWWW", LIGHT)])
@@ -240,11 +224,11 @@ def test_sketches_are_read_back_and_forged_ones_are_refused():
     antibodies = [(mutated(rng, HEAVY, 3), "") for _ in range(5)]
     made = Recogniser(
         SeenSequences.of("antibody", antibodies),
-        SeenSequences.of("antigen", [(protein(rng, 90),)]),
+        SeenSequences.of("antigen", [(draw_chain(rng, 90),)]),
         SeenMutations.of(antibodies),
     )
     arrays = made.arrays()
-    new = [(mutated(rng, HEAVY, 1), ""), (protein(rng, 100), "")]
+    new = [(mutated(rng, HEAVY, 1), ""), (draw_chain(rng, 100), "")]
     assert (Recogniser.load(arrays).states("antibody", new) == made.states("antibody", new)).all()
     assert made.states("antibody", antibodies).tolist() == [KNOWN] * 5
     assert made.states("antibody", new).tolist() == [NEW, OUTSIDE]
@@ -265,7 +249,7 @@ def test_the_regime_of_a_pair_follows_from_its_two_sequences():
     rng = np.random.default_rng(7)
     seen = Recogniser(
         SeenSequences.of("antibody", [(HEAVY, "")]),
-        SeenSequences.of("antigen", [(protein(rng, 90),)]),
+        SeenSequences.of("antigen", [(draw_chain(rng, 90),)]),
         None,
     )
     states = (

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -16,12 +15,13 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
-from click.testing import CliRunner
-from trastuzumab import HEAVY, LIGHT
+from drawn import COMPOSITION
+from faults import raising
+from invoke import run
+from trastuzumab import CH1, HEAVY, LIGHT
 
 import abag
 from abag import AbagError
-from abag.cli import main
 from abag.core.options import BadOption
 from abag.embed.sequences.domains import locate_positions
 from abag.embed.store.store import VectorsMissing
@@ -34,9 +34,7 @@ from abag.head.prediction.tables import CannotPredict
 
 RESIDUES = "ACDEFGHIKLMNPQRSTVWY"
 ANTIGEN = "MKTAYIAKQRQISFVKSHFSRQLEERLGLIEVQ"
-CH1 = "ASTKGPSVFPLAPSSKSTSGGTAALGCLVKDYFPEPVTVSWNSGALTSGVHTFPAVLQSSGLYSLSSVVT"
 H3 = HEAVY.index("WGGDGFYAMDY")
-COMPOSITION = {"antibody_encoder": "composition", "antigen_encoder": "composition"}
 QUIET = {"say": lambda _text: None}
 QUICK = {"split": "random", "report": False, "device": "cpu", **QUIET}
 HEADS = {
@@ -392,27 +390,21 @@ def test_files_that_exist_are_kept_unless_forced(case, tmp_path):
 @pytest.mark.parametrize("failing", [(Path, "write_text"), (pd.DataFrame, "to_csv")])
 def test_a_full_disk_leaves_neither_the_table_nor_the_page(case, tmp_path, monkeypatch, failing):
     (tmp_path / "out").mkdir()
-
-    def refuse(*_arguments, **_options):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(*failing, refuse)
-    with pytest.raises((OSError, AbagError), match=re.escape(os.strerror(errno.ENOSPC))):
+    monkeypatch.setattr(*failing, raising(OSError(errno.ENOSPC, "No space left on device")))
+    with pytest.raises((OSError, AbagError), match="No space left on device"):
         run_scan(case, tmp_path / "out" / "scan.csv")
     assert not [*(tmp_path / "out").iterdir()]
 
 
 def test_the_command_prints_at_most_twelve_lines_or_json(case, tmp_path):
-    given = f"scan {case.runs['ensemble']} --heavy {HEAVY} --light {LIGHT} --antigen {ANTIGEN}"
-    given = [*given.split(), "--region", "cdrh3", "--out"]
-    done = CliRunner().invoke(main, [*given, str(tmp_path / "a.csv"), "--pairs-of", "3"])
-    assert done.exit_code == 0, done.stderr
+    given = ["scan", case.runs["ensemble"], "--heavy", HEAVY, "--light", LIGHT]
+    given += ["--antigen", ANTIGEN, "--region", "cdrh3", "--out"]
+    done = run(*given, tmp_path / "a.csv", "--pairs-of", 3)
     lines = done.stdout.splitlines()
     assert len(lines) <= 12
     assert lines[0].startswith("1 parent, predicted pKd ")
     assert "outside the training data" in done.stdout
-    done = CliRunner().invoke(main, [*given, str(tmp_path / "b.csv"), "--json"])
-    summary = json.loads(done.stdout)
+    summary = json.loads(run(*given, tmp_path / "b.csv", "--json").stdout)
     assert summary["heat_map"] == str(tmp_path / "b.html")
     most = summary | {"far_rows": summary["rows"], "far_parents": 1}
     assert "and so is the parent: their order may mean nothing" in describe_scan(most)

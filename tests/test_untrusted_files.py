@@ -9,11 +9,10 @@ from contextlib import suppress
 import numpy as np
 import pytest
 import torch
-from click.testing import CliRunner
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from invoke import PLAIN_ENCODERS, one_line, run
 
-from abag.cli import main
 from abag.core.files import UnsafeFile, read_inside
 from abag.embed.encoders.adapters import read_adapter_files
 from abag.embed.encoders.checkpoints import TINY_CONFIG, save_random_checkpoint
@@ -36,7 +35,6 @@ FUZZ = settings(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 FINGERPRINT = "ab" * 16
-QUICK = ["--epochs", "1", "--split", "random", "--widths", "8", "--compile", "off"]
 
 
 def everything_in(folder):
@@ -92,12 +90,11 @@ def test_an_index_of_weights_names_only_files_of_its_folder(tmp_path, name):
 
 def test_a_file_that_is_larger_than_the_memory_is_one_line(tmp_path, table):
     store = make_store(tmp_path / "store", table).path
-    pairs, run = tmp_path / "pairs.csv", tmp_path / "run"
+    pairs = tmp_path / "pairs.csv"
     table.to_csv(pairs, index=False)
-    fit = ["fit", str(pairs), "--store", str(store), "--run", str(run), "--head", "ridge"]
-    assert CliRunner().invoke(main, [*fit, "--split", "random"]).exit_code == 0
-    share = ["share", str(run), "--to", str(tmp_path / "shared")]
-    assert CliRunner().invoke(main, share).exit_code == 0
+    fit = ["fit", pairs, "--store", store, "--run", tmp_path / "run", "--head", "ridge"]
+    run(*fit, "--split", "random")
+    run("share", tmp_path / "run", "--to", tmp_path / "shared")
     os.truncate(tmp_path / "shared" / "weights.safetensors", 1 << 42)
     limited = (
         "import resource; resource.setrlimit(resource.RLIMIT_AS, (1 << 34, 1 << 34)); "
@@ -178,9 +175,8 @@ class Bomb:
 
 
 def commands(foreign, table, new):
-    encoders = ("--antibody-encoder", "composition", "--antigen-encoder", "composition")
     yield "embed", foreign, "--store", new
-    yield "embed", table, "--store", foreign, *encoders
+    yield "embed", table, "--store", foreign, *PLAIN_ENCODERS
     yield "embed", table, "--store", new, "--antibody-encoder", foreign
     yield "fit", foreign, "--store", new, "--run", new
     yield "fit", table, "--store", foreign, "--run", new
@@ -198,8 +194,5 @@ def test_every_command_refuses_a_checkpoint_of_torch_in_one_line(tmp_path, table
     table.to_csv(pairs, index=False)
     before = everything_in(tmp_path)
     for command in commands(foreign, pairs, tmp_path / "new"):
-        done = CliRunner().invoke(main, [str(part) for part in command])
-        assert done.exit_code == 1, command
-        assert str(foreign) in done.stderr.splitlines()[-1], command
-        assert done.stderr.count("Error: ") == 1
+        assert str(foreign) in one_line(*command), command
         assert everything_in(tmp_path) == before

@@ -67,18 +67,46 @@ def in_child(work, kill_after_s=None):
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-def kill_anywhere(folder, kills, seed, compute, *, step, snapshot, summary):
+def import_all():
+    """Import what commands import on first use."""
+    import peft  # noqa: F401
+    import pyarrow.parquet  # noqa: F401
+    import torch
+    from transformers import EsmModel, T5EncoderModel  # noqa: F401
+
+    import abag.adapt.train
+    import abag.cli
+    import abag.embed.embed
+    import abag.embed.families.packed
+    import abag.embed.store.export
+    import abag.head.design.rank
+    import abag.head.design.scan
+    import abag.head.fit
+    import abag.head.prediction.predict
+    import abag.head.search.sweep
+    import abag.head.share  # noqa: F401
+
+    torch.set_num_threads(1)
+
+
+def kill_anywhere(folder, kills, seed, make_inputs, compute, *, step, snapshot, summary=None):
     """Compute once without a kill, then kill and resume many times; print one JSON object.
 
     Parameters
     ----------
+    make_inputs : callable
+        Takes the folder, and writes there what `compute` reads.
     compute : callable
-        Takes the folder to compute into; resumes from what it finds there.
+        Takes the folder and one to compute into; resumes from what it finds there.
     step : (class, str)
         The method that does one step.
     snapshot, summary : callable
-        Take that folder; return what must be equal, and a dict with ``resumed_from_step``.
+        Take that folder; return what must be equal, and a dict with ``resumed_from_step``. Without
+        a summary, every trial counts as resumed.
     """
+    import_all()
+    folder.mkdir(parents=True, exist_ok=True)
+    assert in_child(lambda: make_inputs(folder)) == 0
     counts = {event: multiprocessing.Value("i") for event in EVENTS}
 
     def unbroken():
@@ -86,7 +114,7 @@ def kill_anywhere(folder, kills, seed, compute, *, step, snapshot, summary):
             counts[happened].value += 1
 
         watch(step, tell)
-        compute(folder / "unbroken")
+        compute(folder, folder / "unbroken")
 
     begun = time.monotonic()
     assert in_child(unbroken) == 0
@@ -103,12 +131,12 @@ def kill_anywhere(folder, kills, seed, compute, *, step, snapshot, summary):
 
         def killed(event=event, n=n, out=out):
             watch(step, dying_at(event, n))
-            compute(out)
+            compute(folder, out)
 
         result["killed"] += in_child(killed, wait) == -signal.SIGKILL
-        ended = in_child(lambda out=out: compute(out))
+        ended = in_child(lambda out=out: compute(folder, out))
         if ended != 0 or snapshot(out) != expected:
             result["different"].append((event, n, wait, ended))
             continue
-        result["resumed"] += summary(out)["resumed_from_step"] is not None
+        result["resumed"] += summary is None or summary(out)["resumed_from_step"] is not None
     print(json.dumps(result))

@@ -4,9 +4,9 @@ import json
 import sys
 from pathlib import Path
 
-import numpy as np
-import pandas as pd
 import pytest
+
+sys.path.append(str(Path(__file__).parents[1]))
 
 OPTIONS = {
     "antibody_encoder": "tiny-igt5", "antigen_encoder": "tiny-esm2", "epochs": 3, "batch_size": 4,
@@ -26,18 +26,15 @@ def test_a_killed_adaptation_resumes_to_the_same_bits_as_an_uninterrupted_one(
 
 def make_inputs(folder):
     """Write 40 pairs of short chains and a random split of them."""
+    from drawn import draw_pairs
+
     from abag.embed.sequences.pairs import read_pairs
     from abag.head.data.labels import label_pairs
     from abag.head.data.options import SplitOptions
     from abag.head.regimes.folds import make_splits
     from abag.head.regimes.splits import split_frame
 
-    rng = np.random.default_rng(0)
-    heavy = ["".join(rng.choice(list("ACDEFGHIKLMNPQRSTVWY"), 9)) for _ in range(20)]
-    antigen = ["".join(rng.choice(list("ACDEFGHIKLMNPQRSTVWY"), 9)) for _ in range(2)]
-    frame = pd.DataFrame([(h, g) for h in heavy for g in antigen], columns=["heavy", "antigen"])
-    frame["pKd"] = 7 + rng.normal(size=len(frame))
-    frame.to_csv(folder / "pairs.csv", index=False)
+    draw_pairs(20, 2).to_csv(folder / "pairs.csv", index=False)
     pairs = label_pairs(read_pairs(folder / "pairs.csv"))
     splits = make_splits(pairs, SplitOptions(split="random"))
     split_frame(pairs, splits).to_parquet(folder / "split.parquet")
@@ -78,25 +75,16 @@ def snapshot(out):
 
 
 def main(folder, kills, seed):
-    folder.mkdir(parents=True, exist_ok=True)
-    # Import what an adaptation imports on first use once, before the forks.
-    import peft  # noqa: F401
-    import pyarrow.parquet  # noqa: F401
-    import torch
-    from forks import in_child, kill_anywhere
-    from transformers import EsmModel, T5EncoderModel  # noqa: F401
+    from forks import kill_anywhere
 
-    import abag.embed.families.packed  # noqa: F401
     from abag.adapt.train import AdapterTraining
 
-    torch.set_num_threads(1)
-    assert in_child(lambda: make_inputs(folder)) == 0
     kill_anywhere(
-        folder, kills, seed, lambda out: adapt(folder, out), step=(AdapterTraining, "_take_step"),
+        folder, kills, seed, make_inputs, adapt, step=(AdapterTraining, "_take_step"),
         snapshot=snapshot,
         summary=lambda out: json.loads((out / "a" / "adapter.json").read_text())["summary"],
     )  # fmt: skip
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))
+    main(Path(sys.argv[1]), *map(int, sys.argv[2:]))

@@ -4,9 +4,9 @@ import json
 import sys
 from pathlib import Path
 
-import numpy as np
-import pandas as pd
 import pytest
+
+sys.path.append(str(Path(__file__).parents[1]))
 
 OPTIONS = {
     "widths": (8, 4), "epochs": 4, "batch_size": 8, "accumulate": 2, "save_every": 3, "patience": 3,
@@ -34,30 +34,23 @@ def test_a_killed_fit_resumes_to_the_same_bits_as_an_uninterrupted_one(
 
 
 def make_inputs(folder):
-    """Write a table of 60 pairs with a planted rule, and a store of its vectors."""
-    from abag.embed.sequences.pairs import read_pairs
-    from abag.embed.store.store import open_store
+    """Write a table of 60 pairs, and a store of its vectors."""
+    from drawn import add_vectors, draw_pairs
 
-    rng = np.random.default_rng(0)
-    heavy = ["".join(rng.choice(list("ACDEFGHIKLMNPQRSTVWY"), 12)) for _ in range(20)]
-    antigen = ["".join(rng.choice(list("ACDEFGHIKLMNPQRSTVWY"), 12)) for _ in range(3)]
-    frame = pd.DataFrame([(h, g) for h in heavy for g in antigen], columns=["heavy", "antigen"])
-    frame["pKd"] = 7 + rng.normal(size=len(frame))
-    frame.to_csv(folder / "pairs.csv", index=False)
-    table = read_pairs(folder / "pairs.csv")
-    store = open_store(folder / "store", create=True)
-    for kind, unique in (("antibody", table.antibodies), ("antigen", table.antigens)):
-        vectors = store.create_folder(kind, {"name": "drawn", "fingerprint": "ab" * 16})
-        with vectors.writer(attrs={"precision": "fp32"}) as writer:
-            n = len(unique.keys)
-            x_ND = rng.normal(size=(n, 6)).astype(np.float32)
-            writer.add(unique.keys, np.full(n, 12, np.int32), {"mean": x_ND})
+    table = draw_pairs(20, 3)
+    table.to_csv(folder / "pairs.csv", index=False)
+    add_vectors(folder / "store", table)
 
 
 def fit(folder, run):
     import abag
 
     return abag.fit(folder / "pairs.csv", folder / "store", run, say=lambda _text: None, **OPTIONS)
+
+
+def timeless(values):
+    dropped = ("run", "seconds", "resumed_from_step")
+    return {name: value for name, value in values.items() if name not in dropped}
 
 
 def snapshot(run):
@@ -69,40 +62,26 @@ def snapshot(run):
         name = str(path.relative_to(run))
         if "checkpoints" in path.parts and path.suffix != ".jsonl":
             found = load(path)
-            state = {k: v for k, v in found.state.items() if k != "seconds"}
-            state["log"] = [
-                {k: v for k, v in one.items() if k != "seconds"} for one in state["log"]
-            ]
+            state = timeless(found.state) | {"log": [*map(timeless, found.state["log"])]}
             kept[name] = (state, {n: t.numpy().tobytes() for n, t in found.tensors.items()})
         elif path.suffix == ".jsonl":
-            lines = [json.loads(line) for line in path.read_text().splitlines()]
-            kept[name] = [{k: v for k, v in line.items() if k != "seconds"} for line in lines]
+            kept[name] = [timeless(json.loads(line)) for line in path.read_text().splitlines()]
         elif name == "summary.json":
-            values = json.loads(path.read_text())
-            kept[name] = {
-                k: v for k, v in values.items() if k not in ("run", "seconds", "resumed_from_step")
-            }
+            kept[name] = timeless(json.loads(path.read_text()))
         else:
             kept[name] = path.read_bytes()
     return kept
 
 
 def main(folder, kills, seed, members=1, folds=0):
-    folder.mkdir(parents=True, exist_ok=True)
-    OPTIONS.update(members=members, folds=folds, patience=0 if folds else 3)
-    # Import what a fit imports on first use once, before the forks.
-    import pyarrow.parquet  # noqa: F401
-    import torch
-    from forks import in_child, kill_anywhere
+    from forks import kill_anywhere
 
-    import abag.head.fit  # noqa: F401
     from abag.head.training.stack import TrainingStep
 
-    torch.set_num_threads(1)
-    assert in_child(lambda: make_inputs(folder)) == 0
+    OPTIONS.update(members=members, folds=folds, patience=0 if folds else 3)
     kill_anywhere(
-        folder, kills, seed, lambda run: fit(folder, run), step=(TrainingStep, "run"),
-        snapshot=snapshot, summary=lambda run: json.loads((run / "summary.json").read_text()),
+        folder, kills, seed, make_inputs, fit, step=(TrainingStep, "run"), snapshot=snapshot,
+        summary=lambda run: json.loads((run / "summary.json").read_text()),
     )  # fmt: skip
 
 

@@ -80,41 +80,26 @@ def snapshot(out):
     return left, {name: content(out / name) for name in commands(out, out)}
 
 
-def main(folder, kills, seed):
-    folder.mkdir(parents=True, exist_ok=True)
-    # Import what the commands import on first use once, before the forks.
-    import pyarrow.parquet  # noqa: F401
-    import torch
-    from forks import in_child, kill_anywhere
-
-    import abag.cli
-    import abag.embed.embed
-    import abag.embed.store.export
-    import abag.head.design.rank
-    import abag.head.fit
-    import abag.head.prediction.predict
-    import abag.head.share  # noqa: F401
+def make_inputs(folder):
     from abag.head.data.demo import demo_table
 
-    torch.set_num_threads(1)
     inputs = folder / "inputs"
+    table, store, run = inputs / "pairs.csv", inputs / "store", inputs / "run"
     inputs.mkdir()
-    demo_table().head(100).to_csv(inputs / "pairs.csv", index=False)
+    demo_table().head(100).to_csv(table, index=False)
     demo_table().head(150).to_csv(inputs / "more.csv", index=False)
+    call(["embed", table, "--store", store, *PLAIN])
+    call(["embed", inputs / "more.csv", "--store", inputs / "more", *PLAIN])
+    call(["fit", table, "--store", store, "--run", run, *HEAD])
+    call(["predict", table, "--run", run, "--out", inputs / "library.csv"])
 
-    def make_inputs():
-        table, store, run = inputs / "pairs.csv", inputs / "store", inputs / "run"
-        call(["embed", table, "--store", store, *PLAIN])
-        call(["embed", inputs / "more.csv", "--store", inputs / "more", *PLAIN])
-        call(["fit", table, "--store", store, "--run", run, *HEAD])
-        call(["predict", table, "--run", run, "--out", inputs / "library.csv"])
 
-    assert in_child(make_inputs) == 0
-    kill_anywhere(
-        folder, kills, seed, lambda out: compute(folder, out), step=(os, "fsync"),
-        snapshot=snapshot, summary=lambda _out: {"resumed_from_step": 0},
-    )  # fmt: skip
+def main(folder, kills, seed):
+    from forks import kill_anywhere
+
+    step = os, "fsync"
+    kill_anywhere(folder, kills, seed, make_inputs, compute, step=step, snapshot=snapshot)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))
+    main(Path(sys.argv[1]), *map(int, sys.argv[2:]))

@@ -56,38 +56,26 @@ def snapshot(out):
     return (out / "mutants.csv").read_bytes(), left, vectors(out / "store")
 
 
-def main(folder, kills, seed):
-    folder.mkdir(parents=True, exist_ok=True)
-    # Import what a scan imports on first use once, before the forks.
-    import pandas as pd
-    import pyarrow.parquet  # noqa: F401
-    import torch
-    from forks import in_child, kill_anywhere
-
+def make_inputs(folder):
     import abag
-    import abag.embed.embed
-    import abag.head.design.scan
-    import abag.head.fit
     from abag.head.data.demo import demo_table
 
-    torch.set_num_threads(1)
-
-    def make_inputs():
-        table = demo_table().head(60)
-        table.to_csv(folder / "pairs.csv", index=False)
-        encoders = {"antibody_encoder": "composition", "antigen_encoder": "composition"}
-        abag.embed_table(table, folder / "store", **encoders)
-        abag.fit(
-            table, folder / "store", folder / "run", head="ridge", split="random", report=False,
-            device="cpu", say=lambda _text: None,
-        )  # fmt: skip
-
-    assert in_child(make_inputs) == 0
-    kill_anywhere(
-        folder, kills, seed, lambda out: scan(folder, out), step=(pd.DataFrame, "to_csv"),
-        snapshot=snapshot, summary=lambda _out: {"resumed_from_step": 0},
+    table = demo_table().head(60)
+    table.to_csv(folder / "pairs.csv", index=False)
+    abag.embed_table(table, folder / "store", "composition", "composition")
+    abag.fit(
+        table, folder / "store", folder / "run", head="ridge", split="random", report=False,
+        device="cpu", say=lambda _text: None,
     )  # fmt: skip
 
 
+def main(folder, kills, seed):
+    import pandas as pd
+    from forks import kill_anywhere
+
+    step = pd.DataFrame, "to_csv"
+    kill_anywhere(folder, kills, seed, make_inputs, scan, step=step, snapshot=snapshot)
+
+
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))
+    main(Path(sys.argv[1]), *map(int, sys.argv[2:]))

@@ -32,23 +32,14 @@ def snapshot(out):
 
 
 def main(folder, kills, seed):
-    folder.mkdir(parents=True, exist_ok=True)
-    # Import what a sweep imports on first use once, before the forks.
-    import pyarrow.parquet  # noqa: F401
-    import torch
-    from forks import in_child, kill_anywhere
+    from forks import kill_anywhere
     from test_fit_kill import make_inputs
 
-    import abag.head.search.sweep  # noqa: F401
     from abag.head.training.stack import TrainingStep
 
-    torch.set_num_threads(1)
-    assert in_child(lambda: make_inputs(folder)) == 0
-    kill_anywhere(
-        folder, kills, seed, lambda out: search(folder, out), step=(TrainingStep, "run"),
-        snapshot=snapshot, summary=lambda _out: {"resumed_from_step": 0},
-    )  # fmt: skip
+    step = TrainingStep, "run"
+    kill_anywhere(folder, kills, seed, make_inputs, search, step=step, snapshot=snapshot)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))
+    main(Path(sys.argv[1]), *map(int, sys.argv[2:]))

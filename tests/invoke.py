@@ -1,0 +1,24 @@
+"""Commands of abag, run in this process."""
+
+from click.testing import CliRunner
+
+from abag.cli import main
+
+PLAIN_ENCODERS = ["--antibody-encoder", "composition", "--antigen-encoder", "composition"]
+TINY_ENCODERS = ["--antibody-encoder", "tiny-igt5", "--antigen-encoder", "tiny-esm2"]
+
+
+def run(*arguments, code=0):
+    """Run a command, which has to end with an exit code; return its result."""
+    done = CliRunner().invoke(main, [str(one) for one in arguments])
+    assert done.exit_code == code, done.output + done.stderr
+    return done
+
+
+def one_line(*arguments):
+    """Return the error of a command, which has to be one line after what was read."""
+    done = run(*arguments, code=1)
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("Error: ")]
+    assert done.stdout == ""
+    assert "Traceback" not in done.output
+    return line
