@@ -162,7 +162,7 @@ def test_a_broken_installation_is_one_line_with_the_first_error(pairs, tmp_path)
         ("adapt pairs.csv --out a --split-from b --floor foo", "--floor: 'foo' is unknown"),
         ("adapt pairs.csv --out a --split-from nowhere", "--split-from nowhere: does not exist"),
         ("plan pairs.csv --price-per-hour nan", "--price-per-hour: nan is out of range"),
-        ("plan pairs.csv --store nope", "nope: does not exist; expected a store"),
+        ("fit pairs.csv --store nope --run r", "nope: does not exist; expected a store"),
         ("embed pairs.csv --store s --commit-seconds nan", "--commit-seconds: nan is out of"),
     ],
 )

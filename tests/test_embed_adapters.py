@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 from drawn import TINY
+from encoding import CPU, assert_close, batch_of, distance, pooled
 from invoke import one_line
 from safetensors.numpy import save
 
 import abag
-from abag.core.device import plan_device
 from abag.embed.embed import embed_table
 from abag.embed.encoders.adapters import (
     ADAPTER_FORMAT,
@@ -25,13 +25,11 @@ from abag.embed.encoders.identity import identify
 from abag.embed.encoders.loading import load_encoder, load_transformers_model, run_padded
 from abag.embed.encoders.lora import BadLora, Lora, LoraEncoder, fit_lora
 from abag.embed.families.registry import FAMILIES
-from abag.embed.packing import pack_spans, pool_tokens
 from abag.embed.store.maintenance import merge
 from abag.embed.store.store_files import CONFIG_FILE, WEIGHTS_FILE, AdapterDamaged
 from abag.embed.weights import weights_digest
 from abag.head.data.demo import demo_table
 
-CPU = plan_device("cpu")
 RNG = np.random.default_rng(3)
 CHAINS = {"antibody": ("EVQLVESGGGLVQ", "DIQMTQSP"), "antigen": ("MKTAYIAKQRQISFVK", "GSHMA")}
 
@@ -63,16 +61,7 @@ def sign(folder, name, kind):
 
 
 def mean(identity, encoder):
-    spans = identity.layout.spans(CHAINS[identity.layout.kind])
-    batch = pack_spans([(0, span) for span in spans])
-    with torch.no_grad():
-        hidden_TD = encoder(batch)
-    bounds = torch.from_numpy(batch.bounds).long()
-    return pool_tokens(hidden_TD, torch.from_numpy(batch.weights), bounds)[0, 0].numpy()
-
-
-def off(ours, theirs):
-    return np.linalg.norm(ours - theirs) / np.linalg.norm(theirs)
+    return pooled(encoder, batch_of(identity, CHAINS[identity.layout.kind]))[0, 0]
 
 
 @pytest.mark.parametrize(
@@ -101,8 +90,8 @@ def test_merged_weights_give_the_output_of_pefts_unmerged_model(tmp_path, name, 
     theirs = mean(identity, unmerged)
     ours = mean(identity, load_encoder(identity, CPU, backend=backend))
     base = mean(identity, load_encoder(identify(name, kind), CPU, backend=backend))
-    assert off(ours, theirs) <= 1e-5
-    assert off(base, theirs) > 1e-3  # what not merging at all would give
+    assert_close(ours, theirs)
+    assert distance(base, theirs) > 1e-3  # what not merging at all would give
 
 
 def test_peft_loads_the_folder_and_gives_the_same_output(tmp_path):
@@ -117,7 +106,7 @@ def test_peft_loads_the_folder_and_gives_the_same_output(tmp_path):
     bare = {name.removeprefix(PEFT_PREFIX): tensor for name, tensor in tensors.items()}
     assert len(bare) == 4  # A and B of query and value, one layer
     assert not set_peft_model_state_dict(model.eval(), bare).unexpected_keys
-    batch = pack_spans([(0, span) for span in identity.layout.spans(CHAINS["antigen"])])
+    batch = batch_of(identity, CHAINS["antigen"])
     with torch.no_grad():
         out, is_token_NL = run_padded(model, batch, 1, CPU.device)
         assert torch.equal(out.last_hidden_state[is_token_NL], encoder(batch))
@@ -127,7 +116,7 @@ def test_peft_loads_the_folder_and_gives_the_same_output(tmp_path):
 def test_gradient_checkpointing_stores_less_and_changes_no_gradient(name):
     kind = "antibody" if "igt5" in name else "antigen"
     identity = identify(name, kind)
-    batch = pack_spans([(0, span) for span in identity.layout.spans(CHAINS[kind])])
+    batch = batch_of(identity, CHAINS[kind])
     gradients, kept = [], []
 
     def count(tensor):

@@ -4,17 +4,17 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from encoding import CPU, batch_of
 from trastuzumab import HEAVY, LIGHT
 
 import abag
-from abag.core.device import plan_device
 from abag.core.options import BadOption
 from abag.embed.encode import weigh_cdrs
 from abag.embed.encoders.identity import identify
 from abag.embed.encoders.loading import load_encoder
 from abag.embed.families.registry import FAMILIES
 from abag.embed.job import PoolingsMismatch
-from abag.embed.packing import Layout, pack_spans
+from abag.embed.packing import Layout
 
 CDRS = (("GFNIKDTY", "IYPTNGYT", "SRWGGDGFYAMDY"), ("QDVNTA", "SAS", "QQHYTTPPT"))  # by IMGT
 UNKNOWN = "ACDEFGHIKLMNPQRSTVWY"
@@ -42,14 +42,14 @@ def test_cdr_mean_is_the_mean_over_the_residues_that_imgt_calls_cdrs(tmp_path, s
     options = OPTIONS | {"poolings": ("cdr_mean",), "layers": (1,), "store_dtype": "float32"}
     abag.embed_table(TABLE, tmp_path, **options)
     store = abag.open_store(tmp_path)
-    encoder = load_encoder(identify("tiny-igt5", "antibody"), plan_device("cpu"))
+    identity = identify("tiny-igt5", "antibody")
+    encoder = load_encoder(identity, CPU)
     pairs = list(zip(TABLE["heavy"], TABLE["light"], strict=True))
     ours = store.vectors("antibody", pairs, pooling="cdr_mean")
     heavy, light = places(HEAVY, CDRS[0]), places(LIGHT, CDRS[1])
     residues = [heavy + [len(HEAVY) + 1 + i for i in light], heavy]
-    layout = Layout("antibody", FAMILIES["t5"].vocabulary)
     for chains, own, at in zip(pairs, ours, residues, strict=False):
-        token_TD = encoder(pack_spans([(0, span) for span in layout.spans(chains)]))
+        token_TD = encoder(batch_of(identity, chains))
         np.testing.assert_allclose(own, token_TD[at].mean(0).numpy(), rtol=1e-4, atol=1e-5)
     mean = store.vectors("antibody", pairs, pooling="mean")
     np.testing.assert_allclose(ours[2], mean[2], rtol=1e-5, atol=1e-6)

@@ -10,19 +10,17 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from safetensors.torch import load_file, save_file
+from encoding import CPU, assert_close, batch_of, change_weights
+from safetensors.torch import load_file
 
-from abag.core.device import plan_device
 from abag.core.files import UnsafeFile
 from abag.embed import weights as digest
 from abag.embed.encoders.checkpoints import TINY_CONFIG, save_random_checkpoint
 from abag.embed.encoders.identity import find_checkpoint, identify
 from abag.embed.encoders.loading import load_encoder
 from abag.embed.families.registry import FAMILIES, family_of
-from abag.embed.packing import pack_spans
 from abag.embed.weights import BadCheckpoint, WeightNames, weights_digest
 
-CPU = plan_device("cpu")
 CHAIN = "ACDEFGHIKLMNPQRSTVWYXEVQLVESGG"
 CONFIG = {
     name: family.tiny_config for name, family in FAMILIES.items() if family.transformers_class
@@ -93,18 +91,11 @@ def theirs(family, folder, ids):
     return model(input_ids=torch.from_numpy(ids)[None].long()).last_hidden_state[0].numpy()
 
 
-def assert_vectors(folder, expected_of_ids):
-    """Compare every token's vector, by both backends, with what is expected for its ids."""
-    identity = identify(str(folder), "antigen")
-    batch = pack_spans([(0, span) for span in identity.layout.spans((CHAIN,))])
-    expected = expected_of_ids(batch.ids)
-    for backend in ("packed", "reference"):
-        ours = load_encoder(identity, CPU, backend=backend)(batch).numpy()
-        assert np.linalg.norm(ours - expected) <= 1e-5 * np.linalg.norm(expected), backend
-
-
 def assert_equals_transformers(family, folder):
-    assert_vectors(folder, lambda ids: theirs(family, folder, ids))
+    """Compare every token's vector, by both backends, with that of transformers."""
+    expected = theirs(family, folder, batch_of(identify(str(folder), "antigen"), (CHAIN,)).ids)
+    for backend in ("packed", "reference"):
+        assert_close(encode(folder, backend), expected)
 
 
 @pytest.mark.parametrize(
@@ -174,13 +165,6 @@ def test_a_bin_file_with_more_than_tensors_is_refused_and_nothing_runs(tmp_path,
     assert not (tmp_path / "ran").exists()
 
 
-def renamed(folder, rename):
-    """Rename the tensors of a checkpoint folder."""
-    path = folder / "model.safetensors"
-    save_file({rename(n): t for n, t in load_file(path).items()}, path, metadata={"format": "pt"})
-    return folder
-
-
 def tiny(folder, name="tiny-esm2", **config):
     """Write a tiny checkpoint of an alias or family, with other values in its config.json."""
     tiny_config = TINY_CONFIG.get(name) or FAMILIES[name].tiny_config
@@ -196,10 +180,12 @@ def fingerprint(folder):
 def test_names_of_the_norms_and_of_buffers_from_other_versions_are_understood(tmp_path):
     plain = tiny(tmp_path / "plain")
     old = tiny(tmp_path / "old")
-    renamed(old, lambda n: n.replace("Norm.weight", "Norm.gamma").replace("Norm.bias", "Norm.beta"))
-    path = old / "model.safetensors"
+
+    def former(name):
+        return name.replace("Norm.weight", "Norm.gamma").replace("Norm.bias", "Norm.beta")
+
     frequencies = {"encoder.layer.*.attention.self.rotary_embeddings.inv_freq": torch.ones(8)}
-    save_file(load_file(path) | frequencies, path, metadata={"format": "pt"})
+    change_weights(old, lambda tensors: {former(n): t for n, t in tensors.items()} | frequencies)
     assert_equals_transformers("esm", old)
     assert fingerprint(old) == fingerprint(plain)
 
@@ -240,9 +226,8 @@ def test_each_tensor_name_shape_and_value_changes_the_digest(tmp_path):
     }
     digests = {}
     for change, apply in changes.items():
-        path = tiny(tmp_path / change) / "model.safetensors"
-        save_file(apply(load_file(path)), path, metadata={"format": "pt"})
-        digests[change] = weights_digest(find_checkpoint(str(path.parent)))
+        change_weights(tiny(tmp_path / change), apply)
+        digests[change] = weights_digest(find_checkpoint(str(tmp_path / change)))
     assert len(set(digests.values())) == 4
     assert digests["nothing"] == weights_digest(find_checkpoint(str(tiny(tmp_path / "again"))))
 
@@ -262,8 +247,7 @@ def test_other_weights_of_the_same_path_size_and_time_have_another_digest(tmp_pa
 
 def encode(folder, backend):
     identity = identify(str(folder), "antigen")
-    batch = pack_spans([(0, span) for span in identity.layout.spans((CHAIN,))])
-    return load_encoder(identity, CPU, backend=backend)(batch).numpy()
+    return load_encoder(identity, CPU, backend=backend)(batch_of(identity, (CHAIN,))).numpy()
 
 
 def other_values(value):

@@ -10,10 +10,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 from drawn import TINY
+from encoding import CPU
 from faults import failing, raising
 from invoke import TINY_ENCODERS, run
 
-from abag.core.device import DevicePlan, plan_device
+from abag.core.device import DevicePlan
 from abag.embed import doctor
 from abag.embed.doctor import (
     check_device,
@@ -30,7 +31,6 @@ from abag.embed.store import filesystem as mounts
 from abag.embed.store.filesystem import StoreUnreachable
 from abag.embed.store.store import open_store
 
-CPU = plan_device("cpu")
 CUDA = DevicePlan(torch.device("cuda"), "bf16", "a GPU")
 INFO = {"name": "igt5", "fingerprint": "3f2c9b1e" * 4}
 

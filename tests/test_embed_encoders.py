@@ -7,46 +7,42 @@ import pytest
 import torch
 import transformers
 from drawn import draw_chain
+from encoding import CPU, assert_close, batch_of, change_weights, distance, pooled, random_encoder
 from faults import raising
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from published_tokens import published_ids
-from safetensors.numpy import load_file, save_file
 from transformers import EsmModel, T5EncoderModel
 
-from abag.core.device import plan_device
 from abag.embed.encoders.checkpoints import TINY_CONFIG, save_random_checkpoint
 from abag.embed.encoders.identity import find_checkpoint, identify
 from abag.embed.encoders.loading import load_encoder
 from abag.embed.families.registry import FAMILIES
-from abag.embed.packing import pack_spans, pool_tokens
+from abag.embed.packing import pack_spans
 from abag.embed.weights import BadCheckpoint, EncoderNotFound
 
-CPU = plan_device("cpu")
 RNG = np.random.default_rng(7)
+TOKENS = {  # of the authors: before the residues, the residues, after them
+    "tiny-igt5": ((), dict(enumerate("ALGVSREDTIPKFQNYMHWCX", 3)), 1),
+    "tiny-esm2": ((0,), dict(enumerate("LAGVSERTIDPKQNFYMHWCX", 4)), 2),
+}
 
 
 def vectors(identity, chains, encoder=None):
     """Our vectors of one sequence: {pooling: (D,)}."""
     encoder = encoder or load_encoder(identity, CPU)
-    batch = pack_spans([(0, span) for span in identity.layout.spans(chains)])
-    out_PD = pool_tokens(
-        encoder(batch), torch.from_numpy(batch.weights), torch.from_numpy(batch.bounds).long()
-    )[0]
+    out_PD = pooled(encoder, batch_of(identity, chains))[0]
     return dict(zip(identity.layout.poolings, out_PD.numpy(), strict=True))
 
 
 @torch.no_grad()
 def hidden_states(name, text):
-    """Every token's vector from transformers itself: (T, D)."""
+    """Every token's vector from transformers itself, (T, D), of residues with spaces between."""
+    start, letters, end = TOKENS[name]
+    at = {letter: i for i, letter in letters.items()} | {"</s>": 1}
+    ids = torch.tensor([[*start, *(at[word] for word in text.split()), end]])
     folder = find_checkpoint(name).folder
     model = (T5EncoderModel if "igt5" in name else EsmModel).from_pretrained(folder).eval()
-    return model(input_ids=torch.tensor([published_ids(name, text)])).last_hidden_state[0].numpy()
-
-
-def assert_close(ours, theirs):
-    error = np.linalg.norm(ours - theirs) / np.linalg.norm(theirs)
-    assert error <= 1e-5, error
+    return model(input_ids=ids).last_hidden_state[0].numpy()
 
 
 @pytest.mark.parametrize(("heavy", "light"), [(118, 107), (121, 0), (0, 109), (1, 1), (1, 0)])
@@ -100,7 +96,7 @@ def test_pooling_one_residue_off_is_far_outside_the_tolerance(name):
     first = 0 if "igt5" in name else 1
     shifted = token_TD[first + 1 : first + 121].mean(0)
     ours = vectors(identify(name, kind), chains)["mean"]
-    assert np.linalg.norm(ours - shifted) / np.linalg.norm(shifted) > 1e-3
+    assert distance(ours, shifted) > 1e-3
 
 
 @pytest.mark.parametrize(("family", "first"), [("protbert", (1, 120)), ("roformer", (2, 122))])
@@ -108,7 +104,7 @@ def test_pooling_one_residue_off_is_far_outside_the_tolerance(name):
 def test_paired_bert_vectors_equal_transformers_with_residues_averaged_by_hand(
     family, first, backend, tmp_path
 ):
-    identity = family_identity(family, tmp_path, "antibody")
+    identity = random_encoder(tmp_path, family, "antibody")
     chains = (draw_chain(RNG, 118), draw_chain(RNG, 107))
     span = identity.layout.spans(chains)[0]
     model = getattr(transformers, FAMILIES[family].transformers_class).from_pretrained(tmp_path)
@@ -138,9 +134,7 @@ def test_antiberty_encodes_heavy_and_light_separately_and_averages_all_residues(
 
 def test_fewer_positions_than_windows_need_are_refused_before_loading(tmp_path):
     with pytest.raises(BadCheckpoint, match=r"max_position_embeddings 512; protbert .* need 1024"):
-        load_encoder(
-            family_identity("protbert", tmp_path, "antigen", max_position_embeddings=512), CPU
-        )
+        load_encoder(random_encoder(tmp_path, "protbert", max_position_embeddings=512), CPU)
 
 
 def test_composition_counts_residues_and_needs_no_weights():
@@ -193,12 +187,6 @@ def test_a_folder_of_another_model_type_is_refused_by_name(tmp_path):
         find_checkpoint(str(tmp_path))
 
 
-def family_identity(family, folder, kind, **config):
-    """A random checkpoint of a family."""
-    save_random_checkpoint(folder, {**FAMILIES[family].tiny_config, **config}, seed=1)
-    return identify(str(folder), kind)
-
-
 PACKED = [
     *((name, {}) for name, family in FAMILIES.items() if "packed" in family.backends),
     ("ankh", {"feed_forward_proj": "gated-silu"}),
@@ -207,7 +195,7 @@ PACKED = [
 
 @pytest.mark.parametrize(("family", "config"), PACKED)
 def test_packed_equals_transformers_one_at_a_time_at_any_mix_of_lengths(family, config, tmp_path):
-    identity = family_identity(family, tmp_path, "antigen", **config)
+    identity = random_encoder(tmp_path, family, **config)
     packed = load_encoder(identity, CPU)
     reference = load_encoder(identity, CPU, backend="reference")
 
@@ -236,10 +224,8 @@ def test_a_weight_that_is_missing_unknown_or_of_another_shape_is_refused(
     tmp_path, name, weight, value, message
 ):
     folder = save_random_checkpoint(tmp_path / name, TINY_CONFIG[name], seed=1)
-    weights = load_file(folder / "model.safetensors")
-    weights.pop(weight, None)
-    weights |= {} if value is None else {weight: np.ones(value, np.float32)}
-    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    new = {} if value is None else {weight: torch.ones(value)}
+    change_weights(folder, lambda x: {n: t for n, t in x.items() if n != weight} | new)
     with pytest.raises(BadCheckpoint, match=message):
         load_encoder(identify(str(folder), "antigen"), CPU)
 
@@ -255,7 +241,7 @@ def test_a_weight_that_is_missing_unknown_or_of_another_shape_is_refused(
     ],
 )
 def test_tokens_or_positions_that_roberta_cannot_use_are_refused(tmp_path, file, text, message):
-    save_random_checkpoint(tmp_path, FAMILIES["roberta"].tiny_config, seed=1)
+    random_encoder(tmp_path, "roberta")
     if file == "config.json":
         text = {**FAMILIES["roberta"].tiny_config, **text}
     (tmp_path / file).write_text(json.dumps(text))

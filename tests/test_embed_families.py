@@ -8,13 +8,12 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from encoding import CPU, LayerStates, assert_close, pooling_of, random_encoder
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from layer_states import LayerStates
 from shapes import SHAPES
 
 import abag
-from abag.core.device import plan_device
 from abag.core.messages import reporting
 from abag.embed.encoders.checkpoints import save_random_checkpoint
 from abag.embed.encoders.identity import identify
@@ -158,23 +157,22 @@ def test_a_licence_without_commercial_use_is_noted_once(monkeypatch, tmp_path):
 
 
 def test_a_class_that_transformers_lacks_is_an_error_with_its_version(monkeypatch, tmp_path):
-    save_random_checkpoint(tmp_path, FAMILIES["roformer"].tiny_config, seed=0)
+    identity = random_encoder(tmp_path, "roformer")
     monkeypatch.setattr("transformers.RoFormerModel", None)
-    load_encoder(identify(str(tmp_path), "antigen"), plan_device("cpu"))  # packed: does not need it
+    load_encoder(identity, CPU)  # packed: does not need it
     with pytest.raises(abag.AbagError, match=r"has no RoFormerModel.*pip install -U transformers"):
-        load_encoder(identify(str(tmp_path), "antigen"), plan_device("cpu"), backend="reference")
+        load_encoder(identity, CPU, backend="reference")
 
 
 @pytest.mark.skipif(not hasattr(transformers, "EsmcModel"), reason="there is nothing to compare")
 def test_esmc_without_its_class_in_transformers_runs_as_a_module_of_abag(monkeypatch, tmp_path):
-    save_random_checkpoint(tmp_path, FAMILIES["esmc"].tiny_config, seed=0)
-    identity, plan = identify(str(tmp_path), "antigen"), plan_device("cpu")
+    identity = random_encoder(tmp_path, "esmc")
     chains = [("ACDEFGHIKLMNPQRSTVWYX" * n,) for n in (1, 3, 2)]
     batch = pack_spans([(i, s) for i, c in enumerate(chains) for s in identity.layout.spans(c)])
 
     def states():
         kept = LayerStates()
-        out = load_encoder(identity, plan, backend="reference")(batch, kept)
+        out = load_encoder(identity, CPU, backend="reference")(batch, kept)
         return [*kept.states, out]
 
     theirs = states()
@@ -182,7 +180,7 @@ def test_esmc_without_its_class_in_transformers_runs_as_a_module_of_abag(monkeyp
     ours = states()
     assert len(ours) == len(theirs) == 4
     for mine, other in zip(ours, theirs, strict=True):
-        assert (mine - other).norm() <= 1e-5 * other.norm()
+        assert_close(mine, other)
 
 
 @pytest.mark.parametrize(
@@ -216,10 +214,8 @@ def test_family_descriptions_and_token_layouts_load_no_torch():
 def test_composition_counts_like_pooled_vectors_of_its_tokens(chains, paired):
     kind = "antibody" if paired else "antigen"
     identity = identify("composition", kind)
-    encoder = load_encoder(identity, plan_device("cpu"))
+    encoder = load_encoder(identity, CPU)
     sequences = [("", chains[0]), *itertools.pairwise(chains)]
     spans = [(k, s) for k, c in enumerate(sequences) for s in identity.layout.spans(c)]
     batch = pack_spans(spans)
-    weights, bounds = torch.from_numpy(batch.weights), torch.from_numpy(batch.bounds).long()
-    expected = pool_tokens(encoder(batch), weights, bounds)
-    assert torch.equal(encoder.pool(batch), expected)
+    assert torch.equal(encoder.pool(batch), pool_tokens(encoder(batch), *pooling_of(batch)))

@@ -3,20 +3,19 @@
 import numpy as np
 import pytest
 import torch
-from safetensors.numpy import load_file, save_file
+from encoding import CPU, batch_of, change_weights, pooled, pooled_layers
+from safetensors.numpy import load_file
 from transformers import T5EncoderModel
 
-from abag.core.device import DevicePlan, plan_device
+from abag.core.device import DevicePlan
 from abag.embed.encoders.checkpoints import save_random_checkpoint
 from abag.embed.encoders.identity import identify
 from abag.embed.encoders.loading import load_encoder
 from abag.embed.families import packed
 from abag.embed.families.registry import FAMILIES
 from abag.embed.kernels.ops import HalfOps, PlainOps
-from abag.embed.packing import LayerPooling, pack_spans, pool_tokens
 
 FP16 = DevicePlan(torch.device("cpu"), "fp16", "as on a T4")
-FP32 = plan_device("cpu")
 
 
 def chains(count):
@@ -31,27 +30,18 @@ def identity_of(tmp_path, family, changes=None, **factors):
     """A random checkpoint, with the weights that end with a name multiplied by its factor."""
     config = {**FAMILIES[family].reduced_config, **(changes or {})}
     folder = save_random_checkpoint(tmp_path / family, config, seed=1)
-    weights = load_file(folder / "model.safetensors")
-    for name, factor in factors.items():
-        for key in weights:
-            if key.endswith(f".{name}.weight"):
-                weights[key] *= np.float32(factor)
-    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    change_weights(folder, lambda weights: {
+        key: x * factors.get(key.split(".")[-2], 1.0) for key, x in weights.items()
+    })  # fmt: skip
     return identify(str(folder), "antibody")
 
 
 def batches(identity, count=3):
-    return [
-        pack_spans([(0, span) for span in identity.layout.spans(chain)]) for chain in chains(count)
-    ]
+    return [batch_of(identity, chain) for chain in chains(count)]
 
 
 def means(encoder, identity):
-    pooled = [
-        pool_tokens(encoder(b), torch.from_numpy(b.weights), torch.from_numpy(b.bounds).long())
-        for b in batches(identity)
-    ]
-    return torch.cat(pooled)[:, 0]
+    return torch.cat([pooled(encoder, batch) for batch in batches(identity)])[:, 0]
 
 
 def transformers_as_it_loads(identity):
@@ -76,7 +66,7 @@ def mean_distance(ours, exact):
 )
 def test_t5_in_fp16_is_as_close_to_fp32_as_transformers_with_its_fp32_products(tmp_path, factors):
     identity = identity_of(tmp_path, "t5", **factors)
-    exact = means(load_encoder(identity, FP32), identity)
+    exact = means(load_encoder(identity, CPU), identity)
     ours = mean_distance(means(load_encoder(identity, FP16), identity), exact)
     theirs = means(transformers_as_it_loads(identity), identity)
     if theirs.isfinite().all():  # transformers keeps only one of the four products in fp32
@@ -109,7 +99,7 @@ def test_without_the_scale_the_products_of_t5_overflow(tmp_path, monkeypatch):
 @pytest.mark.parametrize("factors", [{}, {"wo": 3e4}, {"wi_1": 1e5}, {"wi_0": 3e3}, {"wi_0": 1e-3}])
 def test_gated_t5_in_fp16_is_as_close_to_fp32_as_transformers(tmp_path, factors, projection):
     identity = identity_of(tmp_path, "ankh", {"feed_forward_proj": projection}, **factors)
-    exact = means(load_encoder(identity, FP32), identity)
+    exact = means(load_encoder(identity, CPU), identity)
     ours = mean_distance(means(load_encoder(identity, FP16), identity), exact)
     theirs = means(load_encoder(identity, FP16, backend="reference"), identity)
     if theirs.isfinite().all():
@@ -120,14 +110,9 @@ def test_gated_t5_in_fp16_is_as_close_to_fp32_as_transformers(tmp_path, factors,
 def test_a_layers_pooling_does_not_show_the_scale_of_the_products(tmp_path):
     identity = identity_of(tmp_path, "t5", wo=3e4)
     (batch,) = batches(identity, 1)
-    pooled = []
-    for plan in (FP16, FP32):
-        layers = LayerPooling(
-            [1, 3], torch.from_numpy(batch.weights), torch.from_numpy(batch.bounds).long()
-        )
-        load_encoder(identity, plan)(batch, layers)
-        pooled.append(layers.pooled)
-    half, full = pooled
+    half, full = (
+        pooled_layers(load_encoder(identity, plan), batch, [1, 3]) for plan in (FP16, CPU)
+    )
     for layer in (1, 3):
         assert mean_distance(half[layer][:, 0], full[layer][:, 0]) < 1e-3
 
@@ -138,7 +123,7 @@ def test_a_layers_pooling_does_not_show_the_scale_of_the_products(tmp_path):
 def test_other_families_in_fp16_are_as_close_to_fp32_as_transformers(tmp_path, family):
     name = "antiberty" if family == "bert" else None
     identity = identify(name, "antibody") if name else identity_of(tmp_path, family)
-    exact = means(load_encoder(identity, FP32), identity)
+    exact = means(load_encoder(identity, CPU), identity)
     theirs = mean_distance(
         means(load_encoder(identity, FP16, backend="reference"), identity), exact
     )

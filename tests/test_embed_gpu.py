@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from safetensors.numpy import load_file, save_file
+from encoding import change_weights
 
 from abag.core.device import plan_device
 from abag.embed.encode import encode_stream
@@ -22,6 +22,10 @@ WIDE = {
 }
 
 
+def wide_encoder(tmp_path, config):
+    return identify(str(save_random_checkpoint(tmp_path / "wide", config, 1)), "antigen")
+
+
 def random_batch(layout, rng):
     lengths = rng.integers(1, 600, rng.integers(1, 20))
     letters = np.array(list("ACDEFGHIKLMNPQRSTVWY"))
@@ -33,7 +37,7 @@ def random_batch(layout, rng):
 def test_no_kernel_is_recompiled_over_1000_random_batches(family, tmp_path):
     from abag.embed.kernels import triton_kernels as kernels
 
-    identity = identify(str(save_random_checkpoint(tmp_path / family, WIDE[family], 1)), "antigen")
+    identity = wide_encoder(tmp_path, WIDE[family])
     encoder = load_encoder(identity, plan_device("cuda"))
     rng = np.random.default_rng(0)
     for _ in range(5):
@@ -55,7 +59,7 @@ def test_no_kernel_is_recompiled_over_1000_random_batches(family, tmp_path):
 def test_every_attention_kernel_agrees_with_fp32(family, attention, tmp_path):
     if (family, attention) == ("t5", "varlen"):
         return  # takes no bias: refused, tested without a GPU
-    identity = identify(str(save_random_checkpoint(tmp_path / family, WIDE[family], 1)), "antigen")
+    identity = wide_encoder(tmp_path, WIDE[family])
     batch = random_batch(identity.layout, np.random.default_rng(1))
     exact = load_encoder(identity, plan_device("cpu"))(batch)
     ours = load_encoder(identity, plan_device("cuda"), attention=attention)(batch).float().cpu()
@@ -67,7 +71,7 @@ def test_every_attention_kernel_agrees_with_fp32(family, attention, tmp_path):
 def test_a_batch_with_more_than_2_31_activations_is_as_exact_as_its_parts(tmp_path):
     # as IgT5 has, with the largest default batch
     config = {**WIDE["t5"], "d_ff": 16384, "num_layers": 1}
-    identity = identify(str(save_random_checkpoint(tmp_path / "t5", config, 1)), "antigen")
+    identity = wide_encoder(tmp_path, config)
     encoder = load_encoder(identity, plan_device("cuda"))
     rng, letters = np.random.default_rng(0), np.array(list("ACDEFGHIKLMNPQRSTVWY"))
     chains = ["".join(rng.choice(letters, 998)) for _ in range(136)]
@@ -82,13 +86,16 @@ def test_a_batch_with_more_than_2_31_activations_is_as_exact_as_its_parts(tmp_pa
 def test_gelu_of_mostly_negative_values_is_as_close_to_fp32_as_in_transformers(precision, tmp_path):
     # as in trained weights; random ones hide the error of GELU's tanh form
     folder = save_random_checkpoint(tmp_path / "esm", WIDE["esm"], 1)
-    weights = load_file(folder / "model.safetensors")
-    for name in weights:
-        if name.endswith("intermediate.dense.bias"):
-            weights[name] -= np.float32(1.3)
-        elif ".attention." not in name and name.endswith("output.dense.weight"):
-            weights[name] *= np.float32(30)
-    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+
+    def trained(weights):
+        for name in weights:
+            if name.endswith("intermediate.dense.bias"):
+                weights[name] -= 1.3
+            elif ".attention." not in name and name.endswith("output.dense.weight"):
+                weights[name] *= 30
+        return weights
+
+    change_weights(folder, trained)
     identity = identify(str(folder), "antigen")
     batch = random_batch(identity.layout, np.random.default_rng(1))
     exact = load_encoder(identity, plan_device("cpu"))(batch)
@@ -140,7 +147,7 @@ def test_products_of_cublaslt_equal_those_of_torch(tokens, dtype):
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
 @pytest.mark.parametrize("family", ["t5", "esm"])
 def test_the_second_gpu_gives_the_vectors_of_the_first(family, tmp_path):
-    identity = identify(str(save_random_checkpoint(tmp_path / family, WIDE[family], 1)), "antigen")
+    identity = wide_encoder(tmp_path, WIDE[family])
     chains = [("MKV" * n,) for n in (7, 90, 300)]
     first, second = (
         [

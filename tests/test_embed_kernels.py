@@ -1,5 +1,6 @@
 """Kernels against plain torch; Triton's are interpreted on a CPU, compiled on a GPU."""
 
+import encoding
 import numpy as np
 import pytest
 import torch
@@ -8,8 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from abag.core.device import DevicePlan
-from abag.embed.encoders.checkpoints import save_random_checkpoint
-from abag.embed.encoders.identity import identify
 from abag.embed.encoders.loading import load_encoder
 from abag.embed.families.registry import FAMILIES
 from abag.embed.kernels import triton_kernels as kernels
@@ -206,10 +205,8 @@ def test_activations_equal_their_plain_versions():
 
 @pytest.mark.parametrize("family", [n for n, f in FAMILIES.items() if "packed" in f.backends])
 def test_an_encoder_with_triton_equals_the_same_without(family, tmp_path, monkeypatch):
-    save_random_checkpoint(tmp_path, FAMILIES[family].tiny_config, seed=1)
-    identity = identify(str(tmp_path), "antigen")
-    plan = DevicePlan(HERE, "fp32", "a test")
-    batch = pack_spans([(0, span) for span in identity.layout.spans(("EVQLVE", "MX"))])
+    identity, plan = encoding.random_encoder(tmp_path, family), DevicePlan(HERE, "fp32", "a test")
+    batch = encoding.batch_of(identity, ("EVQLVE", "MX"))
     plain = load_encoder(identity, plan)(batch)
     # heads this small only fit the interpreter
     chosen = "triton" if HERE.type == "cpu" else "sdpa", FUSED

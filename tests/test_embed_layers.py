@@ -4,22 +4,18 @@ import numpy as np
 import pytest
 import torch
 from drawn import TINY
+from encoding import CPU, batch_of, pooled_layers, random_encoder
 
 import abag
-from abag.core.device import plan_device
 from abag.embed.embed import embed_table
-from abag.embed.encoders.checkpoints import save_random_checkpoint
-from abag.embed.encoders.identity import WrongBackend, identify
+from abag.embed.encoders.identity import WrongBackend
 from abag.embed.encoders.loading import load_encoder
 from abag.embed.families.registry import FAMILIES
 from abag.embed.job import AbsentLayer, PoolingsMismatch
-from abag.embed.packing import LayerPooling, pack_spans
 from abag.embed.store.encoder_folder import UnknownPooling
 from abag.embed.store.maintenance import merge
 from abag.embed.store.store import StoreMismatch
 from abag.head.data.demo import demo_table
-
-CPU = plan_device("cpu")
 
 
 @pytest.fixture
@@ -29,19 +25,15 @@ def table():
 
 @pytest.mark.parametrize("family", [n for n, f in FAMILIES.items() if "packed" in f.backends])
 def test_every_familys_packed_layers_are_those_of_its_reference(family, tmp_path):
-    save_random_checkpoint(tmp_path, FAMILIES[family].tiny_config, seed=1)
-    identity = identify(str(tmp_path), "antigen")
-    batch = pack_spans([(0, span) for span in identity.layout.spans(("EVQLVESGGG",))])
-    pooled = []
-    for backend in ("packed", "reference"):
-        layers = LayerPooling(
-            [0, 1, 2], torch.from_numpy(batch.weights), torch.from_numpy(batch.bounds).long()
-        )
-        load_encoder(identity, CPU, backend=backend)(batch, layers)
-        pooled.append(layers.pooled)
-    assert set(pooled[0]) == {0, 1, 2}
-    for layer, ours in pooled[0].items():
-        torch.testing.assert_close(ours, pooled[1][layer], rtol=1e-5, atol=1e-5)
+    identity = random_encoder(tmp_path, family)
+    batch = batch_of(identity, ("EVQLVESGGG",))
+    packed, reference = (
+        pooled_layers(load_encoder(identity, CPU, backend=backend), batch, [0, 1, 2])
+        for backend in ("packed", "reference")
+    )
+    assert set(packed) == {0, 1, 2}
+    for layer, ours in packed.items():
+        torch.testing.assert_close(ours, reference[layer], rtol=1e-5, atol=1e-5)
 
 
 def test_layers_are_stored_with_the_last_and_leave_its_bits_unchanged(table, tmp_path):

@@ -5,19 +5,16 @@ import json
 import numpy as np
 import pytest
 import torch
-from layer_states import LayerStates
-from safetensors.torch import load_file, save_file
+from encoding import CPU, LayerStates, assert_close, batch_of, change_weights
+from safetensors.torch import load_file
 from transformers import LlamaConfig, LlamaModel
 
-from abag.core.device import plan_device
 from abag.embed.encoders.checkpoints import save_random_checkpoint
 from abag.embed.encoders.identity import find_checkpoint, identify
 from abag.embed.encoders.loading import load_encoder
 from abag.embed.families.registry import FAMILIES
-from abag.embed.packing import pack_spans
 from abag.embed.weights import BadCheckpoint, EncoderNotFound
 
-CPU = plan_device("cpu")
 CHAIN = "ACDEFGHIKLMNPQRSTVWYX" * 9
 NAMES = {  # tensors of each layer: in transformers' Llama, in AMPLIFY, in gLM2
     "input_layernorm": ("attention_norm", "attention_norm"),
@@ -84,14 +81,6 @@ def checkpoint(folder, family, **config):
     return load_file(folder / "model.safetensors")
 
 
-def batch_of(identity):
-    return pack_spans([(0, identity.layout.spans((CHAIN,))[0])])
-
-
-def assert_close(ours, theirs):
-    assert (ours - theirs).norm() <= 1e-5 * theirs.norm()
-
-
 @pytest.mark.parametrize("family", HEAD)
 @pytest.mark.parametrize("backend", ["packed", "reference"])
 def test_every_layer_is_that_of_a_llama_with_attention_in_both_directions(
@@ -100,9 +89,9 @@ def test_every_layer_is_that_of_a_llama_with_attention_in_both_directions(
     weights, (prefix, head) = checkpoint(tmp_path, family), HEAD[family]
     stored = {prefix + n: w for n, w in weights.items()}
     stored |= {name: torch.ones(shape) for name, shape in head.items()}
-    save_file(stored, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    change_weights(tmp_path, lambda _weights: stored)
     identity = identify(str(tmp_path), "antigen")
-    batch, layers = batch_of(identity), LayerStates()
+    batch, layers = batch_of(identity, (CHAIN,)), LayerStates()
     last = load_encoder(identity, CPU, backend=backend)(batch, layers)
     theirs = llama_states(family, weights, batch.ids)
     assert_close(last, theirs[-1])
