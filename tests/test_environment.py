@@ -62,23 +62,33 @@ def test_a_full_output_of_help_is_one_line(pairs, line):
     assert done.stderr.count(b"\n") == 1
 
 
+WAIT = """
+import atexit, signal, time, click
+from abag.core.command_line import CommandGroup
+@click.group(cls=CommandGroup)
+def main(): pass
+@main.command()
+def wait():
+    print("ready", flush=True); time.sleep({seconds}); print("done", flush=True)
+{before}
+main(["wait"])
+"""
+
+
+def start_waiting(before, seconds):
+    """Start a command that waits; return its process once it does."""
+    child = subprocess.Popen(
+        [sys.executable, "-c", WAIT.format(before=before, seconds=seconds)],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert child.stdout.readline() == "ready\n"
+    return child
+
+
 @pytest.mark.parametrize("ignored", [True, False])
 def test_a_signal_that_was_ignored_stays_ignored(tmp_path, ignored):
-    code = (
-        "import signal, time, click\n"
-        "from abag.core.command_line import CommandGroup\n"
-        "@click.group(cls=CommandGroup)\n"
-        "def main(): pass\n"
-        "@main.command()\n"
-        "def wait():\n"
-        "    print('ready', flush=True); time.sleep(1); print('done', flush=True)\n"
-        f"signal.signal(signal.SIGHUP, signal.{'SIG_IGN' if ignored else 'SIG_DFL'})\n"
-        "main(['wait'])\n"
-    )
-    child = subprocess.Popen(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    assert child.stdout.readline() == "ready\n"
+    handler = "SIG_IGN" if ignored else "SIG_DFL"
+    child = start_waiting(f"signal.signal(signal.SIGHUP, signal.{handler})", seconds=1)
     time.sleep(0.1)
     child.send_signal(signal.SIGHUP)
     out, err = child.communicate(timeout=60)
@@ -87,21 +97,7 @@ def test_a_signal_that_was_ignored_stays_ignored(tmp_path, ignored):
 
 
 def test_ctrl_c_at_the_exit_of_a_stopped_command_gives_no_traceback():
-    code = (
-        "import atexit, time, click\n"
-        "from abag.core.command_line import CommandGroup\n"
-        "@click.group(cls=CommandGroup)\n"
-        "def main(): pass\n"
-        "@main.command()\n"
-        "def wait():\n"
-        "    print('ready', flush=True); time.sleep(30)\n"
-        "atexit.register(time.sleep, 30)\n"
-        "main(['wait'])\n"
-    )
-    child = subprocess.Popen(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    assert child.stdout.readline() == "ready\n"
+    child = start_waiting("atexit.register(time.sleep, 30)", seconds=30)
     child.send_signal(signal.SIGINT)
     assert child.stderr.readline().startswith("Stopped by SIGINT")
     time.sleep(0.2)

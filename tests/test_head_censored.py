@@ -1,11 +1,9 @@
 """Censored labels: what heads learn from them, and what scores say of them."""
 
-from dataclasses import dataclass
-
 import numpy as np
 import pandas as pd
 import pytest
-from drawn import linear_table
+from drawn import labelled, linear_table
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import norm, truncnorm
@@ -47,20 +45,13 @@ def test_the_expected_label_is_the_mean_of_the_truncated_normal(side, mean, sigm
     assert 0 <= found[1] <= sigma**2
 
 
-@dataclass
-class Labels:
-    pkd: np.ndarray
-    censored: np.ndarray
-    measurements: np.ndarray
-
-
 def training_rows(below):
     """Pairs of one antigen whose labels follow the first column; those below 7 may be censored."""
     rng = np.random.default_rng(0)
     x_ND, rows = rng.normal(size=(300, 3)).astype(np.float32), np.arange(300)
     hidden = 7 + x_ND[:, 0] + 0.3 * rng.normal(size=300)
     censored = np.where(below & (hidden < 7), -1, 0).astype(np.int8)
-    labels = Labels(np.where(censored, 7, hidden), censored, np.ones(300, np.int64))
+    labels = labelled(rows, 0 * rows, np.where(censored, 7, hidden), censored)
     vectors = PairVectors(x_ND, np.ones((1, 2), np.float32), rows, 0 * rows)
     return TrainingRows(labels, vectors, rows, inner_folds(rows)), hidden
 

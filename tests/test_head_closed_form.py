@@ -1,10 +1,11 @@
 """Heads in closed form against the plain formulas."""
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
+from drawn import labelled
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,16 +20,6 @@ from abag.head.models.ridge import FeatureBlock, fit_linear, fit_ridge
 from abag.head.prediction.bundle import parse_record
 
 
-class Labels:
-    """What a closed-form head reads of labelled pairs."""
-
-    def __init__(self, pkd, measurements):
-        self.pkd, self.measurements = pkd, measurements
-
-    def __len__(self):
-        return len(self.pkd)
-
-
 def make_training(pairs=80, antibodies=30, antigens=7, seed=0, train=60):
     """Training rows with a smooth truth, and the vectors of all pairs."""
     rng = np.random.default_rng(seed)
@@ -40,7 +31,7 @@ def make_training(pairs=80, antibodies=30, antigens=7, seed=0, train=60):
     chains = [("ACDEFGHIKL" + "".join(rng.choice(list("ACD"), 6)), "") for _ in range(antibodies)]
     antigen_chains = [("".join(rng.choice(list("ACDEFGHIKL"), 12)),) for _ in range(antigens)]
     vectors = PairVectors(x_ND, y_ME, i, j, chains, antigen_chains)
-    labels = Labels(pkd, rng.integers(1, 4, pairs))
+    labels = labelled(i, j, pkd, measurements=rng.integers(1, 4, pairs))
     return TrainingRows(labels, vectors, rows, inner_folds(i[rows]))
 
 
@@ -222,7 +213,8 @@ def test_processes_of_the_same_pairs_hold_their_vectors_once_and_are_written_wit
 @pytest.mark.parametrize("criterion", ["error", "evidence"])
 def test_pure_noise_is_predicted_by_about_its_mean(criterion):
     training = make_training(300, train=250, antibodies=100)
-    training.pairs.pkd = np.random.default_rng(1).normal(7, 1, 300)
+    noise = np.random.default_rng(1).normal(7, 1, 300)
+    training = replace(training, pairs=replace(training.pairs, pkd=noise))
     fit = fit_gaussian_process(training, criterion)
     test = np.setdiff1d(np.arange(300), training.rows)
     assert fit.predict(training.vectors)[test].std() < 0.35

@@ -87,42 +87,13 @@ def test_the_edit_distance_equals_that_of_dynamic_programming(x, y):
     assert whole_distances(first, second).tolist() == [plain_distance(x, y, contained=False)]
 
 
-@pytest.mark.parametrize("batch", [20, near_duplicates.ALIGNED])
-def test_pairs_of_different_lengths_can_be_aligned_in_one_batch(batch, monkeypatch):
-    monkeypatch.setattr(near_duplicates, "ALIGNED", batch)
-    rng = np.random.default_rng(0)
-    lengths = (1, 2, 5, 30, 63, 64, 65, 128, 129, 200)
-    strings = np.array(["".join(rng.choice(list("ACD"), n)) for n in lengths], object)
-    i, j = (axis.ravel() for axis in np.indices((len(strings), len(strings))))
-    expected = [plain_distance(strings[a], strings[b], True) for a, b in zip(i, j, strict=True)]
-    assert contained_distances(strings[i], strings[j]).tolist() == expected
-
-
-@pytest.mark.parametrize("sample", [4, 10_000])
-def test_profiles_and_their_projections_bound_the_edit_distance_from_below(sample, monkeypatch):
-    monkeypatch.setattr(near_duplicates, "SAMPLE", sample)
-    strings = np.array(family_members(np.random.default_rng(8), 30), dtype=object)
-    profiles = near_duplicates.Profiles(strings)
-    first, second = (axis.ravel() for axis in np.indices((30, 30)))
-    edits = [plain_distance(strings[i], strings[j], False) for i, j in zip(first, second)]  # noqa: B905
-    differing = profiles.differing(first, second)
-    assert np.all(differing <= near_duplicates.BITS_PER_EDIT * np.array(edits))
-    assert np.all(differing.reshape(30, 30).diagonal() == 0)
-    bits = profiles.bits(np.arange(30))
-    assert (differing == np.abs(bits[first] - bits[second]).sum(axis=1)).all()
-    bounds = profiles.distances(np.arange(30), np.arange(30)).ravel()
-    assert np.all(bounds <= differing + near_duplicates.ROUNDING)
-    if sample > 30:
-        np.testing.assert_allclose(bounds, differing, atol=1e-3)
-
-
 @pytest.mark.parametrize("contained", [False, True])
 def test_clusters_equal_those_of_comparing_every_pair(contained, monkeypatch):
     for seed in range(8):
         rng = np.random.default_rng(seed)
         monkeypatch.setattr(near_duplicates, "NEIGHBOURS", int(rng.choice([0, 8])))
         monkeypatch.setattr(near_duplicates, "SAMPLE", int(rng.choice([4, 10_000])))
-        for name in ("ROWS", "COLUMNS", "BATCH_PAIRS"):
+        for name in ("ROWS", "COLUMNS", "BATCH_PAIRS", "ALIGNED"):
             monkeypatch.setattr(near_duplicates, name, int(rng.choice([1, 5, 10_000])))
         strings = family_members(rng, 24)
         queries = rng.random(24) < 0.5 if seed % 2 and not contained else None
@@ -155,18 +126,6 @@ def test_pairs_exactly_at_the_identity_threshold_are_clustered():
     at_edge = 1 - edits / len(HEAVY)
     assert cluster([HEAVY, "".join(heavy)], at_edge).tolist() == [0, 0]
     assert cluster([HEAVY, "".join(heavy)], at_edge + 1e-3).tolist() == [0, 1]
-
-
-def test_edits_that_change_the_most_bits_of_a_profile_are_clustered():
-    letters = "ACDEFGHIKLMNPQRSTVWY"
-    text = letters + letters[-2::-1]  # no pair of neighbours occurs twice
-    edited = text[:6] + "S" + text[7:24] + "D" + text[25:]
-    differing = near_duplicates.Profiles(np.array([text, edited], object)).differing(
-        np.array([0]), np.array([1])
-    )
-    assert differing.item() == 2 * near_duplicates.BITS_PER_EDIT
-    assert cluster([text, edited], 1 - 2 / 39).tolist() == [0, 0]
-    assert cluster([text, edited], 1 - 1 / 39).tolist() == [0, 1]
 
 
 def test_a_domain_clusters_with_the_antigen_that_contains_it():

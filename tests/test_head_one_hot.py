@@ -187,7 +187,7 @@ def test_residues_that_replace_each_other_share_what_the_residue_kernel_learns()
 
 @pytest.fixture(scope="module")
 def case(tmp_path_factory):
-    """Variants whose labels have an interaction of two positions, and COMPOSITION vectors."""
+    """Variants whose labels have an interaction of two positions, and composition vectors."""
     at, rng = tmp_path_factory.mktemp("one_hot"), np.random.default_rng(0)
     chains, effect = variants(240), rng.normal(size=(6, 256))
     letters = np.array([list(heavy.encode())[H3[0] : H3[-1] + 1] for heavy, _ in chains])

@@ -80,13 +80,6 @@ def test_two_gpus_and_this_machine_are_shown_and_the_same_twice():
     assert {*plan(table(), all_gpus=True)["machines"]} >= {*GPUS}
 
 
-def test_affinity_types_are_kept_apart_in_a_plan_too():
-    mixed = table(affinity_type=["kd"] * 30 + ["ic50"] * 30)
-    assert plan(mixed)["labels"] is None
-    one = plan(mixed, affinity_type="kd")
-    assert one["labels"]["pairs"] == 30
-
-
 def test_a_price_is_hours_times_the_rate_and_sessions_are_whole():
     machine = plan(table(), price_per_hour=3.0)["machines"]["T4"]
     hours = (machine["embed_s"] + machine["fit_s"]) / 3600

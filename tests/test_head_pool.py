@@ -13,7 +13,6 @@ import abag
 from abag.core.cores import SMALL_FOLD_PAIRS, count_threads
 from abag.head import fit as fit_module
 from abag.head.fit import run_tasks
-from abag.head.models.network import _Dropout
 from abag.head.training import train as torch_settings
 from abag.head.training.train import Stopped, delayed_signals, matrix_threads
 
@@ -111,14 +110,6 @@ def test_an_ignored_signal_stays_ignored_while_training():
         assert not received
     finally:
         signal.signal(signal.SIGHUP, before)
-
-
-def test_stacked_heads_with_a_generator_of_their_own_drop_what_torch_would():
-    dropout, ones = _Dropout([0.3, 0.5]), torch.ones(2, 4, 3)
-    torch.manual_seed(7)
-    expected = dropout(ones)
-    dropout.generator = torch.Generator().manual_seed(7)
-    torch.testing.assert_close(dropout(ones), expected, rtol=0, atol=0)
 
 
 FOLDS = {"folds": 3, "repeats": 2, "split": "random", "report": False, "device": "cpu"}

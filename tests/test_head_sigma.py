@@ -57,10 +57,3 @@ def test_fit_sigma_maximizes_the_likelihood(seed):
 
 def test_heads_without_errors_have_a_positive_sigma():
     assert fit_sigma(np.zeros(10), np.zeros(10))[1] > 0
-
-
-def test_a_bound_tells_of_sigma_what_it_says_of_the_error():
-    error = np.random.default_rng(0).normal(size=4000)
-    below = np.where(error < 0, -1, 0).astype(np.int8)
-    _, noise = fit_sigma(np.maximum(error, 0), np.zeros(4000), below)
-    assert noise == pytest.approx(1, rel=0.05)

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
-from drawn import linear_table
+from drawn import labelled, linear_table
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -151,22 +151,11 @@ def test_a_bad_part_does_not_pull_weight_from_the_best():
     assert both[1] == pytest.approx(both[0], abs=0.04)
 
 
-class Labels:
-    """What weighing reads of labelled pairs."""
-
-    def __init__(self, pkd, censored, antigen):
-        self.pkd, self.censored, self.antigen = pkd, censored, antigen
-
-    def __len__(self):
-        return len(self.pkd)
-
-
 def make_regime(pkd, predicted, *, folds=2, censored=None, group=None):
     """A regime whose folds test the pairs in turn, and parts with given predictions, by name."""
     n = len(pkd)
     group = np.arange(n) if group is None else group
-    censored = np.zeros(n, np.int8) if censored is None else censored
-    pairs = Labels(pkd, censored, np.zeros(n, np.int64))
+    pairs = labelled(np.zeros(n, np.int64), np.zeros(n, np.int64), pkd, censored)
     part_FP = [
         np.where(np.arange(n) % folds == k, TEST, TRAIN).astype(np.int8) for k in range(folds)
     ]
@@ -304,17 +293,6 @@ def test_a_part_that_is_better_by_chance_has_less_weight_than_the_mean(right, at
     error_RK = np.stack([of_mean - (offset_G * sign_G)[group], of_mean], axis=1)
     assert np.square(error_RK).mean(axis=0).argmin() == 0
     assert at_least <= stack_weights(error_RK, group, mean=1)[0] <= at_most
-
-
-def test_labels_of_a_fold_change_no_prediction_of_it():
-    rng, n = np.random.default_rng(0), 60
-    pkd, even = rng.normal(8, 1, n), np.arange(n) % 2 == 0
-    noisy = {name: pkd + s * rng.normal(size=n) for name, s in (("ridge", 0.5), ("kernel", 0.7))}
-    predicted = {"train_mean": np.full(n, 8.0)} | noisy
-    one = weigh(*make_regime(pkd, predicted))
-    other = weigh(*make_regime(np.where(even, rng.normal(8, 1, n), pkd), predicted))
-    np.testing.assert_array_equal(one.predicted[0][even], other.predicted[0][even])
-    assert (one.predicted[1][~even] != other.predicted[1][~even]).any()
 
 
 @pytest.mark.parametrize("rows", [6, 12])

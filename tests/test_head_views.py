@@ -6,7 +6,7 @@ import shutil
 import numpy as np
 import pandas as pd
 import pytest
-from drawn import draw_chains
+from drawn import draw_chains, labelled
 
 import abag
 from abag.core.options import BadOption
@@ -72,19 +72,12 @@ def test_the_kernel_of_a_side_is_the_weighted_mean_over_its_views():
     assert all(sum(one) == pytest.approx(1) for one in view_weights(4))
 
 
-class Labels:
-    def __init__(self, pkd):
-        self.pkd, self.measurements = pkd, np.ones(len(pkd))
-
-    def __len__(self):
-        return len(self.pkd)
-
-
 def test_a_view_that_carries_the_signal_is_used_and_one_of_noise_does_little_harm():
     rng = np.random.default_rng(1)
     signal, noise = (rng.normal(size=(120, 4)).astype(np.float32) for _ in range(2))
     y_ME, index = np.zeros((1, 2), np.float32), np.arange(120)
-    labels, rows = Labels(7 + np.sin(signal[:, 0]) + signal[:, 1]), np.arange(90)
+    pkd, rows = 7 + np.sin(signal[:, 0]) + signal[:, 1], np.arange(90)
+    labels = labelled(index, np.zeros(120, np.int64), pkd)
 
     def error(*views):
         x_ND = np.hstack(views)

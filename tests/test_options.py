@@ -143,18 +143,6 @@ def test_the_command_line_passes_only_the_options_that_were_given():
     assert given == {"size": 4, "widths": (8, 4), "fast": True, "kind": "flat"}
 
 
-def test_help_shows_defaults_bounds_and_choices():
-    text = " ".join(paint("--help")[0].output.split())
-    for shown in (
-        "--size N Size of it. [default: 3; 1 to 9]",
-        "--share FLOAT Share of it. [default: all; more than 0]",
-        "--kind [round|flat] Kind of it. [default: round]",
-        "--name [a|b] Name of it. [default: a]",
-        "--fast Do it fast.",
-    ):
-        assert shown in text
-
-
 def test_the_stub_of_the_package_is_what_the_declared_options_give():
     command = "python tests/make_stub.py > __init__.pyi"
     assert (ROOT / "__init__.pyi").read_text(encoding="utf-8") == stub(), f"run {command}"

@@ -262,14 +262,6 @@ def test_the_modules_have_no_import_cycle():
     TopologicalSorter(IMPORTS).prepare()  # raises CycleError, which names the cycle
 
 
-def test_embed_imports_no_head_and_neither_imports_adapt():
-    for module, found in IMPORTS.items():
-        if module.startswith("embed."):
-            assert not [m for m in found if m.startswith(("head.", "adapt."))], module
-        if module.startswith("head."):
-            assert not [m for m in found if m.startswith("adapt.")], module
-
-
 def test_head_imports_no_encoder():
     allowed = ("embed.sequences.", "embed.store.")
     for module, found in IMPORTS.items():

@@ -49,15 +49,6 @@ def test_an_empty_path_is_refused():
         abag.open_store("")
 
 
-def test_the_signature_of_fit_has_every_option_with_its_default():
-    parameters = inspect.signature(abag.fit).parameters
-    for one in schema(abag.FitConfig):
-        assert parameters[one.name].default == one.default
-    shown = str(inspect.signature(abag.fit))
-    assert "preset: Literal['small', 'medium', 'seed'] = 'small'" in shown
-    assert "widths: tuple[int, ...] | None = None" in shown
-
-
 @pytest.mark.parametrize(
     ("function", "keyword", "words"),
     [

@@ -13,8 +13,9 @@ import re
 import time
 from pathlib import Path
 
-import numpy as np
 import pytest
+from drawn import COMPOSITION
+from embedding import assert_same_vectors
 
 from abag.embed.embed import embed_table
 from abag.embed.store import filesystem, maintenance
@@ -24,7 +25,6 @@ from abag.embed.store.store import open_store
 from abag.embed.store.writer import spooled_rows
 from abag.head.data.demo import demo_table
 
-PLAIN = {"antibody_encoder": "composition", "antigen_encoder": "composition"}
 CODES = (errno.EIO, errno.ENOTCONN, errno.ESTALE, errno.ETIMEDOUT)
 
 
@@ -71,17 +71,8 @@ def machine(tmp_path, monkeypatch):
     return tmp_path
 
 
-def embed(store, table, **options):
-    return embed_table(table, store, commit_seconds=0.0, batch_tokens=1500, **PLAIN, **options)
-
-
-def assert_equal_stores(one, other):
-    for kind in ("antibody", "antigen"):
-        ours, theirs = (open_store(path).folder(kind) for path in (one, other))
-        keys = np.concatenate(theirs.keys())
-        assert not ours.missing(keys, verify=True).any()
-        assert np.array_equal(ours.read(keys), theirs.read(keys))
-        assert ours.damaged == []
+def embed(store, table):
+    return embed_table(table, store, commit_seconds=0.0, batch_tokens=1500, **COMPOSITION)
 
 
 def test_a_slow_flaky_drive_receives_everything(machine, monkeypatch):
@@ -94,7 +85,7 @@ def test_a_slow_flaky_drive_receives_everything(machine, monkeypatch):
     assert first["antibodies"]["encoded"] == first["antibodies"]["unique"] > 10
     assert again["antibodies"]["encoded"] == again["antigens"]["encoded"] == 0
     embed(machine / "whole", table)
-    assert_equal_stores(store, machine / "whole")
+    assert_same_vectors(store, machine / "whole")
     assert maintenance.verify(open_store(store)) == []
     assert spooled_rows(store) == 0
 
@@ -121,7 +112,7 @@ def test_the_next_run_publishes_what_a_drive_that_goes_away_did_not_accept(
         resumed[plural]["encoded"] for plural in ("antibodies", "antigens")
     )
     assert reused >= committed + spooled
-    assert_equal_stores(store, whole)
+    assert_same_vectors(store, whole)
     assert spooled_rows(store) == 0
 
 
