@@ -45,22 +45,15 @@ def stub():
 
 
 TYPES = {
-    "EncoderFolder": "abag.embed.store.encoder_folder",
-    "Kind": "abag.embed.sequences.chains",
-    "AdaptSummary": "abag.adapt.train",
-    "EmbedSummary": "abag.embed.embed",
-    "ExportSummary": "abag.embed.store.export",
-    "TableLike": "abag.embed.sequences.tables",
-    "Plan": "abag.head.plan",
-    "PredictSummary": "abag.head.prediction.predict",
-    "RankSummary": "abag.head.design.rank",
-    "RunSummary": "abag.head.runs.run_folder",
-    "RunsSummary": "abag.head.runs.compare",
-    "ReportSummary": "abag.head.runs.report",
-    "ScanSummary": "abag.head.design.scan",
-    "ShareSummary": "abag.head.share",
+    "EncoderFolder": "abag.embed.store.encoder_folder", "Kind": "abag.embed.sequences.chains",
+    "AdaptSummary": "abag.adapt.train", "EmbedSummary": "abag.embed.embed",
+    "ExportSummary": "abag.embed.store.export", "TableLike": "abag.embed.sequences.tables",
+    "Plan": "abag.head.plan", "PredictSummary": "abag.head.prediction.predict",
+    "RankSummary": "abag.head.design.rank", "RunSummary": "abag.head.runs.run_folder",
+    "RunsSummary": "abag.head.runs.compare", "ReportSummary": "abag.head.runs.report",
+    "ScanSummary": "abag.head.design.scan", "ShareSummary": "abag.head.share",
     "SweepSummary": "abag.head.search.sweep",
-}
+}  # fmt: skip
 
 
 def function(name):

@@ -19,21 +19,8 @@ from pandas._libs.parsers import STR_NA_VALUES
 CHAINS = ["EVQLVESGGG", "DIQMTQSPSS", "evqlv ES", "QVQ\nLVQ", "MKTAYIAKQRU", "AV" * 20, "WYX"]
 ANTIGENS = [*CHAINS, "MKT|ACD", "gg:AA", "MKT | DIQ"]
 BAD = [
-    "",
-    "NA",
-    "nan",
-    "None",
-    "ND",
-    "EV1Q",
-    "EVQ*",
-    "é",
-    "EVQ-L",
-    "|",
-    "<NA>",
-    "a,b",
-    'E"V',
-    "E;V",
-]
+    "", "NA", "nan", "None", "ND", "EV1Q", "EVQ*", "é", "EVQ-L", "|", "<NA>", "a,b", 'E"V', "E;V",
+]  # fmt: skip
 NOTES = ["", "x", 'a "b"', "a,b", "a\nb", "a\tb", "1;2", "'", "NA", '""', "é", "  ", "-"]
 LABELS = ["", "x", "8,5", "NA", "7.1.2", "--"]
 KINDS = ["csv", "csv", "tsv", "parquet", "xlsx", "fasta", "airr"]

@@ -31,40 +31,30 @@ def run_script():
         os.killpg(server.pid, signal.SIGKILL)  # also a script that hangs
 
 
-@pytest.mark.parametrize(
-    ("script", "options", "report"),
-    [
-        ("bench_encoders.py", ["--encoder", "igt5", "--quick", "--agreement", "16"], "encoders.md"),
-        ("bench_encoders.py", ["--encoder", "esmc-300m", "--agreement", "16"], "encoders.md"),
-        ("bench_embed.py", [], "embed.md"),
-        pytest.param("bench_predict.py", [], "predict.md", marks=pytest.mark.slow),
-        pytest.param("bench_scale.py", [], "scale.md", marks=pytest.mark.slow),
-        pytest.param("bench_applicability.py", [], "applicability.md", marks=pytest.mark.slow),
-        ("bench_tables.py", [], "tables.md"),
-        ("bench_adapt.py", [], "adapt.md"),
-        pytest.param("bench_adapt_skempi.py", [], "adapt_skempi.md", marks=pytest.mark.slow),
-        ("bench_design.py", [], "design.md"),
-        ("bench_gelu.py", [], "gelu.md"),
-        ("bench_heads.py", [], "heads.md"),
-        ("bench_members.py", ["--device", "cpu"], "members.md"),
-        pytest.param("bench_attention.py", [], "attention.md", marks=pytest.mark.slow),
-        ("bench_steps.py", [], "steps.md"),
-        ("bench_region.py", [], "region.md"),
-        ("bench_scan.py", [], "scan.md"),
-        pytest.param("bench_turing.py", [], "turing.md", marks=pytest.mark.slow),
-        ("bench_views.py", [], "views.md"),
-        ("bench_why.py", [], "why.md"),
-        (
-            "bench_time_to_answer.py",
-            ["--case", "fit, one split", "embed, nothing missing"],
-            "time_to_answer.md",
-        ),
-        ("bench_plan.py", [], "plan.md"),
-        ("bench_weights.py", [], "weights.md"),
-        ("bench_share.py", [], "share.md"),
-        ("bench_export.py", [], "export.md"),
-    ],
-)
+@pytest.mark.parametrize(("script", "options", "report"), [
+    ("bench_encoders.py", ["--encoder", "igt5", "--quick", "--agreement", "16"], "encoders.md"),
+    ("bench_encoders.py", ["--encoder", "esmc-300m", "--agreement", "16"], "encoders.md"),
+    ("bench_embed.py", [], "embed.md"),
+    pytest.param("bench_predict.py", [], "predict.md", marks=pytest.mark.slow),
+    pytest.param("bench_scale.py", [], "scale.md", marks=pytest.mark.slow),
+    pytest.param("bench_applicability.py", [], "applicability.md", marks=pytest.mark.slow),
+    ("bench_tables.py", [], "tables.md"), ("bench_adapt.py", [], "adapt.md"),
+    pytest.param("bench_adapt_skempi.py", [], "adapt_skempi.md", marks=pytest.mark.slow),
+    ("bench_design.py", [], "design.md"), ("bench_gelu.py", [], "gelu.md"),
+    ("bench_heads.py", [], "heads.md"), ("bench_members.py", ["--device", "cpu"], "members.md"),
+    pytest.param("bench_attention.py", [], "attention.md", marks=pytest.mark.slow),
+    ("bench_steps.py", [], "steps.md"), ("bench_region.py", [], "region.md"),
+    ("bench_scan.py", [], "scan.md"),
+    pytest.param("bench_turing.py", [], "turing.md", marks=pytest.mark.slow),
+    ("bench_views.py", [], "views.md"), ("bench_why.py", [], "why.md"),
+    (
+        "bench_time_to_answer.py",
+        ["--case", "fit, one split", "embed, nothing missing"],
+        "time_to_answer.md",
+    ),
+    ("bench_plan.py", [], "plan.md"), ("bench_weights.py", [], "weights.md"),
+    ("bench_share.py", [], "share.md"), ("bench_export.py", [], "export.md"),
+])  # fmt: skip
 def test_a_benchmark_runs_at_tiny_size_and_writes_its_report(
     run_script, tmp_path, script, options, report
 ):

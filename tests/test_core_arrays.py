@@ -1,7 +1,5 @@
 """Arrays compared with what NumPy computes."""
 
-from __future__ import annotations
-
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st

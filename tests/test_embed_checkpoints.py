@@ -27,23 +27,15 @@ CONFIG = {
 }
 ENCODER = {name: FAMILIES[name].transformers_class for name in CONFIG}
 HEADS = [
-    ("t5", "T5Model"),
-    ("t5", "T5ForConditionalGeneration"),
-    ("t5", "T5ForTokenClassification"),
-    ("t5", "T5ForQuestionAnswering"),
-    ("esm", "EsmForMaskedLM"),
-    ("esm", "EsmForTokenClassification"),
-    ("ankh", "T5ForConditionalGeneration"),
-    ("ankh3", "T5ForConditionalGeneration"),
-    ("esmc", "EsmcForMaskedLM"),
-    ("roformer", "RoFormerForMaskedLM"),
-    ("roberta", "RobertaForMaskedLM"),
-    ("bert", "BertForMaskedLM"),
-    ("bert", "BertForSequenceClassification"),
-    ("t5", "T5ForSequenceClassification"),
-    ("bert", "BertForPreTraining"),
+    ("t5", "T5Model"), ("t5", "T5ForConditionalGeneration"), ("t5", "T5ForTokenClassification"),
+    ("t5", "T5ForQuestionAnswering"), ("esm", "EsmForMaskedLM"),
+    ("esm", "EsmForTokenClassification"), ("ankh", "T5ForConditionalGeneration"),
+    ("ankh3", "T5ForConditionalGeneration"), ("esmc", "EsmcForMaskedLM"),
+    ("roformer", "RoFormerForMaskedLM"), ("roberta", "RobertaForMaskedLM"),
+    ("bert", "BertForMaskedLM"), ("bert", "BertForSequenceClassification"),
+    ("t5", "T5ForSequenceClassification"), ("bert", "BertForPreTraining"),
     ("esmc", "EsmcForTokenClassification"),
-]
+]  # fmt: skip
 LAYOUTS = itertools.cycle(["safetensors", "sharded", "bin"])
 
 
@@ -350,22 +342,18 @@ def test_a_default_that_is_written_out_leaves_the_fingerprint_unchanged(tmp_path
     assert fingerprint(given) == fingerprint(tiny(tmp_path / "plain"))
 
 
-@pytest.mark.parametrize(
-    ("content", "expected"),
-    [
-        (
-            '{"weight_map": {"shared.weight": "model-00009-of-00009.safetensors"}}',
-            "1 of 1 shards .* missing .*00009",
-        ),
-        (
-            '{"weight_map": {"shared.weight": "../../secret"}}',
-            "'../../secret', which its format does not allow",
-        ),
-        ('{"weight_map": {"shared.weight": 3}}', "'3', which its format does not allow"),
-        ("[1]", "not an index of weights"),
-        ("{", "not an index of weights"),
-    ],
-)
+@pytest.mark.parametrize(("content", "expected"), [
+    (
+        '{"weight_map": {"shared.weight": "model-00009-of-00009.safetensors"}}',
+        "1 of 1 shards .* missing .*00009",
+    ),
+    (
+        '{"weight_map": {"shared.weight": "../../secret"}}',
+        "'../../secret', which its format does not allow",
+    ),
+    ('{"weight_map": {"shared.weight": 3}}', "'3', which its format does not allow"),
+    ("[1]", "not an index of weights"), ("{", "not an index of weights"),
+])  # fmt: skip
 def test_an_index_that_cannot_be_followed_is_refused_in_one_line(tmp_path, content, expected):
     folder = save(make_model("t5", "T5EncoderModel"), "t5", tmp_path / "model", "sharded")
     (folder / "model.safetensors.index.json").write_text(content)

@@ -169,16 +169,11 @@ ALL, ATTENTION, OTHERS = ".*", "_attention_kernel", "(?!_attention_kernel).*"
 
 # attention for 7.5, which is not used, takes 90 s to compile
 @pytest.mark.ci
-@pytest.mark.parametrize(
-    ("capability", "only"),
-    [
-        (75, OTHERS),
-        (80, ALL),
-        (90, ALL),
-        *(pytest.param(c, ALL, marks=pytest.mark.slow) for c in (86, 89)),
-        pytest.param(75, ATTENTION, marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.parametrize(("capability", "only"), [
+    (75, OTHERS), (80, ALL), (90, ALL),
+    *(pytest.param(c, ALL, marks=pytest.mark.slow) for c in (86, 89)),
+    pytest.param(75, ATTENTION, marks=pytest.mark.slow),
+])  # fmt: skip
 def test_every_kernel_compiles_and_fits_the_gpu(capability, only, tmp_path):
     environment = {**os.environ, "TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)}
     command = [sys.executable, "-W", "ignore", __file__, str(capability), only]

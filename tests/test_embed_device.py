@@ -23,16 +23,11 @@ def gpu(monkeypatch):
     return fake
 
 
-@pytest.mark.parametrize(
-    ("name", "capability", "precision", "biased", "plain"),
-    [
-        ("Tesla T4", (7, 5), "fp16", "sdpa", "sdpa"),
-        ("Tesla V100", (7, 0), "fp16", "sdpa", "sdpa"),
-        ("L4", (8, 9), "bf16", "triton", "triton"),
-        ("A100", (8, 0), "bf16", "triton", "triton"),
-        ("H100", (9, 0), "bf16", "triton", "triton"),
-    ],
-)
+@pytest.mark.parametrize(("name", "capability", "precision", "biased", "plain"), [
+    ("Tesla T4", (7, 5), "fp16", "sdpa", "sdpa"), ("Tesla V100", (7, 0), "fp16", "sdpa", "sdpa"),
+    ("L4", (8, 9), "bf16", "triton", "triton"), ("A100", (8, 0), "bf16", "triton", "triton"),
+    ("H100", (9, 0), "bf16", "triton", "triton"),
+])  # fmt: skip
 def test_capability_decides_precision_and_attention(
     gpu, name, capability, precision, biased, plain
 ):

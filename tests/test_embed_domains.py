@@ -120,23 +120,14 @@ def test_a_short_string_without_a_known_domain_is_a_heavy_chain(text):
     assert split_domains(text) == (text, "", "no domain")
 
 
-@pytest.mark.parametrize(
-    ("text", "part"),
-    [
-        (VH + D13_HEAVY, "heavy + heavy"),
-        (VL + "GGGGS" * 3 + LAMBDA, "light + light"),
-        (VH + VL + VH + VL, "heavy + light + heavy + light"),
-        (VH[:60] + VL, "fragment"),
-        (VH + VL[:60], "fragment"),
-        (VL + VL, "light + light"),
-        (VH + CH1 + VL, "uncertain boundary"),
-        (VH + CH1[:40] + VL, "uncertain boundary"),
-        (VH + "M" * 61, "61 residues"),
-        ("M" * 61 + VH, "61 residues"),
-        ("M" * 191, "191 residues"),
-        (VH + "GGGGS" * 3 + VL + "M" * 100, "100 residues"),
-    ],
-)
+@pytest.mark.parametrize(("text", "part"), [
+    (VH + D13_HEAVY, "heavy + heavy"), (VL + "GGGGS" * 3 + LAMBDA, "light + light"),
+    (VH + VL + VH + VL, "heavy + light + heavy + light"), (VH[:60] + VL, "fragment"),
+    (VH + VL[:60], "fragment"), (VL + VL, "light + light"), (VH + CH1 + VL, "uncertain boundary"),
+    (VH + CH1[:40] + VL, "uncertain boundary"), (VH + "M" * 61, "61 residues"),
+    ("M" * 61 + VH, "61 residues"), ("M" * 191, "191 residues"),
+    (VH + "GGGGS" * 3 + VL + "M" * 100, "100 residues"),
+])  # fmt: skip
 def test_an_uncertain_split_is_refused(text, part):
     with pytest.raises(UnsureDomains, match=re.escape(part)):
         split_domains(text)

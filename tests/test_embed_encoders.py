@@ -159,16 +159,10 @@ def test_an_unknown_name_lists_the_aliases():
         find_checkpoint("nothing")
 
 
-@pytest.mark.parametrize(
-    ("name", "near"),
-    [
-        ("igt6", "igt5"),
-        ("esm2-650M", "esm2-650m"),
-        ("ESM2_t33_650M", "esm2-650m"),
-        ("esmc", "esmc-"),
-        ("Ankh3", "ankh3-"),
-    ],
-)
+@pytest.mark.parametrize(("name", "near"), [
+    ("igt6", "igt5"), ("esm2-650M", "esm2-650m"), ("ESM2_t33_650M", "esm2-650m"), ("esmc", "esmc-"),
+    ("Ankh3", "ankh3-"),
+])  # fmt: skip
 def test_a_name_like_that_of_an_encoder_is_answered_with_its_alias(name, near):
     with pytest.raises(EncoderNotFound, match=rf"; did you mean {near}.*, a hub name"):
         find_checkpoint(name)
@@ -230,16 +224,12 @@ def test_a_weight_that_is_missing_unknown_or_of_another_shape_is_refused(
         load_encoder(identify(str(folder), "antigen"), CPU)
 
 
-@pytest.mark.parametrize(
-    ("file", "text", "message"),
-    [
-        ("vocab.json", {"<s>": 0}, "lacks .*A, C, D"),
-        ("vocab.json", [1], "no readable tokenizer"),
-        ("tokenizer.json", {"model": 3}, "no readable tokenizer"),
-        ("config.json", {"max_position_embeddings": 4}, "roberta encoders need 152"),
-        ("config.json", {"vocab_size": 20}, "above 19"),
-    ],
-)
+@pytest.mark.parametrize(("file", "text", "message"), [
+    ("vocab.json", {"<s>": 0}, "lacks .*A, C, D"), ("vocab.json", [1], "no readable tokenizer"),
+    ("tokenizer.json", {"model": 3}, "no readable tokenizer"),
+    ("config.json", {"max_position_embeddings": 4}, "roberta encoders need 152"),
+    ("config.json", {"vocab_size": 20}, "above 19"),
+])  # fmt: skip
 def test_tokens_or_positions_that_roberta_cannot_use_are_refused(tmp_path, file, text, message):
     random_encoder(tmp_path, "roberta")
     if file == "config.json":

@@ -324,14 +324,10 @@ def test_running_out_of_memory_halves_the_batch_and_goes_on(table, tmp_path, mon
     )
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
-        torch.OutOfMemoryError(),
-        MemoryError(),
-        RuntimeError("DefaultCPUAllocator: can't allocate memory"),
-    ],
-)
+@pytest.mark.parametrize("error", [
+    torch.OutOfMemoryError(), MemoryError(),
+    RuntimeError("DefaultCPUAllocator: can't allocate memory"),
+])  # fmt: skip
 @pytest.mark.parametrize("options", [{}, {"batch_tokens": 100_000}])
 def test_a_sequence_that_does_not_fit_even_alone_is_named(
     table, tmp_path, monkeypatch, error, options

@@ -52,17 +52,13 @@ def test_fasta_records_without_roles_are_antibodies_or_a_named_role(tmp_path):
     assert read_pairs(path, options, kinds=("antigen",)).antigens.chains == [("MKTAY",), ("MKV",)]
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("MKT\n", "begins with 'MKT', not with '>'"),
-        (">a_H\n>b_H\nEVQ\n", "'a_H' holds ''; expected residues"),
-        (">a_H\nEVQ\n>a_VH\nEVQ\n", "'a_VH' is the second heavy of 'a'"),
-        (">a_H\nEVQ\n>b\nEVQ\n", "'b' does not end in a role"),
-        (">a_H\nEVQ\n>a_L\nnan\n", "'a_L' holds 'nan'; expected residues"),
-        ("", "no rows"),
-    ],
-)
+@pytest.mark.parametrize(("text", "words"), [
+    ("MKT\n", "begins with 'MKT', not with '>'"),
+    (">a_H\n>b_H\nEVQ\n", "'a_H' holds ''; expected residues"),
+    (">a_H\nEVQ\n>a_VH\nEVQ\n", "'a_VH' is the second heavy of 'a'"),
+    (">a_H\nEVQ\n>b\nEVQ\n", "'b' does not end in a role"),
+    (">a_H\nEVQ\n>a_L\nnan\n", "'a_L' holds 'nan'; expected residues"), ("", "no rows"),
+])  # fmt: skip
 def test_fasta_that_cannot_be_meant_is_refused_in_one_line(tmp_path, text, words):
     with pytest.raises(BadTable, match=words) as refused:
         read_table(written(tmp_path / "x.fasta", text))

@@ -1,7 +1,5 @@
 """Shards: plain HDF5 files whose every changed bit is noticed, and whose every trick is refused."""
 
-from __future__ import annotations
-
 import errno
 import io
 import os
@@ -219,16 +217,13 @@ FORGERIES = {
     "external link": lambda f: link(f, h5py.ExternalLink("secret.h5", "/mean")),
     "soft link": lambda f: link(f, h5py.SoftLink("/length")),
     "group": lambda f: link(f, h5py.SoftLink("/")) or f.create_group("cls"),
-    "the root": lambda f: f.__setitem__("cls", f["/"]),
-    "virtual": virtual,
+    "the root": lambda f: f.__setitem__("cls", f["/"]), "virtual": virtual,
     "external storage": lambda f: remake(f, **EXTERNAL, external=[("secret.h5", 0, 1440)]),
     "contiguous": lambda f: remake(f, chunks=None, fletcher32=None),
     "no checksum": lambda f: remake(f, fletcher32=None),
-    "gzip": lambda f: remake(f, compression="gzip"),
-    "shuffled": lambda f: remake(f, shuffle=True),
+    "gzip": lambda f: remake(f, compression="gzip"), "shuffled": lambda f: remake(f, shuffle=True),
     "scaled": lambda f: remake(f, "length", scaleoffset=0, fletcher32=None),
-    "no rows": lambda f: sparse(f, 0),
-    "holes": lambda f: sparse(f, 1 << 12),
+    "no rows": lambda f: sparse(f, 0), "holes": lambda f: sparse(f, 1 << 12),
     "a terabyte": lambda f: sparse(f, 1 << 33),
     "huge chunk": lambda f: remake(
         f, data=None, dtype="<f4", shape=(40, 9), maxshape=(None, 9), chunks=(1 << 23, 9)
@@ -240,8 +235,7 @@ FORGERIES = {
         f, data=None, shape=(40,), chunks=(40,), dtype=h5py.vlen_dtype("<f4"), fletcher32=None
     ),
     "references": lambda f: remake(f, data=None, shape=(40,), chunks=(40,), dtype=h5py.ref_dtype),
-    "float64": lambda f: remake(f, dtype="<f8"),
-    "big-endian": lambda f: remake(f, dtype=">f4"),
+    "float64": lambda f: remake(f, dtype="<f8"), "big-endian": lambda f: remake(f, dtype=">f4"),
     "complex": lambda f: remake(f, data=f["mean"][:].astype("<c8"), dtype="<c8"),
     "record": lambda f: remake(f, data=np.zeros(40, "<f4,<f4"), chunks=(40,)),
     "vectors of keys": lambda f: remake(f, "key", data=f["key"][:, :8], chunks=(40, 8)),
@@ -250,10 +244,8 @@ FORGERIES = {
     "no width": lambda f: remake(
         f, data=np.zeros((40, 0), "<f4"), chunks=(40, 1), maxshape=(40, None)
     ),
-    "no keys": lambda f: f.__delitem__("key"),
-    "no lengths": lambda f: f.__delitem__("length"),
-    "no vectors": lambda f: f.__delitem__("mean"),
-    "name": lambda f: f.move("mean", "Mean"),
+    "no keys": lambda f: f.__delitem__("key"), "no lengths": lambda f: f.__delitem__("length"),
+    "no vectors": lambda f: f.__delitem__("mean"), "name": lambda f: f.move("mean", "Mean"),
     "many arrays": lambda f: [f.__setitem__(f"m{i}", f["mean"]) for i in range(100)],
     "many attributes": lambda f: [f.attrs.create(f"a{i}", 1) for i in range(100)],
     "array attribute": attribute("kind", [1, 2]),
@@ -265,7 +257,7 @@ FORGERIES = {
     "earlier version": attribute("format", np.bytes_(b"abag-shard 1")),
     "no version": lambda f: f.attrs.__delitem__("format"),
     "number as version": attribute("format", 2),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("how", FORGERIES)

@@ -110,21 +110,13 @@ def test_a_sheet_that_states_too_small_a_size_is_read_whole(tmp_path):
     assert read_table(stated).frame.shape == (2, 4)
 
 
-@pytest.mark.parametrize(
-    ("rows", "change", "words"),
-    [
-        ([], None, "no cell has a value"),
-        (ROWS[:1], None, "no rows"),
-        (ROWS, lambda s: s.merge_cells("A2:A3"), "cells A2:A3 are merged"),
-        (ROWS, lambda s: s.cell(2, 6, "x"), "cell F1 is empty, but its column is not"),
-        ([["Table S1"], *ROWS], None, "cell B1 is empty, but its column is not"),
-        (
-            ROWS,
-            lambda s: s.parent.create_sheet("b").append([1]),
-            "2 sheets with values, 'Sheet', 'b'",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("rows", "change", "words"), [
+    ([], None, "no cell has a value"), (ROWS[:1], None, "no rows"),
+    (ROWS, lambda s: s.merge_cells("A2:A3"), "cells A2:A3 are merged"),
+    (ROWS, lambda s: s.cell(2, 6, "x"), "cell F1 is empty, but its column is not"),
+    ([["Table S1"], *ROWS], None, "cell B1 is empty, but its column is not"),
+    (ROWS, lambda s: s.parent.create_sheet("b").append([1]), "2 sheets with values, 'Sheet', 'b'"),
+])  # fmt: skip
 def test_a_workbook_that_is_no_plain_table_is_refused_in_one_line(tmp_path, rows, change, words):
     assert words in refusal(workbook(tmp_path / "a.xlsx", rows, change))
 

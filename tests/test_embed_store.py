@@ -1,7 +1,5 @@
 """The store returns the bits that it was given, or reports what is wrong."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

@@ -280,21 +280,15 @@ def test_ankh3_reads_a_pipeline_where_there_are_no_pieces(tmp_path):
     assert identify(str(tmp_path), "antigen").fingerprint == former.fingerprint
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda folder: (folder / "vocab.json").unlink(), "no readable tokenizer .none of spiece"),
-        (
-            lambda folder: (folder / "spiece.model").write_bytes(b"x"),
-            r"tokenizer \(spiece\.model: ",
-        ),
-        (lambda folder: (folder / "tokenizer.json").write_text("{"), r"\(tokenizer\.json: "),
-        (lambda folder: write_ids(folder, "[NLU]"), r"lacks \[NLU\]; expected a token per residue"),
-        (lambda folder: write_ids(folder, "W"), "lacks W; expected a token per residue"),
-        (lambda folder: write_ids(folder, W=999), "not unique, or above 255"),
-        (lambda folder: write_ids(folder, W=7), "not unique, or above 255"),
-    ],
-)
+@pytest.mark.parametrize(("change", "message"), [
+    (lambda folder: (folder / "vocab.json").unlink(), "no readable tokenizer .none of spiece"),
+    (lambda folder: (folder / "spiece.model").write_bytes(b"x"), r"tokenizer \(spiece\.model: "),
+    (lambda folder: (folder / "tokenizer.json").write_text("{"), r"\(tokenizer\.json: "),
+    (lambda folder: write_ids(folder, "[NLU]"), r"lacks \[NLU\]; expected a token per residue"),
+    (lambda folder: write_ids(folder, "W"), "lacks W; expected a token per residue"),
+    (lambda folder: write_ids(folder, W=999), "not unique, or above 255"),
+    (lambda folder: write_ids(folder, W=7), "not unique, or above 255"),
+])  # fmt: skip
 def test_a_tokenizer_of_ankh3_without_the_task_or_the_residues_is_refused(
     tmp_path, change, message
 ):
@@ -406,25 +400,17 @@ print("transformers" in sys.modules)
     assert done.stdout.strip() == "False"
 
 
-@pytest.mark.parametrize(
-    ("vocabulary", "kind", "lengths"),
-    [
-        (ESM, "antigen", [1]),
-        (ESM, "antigen", [1022]),
-        (ESM, "antigen", [1023]),
-        (ESM, "antigen", [2500, 80]),
-        (T5, "antigen", [2044]),
-        (BERT, "antibody", [120, 700]),
-        (T5, "antibody", [130, 110]),
-        (ESM, "antibody", [130, 0]),
-        (FAMILIES["protbert"].vocabulary, "antibody", [130, 110]),
-        (FAMILIES["roformer"].vocabulary, "antibody", [118, 107]),
-        (FAMILIES["roformer"].vocabulary, "antibody", [0, 107]),
-        (FAMILIES["roformer"].vocabulary, "antibody", [450, 214]),
-        (FAMILIES["roformer"].vocabulary, "antigen", [600, 20]),
-        (FAMILIES["prostt5"].vocabulary, "antibody", [130, 110]),
-    ],
-)
+@pytest.mark.parametrize(("vocabulary", "kind", "lengths"), [
+    (ESM, "antigen", [1]), (ESM, "antigen", [1022]), (ESM, "antigen", [1023]),
+    (ESM, "antigen", [2500, 80]), (T5, "antigen", [2044]), (BERT, "antibody", [120, 700]),
+    (T5, "antibody", [130, 110]), (ESM, "antibody", [130, 0]),
+    (FAMILIES["protbert"].vocabulary, "antibody", [130, 110]),
+    (FAMILIES["roformer"].vocabulary, "antibody", [118, 107]),
+    (FAMILIES["roformer"].vocabulary, "antibody", [0, 107]),
+    (FAMILIES["roformer"].vocabulary, "antibody", [450, 214]),
+    (FAMILIES["roformer"].vocabulary, "antigen", [600, 20]),
+    (FAMILIES["prostt5"].vocabulary, "antibody", [130, 110]),
+])  # fmt: skip
 def test_weights_average_every_residue_equally_and_special_tokens_never(vocabulary, kind, lengths):
     layout = Layout(kind, vocabulary)
     rng = np.random.default_rng(0)

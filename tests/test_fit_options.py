@@ -68,22 +68,13 @@ PREDICT = {
     "suffix": [".csv", ".tsv", ".parquet", ".csv.gz"],
 }
 RANK = {
-    "batch": [1, 5, 96],
-    "rule": ["ucb", "mean", "improvement", "probability", "nothing"],
-    "explore": [0.0, 2.5, float("inf")],
-    "best": [7.0, -1e9],
-    "above": [7.0, 1e9],
-    "measured": ["itself", None, None],
-    "keep_far": [False, True, True],
-    "diversity": ["none", "clusters", "distance"],
-    "per_cluster": [None, None, 1],
-    "identity": [None, None, 0.5],
-    "correlation": [0.0, 1.0],
-    "run": [True, True, None],
-    "antigen": [None, None, "MKTAYIAKQR"],
-    "bad_rows": ["error", "skip"],
-    "limit": [None, 3],
-}
+    "batch": [1, 5, 96], "rule": ["ucb", "mean", "improvement", "probability", "nothing"],
+    "explore": [0.0, 2.5, float("inf")], "best": [7.0, -1e9], "above": [7.0, 1e9],
+    "measured": ["itself", None, None], "keep_far": [False, True, True],
+    "diversity": ["none", "clusters", "distance"], "per_cluster": [None, None, 1],
+    "identity": [None, None, 0.5], "correlation": [0.0, 1.0], "run": [True, True, None],
+    "antigen": [None, None, "MKTAYIAKQR"], "bad_rows": ["error", "skip"], "limit": [None, 3],
+}  # fmt: skip
 SCAN = {
     "region": [None, "cdrh3", "cdrl1,cdrh2", "antigen", "nothing"],
     "positions": [None, None, None, "H105-H107", "A1,A2", "H999", "L1"],

@@ -1,7 +1,5 @@
 """Baselines against the plain formulas, and comparisons on planted tables."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 from dataclasses import replace
 

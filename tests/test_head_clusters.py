@@ -1,7 +1,5 @@
 """Clusters compared with a naive implementation that aligns every pair of strings."""
 
-from __future__ import annotations
-
 from functools import cache
 
 import numpy as np

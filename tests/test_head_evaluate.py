@@ -217,16 +217,11 @@ def test_an_ambiguous_prediction_column_must_be_named(case):
     assert found["predictions"]["regimes"][0]["spearman"]["value"] == 0
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"table": "a.csv", "predictions": "b.csv"},
-        {"store": "store"},
-        {"store": "store", "predictions": "b.csv"},
-        {"affinity_type": "kd"},
-        {"columns": {"heavy": "VH"}},
-    ],
-)
+@pytest.mark.parametrize("options", [
+    {"table": "a.csv", "predictions": "b.csv"}, {"store": "store"},
+    {"store": "store", "predictions": "b.csv"}, {"affinity_type": "kd"},
+    {"columns": {"heavy": "VH"}},
+])  # fmt: skip
 def test_inputs_that_would_not_be_used_are_refused(case, options):
     with pytest.raises(NothingToEvaluate, match="TABLE"):
         run_evaluate(case, **options)

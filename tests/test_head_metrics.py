@@ -1,7 +1,5 @@
 """Metrics against scipy, by hand, and on what is undefined."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

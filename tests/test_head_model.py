@@ -40,15 +40,10 @@ def test_the_seed_preset_has_the_numbers_of_the_old_notebooks():
     assert seed.weight_decay == 0.01
 
 
-@pytest.mark.parametrize(
-    ("options", "pooling"),
-    [
-        ({"preset": "seed"}, "cls"),
-        ({"preset": "seed", "antigen_pooling": "mean@2"}, "mean@2"),
-        ({"preset": "seed", "antigen_vectors": ("mean",)}, "mean"),
-        ({}, "mean"),
-    ],
-)
+@pytest.mark.parametrize(("options", "pooling"), [
+    ({"preset": "seed"}, "cls"), ({"preset": "seed", "antigen_pooling": "mean@2"}, "mean@2"),
+    ({"preset": "seed", "antigen_vectors": ("mean",)}, "mean"), ({}, "mean"),
+])  # fmt: skip
 def test_the_seed_preset_reads_cls_of_antigens_as_the_old_notebooks(options, pooling):
     assert [view["pooling"] for view in FitConfig(**options).views_of("antigen")] == [pooling]
 

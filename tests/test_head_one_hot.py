@@ -92,16 +92,10 @@ def test_the_reference_is_the_consensus_of_the_pairs_with_the_commonest_lengths(
     assert common_reference(different, np.arange(8)) is None
 
 
-@pytest.mark.parametrize(
-    "forged",
-    [
-        {"reference": ("EV",)},
-        {"reference": ("e", "")},
-        {"seen": (".", "EE", ".", ".")},
-        {"seen": (".", "E!", ".", ".")},
-        {"marks_new": False},
-    ],
-)
+@pytest.mark.parametrize("forged", [
+    {"reference": ("EV",)}, {"reference": ("e", "")}, {"seen": (".", "EE", ".", ".")},
+    {"seen": (".", "E!", ".", ".")}, {"marks_new": False},
+])  # fmt: skip
 def test_columns_of_a_forged_predictor_are_refused(forged):
     valid = {"reference": ("E", ""), "seen": (".", "E", ".", "."), "marks_new": True}
     assert OneHot(**valid).width == 4

@@ -1,7 +1,5 @@
 """The plan counts what the reader and the labels hold, and scales times from one measured GPU."""
 
-from __future__ import annotations
-
 import json
 import re
 

@@ -83,14 +83,10 @@ def test_the_text_shows_runs_differences_and_verdicts(case):
     assert "not compared, because no other run has the same test rows: " in text
 
 
-@pytest.mark.parametrize(
-    ("paths", "names"),
-    [
-        (["/x/runs/a", "/x/runs/deep/b"], ["a", "deep/b"]),
-        (["a", "/x/b"], ["a", "/x/b"]),
-        (["runs/a"], ["runs/a"]),
-    ],
-)
+@pytest.mark.parametrize(("paths", "names"), [
+    (["/x/runs/a", "/x/runs/deep/b"], ["a", "deep/b"]), (["a", "/x/b"], ["a", "/x/b"]),
+    (["runs/a"], ["runs/a"]),
+])  # fmt: skip
 def test_names_of_runs_leave_out_the_folders_that_all_share(paths, names):
     states = [{"run": one, "state": "unreadable", "reason": "damaged"} for one in paths]
     lines = describe_runs({"runs": states, "comparisons": [], "differences": {}})

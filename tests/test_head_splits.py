@@ -1,7 +1,5 @@
 """Splits keep groups whole, are deterministic, and count leaks."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 
 import numpy as np

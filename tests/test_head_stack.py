@@ -307,17 +307,10 @@ def test_a_stack_of_few_pairs_some_of_them_censored_is_fitted(case, tmp_path, ro
     assert np.isfinite(predicted["pkd_predicted"]).all()
 
 
-@pytest.mark.parametrize(
-    ("head", "options"),
-    [
-        ("ridge", {"widths": (5,)}),
-        ("kernel", {"lr": 1e-3}),
-        ("gp", {"members": 4}),
-        ("one_hot_ridge", {"epochs": 50}),
-        ("ridge", {"preset": "medium"}),
-        ("ridge", {"patience": 2}),
-    ],
-)
+@pytest.mark.parametrize(("head", "options"), [
+    ("ridge", {"widths": (5,)}), ("kernel", {"lr": 1e-3}), ("gp", {"members": 4}),
+    ("one_hot_ridge", {"epochs": 50}), ("ridge", {"preset": "medium"}), ("ridge", {"patience": 2}),
+])  # fmt: skip
 def test_options_that_the_head_does_not_use_are_refused(tmp_path, head, options):
     (name,) = options
     with pytest.raises(BadOption) as refused:

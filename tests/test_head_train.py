@@ -34,14 +34,9 @@ from abag.head.training.stack import TrainingStep, cosine_rates, make_epoch_batc
 from abag.head.training.train import LossNotFinite
 
 QUICK = {
-    "report": False,
-    "split": "column=part",
-    "head": "mlp",
-    "widths": (16, 8),
-    "epochs": 3,
-    "batch_size": 16,
-    "device": "cpu",
-}
+    "report": False, "split": "column=part", "head": "mlp", "widths": (16, 8), "epochs": 3,
+    "batch_size": 16, "device": "cpu",
+}  # fmt: skip
 
 
 @pytest.fixture

@@ -36,17 +36,11 @@ from make_stub import stub
 
 ROOT = Path(__file__).parent.parent
 CLASSES = {
-    "adapt": [AdaptConfig],
-    "doctor": [DeviceOptions, EncoderOptions],
-    "embed": [EmbedOptions, EncoderOptions],
-    "evaluate": [EvaluateOptions],
-    "fit": [FitConfig],
-    "plan": [PlanOptions],
-    "predict": [PredictOptions],
-    "scan": [ScanOptions],
-    "store export": [ExportOptions],
-    "sweep": [SweepOptions, FitConfig],
-}
+    "adapt": [AdaptConfig], "doctor": [DeviceOptions, EncoderOptions],
+    "embed": [EmbedOptions, EncoderOptions], "evaluate": [EvaluateOptions], "fit": [FitConfig],
+    "plan": [PlanOptions], "predict": [PredictOptions], "scan": [ScanOptions],
+    "store export": [ExportOptions], "sweep": [SweepOptions, FitConfig],
+}  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,7 +1,5 @@
 """`scan`: mutants against a plain enumeration, their differences, bad input, and the heat map."""
 
-from __future__ import annotations
-
 import errno
 import json
 import re

@@ -7,8 +7,6 @@ reports to its parent what the writer calls committed, and is killed at a random
 --steps, at one file operation after the other. Prints one JSON object.
 """
 
-from __future__ import annotations
-
 import argparse
 import errno
 import itertools

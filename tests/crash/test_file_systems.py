@@ -1,7 +1,5 @@
 """Real file systems that fill up or turn read-only; needs the right to mount."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

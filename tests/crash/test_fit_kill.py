@@ -16,17 +16,11 @@ OPTIONS = {
 
 @pytest.mark.ci
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize(
-    ("kills", "seed", "members", "folds"),
-    [
-        (6, 0, 1, 0),
-        (5, 2, 3, 0),
-        (4, 4, 1, 3),
-        pytest.param(220, 1, 1, 0, marks=pytest.mark.slow),
-        pytest.param(100, 3, 3, 0, marks=pytest.mark.slow),
-        pytest.param(100, 5, 1, 3, marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.parametrize(("kills", "seed", "members", "folds"), [
+    (6, 0, 1, 0), (5, 2, 3, 0), (4, 4, 1, 3), pytest.param(220, 1, 1, 0, marks=pytest.mark.slow),
+    pytest.param(100, 3, 3, 0, marks=pytest.mark.slow),
+    pytest.param(100, 5, 1, 3, marks=pytest.mark.slow),
+])  # fmt: skip
 def test_a_killed_fit_resumes_to_the_same_bits_as_an_uninterrupted_one(
     killed_anywhere, kills, seed, members, folds
 ):

@@ -4,8 +4,6 @@ System calls on paths under the store are slow and fail at random. The next run 
 in the local spool.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import random

@@ -1,7 +1,5 @@
 """A store survives SIGKILL; kills.py does the killing, and these tests check what it costs."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Shards in a local spool are published by the next run into their store."""
 
-from __future__ import annotations
-
 import errno
 import signal
 import subprocess

@@ -512,22 +512,13 @@ def refusals(folder):
 
 
 PARTS = {
-    "scores/heads on pairs": heads_on_pairs,
-    "scores/heads on variants": heads_on_variants,
-    "scores/heads on folds": heads_on_folds,
-    "scores/options": options,
-    "splits/splits": splits,
-    "baselines/baselines": baselines,
-    "predictions/predict": predictions,
-    "predictions/evaluate": evaluations,
-    "predictions/scan": scans,
-    "predictions/rank": rankings,
-    "predictions/share": shares,
-    "vectors/vectors": vectors,
-    "surface/help": help_texts,
-    "surface/keys": keys,
-    "refusals/refusals": refusals,
-}
+    "scores/heads on pairs": heads_on_pairs, "scores/heads on variants": heads_on_variants,
+    "scores/heads on folds": heads_on_folds, "scores/options": options, "splits/splits": splits,
+    "baselines/baselines": baselines, "predictions/predict": predictions,
+    "predictions/evaluate": evaluations, "predictions/scan": scans, "predictions/rank": rankings,
+    "predictions/share": shares, "vectors/vectors": vectors, "surface/help": help_texts,
+    "surface/keys": keys, "refusals/refusals": refusals,
+}  # fmt: skip
 """By the name of the file and of the part in it, what records the part."""
 
 
