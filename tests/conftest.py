@@ -17,13 +17,15 @@ from abag.core.messages import reporting
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # On busy cores any example can be slow. Derandomised: the same commit draws the same examples.
+settings.register_profile("quick", deadline=None, derandomize=True, max_examples=30)
 settings.register_profile("abag", deadline=None, derandomize=True)
 settings.register_profile("random", deadline=None)
 
 
 def pytest_configure(config):
     """Choose how Hypothesis draws; its option --hypothesis-profile is read later and wins."""
-    usual = "random" if config.option.markexpr == "slow" else "abag"
+    chosen = config.option.markexpr
+    usual = "random" if chosen == "slow" else "quick" if "not ci" in chosen else "abag"
     settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", usual))
 
 

@@ -67,11 +67,11 @@ def draw_pairs(n_antibodies, n_antigens, seed=0, antigens=None):
     return frame.assign(pKd=8 + rng.normal(size=len(frame)))
 
 
-def write_vectors(store, kind, keys, x_ND, *, fingerprint="ab" * 16):
+def write_vectors(store, kind, keys, x_ND, *, fingerprint="ab" * 16, poolings=None, **info):
     """Add vectors, (N, D), as if of an encoder called drawn; `store` is open."""
-    folder = store.create_folder(kind, {"name": "drawn", "fingerprint": fingerprint})
+    folder = store.create_folder(kind, {"name": "drawn", "fingerprint": fingerprint} | info)
     with folder.writer(attrs={"precision": "fp32"}) as writer:
-        writer.add(keys, np.full(len(keys), 15, np.int32), {"mean": x_ND})
+        writer.add(keys, np.full(len(keys), 15, np.int32), {"mean": x_ND} | (poolings or {}))
 
 
 def add_vectors(path, frame, *, fingerprint="ab" * 16, shift=0.0):
@@ -82,6 +82,7 @@ def add_vectors(path, frame, *, fingerprint="ab" * 16, shift=0.0):
         keys = unique.keys[store.find_folder(kind, info).missing(unique.keys)]
         x_ND = keys[:, :6].astype(np.float32) / 64 + shift
         write_vectors(store, kind, keys, x_ND, fingerprint=fingerprint)
+    return store
 
 
 def planted_table(n_antibodies=30, n_antigens=4, seed=0, noise=0.0):
@@ -112,14 +113,15 @@ def linear_table(at, n_antibodies, n_antigens, noise):
     return SimpleNamespace(at=at, frame=frame, store=at / "store")
 
 
-def fill_store(path, frame, *, fingerprint="ab" * 16, drop=0):
-    """Store vectors with the number of each sequence in their first column."""
-    table = read_pairs(frame)
+def fill_store(path, frame, *, drop=0):
+    """Store vectors with the number of each sequence in their first column; ``cls`` is noise."""
     store = open_store(path, create=True)
-    for kind, unique in (("antibody", table.antibodies), ("antigen", table.antigens)):
+    for kind, unique in read_pairs(frame).sequences.items():
         planted = pd.Series(frame["pKd"].to_numpy()).groupby(unique.of_row).mean().to_numpy()
-        x_ND = np.random.default_rng(0).normal(size=(len(unique.keys), 6)).astype(np.float32)
-        x_ND[:, 0] = planted
-        keep = slice(0, len(x_ND) - drop)
-        write_vectors(store, kind, unique.keys[keep], x_ND[keep], fingerprint=fingerprint)
+        x_2ND = np.random.default_rng(0).normal(size=(2, len(unique.keys), 6)).astype(np.float32)
+        x_2ND[0, :, 0] = planted
+        x_2ND = x_2ND[:, : len(unique.keys) - drop]
+        write_vectors(
+            store, kind, unique.keys[: x_2ND.shape[1]], x_2ND[0], poolings={"cls": x_2ND[1]}
+        )
     return path

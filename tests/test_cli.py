@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -20,7 +21,9 @@ from trastuzumab import CH1
 import abag
 from abag.cli import main
 from abag.core.command_line import HEADINGS
+from abag.head.data import demo
 from abag.head.data.demo import demo_table, planted_ceiling, planted_pkd
+from abag.head.models.config import PRESETS
 
 ROOT = Path(__file__).parent.parent
 
@@ -363,7 +366,9 @@ def test_the_demo_does_not_overwrite_a_table_of_the_user(tmp_path):
     assert (tmp_path / "pairs.csv").read_text() == "my,only,copy\n"
 
 
-def test_the_demo_shows_both_stages_beside_the_ceiling(tmp_path):
+def test_the_demo_shows_both_stages_beside_the_ceiling(tmp_path, monkeypatch):
+    monkeypatch.setattr(demo, "PAIRS", 150)
+    monkeypatch.setitem(PRESETS, "small", replace(PRESETS["small"], epochs=2))
     (tmp_path / "demo").mkdir()
     (tmp_path / "demo" / "pairs.csv").write_text("mine")
     out = run("demo", tmp_path / "demo", "--force").output

@@ -13,6 +13,7 @@ import torch
 from drawn import COMPOSITION, TINY
 from embedding import assert_same_vectors, start_embed, wait_for_shards
 from invoke import PLAIN_ENCODERS, TINY_ENCODERS, one_line
+from marks import in_ci
 from safetensors.numpy import load_file, save_file
 
 import abag
@@ -239,7 +240,9 @@ def test_what_cannot_be_stored_stops_the_run_and_names_the_sequence(
         embed_table(table, tmp_path / "store", batch_tokens=1024, **TINY)
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize(
+    "number", [signal.SIGKILL, *in_ci(signal.SIGTERM, signal.SIGINT, signal.SIGHUP)]
+)
 def test_a_stopped_run_goes_on_without_encoding_any_committed_sequence_twice(tmp_path, number):
     if signal.getsignal(number) is signal.SIG_IGN:
         pytest.skip("these tests run under nohup, which the run respects")

@@ -9,6 +9,7 @@ import shutil
 import h5py
 import numpy as np
 import pytest
+from marks import in_ci
 
 from abag.core.files import write_bytes
 from abag.embed.store.shard import CHUNK_BYTES, DamagedShard, open_shard, shard_image, shard_name
@@ -132,7 +133,7 @@ def noticed(path, arrays):
     return False
 
 
-@pytest.mark.parametrize("flips", [400, pytest.param(10_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("flips", [100, *in_ci(400), pytest.param(10_000, marks=pytest.mark.slow)])
 def test_a_flipped_bit_is_an_error_or_changes_nothing_that_is_read(tmp_path, flips):
     arrays = arrays_of(40, 9, "<f2")
     path, rng = write(tmp_path, arrays), random.Random(4)

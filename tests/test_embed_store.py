@@ -21,6 +21,7 @@ from drawn import COMPOSITION
 from faults import before_operations, failing, raising
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from marks import in_ci
 from trastuzumab import HEAVY, LIGHT
 
 import abag
@@ -480,7 +481,7 @@ def outcome(folder):
     return int(there.sum())
 
 
-@pytest.mark.parametrize("times", [250, pytest.param(10_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("times", [80, *in_ci(250), pytest.param(10_000, marks=pytest.mark.slow)])
 def test_flipped_bits_are_all_detected_and_never_give_a_wrong_vector(filled, times):
     path, rng = shard_of(filled, 1), random.Random(4)
     whole = path.read_bytes()
@@ -661,6 +662,7 @@ def test_the_example_of_the_format_page_reads_a_store(filled):
         assert np.array_equal(found[key.tobytes()], vector)
 
 
+@pytest.mark.ci
 def test_the_benchmark_of_the_store_runs():
     bench = FORMAT_PAGE.parents[1] / "benchmarks" / "bench_store.py"
     command = [sys.executable, str(bench), "--quick", "--times", "1"]

@@ -17,6 +17,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from drawn import COMPOSITION, write_vectors
+from marks import in_ci
 
 import abag
 from abag import AbagError
@@ -273,7 +274,7 @@ def check_case(series: int, number: int) -> Counter[str]:
 SLOW = [pytest.param(seed, marks=pytest.mark.slow) for seed in range(20, 1000)]
 
 
-@pytest.mark.parametrize("seed", [*range(20), *SLOW])
+@pytest.mark.parametrize("seed", [*range(6), *in_ci(*range(6, 20)), *SLOW])
 def test_commands_end_well_or_in_one_line_with_any_options(tmp_path, seed):
     assert check_all(tmp_path, seed)
 

@@ -4,6 +4,7 @@ import copy
 
 import pytest
 from golden.make_golden import PARTS, Folder, differences, read_golden, record
+from marks import in_ci
 
 from abag.head.data.options import SPLIT_VALUES
 from abag.head.design.batches import RULES
@@ -18,7 +19,10 @@ def folder(tmp_path_factory):
     return Folder(tmp_path_factory.mktemp("golden"))
 
 
-@pytest.mark.parametrize("part", PARTS)
+LONG = ("scores/options", "scores/heads on variants", "scores/heads on folds", "splits/splits")
+
+
+@pytest.mark.parametrize("part", [*(part for part in PARTS if part not in LONG), *in_ci(*LONG)])
 def test_commands_do_what_was_recorded(part, folder):
     found = differences(read_golden(part), record(part, folder), part)
     if found:

@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 import torch
 from drawn import COMPOSITION
+from marks import in_ci
 from torch.utils.data import DataLoader
 
 import abag
@@ -95,7 +96,7 @@ def test_a_torch_dataset_gives_the_rows_of_x(data):
     assert np.array_equal(again.batch([5, 5, 0])[0], data.X[rows[[5, 5, 0]]])
 
 
-@pytest.mark.parametrize("start", ["fork", "spawn"])
+@pytest.mark.parametrize("start", ["fork", *in_ci("spawn")])
 def test_workers_of_a_loader_read_the_same_rows(data, start):
     pairs = data.torch(data.splits()[0].rows(TEST))
     loader = DataLoader(pairs, batch_size=8, num_workers=1, multiprocessing_context=start)

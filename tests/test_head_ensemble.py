@@ -87,6 +87,7 @@ def drawn_member(seed, **fields):
     return {"seed": seed, **usual, **fields}
 
 
+@pytest.mark.ci
 @settings(max_examples=10, deadline=None)
 @given(
     options=st.fixed_dictionaries(

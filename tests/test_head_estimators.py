@@ -383,6 +383,7 @@ def python(code, **options):
     )
 
 
+@pytest.mark.ci
 def test_abag_sklearn_is_imported_on_use_and_hides_nothing():
     done = python(
         "import sys, abag\n"

@@ -122,7 +122,7 @@ def test_a_threshold_of_strong_pairs_that_is_no_pkd_is_refused(case, tmp_path, s
 def test_memory_grows_by_two_indices_and_the_scores_of_each_pair(case, tmp_path, monkeypatch):
     monkeypatch.setitem(read_table_chunks.__kwdefaults__, "rows", 2000)
     monkeypatch.setattr(predict_module, "PAIRS", 4096)
-    peaks, sizes = [], (20_000, 60_000)
+    peaks, sizes = [], (10_000, 30_000)
     for pairs in sizes:
         table = case.frame.sample(pairs, replace=True, random_state=0)
         tracemalloc.start()

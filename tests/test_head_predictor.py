@@ -104,6 +104,7 @@ def test_a_store_that_moves_while_it_is_read_gives_one_line_or_the_same(
             pd.testing.assert_frame_equal(found, expected)
 
 
+@pytest.mark.ci
 def test_a_copied_bundle_predicts_the_same_bits_in_another_process(trained, tmp_path):
     bundle = copied(trained, tmp_path / "bundle")
     script = (

@@ -70,6 +70,7 @@ def refuse_to_compute(*_):
     raise AssertionError
 
 
+@pytest.mark.ci
 def test_a_damaged_prepared_cache_is_computed_again(table, on_any_device):
     prepare_fit(table, FitConfig())
     prepared = [path for path in cached() if path.parent.name in ("clusters", "numbering")]

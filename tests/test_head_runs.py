@@ -158,6 +158,7 @@ def test_a_run_with_only_a_configuration_is_starting(tmp_path):
     assert found["epoch"] == 0
 
 
+@pytest.mark.ci
 def test_progress_is_read_while_another_process_trains(case, tmp_path):
     script = (
         "import sys, abag; abag.fit(sys.argv[1], sys.argv[2], sys.argv[3], split='random',"

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
-from drawn import draw_chains
+from drawn import fill_store, planted_table
 from faults import raising
 from killed_training import stop_after
 
@@ -19,7 +19,6 @@ import abag
 from abag.core.files import FileDamaged
 from abag.core.options import BadOption
 from abag.embed.sequences.pairs import read_pairs
-from abag.embed.store.store import open_store
 from abag.head.data.labels import NothingToLearn
 from abag.head.evaluation.metrics import spearman
 from abag.head.models import baselines
@@ -36,40 +35,14 @@ from abag.head.search.sweep import NoTrials, OptunaMissing, SweepClosed, describ
 QUICK = {"split": "antigen", "epochs": 4, "device": "cpu", "trials": 8}
 
 
-def planted_case(folder, n_antibodies=12, n_antigens=12):
-    """Write pairs whose pKd is a sum of one number per sequence, and two poolings of vectors.
-
-    ``mean`` contains that number; ``cls`` is noise.
-    """
-    rng = np.random.default_rng(0)
-    sides = {
-        kind: (draw_chains(rng, n, 30), rng.normal(size=n))
-        for kind, n in (("heavy", n_antibodies), ("antigen", n_antigens))
-    }
-    frame = pd.DataFrame(
-        [
-            {"heavy": h, "antigen": g, "pKd": 8 + x + y}
-            for h, x in zip(*sides["heavy"], strict=True)
-            for g, y in zip(*sides["antigen"], strict=True)
-        ]
-    )
-    frame.to_csv(folder / "pairs.csv", index=False)
-    table = read_pairs(folder / "pairs.csv")
-    store = open_store(folder / "store", create=True)
-    for kind, unique in (("antibody", table.antibodies), ("antigen", table.antigens)):
-        planted = pd.Series(frame["pKd"].to_numpy()).groupby(unique.of_row).mean().to_numpy()
-        noise = rng.normal(size=(2, len(planted), 4)).astype(np.float32)
-        noise[0, :, 0] = planted
-        created = store.create_folder(kind, {"name": "drawn", "fingerprint": "ab" * 16})
-        with created.writer(attrs={"precision": "fp32"}) as writer:
-            lengths = np.full(len(planted), 30, np.int32)
-            writer.add(unique.keys, lengths, {"mean": noise[0], "cls": noise[1]})
-    return SimpleNamespace(table=folder / "pairs.csv", store=folder / "store", frame=frame)
-
-
 @pytest.fixture(scope="module")
 def case(tmp_path_factory):
-    return planted_case(tmp_path_factory.mktemp("planted"))
+    """Pairs whose pKd is a sum of one number per sequence, which ``mean`` contains."""
+    folder = tmp_path_factory.mktemp("planted")
+    frame = planted_table(12, 12).drop(columns="part")
+    frame.to_csv(folder / "pairs.csv", index=False)
+    store = fill_store(folder / "store", frame)
+    return SimpleNamespace(table=folder / "pairs.csv", store=store, frame=frame)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -210,6 +183,7 @@ def wait_for_a_batch(folder, child):
         time.sleep(0.05)
 
 
+@pytest.mark.ci
 def test_a_sweep_resumes_after_its_process_was_killed(case, tmp_path):
     folder = tmp_path / "s"
     with start(case, folder, 200) as killed:

@@ -147,7 +147,7 @@ def test_plan_and_fit_say_the_same_of_the_labels(tmp_path):
     abag.embed_table(tmp_path / "t.csv", tmp_path / "store", **COMPOSITION)
     run = tmp_path / "run"
     fitted = abag.fit(
-        tmp_path / "t.csv", tmp_path / "store", run, split="random", epochs=1, report=False
+        tmp_path / "t.csv", tmp_path / "store", run, split="random", head="ridge", report=False
     )
     share = [line for line in plan(tmp_path / "t.csv")["problems"] if "alone explains" in line]
     assert share

@@ -142,7 +142,7 @@ def documented_imports():
     return "\n".join(sorted({line for lines in found for line in lines}))
 
 
-@pytest.fixture(scope="module", params=["editable", "wheel"])
+@pytest.fixture(scope="module", params=[pytest.param("editable", marks=pytest.mark.ci), "wheel"])
 def installed(request, tmp_path_factory, checkout):
     """Python of an environment with the install of the README, or a wheel, and dependencies."""
     home = tmp_path_factory.mktemp("venv")
@@ -178,6 +178,7 @@ def test_an_install_contains_every_package_file_and_can_be_imported(installed, c
     assert package_files(Path(done.stdout.strip())) == installed_files(checkout)
 
 
+@pytest.mark.ci
 def test_mypy_finds_the_types_of_an_install(installed, tmp_path):
     imports = documented_imports()
     assert "from abag.sklearn import AffinityRegressor, AntibodySplit" in imports

@@ -17,6 +17,7 @@ from abag.head.data.demo import demo_table
 from abag.head.prediction.predict import predict as predict_table
 
 
+@pytest.mark.ci
 def test_dir_and_help_show_every_public_name():
     code = "import abag, pydoc; print({*dir(abag)} - {*abag.__all__}); help(abag)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

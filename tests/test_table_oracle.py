@@ -16,6 +16,7 @@ from pathlib import Path
 import many
 import oracle_files
 import pytest
+from marks import in_ci
 from oracle_commands import Commands
 
 from abag import AbagError
@@ -120,7 +121,7 @@ def check_file(seed, number):
 
 
 @pytest.mark.timeout(7200)
-@pytest.mark.parametrize("files", [150, pytest.param(100_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("files", [80, *in_ci(150), pytest.param(100_000, marks=pytest.mark.slow)])
 def test_every_command_finds_what_other_software_finds(files):
     counts, failures = many.run(partial(check_file, 1), range(files))
     assert not failures, min(failures.items())[1]

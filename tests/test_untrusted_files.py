@@ -9,6 +9,7 @@ from contextlib import suppress
 import numpy as np
 import pytest
 import torch
+from drawn import add_vectors
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from invoke import PLAIN_ENCODERS, one_line, run
@@ -39,16 +40,6 @@ FINGERPRINT = "ab" * 16
 
 def everything_in(folder):
     return {p: p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
-
-
-def make_store(path, table, **info):
-    store = open_store(path, create=True)
-    for kind, unique in read_pairs(table).sequences.items():
-        folder = store.create_folder(kind, {"name": "x", "fingerprint": FINGERPRINT, **info})
-        with folder.writer(attrs={}) as writer:
-            x_ND = unique.keys[:, :4].astype(np.float32)
-            writer.add(unique.keys, np.full(len(x_ND), 9, np.int32), {"mean": x_ND})
-    return store
 
 
 @pytest.fixture
@@ -88,8 +79,9 @@ def test_an_index_of_weights_names_only_files_of_its_folder(tmp_path, name):
     assert find_checkpoint(str(folder)).weights
 
 
+@pytest.mark.ci
 def test_a_file_that_is_larger_than_the_memory_is_one_line(tmp_path, table):
-    store = make_store(tmp_path / "store", table).path
+    store = add_vectors(tmp_path / "store", table).path
     pairs = tmp_path / "pairs.csv"
     table.to_csv(pairs, index=False)
     fit = ["fit", pairs, "--store", store, "--run", tmp_path / "run", "--head", "ridge"]
@@ -111,7 +103,7 @@ def test_a_file_that_is_larger_than_the_memory_is_one_line(tmp_path, table):
 
 @pytest.mark.parametrize("layers", [5, None, ["a"], [True], [0], {}])
 def test_a_folder_whose_record_has_no_valid_layers_is_skipped(tmp_path, table, layers):
-    make_store(tmp_path / "store", table)
+    add_vectors(tmp_path / "store", table)
     (path,) = (tmp_path / "store").glob("antibody-*/encoder.json")
     path.write_text(json.dumps({**json.loads(path.read_text()), "layers": layers}))
     store = open_store(tmp_path / "store")
@@ -128,7 +120,7 @@ def adapter_of(folder):
 @pytest.mark.parametrize("what", ["adapter", "adapter/antibody", *ADAPTER_PATHS])
 @pytest.mark.parametrize("kind", ["link", "pipe"])
 def test_a_link_or_pipe_in_an_adapter_is_never_followed(tmp_path, table, what, kind):
-    store = make_store(tmp_path / "store", table)
+    store = add_vectors(tmp_path / "store", table)
     folder = store.folder("antibody").path
     adapter_of(folder)
     (folder / what).rename(tmp_path / "secret")

@@ -299,6 +299,7 @@ def results(run):
     return [(run / name).read_bytes() for name in names]
 
 
+@pytest.mark.ci
 def test_a_finished_run_is_finished_after_a_power_cut(tmp_path, recorded_fit):
     recorder, fit = recorded_fit
 
