@@ -40,6 +40,11 @@ def examined(**options):
     return {one.name: one[1:] for one in doctor.examine(**(TINY | options))}
 
 
+def assert_found(found, state, *words):
+    assert found[0] == state
+    assert all(one in found[1] for one in words), found
+
+
 def test_a_working_machine_passes_every_check_and_no_file_is_left_behind(tmp_path):
     store = tmp_path / "new" / "store"
     lines = run("doctor", "--store", store, *TINY_ENCODERS, "--device", "cpu").stdout.splitlines()
@@ -95,32 +100,24 @@ def test_a_full_disk_fails_all_checks_of_folders(tmp_path, monkeypatch):
 def test_a_path_that_cannot_hold_a_store_fails(tmp_path):
     (tmp_path / "file").write_text("mine")
     for store in (tmp_path / "file", tmp_path / "file" / "store", tmp_path):
-        state, text = examined(store=store, device="cpu")["store"]
-        assert state == "FAIL"
-        assert str(tmp_path) in text
+        assert_found(examined(store=store, device="cpu")["store"], "FAIL", str(tmp_path))
 
 
 def test_a_drive_that_is_not_mounted_fails(tmp_path, monkeypatch):
     monkeypatch.setattr(mounts, "COLAB_DRIVE", tmp_path)
-    state, text = check_store(tmp_path / "MyDrive" / "store")
-    assert state == "FAIL"
-    assert "no Drive is mounted" in text
+    assert_found(check_store(tmp_path / "MyDrive" / "store"), "FAIL", "no Drive is mounted")
 
 
 def test_a_gpu_that_torch_cannot_use_fails_unless_the_cpu_was_requested(monkeypatch, tmp_path):
     (tmp_path / "version").write_text("NVRM")
     monkeypatch.setattr(doctor, "NVIDIA_DRIVER", tmp_path / "version")
-    state, text = check_device(CPU, requested="auto")
-    assert state == "FAIL"
-    assert "install a build of torch for CUDA" in text
+    assert_found(check_device(CPU, requested="auto"), "FAIL", "install a build of torch for CUDA")
     assert check_device(CPU, requested="cpu")[0] == "WARN"
 
 
 def test_weights_that_are_neither_on_disk_nor_on_the_hub_fail(monkeypatch):
     monkeypatch.setattr(doctor, "_hub_bytes", raising(OSError(errno.EHOSTUNREACH, "unreachable")))
-    state, text = check_weights("nobody/nothing")
-    assert state == "FAIL"
-    assert "hf download nobody/nothing" in text
+    assert_found(check_weights("nobody/nothing"), "FAIL", "hf download nobody/nothing")
 
 
 def test_weights_to_download_are_noted_with_their_size_and_fail_without_free_space(monkeypatch):
@@ -143,9 +140,9 @@ def test_names_and_folders_that_are_not_encoders_fail(tmp_path):
         ("igt6", "not an alias and not an existing folder"),
         (str(tmp_path), "no config.json"),
     ):
-        state, text = examined(antibody_encoder=name, device="cpu")["antibody weights"]
-        assert state == "FAIL"
-        assert words in text
+        assert_found(
+            examined(antibody_encoder=name, device="cpu")["antibody weights"], "FAIL", words
+        )
     assert check_weights("composition")[0] == "PASS"
 
 
@@ -177,9 +174,11 @@ def overflowing(qkv, groups, heads, scale):
 @pytest.mark.parametrize(("kind", "name"), [("antibody", "tiny-igt5"), ("antigen", "tiny-esm2")])
 def test_a_broken_kernel_fails_even_in_the_lowest_precision(monkeypatch, kind, name, broken):
     monkeypatch.setattr(attention, "grouped_sdpa", broken)
-    state, text = check_encoder(DevicePlan(torch.device("cpu"), "bf16", ""), kind, name)
-    assert state == "FAIL"
-    assert "--attention sdpa --precision fp32" in text
+    assert_found(
+        check_encoder(DevicePlan(torch.device("cpu"), "bf16", ""), kind, name),
+        "FAIL",
+        "--attention sdpa --precision fp32",
+    )
 
 
 def test_an_encoder_that_cannot_be_run_fails_with_the_reason(monkeypatch):
@@ -192,25 +191,25 @@ def test_an_encoder_that_cannot_be_run_fails_with_the_reason(monkeypatch):
 
 def test_too_little_memory_for_the_reference_is_no_failure(monkeypatch):
     monkeypatch.setattr(doctor, "load_encoder", raising(torch.OutOfMemoryError()))
-    state, text = check_encoder(CPU, "antigen", "tiny-esm2")
-    assert state == "WARN"
-    assert "not checked" in text
+    assert_found(check_encoder(CPU, "antigen", "tiny-esm2"), "WARN", "not checked")
 
 
 def test_encoders_without_weights_are_checked_with_random_ones_and_say_so(monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    state, text = check_encoder(CPU, "antigen", "esm2-650m")
-    assert state == "PASS"
-    assert "random weights of esm2-650m's architecture" in text
+    assert_found(
+        check_encoder(CPU, "antigen", "esm2-650m"),
+        "PASS",
+        "random weights of esm2-650m's architecture",
+    )
 
 
 def test_a_gpu_on_which_triton_does_not_work_is_a_warning(monkeypatch):
     monkeypatch.setattr(doctor, "measure_parity", lambda *_: (0.0, 1.0))
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (9, 0))
     monkeypatch.setattr(doctor, "triton_problem", lambda _: "no C compiler")
-    state, text = check_encoder(CUDA, "antibody", "tiny-igt5")
-    assert state == "WARN"
-    assert "Triton does not work (no C compiler)" in text
+    assert_found(
+        check_encoder(CUDA, "antibody", "tiny-igt5"), "WARN", "Triton does not work (no C compiler)"
+    )
 
 
 def test_a_file_system_that_garbles_files_fails(tmp_path, monkeypatch):
@@ -226,6 +225,4 @@ def test_sequences_in_a_local_spool_are_reported(tmp_path, monkeypatch):
         out.add(np.zeros((3, 16), np.uint8), np.ones(3), {"mean": np.ones((3, 4), np.float16)})
         with pytest.raises(StoreUnreachable):
             out.close()
-    state, text = check_store(tmp_path / "s")
-    assert state == "WARN"
-    assert "3 sequences wait in a local spool" in text
+    assert_found(check_store(tmp_path / "s"), "WARN", "3 sequences wait in a local spool")

@@ -50,15 +50,12 @@ def test_a_linker_after_a_broken_framework_motif_is_removed():
     assert split_domains(light + "GGGGS" * 3 + VH) == (VH, light, "linker")
 
 
-@pytest.mark.parametrize("start", ["A", "X", "ASTK", "ASTKGX", "TSTKGPSVFPL"])
+@pytest.mark.parametrize("start", ["", "A", "X", "ASTK", "ASTKGX", "TSTKGPSVFPL"])
 def test_residues_of_a_constant_region_stay_with_the_chain_they_follow(start):
     assert split_domains(VH + start + VL) == (VH + start, VL, "glued")
     assert split_domains(VH + start + VL + CK) == (VH + start, VL + CK, "glued")
-
-
-@pytest.mark.parametrize("start", ["RTVAAP", "RTVAAPSVFIF"])
-def test_residues_of_a_light_constant_region_stay_with_the_light_chain(start):
-    assert split_domains(VL + start + VH) == (VH, VL + start, "glued")
+    for of_light in ("RTVAAP", "RTVAAPSVFIF"):
+        assert split_domains(VL + of_light + VH) == (VH, VL + of_light, "glued")
 
 
 def test_the_j_segment_ends_a_domain_that_immunum_ends_within_a_long_cdr3():
@@ -101,18 +98,11 @@ def test_an_unknown_linker_is_removed_and_a_gap_too_short_for_a_linker_is_refuse
         split_domains(VH + "TPKWP" + VL)
 
 
-@pytest.mark.parametrize("chain", [VH, VH + CH1, "MGWSCIILFLVATATGVHS" + VH, VH + "AAAHHHHHH"])
-def test_a_string_with_one_heavy_domain_is_a_heavy_chain(chain):
-    assert split_domains(chain) == (chain, "", "one chain")
-
-
-@pytest.mark.parametrize("chain", [VL, VL + CK, LAMBDA])
-def test_a_string_with_one_light_domain_is_a_light_chain(chain):
-    assert split_domains(chain) == ("", chain, "one chain")
-
-
-def test_a_full_light_chain_after_a_heavy_domain_is_kept_whole():
-    assert split_domains(VH + VL + CK) == (VH, VL + CK, "glued")
+def test_a_string_with_one_domain_is_a_chain_of_its_type():
+    for chain in (VH, VH + CH1, "MGWSCIILFLVATATGVHS" + VH, VH + "AAAHHHHHH"):
+        assert split_domains(chain) == (chain, "", "one chain")
+    for chain in (VL, VL + CK, LAMBDA):
+        assert split_domains(chain) == ("", chain, "one chain")
 
 
 @pytest.mark.parametrize("text", ["ACD", "A" * 120])

@@ -5,7 +5,7 @@ import io
 import numpy as np
 import pandas as pd
 import pytest
-from drawn import draw_chain, draw_chains
+from drawn import draw_chain, draw_chains, write_vectors
 
 import abag
 from abag.core.arrays import hex_keys
@@ -36,13 +36,10 @@ def table():
 def make_store(path, table, trained, validated=None):
     """Make a store whose antibody vectors come from an adapter that was trained on a table."""
     pairs, store = read_pairs(table), open_store(path, create=True)
-    for kind, unique in (("antibody", pairs.antibodies), ("antigen", pairs.antigens)):
-        info = {"name": "drawn", "fingerprint": "ab" * 16, "origin": "drawn"}
-        folder = store.create_folder(kind, info | ({"adapter": "cd"} if kind == "antibody" else {}))
-        n = len(unique.keys)
-        with folder.writer(attrs={}) as writer:
-            x_ND = RNG.normal(size=(n, 6)).astype(np.float32)
-            writer.add(unique.keys, np.full(n, 9, np.int32), {"mean": x_ND})
+    for kind, unique in pairs.sequences.items():
+        x_ND = RNG.normal(size=(len(unique.keys), 6)).astype(np.float32)
+        adapter = {"adapter": "cd"} if kind == "antibody" else {}
+        write_vectors(store, kind, unique.keys, x_ND, origin="drawn", **adapter)
     if trained is not None:
         uses = [(trained, "train")] + ([] if validated is None else [(validated, "validation")])
         rows = pd.concat([keys_of(t).assign(adapter=use) for t, use in uses])

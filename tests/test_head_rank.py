@@ -43,11 +43,10 @@ def scored(run):
     return table.assign(far=False)
 
 
-def ranked(predictions, folder, say=None, **options):
+def ranked(predictions, folder, **options):
     """Rank into a new file and read it."""
     out = folder / "order.csv"
-    messages = []
-    abag.rank(predictions, out, say=say or messages.append, force=True, **options)
+    abag.rank(predictions, out, force=True, **options)
     return pd.read_csv(out).fillna({"light": ""})
 
 
@@ -93,22 +92,20 @@ def test_rows_and_cells_stay_as_they_are_written(scored, tmp_path):
     pd.testing.assert_frame_equal(found[texts.columns], expected, check_dtype=False)
 
 
-def test_measured_pairs_are_left_out_by_their_sequences_not_their_text(scored, tmp_path):
+def test_measured_pairs_are_left_out_by_their_sequences_not_their_text(scored, tmp_path, said):
     best = ranked(scored, tmp_path, batch=10)
     measured = best[PAIR].rename(columns={"heavy": "VH", "light": "VL"}).assign(note="x")
     measured["VH"] = " " + measured["VH"].str.lower()
-    lines = []
-    found = ranked(scored, tmp_path, batch=10, measured=measured, say=lines.append)
+    found = ranked(scored, tmp_path, batch=10, measured=measured)
     assert not set(found["id"]) & set(best["id"])
-    assert any("left out: 10 already measured" in line for line in lines)
+    assert any("left out: 10 already measured" in line for line in said)
 
 
 def test_an_antibody_measured_with_another_antigen_is_not_left_out(scored, tmp_path):
     best = ranked(scored, tmp_path, batch=1)
     other = scored.loc[scored["antigen"] != best["antigen"][0], "antigen"].iloc[0]
-    lines = []
     measured = best[PAIR].assign(antigen=other)
-    found = ranked(scored, tmp_path, batch=1, measured=measured, say=lines.append)
+    found = ranked(scored, tmp_path, batch=1, measured=measured)
     assert found["id"].tolist() == best["id"].tolist()
 
 
@@ -127,23 +124,21 @@ def test_improvement_compares_with_the_best_measured_of_the_same_antigens(scored
         ranked(scored, tmp_path, batch=5, rule="improvement", measured=other)
 
 
-def test_far_pairs_are_left_out_unless_kept_and_flags_may_be_those_of_excel(scored, tmp_path):
+def test_far_pairs_are_left_out_unless_kept_and_flags_may_be_those_of_excel(scored, tmp_path, said):
     best = scored.sort_values("pkd_predicted").index[-7:]
     scored["far"] = pd.Series("FALSE", scored.index).where(~scored.index.isin(best), "TRUE")
     scored.to_excel(tmp_path / "scored.xlsx", index=False)
-    lines = []
-    found = ranked(tmp_path / "scored.xlsx", tmp_path, batch=7, rule="mean", say=lines.append)
-    assert any("7 outside the training data" in line for line in lines)
+    found = ranked(tmp_path / "scored.xlsx", tmp_path, batch=7, rule="mean")
+    assert any("7 outside the training data" in line for line in said)
     assert not found["far"].any()
     kept = ranked(tmp_path / "scored.xlsx", tmp_path, batch=7, rule="mean", keep_far=True)
     assert kept["far"].all()
 
 
-def test_a_pair_is_ordered_once_and_refused_with_two_predictions(scored, tmp_path):
-    lines = []
-    found = ranked(pd.concat([scored, scored]), tmp_path, batch=20, say=lines.append)
+def test_a_pair_is_ordered_once_and_refused_with_two_predictions(scored, tmp_path, said):
+    found = ranked(pd.concat([scored, scored]), tmp_path, batch=20)
     assert not found.duplicated(PAIR).any()
-    assert any("240 repeat a pair" in line for line in lines)
+    assert any("240 repeat a pair" in line for line in said)
     rounded = scored.assign(pkd_predicted=scored["pkd_predicted"] + 1e-6)
     again = ranked(pd.concat([scored, rounded]), tmp_path, batch=20)
     assert again["score"].tolist() == found["score"].tolist()
@@ -166,22 +161,18 @@ def test_predictions_without_sigma_are_ranked_by_mean_only(scored, tmp_path):
     assert "expected" not in repr(summary).split("keys")[0]
 
 
-def test_a_table_without_antigens_is_ranked_by_antibody(scored, tmp_path):
+def test_a_table_without_antigens_is_ranked_by_antibody(scored, tmp_path, said):
     one = scored.drop_duplicates(["heavy", "light"])
-    lines = []
     measured = one[["heavy", "light", "antigen"]].head(4)
-    found = ranked(
-        one.drop(columns="antigen"), tmp_path, batch=9, measured=measured, say=lines.append
-    )
-    assert any("no antigen column" in line for line in lines)
+    found = ranked(one.drop(columns="antigen"), tmp_path, batch=9, measured=measured)
+    assert any("no antigen column" in line for line in said)
     assert found["id"].tolist() == ranked(one.iloc[4:], tmp_path, batch=9)["id"].tolist()
 
 
-def test_values_that_are_no_pkd_are_ranked_with_a_warning(scored, tmp_path):
-    lines = []
+def test_values_that_are_no_pkd_are_ranked_with_a_warning(scored, tmp_path, said):
     large = scored.assign(pkd_predicted=scored["pkd_predicted"] * 1000)
-    found = ranked(large, tmp_path, batch=9, say=lines.append)
-    assert any("outside the usual range of pKd" in line for line in lines)
+    found = ranked(large, tmp_path, batch=9)
+    assert any("outside the usual range of pKd" in line for line in said)
     assert found["pkd_predicted"].max() == large["pkd_predicted"].max()
 
 
@@ -206,11 +197,11 @@ def scanned(scored):
     return rows.assign(chain=chain, position=position)
 
 
-def test_positions_are_capped_and_a_batch_on_one_position_is_a_warning(scored, tmp_path):
-    table, lines = scanned(scored), []
-    free = ranked(table, tmp_path, batch=8, say=lines.append)
+def test_positions_are_capped_and_a_batch_on_one_position_is_a_warning(scored, tmp_path, said):
+    table = scanned(scored)
+    free = ranked(table, tmp_path, batch=8)
     on_107 = free["position"].str.contains("107").sum()
-    assert any(f"{on_107} of the 8 chosen pairs change heavy 107" in line for line in lines)
+    assert any(f"{on_107} of the 8 chosen pairs change heavy 107" in line for line in said)
     capped = ranked(table, tmp_path, batch=8, per_position=5)
     assert capped["position"].str.contains("107").sum() <= 5
     assert capped["position"].str.contains("38").sum() <= 5
@@ -220,13 +211,12 @@ def test_positions_are_capped_and_a_batch_on_one_position_is_a_warning(scored, t
         ranked(scored, tmp_path, batch=8, per_position=1)
 
 
-def test_the_verdicts_of_the_regimes_that_occur_are_said_first(run, scored, tmp_path):
-    lines = []
-    ranked(scored, tmp_path, batch=5, run=run / "run", say=lines.append)
+def test_the_verdicts_of_the_regimes_that_occur_are_said_first(run, scored, tmp_path, said):
+    ranked(scored, tmp_path, batch=5, run=run / "run")
     (one,) = abag.load_predictor(run / "run").regimes.values()
-    assert lines[0] == f"240 candidates: {one.verdict}"
-    ranked(scored, tmp_path, batch=5, say=lines.append)
-    assert any("rank says how well" in line for line in lines[1:])
+    assert said[0] == f"240 candidates: {one.verdict}"
+    ranked(scored, tmp_path, batch=5)
+    assert any("rank says how well" in line for line in said[1:])
 
 
 BAD_TABLES = {

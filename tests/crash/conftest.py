@@ -1,4 +1,4 @@
-"""Run a script of this folder that kills with forks.py, and check its counts."""
+"""A machine with a Drive, and scripts of this folder that kill with forks.py."""
 
 import json
 import os
@@ -6,6 +6,17 @@ import subprocess
 import sys
 
 import pytest
+
+from abag.embed.store import filesystem
+
+
+@pytest.fixture
+def machine(tmp_path, monkeypatch):
+    """A machine whose Drive is mounted at `drive`, with the user's cache beside it."""
+    (tmp_path / "drive").mkdir()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(filesystem, "FIRST_PAUSE_SECONDS", 0.001)
+    return tmp_path
 
 
 @pytest.fixture

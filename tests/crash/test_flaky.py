@@ -60,15 +60,6 @@ class Drive:
             raise OSError(code, os.strerror(code))
 
 
-@pytest.fixture
-def machine(tmp_path, monkeypatch):
-    """A machine whose Drive is mounted at `drive`, with the user's cache beside it."""
-    (tmp_path / "drive").mkdir()
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(filesystem, "FIRST_PAUSE_SECONDS", 0.001)
-    return tmp_path
-
-
 def embed(store, table):
     return embed_table(table, store, commit_seconds=0.0, batch_tokens=1500, **COMPOSITION)
 

@@ -16,13 +16,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
+sys.path.append(str(Path(__file__).parents[1]))
 import trastuzumab
+from drawn import add_vectors
 from safetensors.numpy import load_file, save_file
 
 import abag
 from abag import AbagError
-from abag.embed.sequences.pairs import read_pairs
-from abag.embed.store.store import open_store
 from abag.head.data.demo import demo_table
 from abag.head.models.pair_model import PairVectors
 from abag.head.prediction.bundle import RECORD, WEIGHTS, load_predictor, record_digest
@@ -42,24 +43,12 @@ VALUES = [
 ]  # fmt: skip
 
 
-def make_store(folder, table):
-    store = open_store(folder, create=True)
-    for kind, unique in read_pairs(table).sequences.items():
-        files = store.create_folder(kind, {"name": "x", "fingerprint": "ab" * 16})
-        with files.writer(attrs={}) as writer:
-            x_ND = unique.keys[:, :6].astype(np.float32) / 64
-            writer.add(unique.keys, np.full(len(x_ND), 9, np.int32), {"mean": x_ND})
-    return folder
-
-
 def draw_variants(parent, number):
-    """Variants of a chain."""
     found = {parent[:at] + new + parent[at + 1 :] for at in range(len(parent)) for new in "ACDEFG"}
     return sorted(found)[:number]
 
 
 def draw_table(head):
-    """A table that a head is fitted to."""
     if head == "variants":  # so many that combinations of their changes are kept
         table = demo_table().head(300)
         heavy = draw_variants(trastuzumab.HEAVY, len(table))
@@ -168,7 +157,7 @@ def run(folder, seed, heads=HEADS):
     rng, counts, faults = np.random.default_rng(seed), Counter(), []
     for head in heads:
         table = draw_table(head)
-        store = make_store(folder / f"{head}-store", table)
+        store = add_vectors(folder / f"{head}-store", table).path
         name = "ridge" if head == "variants" else head
         abag.fit(table, store, folder / head, head=name, **QUICK)
         forged = folder / f"{head}-forged"

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-PLAIN = ["--antibody-encoder", "composition", "--antigen-encoder", "composition"]
+sys.path.append(str(Path(__file__).parents[1]))
+from invoke import PLAIN_ENCODERS, run
+
 HEAD = ["--head", "ridge", "--split", "random", "--device", "cpu"]
 
 
@@ -18,29 +20,19 @@ def test_a_killed_command_leaves_a_whole_result_or_none_and_can_be_repeated(kill
 
 def commands(inputs, out):
     """Return the arguments of each command by the name of its result in `out`."""
-    table, store, run = inputs / "pairs.csv", inputs / "store", inputs / "run"
+    table, store, fitted = inputs / "pairs.csv", inputs / "store", inputs / "run"
     export = ["store", "export", store, "--table", table, "--force", "--to"]
-    predict = ["predict", table, "--run", run, "--force", "--out"]
+    predict = ["predict", table, "--run", fitted, "--force", "--out"]
     return {
         "scored.csv": [*predict, out / "scored.csv"],
         "scored.parquet": [*predict, out / "scored.parquet"],
         "order.csv": ["rank", inputs / "library.csv", "--batch", "8", "--force",
                       "--out", out / "order.csv"],
-        "shared": ["share", run, "--to", out / "shared"],
+        "shared": ["share", fitted, "--to", out / "shared"],
         "vectors.npz": [*export, out / "vectors.npz"],
         "vectors.parquet": [*export, out / "vectors.parquet"],
         "merged": ["store", "merge", store, inputs / "more", "--out", out / "merged"],
     }  # fmt: skip
-
-
-def call(arguments):
-    """Run the command line in this process; it has to end with 0."""
-    from click.testing import CliRunner
-
-    from abag.cli import main
-
-    done = CliRunner().invoke(main, [str(one) for one in arguments], catch_exceptions=False)
-    assert done.exit_code == 0, done.stderr
 
 
 def content(path):
@@ -67,7 +59,7 @@ def compute(folder, out):
             whole, found = content(folder / "unbroken" / name), content(path)
             # a folder is filled file by file
             assert found == whole or (path.is_dir() and is_part(found, whole)), name
-        call(arguments)
+        run(*arguments)
 
 
 def is_part(found, whole):
@@ -84,14 +76,14 @@ def make_inputs(folder):
     from abag.head.data.demo import demo_table
 
     inputs = folder / "inputs"
-    table, store, run = inputs / "pairs.csv", inputs / "store", inputs / "run"
+    table, store = inputs / "pairs.csv", inputs / "store"
     inputs.mkdir()
     demo_table().head(100).to_csv(table, index=False)
     demo_table().head(150).to_csv(inputs / "more.csv", index=False)
-    call(["embed", table, "--store", store, *PLAIN])
-    call(["embed", inputs / "more.csv", "--store", inputs / "more", *PLAIN])
-    call(["fit", table, "--store", store, "--run", run, *HEAD])
-    call(["predict", table, "--run", run, "--out", inputs / "library.csv"])
+    run("embed", table, "--store", store, *PLAIN_ENCODERS)
+    run("embed", inputs / "more.csv", "--store", inputs / "more", *PLAIN_ENCODERS)
+    run("fit", table, "--store", store, "--run", inputs / "run", *HEAD)
+    run("predict", table, "--run", inputs / "run", "--out", inputs / "library.csv")
 
 
 def main(folder, kills, seed):

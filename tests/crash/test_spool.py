@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from faults import failing
 
-from abag.embed.store import filesystem, maintenance
+from abag.embed.store import maintenance
 from abag.embed.store.filesystem import StoreUnreachable
 from abag.embed.store.store import open_store
 from abag.embed.store.writer import publish_spools, spool_of, spooled_rows
@@ -19,14 +19,6 @@ from abag.embed.store.writer import publish_spools, spool_of, spooled_rows
 INFO = {"name": "igt5", "fingerprint": "3f2c9b1e" * 4}
 KEYS = np.random.default_rng(0).integers(0, 256, (40, 16), dtype=np.uint8)
 VECTORS = np.random.default_rng(1).standard_normal((40, 8)).astype(np.float16)
-
-
-@pytest.fixture
-def machine(tmp_path, monkeypatch):
-    """A folder for stores, with the user's cache in it."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(filesystem, "FIRST_PAUSE_SECONDS", 0.001)
-    return tmp_path
 
 
 def down(store):

@@ -7,7 +7,8 @@ import sys
 import numpy as np
 import pytest
 import torch
-from safetensors.numpy import load_file, save_file
+from drawn import draw_chain
+from encoding import CPU, change_weights, distance
 
 from abag.core.device import plan_device
 from abag.embed.encoders.checkpoints import TINY_CONFIG, save_random_checkpoint
@@ -19,13 +20,12 @@ from abag.embed.weights import BadCheckpoint
 
 pytestmark = pytest.mark.faesm
 
-CPU = plan_device("cpu")
 LENGTHS = (300, 1, 1022, 41, 1)
 
 
 def chains(lengths):
     rng = np.random.default_rng(3)
-    return ["".join(rng.choice(list("ACDEFGHIKLMNPQRSTVWY"), n)) for n in lengths]
+    return [draw_chain(rng, n) for n in lengths]
 
 
 def batch_of(sequences):
@@ -36,10 +36,6 @@ def batch_of(sequences):
 def encode(batch, name="tiny-esm2", backend="faesm", plan=CPU):
     """Every token's vector: (T, D) float32."""
     return load_encoder(identify(str(name), "antigen"), plan, backend=backend)(batch).float()
-
-
-def distance(ours, theirs):
-    return float((ours - theirs).norm() / theirs.norm())
 
 
 def test_faesm_equals_the_packed_encoder_on_every_token():
@@ -86,10 +82,10 @@ def test_bf16_keeps_rotary_angles_exact_at_far_positions():
 
 def test_a_checkpoint_without_one_of_its_weights_is_refused(tmp_path):
     folder = save_random_checkpoint(tmp_path / "esm", TINY_CONFIG["tiny-esm2"], seed=1)
-    weights = load_file(folder / "model.safetensors")
-    name = next(n for n in weights if n.endswith("encoder.layer.1.output.dense.weight"))
-    del weights[name]
-    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    name = "encoder.layer.1.output.dense.weight"
+    change_weights(
+        folder, lambda tensors: {n: x for n, x in tensors.items() if not n.endswith(name)}
+    )
     with pytest.raises(BadCheckpoint, match=r"layer.1.output.dense.weight"):
         encode(batch_of(["MKT"]), folder)
 
@@ -97,19 +93,10 @@ def test_a_checkpoint_without_one_of_its_weights_is_refused(tmp_path):
 def test_the_command_prints_one_json_object_and_its_shards_say_faesm(tmp_path):
     table = tmp_path / "pairs.csv"
     table.write_text("heavy,light,antigen\nEVQL,DIQM,MKTAYIAK\n")
-    command = [
-        *(
-            sys.executable,
-            "-c",
-            "from abag.cli import main; main()",
-            "embed",
-            table,
-            "--store",
-            tmp_path / "store",
-        ),
-        *("--antibody-encoder", "composition", "--antigen-encoder", "tiny-esm2"),
-        *("--antigen-backend", "faesm", "--device", "cpu", "--json"),
-    ]
+    command = [sys.executable, "-c", "from abag.cli import main; main()", "embed", table]
+    command += ["--store", tmp_path / "store", "--antibody-encoder", "composition"]
+    command += ["--antigen-encoder", "tiny-esm2", "--antigen-backend", "faesm"]
+    command += ["--device", "cpu", "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["antigens"]["encoded"] == 1
