@@ -118,13 +118,10 @@ def test_a_full_disk_is_called_that(monkeypatch, tmp_path):
     assert line.endswith("weights: the disk is full. Free space, and run the command again.")
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
-        RuntimeError("can't start new thread"),
-        ImportError("x.so: failed to map segment from shared object", name="scipy.x"),
-    ],
-)
+@pytest.mark.parametrize("error", [
+    RuntimeError("can't start new thread"),
+    ImportError("x.so: failed to map segment from shared object", name="scipy.x"),
+])  # fmt: skip
 def test_what_does_not_fit_into_memory_is_called_that(monkeypatch, tmp_path, error):
     monkeypatch.setattr("abag.head.share.share", raising(error))
     line = one_line("share", tmp_path, "--to", tmp_path / "to")
@@ -156,19 +153,16 @@ def test_a_broken_installation_is_one_line_with_the_first_error(pairs, tmp_path)
     assert not (tmp_path / "store").exists()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ("plan nowhere.csv", "nowhere.csv: does not exist; expected a .csv table"),
-        ("plan nowhere", "nowhere: does not exist; expected a readable table"),
-        ("plan pairs.csv --label foo", "--label: 'foo' is unknown; expected one of pkd, kd_m"),
-        ("adapt pairs.csv --out a --split-from b --floor foo", "--floor: 'foo' is unknown"),
-        ("adapt pairs.csv --out a --split-from nowhere", "--split-from nowhere: does not exist"),
-        ("plan pairs.csv --price-per-hour nan", "--price-per-hour: nan is out of range"),
-        ("fit pairs.csv --store nope --run r", "nope: does not exist; expected a store"),
-        ("embed pairs.csv --store s --commit-seconds nan", "--commit-seconds: nan is out of"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "words"), [
+    ("plan nowhere.csv", "nowhere.csv: does not exist; expected a .csv table"),
+    ("plan nowhere", "nowhere: does not exist; expected a readable table"),
+    ("plan pairs.csv --label foo", "--label: 'foo' is unknown; expected one of pkd, kd_m"),
+    ("adapt pairs.csv --out a --split-from b --floor foo", "--floor: 'foo' is unknown"),
+    ("adapt pairs.csv --out a --split-from nowhere", "--split-from nowhere: does not exist"),
+    ("plan pairs.csv --price-per-hour nan", "--price-per-hour: nan is out of range"),
+    ("fit pairs.csv --store nope --run r", "nope: does not exist; expected a store"),
+    ("embed pairs.csv --store s --commit-seconds nan", "--commit-seconds: nan is out of"),
+])  # fmt: skip
 def test_a_slip_on_the_command_line_is_named_with_what_was_expected(
     pairs, monkeypatch, arguments, words
 ):

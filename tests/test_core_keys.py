@@ -1,10 +1,10 @@
-"""Keys are found, sorted and spelled by their bytes."""
+"""Keys are found, sorted and spelled by their bytes; distinct values."""
 
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from abag.core.arrays import KeyIndex, distinct_keys, hex_keys, sort_keys
+from abag.core.arrays import KeyIndex, distinct, distinct_keys, hex_keys, sort_keys
 
 
 def random_keys(n, seed=0, values=256):
@@ -43,3 +43,9 @@ def test_equal_keys_keep_their_order_when_sorted(picked, seed):
 def test_spelled_keys_are_read_back():
     keys = random_keys(5)
     assert hex_keys(keys) == [key.tobytes().hex() for key in keys]
+
+
+@given(st.lists(st.integers(-5, 5)), st.sampled_from([np.int8, np.int32, np.int64]))
+def test_distinct_values_equal_those_of_numpy(values, dtype):
+    array = np.array(values, dtype)
+    np.testing.assert_array_equal(distinct(array), np.unique(array), strict=True)

@@ -102,14 +102,11 @@ def test_a_copy_of_the_weights_in_a_folder_is_the_same_encoder(package, tmp_path
     assert same.fingerprint == identify("ablang2", "antibody").fingerprint
 
 
-@pytest.mark.parametrize(
-    ("lost", "message"),
-    [
-        (f"{WEIGHTS}/model.pt", r"has not downloaded its weights.*run python -c"),
-        (f"{WEIGHTS}/hparams.json", "has not downloaded its weights"),
-        (None, r"is not installed; run pip install 'abag\[ablang2\]'"),
-    ],
-)
+@pytest.mark.parametrize(("lost", "message"), [
+    (f"{WEIGHTS}/model.pt", r"has not downloaded its weights.*run python -c"),
+    (f"{WEIGHTS}/hparams.json", "has not downloaded its weights"),
+    (None, r"is not installed; run pip install 'abag\[ablang2\]'"),
+])  # fmt: skip
 def test_weights_that_are_not_there_are_one_line(package, monkeypatch, lost, message):
     if lost is None:
         monkeypatch.setattr("abag.embed.encoders.checkpoints.find_spec", lambda name: None)

@@ -91,13 +91,10 @@ def assert_equals_transformers(family, folder):
         assert_close(encode(folder, backend), expected)
 
 
-@pytest.mark.parametrize(
-    ("layout", "dtype"),
-    [
-        *(("safetensors", dtype) for dtype in (torch.float32, torch.float16, torch.bfloat16)),
-        *((layout, torch.bfloat16) for layout in ("sharded", "bin", "old-bin")),
-    ],
-)
+@pytest.mark.parametrize(("layout", "dtype"), [
+    *(("safetensors", dtype) for dtype in (torch.float32, torch.float16, torch.bfloat16)),
+    *((layout, torch.bfloat16) for layout in ("sharded", "bin", "old-bin")),
+])  # fmt: skip
 @pytest.mark.parametrize("family", CONFIG)
 def test_every_file_layout_and_dtype_gives_the_vectors_of_transformers(
     tmp_path, family, dtype, layout
@@ -290,26 +287,23 @@ def test_a_value_in_config_json_that_changes_vectors_changes_the_fingerprint(tmp
     assert ("layer_norm_epsilon" if of_t5 else "num_attention_heads") in changing
 
 
-@pytest.mark.parametrize(
-    ("name", "change", "message"),
-    [
-        ("tiny-esm2", {"rope_theta": 5000.0}, "rope_theta 5000.0; only 10000.0 is supported"),
-        ("tiny-esm2", {"token_dropout": None}, "token_dropout False; only True is supported"),
-        ("tiny-esm2", {"position_embedding_type": None}, "'absolute'; only 'rotary' is supported"),
-        ("tiny-igt5", {"dense_act_fn": "gelu"}, "dense_act_fn 'gelu'; only 'relu' is supported"),
-        ("tiny-igt5", {"feed_forward_proj": "gated-relu"}, "feed_forward_proj 'gated-relu'; only"),
-        ("amplify", {"rms_norm": False}, "rms_norm False; only True is supported"),
-        ("esmc", {"rope_scaling": {"type": "linear"}}, "rope_scaling .* only None is supported"),
-        ("protbert", {"hidden_size": 64.5}, "hidden_size 64.5; expected a whole number"),
-        ("tiny-igt5", {"d_kv": 10**400}, "d_kv 10+; expected a whole number"),
-        ("tiny-igt5", {"feed_forward_proj": ["relu"]}, r"\['relu'\]; expected text"),
-        ("tiny-esm2", {"layer_norm_eps": "small"}, "layer_norm_eps 'small'; expected a number"),
-        ("tiny-esm2", {"hidden_size": 0}, "4 attention heads do not divide a width of 0"),
-        ("esmc", {"hidden_size": None, "d_model": 64}, "missing hidden_size"),
-        ("glm2", {"ffn_dim_multiplier": "two"}, "gives no sizes of layers"),
-        ("tiny-esm2", {"num_attention_heads": 0}, "0 attention heads do not divide a width of 64"),
-    ],
-)
+@pytest.mark.parametrize(("name", "change", "message"), [
+    ("tiny-esm2", {"rope_theta": 5000.0}, "rope_theta 5000.0; only 10000.0 is supported"),
+    ("tiny-esm2", {"token_dropout": None}, "token_dropout False; only True is supported"),
+    ("tiny-esm2", {"position_embedding_type": None}, "'absolute'; only 'rotary' is supported"),
+    ("tiny-igt5", {"dense_act_fn": "gelu"}, "dense_act_fn 'gelu'; only 'relu' is supported"),
+    ("tiny-igt5", {"feed_forward_proj": "gated-relu"}, "feed_forward_proj 'gated-relu'; only"),
+    ("amplify", {"rms_norm": False}, "rms_norm False; only True is supported"),
+    ("esmc", {"rope_scaling": {"type": "linear"}}, "rope_scaling .* only None is supported"),
+    ("protbert", {"hidden_size": 64.5}, "hidden_size 64.5; expected a whole number"),
+    ("tiny-igt5", {"d_kv": 10**400}, "d_kv 10+; expected a whole number"),
+    ("tiny-igt5", {"feed_forward_proj": ["relu"]}, r"\['relu'\]; expected text"),
+    ("tiny-esm2", {"layer_norm_eps": "small"}, "layer_norm_eps 'small'; expected a number"),
+    ("tiny-esm2", {"hidden_size": 0}, "4 attention heads do not divide a width of 0"),
+    ("esmc", {"hidden_size": None, "d_model": 64}, "missing hidden_size"),
+    ("glm2", {"ffn_dim_multiplier": "two"}, "gives no sizes of layers"),
+    ("tiny-esm2", {"num_attention_heads": 0}, "0 attention heads do not divide a width of 64"),
+])  # fmt: skip
 def test_a_value_in_config_json_that_the_packed_encoder_lacks_is_refused(
     tmp_path, name, change, message
 ):

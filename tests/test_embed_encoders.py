@@ -206,14 +206,11 @@ def test_packed_equals_transformers_one_at_a_time_at_any_mix_of_lengths(family, 
     check()
 
 
-@pytest.mark.parametrize(
-    ("name", "weight", "value", "message"),
-    [
-        ("tiny-esm2", "encoder.layer.1.output.dense.weight", None, "layer.1.output.* is missing"),
-        ("tiny-igt5", "encoder.final_layer_norm.weight", 65, r" \(65,\), config.json says \(64,\)"),
-        ("tiny-igt5", "encoder.block.0.layer.1.x.weight", 3, "not part of a t5 encoder.*layer.1.x"),
-    ],
-)
+@pytest.mark.parametrize(("name", "weight", "value", "message"), [
+    ("tiny-esm2", "encoder.layer.1.output.dense.weight", None, "layer.1.output.* is missing"),
+    ("tiny-igt5", "encoder.final_layer_norm.weight", 65, r" \(65,\), config.json says \(64,\)"),
+    ("tiny-igt5", "encoder.block.0.layer.1.x.weight", 3, "not part of a t5 encoder.*layer.1.x"),
+])  # fmt: skip
 def test_a_weight_that_is_missing_unknown_or_of_another_shape_is_refused(
     tmp_path, name, weight, value, message
 ):

@@ -6,7 +6,6 @@ import pandas as pd
 import pytest
 
 from abag.core.device import plan_device
-from abag.core.options import BadOption
 from abag.embed.embed import embed_table
 from abag.embed.encoders.identity import WrongBackend, identify
 from abag.embed.encoders.loading import load_encoder
@@ -48,13 +47,10 @@ def test_without_faesm_one_line_says_what_is_found_and_expected_before_anything_
     assert not (tmp_path / "store").exists()
 
 
-@pytest.mark.parametrize(
-    ("code", "reason"),
-    [
-        ("from transformers import NoSuchName", "NoSuchName"),
-        ("raise RuntimeError('No CUDA GPUs are available')", "No CUDA GPUs are available"),
-    ],
-)
+@pytest.mark.parametrize(("code", "reason"), [
+    ("from transformers import NoSuchName", "NoSuchName"),
+    ("raise RuntimeError('No CUDA GPUs are available')", "No CUDA GPUs are available"),
+])  # fmt: skip
 def test_a_faesm_that_fails_on_import_is_refused_with_the_reason(faesm_package, code, reason):
     faesm_package(code)
     with pytest.raises(FaesmUnavailable, match=reason):
@@ -71,11 +67,6 @@ def test_faesms_output_on_import_does_not_reach_stdout(faesm_package, capsys):
 def test_faesm_is_refused_for_encoders_other_than_esm2(name):
     with pytest.raises(WrongBackend, match=f"faesm with encoder {name}: .* FAESM runs only ESM-2"):
         load_encoder(identify(name, "antigen"), plan_device("cpu"), backend="faesm")
-
-
-def test_an_unknown_backend_is_an_error_that_names_the_known_ones(tmp_path):
-    with pytest.raises(BadOption, match=r"'fasm'.*packed, reference, faesm"):
-        embed_table(TABLE, tmp_path / "store", antigen_backend="fasm", **TINY)
 
 
 def test_each_kind_has_its_own_backend_and_its_shards_say_which(tmp_path):

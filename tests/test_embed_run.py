@@ -131,14 +131,11 @@ def write(tmp_path, text):
     return path
 
 
-@pytest.mark.parametrize(
-    ("options", "heavy", "antigen", "words"),
-    [
-        (["--antibody-encoder", "igt6"], "EVQL", "MKT", "igt6"),
-        (["--device", "cpu", "--attention", "varlen"], "EVQL", "MKT", "needs a CUDA device"),
-        (["--long-antigens", "error"], "EVQL", "E" * 1500, "1500"),
-    ],
-)
+@pytest.mark.parametrize(("options", "heavy", "antigen", "words"), [
+    (["--antibody-encoder", "igt6"], "EVQL", "MKT", "igt6"),
+    (["--device", "cpu", "--attention", "varlen"], "EVQL", "MKT", "needs a CUDA device"),
+    (["--long-antigens", "error"], "EVQL", "E" * 1500, "1500"),
+])  # fmt: skip
 def test_what_an_encoder_cannot_do_is_refused_before_the_store_is_made(
     tmp_path, options, heavy, antigen, words
 ):
@@ -156,13 +153,10 @@ def content(folder):
     return {p: p.read_bytes() if p.is_file() else None for p in folder.rglob("*")}
 
 
-@pytest.mark.parametrize(
-    ("rows", "said"),
-    [
-        (20, "stored antigens keep their float16 vectors\n"),
-        (60, "stored antigens keep their float16 vectors; those encoded now are stored as float32"),
-    ],
-)
+@pytest.mark.parametrize(("rows", "said"), [
+    (20, "stored antigens keep their float16 vectors\n"),
+    (60, "stored antigens keep their float16 vectors; those encoded now are stored as float32"),
+])  # fmt: skip
 def test_stored_vectors_of_another_type_are_reused_and_reported(tmp_path, capsys, rows, said):
     embed_table(demo_table().head(20), tmp_path, progress=True, **TINY)
     assert "keep their" not in capsys.readouterr().err
@@ -190,13 +184,10 @@ def break_the_config(folder):
     (folder / "config.json").write_text('{"model_type": "es')
 
 
-@pytest.mark.parametrize(
-    ("spoil", "match"),
-    [
-        (cut_the_weights, "model.safetensors: cannot be read .*download may be incomplete"),
-        (break_the_config, "config.json: not valid JSON"),
-    ],
-)
+@pytest.mark.parametrize(("spoil", "match"), [
+    (cut_the_weights, "model.safetensors: cannot be read .*download may be incomplete"),
+    (break_the_config, "config.json: not valid JSON"),
+])  # fmt: skip
 def test_an_antigen_encoder_that_cannot_be_loaded_is_refused_before_antibodies_are_encoded(
     tmp_path, spoil, match
 ):

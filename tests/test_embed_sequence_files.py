@@ -99,14 +99,11 @@ def test_airr_names_that_occur_twice_and_missing_cells_join_no_chains(tmp_path, 
     assert "note" in read.frame
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"locus": ["IGH", "TRB", "IGH"]}, "'b' is of locus 'TRB', not of an antibody"),
-        ({"locus": ["IGH", "IGH", "IGH"]}, "'cell1' has two heavy chains"),
-        ({"sequence_aa": ["", "", None]}, "'c' has no amino acids"),
-    ],
-)
+@pytest.mark.parametrize(("change", "words"), [
+    ({"locus": ["IGH", "TRB", "IGH"]}, "'b' is of locus 'TRB', not of an antibody"),
+    ({"locus": ["IGH", "IGH", "IGH"]}, "'cell1' has two heavy chains"),
+    ({"sequence_aa": ["", "", None]}, "'c' has no amino acids"),
+])  # fmt: skip
 def test_airr_that_cannot_be_meant_is_refused_in_one_line(tmp_path, change, words):
     AIRR.assign(**change).to_csv(tmp_path / "x.tsv", sep="\t", index=False)
     with pytest.raises(BadTable, match=words):

@@ -357,18 +357,15 @@ SETTINGS = '{"added_tokens_decoder": {"24": {"content": "A"}}}'
 
 
 @pytest.mark.parametrize("family", ["t5", "esm", "protbert", "amplify", "ablang2"])
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (swap, "the id of [DE] is .*, expected"),
-        (add("added_tokens.json", '{"A": 25}'), r"the id of A is \d+ or 25, expected"),
-        (add("tokenizer_config.json", SETTINGS), r"the id of A is \d+ or 24, expected"),
-        (lambda folder: write_ids(folder, "W"), "the id of W is none, expected"),
-        (add("vocab.txt", "A\nC\nA"), r"no readable tokenizer \(vocab.txt: a token occurs twice"),
-        (add("vocab.json", "[1]"), r"tokenizer \(vocab.json: "),
-        (lambda folder: (folder / "vocab.json").unlink(), r"tokenizer \(none of "),
-    ],
-)
+@pytest.mark.parametrize(("change", "message"), [
+    (swap, "the id of [DE] is .*, expected"),
+    (add("added_tokens.json", '{"A": 25}'), r"the id of A is \d+ or 25, expected"),
+    (add("tokenizer_config.json", SETTINGS), r"the id of A is \d+ or 24, expected"),
+    (lambda folder: write_ids(folder, "W"), "the id of W is none, expected"),
+    (add("vocab.txt", "A\nC\nA"), r"no readable tokenizer \(vocab.txt: a token occurs twice"),
+    (add("vocab.json", "[1]"), r"tokenizer \(vocab.json: "),
+    (lambda folder: (folder / "vocab.json").unlink(), r"tokenizer \(none of "),
+])  # fmt: skip
 def test_other_ids_or_unreadable_files_are_refused(tmp_path, family, change, message):
     random_checkpoint(tmp_path, family)
     change(tmp_path)

@@ -60,14 +60,11 @@ NUMBERS = {
 }  # fmt: skip
 """Values of the options that are not choices; the others keep their default."""
 PREDICT = {
-    "cross": [None, None, "itself"],
-    "antigen": [None, None, "MKTAYIAKQR", "MKT1"],
-    "bad_rows": ["error", "skip"],
-    "limit": [None, 1, 7],
-    "chains": ["as-given", "auto"],
+    "cross": [None, None, "itself"], "antigen": [None, None, "MKTAYIAKQR", "MKT1"],
+    "bad_rows": ["error", "skip"], "limit": [None, 1, 7], "chains": ["as-given", "auto"],
     "columns": [{}, {}, {"heavy": "antigen"}, {"antigen": "nothing"}],
     "suffix": [".csv", ".tsv", ".parquet", ".csv.gz"],
-}
+}  # fmt: skip
 RANK = {
     "batch": [1, 5, 96], "rule": ["ucb", "mean", "improvement", "probability", "nothing"],
     "explore": [0.0, 2.5, float("inf")], "best": [7.0, -1e9], "above": [7.0, 1e9],
@@ -79,13 +76,10 @@ RANK = {
 SCAN = {
     "region": [None, "cdrh3", "cdrl1,cdrh2", "antigen", "nothing"],
     "positions": [None, None, None, "H105-H107", "A1,A2", "H999", "L1"],
-    "mutate_to": ["A", "AC", "ACDEFGHIKLMNPQRSTVWY", "B"],
-    "exclude": [None, "C", "A"],
-    "pairs_of": [None, None, 2],
-    "antigen": [None, None, "MKTAYIAKQR"],
-    "chains": ["as-given", "auto"],
-    "bad_rows": ["error", "skip"],
-}
+    "mutate_to": ["A", "AC", "ACDEFGHIKLMNPQRSTVWY", "B"], "exclude": [None, "C", "A"],
+    "pairs_of": [None, None, 2], "antigen": [None, None, "MKTAYIAKQR"],
+    "chains": ["as-given", "auto"], "bad_rows": ["error", "skip"],
+}  # fmt: skip
 SWEEP = {"trials": [1, 2], "folds": [2, 3, 9], "final": [False, True], "members": [1, 2]}
 
 

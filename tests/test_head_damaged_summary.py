@@ -31,14 +31,11 @@ def at(tmp_path_factory):
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-@pytest.mark.parametrize(
-    ("file", "change", "says"),
-    [
-        ("config", {"format": "abag-run 2"}, "format 'abag-run 2' is not supported; this abag rea"),
-        ("config", {"epochs": ...}, "epochs is missing. Copy the whole run folder again."),
-        ("summary", {"regimes": ...}, "regimes is missing. Copy the whole run folder again."),
-    ],
-)
+@pytest.mark.parametrize(("file", "change", "says"), [
+    ("config", {"format": "abag-run 2"}, "format 'abag-run 2' is not supported; this abag rea"),
+    ("config", {"epochs": ...}, "epochs is missing. Copy the whole run folder again."),
+    ("summary", {"regimes": ...}, "regimes is missing. Copy the whole run folder again."),
+])  # fmt: skip
 def test_every_command_names_what_is_wrong_with_a_run(at, command, file, change, says):
     path = at / "run" / f"{file}.json"
     whole = path.read_text()

@@ -126,17 +126,14 @@ def test_the_converted_label_is_fitted(tmp_path):
     assert any("'EC50_nM', read as kd_nm, ranks the rows the other way round" in x for x in said)
 
 
-@pytest.mark.parametrize(
-    ("names", "hint"),
-    [
-        (
-            ["KD (nM)", "IC50 [nM]"],
-            "'KD (nM)' is named like kd_nm: use --column 'pkd=KD (nM)' --label kd_nm. "
-            "'IC50 [nM]' is named like kd_nm: use --column 'pkd=IC50 [nM]' --label kd_nm.",
-        ),
-        (["IC50"], "'IC50' may be one: use --column pkd=IC50 --label UNIT."),
-    ],
-)
+@pytest.mark.parametrize(("names", "hint"), [
+    (
+        ["KD (nM)", "IC50 [nM]"],
+        "'KD (nM)' is named like kd_nm: use --column 'pkd=KD (nM)' --label kd_nm. "
+        "'IC50 [nM]' is named like kd_nm: use --column 'pkd=IC50 [nM]' --label kd_nm.",
+    ),
+    (["IC50"], "'IC50' may be one: use --column pkd=IC50 --label UNIT."),
+])  # fmt: skip
 def test_a_table_without_pkd_is_answered_with_an_option_to_paste(names, hint):
     frame = table(**{name: 10 ** (9 - PKD) for name in names})
     with pytest.raises(MissingColumn, match=re.escape(f"no column for pkd, but {hint}")):

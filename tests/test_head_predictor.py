@@ -198,31 +198,28 @@ def part(record):
     return next(one for one in record["parts"] if one["name"] == "mlp")
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        (lambda r: r["regimes"][0].update(noise="0.5"), "noise is '0.5'; expected float"),
-        (lambda r: r["regimes"][0].update(noise=float("nan")), "noise is nan"),
-        (lambda r: r["regimes"][0].update(noise=1e308), "noise is 1e.308; expected float"),
-        (lambda r: settings(r).update(pkd_mean=10**310), "does not match"),
-        (lambda r: settings(r).update(widths=8), "widths is 8; expected a list"),
-        (lambda r: r.update(more=1), "the record has"),
-        (lambda r: r["regimes"][0].pop("spread"), "regimes has"),
-        (lambda r: settings(r).pop("widths"), "does not match"),
-        (lambda r: part(r).update(name="exec"), "does not match"),
-        (lambda r: part(r).update(settings={}), "settings is"),
-        (lambda r: part(r).update(settings=[]), "does not match"),
-        (lambda r: r["antibody"]["views"][0].update(width=True), "width is True"),
-        (lambda r: r["parts"].append({}), "parts has"),
-        (lambda r: r["parts"].append(r["parts"][0]), "does not match"),
-        (lambda r: r["regimes"].append({}), "regimes has"),
-        (lambda r: r.update(regimes=[]), "does not match"),
-        (lambda r: r["regimes"][0].update(name="best"), "does not match"),
-        (lambda r: r["regimes"][0].update(weights=[1.0]), "does not match"),
-        (lambda r: settings(r).update(widths=[10**12]), "does not match"),
-        (lambda r: settings(r).update(head="exec"), "does not match"),
-    ],
-)
+@pytest.mark.parametrize(("change", "words"), [
+    (lambda r: r["regimes"][0].update(noise="0.5"), "noise is '0.5'; expected float"),
+    (lambda r: r["regimes"][0].update(noise=float("nan")), "noise is nan"),
+    (lambda r: r["regimes"][0].update(noise=1e308), "noise is 1e.308; expected float"),
+    (lambda r: settings(r).update(pkd_mean=10**310), "does not match"),
+    (lambda r: settings(r).update(widths=8), "widths is 8; expected a list"),
+    (lambda r: r.update(more=1), "the record has"),
+    (lambda r: r["regimes"][0].pop("spread"), "regimes has"),
+    (lambda r: settings(r).pop("widths"), "does not match"),
+    (lambda r: part(r).update(name="exec"), "does not match"),
+    (lambda r: part(r).update(settings={}), "settings is"),
+    (lambda r: part(r).update(settings=[]), "does not match"),
+    (lambda r: r["antibody"]["views"][0].update(width=True), "width is True"),
+    (lambda r: r["parts"].append({}), "parts has"),
+    (lambda r: r["parts"].append(r["parts"][0]), "does not match"),
+    (lambda r: r["regimes"].append({}), "regimes has"),
+    (lambda r: r.update(regimes=[]), "does not match"),
+    (lambda r: r["regimes"][0].update(name="best"), "does not match"),
+    (lambda r: r["regimes"][0].update(weights=[1.0]), "does not match"),
+    (lambda r: settings(r).update(widths=[10**12]), "does not match"),
+    (lambda r: settings(r).update(head="exec"), "does not match"),
+])  # fmt: skip
 def test_a_forged_record_is_refused_for_its_types_or_shapes(trained, tmp_path, change, words):
     with pytest.raises(PredictorDamaged, match=words):
         load_predictor(signed(copied(trained, tmp_path / "forged"), change))
@@ -346,16 +343,13 @@ def test_one_pair_is_printed_in_words_and_as_json(trained):
     assert found["verdict"].split(":")[0] in words
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ([], "Give a TABLE and --out FILE, or one pair"),
-        (["--heavy", "EVQL"], "A pair needs an antigen"),
-        (["new.csv", "--heavy", "EVQL", "--antigen", "MK"], "Leave out TABLE and --out"),
-        (["--light", "EVQL", "--antigen", "MK", "--force"], "--force: is an option of tables"),
-        (["--heavy", "EV1L", "--antigen", "MK"], "character '1' at position 3"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "message"), [
+    ([], "Give a TABLE and --out FILE, or one pair"),
+    (["--heavy", "EVQL"], "A pair needs an antigen"),
+    (["new.csv", "--heavy", "EVQL", "--antigen", "MK"], "Leave out TABLE and --out"),
+    (["--light", "EVQL", "--antigen", "MK", "--force"], "--force: is an option of tables"),
+    (["--heavy", "EV1L", "--antigen", "MK"], "character '1' at position 3"),
+])  # fmt: skip
 def test_one_pair_that_cannot_be_predicted_is_one_line(trained, arguments, message):
     assert message in one_line("predict", "--run", trained.run, *arguments)
 

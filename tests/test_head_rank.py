@@ -256,15 +256,12 @@ def test_a_batch_larger_than_what_is_left_is_refused_with_the_number_that_is(sco
     assert not any(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(
-    ("options", "text"),
-    [
-        ({"rule": "probability"}, 'rule="probability": no threshold'),
-        ({"rule": "improvement"}, 'rule="improvement": the best measured pKd is not known'),
-        ({"rule": "mean", "explore": 2}, 'explore: is read with rule="ucb" only'),
-        ({"rule": "best"}, "rule: 'best' is unknown; expected one of mean, ucb"),
-    ],
-)
+@pytest.mark.parametrize(("options", "text"), [
+    ({"rule": "probability"}, 'rule="probability": no threshold'),
+    ({"rule": "improvement"}, 'rule="improvement": the best measured pKd is not known'),
+    ({"rule": "mean", "explore": 2}, 'explore: is read with rule="ucb" only'),
+    ({"rule": "best"}, "rule: 'best' is unknown; expected one of mean, ucb"),
+])  # fmt: skip
 def test_options_that_contradict_each_other_are_refused(scored, tmp_path, options, text):
     with pytest.raises(BadOption) as caught:
         ranked(scored, tmp_path, **options)

@@ -327,15 +327,12 @@ def test_the_table_of_trials_shows_what_each_head_uses():
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("options", "error", "text"),
-    [
-        ({"select": "luck"}, BadOption, "^select: 'luck' is unknown"),
-        ({"lr": 0.1}, BadOption, "lr: is chosen by sweep itself"),
-        ({"folds": 50}, BadSplit, "folds=50: only 11 groups"),
-        ({"trials": None, "final": True}, NoTrials, "no trial is complete"),
-    ],
-)
+@pytest.mark.parametrize(("options", "error", "text"), [
+    ({"select": "luck"}, BadOption, "^select: 'luck' is unknown"),
+    ({"lr": 0.1}, BadOption, "lr: is chosen by sweep itself"),
+    ({"folds": 50}, BadSplit, "folds=50: only 11 groups"),
+    ({"trials": None, "final": True}, NoTrials, "no trial is complete"),
+])  # fmt: skip
 def test_invalid_sweeps_are_refused(case, tmp_path, options, error, text):
     with pytest.raises(error, match=text):
         quick_sweep(case, tmp_path / "s", **options)

@@ -155,14 +155,11 @@ def test_projections_equal_products_with_standardised_vectors(block, rows, monke
     np.testing.assert_allclose(scales.project(x_ND, weight_D), expected, rtol=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("cell", "says"),
-    [
-        ("about", "'about' .* is not a valid relation"),
-        (">1e-5", "'>1e-5' .* write bounds in the label column"),
-        ("<", r"'<' \(2 such rows\) is at the end of the labels, as if its relation were of pKd"),
-    ],
-)
+@pytest.mark.parametrize(("cell", "says"), [
+    ("about", "'about' .* is not a valid relation"),
+    (">1e-5", "'>1e-5' .* write bounds in the label column"),
+    ("<", r"'<' \(2 such rows\) is at the end of the labels, as if its relation were of pKd"),
+])  # fmt: skip
 def test_an_unclear_relation_is_refused_with_its_row(cell, says):
     rows = [("a", "MKT", 5.0, cell), ("b", "MKT", 5.0, cell), ("c", "MKT", 7.0, "")]
     with pytest.raises(BadLabel, match=f"row 1, column censored: {says}") as caught:
@@ -170,16 +167,13 @@ def test_an_unclear_relation_is_refused_with_its_row(cell, says):
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("unit", "cells", "want"),
-    [
-        ("kd_nm", [">1000", "<0.1", "5", " >= 200"], [(6, -1), (10, 1), (8.301, 0), (6.699, -1)]),
-        ("kd_m", [">1e-6", "≤1E-10", "~1e-8"], [(6, -1), (10, 1), (8, 0)]),
-        ("pkd", ["<5", ">9.5", "7", "=8"], [(5, -1), (9.5, 1), (7, 0), (8, 0)]),
-        ("log10_kd_nm", [">3", "1", "<-1"], [(6, -1), (8, 0), (10, 1)]),
-        ("dg_kcal", ["> -6", "-9"], [(4.398, -1), (6.597, 0)]),
-    ],
-)
+@pytest.mark.parametrize(("unit", "cells", "want"), [
+    ("kd_nm", [">1000", "<0.1", "5", " >= 200"], [(6, -1), (10, 1), (8.301, 0), (6.699, -1)]),
+    ("kd_m", [">1e-6", "≤1E-10", "~1e-8"], [(6, -1), (10, 1), (8, 0)]),
+    ("pkd", ["<5", ">9.5", "7", "=8"], [(5, -1), (9.5, 1), (7, 0), (8, 0)]),
+    ("log10_kd_nm", [">3", "1", "<-1"], [(6, -1), (8, 0), (10, 1)]),
+    ("dg_kcal", ["> -6", "-9"], [(4.398, -1), (6.597, 0)]),
+])  # fmt: skip
 def test_a_bound_in_the_label_column_is_a_censored_label_in_its_unit(unit, cells, want):
     pairs = labelled([("a", "MK" + "A" * i, one) for i, one in enumerate(cells)], label=unit)
     order = np.argsort([len(pairs.table.antigens.chains[i][0]) for i in pairs.antigen])

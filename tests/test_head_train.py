@@ -388,14 +388,11 @@ def test_the_seed_changes_the_result_and_the_global_random_state_is_restored(cas
     assert not same_results(case.at / "one", case.at / "other")
 
 
-@pytest.mark.parametrize(
-    ("change", "error", "said"),
-    [
-        (lambda frame: frame.assign(pKd=7.0), NothingToLearn, "labels are 7"),
-        (lambda frame: frame.drop(columns="pKd"), abag.AbagError, "pkd"),
-        (lambda frame: frame.assign(pKd=frame["pKd"].where(frame.index != 4)), BadLabel, "row 5"),
-    ],
-)
+@pytest.mark.parametrize(("change", "error", "said"), [
+    (lambda frame: frame.assign(pKd=7.0), NothingToLearn, "labels are 7"),
+    (lambda frame: frame.drop(columns="pKd"), abag.AbagError, "pkd"),
+    (lambda frame: frame.assign(pKd=frame["pKd"].where(frame.index != 4)), BadLabel, "row 5"),
+])  # fmt: skip
 def test_a_table_without_usable_labels_is_refused_before_the_run_exists(case, change, error, said):
     case.frame = change(case.frame)
     with pytest.raises(error, match=said):

@@ -124,14 +124,11 @@ def test_a_view_of_an_encoder_that_the_store_lacks_is_refused(case):
         fit(case, "absent", head="ridge", antibody_vectors=("composition:mean", "antiberty:mean"))
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"antibody_vectors": ("mean", "mean")}, "one twice"),
-        ({"antigen_vectors": ()}, "names no vector"),
-        ({"antibody_vectors": ("mean",), "antibody_pooling": "heavy_mean"}, "expected one of them"),
-    ],
-)
+@pytest.mark.parametrize(("options", "words"), [
+    ({"antibody_vectors": ("mean", "mean")}, "one twice"),
+    ({"antigen_vectors": ()}, "names no vector"),
+    ({"antibody_vectors": ("mean",), "antibody_pooling": "heavy_mean"}, "expected one of them"),
+])  # fmt: skip
 def test_views_that_contradict_each_other_are_refused(options, words):
     with pytest.raises(BadOption, match=words):
         FitConfig(**options)

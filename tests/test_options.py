@@ -78,24 +78,21 @@ def test_an_invalid_option_is_named_with_its_value_and_what_was_expected(options
     assert str(caught.value) == message
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"split": 5}, "--split: 5 is not valid; expected a string."),
-        ({"allow_adapter_leak": "no"}, "--allow-adapter-leak: 'no' is not valid; expected True or"),
-        ({"learning_curve": [True]}, "--learning-curve: [True] is not valid; expected True or F"),
-        ({"epochs": 1.5}, "--epochs: 1.5 is not valid; expected a whole number, at least 1."),
-        ({"seed": True}, "--seed: True is not valid; expected a whole number, at least 0."),
-        ({"lr": "fast"}, "--lr: 'fast' is not valid; expected a number, more than 0, at most 10."),
-        ({"widths": 64}, "--widths: 64 is not valid; expected a list of whole numbers, at least"),
-        ({"widths": (64, 1.5)}, "--widths: (64, 1.5) is not valid; expected a list of whole"),
-        ({"columns": None}, "--column: None is not valid; expected a mapping of names."),
-        ({"devices": "two"}, "--devices: 'two' is not valid; expected a whole number or 'all'."),
-        ({"antigen_adapter": 3}, "--antigen-adapter: 3 is not valid; expected a path or a string."),
-        ({"layers": "24"}, "--layers: '24' is not valid; expected a list of whole numbers."),
-        ({"targets": "q"}, "--targets: 'q' is not valid; expected a list of names."),
-    ],
-)
+@pytest.mark.parametrize(("options", "message"), [
+    ({"split": 5}, "--split: 5 is not valid; expected a string."),
+    ({"allow_adapter_leak": "no"}, "--allow-adapter-leak: 'no' is not valid; expected True or"),
+    ({"learning_curve": [True]}, "--learning-curve: [True] is not valid; expected True or F"),
+    ({"epochs": 1.5}, "--epochs: 1.5 is not valid; expected a whole number, at least 1."),
+    ({"seed": True}, "--seed: True is not valid; expected a whole number, at least 0."),
+    ({"lr": "fast"}, "--lr: 'fast' is not valid; expected a number, more than 0, at most 10."),
+    ({"widths": 64}, "--widths: 64 is not valid; expected a list of whole numbers, at least"),
+    ({"widths": (64, 1.5)}, "--widths: (64, 1.5) is not valid; expected a list of whole"),
+    ({"columns": None}, "--column: None is not valid; expected a mapping of names."),
+    ({"devices": "two"}, "--devices: 'two' is not valid; expected a whole number or 'all'."),
+    ({"antigen_adapter": 3}, "--antigen-adapter: 3 is not valid; expected a path or a string."),
+    ({"layers": "24"}, "--layers: '24' is not valid; expected a list of whole numbers."),
+    ({"targets": "q"}, "--targets: 'q' is not valid; expected a list of names."),
+])  # fmt: skip
 def test_values_of_the_wrong_type_are_refused_in_python(options, message):
     cls = next(c for c in (FitConfig, EmbedOptions, AdaptConfig) if {*options} <= known_to(c))
     with pytest.raises(BadOption, match=re.escape(message)):
@@ -209,11 +206,12 @@ def test_every_flag_that_a_message_or_a_page_names_exists():
     assert unknown == []
 
 
-@pytest.mark.parametrize("command", CLASSES)
-def test_help_imports_neither_torch_nor_pandas(command):
+def test_import_help_and_version_load_neither_torch_nor_pandas():
     code = (
-        "import sys\nfrom click.testing import CliRunner\nfrom abag.cli import main\n"
-        f"assert CliRunner().invoke(main, [*{command!r}.split(), '--help']).exit_code == 0\n"
+        "import sys, abag\nfrom click.testing import CliRunner\nfrom abag.cli import main\n"
+        f"for command in ['', *{[*CLASSES]}]:\n"
+        "    assert CliRunner().invoke(main, [*command.split(), '--help']).exit_code == 0\n"
+        "assert CliRunner().invoke(main, ['--version']).output.startswith('abag ')\n"
         "print({'torch', 'pandas', 'transformers'} & set(sys.modules))"
     )
     done = subprocess.run(

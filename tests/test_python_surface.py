@@ -50,16 +50,13 @@ def test_an_empty_path_is_refused():
         abag.open_store("")
 
 
-@pytest.mark.parametrize(
-    ("function", "keyword", "words"),
-    [
-        ("fit", "learning_rate", "fit: unknown option 'learning_rate'. Did you mean 'lr'"),
-        ("fit", "epoch", "Did you mean 'epochs'"),
-        ("sweep", "dropout", "dropout: is chosen by sweep itself, among networks"),
-        ("predict", "kind", "predict: unknown option 'kind'. "),
-        ("predict", "zzz", "The options are antibody_encoder, antibody_region, antigen"),
-    ],
-)
+@pytest.mark.parametrize(("function", "keyword", "words"), [
+    ("fit", "learning_rate", "fit: unknown option 'learning_rate'. Did you mean 'lr'"),
+    ("fit", "epoch", "Did you mean 'epochs'"),
+    ("sweep", "dropout", "dropout: is chosen by sweep itself, among networks"),
+    ("predict", "kind", "predict: unknown option 'kind'. "),
+    ("predict", "zzz", "The options are antibody_encoder, antibody_region, antigen"),
+])  # fmt: skip
 def test_an_unknown_keyword_is_refused_with_what_was_meant(function, keyword, words):
     with pytest.raises(BadOption) as caught:
         getattr(abag, function)("table", "a", "b", **{keyword: 1})
