@@ -31,13 +31,12 @@ def labelled(antibody, antigen, pkd, censored=None, measurements=None):
 
 
 def lines_of(run):
-    """Return the lines of the log of a run."""
     return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
 
 
 QUICK = {
     "split": "random", "report": False, "widths": (8,), "epochs": 2, "batch_size": 16,
-    "device": "cpu", "say": lambda _text: None,
+    "device": "cpu",
 }  # fmt: skip
 """Options of a fit that takes a second."""
 

@@ -37,7 +37,6 @@ def key_of(kind, chains):
 
 
 def keys_of_pair(row):
-    """Return the keys of an antibody and an antigen."""
     return key_of("antibody", row[0]), key_of("antigen", row[1])
 
 

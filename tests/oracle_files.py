@@ -229,7 +229,6 @@ def as_dicts(names, rows):
 
 
 def filled(rows):
-    """Return the rows with any content."""
     return [row for row in rows if any(str(v).strip() for v in row.values() if v is not None)]
 
 

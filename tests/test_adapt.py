@@ -33,7 +33,7 @@ from abag.head.regimes.splits import TRAIN, BadSplit, split_frame
 from abag.head.training.checkpoint import load
 from abag.head.training.stack import steps_per_epoch
 
-SMALL = {**TINY, "epochs": 2, "batch_size": 8, "device": "cpu", "say": lambda _text: None}
+SMALL = {**TINY, "epochs": 2, "batch_size": 8, "device": "cpu"}
 
 
 def make_table(rows=48):
@@ -265,7 +265,7 @@ def test_a_head_can_be_trained_on_vectors_of_an_adapted_encoder(tmp_path):
     make_table(80).to_csv(pairs, index=False)
     encoders = ["--antibody-encoder", "tiny-igt5", "--antigen-encoder", "composition"]
     run("embed", pairs, "--store", store, *encoders)
-    quick = {"epochs": 1, "report": False, "say": lambda _text: None}
+    quick = {"epochs": 1, "report": False}
     abag.fit(pairs, store, tmp_path / "frozen", split="random", **quick)
     adapt = ["adapt", pairs, "--split-from", tmp_path / "frozen", "--fold", 0, "--out", adapter]
     adapt += [*encoders, "--sides", "antibody", "--epochs", 1, "--rank", 2]

@@ -34,15 +34,11 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").r
 FENCE = re.compile(r"^```(\w*)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SHOWN = {"", "text", "json"}
 """Languages of blocks that are not code."""
+SCALES = ("several GPUs", "several machines", "Slurm", "a Ray cluster")
 SKIPPED = {
     "README.md": ["run by .ci/run", "run by .ci/run"],
     "CONTRIBUTING.md": ["installs"],
-    "docs/scaling.md": [
-        "needs several GPUs",
-        "needs several machines",
-        "needs Slurm",
-        "needs a Ray cluster",
-    ],
+    "docs/scaling.md": [f"needs {what}" for what in SCALES],
     "docs/tutorial.md": ["installs"],
     "docs/how-to/share.md": ["needs an account on the hub", "needs an account on the hub"],
     "docs/how-to/rent-a-gpu.md": ["installs, and encodes with the real weights"],

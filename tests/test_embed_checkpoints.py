@@ -136,19 +136,15 @@ def test_a_bin_file_with_more_than_tensors_is_refused_and_nothing_runs(tmp_path,
     weights = load_file(folder / "model.safetensors")
     (folder / "model.safetensors").unlink()
     path = folder / "pytorch_model.bin"
+    contents = {
+        "command": weights | {"x": Command(tmp_path / "ran")}, "nested": {"model": weights},
+        "arguments": {"model": weights, "args": SimpleNamespace(epochs=3)},
+        "list": [*weights.values()], "numbers": weights | {"epoch": 3},
+    }  # fmt: skip
     if content == "page":
         path.write_text("<html>")
     else:
-        torch.save(
-            {
-                "command": weights | {"x": Command(tmp_path / "ran")},
-                "arguments": {"model": weights, "args": SimpleNamespace(epochs=3)},
-                "nested": {"model": weights},
-                "list": [*weights.values()],
-                "numbers": weights | {"epoch": 3},
-            }[content],
-            path,
-        )
+        torch.save(contents[content], path)
     with pytest.raises(BadCheckpoint, match="something other than named tensors") as error:
         load_encoder(identify(str(folder), "antigen"), CPU)
     assert "weights_only" not in str(error.value)
@@ -241,7 +237,6 @@ def encode(folder, backend):
 
 
 def other_values(value):
-    """Other values for a key of config.json."""
     if isinstance(value, bool) or value is None:
         return [not value]
     if isinstance(value, int | float):

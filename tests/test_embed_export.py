@@ -58,7 +58,6 @@ def vectors_of(path, names):
 
 
 def column_of(path, name):
-    """Read a column beside the vectors."""
     if path.suffix == ".npz":
         with np.load(path, allow_pickle=False) as file:
             return pd.Series(file[name])

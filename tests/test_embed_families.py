@@ -57,13 +57,9 @@ def test_the_fingerprint_covers_exactly_these_fields():
         },
     }  # fmt: skip
     assert identify("composition", "antigen").meaning == {
-        "weights": "",
-        "family": "composition",
-        "tokens": 1,
-        "pooling": 1,
-        "long": "whole",
+        "weights": "", "family": "composition", "tokens": 1, "pooling": 1, "long": "whole",
         "adapter": None,
-    }
+    }  # fmt: skip
 
 
 class LetterEmbedding:

@@ -49,9 +49,7 @@ def write_checkpoint(folder, config):
     (folder / "vocab.json").write_text(json.dumps(family.tokens))
     header, end = {}, 0
     for name, x in scales.items():
-        header[name] = {
-            "dtype": "F32", "shape": x.shape, "data_offsets": [end, end + 4 * x.size],
-        }  # fmt: skip
+        header[name] = {"dtype": "F32", "shape": x.shape, "data_offsets": [end, end + 4 * x.size]}
         end += 4 * x.size
     text = json.dumps(header).encode()
     with (folder / "model.safetensors").open("wb") as file:

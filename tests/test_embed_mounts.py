@@ -43,7 +43,6 @@ def access(act, **options):
 
 @pytest.fixture(autouse=True)
 def _no_delay(monkeypatch):
-    """No pause between attempts."""
     monkeypatch.setattr(filesystem, "FIRST_PAUSE_SECONDS", 0.0)
 
 

@@ -84,7 +84,6 @@ SWEEP = {"trials": [1, 2], "folds": [2, 3, 9], "final": [False, True], "members"
 
 
 def random_options(rng):
-    """Draw a value for about half of the options."""
     drawn = {"widths": (8,), "epochs": 1, "device": "cpu", "report": False}
     for one in schema(FitConfig):
         values = NUMBERS.get(one.name) or one.choices or ([False, True] if one.type is bool else [])

@@ -15,7 +15,6 @@ from abag.head.models.registry import MODELS
 
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory):
-    """Return a folder whose stores and runs all parts share."""
     return Folder(tmp_path_factory.mktemp("golden"))
 
 

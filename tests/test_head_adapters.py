@@ -19,7 +19,7 @@ from abag.head.regimes.leaks import AdapterLeak
 from abag.head.regimes.splits import split_frame
 
 RNG = np.random.default_rng(5)
-QUIET = {"report": False, "epochs": 1, "say": lambda _text: None, "device": "cpu"}
+QUICK = {"report": False, "epochs": 1, "device": "cpu"}
 
 
 @pytest.fixture
@@ -80,13 +80,13 @@ def test_pairs_that_trained_the_adapter_are_excluded_and_counted(table, tmp_path
     store = make_store(tmp_path / "store", table, parts["train"].head(25), parts["val"])
     said, given = [], written_split(table, tmp_path / "split.parquet", split="antigen")
     summary = abag.fit(
-        table, store, tmp_path / "run", split=given, **(QUIET | {"say": said.append})
+        table, store, tmp_path / "run", split=given, **(QUICK | {"say": said.append})
     )
     assert summary["regimes"][0]["split"]["rows"]["train"] == len(parts["train"]) - 25
     assert any("25 training pairs trained the adapter of drawn and are excluded" in t for t in said)
     written = pd.read_parquet(tmp_path / "run" / "splits.parquet")
     assert (written["split"] == "unused").sum() == 25
-    kept = abag.fit(table, store, tmp_path / "kept", split=given, adapter_rows="train", **QUIET)
+    kept = abag.fit(table, store, tmp_path / "kept", split=given, adapter_rows="train", **QUICK)
     assert kept["regimes"][0]["split"]["rows"]["train"] == len(parts["train"])
     assert any("vectors depend on their labels" in text for text in kept["warnings"])
 
@@ -97,10 +97,10 @@ def test_a_held_out_pair_that_trained_the_adapter_is_refused(table, tmp_path, pa
     given = written_split(table, tmp_path / "split.parquet", split="random")
     store = make_store(tmp_path / "store", table, trained)
     with pytest.raises(AdapterLeak, match=r"drawn: 1 of 15 validation and test pairs"):
-        abag.fit(table, store, tmp_path / "run", split=given, **QUIET)
+        abag.fit(table, store, tmp_path / "run", split=given, **QUICK)
     assert not (tmp_path / "run").exists()
     allowed = abag.fit(
-        table, store, tmp_path / "run", split=given, allow_adapter_leak=True, **QUIET
+        table, store, tmp_path / "run", split=given, allow_adapter_leak=True, **QUICK
     )
     assert any("the scores measure memorisation" in text for text in allowed["warnings"])
 
@@ -114,8 +114,8 @@ def test_a_near_duplicate_of_a_held_out_pair_is_refused_even_outside_the_table(t
     store = make_store(tmp_path / "store", table, outside)
     for split in ("antigen", "auto"):
         with pytest.raises(AdapterLeak, match="or near-duplicates of them"):
-            abag.fit(table, store, tmp_path / "run", split=split, **QUIET)
-    abag.fit(table, store, tmp_path / "run", split="random", **QUIET)
+            abag.fit(table, store, tmp_path / "run", split=split, **QUICK)
+    abag.fit(table, store, tmp_path / "run", split="random", **QUICK)
 
 
 def test_near_duplicate_antibodies_count_if_both_sequences_are_held_out(table, tmp_path):
@@ -123,8 +123,8 @@ def test_near_duplicate_antibodies_count_if_both_sequences_are_held_out(table, t
     outside = pd.DataFrame({"heavy": test["heavy"].head(1), "antigen": [draw_chain(RNG, 70)]})
     store = make_store(tmp_path / "store", table, outside)
     with pytest.raises(AdapterLeak):
-        abag.fit(table, store, tmp_path / "run", split="both", **QUIET)
-    abag.fit(table, store, tmp_path / "run", split="antigen", **QUIET)
+        abag.fit(table, store, tmp_path / "run", split="both", **QUICK)
+    abag.fit(table, store, tmp_path / "run", split="antigen", **QUICK)
 
 
 def test_validation_pairs_of_the_adapter_may_validate_but_not_test_the_head(table, tmp_path):
@@ -132,9 +132,9 @@ def test_validation_pairs_of_the_adapter_may_validate_but_not_test_the_head(tabl
     given = written_split(table, tmp_path / "split.parquet", split="random")
     for name, validated in (("val", parts["val"]), ("test", parts["test"].head(2))):
         make_store(tmp_path / name, table, parts["train"].head(9), validated)
-    abag.fit(table, tmp_path / "val", tmp_path / "run", split=given, **QUIET)
+    abag.fit(table, tmp_path / "val", tmp_path / "run", split=given, **QUICK)
     with pytest.raises(AdapterLeak, match="2 of 15"):
-        abag.fit(table, tmp_path / "test", tmp_path / "other", split=given, **QUIET)
+        abag.fit(table, tmp_path / "test", tmp_path / "other", split=given, **QUICK)
 
 
 def test_an_adapter_trained_on_every_training_pair_is_refused(table, tmp_path):
@@ -142,18 +142,18 @@ def test_an_adapter_trained_on_every_training_pair_is_refused(table, tmp_path):
     given = written_split(table, tmp_path / "split.parquet", split="random")
     store = make_store(tmp_path / "store", table, parts["train"])
     with pytest.raises(AdapterLeak, match=r'head-share above 0.*adapter_rows="train"'):
-        abag.fit(table, store, tmp_path / "run", split=given, **QUIET)
+        abag.fit(table, store, tmp_path / "run", split=given, **QUICK)
     assert not (tmp_path / "run").exists()
 
 
 def test_adapted_vectors_without_their_training_pairs_are_refused(table, tmp_path):
     store = make_store(tmp_path / "store", table, None)
     with pytest.raises(AdapterLeak, match=r"adapter/splits.parquet is missing"):
-        abag.fit(table, store, tmp_path / "run", split="random", **QUIET)
+        abag.fit(table, store, tmp_path / "run", split="random", **QUICK)
     folder = open_store(store).folder("antibody")
     write_adapter_files(folder.path, {"adapter/splits.parquet": b"half a file"})
     with pytest.raises(AdapterLeak, match=r"adapter/splits.parquet is missing or cannot be read"):
-        abag.fit(table, store, tmp_path / "run", split="random", **QUIET)
+        abag.fit(table, store, tmp_path / "run", split="random", **QUICK)
 
 
 def test_a_split_file_leaks_through_its_groups(table, tmp_path):
@@ -162,10 +162,10 @@ def test_a_split_file_leaks_through_its_groups(table, tmp_path):
     split_frame(pairs, splits).to_parquet(tmp_path / "own.parquet")
     trained = parts_of(table, split="antigen")["train"].head(20)
     store = make_store(tmp_path / "store", table, trained)
-    abag.fit(table, store, tmp_path / "run", split=f"file={tmp_path / 'own.parquet'}", **QUIET)
+    abag.fit(table, store, tmp_path / "run", split=f"file={tmp_path / 'own.parquet'}", **QUICK)
     frame = pd.read_parquet(tmp_path / "own.parquet")
     frame.assign(group=0).to_parquet(tmp_path / "joined.parquet")
     with pytest.raises(AdapterLeak):
         abag.fit(
-            table, store, tmp_path / "other", split=f"file={tmp_path / 'joined.parquet'}", **QUIET
+            table, store, tmp_path / "other", split=f"file={tmp_path / 'joined.parquet'}", **QUICK
         )

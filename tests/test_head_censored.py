@@ -30,7 +30,7 @@ def case(tmp_path_factory):
 
 def fit(case, frame, run, **options):
     quick = {"report": False, "split": "antibody", "device": "cpu", "folds": 3} | options
-    summary = abag.fit(frame, case.store, run, say=lambda _text: None, **quick)
+    summary = abag.fit(frame, case.store, run, **quick)
     found = pd.read_parquet(run / "predictions.parquet")
     return summary, found.sort_values("row")
 

@@ -36,7 +36,6 @@ def make_training(pairs=80, antibodies=30, antigens=7, seed=0, train=60):
 
 
 def fits_of(training):
-    """All heads that apply."""
     for one in MODELS.values():
         if one.fit is None:
             continue

@@ -50,7 +50,6 @@ def plain_clusters(strings, identity, contained, queries=None):
 
 
 def partition(labels):
-    """Sets of entries that share a label."""
     return {tuple(np.flatnonzero(np.asarray(labels) == label)) for label in set(labels)}
 
 

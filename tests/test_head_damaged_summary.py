@@ -12,7 +12,7 @@ from abag.head.runs.run_folder import NoFinishedRun
 
 QUICK = {
     "split": "random", "head": "mlp", "widths": (8,), "epochs": 1, "report": False,
-    "device": "cpu", "folds": 2, "say": lambda _text: None,
+    "device": "cpu", "folds": 2,
 }  # fmt: skip
 COMMANDS = {
     "evaluate": lambda at: abag.evaluate(at / "run", say=print),

@@ -36,7 +36,6 @@ def table():
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory, table):
-    """A store of several shards."""
     path = tmp_path_factory.mktemp("dataset") / "store"
     for part in (table.head(50), table):
         abag.embed_table(part, path, **COMPOSITION)

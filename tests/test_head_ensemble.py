@@ -33,7 +33,7 @@ def predicted_by(part, run):
 
 QUICK = {
     "head": "mlp", "report": False, "widths": (16, 8), "epochs": 3, "batch_size": 16,
-    "device": "cpu", "say": lambda _text: None,
+    "device": "cpu",
 }  # fmt: skip
 
 
@@ -55,14 +55,10 @@ def make_stack(members, training_sets=(EVERY,), *, on_host=False, **options):
         if on_host:
             patch.setattr(stack_module, "fit_on_device", lambda *_: False)
         return StackedHeads(
-            [pairs],
-            vectors,
-            [PairStandardizer.of(pairs, EVERY, vectors)],
-            training_sets,
+            [pairs], vectors, [PairStandardizer.of(pairs, EVERY, vectors)], training_sets,
             [FitConfig(**SMALL | options | member) for member in members],
-            epoch_pairs=[60] * len(training_sets),
-            device=torch.device("cpu"),
-        )
+            epoch_pairs=[60] * len(training_sets), device=torch.device("cpu"),
+        )  # fmt: skip
 
 
 def take_steps(stack, steps):

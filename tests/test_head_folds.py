@@ -42,22 +42,12 @@ def train_folds(folder, folds, **options):
     rng = np.random.default_rng(1)
     config = FitConfig(**{"widths": (8, 4), "epochs": 4, "batch_size": 16} | options)
     pairs = drawn_pairs()
-    return train(
-        TrainingInputs(
-            pairs=pairs,
-            vectors=PairVectors(
-                rng.standard_normal((30, 6), dtype=np.float32),
-                rng.standard_normal((5, 4), dtype=np.float32),
-                pairs.antibody,
-                pairs.antigen,
-            ),
-            splits=folds,
-            labelled=[pairs for _ in folds],
-            config=config,
-            device=torch.device("cpu"),
-            folder=folder,
-        )
-    )
+    tables = [rng.standard_normal(shape, dtype=np.float32) for shape in ((30, 6), (5, 4))]
+    vectors = PairVectors(*tables, pairs.antibody, pairs.antigen)
+    return train(TrainingInputs(
+        pairs=pairs, vectors=vectors, splits=folds, labelled=[pairs for _ in folds], config=config,
+        device=torch.device("cpu"), folder=folder,
+    ))  # fmt: skip
 
 
 def losses(folder, fold):

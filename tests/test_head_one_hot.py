@@ -26,9 +26,7 @@ from abag.head.prediction.bundle import load_predictor
 
 PARENT = ("EVQLVESGGGLV", "DIQMTQSPSS")
 H3 = np.arange(98, 104)
-QUICK = {
-    "report": False, "split": "random", "device": "cpu", "say": lambda _text: None,
-}  # fmt: skip
+QUICK = {"report": False, "split": "random", "device": "cpu"}
 SMALL = {"widths": (8,), "epochs": 2}
 chain = st.text("ACDE", max_size=8)
 
@@ -197,7 +195,6 @@ def case(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def runs(case):
-    """Runs of the stack and of the kernel alone."""
     return {
         head: abag.fit(case.frame, case.store, case.at / head, head=head, **QUICK | network)
         for head, network in (("stack", SMALL), ("residue_kernel", {}), ("one_hot_ridge", {}))
@@ -211,7 +208,7 @@ def rmse(summary, name="head"):
 def test_a_stack_of_variants_leans_on_its_kernel_on_residues(runs):
     stack, alone = runs["stack"], runs["residue_kernel"]
     assert stack["regimes"][0]["weights"]["residue_kernel"] > 0.3
-    assert rmse(alone) < rmse(stack) < 1.5 * rmse(alone)  # beside networks of two epochs
+    assert rmse(alone) <= rmse(stack) < 1.5 * rmse(alone)  # beside networks of two epochs
     assert rmse(stack) < 0.7 * min(rmse(stack, one) for one in ("antibody_ridge", "train_mean"))
 
 
@@ -259,7 +256,7 @@ def test_a_scan_predicts_new_residues_with_a_sigma_of_the_difference(case, runs,
     case.frame.head(1).to_csv(tmp_path / "parent.csv", index=False)
     abag.scan(
         case.at / "stack", parents=tmp_path / "parent.csv", out=tmp_path / "scan.csv",
-        store=case.store, region="cdrh3", say=lambda _text: None,
+        store=case.store, region="cdrh3",
     )  # fmt: skip
     found = pd.read_csv(tmp_path / "scan.csv")
     assert np.isfinite(found[["pkd_predicted", "difference", "difference_sigma"]]).all(axis=None)

@@ -7,7 +7,7 @@ from drawn import COMPOSITION, RESIDUES
 
 import abag
 
-QUICK = {"head": "ridge", "report": False, "device": "cpu", "say": lambda _text: None}
+QUICK = {"head": "ridge", "report": False, "device": "cpu"}
 
 
 def draw_chains(rng, number):

@@ -28,12 +28,11 @@ def run(tmp_path_factory):
     pairs = demo_table().drop_duplicates(PAIR).head(240)
     pairs.to_csv(folder / "pairs.csv", index=False)
     abag.embed_table(folder / "pairs.csv", folder / "store", **COMPOSITION)
-    quiet = {"say": lambda _text: None}
     abag.fit(
         folder / "pairs.csv", folder / "store", folder / "run",
-        head="gp", split="random", report=False, **quiet,
+        head="gp", split="random", report=False,
     )  # fmt: skip
-    abag.predict(folder / "pairs.csv", folder / "run", folder / "scored.csv", **quiet)
+    abag.predict(folder / "pairs.csv", folder / "run", folder / "scored.csv")
     return folder
 
 
@@ -44,7 +43,6 @@ def scored(run):
 
 
 def ranked(predictions, folder, **options):
-    """Rank into a new file and read it."""
     out = folder / "order.csv"
     abag.rank(predictions, out, force=True, **options)
     return pd.read_csv(out).fillna({"light": ""})
@@ -85,7 +83,7 @@ def test_a_rule_orders_the_pairs(scored, tmp_path, options, by):
 def test_rows_and_cells_stay_as_they_are_written(scored, tmp_path):
     texts = scored.assign(id=[f"{n:03}" for n in range(len(scored))], note="NA").astype(str)
     texts.to_csv(tmp_path / "scored.tsv", sep="\t", index=False)
-    abag.rank(tmp_path / "scored.tsv", tmp_path / "order.tsv", batch=5, say=lambda _text: None)
+    abag.rank(tmp_path / "scored.tsv", tmp_path / "order.tsv", batch=5)
     found = pd.read_csv(tmp_path / "order.tsv", sep="\t", dtype=str, keep_default_na=False)
     texts = texts.fillna("").replace("nan", "")
     expected = texts.set_index("id").loc[found["id"]].reset_index()[texts.columns]
@@ -154,9 +152,7 @@ def test_predictions_without_sigma_are_ranked_by_mean_only(scored, tmp_path):
     assert 'use rule="mean"' in str(caught.value)
     found = ranked(bare, tmp_path, batch=5, rule="mean")
     assert found.columns.tolist() == [*bare.columns, "rank", "score"]
-    summary = abag.rank(
-        bare, tmp_path / "o.csv", batch=5, rule="mean", above=9, say=lambda _text: None
-    )
+    summary = abag.rank(bare, tmp_path / "o.csv", batch=5, rule="mean", above=9)
     assert summary["expected_best"] is None
     assert "expected" not in repr(summary).split("keys")[0]
 

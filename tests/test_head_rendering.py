@@ -62,7 +62,7 @@ def test_the_page_and_the_card_are_those_of_the_fit_and_nothing_else_changes(cas
 
 
 def test_a_notebook_shows_the_page_in_a_frame(run):
-    shown = abag.report(run, say=lambda _text: None)._repr_html_()
+    shown = abag.report(run)._repr_html_()
     page = (run / "report.html").read_text()
     (found,) = re.findall(r'^<iframe srcdoc="([^"]*)" [^<>]*></iframe>$', shown)
     assert html.unescape(found) == page
@@ -73,7 +73,7 @@ def test_names_in_a_run_cannot_break_out_of_the_page(run):
     pd.read_parquet(path).assign(id=HOSTILE, antigen_name=HOSTILE).to_parquet(path, index=False)
     summary = json.loads((run / "summary.json").read_text())
     (run / "summary.json").write_text(json.dumps(summary | {"verdict": HOSTILE}))
-    report(run, say=lambda _text: None)
+    report(run)
     assert (run / "report.html").read_text().count("<script") == 2
 
 
@@ -97,7 +97,7 @@ def test_a_damaged_run_is_refused_in_one_line_and_its_report_stays(run, damage):
     damage(run)
     before = files(run)
     with pytest.raises(NoFinishedRun, match="Copy the whole run folder again") as error:
-        report(run, say=lambda _text: None)
+        report(run)
     assert "\n" not in str(error.value)
     assert files(run) == before
 

@@ -30,7 +30,7 @@ from abag.head.regimes.splits import TEST, TRAIN, Split
 
 QUICK = {
     "report": False, "split": "antibody", "folds": 2, "widths": (8,), "epochs": 2,
-    "batch_size": 16, "device": "cpu", "say": lambda _text: None,
+    "batch_size": 16, "device": "cpu",
 }  # fmt: skip
 
 

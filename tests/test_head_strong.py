@@ -108,9 +108,8 @@ def test_any_threshold_can_select_and_is_that_of_the_report():
 def run(tmp_path_factory):
     at = tmp_path_factory.mktemp("strong")
     demo_table().head(240).to_csv(at / "pairs.csv", index=False)
-    quiet = {"say": lambda _text: None}
     abag.embed_table(at / "pairs.csv", at / "store", **COMPOSITION)
-    abag.fit(at / "pairs.csv", at / "store", at / "run", head="ridge", split="random", **quiet)
+    abag.fit(at / "pairs.csv", at / "store", at / "run", head="ridge", split="random")
     return at
 
 

@@ -64,7 +64,6 @@ def quick_sweep(case, folder, **options):
 
 @pytest.fixture(scope="module")
 def done(case, tmp_path_factory):
-    """Sweep once, for the tests of its results."""
     folder = tmp_path_factory.mktemp("sweep") / "done"
     summary, said = quick_sweep(case, folder, trials=40, epochs=8, seed=3)
     return SimpleNamespace(folder=folder, summary=summary, said=said)
@@ -349,7 +348,7 @@ def test_inner_folds_without_exact_labels_are_refused_before_anything_is_written
 
 def test_a_split_with_several_folds_is_refused(case, tmp_path):
     options = {"split": "random", "folds": 3, "epochs": 1, "device": "cpu", "report": False}
-    abag.fit(case.table, case.store, tmp_path / "run", say=lambda _text: None, **options)
+    abag.fit(case.table, case.store, tmp_path / "run", **options)
     with pytest.raises(BadSplit, match="gives 3 folds"):
         quick_sweep(case, tmp_path / "s", split=f"file={tmp_path / 'run/splits.parquet'}")
 

@@ -91,14 +91,8 @@ def test_a_single_affinity_type_needs_no_choice_and_unlabelled_rows_do_not_count
 
 
 def test_kd_above_means_pkd_below_and_bounds_are_not_averaged_with_measurements():
-    pairs = labelled(
-        [
-            ("a", "MKT", 5.0, ">="),
-            ("a", "MKT", 7.0, ""),
-            ("b", "MKT", 11.0, "<"),
-            ("c", "MKT", 8, "="),
-        ]
-    )
+    rows = [("a", "MKT", 5.0, ">="), ("a", "MKT", 7.0, "")]
+    pairs = labelled([*rows, ("b", "MKT", 11.0, "<"), ("c", "MKT", 8, "=")])
     found = sorted(zip(by_antibody(pairs), pairs.censored.tolist(), strict=True))
     assert found == [(("a", 5.0), -1), (("a", 7.0), 0), (("b", 11.0), 1), (("c", 8.0), 0)]
 
@@ -191,12 +185,8 @@ def test_a_bound_in_the_label_that_contradicts_is_refused():
 
 
 def test_a_measurement_that_contradicts_a_bound_is_a_conflict():
-    rows = [
-        ("a", "MKT", 7.0, ""),
-        ("a", "MKT", ">9.5", ""),
-        ("b", "MKT", "<6.5", ""),
-        ("c", "MKT", 6.0, ""),
-    ]
+    rows = [("a", "MKT", 7.0, ""), ("a", "MKT", ">9.5", "")]
+    rows += [("b", "MKT", "<6.5", ""), ("c", "MKT", 6.0, "")]
     assert labelled(rows).counts["conflicting_pairs"] == 1
     with pytest.raises(BadLabel, match=r"rows 1, 2 .* 2\.50 pKd"):
         labelled(rows, replicates="error")

@@ -20,7 +20,7 @@ from abag.head.models.pair_model import PairVectors, TrainingRows
 from abag.head.plan import plan
 from abag.head.prediction.bundle import load_predictor
 
-QUICK = {"report": False, "split": "random", "device": "cpu", "say": lambda _text: None}
+QUICK = {"report": False, "split": "random", "device": "cpu"}
 SMALL = {"widths": (8,), "epochs": 2}
 VIEWS = ("composition:mean", "tiny-igt5:mean@1", "tiny-igt5:heavy_mean")
 
@@ -115,7 +115,7 @@ def test_a_predictor_with_views_encodes_what_is_missing_for_each_of_its_encoders
     columns = ["pkd_predicted", "sigma"]
     np.testing.assert_allclose(again[columns], stored[columns], atol=1e-3)
     out, other = tmp_path / "out.csv", tmp_path / "other"
-    abag.predict(frame, run, out, store=other, device="cpu", say=lambda _text: None)
+    abag.predict(frame, run, out, store=other, device="cpu")
     np.testing.assert_allclose(pd.read_csv(out)[columns], stored[columns], atol=1e-3)
 
 
@@ -147,7 +147,7 @@ def test_a_sweep_keeps_the_views_that_are_given(case):
     at, frame = case
     summary = abag.sweep(
         frame, at / "store", at / "sweep", trials=2, folds=2, split="random", epochs=2,
-        antibody_vectors=VIEWS, device="cpu", say=lambda _text: None, final=True, members=1,
+        antibody_vectors=VIEWS, device="cpu", final=True, members=1,
     )  # fmt: skip
     assert summary["best"]["params"].get("antibody_pooling", "mean") == "mean"
     predictor = load_predictor(at / "sweep" / "final")

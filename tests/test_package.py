@@ -38,7 +38,6 @@ def checkout(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def archives(tmp_path_factory, checkout):
-    """Wheel and source archive."""
     out = tmp_path_factory.mktemp("dist")
     subprocess.run(
         [sys.executable, "-m", "build", "--no-isolation", "-o", out, checkout],
@@ -234,7 +233,6 @@ def imported(path):
 
 
 def layer(module):
-    """Return the position of a module in LAYERS."""
     fits = [i for i, name in enumerate(LAYERS) if f"{module}.".startswith(f"{name}.")]
     assert fits, f"{module} is in no layer"
     return fits[0]

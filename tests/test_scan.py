@@ -33,8 +33,7 @@ from abag.head.prediction.tables import CannotPredict
 RESIDUES = "ACDEFGHIKLMNPQRSTVWY"
 ANTIGEN = "MKTAYIAKQRQISFVKSHFSRQLEERLGLIEVQ"
 H3 = HEAVY.index("WGGDGFYAMDY")
-QUIET = {"say": lambda _text: None}
-QUICK = {"split": "random", "report": False, "device": "cpu", **QUIET}
+QUICK = {"split": "random", "report": False, "device": "cpu"}
 HEADS = {
     "ensemble": {"head": "mlp", "members": 3, "epochs": 2, "batch_size": 16, "widths": (8,)},
     "gp": {"head": "gp"},
@@ -89,7 +88,7 @@ def enumerate_plainly(case, chains, region, run, at):
                         row = {"chain": chain, "position": position, "mutant": residue}
                         rows.append(row | chains | {chain: text})
     frame = pd.concat([pd.DataFrame(rows), pd.DataFrame([chains])], ignore_index=True)
-    abag.predict(frame, case.runs[run], at / "plain.parquet", **QUIET)
+    abag.predict(frame, case.runs[run], at / "plain.parquet")
     found = pd.read_parquet(at / "plain.parquet")
     return found.iloc[:-1].reset_index(drop=True), found.iloc[-1]
 
@@ -121,7 +120,7 @@ def test_every_format_and_batch_size_gives_the_same_rows(case, tmp_path, monkeyp
     _, whole, _ = run_scan(case, tmp_path / "a.csv", region="cdrh3", pairs_of=3)
     monkeypatch.setattr(mutant_scores, "BATCH", 7)
     asked = {"heavy": HEAVY, "light": LIGHT, "antigen": ANTIGEN, "region": "cdrh3", "pairs_of": 3}
-    abag.scan(case.runs["ensemble"], tmp_path / "b.parquet", **asked, **QUIET)
+    abag.scan(case.runs["ensemble"], tmp_path / "b.parquet", **asked)
     batched = pd.read_parquet(tmp_path / "b.parquet")
     pd.testing.assert_frame_equal(whole, batched, check_dtype=False, atol=1e-4)
     assert (tmp_path / "b.html").exists()
@@ -173,9 +172,7 @@ def test_double_mutants_combine_the_best_single_ones_at_different_sites(case, tm
     }
     assert {frozenset(name.split("+")) for name in doubles["mutation"]} == expected
     assert len(doubles) == len(expected) == summary["double_mutants"] > 5
-    abag.predict(
-        doubles[["heavy", "light", "antigen"]], case.runs["ensemble"], tmp_path / "p.csv", **QUIET
-    )
+    abag.predict(doubles[["heavy", "light", "antigen"]], case.runs["ensemble"], tmp_path / "p.csv")
     plain = pd.read_csv(tmp_path / "p.csv")["pkd_predicted"]
     np.testing.assert_allclose(doubles["pkd_predicted"], plain, atol=1e-4)
     a, b = doubles.iloc[0]["mutation"].split("+")
@@ -318,7 +315,7 @@ def test_new_sequences_are_encoded_once(case, tmp_path):
 def test_chains_are_cut_to_the_region_of_the_run(case, tmp_path):
     predictor = replace(abag.load_predictor(case.runs["ensemble"]), antibody_region="fv")
     asked = {"heavy": HEAVY + CH1, "light": LIGHT, "antigen": ANTIGEN, "region": "cdrh3"}
-    scan_mutants(predictor, tmp_path / "a.csv", **asked, **QUIET)
+    scan_mutants(predictor, tmp_path / "a.csv", **asked)
     assert set(pd.read_csv(tmp_path / "a.csv")["heavy"].str.len()) == {len(HEAVY)}
 
 
@@ -326,9 +323,9 @@ def test_a_shared_predictor_needs_a_store(case, tmp_path):
     shutil.copytree(case.runs["ensemble"] / "predictor", tmp_path / "shared")
     asked = {"heavy": HEAVY, "light": LIGHT, "antigen": ANTIGEN, "positions": "H107"}
     with pytest.raises(VectorsMissing, match="Give store DIR"):
-        abag.scan(tmp_path / "shared", tmp_path / "a.csv", **asked, **QUIET)
+        abag.scan(tmp_path / "shared", tmp_path / "a.csv", **asked)
     assert not (tmp_path / "a.csv").exists()
-    abag.scan(tmp_path / "shared", tmp_path / "v1.2.csv.gz", store=tmp_path / "s", **asked, **QUIET)
+    abag.scan(tmp_path / "shared", tmp_path / "v1.2.csv.gz", store=tmp_path / "s", **asked)
     assert len(pd.read_csv(tmp_path / "v1.2.csv.gz")) == 19
     assert (tmp_path / "v1.2.html").exists()
 
@@ -362,7 +359,7 @@ def test_bad_input_is_one_line_and_nothing_is_written_or_encoded(
     if "parents" in options:
         base = {}
     with pytest.raises(error, match=re.escape(text)) as caught:
-        abag.scan(case.runs["ensemble"], tmp_path / "a.csv", **base | options, **QUIET)
+        abag.scan(case.runs["ensemble"], tmp_path / "a.csv", **base | options)
     assert "\n" not in str(caught.value)
     assert not list(tmp_path.iterdir())
     assert sorted(case.at.rglob("*")) == before
@@ -381,7 +378,7 @@ def test_files_that_exist_are_kept_unless_forced(case, tmp_path):
     with pytest.raises(CannotPredict, match="also the input table"):
         abag.scan(
             case.runs["ensemble"], tmp_path / "parents.csv", parents=tmp_path / "parents.csv",
-            force=True, **QUIET,
+            force=True,
         )  # fmt: skip
 
 

@@ -68,7 +68,6 @@ def in_child(work, kill_after_s=None):
 
 
 def import_all():
-    """Import what commands import on first use."""
     import peft  # noqa: F401
     import pyarrow.parquet  # noqa: F401
     import torch

@@ -59,7 +59,6 @@ def make_table(path):
 
 
 def start(arguments, log):
-    """Start a driver in a fork."""
     pid = os.fork()
     if pid == 0:
         os.setsid()

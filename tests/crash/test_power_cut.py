@@ -161,7 +161,6 @@ def _left(durable, latest, what):
 
 
 def write_state(state, root):
-    """Write a state into an empty folder."""
     for path, data in state.items():
         if data is None:
             (root / path).mkdir(parents=True, exist_ok=True)
