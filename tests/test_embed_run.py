@@ -57,6 +57,7 @@ def test_a_second_run_encodes_nothing_and_leaves_every_file_as_it_was(table, tmp
     assert {p: p.read_bytes() for p in (tmp_path / "store").rglob("*") if p.is_file()} == before
 
 
+@pytest.mark.ci
 def test_torch_is_not_imported_where_nothing_is_missing(table, tmp_path):
     table.to_csv(tmp_path / "pairs.csv", index=False)
     embed_table(table, tmp_path / "store", **TINY)

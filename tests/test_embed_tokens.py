@@ -384,6 +384,7 @@ def test_a_residue_that_only_the_files_have_is_refused(tmp_path, family):
         identify(str(tmp_path), "antigen")
 
 
+@pytest.mark.ci
 def test_checking_a_checkpoint_does_not_import_transformers(tmp_path):
     folders = [str(random_checkpoint(tmp_path / name, name).folder) for name in WITH_FILES]
     code = f"""

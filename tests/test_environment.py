@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from faults import raising
 from invoke import PLAIN_ENCODERS
+from marks import in_ci
 
 from abag.core.cache import cache_dir
 from abag.core.messages import printable
@@ -53,7 +54,7 @@ def test_a_full_output_is_one_line(pairs, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "line", [["--help"], ["--version"], ["fit", "--help"], ["plan", "pairs.csv"]]
+    "line", [["--help"], *in_ci(["--version"], ["fit", "--help"], ["plan", "pairs.csv"])]
 )
 def test_a_full_output_of_help_is_one_line(pairs, line):
     done = abag(*line, shell=">/dev/full", cwd=pairs.parent)
@@ -146,6 +147,7 @@ def test_a_missing_home_uses_the_temporary_folder(monkeypatch, tmp_path):
     assert cache_dir().parent == tmp_path
 
 
+@pytest.mark.ci
 def test_a_missing_temporary_folder_does_not_stop_embed(pairs, tmp_path):
     env = {**os.environ, "TMPDIR": str(tmp_path / "no")}
     code = (

@@ -18,7 +18,7 @@ def folder(tmp_path_factory):
     return Folder(tmp_path_factory.mktemp("golden"))
 
 
-LONG = ("scores/options", "scores/heads on variants", "scores/heads on folds", "splits/splits")
+LONG = [part for part in PARTS if part.startswith(("scores", "splits"))]
 
 
 @pytest.mark.parametrize("part", [*(part for part in PARTS if part not in LONG), *in_ci(*LONG)])

@@ -267,6 +267,7 @@ def test_a_folder_with_other_files_is_refused(case):
     assert [p.name for p in (case.at / "run").iterdir()] == ["thesis.txt"]
 
 
+@pytest.mark.ci
 def test_a_finished_run_or_a_wrong_table_is_reported_before_torch_is_imported(finished):
     case = finished
     case.frame.to_csv(case.at / "pairs.csv", index=False)

@@ -43,6 +43,15 @@ def test_a_missing_argument_is_one_of_the_public_function(function):
         getattr(abag, function)()
 
 
+def test_the_signature_of_fit_has_every_option_with_its_default():
+    parameters = inspect.signature(abag.fit).parameters
+    for one in schema(abag.FitConfig):
+        assert parameters[one.name].default == one.default
+    shown = str(inspect.signature(abag.fit))
+    assert "preset: Literal['small', 'medium', 'seed'] = 'small'" in shown
+    assert "widths: tuple[int, ...] | None = None" in shown
+
+
 def test_an_empty_path_is_refused():
     with pytest.raises(BadOption, match=r"^store: is empty; expected a path"):
         abag.fit("pairs.csv", "", "run")
