@@ -13,7 +13,7 @@ from abag.core.device import DevicePlan
 from abag.embed.encoders.loading import load_encoder
 from abag.embed.families.registry import FAMILIES
 from abag.embed.kernels import triton_kernels as kernels
-from abag.embed.kernels.attention import Attention, dense_bias, group_lengths, query_tiles
+from abag.embed.kernels.attention import Attention, dense_bias, group_lengths
 from abag.embed.kernels.ops import HalfOps, PlainOps
 from abag.embed.packing import TokenSpan, pack_spans
 
@@ -134,14 +134,6 @@ def test_tiled_bias_holds_the_dense_bias_of_every_tile(blocks):
         for j in range(0, 1024, n):
             at = min(max(j - i, -reach), reach) + reach
             torch.testing.assert_close(tiled[:, :, at : at + n], dense[:, i : i + m, j : j + n])
-
-
-def test_query_tiles_cover_every_token_once_within_its_own_sequence():
-    offsets = np.array([0, 1, 65, 65 + 64, 200], dtype=np.int32)
-    first, start, stop = query_tiles(offsets, 64)
-    covered = [t for f, e in zip(first, stop, strict=True) for t in range(f, min(f + 64, e))]
-    assert covered == list(range(200))
-    assert set(zip(start, stop, strict=True)) == {(0, 1), (1, 65), (65, 129), (129, 200)}
 
 
 @pytest.mark.parametrize("width", [64, 80, 1280])

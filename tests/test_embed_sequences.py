@@ -42,9 +42,6 @@ def refusal(frame, **options):
     return caught.value
 
 
-# --- keys -------------------------------------------------------------------------------------
-
-
 def sequence_key(kind, chains):
     return keys_array(kind, [chains]).tobytes()
 
@@ -72,11 +69,8 @@ def test_heavy_and_light_swapped_are_another_antibody(heavy, light):
 
 @given(chains)
 def test_an_empty_chain_keeps_its_place_in_the_key(chain):
-    keys = {
-        sequence_key("antibody", antibody(chain)),
-        sequence_key("antibody", antibody("", chain)),
-    }
-    assert len(keys | {sequence_key("antigen", antigen(chain))}) == 3
+    keys = [sequence_key("antibody", pair) for pair in (antibody(chain), antibody("", chain))]
+    assert len({*keys, sequence_key("antigen", antigen(chain))}) == 3
 
 
 @given(
@@ -102,9 +96,6 @@ def test_the_key_of_a_sequence_does_not_depend_on_row_or_table(rows, random):
         assert dict(zip(rows, before, strict=True)) == dict(zip(shuffled, after, strict=True))
 
 
-# --- one sequence -----------------------------------------------------------------------------
-
-
 def test_rare_residues_become_x():
     assert antibody("auzobx", "\tD I\n") == ("AXXXXX", "DI")
 
@@ -124,9 +115,6 @@ def test_an_antibody_without_chains_and_an_antigen_with_an_empty_one_are_refused
     for text in ("", "MKT|", "MKT||ACD", ":"):
         with pytest.raises(EmptySequence, match=r"antigen: .* empty antigen chain"):
             antigen(text)
-
-
-# --- tables -----------------------------------------------------------------------------------
 
 
 def test_repeated_sequences_are_stored_once_and_indexed_by_row():
@@ -181,15 +169,10 @@ def test_a_light_column_alone_has_to_be_named_as_the_heavy_one_may_not_be_recogn
     assert found.antibodies.chains == [("QVQ", "DIQ")]
 
 
-@pytest.mark.parametrize(
-    ("cells", "word"),
-    [
-        ({"light": ["DIQ", "ND"]}, "'ND'"),
-        ({"light": ["DIQ", "none"]}, "'none'"),
-        ({"heavy": ["EVQ", "Unknown"]}, "'Unknown'"),
-        ({"antigen": [AG, "nd"]}, "'nd'"),
-    ],
-)
+@pytest.mark.parametrize(("cells", "word"), [
+    ({"light": ["DIQ", "ND"]}, "'ND'"), ({"light": ["DIQ", "none"]}, "'none'"),
+    ({"heavy": ["EVQ", "Unknown"]}, "'Unknown'"), ({"antigen": [AG, "nd"]}, "'nd'"),
+])  # fmt: skip
 def test_words_whose_letters_are_residues_are_not_read_as_sequences(cells, word):
     frame = table(**{"heavy": ["QVQ", "EVQ"], "light": ["DIQ", ""], "antigen": AG, **cells})
     error = refusal(frame)
@@ -289,19 +272,13 @@ def test_limit_reads_the_first_rows():
     assert "--limit: 0" in str(refusal(table(heavy=["QVQ"], antigen=["M"]), limit=0))
 
 
-# --- bad rows ---------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("bad", "error", "parts"),
-    [
-        ({"VH": "QV*"}, UnknownResidue, ["column 'VH'", "'*'", "position 3", "'QV*'"]),
-        ({"VL": "D-Q"}, UnknownResidue, ["column 'VL'", "'-'", "position 2"]),
-        ({"target": "MK.T"}, UnknownResidue, ["column 'target'", "'.'", "position 3"]),
-        ({"target": None}, EmptySequence, ["column 'target'", "empty antigen chain"]),
-        ({"VH": " ", "VL": None}, EmptySequence, ["column 'VH', 'VL'", "no antibody chain"]),
-    ],
-)
+@pytest.mark.parametrize(("bad", "error", "parts"), [
+    ({"VH": "QV*"}, UnknownResidue, ["column 'VH'", "'*'", "position 3", "'QV*'"]),
+    ({"VL": "D-Q"}, UnknownResidue, ["column 'VL'", "'-'", "position 2"]),
+    ({"target": "MK.T"}, UnknownResidue, ["column 'target'", "'.'", "position 3"]),
+    ({"target": None}, EmptySequence, ["column 'target'", "empty antigen chain"]),
+    ({"VH": " ", "VL": None}, EmptySequence, ["column 'VH', 'VL'", "no antibody chain"]),
+])  # fmt: skip
 def test_a_bad_row_is_refused_by_row_column_and_value(bad, error, parts):
     good = {"VH": "QVQ", "VL": "DIQ", "target": "MKT"}
     caught = refusal(pd.DataFrame([good, good | bad]))
@@ -309,14 +286,11 @@ def test_a_bad_row_is_refused_by_row_column_and_value(bad, error, parts):
     assert all(part in str(caught) for part in ["table: row 2, ", *parts])
 
 
-@pytest.mark.parametrize(
-    ("text", "part"),
-    [
-        ("QVQ|DIQ|EVQ", "3 chains; expected heavy|light"),
-        (VH + VH[1:], "heavy + heavy; expected one heavy and one light"),
-        (VH + "A" * 116, "the boundary between heavy and light is uncertain"),
-    ],
-)
+@pytest.mark.parametrize(("text", "part"), [
+    ("QVQ|DIQ|EVQ", "3 chains; expected heavy|light"),
+    (VH + VH[1:], "heavy + heavy; expected one heavy and one light"),
+    (VH + "A" * 116, "the boundary between heavy and light is uncertain"),
+])  # fmt: skip
 def test_a_string_that_cannot_be_split_with_certainty_is_refused(text, part):
     caught = refusal(table(antibody=[VH, text], antigen=["M", "M"]))
     assert type(caught) is UnsureDomains
@@ -344,9 +318,8 @@ def test_bad_rows_can_be_skipped_and_are_counted_by_reason():
 
 def test_a_table_with_only_bad_rows_is_refused_even_with_skip():
     caught = refusal(table(heavy=["*", "*"], antigen=["M", "M"]), bad_rows="skip")
-    assert "table: all 2 rows are bad; expected valid sequences and labels. Fix them." in str(
-        caught
-    )
+    said = "table: all 2 rows are bad; expected valid sequences and labels. Fix them."
+    assert said in str(caught)
     assert "\n  rows 1, 2, column 'heavy': character '*'" in str(caught)
 
 

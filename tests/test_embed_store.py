@@ -6,7 +6,6 @@ import os
 import random
 import re
 import shutil
-import stat
 import subprocess
 import sys
 import threading
@@ -243,24 +242,6 @@ def test_a_damaged_encoder_json_is_reported_and_rewritten_by_the_next_run(filled
     assert "encoder.json" in store.damaged[0][1]
     assert "skipped" in said[0]
     assert store.create_folder("antibody", INFO).missing(keys_of(50)).sum() == 0
-
-
-def test_a_shard_is_synced_before_its_rename_and_its_folder_after(folder, monkeypatch):
-    done = []
-    sync, replace = os.fsync, os.replace
-
-    def noting_sync(fd):
-        done.append("folder" if stat.S_ISDIR(os.fstat(fd).st_mode) else "file")
-        sync(fd)
-
-    def noting_replace(source, target):
-        done.append("rename")
-        replace(source, target)
-
-    monkeypatch.setattr("os.fsync", noting_sync)
-    monkeypatch.setattr("os.replace", noting_replace)
-    add(folder, keys_of(3), vectors_of(3))
-    assert done == ["file", "rename", "folder"]
 
 
 def wait_until(happened):

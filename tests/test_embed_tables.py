@@ -10,10 +10,10 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from drawn import COMPOSITION
 
 import abag
 from abag import AbagError
-from abag.core.messages import reporting
 from abag.embed.sequences import table_writer, tables
 from abag.embed.sequences.columns import MissingColumn, find_columns
 from abag.embed.sequences.options import TableOptions
@@ -79,22 +79,17 @@ def test_rows_after_the_limit_are_not_read(tmp_path):
     assert len(read_table(path, limit=1).frame) == 1
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "part"),
-    [
-        ("a.csv", "heavy,antigen\n", "no rows"),
-        ("a.csv", "", "cannot be read: it is empty"),
-        ("a.csv", "heavy,antigen\nQVQ,M\nQVQ,M,1\n", "Expected 2 fields in line 3, saw 3"),
-        ("a.csv", "heavy,antigen\nx,QVQ,M\ny,QVQ,M\n", "more fields than the header"),
-        ("a.csv", "heavy,antigen\n1,QVQ,M\n2,QVQ,M\n", "more fields than the header"),
-        ("a.csv", "# a comment\nheavy,antigen\nQVQ,M\n", "remove lines above it"),
-        ("a.csv", "sep=;\nheavy;antigen\nQVQ;M\n", "tells Excel the separator; remove that line"),
-        ("a.csv", "id,heavy,x,antigen\n0,QVQ,CAR,M,\n", "separators at the ends of the rows"),
-        ("a.xls", "", "not a supported table format; expected a name that ends in .csv, .tsv"),
-        ("a", "", "not a supported table format"),
-        ("a.parquet", "heavy,antigen\n", "cannot be read"),
-    ],
-)
+@pytest.mark.parametrize(("name", "text", "part"), [
+    ("a.csv", "heavy,antigen\n", "no rows"), ("a.csv", "", "cannot be read: it is empty"),
+    ("a.csv", "heavy,antigen\nQVQ,M\nQVQ,M,1\n", "Expected 2 fields in line 3, saw 3"),
+    ("a.csv", "heavy,antigen\nx,QVQ,M\ny,QVQ,M\n", "more fields than the header"),
+    ("a.csv", "heavy,antigen\n1,QVQ,M\n2,QVQ,M\n", "more fields than the header"),
+    ("a.csv", "# a comment\nheavy,antigen\nQVQ,M\n", "remove lines above it"),
+    ("a.csv", "sep=;\nheavy;antigen\nQVQ;M\n", "tells Excel the separator; remove that line"),
+    ("a.csv", "id,heavy,x,antigen\n0,QVQ,CAR,M,\n", "separators at the ends of the rows"),
+    ("a.xls", "", "not a supported table format; expected a name that ends in .csv, .tsv"),
+    ("a", "", "not a supported table format"), ("a.parquet", "heavy,antigen\n", "cannot be read"),
+])  # fmt: skip
 def test_a_file_that_is_not_a_table_is_refused_in_one_line(tmp_path, name, text, part):
     message = refusal(written(tmp_path, name, text))
     assert name in message
@@ -112,55 +107,28 @@ def test_damaged_and_missing_files_are_refused_in_one_line(tmp_path):
     path.write_bytes(whole[:12] + b"\xff" * 20 + whole[32:])
     assert "cannot be read" in refusal(path)
     text = "name,heavy\n" + "a,QVQ\n" * 9 + "\u00e9,QVQ\n"
-    assert "0xe9 is not utf-8; save it as UTF-8" in refusal(
-        written(tmp_path, "c.csv", text, "latin-1")
-    )
+    path = written(tmp_path, "c.csv", text, "latin-1")
+    assert "0xe9 is not utf-8; save it as UTF-8" in refusal(path)
 
 
-@pytest.mark.parametrize(
-    ("heavy", "light", "antigen"),
-    [
-        ("heavy", "light", "antigen_sequence"),
-        ("VH", "VL", "Antigen Seq"),
-        ("fab_h", "fab_l", "ag"),
-        ("HC", "LC", "Target"),
-        ("Ab_heavy_chain_seq", "Ab_light_chain_seq", "Ag_seq"),
-        ("mut_heavy_chain_seq", "light_chain_seq", "antigen_seq"),
-    ],
-)
+@pytest.mark.parametrize(("heavy", "light", "antigen"), [
+    ("heavy", "light", "antigen_sequence"), ("VH", "VL", "Antigen Seq"), ("fab_h", "fab_l", "ag"),
+    ("HC", "LC", "Target"), ("Ab_heavy_chain_seq", "Ab_light_chain_seq", "Ag_seq"),
+    ("mut_heavy_chain_seq", "light_chain_seq", "antigen_seq"),
+])  # fmt: skip
 def test_common_column_names_are_recognized(heavy, light, antigen):
     assert roles("x", heavy, light, antigen) == {"heavy": heavy, "light": light, "antigen": antigen}
 
 
-@pytest.mark.parametrize(
-    ("name", "role"),
-    [
-        ("antibody_sequence", "antibody"),
-        ("scFv_sequence", "antibody"),
-        ("mata_sequence", "antibody"),
-        ("matalpha_sequence", "antigen"),
-        ("VHH_sequence", "heavy"),
-        ("pKd", "pkd"),
-        ("affinity", "pkd"),
-        ("binding_score", "pkd"),
-        ("-log10(Kd)", None),
-        ("-log(KD [M])", "pkd"),
-        ("log10 Kd (M)", "log10_kd_m"),
-        ("pIC50", "pkd"),
-        ("IC50 (µg/mL)", "ug_ml"),
-        ("Kd", None),
-        ("Affinity_Kd [nM]", "kd_nm"),
-        ("Kd (M)", "kd_m"),
-        ("alphaseq_affinity", None),
-        ("dG (kcal/mol)", "dg_kcal"),
-        ("Aff_op", "censored"),
-        ("nanobody", None),
-        ("Ag_ID", "antigen_name"),
-        ("pdb", "antigen_name"),
-        ("mAb name", "antibody_name"),
-        ("H", None),
-    ],
-)
+@pytest.mark.parametrize(("name", "role"), [
+    ("antibody_sequence", "antibody"), ("scFv_sequence", "antibody"), ("mata_sequence", "antibody"),
+    ("matalpha_sequence", "antigen"), ("VHH_sequence", "heavy"), ("pKd", "pkd"),
+    ("affinity", "pkd"), ("binding_score", "pkd"), ("-log10(Kd)", None), ("-log(KD [M])", "pkd"),
+    ("log10 Kd (M)", "log10_kd_m"), ("pIC50", "pkd"), ("IC50 (µg/mL)", "ug_ml"), ("Kd", None),
+    ("Affinity_Kd [nM]", "kd_nm"), ("Kd (M)", "kd_m"), ("alphaseq_affinity", None),
+    ("dG (kcal/mol)", "dg_kcal"), ("Aff_op", "censored"), ("nanobody", None),
+    ("Ag_ID", "antigen_name"), ("pdb", "antigen_name"), ("mAb name", "antibody_name"), ("H", None),
+])  # fmt: skip
 def test_a_name_plays_one_role_or_none(name, role):
     assert roles(name) == ({role: name} if role else {})
 
@@ -204,24 +172,18 @@ def test_a_named_column_plays_no_other_role():
     assert ties == {}
 
 
-# --- one reader for every command ---------------------------------------------------------------
-
-
 def test_embed_fit_plan_and_predict_see_the_same_rows_of_a_folder(tmp_path):
     table = demo_table().head(60)
     pairs = tmp_path / "pairs"
     for name, part in (
-        ("a.parquet", table.iloc[:30]),
-        ("sub/b.parquet", table.iloc[30:]),
-        ("_metadata.parquet", table.head(1)),
-        (".hidden.parquet", table.head(2)),
+        ("a.parquet", table.iloc[:30]), ("sub/b.parquet", table.iloc[30:]),
+        ("_metadata.parquet", table.head(1)), (".hidden.parquet", table.head(2)),
         ("_delta_log/x.parquet", table.head(3)),
-    ):
+    ):  # fmt: skip
         (pairs / name).parent.mkdir(parents=True, exist_ok=True)
         part.to_parquet(pairs / name, index=False)
-    encoders = ("composition", "composition")
     store, run, out = tmp_path / "store", tmp_path / "run", tmp_path / "out.csv"
-    embedded = abag.embed_table(pairs, store, *encoders)
+    embedded = abag.embed_table(pairs, store, **COMPOSITION)
     assert embedded["rows"] == 60
     assert abag.plan(pairs, antibody_encoder="composition")["rows"] == 60
     fitted = abag.fit(pairs, store, run, split="random", epochs=1, report=False, device="cpu")
@@ -248,7 +210,7 @@ def test_a_new_format_is_an_entry_of_each_registry(tmp_path, monkeypatch):
         write(table.head(12))
         write(table.tail(8))
     assert read_pairs(path).frame["heavy"].tolist() == table["heavy"].tolist()
-    summary = abag.embed_table(path, tmp_path / "store", "composition", "composition", limit=15)
+    summary = abag.embed_table(path, tmp_path / "store", limit=15, **COMPOSITION)
     assert summary["rows"] == 15
     assert abag.plan(path)["rows"] == 20
 
@@ -281,8 +243,6 @@ def test_files_of_a_folder_may_have_different_columns_except_in_an_output(tmp_pa
         with pytest.raises(BadTable, match="expected the same columns"):
             write(second.frame)
 
-
-# ---- cells that are not text -----------------------------------------------------------------
 
 ODD_CELLS = {
     "float NaN": (pa.array([float("nan"), None, float("nan")]), ""),
@@ -361,9 +321,6 @@ def test_a_text_file_that_is_something_else_is_named(tmp_path, content, words):
         read_table(tmp_path / "a.csv")
 
 
-# ---- line breaks ------------------------------------------------------------------------------
-
-
 def test_a_lone_cr_in_a_cell_stays_in_its_row(tmp_path):
     table = demo_table().head(3).assign(note=["a\rb", "c\nd", ""])
     for name in ("out.csv", "out.tsv"):
@@ -386,18 +343,16 @@ def test_line_breaks_are_reported_only_where_a_quotation_mark_may_cause_them(tmp
 
 
 @pytest.mark.parametrize("rows", [4, 50_000])
-def test_rows_swallowed_by_a_stray_quote_are_reported(tmp_path, monkeypatch, rows):
+def test_rows_swallowed_by_a_stray_quote_are_reported(tmp_path, monkeypatch, rows, said):
     monkeypatch.setitem(read_table_chunks.__kwdefaults__, "rows", rows)
     text = demo_table().head(20).assign(note="x").to_csv(index=False).splitlines()
     text[3], text[9] = text[3].replace(",x", ',"x'), text[9].replace(",x", ',x"')
     (tmp_path / "in.csv").write_text("\n".join(text) + "\n")
     note = "1 cell with a line break: does an unmatched quotation mark join rows?"
     assert note in read_pairs(tmp_path / "in.csv").notes
-    said = []
-    encoders = {"antibody_encoder": "composition", "antigen_encoder": "composition"}
-    with reporting(said.append):
-        summary = abag.embed_table(tmp_path / "in.csv", tmp_path / "s", progress=True, **encoders)
-    assert summary["rows"] == 14
+    said.clear()
+    embedded = abag.embed_table(tmp_path / "in.csv", tmp_path / "s", progress=True, **COMPOSITION)
+    assert embedded["rows"] == 14
     assert f"  {note}" in said
     assert not read_pairs(demo_table().head(3)).notes
 

@@ -218,9 +218,7 @@ def test_folds_are_averaged_and_never_pooled():
     pooled = score(np.r_[low, high], np.r_[low[::-1], high[::-1]], [0] * 6)
     assert summary == {"mean": pytest.approx(-1), "sd": pytest.approx(0), "n": 2}
     assert pooled["spearman"] > 0.5
-
-
-def test_a_fold_without_a_value_is_left_out_of_the_mean():
+    # a fold without a value is left out
     folds = [score([1.0, 2.0], [1.0, 2.0], [0, 0]), score([1.0, 1.0], [1.0, 2.0], [0, 0])]
     assert average_folds(folds)["spearman"] == {"mean": pytest.approx(1), "sd": None, "n": 1}
 

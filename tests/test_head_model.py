@@ -88,32 +88,22 @@ def test_one_head_has_the_weights_steps_and_dropout_of_the_layers_of_torch(seed)
         assert torch.equal(other.grad[0], one.grad)
 
 
-def test_a_censored_label_has_a_one_sided_loss():
+def test_a_censored_label_has_a_one_sided_loss_and_huber_is_linear_for_large_errors():
     found = losses(predicted=[1.0, 3.0, 1.0, 3.0], target=[2.0] * 4, censored=[-1, -1, 1, 1])
     assert found.tolist() == [0.0, 1.0, 1.0, 0.0]
-
-
-def test_huber_is_quadratic_for_small_and_linear_for_large_errors():
     assert losses("huber", predicted=[0.5, 3.0], target=[0.0, 0.0]).tolist() == [0.125, 2.5]
 
 
-def test_the_ranking_loss_compares_within_an_antigen():
+def test_the_ranking_loss_compares_pairs_of_an_antigen_in_a_known_order():
     pairs = {"predicted": [0.0, 1.0], "target": [1.0, 0.0]}
     squared = losses(**pairs)
     assert torch.equal(losses("rank", **pairs, antigen=[0, 1]), squared)
     assert losses("rank", **pairs, antigen=[0, 0]).sum() > squared.sum()
-
-
-def test_pairs_with_undecidable_order_are_not_ranked():
     # the stronger label is only an upper bound of its pKd: either may be the stronger one
     case = {"predicted": [0.0, 0.5], "target": [1.0, 0.0], "censored": [-1, 0]}
     assert torch.equal(losses("rank", **case), losses("mse", **case))
-
-
-def test_padding_is_not_ranked():
-    case = {"predicted": [0.0, 1.0], "target": [1.0, 0.0]}
-    padded = losses("rank", **case, weight=[1.0, 0.0])
-    assert padded[0] == losses("mse", **case)[0]
+    padded = losses("rank", **pairs, weight=[1.0, 0.0])
+    assert padded[0] == squared[0]
 
 
 @pytest.mark.parametrize(

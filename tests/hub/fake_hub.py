@@ -8,10 +8,14 @@ prints its address and serves until it is stopped. Tests change what it lists an
 import base64
 import hashlib
 import json
+import os
 import re
 import shutil
+import signal
+import subprocess
 import sys
 import threading
+import time
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -31,6 +35,10 @@ class Problem(Exception):
         self.status, self.code, self.answer = status, code, {"error": text, "url": url}
 
 
+def allow(_method, _path):
+    """Answer a request as usual."""
+
+
 class FakeHub:
     """Repositories, what was asked, and the faults that tests set."""
 
@@ -40,7 +48,7 @@ class FakeHub:
         self.may_write, self.may_read = True, True
         self.listed, self.sent = lambda entries: entries, {}
         """Change a listing; bytes sent instead of a file's, by path."""
-        self.before = lambda method, path: None
+        self.before = allow
         """Called with each request; may raise Problem."""
         hub = self
 
@@ -57,6 +65,25 @@ class FakeHub:
     def close(self):
         self.server.shutdown()
         self.server.server_close()
+
+    def killed(self, command, reached, counted):
+        """Kill a process at its first request after as many of those that count."""
+        asked, at_limit = [], threading.Event()
+
+        def stop(method, path):
+            if counted(method, path):
+                asked.append(path)
+            if len(asked) > reached:
+                at_limit.set()
+                time.sleep(1)  # the process is killed meanwhile
+                raise Problem(500)
+
+        self.before = stop
+        process = subprocess.Popen(command, stderr=subprocess.DEVNULL, env=dict(os.environ))
+        assert at_limit.wait(60)
+        process.kill()
+        assert process.wait() == -signal.SIGKILL
+        self.before = allow
 
     def files(self, kind, name, branch="main"):
         """Return the content of a branch by path."""
@@ -108,8 +135,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self):
         self.handle_with(self.get)
 
-    def do_HEAD(self):
-        self.handle_with(self.get)
+    do_HEAD = do_GET
 
     def do_POST(self):
         self.handle_with(self.post)
@@ -235,16 +261,11 @@ class _Handler(BaseHTTPRequestHandler):
 
     def preupload(self, tree):
         files = json.loads(self.body())["files"]
-        answer = [
-            {
-                "path": one["path"],
-                "uploadMode": "lfs" if one["path"].endswith(LARGE) else "regular",
-                "shouldIgnore": False,
-                "oid": _oid(tree.get(one["path"], {})),
-            }
+        return self.answer({"files": [
+            {"path": one["path"], "shouldIgnore": False, "oid": _oid(tree.get(one["path"], {})),
+             "uploadMode": "lfs" if one["path"].endswith(LARGE) else "regular"}
             for one in files
-        ]
-        return self.answer({"files": answer})
+        ]})  # fmt: skip
 
     def batch(self):
         objects = []
@@ -298,12 +319,8 @@ def _oid(entry):
 
 
 def _as_listed(path, entry):
-    common = {
-        "type": "file",
-        "path": path,
-        "size": entry["size"],
-        "oid": entry.get("oid", "0" * 40),
-    }
+    common = {"type": "file", "path": path, "size": entry["size"]}
+    common["oid"] = entry.get("oid", "0" * 40)
     if "lfs" in entry:
         common["lfs"] = {"size": entry["size"], "oid": entry["lfs"], "pointerSize": 130}
     return common

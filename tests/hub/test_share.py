@@ -1,28 +1,22 @@
 """Predictors that are shared: as a folder and on the hub, which is a server on 127.0.0.1."""
 
 import json
-import os
 import shutil
-import signal
-import subprocess
 import sys
-import threading
-import time
 from pathlib import Path
 from types import SimpleNamespace
 
 import pandas as pd
 import pytest
 import yaml
-from click.testing import CliRunner
-from fake_hub import Problem
+from drawn import COMPOSITION
+from faults import raising
 from huggingface_hub import ModelCard
+from invoke import run
 
 import abag
-from abag.cli import main
 from abag.core.files import UnsafeFile, host_name
 from abag.core.hub import HubAddress, HubError, is_hub_address, parse_address
-from abag.core.messages import reporting
 from abag.core.options import BadOption
 from abag.embed.store.store_files import PrivatePath
 from abag.head.data.demo import demo_table
@@ -40,22 +34,18 @@ def trained(tmp_path_factory):
     at = tmp_path_factory.mktemp("someone")
     table = demo_table().head(120)
     table.to_csv(at / "pairs.csv", index=False)
-    with reporting(silent=True):
-        abag.embed_table(at / "pairs.csv", at / "store", "composition", "composition")
-        abag.fit(
-            at / "pairs.csv", at / "store", at / "run", split="random", epochs=2, widths=(8,),
-            compile="off", device="cpu",
-        )  # fmt: skip
+    abag.embed_table(at / "pairs.csv", at / "store", **COMPOSITION)
+    abag.fit(
+        at / "pairs.csv", at / "store", at / "run", split="random", epochs=2, widths=(8,),
+        compile="off", device="cpu",
+    )  # fmt: skip
     return SimpleNamespace(at=at, run=at / "run", store=at / "store", table=table)
 
 
 def predictions(path, case):
     table = case.table.head(6)
     predictor = abag.load_predictor(path)
-    found = predictor.predict(
-        list(table["heavy"]), list(table["light"]), list(table["antigen"]), store=case.store
-    )
-    return found
+    return predictor.predict(table["heavy"], table["light"], table["antigen"], store=case.store)
 
 
 def test_a_shared_folder_predicts_as_the_run_and_has_the_layout_of_the_hub(trained, tmp_path):
@@ -113,14 +103,10 @@ def with_origin(run, origin):
 
 
 def test_what_a_predictor_contains_of_the_training_data_is_said_before_it_is_written(
-    trained, tmp_path, monkeypatch
+    trained, tmp_path, monkeypatch, said
 ):
-    def refuse(*_arguments):
-        raise OSError
-
-    monkeypatch.setattr("abag.head.share.write_bytes", refuse)
-    said = []
-    with pytest.raises(OSError), reporting(said.append):  # noqa: PT011 - any write
+    monkeypatch.setattr("abag.head.share.write_bytes", raising(OSError()))
+    with pytest.raises(OSError):  # noqa: PT011 - any write
         abag.share(trained.run, tmp_path / "shared")
     record = json.loads((trained.run / "predictor" / "predictor.json").read_text())
     counts = [record[kind]["training_sequences"] for kind in ("antibody", "antigen")]
@@ -191,30 +177,21 @@ def _link(path):
     path.symlink_to("elsewhere")
 
 
-# ---- on the hub --------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def shared(hub, trained):
-    with reporting(silent=True):
-        return abag.share(trained.run, ADDRESS)
+    return abag.share(trained.run, ADDRESS)
 
 
 def test_a_predictor_on_the_hub_predicts_as_the_run(shared, trained, tmp_path):
     assert predictions(ADDRESS, trained).equals(predictions(trained.run, trained))
     trained.table.drop(columns="pKd").head(5).to_csv(tmp_path / "new.csv", index=False)
-    done = CliRunner().invoke(
-        main, ["predict", str(tmp_path / "new.csv"), "--run", ADDRESS,
-               "--out", str(tmp_path / "scored.csv"), "--store", str(trained.store)],
-    )  # fmt: skip
-    assert done.exit_code == 0, done.output
+    scored = ["--out", tmp_path / "scored.csv", "--store", trained.store]
+    run("predict", tmp_path / "new.csv", "--run", ADDRESS, *scored)
     assert len(pd.read_csv(tmp_path / "scored.csv")) == 5
 
 
-def test_what_is_sent_is_listed_first_and_nothing_else_is_sent(hub, trained):
-    said = []
-    with reporting(said.append):
-        summary = abag.share(trained.run, ADDRESS)
+def test_what_is_sent_is_listed_first_and_nothing_else_is_sent(hub, trained, said):
+    summary = abag.share(trained.run, ADDRESS)
     assert set(hub.files("model", NAME)) == FILES | {".gitattributes"}
     assert all(f"{name} (" in said[0] for name in FILES)
     assert summary["to"].startswith(f"{ADDRESS}@")
@@ -227,27 +204,25 @@ def test_what_is_sent_is_listed_first_and_nothing_else_is_sent(hub, trained):
 
 
 def test_sharing_another_predictor_replaces_ours_and_leaves_the_files_of_others(
-    hub, shared, trained
+    hub, shared, trained, said
 ):
     hub.put("model", NAME, {"plot.png": b"png", "antibody-adapter/adapter.json": b"{}"})
-    said = []
-    with reporting(said.append):
-        abag.share(trained.run, ADDRESS, license="mit")
+    said.clear()
+    abag.share(trained.run, ADDRESS, license="mit")
     assert set(hub.files("model", NAME)) == FILES | {".gitattributes", "plot.png"}
     assert "replacing" in said[0]
     assert "removing antibody-adapter/adapter.json" in said[1]
 
 
 def test_a_branch_is_resolved_to_a_commit_which_is_said_and_stays_readable(
-    hub, shared, trained, tmp_path
+    hub, shared, trained, tmp_path, said
 ):
-    said = []
-    with reporting(said.append):
-        first = predictions(ADDRESS, trained)
+    said.clear()
+    first = predictions(ADDRESS, trained)
     commit = shared["to"].partition("@")[2]
     assert said[0].startswith(f"{ADDRESS}: commit {commit}")
     hub.put("model", NAME, {"weights.safetensors": b"broken"})
-    with pytest.raises(PredictorDamaged, match="differs from its digest"), reporting(silent=True):
+    with pytest.raises(PredictorDamaged, match="differs from its digest"):
         abag.load_predictor(ADDRESS)
     hub.asked.clear()
     assert predictions(f"{ADDRESS}@{commit}", trained).equals(first)
@@ -261,24 +236,11 @@ CHILD = "import abag, sys; abag.load_predictor(sys.argv[1])"
 
 
 def test_a_killed_download_never_looks_whole_and_is_repeated(hub, shared, trained, tmp_path):
-    reached = threading.Event()
-
-    def stop(method, path):
-        if method == "GET" and path.endswith("weights.safetensors"):
-            reached.set()
-            time.sleep(3)
-            raise Problem(500)
-
-    hub.before = stop
-    child = subprocess.Popen([sys.executable, "-c", CHILD, ADDRESS], env=dict(os.environ))
-    assert reached.wait(60)
-    child.send_signal(signal.SIGKILL)
-    child.wait()
-    hub.before = lambda method, path: None
+    loading = [sys.executable, "-c", CHILD, ADDRESS]
+    hub.killed(loading, 0, lambda method, path: (method, path[-11:]) == ("GET", "safetensors"))
     place = tmp_path / "cache" / "abag" / "hub" / NAME
     assert not list(place.rglob(MANIFEST))
-    with reporting(silent=True):
-        assert predictions(ADDRESS, trained).equals(predictions(trained.run, trained))
+    assert predictions(ADDRESS, trained).equals(predictions(trained.run, trained))
 
 
 def manifest_with(files, **names):
@@ -298,25 +260,20 @@ def test_repositories_that_are_not_a_sound_predictor_are_refused(hub, shared, tm
         "deep manifest": ({MANIFEST: b"[" * 100_000}, PredictorDamaged),
         "traversal": ({MANIFEST: manifest_with(files, **{"../../x": ANY})}, UnsafeFile),
         "absolute": ({MANIFEST: manifest_with(files, **{"/tmp/x": ANY})}, UnsafeFile),
-        "pickle": (
-            {MANIFEST: manifest_with(files, **{"model.pkl": ANY}), "model.pkl": b"x"},
-            UnsafeFile,
-        ),
-        "not listed": (
-            {MANIFEST: manifest_with(files, **{"antibody-adapter/adapter.json": ANY})},
-            PredictorDamaged,
-        ),
+        "pickle": ({MANIFEST: manifest_with(files, **{"model.pkl": ANY}), "model.pkl": b"x"},
+                   UnsafeFile),
+        "not listed": ({MANIFEST: manifest_with(files, **{"antibody-adapter/adapter.json": ANY})},
+                       PredictorDamaged),
         "bytes as text": (
             {MANIFEST: manifest_with(files, **{"predictor.json": ANY | {"bytes": "1"}})},
-            PredictorDamaged,
-        ),
+            PredictorDamaged),
         "other weights": ({"weights.safetensors": b"other"}, PredictorDamaged),
         "no weights": ({"weights.safetensors": None}, PredictorDamaged),
-    }
+    }  # fmt: skip
     for number, (case, (changed, error)) in enumerate(cases.items()):
         name = f"lab/case-{number}"
         hub.put("model", name, files | changed)
-        with pytest.raises(error) as raised, reporting(silent=True):
+        with pytest.raises(error) as raised:
             abag.load_predictor(f"hf://{name}")
         assert "\n" not in str(raised.value), case
         place = tmp_path / "cache" / "abag" / "hub" / name
@@ -328,17 +285,15 @@ def test_a_size_that_no_predictor_has_is_refused_before_the_download(hub, shared
         one | ({"size": 1 << 60} if one["path"] == MANIFEST else {}) for one in entries
     ]
     hub.asked.clear()
-    with pytest.raises(HubError, match="free"), reporting(silent=True):
+    with pytest.raises(HubError, match="free"):
         abag.load_predictor(ADDRESS)
     assert not [p for m, p in hub.asked if m == "GET" and p.endswith(MANIFEST)]
 
 
 def test_addresses_are_told_from_paths_and_read_strictly():
     assert parse_address(Path("hf://a/b@v1"), "model") == HubAddress("model", "a/b", "v1")
-    assert (
-        str(parse_address("hf://datasets/a/b@refs/pr/1", "dataset"))
-        == "hf://datasets/a/b@refs/pr/1"
-    )
+    branch = "hf://datasets/a/b@refs/pr/1"
+    assert str(parse_address(branch, "dataset")) == branch
     assert not is_hub_address("runs/first")
     for text in ("hf://a", "hf://../b", "hf://a/b/c", "hf://a/b@", "hf://a/b@../x", "hf://a/b\n",
                  "hf://datasets/a/b", "hf:///etc/passwd", "hf://a/b@x y"):  # fmt: skip
@@ -356,49 +311,40 @@ def test_a_wrong_name_revision_or_right_is_one_line(hub, shared, trained):
     with pytest.raises(HubError, match="is public"):
         abag.share(trained.run, ADDRESS, private=True)
     hub.may_write = False
-    with pytest.raises(HubError, match="access is denied"), reporting(silent=True):
+    with pytest.raises(HubError, match="access is denied"):
         abag.share(trained.run, ADDRESS, license="mit")
 
 
+@pytest.mark.ci
 def test_an_adapter_is_shared_with_its_predictor_and_used(tmp_path, hub):
     """The adapter's files are checked too; its folder on this machine is not named."""
     pairs = tmp_path / "pairs.csv"
     demo_table().head(60).to_csv(pairs, index=False)
     encoders = {"antibody_encoder": "tiny-igt5", "antigen_encoder": "composition"}
     quick = {"epochs": 1, "widths": (8,), "compile": "off", "device": "cpu"}
-    with reporting(silent=True):
-        abag.embed_table(pairs, tmp_path / "store", **encoders)
-        abag.fit(pairs, tmp_path / "store", tmp_path / "first", split="random", **quick)
-        adapter = tmp_path / "adapter"
-        abag.adapt_encoders(
-            pairs,
-            adapter,
-            split_from=tmp_path / "first",
-            fold=0,
-            sides="antibody",
-            epochs=1,
-            **encoders,
-        )
-        abag.embed_table(pairs, tmp_path / "adapted", antibody_adapter=adapter, **encoders)
-        split = f"file={adapter / 'splits.parquet'}"
-        abag.fit(pairs, tmp_path / "adapted", tmp_path / "run", split=split, **quick)
-        summary = abag.share(tmp_path / "run", ADDRESS)
-        assert "antibody-adapter/adapter.json" in summary["sent"]
-        for name, content in hub.files("model", NAME).items():
-            assert str(tmp_path).encode() not in content, name
-        new = abag.load_predictor(ADDRESS).predict(
-            heavy="EVQLVESGGGLVQPGGSLRLSCAAS", antigen="MKTAYIAKQRQISFVK", store=tmp_path / "theirs"
-        )
-        old = abag.load_predictor(tmp_path / "run").predict(
-            heavy="EVQLVESGGGLVQPGGSLRLSCAAS", antigen="MKTAYIAKQRQISFVK", store=tmp_path / "ours"
-        )
+    abag.embed_table(pairs, tmp_path / "store", **encoders)
+    abag.fit(pairs, tmp_path / "store", tmp_path / "first", split="random", **quick)
+    adapter = tmp_path / "adapter"
+    abag.adapt_encoders(
+        pairs, adapter, split_from=tmp_path / "first", fold=0, sides="antibody", epochs=1,
+        **encoders,
+    )  # fmt: skip
+    abag.embed_table(pairs, tmp_path / "adapted", antibody_adapter=adapter, **encoders)
+    split = f"file={adapter / 'splits.parquet'}"
+    abag.fit(pairs, tmp_path / "adapted", tmp_path / "run", split=split, **quick)
+    summary = abag.share(tmp_path / "run", ADDRESS)
+    assert "antibody-adapter/adapter.json" in summary["sent"]
+    for name, content in hub.files("model", NAME).items():
+        assert str(tmp_path).encode() not in content, name
+    pair = {"heavy": "EVQLVESGGGLVQPGGSLRLSCAAS", "antigen": "MKTAYIAKQRQISFVK"}
+    new = abag.load_predictor(ADDRESS).predict(**pair, store=tmp_path / "theirs")
+    old = abag.load_predictor(tmp_path / "run").predict(**pair, store=tmp_path / "ours")
     assert new.equals(old)
 
 
 def test_a_file_that_changes_in_the_cache_is_refused(shared, trained, tmp_path):
-    with reporting(silent=True):
+    abag.load_predictor(ADDRESS)
+    (weights,) = (tmp_path / "cache").rglob("weights.safetensors")
+    weights.write_bytes(weights.read_bytes()[:-1] + b"x")
+    with pytest.raises(PredictorDamaged, match="differs from its digest"):
         abag.load_predictor(ADDRESS)
-        (weights,) = (tmp_path / "cache").rglob("weights.safetensors")
-        weights.write_bytes(weights.read_bytes()[:-1] + b"x")
-        with pytest.raises(PredictorDamaged, match="differs from its digest"):
-            abag.load_predictor(ADDRESS)

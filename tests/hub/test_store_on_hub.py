@@ -1,26 +1,21 @@
 """Stores on the hub: pushed, pulled, continued, and not trusted. The hub is on 127.0.0.1."""
 
 import json
-import os
 import re
 import shutil
-import signal
-import subprocess
 import sys
 import threading
-import time
 
 import h5py
 import numpy as np
 import pytest
-from click.testing import CliRunner
-from fake_hub import Problem
+from fake_hub import Problem, allow
 from huggingface_hub import HfApi
+from invoke import one_line, run
+from marks import in_ci
 
-from abag.cli import main
 from abag.core.files import UnsafeFile
 from abag.core.hub import HubError
-from abag.core.messages import reporting
 from abag.embed.store.maintenance import verify
 from abag.embed.store.shard import DamagedShard, shard_name
 from abag.embed.store.store import NotAStore, StoreMismatch, open_store
@@ -86,7 +81,11 @@ def test_huggingface_hub_and_h5py_read_what_was_pushed(pushed, tmp_path):
 
 
 def test_only_missing_shards_are_sent_and_downloaded(hub, pushed, tmp_path):
-    pull(ADDRESS, tmp_path / "new")
+    first = pull(ADDRESS, tmp_path / "new")
+    again = push(pushed, ADDRESS)
+    assert (again["pushed"], again["present"], again["bytes"]) == (0, 3, 0)
+    assert again["address"] == first["address"]
+    assert pull(ADDRESS, tmp_path / "new")["pulled"] == 0
     add(pushed, seed=2)
     hub.asked.clear()
     assert push(pushed, ADDRESS)["pushed"] == 1
@@ -97,15 +96,13 @@ def test_only_missing_shards_are_sent_and_downloaded(hub, pushed, tmp_path):
     assert sum(m == "GET" and p.endswith(".h5") for m, p in hub.asked) == 1
 
 
-def test_what_is_sent_is_announced_and_holds_no_path_or_note_of_this_machine(hub, tmp_path):
+def test_what_is_sent_is_announced_and_holds_no_path_or_note_of_this_machine(hub, tmp_path, said):
     checkpoint = tmp_path / "checkpoint"
     checkpoint.mkdir()
     folder = add(tmp_path / "store", seed=1, origin=str(checkpoint))
     (folder.path / "run.json").write_text('{"table": "secret.csv"}')
     (folder.path / "speed.json").write_text("{}")
-    said = []
-    with reporting(said.append):
-        push(tmp_path / "store", ADDRESS)
+    push(tmp_path / "store", ADDRESS)
     files = hub.files("dataset", NAME)
     shard = next(name for name in files if name.endswith(".h5"))
     assert set(files) == {
@@ -118,11 +115,9 @@ def test_what_is_sent_is_announced_and_holds_no_path_or_note_of_this_machine(hub
     assert all(name in said[0] for name in ("README.md", "abag-store.json", "encoder.json"))
 
 
-def test_a_pulled_branch_is_named_by_its_commit_which_pulls_the_same_again(pushed, tmp_path):
-    said = []
-    with reporting(said.append):
-        first = pull(ADDRESS, tmp_path / "new")
-    commit = first["address"].partition("@")[2]
+def test_a_pulled_branch_is_named_by_its_commit_which_pulls_the_same_again(pushed, tmp_path, said):
+    said.clear()
+    commit = pull(ADDRESS, tmp_path / "new")["address"].partition("@")[2]
     assert f"@{commit}" in said[0]
     add(pushed, seed=2)
     push(pushed, ADDRESS)
@@ -154,8 +149,7 @@ def test_a_damaged_local_shard_and_one_under_anothers_name_are_replaced(pushed, 
 def test_damaged_shards_are_not_pushed(hub, store):
     damaged = sorted(store.rglob("*.h5"))[0]
     damaged.write_bytes(damaged.read_bytes()[:-5])
-    with reporting(silent=True):
-        summary = push(store, ADDRESS)
+    summary = push(store, ADDRESS)
     assert (summary["pushed"], len(summary["damaged"])) == (2, 1)
     assert f"{FOLDER}/{damaged.name}" not in hub.files("dataset", NAME)
 
@@ -176,8 +170,6 @@ def test_another_encoder_or_other_poolings_of_the_same_folder_are_refused(hub, p
     assert len(hub.files("dataset", NAME)) == 7
 
 
-# ---- interruptions and other people ----------------------------------------------------------
-
 CHILD = """
 import sys
 from abag.embed.store import sync
@@ -187,32 +179,16 @@ sys.argv[1] == "push" and sync.push(sys.argv[3], sys.argv[2])
 """
 
 
-def start(direction, store):
-    command = [sys.executable, "-c", CHILD, direction, ADDRESS, str(store)]
-    return subprocess.Popen(command, stderr=subprocess.DEVNULL, env=dict(os.environ))
+def command(direction, store):
+    return [sys.executable, "-c", CHILD, direction, ADDRESS, store]
 
 
-@pytest.mark.parametrize("reached", [1, 4, 7])
+@pytest.mark.parametrize("reached", [4, *in_ci(1, 7)])
 def test_a_killed_pull_leaves_whole_shards_only_and_is_continued(hub, tmp_path, reached):
     add(tmp_path / "store", seed=1, shards=8)
     push(tmp_path / "store", ADDRESS)
-    wanted, at_limit, child = [], threading.Event(), []
-
-    def stop(method, path):
-        if method == "GET" and path.endswith(".h5"):
-            wanted.append(path)
-            if len(wanted) > reached:
-                at_limit.set()
-                time.sleep(5)  # the child is killed meanwhile
-                raise Problem(500)
-
-    hub.before = stop
-    child = start("pull", tmp_path / "new")
-    assert at_limit.wait(60)
-    time.sleep(0.2)
-    child.send_signal(signal.SIGKILL)
-    child.wait()
-    hub.before = lambda method, path: None
+    pulling = command("pull", tmp_path / "new")
+    hub.killed(pulling, reached, lambda method, path: method == "GET" and path.endswith(".h5"))
     whole = shards_of(tmp_path / "store")
     arrived = shards_of(tmp_path / "new")
     assert len(arrived) <= reached
@@ -224,24 +200,11 @@ def test_a_killed_pull_leaves_whole_shards_only_and_is_continued(hub, tmp_path, 
     assert shards_of(tmp_path / "new") == whole
 
 
-@pytest.mark.parametrize("reached", [1, 6, 9, 11])
+@pytest.mark.parametrize("reached", [9, *in_ci(1, 6, 11)])
 def test_a_push_killed_at_any_request_is_continued_and_loses_nothing(hub, tmp_path, reached):
     add(tmp_path / "store", seed=1, shards=4)
-    before, asked, at_limit = files_of(tmp_path / "store"), [], threading.Event()
-
-    def stop(method, path):
-        asked.append((method, path))
-        if len(asked) > reached:
-            at_limit.set()
-            time.sleep(1)  # the child is killed meanwhile
-            raise Problem(500)
-
-    hub.before = stop
-    child = start("push", tmp_path / "store")
-    assert at_limit.wait(60)
-    child.send_signal(signal.SIGKILL)
-    assert child.wait() == -signal.SIGKILL
-    hub.before = lambda method, path: None
+    before = files_of(tmp_path / "store")
+    hub.killed(command("push", tmp_path / "store"), reached, lambda _method, _path: True)
     acknowledged = {n: c for n, c in hub_files(hub).items() if n.endswith(".h5")}
     assert acknowledged.items() <= shards_of(tmp_path / "store").items()
     summary = push(tmp_path / "store", ADDRESS)
@@ -280,8 +243,7 @@ def test_stores_pushed_at_the_same_time_lose_no_shard(hub, tmp_path):
 
     def send(path):
         try:
-            with reporting(silent=True):
-                push(path, ADDRESS)
+            push(path, ADDRESS)
         except Exception as error:  # noqa: BLE001 - threads hide what they raise
             failures.append(error)
 
@@ -291,9 +253,6 @@ def test_stores_pushed_at_the_same_time_lose_no_shard(hub, tmp_path):
     assert failures == []
     found = {n: c for n, c in hub.files("dataset", NAME).items() if n.endswith(".h5")}
     assert found == {name: c for path in stores for name, c in shards_of(path).items()}
-
-
-# ---- repositories made by others --------------------------------------------------------------
 
 
 def listed(**changes):
@@ -309,41 +268,24 @@ def listed(**changes):
     return change
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "../pwned.h5",
-        f"{FOLDER}/../../pwned.h5",
-        f"{FOLDER}/deep/x.h5",
-        "/etc/pwned",
-        f"{FOLDER}/..",
-        f"{FOLDER}/encoder.json/x",
-        f"{FOLDER}/evil.pkl",
-        f"{FOLDER}/.hidden.h5",
-        f"{FOLDER}/x\n.h5",
-        "antibody-x-ababababff/x.h5",
-        f"{FOLDER}/adapter/../encoder.json",
-    ],
-)
+@pytest.mark.parametrize("name", [
+    "../pwned.h5", "/etc/pwned", "antibody-x-ababababff/x.h5", f"{FOLDER}/../../pwned.h5",
+    *(f"{FOLDER}/{name}" for name in ("deep/x.h5", "..", "encoder.json/x", "evil.pkl",
+                                      ".hidden.h5", "x\n.h5", "adapter/../encoder.json")),
+])  # fmt: skip
 def test_a_listed_name_that_the_format_does_not_allow_is_refused(hub, pushed, tmp_path, name):
-    before = sorted(tmp_path.rglob("*"))
+    before = {*tmp_path.rglob("*")}
     hub.listed = listed(h5={"path": name})
     with pytest.raises(UnsafeFile):
         pull(ADDRESS, tmp_path / "new")
-    assert not [
-        p for p in sorted(tmp_path.rglob("*")) if p not in before and "hf-home" not in str(p)
-    ]
+    assert not [p for p in {*tmp_path.rglob("*")} - before if "hf-home" not in str(p)]
 
 
-@pytest.mark.parametrize(
-    ("change", "error", "text"),
-    [
-        ({"h5": {"size": 1 << 60}}, HubError, "free"),
-        ({"h5": {"size": "nine"}}, HubError, "refuses"),
-        ({"h5": {"size": None}}, HubError, "is not a hub"),
-        ({"encoder.json": {"size": 1 << 60}}, HubError, "free"),
-    ],
-)
+@pytest.mark.parametrize(("change", "error", "text"), [
+    ({"h5": {"size": 1 << 60}}, HubError, "free"), ({"h5": {"size": "nine"}}, HubError, "refuses"),
+    ({"h5": {"size": None}}, HubError, "is not a hub"),
+    ({"encoder.json": {"size": 1 << 60}}, HubError, "free"),
+])  # fmt: skip
 def test_a_forged_listing_is_refused(hub, pushed, tmp_path, change, error, text):
     hub.listed = listed(**change)
     with pytest.raises(error, match=text) as raised:
@@ -368,7 +310,7 @@ def test_a_hub_that_fails_in_the_middle_of_a_pull_is_one_line_and_it_is_continue
     with pytest.raises(HubError, match=f"{ADDRESS}: .*{text}") as raised:
         pull(ADDRESS, tmp_path / "new")
     assert "\n" not in str(raised.value)
-    hub.before = lambda method, path: None
+    hub.before = allow
     pull(ADDRESS, tmp_path / "new")
     assert shards_of(tmp_path / "new") == shards_of(pushed)
 
@@ -401,15 +343,12 @@ def test_a_damaged_or_foreign_shard_in_a_repository_is_refused(hub, pushed, tmp_
         assert f"{FOLDER}/{name}" not in shards_of(tmp_path / f"new-{case}")
 
 
-@pytest.mark.parametrize(
-    ("files", "error"),
-    [
-        ({f"{FOLDER}/encoder.json": b"{}"}, DamagedShard),
-        ({f"{FOLDER}/encoder.json": b"[" * 9999}, DamagedShard),
-        ({f"{FOLDER}/encoder.json": None}, NotAStore),
-        ({"abag-store.json": b'{"format": "abag-store", "version": 9}'}, NotAStore),
-    ],
-)
+@pytest.mark.parametrize(("files", "error"), [
+    ({f"{FOLDER}/encoder.json": b"{}"}, DamagedShard),
+    ({f"{FOLDER}/encoder.json": b"[" * 9999}, DamagedShard),
+    ({f"{FOLDER}/encoder.json": None}, NotAStore),
+    ({"abag-store.json": b'{"format": "abag-store", "version": 9}'}, NotAStore),
+])  # fmt: skip
 def test_a_repository_with_a_wrong_record_is_refused(hub, pushed, tmp_path, files, error):
     hub.put("dataset", NAME, files)
     with pytest.raises(error):
@@ -446,35 +385,25 @@ def test_a_repository_without_a_store_is_refused_and_nothing_is_created(hub, tmp
     assert not (tmp_path / "new").exists()
 
 
-# ---- what else can be wrong -------------------------------------------------------------------
-
-
-def failing(*arguments):
-    done = CliRunner().invoke(main, [str(a) for a in arguments])
-    assert done.exit_code == 1, done.output
-    (line,) = (text for text in done.stderr.splitlines() if "sending" not in text)
-    return line
-
-
 def test_each_failure_is_one_line(hub, store, tmp_path, monkeypatch):
     new = ["--store", tmp_path / "new"]
-    assert "does not exist on the hub" in failing("store", "pull", ADDRESS, *new)
-    assert "not the address of a dataset" in failing("store", "pull", f"hf://{NAME}", *new)
-    assert "not the address of a dataset" in failing("store", "push", store, "../x")
-    assert "is a commit" in failing("store", "push", store, f"{ADDRESS}@{'0' * 40}")
+    assert "does not exist on the hub" in one_line("store", "pull", ADDRESS, *new)
+    assert "not the address of a dataset" in one_line("store", "pull", f"hf://{NAME}", *new)
+    assert "not the address of a dataset" in one_line("store", "push", store, "../x")
+    assert "is a commit" in one_line("store", "push", store, f"{ADDRESS}@{'0' * 40}")
     assert ("dataset", NAME) not in hub.repositories
-    assert CliRunner().invoke(main, ["store", "push", str(store), ADDRESS]).exit_code == 0
-    assert "has no revision nope" in failing("store", "pull", f"{ADDRESS}@nope", *new)
-    assert "was given" in failing("store", "push", store, ADDRESS, "--private")
+    run("store", "push", store, ADDRESS)
+    assert "has no revision nope" in one_line("store", "pull", f"{ADDRESS}@nope", *new)
+    assert "was given" in one_line("store", "push", store, ADDRESS, "--private")
     add(store, seed=9)
     hub.may_write = False
-    assert "access is denied" in failing("store", "push", store, ADDRESS)
+    assert "access is denied" in one_line("store", "push", store, ADDRESS)
     hub.may_read = False
-    assert "may not see it" in failing("store", "pull", ADDRESS, *new)
+    assert "may not see it" in one_line("store", "pull", ADDRESS, *new)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     monkeypatch.setattr("huggingface_hub.constants.is_offline_mode", lambda: True)
     hub.close()
-    assert "cannot be reached" in failing("store", "pull", ADDRESS, *new)
+    assert "cannot be reached" in one_line("store", "pull", ADDRESS, *new)
     assert not (tmp_path / "new").exists()
 
 
@@ -514,20 +443,9 @@ def test_an_adapter_goes_with_the_vectors_but_not_its_options(hub, tmp_path):
 
 
 def test_the_commands_print_their_summaries(hub, store, tmp_path):
-    done = CliRunner().invoke(main, ["store", "push", str(store), ADDRESS])
-    assert re.search(r"pushed: 3\n", done.stdout)
-    done = CliRunner().invoke(
-        main, ["store", "pull", ADDRESS, "--store", str(tmp_path / "new"), "--json"]
-    )
-    assert json.loads(done.stdout)["pulled"] == 3
-
-
-def test_pushing_and_pulling_again_changes_nothing(hub, pushed, tmp_path):
-    first = pull(ADDRESS, tmp_path / "new")
-    again = push(pushed, ADDRESS)
-    assert (again["pushed"], again["present"], again["bytes"]) == (0, 3, 0)
-    assert again["address"] == first["address"]
-    assert pull(ADDRESS, tmp_path / "new")["pulled"] == 0
+    assert re.search(r"pushed: 3\n", run("store", "push", store, ADDRESS).stdout)
+    pulled = run("store", "pull", ADDRESS, "--store", tmp_path / "new", "--json")
+    assert json.loads(pulled.stdout)["pulled"] == 3
 
 
 def test_a_push_that_fails_is_continued_without_sending_a_shard_twice(hub, tmp_path):
@@ -538,9 +456,9 @@ def test_a_push_that_fails_is_continued_without_sending_a_shard_twice(hub, tmp_p
             raise Problem(503)
 
     hub.before = stop
-    with pytest.raises(HubError, match=r"cannot be reached|answers with"), reporting(silent=True):
+    with pytest.raises(HubError, match=r"cannot be reached|answers with"):
         push(tmp_path / "store", ADDRESS)
-    hub.before = lambda method, path: None
+    hub.before = allow
     assert push(tmp_path / "store", ADDRESS)["pushed"] == 4
     sent = [path for method, path in hub.asked if method == "PUT"]
     assert len(sent) == len(set(sent)) == 4
