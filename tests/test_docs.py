@@ -19,6 +19,7 @@ import pytest
 from click.testing import CliRunner
 from marks import in_ci
 
+import abag
 from abag.adapt.config import AdaptConfig
 from abag.cli import main
 from abag.core.options import schema
@@ -45,9 +46,9 @@ SKIPPED = {
     "docs/why-numbers-differ.md": ["a benchmark; the tests run it at tiny size"],
 }
 """Reasons, given in the fences, of the blocks that are not run, by page."""
-TUTORIAL = ROOT / "docs" / "tutorial.md"
-TESTED_ELSEWHERE = {ROOT / "README.md", TUTORIAL, ROOT / "docs" / "examples.md"}
-"""Pages with a test of their own, here or in test_examples.py."""
+TUTORIAL, EXAMPLES = ROOT / "docs" / "tutorial.md", ROOT / "docs" / "examples.md"
+TESTED_ELSEWHERE = {ROOT / "README.md", TUTORIAL}
+"""Pages with a test of their own."""
 NEEDS_WEIGHTS = {"docs/how-to/colab.md"}
 """Pages about the default encoders; the commands of the others need no download."""
 
@@ -184,6 +185,12 @@ RUN = [
 def test_the_code_of_a_page_runs_from_top_to_bottom(page, workplace):
     run_page(page)
     assert not workplace or name(page) in NEEDS_WEIGHTS
+
+
+@pytest.mark.parametrize("name", [name for name in abag.__all__ if name[0].islower()])
+def test_every_function_has_an_example_and_a_docstring(name):
+    assert getattr(abag, name).__doc__
+    assert f"abag.{name}(" in "".join(block.code for block in blocks(EXAMPLES))
 
 
 def run_page(page):

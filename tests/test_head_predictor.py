@@ -352,13 +352,3 @@ def test_one_pair_is_printed_in_words_and_as_json(trained):
 ])  # fmt: skip
 def test_one_pair_that_cannot_be_predicted_is_one_line(trained, arguments, message):
     assert message in one_line("predict", "--run", trained.run, *arguments)
-
-
-def test_rows_keep_their_order_and_repeated_rows_their_value(trained):
-    picked = trained.frame.iloc[[5, 0, 5]].reset_index(drop=True)
-    found = predict(trained, picked)
-    whole = predict(trained, trained.frame)
-    assert found["pkd_predicted"].tolist() == pytest.approx(
-        whole["pkd_predicted"][[5, 0, 5]].tolist()
-    )
-    assert found["pkd_predicted"][0] == found["pkd_predicted"][2]

@@ -139,3 +139,30 @@ def kill_anywhere(folder, kills, seed, make_inputs, compute, *, step, snapshot, 
             continue
         result["resumed"] += summary is None or summary(out)["resumed_from_step"] is not None
     print(json.dumps(result))
+
+
+def timeless(value):
+    """Leave out what depends on times and paths."""
+    if isinstance(value, dict):
+        dropped = ("run", "seconds", "resumed_from_step", "adapter")
+        return {name: timeless(one) for name, one in value.items() if name not in dropped}
+    return [timeless(one) for one in value] if isinstance(value, list) else value
+
+
+def snapshot(folder, without=None):
+    """Return the content of a folder, without times, speeds and resumptions."""
+    from abag.head.training.checkpoint import load
+
+    kept = {}
+    for path in sorted(p for p in folder.rglob("*") if p.is_file() and p.suffix != without):
+        name = str(path.relative_to(folder))
+        if path.suffix in (".json", ".jsonl"):
+            lines = path.read_text().splitlines() if path.suffix == ".jsonl" else [path.read_text()]
+            kept[name] = [timeless(json.loads(line)) for line in lines]
+        elif "checkpoints" in path.relative_to(folder).parts:
+            found = load(path)
+            tensors = {n: t.numpy().tobytes() for n, t in found.tensors.items()}
+            kept[name] = timeless(found.state), tensors
+        else:
+            kept[name] = path.read_bytes()
+    return kept

@@ -55,6 +55,20 @@ def call(arguments, log, retry_s=0.1):
             os._exit(ended.code or 0)
 
 
+def start(arguments, log, **environment):
+    """Call in a fork, which leads a session of its own; return its process id."""
+    pid = os.fork()
+    if pid == 0:
+        os.environ |= environment
+        os.setsid()
+        try:
+            call(arguments, log)
+            os._exit(0)
+        finally:
+            os._exit(3)
+    return pid
+
+
 def mount(path, size):
     path.mkdir(exist_ok=True)
     options = ["-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(path)]

@@ -16,23 +16,10 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from full_disk import PLAIN, call, in_child_value, problem, rows
+from full_disk import PLAIN, in_child_value, problem, rows, start
 
 RANKS = 2
 STOPPED = (-signal.SIGKILL, -signal.SIGTERM, 128 + signal.SIGTERM)
-
-
-def start(arguments, log, rank, job):
-    pid = os.fork()
-    if pid == 0:
-        os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(RANKS), "LOCAL_RANK": str(rank),
-                       "TORCHELASTIC_RUN_ID": str(job)}  # fmt: skip
-        try:
-            call(arguments, log)
-            os._exit(0)
-        finally:
-            os._exit(3)
-    return pid
 
 
 def main(folder, kills=100):
@@ -51,7 +38,11 @@ def main(folder, kills=100):
                      "--commit-seconds", "0", "--batch-tokens", "3000"]  # fmt: skip
         for attempt in range(6):
             logs = [folder / f"log{rank}" for rank in range(RANKS)]
-            children = [start(arguments, logs[rank], rank, attempt) for rank in range(RANKS)]
+            world = {"WORLD_SIZE": str(RANKS), "TORCHELASTIC_RUN_ID": str(attempt)}
+            children = [
+                start(arguments, log, RANK=str(rank), LOCAL_RANK=str(rank), **world)
+                for rank, log in enumerate(logs)
+            ]
             if attempt < 5:  # the last attempt is left alone
                 for pid in rng.sample(children, rng.randint(1, RANKS)):
                     time.sleep(rng.random() * 0.3)

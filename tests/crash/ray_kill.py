@@ -24,7 +24,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from full_disk import call, in_child_value, problem
+from full_disk import in_child_value, problem, start
 
 PORT = 6399
 KILLS_PER_STORE = 4
@@ -56,18 +56,6 @@ def make_table(path):
     rng = np.random.default_rng(0)
     texts = ["".join(rng.choice(list("ACDEFGHIKLMNPQRSTVWY"), 120)) for _ in range(ROWS)]
     pd.DataFrame({"heavy": texts, "antigen": texts[0]}).to_csv(path, index=False)
-
-
-def start(arguments, log):
-    pid = os.fork()
-    if pid == 0:
-        os.setsid()
-        try:
-            call(arguments, log)
-            os._exit(0)
-        finally:
-            os._exit(3)
-    return pid
 
 
 def workers():

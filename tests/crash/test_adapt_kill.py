@@ -49,39 +49,14 @@ def adapt(folder, out):
     )  # fmt: skip
 
 
-def snapshot(out):
-    """Return the content of the folder, without times and resumptions."""
-    from abag.head.training.checkpoint import load
-
-    def timeless(value):
-        if isinstance(value, dict):
-            dropped = ("seconds", "resumed_from_step", "adapter")
-            return {k: timeless(v) for k, v in value.items() if k not in dropped}
-        return [timeless(v) for v in value] if isinstance(value, list) else value
-
-    kept = {}
-    for path in sorted(p for p in out.rglob("*") if p.is_file()):
-        name = str(path.relative_to(out))
-        if path.parent.name == "checkpoints":
-            found = load(path)
-            tensors = {n: t.numpy().tobytes() for n, t in found.tensors.items()}
-            kept[name] = (timeless(found.state), tensors)
-        elif path.suffix in (".json", ".jsonl"):
-            lines = path.read_text().splitlines() if path.suffix == ".jsonl" else [path.read_text()]
-            kept[name] = [timeless(json.loads(line)) for line in lines]
-        elif path.suffix != ".partial":
-            kept[name] = path.read_bytes()
-    return kept
-
-
 def main(folder, kills, seed):
-    from forks import kill_anywhere
+    from forks import kill_anywhere, snapshot
 
     from abag.adapt.train import AdapterTraining
 
     kill_anywhere(
         folder, kills, seed, make_inputs, adapt, step=(AdapterTraining, "_take_step"),
-        snapshot=snapshot,
+        snapshot=lambda out: snapshot(out, without=".partial"),
         summary=lambda out: json.loads((out / "a" / "adapter.json").read_text())["summary"],
     )  # fmt: skip
 

@@ -42,33 +42,8 @@ def fit(folder, run):
     return abag.fit(folder / "pairs.csv", folder / "store", run, say=lambda _text: None, **OPTIONS)
 
 
-def timeless(values):
-    dropped = ("run", "seconds", "resumed_from_step")
-    return {name: value for name, value in values.items() if name not in dropped}
-
-
-def snapshot(run):
-    """Return the content of the run, without times, speeds and resumptions."""
-    from abag.head.training.checkpoint import load
-
-    kept = {}
-    for path in sorted(p for p in run.rglob("*") if p.is_file()):
-        name = str(path.relative_to(run))
-        if "checkpoints" in path.parts and path.suffix != ".jsonl":
-            found = load(path)
-            state = timeless(found.state) | {"log": [*map(timeless, found.state["log"])]}
-            kept[name] = (state, {n: t.numpy().tobytes() for n, t in found.tensors.items()})
-        elif path.suffix == ".jsonl":
-            kept[name] = [timeless(json.loads(line)) for line in path.read_text().splitlines()]
-        elif name == "summary.json":
-            kept[name] = timeless(json.loads(path.read_text()))
-        else:
-            kept[name] = path.read_bytes()
-    return kept
-
-
 def main(folder, kills, seed, members=1, folds=0):
-    from forks import kill_anywhere
+    from forks import kill_anywhere, snapshot
 
     from abag.head.training.stack import TrainingStep
 

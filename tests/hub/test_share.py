@@ -154,27 +154,19 @@ def test_a_licence_that_is_no_id_is_refused(trained, tmp_path, licence):
 @pytest.mark.parametrize("name", ["predictor.json", "weights.safetensors", MANIFEST])
 def test_a_changed_missing_or_linked_file_of_a_shared_folder_is_refused(trained, tmp_path, name):
     abag.share(trained.run, tmp_path / "shared")
-    for number, change in enumerate((_change, _remove, _link)):
-        copy = shutil.copytree(tmp_path / "shared", tmp_path / f"copy-{number}")
-        change(copy / name)
-        if name == MANIFEST and change is _remove:
+    for change in ("changed", "missing", "linked"):
+        copy = shutil.copytree(tmp_path / "shared", tmp_path / change)
+        content = (copy / name).read_bytes()
+        (copy / name).rename(copy / "elsewhere")
+        if change == "changed":
+            (copy / name).write_bytes(content[:-3] + b"!!!")
+        elif change == "linked":
+            (copy / name).symlink_to("elsewhere")
+        elif name == MANIFEST:
             continue  # an ordinary predictor folder, which has a digest of its own
         with pytest.raises((PredictorDamaged, UnsafeFile)) as raised:
             abag.load_predictor(copy)
         assert "\n" not in str(raised.value)
-
-
-def _change(path):
-    path.write_bytes(path.read_bytes()[:-3] + b"!!!")
-
-
-def _remove(path):
-    path.unlink()
-
-
-def _link(path):
-    path.rename(path.with_name("elsewhere"))
-    path.symlink_to("elsewhere")
 
 
 @pytest.fixture
