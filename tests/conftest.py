@@ -1,7 +1,6 @@
 """Settings that must be made before any test module is imported."""
 
 import os
-import re
 import signal
 
 # Before torch is imported, here or in a child: two threads a test on busy cores are 20 times slower
@@ -40,14 +39,3 @@ def said():
 # Triton reads this when it is first imported, by whomever; without a GPU kernels are interpreted
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
-
-
-@pytest.fixture(scope="session")
-def without_scores():
-    """Return a function that keeps the counts, names and columns of a printed text."""
-
-    def lines(text):
-        found = re.sub(r"-?\d+\.\d+|\d+%", "#", text).splitlines()
-        return [" ".join(line.split()) for line in found if re.search(r"[#\d/]", line)]
-
-    return lines

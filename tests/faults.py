@@ -67,3 +67,18 @@ def failing(root, code, *, when=lambda _number: True, at=None):
 
     with before_operations(root, step):
         yield counted
+
+
+def stop_after(monkeypatch, steps):
+    """Make training fail after some steps, as if it was killed: nothing is saved on the way out."""
+    from abag.head.training.stack import TrainingStep
+
+    real, taken = TrainingStep.run, []
+
+    def step(self, seed):
+        if len(taken) == steps:
+            raise KeyboardInterrupt
+        taken.append(seed)
+        real(self, seed)
+
+    monkeypatch.setattr(TrainingStep, "run", step)

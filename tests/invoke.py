@@ -1,11 +1,21 @@
 """Commands of abag, run in this process."""
 
+import click
 from click.testing import CliRunner
 
 from abag.cli import main
 
 PLAIN_ENCODERS = ["--antibody-encoder", "composition", "--antigen-encoder", "composition"]
 TINY_ENCODERS = ["--antibody-encoder", "tiny-igt5", "--antigen-encoder", "tiny-esm2"]
+
+
+def commands(group=main, path=()):
+    """Yield the path and the command of each command."""
+    for name, command in group.commands.items():
+        if isinstance(command, click.Group):
+            yield from commands(command, (*path, name))
+        else:
+            yield (*path, name), command
 
 
 def run(*arguments, code=0):

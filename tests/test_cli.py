@@ -15,7 +15,7 @@ import pytest
 from click.shell_completion import ShellComplete
 from click.testing import CliRunner
 from faults import raising
-from invoke import PLAIN_ENCODERS, TINY_ENCODERS, one_line, run
+from invoke import PLAIN_ENCODERS, TINY_ENCODERS, commands, one_line, run
 from trastuzumab import CH1
 
 import abag
@@ -26,14 +26,6 @@ from abag.head.data.demo import demo_table, planted_ceiling, planted_pkd
 from abag.head.models.config import PRESETS
 
 ROOT = Path(__file__).parent.parent
-
-
-def commands(group=main, path=()):
-    for name, command in group.commands.items():
-        if isinstance(command, click.Group):
-            yield from commands(command, (*path, name))
-        else:
-            yield (*path, name), command
 
 
 def options_of(command):

@@ -3,6 +3,7 @@
 import errno
 import fcntl
 import json
+import shutil
 import subprocess
 import sys
 import time
@@ -14,8 +15,9 @@ from drawn import add_vectors, draw_pairs
 from faults import raising
 
 import abag
-from abag.core.files import only_writer
+from abag.core.files import FileDamaged, only_writer
 from abag.head.runs.compare import NoRuns, describe_runs, read_progress, runs
+from abag.head.runs.run_folder import NoFinishedRun
 
 QUICK = drawn.QUICK | {"epochs": 3}
 
@@ -69,6 +71,33 @@ def test_a_run_with_another_label_is_not_compared(case, tmp_path):
     abag.fit(frame, case.at / "store", tmp_path / "c", **QUICK)
     found = runs([case.runs / "a", tmp_path / "c"])
     assert all(one["with"] is None for one in found["comparisons"])
+
+
+COMMANDS = {
+    "evaluate": lambda case, run: abag.evaluate(run),
+    "report": lambda case, run: abag.report(run),
+    "fit": lambda case, run: abag.fit(case.frame, case.at / "store", run, **QUICK),
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize(("file", "change", "says"), [
+    ("config", {"format": "abag-run 2"}, "format 'abag-run 2' is not supported; this abag rea"),
+    ("config", {"epochs": ...}, "epochs is missing. Copy the whole run folder again."),
+    ("summary", {"regimes": ...}, "regimes is missing. Copy the whole run folder again."),
+])  # fmt: skip
+def test_every_command_names_what_is_wrong_with_a_run(case, tmp_path, command, file, change, says):
+    run = shutil.copytree(case.runs / "a", tmp_path / "run")
+    path = run / f"{file}.json"
+    changed = json.loads(path.read_text()) | change
+    path.write_text(json.dumps({n: value for n, value in changed.items() if value is not ...}))
+    with pytest.raises((FileDamaged, NoFinishedRun)) as caught:
+        COMMANDS[command](case, run)
+    (state,) = runs(run)["runs"]
+    assert state["state"] == "unreadable"
+    for text in (str(caught.value), state["reason"]):
+        assert f"{path}: {says}" in text
+        assert "\n" not in text
 
 
 def test_the_text_shows_runs_differences_and_verdicts(case):

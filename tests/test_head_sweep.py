@@ -12,8 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from drawn import fill_store, planted_table
-from faults import raising
-from killed_training import stop_after
+from faults import raising, stop_after
 
 import abag
 from abag.core.files import FileDamaged

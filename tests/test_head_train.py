@@ -13,10 +13,9 @@ import pandas as pd
 import pytest
 import torch
 from drawn import fill_store, lines_of, planted_table
-from faults import raising
+from faults import raising, stop_after
 from hypothesis import given
 from hypothesis import strategies as st
-from killed_training import stop_after
 from marks import in_ci
 from safetensors import SafetensorError
 

@@ -32,6 +32,7 @@ from abag.head.search.options import CHOSEN_BY_SWEEP, SweepOptions
 from abag.head.search.search import BATCH_PARAMETERS, RANGES, SHAPES
 
 sys.path.insert(0, str(Path(__file__).parent))
+from invoke import commands
 from make_stub import stub
 
 ROOT = Path(__file__).parent.parent
@@ -170,13 +171,10 @@ OTHER_TOOLS = set(
 )
 
 
-def all_flags(group=main):
-    for command in group.commands.values():
-        if isinstance(command, click.Group):
-            yield from all_flags(command)
-        else:
-            for parameter in command.get_params(click.Context(command, **main.context_settings)):
-                yield from parameter.opts + parameter.secondary_opts
+def all_flags():
+    for _, command in commands():
+        for parameter in command.get_params(click.Context(command, **main.context_settings)):
+            yield from parameter.opts + parameter.secondary_opts
 
 
 def texts_of_the_package():

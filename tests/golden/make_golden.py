@@ -208,21 +208,11 @@ VARIABLE_KEY = "|".join([r"[\d.]+[A-Z]?", "head", "stack", *MODELS, *BASELINES])
 """Keys that name a head, a baseline, a residue or a threshold: ``*`` in lists of keys."""
 
 
-def heads_on_pairs(folder):
-    heads = sorted(set(head_names()) - {"one_hot_kernel", "residue_kernel", "one_hot_ridge"})
-    given = ("--split", "random")
-    return {head: scores(folder.fit("pairs", head, *given)[0]) for head in heads}
+def scores_of_heads(table, heads, *given):
+    return lambda folder: {one: scores(folder.fit(table, one, *given)[0]) for one in heads}
 
 
-def heads_on_variants(folder):
-    heads = ("one_hot_kernel", "residue_kernel", "one_hot_ridge", "stack", "mlp")
-    return {head: scores(folder.fit("variants", head)[0]) for head in heads}
-
-
-def heads_on_folds(folder):
-    given = ("--split", "antigen", "--folds", "3")
-    heads = ("ridge", "gp", "stack")
-    return {head: scores(folder.fit("pairs", head, *given)[0]) for head in heads}
+OF_VARIANTS = ("one_hot_kernel", "residue_kernel", "one_hot_ridge")
 
 
 def splits(folder):
@@ -241,13 +231,10 @@ def splits(folder):
 
 
 def baselines(folder):
-    demo = folder.fit("demo", "ridge", "--split", "random")[0]
-    pairs = folder.fit("pairs", "ridge", "--split", "antigen")[0]
-    variants = folder.fit("variants", "ridge", "--split", "mutations")[0]
-    found = {"demo": demo, "pairs": pairs, "variants": variants}
+    fits = (("demo", "random"), ("pairs", "antigen"), ("variants", "mutations"))
     return {
-        table: {name: one for name, one in summary["regimes"][0]["metrics"].items()}
-        for table, summary in found.items()
+        table: folder.fit(table, "ridge", "--split", how)[0]["regimes"][0]["metrics"]
+        for table, how in fits
     }
 
 
@@ -512,12 +499,18 @@ def refusals(folder):
 
 
 PARTS = {
-    "scores/heads on pairs": heads_on_pairs, "scores/heads on variants": heads_on_variants,
-    "scores/heads on folds": heads_on_folds, "scores/options": options, "splits/splits": splits,
-    "baselines/baselines": baselines, "predictions/predict": predictions,
-    "predictions/evaluate": evaluations, "predictions/scan": scans, "predictions/rank": rankings,
-    "predictions/share": shares, "vectors/vectors": vectors, "surface/help": help_texts,
-    "surface/keys": keys, "refusals/refusals": refusals,
+    "scores/heads on pairs": scores_of_heads(
+        "pairs", sorted({*head_names()} - {*OF_VARIANTS}), "--split", "random"
+    ),
+    "scores/heads on variants": scores_of_heads("variants", (*OF_VARIANTS, "stack", "mlp")),
+    "scores/heads on folds": scores_of_heads(
+        "pairs", ("ridge", "gp", "stack"), "--split", "antigen", "--folds", "3"
+    ),
+    "scores/options": options, "splits/splits": splits, "baselines/baselines": baselines,
+    "predictions/predict": predictions, "predictions/evaluate": evaluations,
+    "predictions/scan": scans, "predictions/rank": rankings, "predictions/share": shares,
+    "vectors/vectors": vectors, "surface/help": help_texts, "surface/keys": keys,
+    "refusals/refusals": refusals,
 }  # fmt: skip
 """By the name of the file and of the part in it, what records the part."""
 
