@@ -37,14 +37,12 @@ SHOWN = {"", "text", "json"}
 """Languages of blocks that are not code."""
 SCALES = ("several GPUs", "several machines", "Slurm", "a Ray cluster")
 SKIPPED = {
-    "README.md": ["run by .ci/run", "run by .ci/run"],
-    "CONTRIBUTING.md": ["installs"],
-    "docs/scaling.md": [f"needs {what}" for what in SCALES],
-    "docs/tutorial.md": ["installs"],
+    "README.md": ["run by .ci/run", "run by .ci/run"], "CONTRIBUTING.md": ["installs"],
+    "docs/scaling.md": [f"needs {what}" for what in SCALES], "docs/tutorial.md": ["installs"],
     "docs/how-to/share.md": ["needs an account on the hub", "needs an account on the hub"],
     "docs/how-to/rent-a-gpu.md": ["installs, and encodes with the real weights"],
     "docs/why-numbers-differ.md": ["a benchmark; the tests run it at tiny size"],
-}
+}  # fmt: skip
 """Reasons, given in the fences, of the blocks that are not run, by page."""
 TUTORIAL, EXAMPLES = ROOT / "docs" / "tutorial.md", ROOT / "docs" / "examples.md"
 TESTED_ELSEWHERE = {ROOT / "README.md", TUTORIAL}

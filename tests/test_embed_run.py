@@ -12,9 +12,9 @@ import pytest
 import torch
 from drawn import COMPOSITION, TINY
 from embedding import assert_same_vectors, start_embed, wait_for_shards
+from encoding import change_weights
 from invoke import PLAIN_ENCODERS, TINY_ENCODERS, one_line
 from marks import in_ci
-from safetensors.numpy import load_file, save_file
 
 import abag
 from abag.embed import encode as encode_module
@@ -25,13 +25,6 @@ from abag.embed.encoders.identity import find_checkpoint
 from abag.embed.sequences.chains import antibody, keys_array
 from abag.embed.store.shard import open_shard
 from abag.head.data.demo import demo_table
-
-
-def drop_a_weight(folder):
-    path = folder / "model.safetensors"
-    tensors = load_file(path)
-    del tensors["encoder.layer.1.output.dense.weight"]
-    save_file(tensors, path)
 
 
 @pytest.fixture
@@ -176,28 +169,18 @@ def test_a_refusal_of_one_encoder_makes_no_folder_for_the_other(table, tmp_path)
     assert content(tmp_path) == before
 
 
-def cut_the_weights(folder):
-    path = folder / "model.safetensors"
-    path.write_bytes(path.read_bytes()[:-9])
-
-
-def break_the_config(folder):
-    (folder / "config.json").write_text('{"model_type": "es')
-
-
-@pytest.mark.parametrize(("spoil", "match"), [
-    (cut_the_weights, "model.safetensors: cannot be read .*download may be incomplete"),
-    (break_the_config, "config.json: not valid JSON"),
+@pytest.mark.parametrize(("name", "change", "match"), [
+    ("model.safetensors", lambda content: content[:-9], ": cannot be read .*may be incomplete"),
+    ("config.json", lambda _: b'{"model_type": "es', ": not valid JSON"),
 ])  # fmt: skip
 def test_an_antigen_encoder_that_cannot_be_loaded_is_refused_before_antibodies_are_encoded(
-    tmp_path, spoil, match
+    tmp_path, name, change, match
 ):
-    folder = tmp_path / "esm"
-    shutil.copytree(find_checkpoint("tiny-esm2").folder, folder)
-    spoil(folder)
+    folder = shutil.copytree(find_checkpoint("tiny-esm2").folder, tmp_path / "esm")
+    (folder / name).write_bytes(change((folder / name).read_bytes()))
     path = write(tmp_path, "heavy,light,antigen\nEVQL,DIQ,MKT\n")
     line = refused(tmp_path, path, "--antibody-encoder", "tiny-igt5", "--antigen-encoder", folder)
-    assert re.search(match, line), line
+    assert re.search(name + match, line), line
 
 
 def test_each_encoder_is_found_identified_and_checked_once(table, tmp_path, monkeypatch):
@@ -358,9 +341,9 @@ def test_a_folder_that_is_not_a_store_is_refused_and_left_alone(tmp_path):
 
 
 def test_a_missing_weight_stops_the_run_after_what_was_encoded_before(table, tmp_path):
-    folder = tmp_path / "esm"
-    shutil.copytree(find_checkpoint("tiny-esm2").folder, folder)
-    drop_a_weight(folder)
+    folder = shutil.copytree(find_checkpoint("tiny-esm2").folder, tmp_path / "esm")
+    lost = "encoder.layer.1.output.dense.weight"
+    change_weights(folder, lambda tensors: {n: x for n, x in tensors.items() if n != lost})
     with pytest.raises(abag.AbagError, match=r"layer.1.output.dense.weight is missing; the downl"):
         embed_table(table, tmp_path / "store", "composition", str(folder))
     again = embed_table(table, tmp_path / "store", "composition", "composition")

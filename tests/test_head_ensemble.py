@@ -1,5 +1,6 @@
 from types import SimpleNamespace
 
+import drawn
 import numpy as np
 import pandas as pd
 import pytest
@@ -31,10 +32,7 @@ def predicted_by(part, run):
     return pd.read_parquet(run / "baselines.parquet")[part].to_numpy()
 
 
-QUICK = {
-    "head": "mlp", "report": False, "widths": (16, 8), "epochs": 3, "batch_size": 16,
-    "device": "cpu",
-}  # fmt: skip
+QUICK = drawn.QUICK | {"split": "auto", "head": "mlp", "widths": (16, 8), "epochs": 3}
 
 
 def drawn_pairs(n=90, seed=0):

@@ -113,22 +113,14 @@ def test_pairs_are_counted_as_fit_counts_them():
     assert labels["censored"] == pairs.counts["censored_pairs"] == 8
 
 
-@pytest.mark.parametrize(("pkd", "says"), [
-    (
-        np.r_[np.full(20, 6.0), np.linspace(6.1, 10, 40)],
-        "20 of 60 exact labels equal 6, a floor: .*see --floor",
-    ),
-    (
-        np.r_[np.full(20, 7.0), np.linspace(6.1, 10, 40)],
-        "21 of 60 exact labels equal 7, neither the lowest nor the highest",
-    ),
-    (
-        np.r_[np.full(20, 10.0), np.linspace(6.1, 9, 40)],
-        "20 of 60 exact labels equal 10, a ceiling: .* in a column censored",
-    ),
-    (np.linspace(6, 20, 60), "labels are outside the usual range of pKd"),
+@pytest.mark.parametrize(("value", "top", "says"), [
+    (6.0, 10, "20 of 60 exact labels equal 6, a floor: .*see --floor"),
+    (7.0, 10, "21 of 60 exact labels equal 7, neither the lowest nor the highest"),
+    (10.0, 9, "20 of 60 exact labels equal 10, a ceiling: .* in a column censored"),
+    (13.0, 20, "labels are outside the usual range of pKd"),
 ])  # fmt: skip
-def test_implausible_labels_are_listed_as_problems(pkd, says):
+def test_implausible_labels_are_listed_as_problems(value, top, says):
+    pkd = np.r_[np.full(20, value), np.linspace(6.1, top, 40)]
     assert any(re.search(says, line) for line in plan(table().assign(pkd=pkd))["problems"])
 
 

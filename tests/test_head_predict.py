@@ -198,13 +198,8 @@ def test_the_same_rows_are_the_same_bytes_in_another_process(case, tmp_path):
     assert one == two
 
 
-@pytest.fixture
-def small_chunks(monkeypatch):
+def test_a_bad_row_is_named_by_its_place_and_nothing_is_written(case, tmp_path, monkeypatch):
     monkeypatch.setitem(read_table_chunks.__kwdefaults__, "rows", 4)
-
-
-@pytest.mark.usefixtures("small_chunks")
-def test_a_bad_row_is_named_by_its_place_in_the_file_and_nothing_is_written(case, tmp_path):
     frame = case.frame.head(12).astype(str)
     frame.loc[9, "heavy"] = "EVQL*"
     frame.to_csv(tmp_path / "in.csv", index=False)
@@ -213,9 +208,9 @@ def test_a_bad_row_is_named_by_its_place_in_the_file_and_nothing_is_written(case
     assert [p.name for p in tmp_path.iterdir()] == ["in.csv"]
 
 
-@pytest.mark.usefixtures("small_chunks")
 @pytest.mark.parametrize("bad", [[9], [4, 5, 6, 7], [0, 11], list(range(11))])
-def test_skipped_rows_are_counted_and_the_others_keep_their_scores(case, tmp_path, bad):
+def test_skipped_rows_are_counted_and_others_keep_their_scores(case, tmp_path, monkeypatch, bad):
+    monkeypatch.setitem(read_table_chunks.__kwdefaults__, "rows", 4)
     frame = case.frame.head(12).copy()
     run_predict(case, frame, tmp_path / "whole.csv")
     frame.loc[bad, "heavy"] = "EVQL*"

@@ -28,11 +28,9 @@ def run(tmp_path_factory):
     pairs = demo_table().drop_duplicates(PAIR).head(240)
     pairs.to_csv(folder / "pairs.csv", index=False)
     abag.embed_table(folder / "pairs.csv", folder / "store", **COMPOSITION)
-    abag.fit(
-        folder / "pairs.csv", folder / "store", folder / "run",
-        head="gp", split="random", report=False,
-    )  # fmt: skip
-    abag.predict(folder / "pairs.csv", folder / "run", folder / "scored.csv")
+    run, quick = folder / "run", {"split": "random", "report": False}
+    abag.fit(folder / "pairs.csv", folder / "store", run, head="gp", **quick)
+    abag.predict(folder / "pairs.csv", run, folder / "scored.csv")
     return folder
 
 

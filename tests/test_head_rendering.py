@@ -77,24 +77,17 @@ def test_names_in_a_run_cannot_break_out_of_the_page(run):
     assert (run / "report.html").read_text().count("<script") == 2
 
 
-def text_for_numbers(run):
-    path = run / "pairs.parquet"
-    pd.read_parquet(path).assign(row="first").to_parquet(path, index=False)
-
-
-def not_parquet(run):
-    path = run / "baselines.parquet"
-    path.write_bytes(path.read_bytes()[:-20])
-
-
-def no_scores(run):
-    summary = json.loads((run / "summary.json").read_text())
-    (run / "summary.json").write_text(json.dumps(summary | {"regimes": 3}))
-
-
-@pytest.mark.parametrize("damage", [text_for_numbers, not_parquet, no_scores])
+@pytest.mark.parametrize("damage", ["text for numbers", "not Parquet", "no scores"])
 def test_a_damaged_run_is_refused_in_one_line_and_its_report_stays(run, damage):
-    damage(run)
+    pairs, baselines, summary = (
+        run / name for name in ("pairs.parquet", "baselines.parquet", "summary.json")
+    )
+    if damage == "text for numbers":
+        pd.read_parquet(pairs).assign(row="first").to_parquet(pairs, index=False)
+    elif damage == "not Parquet":
+        baselines.write_bytes(baselines.read_bytes()[:-20])
+    else:
+        summary.write_text(json.dumps(json.loads(summary.read_text()) | {"regimes": 3}))
     before = files(run)
     with pytest.raises(NoFinishedRun, match="Copy the whole run folder again") as error:
         report(run)

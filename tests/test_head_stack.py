@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 from types import SimpleNamespace
 
+import drawn
 import numpy as np
 import pandas as pd
 import pytest
@@ -28,10 +29,7 @@ from abag.head.regimes.folds import MeasuredRegime, effective_groups
 from abag.head.regimes.regimes import REGIMES
 from abag.head.regimes.splits import TEST, TRAIN, Split
 
-QUICK = {
-    "report": False, "split": "antibody", "folds": 2, "widths": (8,), "epochs": 2,
-    "batch_size": 16, "device": "cpu",
-}  # fmt: skip
+QUICK = drawn.QUICK | {"split": "antibody", "folds": 2}
 
 
 @pytest.fixture(scope="module")

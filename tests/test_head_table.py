@@ -63,16 +63,16 @@ def typed(rows, **options):
 
 
 MIXED = [
-    ("c", "MKT", "high", "elisa"),
-    ("a", "MKT", 7.0, "kd"),
-    ("b", "MKT", 8.0, "kd"),
+    ("c", "MKT", "high", "elisa"), ("a", "MKT", 7.0, "kd"), ("b", "MKT", 8.0, "kd"),
     ("c", "GGS", 0.4, "elisa"),
-]
+]  # fmt: skip
 
 
-def test_affinity_types_are_never_mixed():
+def test_affinity_types_are_never_mixed_and_a_single_one_needs_no_choice():
     with pytest.raises(BadLabel, match=r"2 of 'elisa', 2 of 'kd'.*--affinity-type"):
         typed(MIXED)
+    unlabelled = ("c", "MKT", None, "elisa")  # does not count
+    assert len(typed([*MIXED[1:3], unlabelled], bad_rows="skip")) == 2
 
 
 def test_rows_of_other_affinity_types_are_skipped_and_counted():
@@ -80,11 +80,6 @@ def test_rows_of_other_affinity_types_are_skipped_and_counted():
     assert dict(by_antibody(pairs)) == {"a": 7.0, "b": 8.0}
     assert pairs.counts["other_affinity_type_rows"] == 2
     assert pairs.counts["skipped_labels"] == 0
-
-
-def test_a_single_affinity_type_needs_no_choice_and_unlabelled_rows_do_not_count():
-    unlabelled = ("c", "MKT", None, "elisa")
-    assert len(typed([*MIXED[1:3], unlabelled], bad_rows="skip")) == 2
 
 
 def test_kd_above_means_pkd_below_and_bounds_are_not_averaged_with_measurements():
@@ -219,13 +214,11 @@ def test_identical_copies_do_not_lower_the_noise_of_replicates():
 
 
 NOT_LABELS = {
-    "times": pd.to_datetime(["2020-01-01"] * 6),
-    "booleans": [True, False] * 3,
-    "arrow booleans": pd.array([True, None] * 3, dtype="bool[pyarrow]"),
-    "lists": [[7.0]] * 6,
+    "times": pd.to_datetime(["2020-01-01"] * 6), "booleans": [True, False] * 3,
+    "arrow booleans": pd.array([True, None] * 3, dtype="bool[pyarrow]"), "lists": [[7.0]] * 6,
     "words": ["True", "x", "", "1_0", "0x7", "７,1"],
     "integers beyond float64": pd.Series([10**400] * 6, dtype=object),
-}
+}  # fmt: skip
 LABELS = {
     "decimals": [Decimal("7.1")] * 6,
     "text": ["7.1"] * 6,

@@ -8,6 +8,7 @@ import time
 from dataclasses import fields
 from types import SimpleNamespace
 
+import drawn
 import numpy as np
 import pandas as pd
 import pytest
@@ -33,10 +34,7 @@ from abag.head.training.checkpoint import load
 from abag.head.training.stack import TrainingStep, cosine_rates, make_epoch_batches
 from abag.head.training.train import LossNotFinite
 
-QUICK = {
-    "report": False, "split": "column=part", "head": "mlp", "widths": (16, 8), "epochs": 3,
-    "batch_size": 16, "device": "cpu",
-}  # fmt: skip
+QUICK = drawn.QUICK | {"split": "column=part", "head": "mlp", "widths": (16, 8), "epochs": 3}
 
 
 @pytest.fixture

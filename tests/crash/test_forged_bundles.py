@@ -19,12 +19,13 @@ import pytest
 
 sys.path.append(str(Path(__file__).parents[1]))
 import trastuzumab
-from drawn import add_vectors
+from drawn import QUICK, add_vectors
 from safetensors.numpy import load_file, save_file
 
 import abag
 from abag import AbagError
 from abag.head.data.demo import demo_table
+from abag.head.models.config import is_used
 from abag.head.models.pair_model import PairVectors
 from abag.head.prediction.bundle import RECORD, WEIGHTS, load_predictor, record_digest
 from abag.head.regimes.regimes import NewSequences
@@ -33,10 +34,6 @@ HEADS = ("mlp", "gp", "ridge", "stack", "one_hot_kernel", "one_hot_ridge", "vari
 MOST_FORGERIES = 6000
 """Of one head; the fields of the others are drawn."""
 PARENT = "EVQLVESGGGLV"
-QUICK = {
-    "split": "random", "report": False, "widths": (8,), "epochs": 2,
-    "compile": "off", "device": "cpu", "say": lambda _text: None,
-}  # fmt: skip
 VALUES = [
     None, True, "", "x", [], {}, [8], 0, -1, 2**31, 2**63, 10**310, 0.0, -0.5, 1e-320, 1e30, -1e30,
     1e308, float("nan"), float("inf"),
@@ -159,7 +156,8 @@ def run(folder, seed, heads=HEADS):
         table = draw_table(head)
         store = add_vectors(folder / f"{head}-store", table).path
         name = "ridge" if head == "variants" else head
-        abag.fit(table, store, folder / head, head=name, **QUICK)
+        used = {n: one for n, one in QUICK.items() if is_used(n, name)}
+        abag.fit(table, store, folder / head, head=name, **used)
         forged = folder / f"{head}-forged"
         forged.mkdir()
         assert outcome(folder / head, table) == "predicted"

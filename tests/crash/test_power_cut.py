@@ -23,11 +23,9 @@ from abag.head.data.demo import demo_table
 from abag.head.training.checkpoint import load_newest, save_rotating
 
 UNSYNCED = {
-    "whole": lambda data: data,
-    "empty": lambda _: b"",
-    "zeros": lambda data: bytes(len(data)),
+    "whole": lambda data: data, "empty": lambda _: b"", "zeros": lambda data: bytes(len(data)),
     "half": lambda data: data[: len(data) // 2],
-}
+}  # fmt: skip
 """What may be left of data that was not synced."""
 CALLS = ("fsync", "replace", "rename", "unlink", "remove", "mkdir", "rmdir", "link")
 

@@ -23,8 +23,7 @@ def scan(folder, out):
     found = vectors(out / "store") if (out / "store" / STORE_FILE).exists() else {}
     abag.scan(
         folder / "run", out / "mutants.csv", parents=folder / "pairs.csv", limit=4, region="cdrh3",
-        mutate_to="ACDEF", store=out / "store", force=True, device="cpu", commit_seconds=0,
-        batch_tokens=2000, say=lambda _text: None,
+        mutate_to="ACDEF", store=out / "store", force=True, device="cpu",
     )  # fmt: skip
     assert found.items() <= vectors(out / "store").items()  # nothing acknowledged is lost
 
