@@ -42,10 +42,8 @@ def make_inputs(folder):
 def adapt(folder, out):
     from abag.adapt.train import adapt_encoders
 
-    return adapt_encoders(
-        folder / "pairs.csv", out / "a", split_from=folder / "split.parquet",
-        say=lambda _text: None, **OPTIONS,
-    )  # fmt: skip
+    given = folder / "split.parquet"
+    return adapt_encoders(folder / "pairs.csv", out / "a", split_from=given, **OPTIONS)
 
 
 def main(folder, kills, seed):

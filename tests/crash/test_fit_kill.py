@@ -39,7 +39,7 @@ def make_inputs(folder):
 def fit(folder, run):
     import abag
 
-    return abag.fit(folder / "pairs.csv", folder / "store", run, say=lambda _text: None, **OPTIONS)
+    return abag.fit(folder / "pairs.csv", folder / "store", run, **OPTIONS)
 
 
 def main(folder, kills, seed, members=1, folds=0):

@@ -62,10 +62,8 @@ def make_inputs(folder):
     table = demo_table().head(60)
     table.to_csv(folder / "pairs.csv", index=False)
     abag.embed_table(table, folder / "store", "composition", "composition")
-    abag.fit(
-        table, folder / "store", folder / "run", head="ridge", split="random", report=False,
-        device="cpu", say=lambda _text: None,
-    )  # fmt: skip
+    quick = {"head": "ridge", "split": "random", "report": False, "device": "cpu"}
+    abag.fit(table, folder / "store", folder / "run", **quick)
 
 
 def main(folder, kills, seed):

@@ -19,7 +19,7 @@ def search(folder, out):
 
     return abag.sweep(
         folder / "pairs.csv", folder / "store", out, trials=TRIALS, folds=2, epochs=2, device="cpu",
-        split="random", say=lambda _text: None,
+        split="random",
     )  # fmt: skip
 
 
