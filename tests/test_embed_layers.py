@@ -54,9 +54,7 @@ def test_a_store_continues_with_its_own_layers_and_refuses_others(table, tmp_pat
     store = tmp_path / "store"
     embed_table(table, store, limit=5, layers=(1,), **TINY)
     before = sorted(store.rglob("*.h5"))
-    with pytest.raises(
-        PoolingsMismatch, match=r"begun with --layers 1, but --layers 2 .* new --store"
-    ):
+    with pytest.raises(PoolingsMismatch, match=r"begun with --layers 1, but --layers 2 "):
         embed_table(table, store, layers=(2,), **TINY)
     assert sorted(store.rglob("*.h5")) == before
     embed_table(table, store, **TINY)
@@ -70,9 +68,7 @@ def test_a_store_without_layers_says_how_to_get_them(table, tmp_path):
     with pytest.raises(PoolingsMismatch, match="begun with --layers none, but --layers"):
         embed_table(table, tmp_path / "store", layers=(1,), **TINY)
     opened = abag.open_store(tmp_path / "store")
-    with pytest.raises(
-        UnknownPooling, match=r"'mean@1' is not stored.*--layers 1 into a new store"
-    ):
+    with pytest.raises(UnknownPooling, match=r"'mean@1' is not stored.*--layers 1 into"):
         opened.vectors("antigen", list(table["antigen"]), pooling="mean@1")
 
 

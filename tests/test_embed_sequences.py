@@ -103,9 +103,7 @@ def test_rare_residues_become_x():
 @pytest.mark.parametrize("character", ["-", ".", "*", "J", "1", "|", "ß", "\u0131", "\0", "\u212a"])
 def test_any_other_character_is_refused_with_its_position(character):
     # the last ones: str.upper() makes S, I and K of them
-    with pytest.raises(
-        UnknownResidue, match=r"heavy: .* at position 3 of .* is not a valid residue"
-    ):
+    with pytest.raises(UnknownResidue, match=r"heavy: .* at position 3 .* not a valid"):
         antibody(f"AC{character}D")
 
 

@@ -228,9 +228,7 @@ def test_skipped_rows_are_counted_and_others_keep_their_scores(case, tmp_path, m
 
 def test_a_table_with_only_bad_rows_is_refused(case, tmp_path):
     frame = case.frame.head(3).assign(heavy="*")
-    with pytest.raises(
-        UnknownResidue, match=r"(?s)all 3 rows are bad;.*rows 1, 2, 3, column 'heavy'"
-    ):
+    with pytest.raises(UnknownResidue, match=r"(?s)all 3 rows are bad;.*rows 1, 2, 3, "):
         run_predict(case, frame, tmp_path / "out.csv", bad_rows="skip")
     with pytest.raises(BadTable, match="the table has no rows"):
         run_predict(case, frame.head(0), tmp_path / "out.csv")
