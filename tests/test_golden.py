@@ -18,7 +18,7 @@ def folder(tmp_path_factory):
     return Folder(tmp_path_factory.mktemp("golden"))
 
 
-LONG = [part for part in PARTS if part.startswith(("scores", "splits"))]
+LONG = [part for part in PARTS if part.startswith(("scores", "splits", "baselines"))]
 
 
 @pytest.mark.parametrize("part", [*(part for part in PARTS if part not in LONG), *in_ci(*LONG)])

@@ -216,6 +216,7 @@ def test_every_row_is_tested_once_and_rows_of_a_pair_stay_together(rows, seed):
         assert not {rows[i] for i in train} & {rows[i] for i in test}
 
 
+@pytest.mark.ci
 def test_groups_serve_the_splitters_of_scikit_learn(store, X, y):
     groups = AntigenSplit().groups(X)
     for train, test in GroupKFold(3).split(X, y, groups):
