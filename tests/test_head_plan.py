@@ -1,6 +1,5 @@
 """The plan counts what the reader and the labels hold, and scales times from one measured GPU."""
 
-import json
 import re
 
 import numpy as np
