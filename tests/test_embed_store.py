@@ -24,6 +24,7 @@ from marks import in_ci
 from trastuzumab import HEAVY, LIGHT
 
 import abag
+from abag import AbagError
 from abag.core.files import STALE_SECONDS, UnsafeFile, host_name
 from abag.core.messages import reporting
 from abag.embed.sequences.chains import EmptySequence, keys_array
@@ -189,6 +190,17 @@ def test_creating_a_folder_again_returns_it_unless_the_fingerprint_differs(fille
     assert store.create_folder("antibody", {**INFO, "note": "new"}).rows == 50
     with pytest.raises(StoreMismatch, match="expected 3f2c9b1e0000"):
         store.create_folder("antibody", {**INFO, "fingerprint": "3f2c9b1e" + 24 * "0"})
+
+
+@pytest.mark.parametrize("name", ["../../evil", "a/b", "", "x\n"])
+def test_an_encoder_name_cannot_leave_the_store(tmp_path, name):
+    store = open_store(tmp_path / "store", create=True)
+    try:
+        made = store.create_folder("antibody", {**INFO, "name": name}).path
+    except AbagError:
+        return
+    assert made.parent == store.path
+    assert [p.name for p in tmp_path.iterdir()] == ["store"]
 
 
 def test_a_path_without_a_store_is_refused_and_left_unchanged(tmp_path):
