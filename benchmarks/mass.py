@@ -4,15 +4,22 @@
 
 The product is what is installed: Python files outside tests, benchmarks, docs and packaging. Only
 files that git tracks count, so that the links of a strict editable install in build/ do not.
-Code lines have neither only a comment nor only part of a docstring, and are not empty.
+Code lines have neither only a comment nor only part of a docstring, and are not empty. Below the
+table: lines of the product with a comment, other than marks for tools; how long the bodies of its
+functions are, docstrings left out; and the words of the pages.
 """
 
 from __future__ import annotations
 
 import ast
+import io
+import re
 import subprocess
 import sys
+import tokenize
 from pathlib import Path
+
+import numpy as np
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("core", "embed", "head", "adapt")
@@ -33,6 +40,23 @@ def code_lines(text: str) -> int:
             documented |= set(range(node.lineno, node.end_lineno + 1))
     lines = enumerate(text.splitlines(), 1)
     return sum(bool(x.strip()) and x.strip()[0] != "#" for i, x in lines if i not in documented)
+
+
+def count_comments(text: str) -> int:
+    """Count the comments that are for readers."""
+    tokens = tokenize.generate_tokens(io.StringIO(text).readline)
+    comments = [one.string for one in tokens if one.type == tokenize.COMMENT]
+    return sum(not re.match(r"#\s*(noqa|fmt:|type:|mypy:|---)", one) for one in comments)
+
+
+def body_lengths(text: str) -> list[int]:
+    """Return the lines of the body of each function."""
+    found = []
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef):
+            body = node.body[1:] if ast.get_docstring(node) else node.body
+            found.append(body[-1].end_lineno - body[0].lineno + 1 if body else 0)
+    return found
 
 
 def python_files(root: Path) -> dict[Path, str]:
@@ -63,6 +87,18 @@ def main() -> None:
     print("| | modules | lines | code lines |\n|---|--:|--:|--:|")
     for name, paths in rows.items():
         print(f"| {name} | {' | '.join(f'{n:,}' for n in sizes(paths))} |")
+    texts = [path.read_text(encoding="utf-8") for path in product]
+    share = sum(map(count_comments, texts)) / sum(text.count("\n") for text in texts)
+    bodies = np.array([n for text in texts for n in body_lengths(text)])
+    pages = [root / "README.md", *(root / "docs").rglob("*.md")]
+    words = sum(len(page.read_text(encoding="utf-8").split()) for page in pages)
+    print(
+        f"\n{share:.1%} of the lines have a comment; {len(bodies):,} functions, whose bodies have a"
+    )
+    print(
+        f"median of {np.median(bodies):.0f} lines, nine in ten under {np.quantile(bodies, 0.9):.0f};"
+    )
+    print(f"{words:,} words in README.md and docs")
 
 
 if __name__ == "__main__":

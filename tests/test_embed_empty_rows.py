@@ -76,7 +76,7 @@ def test_a_row_with_any_content_is_as_bad_as_ever(tmp_path, name, column):
     pairs = read_pairs(path, TableOptions(bad_rows="skip"))
     count = len(EMPTY) - 1 - (name == "a.xlsx")
     assert pairs.notes == [
-        "1 bad row skipped (1 empty sequence in 1 antibody)",
+        "1 bad row skipped (empty sequence: 1 row, 1 antibody)",
         f"{count} rows with only empty cells skipped; the first is row {first}",
     ]
 

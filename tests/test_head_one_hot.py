@@ -241,7 +241,7 @@ def test_unrelated_antibodies_are_refused_before_anything_is_written(tmp_path, l
     options = QUICK | SMALL | {"say": said.append}
     summary = abag.fit(frame, tmp_path / "store", tmp_path / "run", **options)
     assert "residue_kernel" not in summary["regimes"][0]["weights"]
-    assert any("residue_kernel left out: residue_kernel" in text for text in said)
+    assert any("residue_kernel left out: " in text for text in said)
     assert open_store(tmp_path / "store")
 
 

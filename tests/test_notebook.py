@@ -150,7 +150,7 @@ def test_predictions_are_shown_with_and_without_sigma(tmp_path, capsys, sigma, s
     row = {"id": "one", **scores, "far": "True", "why_far": "no folds"}
     pd.DataFrame([row]).to_csv(tmp_path / "new.csv", index=False)
     exec(code, {"PREDICTED": tmp_path / "new.csv"})
-    far = "far from the training data: no folds"
+    far = "outside the training data: no folds"
     assert capsys.readouterr().out == f"{'one':20} pKd  7.50{shown}  both_new  {far}\n"
 
 
