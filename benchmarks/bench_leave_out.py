@@ -8,7 +8,8 @@ For each of N clusters of antibodies, or of antigens, with at least ``--least`` 
 of all others with the default options, predict the pairs of the cluster with the predictor, and
 compare with the labels in the regime that the predictor says. Printed for each cluster and regime:
 pairs, the share of labels within their 90 % intervals, RMSE of the predictions and of the training
-mean, and what the fit itself had measured for that regime. The last lines join all clusters.
+mean, and what the fit itself had measured for that regime. The last lines join all clusters, and
+give the mean coverage if each cluster counts once.
 """
 
 from __future__ import annotations
@@ -124,14 +125,17 @@ def main(argv: list[str] | None = None) -> None:
             at = scratch / f"{number}"
             at.mkdir()
             rows, measured = leave_out(frame, (cluster == number).to_numpy(), store, options, at)
-            found.append(rows)
+            found.append(rows.assign(cluster=number))
             for regime, own in rows.groupby("regime", sort=False):
                 lines.append(describe(f"{given.kind} cluster {number}", own, measured.get(regime)))
                 print(lines[-1], flush=True)
         for _, own in pd.concat(found).groupby("regime", sort=False):
-            lines.append(describe(f"all {len(found)}", own, None))
+            inside = (own["label"] - own["pkd_predicted"]).abs() <= COVERED * own["sigma"]
+            once = inside.groupby(own["cluster"]).mean().mean()
+            lines.append(describe(f"all {len(found)}, once each {once:.0%}", own, None))
             print(lines[-1], flush=True)
-    (given.out / "leave_out.md").write_text("\n".join([*lines, ""]), encoding="utf-8")
+    text = [f"# {given.kind.capitalize()} clusters left out", "", *lines, ""]
+    (given.out / "leave_out.md").write_text("\n".join(text), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -44,7 +44,7 @@ def run_script():
     ("bench_heads.py", [], "heads.md"), ("bench_members.py", ["--device", "cpu"], "members.md"),
     pytest.param("bench_attention.py", [], "attention.md", marks=pytest.mark.slow),
     ("bench_steps.py", [], "steps.md"), ("bench_region.py", [], "region.md"),
-    ("bench_scan.py", [], "scan.md"),
+    ("bench_scan.py", [], "scan.md"), ("bench_leave_out.py", [], "leave_out.md"),
     pytest.param("bench_turing.py", [], "turing.md", marks=pytest.mark.slow),
     ("bench_views.py", [], "views.md"), ("bench_why.py", [], "why.md"),
     (
