@@ -50,7 +50,8 @@ class Attempt:
         failing_s = time.monotonic() - self._failing_since
         if error.errno not in TRANSIENT or failing_s >= self._seconds:
             msg = (
-                f"{self._path}: cannot be accessed ({error}); expected a readable store. Try again."
+                f"{self._path}: cannot be accessed ({error}); expected a store that can be read "
+                "and written. Remove the cause, and run the command again."
             )
             raise StoreUnreachable(msg) from error
         if failing_s >= REPORT_SECONDS and not self._is_reported:
