@@ -63,6 +63,15 @@ def test_a_registered_metric_and_baseline_appear_in_the_outputs_of_fit(case, tmp
     assert json.loads((tmp_path / "summary.json").read_text()) == summary
 
 
+def test_a_head_of_one_model_is_not_its_own_baseline(case, tmp_path):
+    def label(frame):  # what a ridge model learns
+        return frame.assign(pKd=5 + 10 * frame["heavy"].map(lambda chain: chain.count("W") / 15))
+
+    abag.fit(label(case.frame), case.at / "store", tmp_path, head="antibody_ridge")
+    table = evaluate(tmp_path, table=label(case.new))["table"]
+    assert [one["best_baseline"] for one in table["regimes"]] == ["train_mean"]
+
+
 @pytest.mark.parametrize(("name", "fitted"), [("one", "one"), ("folds", "folded")])
 def test_scores_of_a_saved_run_equal_those_of_fit_bit_for_bit(case, name, fitted):
     found, _ = run_evaluate(case, name)

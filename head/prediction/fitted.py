@@ -202,6 +202,7 @@ def weigh(
         name: tested.take([fold.predicted[name] for fold in folds])
         for name in folds[0].predicted
         if name != MEAN  # which is compared on its own
+        and (len(names) > 2 or name not in names)  # a head of one model is not its own baseline
         and (name not in MODELS or MODELS[name].is_baseline)
         and all(name in fold.predicted for fold in folds)
     }

@@ -173,10 +173,11 @@ def _score_table(
     scorer = Scorer(predictor, open_store(path), pairs.table.antibodies, pairs.table.antigens)
     found, vectors = scorer.score(pairs.antibody, pairs.antigen)
     predicted, sigma = (found[name].to_numpy(np.float64) for name in ("pkd_predicted", "sigma"))
+    several = len(predictor.parts) > 2  # else the model is the head, beside the mean
     baselines = {
         part.name: part.predict(vectors)
         for part in predictor.parts
-        if part.name != MEAN and MODELS[part.name].is_baseline
+        if several and part.name != MEAN and MODELS[part.name].is_baseline
     }
     exact, of_pair = pairs.censored == 0, found["regime"].to_numpy(str)
     # a pair is a measurement of its clusters; in a library, clusters would be too few
