@@ -296,10 +296,8 @@ def _on_this_machine(work: _Work) -> tuple[str, dict[str, Any]]:
         return name, _on_gpu(Gpu(tflops, device.precision == "bf16"), work, measured=False)
     products = sum(2 * speed.weights * n for speed, n in zip(speeds, work.tokens, strict=True))
     memory_gib = max(speed.weights for speed in speeds) * 4 / 2**30 + 2
-    embed_s, basis = (
-        products / (0.5 * CORE_FLOPS * count_cores()),
-        "estimate from the number of cores",
-    )
+    embed_s = products / (0.5 * CORE_FLOPS * count_cores())
+    basis = "estimate from the number of cores"
     return name, work.estimate(embed_s, memory_gib, basis, on_gpu=False, measured=False)
 
 
