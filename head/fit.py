@@ -18,7 +18,7 @@ from contextvars import copy_context
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 from threadpoolctl import threadpool_limits
@@ -136,7 +136,7 @@ def _fit(
         say(f"{run}: nothing to do, this run has finished")
         return finished
     inputs, regimes = split_inputs(inputs, config)
-    trainings = Trainings(run / "checkpoints", inputs, config, choose_device(config), verbose)
+    trainings = Trainings.of(run, inputs, config, verbose)
     from abag.head.training.train import torch_settings  # torch: not before all is checked
 
     with only_writer(run):
@@ -168,7 +168,7 @@ def fit_predictor(
     from abag.head.training.train import torch_settings
 
     inputs, regimes = split_inputs(inputs, config)
-    trainings = Trainings(folder / "checkpoints", inputs, config, choose_device(config))
+    trainings = Trainings.of(folder, inputs, config)
     with torch_settings(trainings.device, config):
         _, weighed, parts = fit_regimes(trainings, regimes)
     save_predictor(predictor, inputs, parts, weighed, config.antibody_region)
@@ -197,9 +197,20 @@ class Trainings(NamedTuple):
 
     folder: Path
     inputs: RunInputs
+    vectors: PairVectors
     config: FitConfig
     device: torch.device
     verbose: bool = False
+
+    @classmethod
+    def of(cls, run: Path, inputs: RunInputs, config: FitConfig, verbose: bool = False) -> Self:
+        pairs, (antibody, antigen) = inputs.pairs, inputs.vectors.values()
+        vectors = PairVectors(
+            antibody.x_ND, antigen.x_ND, pairs.antibody, pairs.antigen,
+            pairs.table.antibodies.chains, pairs.table.antigens.chains,
+            (antibody.widths, antigen.widths),
+        )  # fmt: skip
+        return cls(run / "checkpoints", inputs, vectors, config, choose_device(config), verbose)
 
 
 def fit_folds(
@@ -240,18 +251,8 @@ def fit_folds(
 
 def training_rows(trainings: Trainings, split: Split) -> TrainingRows:
     """Return the training pairs of a split; censored ones have expected labels."""
-    pairs, device = trainings.inputs.pairs, trainings.device
-    antibody, antigen = trainings.inputs.vectors.values()
+    pairs, vectors, device = trainings.inputs.pairs, trainings.vectors, trainings.device
     rows = split.rows(TRAIN)
-    vectors = PairVectors(
-        antibody.x_ND,
-        antigen.x_ND,
-        pairs.antibody,
-        pairs.antigen,
-        pairs.table.antibodies.chains,
-        pairs.table.antigens.chains,
-        (antibody.widths, antigen.widths),
-    )
     use_gpu = device.type == "cuda" and len(rows) > SMALL_FOLD_PAIRS
     inner = inner_folds(split.group[rows])
     return impute_censored(TrainingRows(pairs, vectors, rows, inner, device if use_gpu else None))
@@ -276,18 +277,13 @@ def _network_tasks(
     def train_group(group: Sequence[int]) -> None:
         # On another device stacks have other sizes, and begin again in other folders.
         own = f"stack-{group[0]:02d}-of-{len(group)}" if len(splits) > 1 else ""
-        found = train(
-            TrainingInputs(
-                pairs=trainings.inputs.pairs,
-                vectors=rows[0].vectors,
-                splits=[splits[i] for i in group],
-                labelled=[rows[i].pairs for i in group],
-                config=config,
-                device=trainings.device,
-                folder=trainings.folder / own,
-                verbose=trainings.verbose,
-            )
-        )
+        inputs = TrainingInputs(
+            pairs=trainings.inputs.pairs, vectors=trainings.vectors,
+            splits=[splits[i] for i in group], labelled=[rows[i].pairs for i in group],
+            config=config, device=trainings.device, folder=trainings.folder / own,
+            verbose=trainings.verbose,
+        )  # fmt: skip
+        found = train(inputs)
         trained.update(zip(group, found, strict=True))
 
     return [partial(train_group, group) for group in sorted(groups, key=len, reverse=True)]

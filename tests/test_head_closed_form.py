@@ -147,9 +147,10 @@ def test_predictions_do_not_depend_on_the_other_pairs_of_a_table():
     for fit in fits_of(training):
         whole = fit.predict(training.vectors)
         for pair in (0, 1234, 2999):
-            x, y, i, j, chains, others, _ = training.vectors
-            sides = x[[i[pair]]], y[[j[pair]]], np.array([0]), np.array([0])
-            alone = PairVectors(*sides, [chains[i[pair]]], [others[j[pair]]])
+            own = training.vectors
+            i, j, zero = own.antibody[pair], own.antigen[pair], np.array([0])
+            sides = own.antibody_ND[[i]], own.antigen_ME[[j]], zero, zero
+            alone = PairVectors(*sides, [own.antibody_chains[i]], [own.antigen_chains[j]])
             assert fit.predict(alone)[0] == pytest.approx(whole[pair], rel=1e-9)
 
 
@@ -157,7 +158,8 @@ def test_predictions_do_not_depend_on_the_other_pairs_of_a_table():
 def test_the_ridge_head_equals_the_ridge_of_standardised_vectors(antibodies, monkeypatch):
     monkeypatch.setattr(ridge_module, "STRENGTHS", np.array([0.3]))
     training = make_training(antibodies=antibodies)
-    fit, (x, y, i, j, *_) = fit_linear(training), training.vectors
+    fit, own = fit_linear(training), training.vectors
+    x, y, i, j = own.antibody_ND, own.antigen_ME, own.antibody, own.antigen
     blocks = [
         FeatureBlock(Standardizer.of(x, i[training.rows]).apply(x), i),
         FeatureBlock(Standardizer.of(y, j[training.rows]).apply(y), j),

@@ -287,6 +287,22 @@ def test_every_score_of_a_regime_has_the_interval_of_its_groups():
     assert regime(predicted, pkd, np.arange(400) // 200)["intervals"]["rmse"] is None
 
 
+@settings(deadline=None)
+@given(columns(TIED, TIED, st.integers(0, 3), st.integers(0, 2), min_size=3))
+def test_what_pairs_add_to_a_rank_correlation_equals_scipys(drawn):
+    predicted, pkd, cell, group = map(np.array, drawn)
+    value, wide = regime_scores.rank_values(predicted, pkd, cell, group)
+    for one in np.unique(cell):
+        rows, groups = cell == one, len(np.unique(group[cell == one]))
+        if rows.sum() < 3 or len(np.unique(pkd[rows])) == 1:
+            assert np.isnan(value[rows]).all()
+            continue
+        varies = len(np.unique(predicted[rows])) > 1
+        expected = stats.spearmanr(predicted[rows], pkd[rows]).statistic if varies else 0
+        assert value[rows].mean() == pytest.approx(expected, abs=1e-9)
+        assert wide[rows] == pytest.approx(np.sqrt(groups / (groups - 1)) if groups > 1 else 1)
+
+
 def test_an_anticorrelation_is_worse_than_chance():
     pkd = 8 + np.random.default_rng(0).normal(size=100)
     assert "ranking within antigens is worse than chance" in regime(16 - pkd, pkd)["sentence"]

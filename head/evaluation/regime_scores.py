@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
 import numpy as np
+import pandas as pd
 from scipy.special import stdtrit
-from scipy.stats import rankdata
 
 from abag.core.arrays import Floats, Ints
 from abag.core.messages import counted
@@ -286,17 +286,16 @@ def rank_values(predicted: Floats, pkd: Floats, cell: Ints, group: Ints) -> tupl
     their cell, which makes the deviations of its m groups too small: the second result, (R,), is
     the factor sqrt(m / (m - 1)).
     """
-    value, wide = np.full(len(pkd), np.nan), np.ones(len(pkd))
-    order = np.argsort(cell, kind="stable")
-    for rows in np.split(order, np.flatnonzero(np.diff(cell[order])) + 1):
-        if len(rows) < FEWEST_RANKED or np.ptp(pkd[rows]) == 0:
-            continue
-        own, truth = (rankdata(np.round(x[rows], ROUNDING)) for x in (predicted, pkd))
-        own, truth = own - own.mean(), truth - truth.mean()
-        length = np.sqrt((own**2).sum() * (truth**2).sum())
-        value[rows] = len(rows) * own * truth / length if length else 0.0
-        if (m := len(np.unique(group[rows]))) > 1:
-            wide[rows] = np.sqrt(m / (m - 1))
+    rank = pd.DataFrame({"own": predicted, "truth": pkd}).round(ROUNDING).groupby(cell).rank()
+    rank -= rank.groupby(cell).transform("mean")
+    own, truth = rank.to_numpy().T
+    square = rank.pow(2).groupby(cell).transform("sum").to_numpy()
+    length = np.sqrt(square.prod(axis=1))
+    by_cell = pd.Series(group).groupby(cell)
+    size, m = (by_cell.transform(name).to_numpy() for name in ("size", "nunique"))
+    value = np.divide(size * own * truth, length, out=np.zeros(len(pkd)), where=length > 0)
+    value[(size < FEWEST_RANKED) | (square[:, 1] == 0)] = np.nan
+    wide = np.sqrt(m / np.maximum(1, m - 1))
     return value, wide
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
@@ -18,7 +19,8 @@ from numpy.typing import NDArray
 from scipy.special import erfcx
 
 from abag import AbagError
-from abag.core.arrays import Floats, Ints
+from abag.core.arrays import Floats, Ints, Matrix
+from abag.embed.sequences.chains import STANDARD_RESIDUES
 
 if TYPE_CHECKING:
     import torch
@@ -35,6 +37,8 @@ sigma of a pair that was trained on could be a tenth of its error."""
 CENSORED_ROUNDS = 20
 """Rounds of expectation maximisation if there are censored pairs."""
 SMALLEST = 1e-6
+COUNTED = 4_096
+"""Texts whose residues are counted at a time, which stay in the CPU's cache."""
 
 Index: TypeAlias = NDArray[np.integer]
 Arrays: TypeAlias = Mapping[str, NDArray[Any]]
@@ -48,7 +52,8 @@ class DoesNotApply(AbagError):
     """A model cannot be fitted to these pairs."""
 
 
-class PairVectors(NamedTuple):
+@dataclass(frozen=True)
+class PairVectors:
     """Vectors of unique sequences, and the two that form each pair."""
 
     antibody_ND: NDArray[np.float32]
@@ -77,6 +82,40 @@ class PairVectors(NamedTuple):
             )
             raise SequencesMissing(msg)
         return found
+
+    @cached_property
+    def composition(self) -> PairVectors:
+        """Frequencies and lengths in place of vectors, (N, 42) of antibodies and (M, 21)."""
+        antibodies, antigens = self.chains("antibody"), self.chains("antigen")
+        return replace(
+            self,
+            antibody_ND=_frequencies(*([chains[at] for chains in antibodies] for at in (0, 1))),
+            antigen_ME=_frequencies(["".join(chains) for chains in antigens]),
+            views=None,
+        )
+
+
+def _frequencies(*columns: Sequence[str]) -> Matrix:
+    counts = [count_residues(texts) for texts in columns]
+    lengths = [count.sum(1, keepdims=True) for count in counts]
+    frequencies = [c / np.maximum(1, n) for c, n in zip(counts, lengths, strict=True)]
+    return np.hstack([*frequencies, *lengths])
+
+
+def count_residues(texts: Sequence[str]) -> Matrix:
+    """Count each of the 20 `STANDARD_RESIDUES` in N texts, (N, 20); other letters are left out."""
+    letters = len(STANDARD_RESIDUES)
+    column = np.full(256, letters, np.int64)
+    column[np.frombuffer(STANDARD_RESIDUES.encode(), np.uint8)] = np.arange(letters)
+    counts = np.empty((len(texts), letters), np.float32)
+    for at in range(0, len(texts), COUNTED):
+        some = texts[at : at + COUNTED]
+        cells = column.take(np.frombuffer("".join(some).encode("ascii"), np.uint8))
+        row = np.repeat(np.arange(len(some)), [len(text) for text in some])
+        cells += row * (letters + 1)
+        found = np.bincount(cells, minlength=len(some) * (letters + 1))
+        counts[at : at + COUNTED] = found.reshape(len(some), -1)[:, :-1]
+    return counts
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -278,7 +278,7 @@ def with_residues(vectors: PairVectors, one_hot: OneHot, *, alike: bool = False)
     """Put columns of residues in place of the vectors of antibodies."""
     x_NC = one_hot.encode(vectors.chains(), alike=alike)
     views = (one_hot.width,) * (3 if alike else 1)
-    return vectors._replace(antibody_ND=x_NC, views=(views, vectors.widths(1)))
+    return replace(vectors, antibody_ND=x_NC, views=(views, vectors.widths(1)))
 
 
 # ---- models --------------------------------------------------------------------------------------

@@ -17,7 +17,6 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from abag.core.arrays import Floats, Ints, Matrix, distinct
-from abag.embed.sequences.chains import STANDARD_RESIDUES
 from abag.head.data.vectors import Standardizer
 from abag.head.models.pair_model import (
     Arrays,
@@ -43,8 +42,6 @@ STRENGTHS = np.logspace(-4, 3, 8)
 ROUNDS, CLOSE = 20, 0.01
 """Most ridges that are fitted, and the change of all labels in pKd at which no more are."""
 LEAST_SIGMA = 1e-6
-COUNTED = 4_096
-"""Texts whose residues are counted at a time, which stay in the CPU's cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,45 +176,12 @@ class CompositionRidge(LinearModel):
     __slots__ = ()
 
     def predict(self, vectors: PairVectors) -> Floats:
-        return LinearModel.predict(self, with_composition(vectors))
+        return LinearModel.predict(self, vectors.composition)
 
 
 def fit_composition_ridge(training: TrainingRows) -> LinearModel:
-    composition = training.with_vectors(with_composition(training.vectors))
+    composition = training.with_vectors(training.vectors.composition)
     return fit_linear(composition, kind=CompositionRidge)
-
-
-def with_composition(vectors: PairVectors) -> PairVectors:
-    """Put frequencies and lengths in place of vectors, (N, 42) of antibodies and (M, 21)."""
-    antibodies, antigens = vectors.chains("antibody"), vectors.chains("antigen")
-    return vectors._replace(
-        antibody_ND=_frequencies(*([chains[at] for chains in antibodies] for at in (0, 1))),
-        antigen_ME=_frequencies(["".join(chains) for chains in antigens]),
-        views=None,
-    )
-
-
-def _frequencies(*columns: Sequence[str]) -> Matrix:
-    counts = [count_residues(texts) for texts in columns]
-    lengths = [count.sum(1, keepdims=True) for count in counts]
-    frequencies = [c / np.maximum(1, n) for c, n in zip(counts, lengths, strict=True)]
-    return np.hstack([*frequencies, *lengths])
-
-
-def count_residues(texts: Sequence[str]) -> Matrix:
-    """Count each of the 20 `STANDARD_RESIDUES` in N texts, (N, 20); other letters are left out."""
-    letters = len(STANDARD_RESIDUES)
-    column = np.full(256, letters, np.int64)
-    column[np.frombuffer(STANDARD_RESIDUES.encode(), np.uint8)] = np.arange(letters)
-    counts = np.empty((len(texts), letters), np.float32)
-    for at in range(0, len(texts), COUNTED):
-        some = texts[at : at + COUNTED]
-        cells = column.take(np.frombuffer("".join(some).encode("ascii"), np.uint8))
-        row = np.repeat(np.arange(len(some)), [len(text) for text in some])
-        cells += row * (letters + 1)
-        found = np.bincount(cells, minlength=len(some) * (letters + 1))
-        counts[at : at + COUNTED] = found.reshape(len(some), -1)[:, :-1]
-    return counts
 
 
 @dataclass(frozen=True, slots=True)

@@ -304,8 +304,8 @@ def consensus(texts: Sequence[str]) -> str:
     """Return the most common residues of the texts of the most common length; of ties the first."""
     lengths = np.array([len(text) for text in texts])
     length = int(np.argmax(np.bincount(lengths)))
-    kept = [text.encode() for text in texts if len(text) == length]
-    residues = np.frombuffer(b"".join(kept), np.uint8).reshape(len(kept), length)
+    kept = [text for text in texts if len(text) == length]
+    residues = np.frombuffer("".join(kept).encode(), np.uint8).reshape(len(kept), length)
     cells = residues + LETTERS * np.arange(length)
     counts = np.bincount(cells.ravel(), minlength=length * LETTERS).reshape(length, LETTERS)
     return bytes(counts.argmax(axis=1).astype(np.uint8)).decode()
