@@ -133,6 +133,7 @@ def _fit(
     config = replace(config, antibody_region=inputs.region)
     record = describe_inputs(config, inputs)
     if (finished := finished_summary(run, record)) is not None:
+        shutil.rmtree(run / "checkpoints", ignore_errors=True)  # if killed after its last file
         say(f"{run}: nothing to do, this run has finished")
         return finished
     inputs, regimes = split_inputs(inputs, config)

@@ -169,6 +169,9 @@ def test_a_finished_run_has_nothing_to_do_whatever_the_order_of_rows_and_cannot_
     finished,
 ):
     before = content(finished.at)
+    left = finished.at / "run" / "checkpoints" / "left"  # as a kill after the last file leaves it
+    left.parent.mkdir()
+    left.touch()
     finished.frame = finished.frame.sample(frac=1, random_state=1).reset_index(drop=True)
     again, said = quick_fit(finished)
     assert "nothing to do" in said[-1]
