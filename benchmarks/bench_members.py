@@ -2,6 +2,7 @@
 
     python benchmarks/bench_members.py --out benchmarks/results        # on the GPU of this machine
     python benchmarks/bench_members.py --out DIR --parts trials        # only steps, fits or trials
+    python benchmarks/bench_members.py --out DIR --quick              # one preset, 1 and 16 heads
     python benchmarks/bench_members.py --out DIR --tiny               # seconds, on a CPU
 
 Vectors are random and have the real widths (1024 and 1280): speed does not depend on their values.
@@ -54,6 +55,7 @@ class Size:
 REAL = Size(160_000, 100_000, 2_000, 1024, 1280, timed_s=2.0, epochs=50, trials=100, at_once=8)
 TINY = Size(400, 100, 20, 16, 12, timed_s=0.1, epochs=2, trials=4, at_once=2)
 MEMBERS = (1, 4, 16, 64)
+QUICK = (1, 16)
 PARTS = ("steps", "fits", "trials")
 KINDS = [
     # preset, batch, precision; the aim is 16 heads in twice the time of one, batch 1024 or less
@@ -182,12 +184,12 @@ def ratios(rows: list[dict[str, object]], what: str) -> list[dict[str, object]]:
     ]
 
 
-def time_kinds(measure, kinds, inputs, size: Size, device: torch.device) -> list[dict]:
+def time_kinds(measure, kinds, members, inputs, size: Size, device: torch.device) -> list[dict]:
     """Time every number of heads of every kind."""
     rows = []
     for preset, batch, precision in kinds:
         # 64 heads of other presets take minutes to say the same
-        for heads in MEMBERS[:2] if size is TINY else MEMBERS if preset == "small" else MEMBERS[:3]:
+        for heads in members if preset == "small" else members[:3]:
             options = {"preset": preset, "batch_size": batch, "precision": precision}
             options |= {"members": heads} | ({"widths": (8, 4)} if size is TINY else {})
             row = {"preset": preset, "precision": precision, "asked": batch, "heads": heads}
@@ -212,6 +214,7 @@ def main() -> None:
     """Measure, print and write."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--quick", action="store_true")
     parser.add_argument("--tiny", action="store_true")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
@@ -219,7 +222,9 @@ def main() -> None:
     device, size = resolve_device(given.device), TINY if given.tiny else REAL
     hardware = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
     inputs = make_pairs(size)
-    flags = " --tiny" * given.tiny
+    members = MEMBERS[:2] if given.tiny else QUICK if given.quick else MEMBERS
+    kinds = KINDS[:1] if given.tiny or given.quick else KINDS
+    flags = " --tiny" * given.tiny + " --quick" * given.quick
     flags += f" --parts {' '.join(given.parts)}" * (len(given.parts) < len(PARTS))
     lines = [
         f"# Heads that train in one step, {hardware}, {datetime.now(UTC).date().isoformat()}",
@@ -228,10 +233,10 @@ def main() -> None:
         f"torch {torch.__version__}, Python {platform.python_version()}; {size}",
     ]
     if "steps" in given.parts:
-        rows = time_kinds(time_steps, KINDS[: 1 if given.tiny else None], inputs, size, device)
+        rows = time_kinds(time_steps, kinds, members, inputs, size, device)
         lines += ["", *table(ratios(rows, "ms per step"))]
     if "fits" in given.parts:
-        rows = time_kinds(time_fit, KINDS[: 1 if given.tiny else 2], inputs, size, device)
+        rows = time_kinds(time_fit, kinds[:2], members, inputs, size, device)
         lines += [
             "",
             f"Whole trainings of {size.epochs} epochs, validation, log and checkpoints included; "
