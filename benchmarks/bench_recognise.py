@@ -74,11 +74,11 @@ def measure_drawn(n, asked) -> str:
     by_length: dict[int, list[int]] = {}
     for i, chains in enumerate(trained):
         by_length.setdefault(len(loop_of[chains]), []).append(i)
-    exact, clones = np.zeros(asked, bool), np.zeros(asked, bool)
+    identity, clones = np.zeros(asked), np.zeros(asked, bool)
     for k, chains in enumerate(few):
         text, loop = "".join(chains), loop_of[chains]
         edits = cdist([text], whole, scorer=Levenshtein.distance, score_cutoff=30, workers=-1)[0]
-        exact[k] = (edits <= 0.1 * np.maximum(lengths, len(text))).any()
+        identity[k] = (1 - edits / np.maximum(lengths, len(text))).max()
         alike = by_length.get(len(loop), []) if loop else []
         changes = (
             sum(a != b for a, b in zip(loop, loop_of[trained[i]], strict=True)) for i in alike
@@ -86,6 +86,11 @@ def measure_drawn(n, asked) -> str:
         close = [i for i, n in zip(alike, changes, strict=True) if n <= 0.2 * len(loop)]
         clones[k] = any(near_antibody((chains, loop), (trained[i], loop_of[trained[i]]))[1]
                         for i in close)  # fmt: skip
+    exact = identity >= 0.9
+    for name, wrong in (("new", found & ~exact & ~clones), ("known", ~found & exact)):
+        print(
+            f"nearest to {name} ones that are called otherwise:", np.sort(identity[wrong]).round(3)
+        )
     return row_of("drawn antibody", 0, len(trained), found, exact, clones & ~exact, ms)
 
 

@@ -198,6 +198,16 @@ def test_a_sweep_needs_no_links_which_a_mounted_drive_lacks(tmp_path, monkeypatc
     assert open_study(tmp_path / "journal.log", "spearman").get_trials() == []
 
 
+def test_a_record_that_a_full_disk_cut_off_is_left_out(case, done, tmp_path):
+    shutil.copytree(done.folder, tmp_path / "sweep")
+    journal = tmp_path / "sweep" / "journal.log"
+    journal.write_bytes(journal.read_bytes()[:-20])
+    before = journal.read_bytes().rpartition(b"\n")[0]
+    summary, _ = quick_sweep(case, tmp_path / "sweep", trials=41, epochs=8, seed=3)
+    assert summary["trials"]["complete"] + summary["trials"].get("pruned", 0) >= 41
+    assert journal.read_bytes().startswith(before + b"\n")
+
+
 @pytest.mark.parametrize("damage", [
     lambda text: text.replace(b"trial_id", b"trial_ix", 1),
     lambda text: text[:-9] + bytes(8) + b"\n" + text[-40:],

@@ -8,6 +8,7 @@ ensemble and scored once on the test part.
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -236,7 +237,6 @@ def _define_search(
         "space": {"shapes": list(SHAPES), "ranges": {n: list(r) for n, r in RANGES.items()}},
         "test_pairs": len(inputs.pairs) - len(pairs),
     }
-
     fixed = [kind for kind in KINDS if getattr(config, f"{kind}_vectors") is not None]
     of_antibody, of_antigen = (found.widths for found in inputs.vectors.values())
     problem = SearchProblem(
@@ -299,7 +299,14 @@ def open_study(journal: Path, select: str) -> Study:
     from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 
     # the default lock needs links, which a mounted Drive lacks
-    file = JournalFileBackend(str(journal), lock_obj=JournalFileOpenLock(str(journal)))
+    lock = JournalFileOpenLock(str(journal))
+    file = JournalFileBackend(str(journal), lock_obj=lock)
+    if not journal.read_bytes().endswith(b"\n"):
+        lock.acquire()  # another process may be writing
+        try:  # a full disk may have cut the last record off, to which Optuna would append the next
+            os.truncate(journal, journal.read_bytes().rfind(b"\n") + 1)
+        finally:
+            lock.release()
     storage = optuna.storages.JournalStorage(file)
     if storage.get_all_studies():
         return optuna.load_study(storage=storage, study_name="abag")

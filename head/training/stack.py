@@ -344,24 +344,18 @@ class StackedHeads:
         folds, sets_per_fold = range(len(scalings)), len(training_sets) // len(scalings)
         self.first_row_G = np.repeat([fold * len(pairs[0]) for fold in folds], sets_per_fold)
         antibody_ND, antigen_ME = vectors.antibody_ND, vectors.antigen_ME
-        self.tables = PairTables(
-            [
-                _join([scaling.antibody.apply(antibody_ND) for scaling in scalings]),
-                _join([scaling.antigen.apply(antigen_ME) for scaling in scalings]),
-            ],
-            [
-                _join([pairs[0].antibody + fold * len(antibody_ND) for fold in folds]),
-                _join([pairs[0].antigen + fold * len(antigen_ME) for fold in folds]),
-            ],
-            _join(
-                [
-                    ((one.pkd - s.pkd_mean) / s.pkd_scale).astype(np.float32)
-                    for one, s in zip(pairs, scalings, strict=True)
-                ]
-            ),
-            _join([one.censored for one in pairs]),
-            device,
-        )
+        standardized = [
+            _join([scaling.antibody.apply(antibody_ND) for scaling in scalings]),
+            _join([scaling.antigen.apply(antigen_ME) for scaling in scalings]),
+        ]
+        index = [
+            _join([pairs[0].antibody + fold * len(antibody_ND) for fold in folds]),
+            _join([pairs[0].antigen + fold * len(antigen_ME) for fold in folds]),
+        ]
+        labelled = zip(pairs, scalings, strict=True)
+        target = _join([(one.pkd - s.pkd_mean) / s.pkd_scale for one, s in labelled])
+        censored = _join([one.censored for one in pairs])
+        self.tables = PairTables(standardized, index, target.astype(np.float32), censored, device)
         inputs = antibody_ND.shape[1] + antigen_ME.shape[1]
         model = Mlp(inputs, config.filled().widths, [member.dropout for member in self.members])
         seeds = (np.random.SeedSequence([member.seed, INITIAL]) for member in members)
