@@ -97,6 +97,13 @@ def test_a_floor_that_is_censored_is_fitted_as_rows_that_are_marked(case, tmp_pa
     assert of_floor[0]["counts"]["floor_rows"] == of_floor[0]["counts"]["censored_pairs"]
 
 
+def test_a_test_part_of_bounds_only_is_refused(case, tmp_path):
+    part = np.resize(["train"] * 4 + ["validation"], len(case.marked))
+    frame = case.marked.assign(part=np.where(case.marked["censored"] == ">", "test", part))
+    with pytest.raises(abag.AbagError, match="the labels of all test pairs are bounds"):
+        fit(case, frame, tmp_path / "run", split="column=part", folds=0)
+
+
 def test_a_fit_warns_that_its_scores_describe_the_exact_rows_only(case, tmp_path):
     summary, found = fit(case, case.marked, tmp_path / "run", head="ridge")
     censored = found[found["censored"] != 0]

@@ -163,12 +163,8 @@ def weigh(
     half = of_fold
     if len(splits) == 1:  # the halves of its groups weigh each other
         half = grouped_folds(smallest, min(2, len(distinct(smallest))), 0)
-    part_RK = np.concatenate(
-        [
-            np.stack([fold.predicted[name][one] for name in names], axis=1)
-            for fold, one in zip(folds, rows_F, strict=True)
-        ]
-    )
+    parts = [np.stack([fold.predicted[name] for name in names], axis=1) for fold in folds]
+    part_RK = np.concatenate([one[own] for one, own in zip(parts, rows_F, strict=True)])
     variance = np.concatenate([fold.variance[one] for fold, one in zip(folds, rows_F, strict=True)])
     pkd, censored = pairs.pkd[rows], pairs.censored[rows]
     error_RK = pkd[:, None] - part_RK
@@ -188,10 +184,7 @@ def weigh(
     spread, noise = fit_sigma(error, np.sqrt(variance), censored)
     predicted, sigmas = [], []
     for k, (fold, own_rows) in enumerate(zip(folds, rows_F, strict=True)):
-        whole = sum(
-            (w * fold.predicted[name] for w, name in zip(weights, names, strict=True)),
-            np.zeros(len(pairs)),
-        )
+        whole = parts[k] @ weights
         deviation = np.sqrt(spread**2 * fold.variance + noise**2)
         whole[own_rows], deviation[own_rows] = own[of_fold == k], sigma[of_fold == k]
         predicted.append(whole)

@@ -143,6 +143,12 @@ def divide(groups: PairGroups, options: SplitOptions) -> list[Split]:
     splits = SPLIT_METHODS[options.split_name](groups, options)
     for split in splits:
         _refuse_empty_parts(split)
+    if groups.pairs.censored[np.any([split.part == TEST for split in splits], axis=0)].all():
+        msg = (
+            f"--split {options.split}: the labels of all test pairs are bounds; expected exact "
+            "ones, from which errors are measured. Use another --split."
+        )
+        raise BadSplit(msg)
     if not groups.options.folds and is_enough(splits[0], _counted_groups(groups, splits[0])):
         splits = splits[:1]
     return _describe(splits, groups, options.split)
@@ -226,6 +232,7 @@ class RegimesOfTable:
                 found = found[-1:]
                 break
         tested = np.concatenate([np.zeros(0, np.int64), *(split.rows(TEST) for split in found)])
+        tested = tested[self.groups.pairs.censored[tested] == 0]  # a bound has no error
         informative = _informative(groups, tested)
         if len(tested) < LEAST_ROWS:
             return _not_measured(regime, len(tested), "held-out pair", expected=LEAST_ROWS)

@@ -222,12 +222,9 @@ def split_inputs(inputs: RunInputs, config: FitConfig) -> tuple[RunInputs, list[
             measured.append(one)
             continue
         splits = apply_adapter_policy(
-            one.splits,
-            groups,
-            folders,
-            adapter_rows=config.adapter_rows,
-            allow_leak=config.allow_adapter_leak,
-        )
+            one.splits, groups, folders,
+            adapter_rows=config.adapter_rows, allow_leak=config.allow_adapter_leak,
+        )  # fmt: skip
         for split in splits:
             check_training(pairs, split, config)
         detail(f"{one.regime.words}: {describe_parts(splits)}")
