@@ -37,10 +37,7 @@ def main() -> None:
 
 
 def _command(
-    function: str = "",
-    *classes: str,
-    group: click.Group = main,
-    name: str | None = None,
+    function: str = "", *classes: str, group: click.Group = main, name: str | None = None
 ) -> Callable[[Callable[..., None]], click.Command]:
     """Register a command with the options of a public function, or of other classes."""
     places = [f"abag.{place}" for place in classes or _FUNCTIONS[function][2:]]

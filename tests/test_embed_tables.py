@@ -306,10 +306,7 @@ def test_text_that_is_not_utf8_is_refused_in_one_line(tmp_path):
     ("content", "words"),
     [
         (gzip.compress(b"heavy,antigen\nEVQ,MKT\n"), "it is compressed by gzip; rename it to end"),
-        (
-            b"PK\x03\x04" + bytes(60),
-            "it is a zip archive; if it is an Excel file, rename it",
-        ),
+        (b"PK\x03\x04" + bytes(60), "it is a zip archive; if it is an Excel file, rename it"),
         (b"\xd0\xcf\x11\xe0" + bytes(60), "it is an Excel file in an old format; export it as CSV"),
         ("heavy,antigen\nEVQ,MKT\n".encode("utf-16"), "it is UTF-16 text; save it as UTF-8"),
     ],

@@ -117,7 +117,8 @@ def random_table(rng):
         "exact": np.zeros(n, bool), "some": draw.random(n) < 0.3, "all": np.ones(n, bool),
     }.get(kind, (frame["part"] == kind).to_numpy())  # fmt: skip
     if kind != "exact":
-        frame["relation"] = np.where(censored, ">=", "")
+        bounds = [f">={10**-p:.9e}" if n % 2 else ">=" for p in pkd]
+        frame["relation"] = np.where(censored, bounds, "")
     return frame
 
 

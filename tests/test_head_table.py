@@ -143,7 +143,7 @@ def test_projections_equal_products_with_standardised_vectors(block, rows, monke
 
 @pytest.mark.parametrize(("cell", "says"), [
     ("about", "'about' .* is not a valid relation"),
-    (">1e-5", "'>1e-5' .* write bounds in the label column"),
+    (">1e-6", "'>1e-6' .* is another bound than the label, as pKd and as Kd"),
     ("<", r"'<' \(2 such rows\) is at the end of the labels, as if its relation were of pKd"),
 ])  # fmt: skip
 def test_an_unclear_relation_is_refused_with_its_row(cell, says):
@@ -151,6 +151,16 @@ def test_an_unclear_relation_is_refused_with_its_row(cell, says):
     with pytest.raises(BadLabel, match=f"row 1, column censored: {says}") as caught:
         labelled(rows)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("rows", "sides"), [
+    ([(7.0, "<=7"), (7.1, "<7.1"), (9.5, ">9.5"), (6.0, "")], [-1, -1, 1, 0]),  # of pKd
+    ([(5.0, ">1E-5"), (11.0, "< 1e-11"), (5.0, ">10000"), (5.52, ">3")], [-1, 1, -1, -1]),  # of Kd
+    ([(7.1, "<=7.1"), (7.0, "<"), (8.1, "<8.1")], [-1, -1, -1]),  # as in the other rows
+])  # fmt: skip
+def test_a_bound_in_a_column_of_relations_shows_whether_they_are_of_pkd_or_kd(rows, sides):
+    pairs = labelled([("a", "MK" + "A" * i, *one) for i, one in enumerate(rows)])
+    assert pairs.censored[np.argsort(pairs.row)].tolist() == sides
 
 
 @pytest.mark.parametrize(("unit", "cells", "want"), [
@@ -186,19 +196,11 @@ def test_a_measurement_that_contradicts_a_bound_is_a_conflict():
     assert labelled(agreeing, replicates="error").counts["conflicting_pairs"] == 0
 
 
-@pytest.mark.parametrize(
-    "convert",
-    [
-        lambda pkd: 10 ** (9 - pkd),  # nM
-        lambda pkd: 10**-pkd,
-        lambda pkd: 9 - pkd,
-        lambda pkd: 10 ** (6 - pkd),  # uM
-        lambda pkd: -1.364 * pkd,  # kcal/mol
-        lambda pkd: np.log(10) * -pkd,  # ln of M
-        lambda pkd: -pkd,
-        np.log10,
-    ],
-)
+@pytest.mark.parametrize("convert", [
+    lambda pkd: 10 ** (9 - pkd), lambda pkd: 10**-pkd, lambda pkd: 9 - pkd,  # nM, M, log10 nM
+    lambda pkd: 10 ** (6 - pkd), lambda pkd: -1.364 * pkd,  # uM, kcal/mol
+    lambda pkd: np.log(10) * -pkd, lambda pkd: -pkd, np.log10,  # ln of M
+])  # fmt: skip
 def test_labels_in_another_unit_are_refused(convert):
     pkd = np.random.default_rng(0).normal(8.5, 1.5, 300).clip(5, 12)
     rows = [("a", "M" * (i + 1), float(convert(y))) for i, y in enumerate(pkd)]

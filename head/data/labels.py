@@ -70,6 +70,10 @@ POSITIVE: frozenset[Label] = frozenset({"kd_m", "kd_um", "kd_nm", "ug_ml"})
 _SIDES = {">": 1, "≥": 1, "<": -1, "≤": -1, "": 0, "=": 0, "~": 0}
 """Relations by their first character: on which side of a number the value lies."""
 _BOUND = re.compile(r"\s*([<>≥≤=~])=?\s*(?=[-+.\d])")
+STATED: tuple[Label, ...] = ("pkd", "kd_m", "kd_um", "kd_nm")
+"""Units in which a column of relations may repeat the labels."""
+SAME_PKD = 0.1
+"""Largest distance of such a bound from its label, from rounding."""
 POSSIBLE_PKD = (0.0, 16.0)
 """Labels outside are certainly in another unit."""
 OPPOSITE = -0.5
@@ -387,9 +391,9 @@ def outside(values: Floats, bounds: tuple[float, float]) -> Bools:
 def _read_censored(
     table: SequenceTable, pkd: Floats, own: NDArray[np.int8], unit: Label
 ) -> NDArray[np.int8]:
-    """Join the relations in the labels, `own`, with those of Kd in a column, (R,)."""
+    """Join the relations in the labels, `own`, with those in a column, (R,)."""
     labelled, label, column = np.isfinite(pkd), table.column("pkd"), table.columns.get("censored")
-    censored = np.where(labelled, own, 0).astype(np.int8)
+    censored, is_bound = np.where(labelled, own, 0).astype(np.int8), np.zeros(len(pkd), np.bool_)
 
     def refuse(rows: Bools, column: str, problem: str) -> None:
         if rows.any():
@@ -399,12 +403,21 @@ def _read_censored(
 
     if column is not None:
         text = table.frame[column].fillna("").astype(str).str.strip()
+        relation, bound = text.str[:1].map(_SIDES), read_bounds(text)[0]
+        is_bound = np.isfinite(bound) & relation.notna().to_numpy()
         refuse(
-            ~text.str.fullmatch(f"[{''.join(_SIDES)}]*").to_numpy(np.bool_), column,
-            "is not a valid relation; expected > or < (of Kd), = or an empty cell. Fix it, write "
-            "bounds in the label column, or choose another column with --column censored=NAME.",
+            ~is_bound & ~text.str.fullmatch(f"[{''.join(_SIDES)}]*").to_numpy(np.bool_), column,
+            "is not a valid relation; expected > or < (of Kd), also with its bound, = or an empty "
+            "cell. Fix it, or choose another column with --column censored=NAME.",
         )  # fmt: skip
-        given = np.where(labelled, -text.str[:1].map(_SIDES), 0).astype(np.int8)
+        # a bound is the label again, and shows whether the relations are of pKd or of Kd
+        of_pkd, *of_kd = (np.abs(_converted(bound, one) - pkd) for one in STATED)
+        off_2R = np.where(is_bound & labelled, [of_pkd, np.fmin.reduce(of_kd)], 0.0)
+        off_2R = np.nan_to_num(off_2R, nan=np.inf)
+        is_kd = int(off_2R[0].sum() >= off_2R[1].sum())
+        problem = "is another bound than the label, as pKd and as Kd in M, uM and nM; expected the "
+        refuse(off_2R[is_kd] > SAME_PKD, column, f"{problem}same. Fix it.")
+        given = np.where(labelled, -relation if is_kd else relation, 0).astype(np.int8)
         problem = f"contradicts the relation in column {column}; expected one. Remove the other."
         refuse(censored * given < 0, label, problem)
         censored = np.where(censored == 0, given, censored)
@@ -412,7 +425,7 @@ def _read_censored(
         of, other = ("pKd", "Kd") if column is None else ("Kd", "pKd")
         least, most = np.nanmin(pkd, initial=np.inf), np.nanmax(pkd, initial=-np.inf)
         for side, end in ((-1, most), (1, least)):
-            rows = censored == side
+            rows = (censored == side) & ~is_bound
             # the usual floor of an assay is such a bound, read the other way round
             reversed_ = least < most and bool((pkd[rows] == end).all())
             problem = f"is at the end of the labels, as if its relation were of {other}; expected "

@@ -239,10 +239,7 @@ def compare_models(
 
 
 def mean_claim(
-    value: Floats,
-    groups: Sequence[Ints],
-    factor: float = 1.0,
-    wide: Floats | None = None,
+    value: Floats, groups: Sequence[Ints], factor: float = 1.0, wide: Floats | None = None
 ) -> Claim:
     """Return the mean of values, (R,), with the widest of its intervals over the groupings.
 

@@ -22,12 +22,7 @@ from scipy.special import ndtri
 
 from abag.core.arrays import Floats, Ints, distinct
 from abag.head.evaluation.regime_scores import RegimeScore, TestedPairs, score_regime
-from abag.head.models.pair_model import (
-    DoesNotApply,
-    PairModel,
-    TrainingRows,
-    fit_sigma,
-)
+from abag.head.models.pair_model import DoesNotApply, PairModel, TrainingRows, fit_sigma
 from abag.head.models.registry import MEAN, MODELS, NETWORK, closed_forms, describe_left_out
 from abag.head.regimes.folds import effective_groups
 from abag.head.regimes.splits import TEST, grouped_folds

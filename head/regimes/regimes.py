@@ -347,9 +347,7 @@ def _digests(chains: Sequence[Chains]) -> Words:
 
 
 def _sketch(
-    kind: Kind,
-    chains: Sequence[Chains],
-    numbered: Mapping[ChainName, Numbered] | None = None,
+    kind: Kind, chains: Sequence[Chains], numbered: Mapping[ChainName, Numbered] | None = None
 ) -> tuple[Words, Ints]:
     """Return sketches, (C, W), and the sequence of each, (C,)."""
     if kind == "antigen":
