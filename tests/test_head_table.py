@@ -143,7 +143,7 @@ def test_projections_equal_products_with_standardised_vectors(block, rows, monke
 
 @pytest.mark.parametrize(("cell", "says"), [
     ("about", "'about' .* is not a valid relation"),
-    (">1e-6", "'>1e-6' .* is another bound than the label, as pKd and as Kd"),
+    (">1e-6", "'>1e-6' .* is not the label, as pKd or as Kd in M"),
     ("<", r"'<' \(2 such rows\) is at the end of the labels, as if its relation were of pKd"),
 ])  # fmt: skip
 def test_an_unclear_relation_is_refused_with_its_row(cell, says):

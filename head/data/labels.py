@@ -415,8 +415,10 @@ def _read_censored(
         off_2R = np.where(is_bound & labelled, [of_pkd, np.fmin.reduce(of_kd)], 0.0)
         off_2R = np.nan_to_num(off_2R, nan=np.inf)
         is_kd = int(off_2R[0].sum() >= off_2R[1].sum())
-        problem = "is another bound than the label, as pKd and as Kd in M, uM and nM; expected the "
-        refuse(off_2R[is_kd] > SAME_PKD, column, f"{problem}same. Fix it.")
+        refuse(
+            off_2R[is_kd] > SAME_PKD, column,
+            "is not the label, as pKd or as Kd in M, uM or nM; expected the same bound. Fix it.",
+        )  # fmt: skip
         given = np.where(labelled, -relation if is_kd else relation, 0).astype(np.int8)
         problem = f"contradicts the relation in column {column}; expected one. Remove the other."
         refuse(censored * given < 0, label, problem)
