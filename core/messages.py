@@ -36,9 +36,12 @@ class _Channel:
 
 
 def _to_stderr(text: str) -> None:
+    line = printable(text)
     with suppress(OSError):  # a closed terminal must not stop the work
-        # keeps a bar that is being drawn in one piece
-        tqdm.write(printable(text), file=sys.stderr)
+        try:
+            tqdm.write(line, file=sys.stderr)  # keeps a bar that is being drawn in one piece
+        except RuntimeError:  # another thread began a bar of huggingface_hub, whose lock is its own
+            print(line, file=sys.stderr)
 
 
 _STDERR = _Channel(_to_stderr)

@@ -284,8 +284,7 @@ def _network_tasks(
             config=config, device=trainings.device, folder=trainings.folder / own,
             verbose=trainings.verbose,
         )  # fmt: skip
-        found = train(inputs)
-        trained.update(zip(group, found, strict=True))
+        trained.update(zip(group, train(inputs), strict=True))
 
     return [partial(train_group, group) for group in sorted(groups, key=len, reverse=True)]
 

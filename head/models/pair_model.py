@@ -86,8 +86,7 @@ class PairVectors:
     @cached_property
     def composition(self) -> PairVectors:
         """Frequencies and lengths in place of vectors, (N, 42) of antibodies and (M, 21)."""
-        by_chain = ([chains[at] for chains in self.chains("antibody")] for at in (0, 1))
-        x_ND = _frequencies(*by_chain)
+        x_ND = _frequencies(*([chains[at] for chains in self.chains()] for at in (0, 1)))
         y_ME = _frequencies(["".join(chains) for chains in self.chains("antigen")])
         return replace(self, antibody_ND=x_ND, antigen_ME=y_ME, views=None)
 
