@@ -344,7 +344,7 @@ class StackedHeads:
         folds, sets_per_fold = range(len(scalings)), len(training_sets) // len(scalings)
         self.first_row_G = np.repeat([fold * len(pairs[0]) for fold in folds], sets_per_fold)
         antibody_ND, antigen_ME = vectors.antibody_ND, vectors.antigen_ME
-        standardized = [
+        standardised = [
             _join([scaling.antibody.apply(antibody_ND) for scaling in scalings]),
             _join([scaling.antigen.apply(antigen_ME) for scaling in scalings]),
         ]
@@ -355,7 +355,7 @@ class StackedHeads:
         labelled = zip(pairs, scalings, strict=True)
         target = _join([(one.pkd - s.pkd_mean) / s.pkd_scale for one, s in labelled])
         censored = _join([one.censored for one in pairs])
-        self.tables = PairTables(standardized, index, target.astype(np.float32), censored, device)
+        self.tables = PairTables(standardised, index, target.astype(np.float32), censored, device)
         inputs = antibody_ND.shape[1] + antigen_ME.shape[1]
         model = Mlp(inputs, config.filled().widths, [member.dropout for member in self.members])
         seeds = (np.random.SeedSequence([member.seed, INITIAL]) for member in members)
