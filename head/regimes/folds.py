@@ -143,14 +143,14 @@ def divide(groups: PairGroups, options: SplitOptions) -> list[Split]:
     splits = SPLIT_METHODS[options.split_name](groups, options)
     for split in splits:
         _refuse_empty_parts(split)
+    if not groups.options.folds and is_enough(splits[0], _counted_groups(groups, splits[0])):
+        splits = splits[:1]
     if groups.pairs.censored[np.any([split.part == TEST for split in splits], axis=0)].all():
         msg = (
             f"--split {options.split}: the labels of all test pairs are bounds; expected exact "
             "ones, from which errors are measured. Use another --split."
         )
         raise BadSplit(msg)
-    if not groups.options.folds and is_enough(splits[0], _counted_groups(groups, splits[0])):
-        splits = splits[:1]
     return _describe(splits, groups, options.split)
 
 
