@@ -34,7 +34,9 @@ from abag.head.models import registry
 from abag.head.models.baselines import inner_folds
 from abag.head.models.config import FitConfig
 from abag.head.models.pair_model import PairVectors, TrainingRows
+from abag.head.models.parts import RunParts
 from abag.head.prediction.fitted import fit_closed_forms, weigh
+from abag.head.prediction.mixture import variance_of
 from abag.head.regimes.clusters import PairGroups
 from abag.head.regimes.folds import RegimesOfTable, all_pairs
 from abag.head.regimes.splits import TRAIN
@@ -182,13 +184,20 @@ def measure(table, config, seed=0):
         pairs.table.antibodies.chains, pairs.table.antigens.chains,
     )  # fmt: skip
 
+    measured = RegimesOfTable(PairGroups(pairs, replace(config, seed=seed))).measured()
+    splits = [split for one in measured for split in one.splits]
+    parts = None
+    if splits:
+        fits = [split.rows(TRAIN) for split in (all_pairs(measured), *splits)]
+        of_run = RunParts.decide(config, vectors.chains(), pairs.antibody, fits)
+
     def fitted(split, **options):
         rows = split.rows(TRAIN)
-        training = TrainingRows(pairs, vectors, rows, inner_folds(split.group[rows]))
-        return fit_closed_forms(training, config, **options)
+        training = TrainingRows(
+            pairs, vectors, rows, inner_folds(split.group[rows]), run_pairs=of_run.pairs
+        )
+        return fit_closed_forms(training, of_run, **options)
 
-    measured = RegimesOfTable(PairGroups(pairs, replace(config, seed=seed))).measured()
-    parts = None
     for one in measured:
         if not one.splits:
             yield one, None, None
@@ -203,11 +212,8 @@ def measure(table, config, seed=0):
                 [(t,) for t in table.chains[1]],
             )  # fmt: skip
             each = {name: models[0].predict(new) for name, models in parts.models.items()}
-            whole = sum(w * each[name] for name, w in weighed.weights.items())
-            own = [m[0].variance(new) for m in parts.models.values()]
-            own = [v for v in own if v is not None]
-            variance = np.mean(own, axis=0) if own else np.zeros(len(a))
-            return whole, np.sqrt(weighed.spread**2 * variance + weighed.noise**2), each
+            variance = variance_of(parts.models.values(), new)
+            return weighed.mixture.pkd(each), weighed.mixture.sigma(variance), each
 
         yield one, weighed, predict
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections import Counter
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextvars import copy_context
 from dataclasses import replace
@@ -25,7 +24,7 @@ from threadpoolctl import threadpool_limits
 
 from abag.core.cores import SMALL_FOLD_PAIRS, count_cores, count_threads
 from abag.core.files import FolderBusy, only_writer
-from abag.core.messages import bar, counted, detail, reporting, say
+from abag.core.messages import bar, detail, reporting, say
 from abag.core.options import BadOption
 from abag.head.data.labels import NothingToLearn
 from abag.head.models.baselines import (
@@ -36,9 +35,12 @@ from abag.head.models.baselines import (
 )
 from abag.head.models.config import FitConfig
 from abag.head.models.pair_model import DoesNotApply, PairVectors, TrainingRows
+from abag.head.models.parts import RunParts
 from abag.head.models.ridge import impute_censored
 from abag.head.prediction.bundle import save_predictor
 from abag.head.prediction.fitted import FittedParts, add_networks, fit_closed_forms, weigh
+from abag.head.prediction.predictor import RECORD
+from abag.head.prediction.self_check import PredictorDiffers, check_predictor
 from abag.head.regimes.folds import all_pairs
 from abag.head.regimes.splits import TRAIN, thinned
 from abag.head.runs.run_folder import (
@@ -137,7 +139,7 @@ def _fit(
         say(f"{run}: nothing to do, this run has finished")
         return finished
     inputs, regimes = split_inputs(inputs, config)
-    trainings = Trainings.of(run, inputs, config, verbose)
+    trainings = Trainings.of(run, inputs, config, regimes, verbose)
     from abag.head.training.train import torch_settings  # torch: not before all is checked
 
     with only_writer(run):
@@ -147,9 +149,11 @@ def _fit(
         start_run(run, record, inputs.pairs, splits_of(regimes))
         begun = time.monotonic()
         with torch_settings(trainings.device, config):
+            for reason in trainings.parts.left_out:
+                detail(reason)
             fitted, weighed, parts = fit_regimes(trainings, regimes)
             curve = _learning_curve(trainings, regimes)
-        save_predictor(run / "predictor", inputs, parts, weighed, config.antibody_region)
+        save_checked(run / "predictor", trainings, regimes, weighed, parts)
         join_logs(run)
         summary = write_results(
             run, inputs.pairs, regimes, weighed, fitted, parts, curve, report=report
@@ -169,11 +173,29 @@ def fit_predictor(
     from abag.head.training.train import torch_settings
 
     inputs, regimes = split_inputs(inputs, config)
-    trainings = Trainings.of(folder, inputs, config)
+    trainings = Trainings.of(folder, inputs, config, regimes)
     with torch_settings(trainings.device, config):
         _, weighed, parts = fit_regimes(trainings, regimes)
-    save_predictor(predictor, inputs, parts, weighed, config.antibody_region)
+    save_checked(predictor, trainings, regimes, weighed, parts)
     return [one.score for one in weighed]
+
+
+def save_checked(
+    folder: Path,
+    trainings: Trainings,
+    regimes: Sequence[MeasuredRegime],
+    weighed: Sequence[WeighedRegime],
+    parts: FittedParts,
+) -> None:
+    """Save the predictor, and check that it predicts what was measured; else it is unusable."""
+    inputs, config = trainings.inputs, trainings.config
+    save_predictor(folder, inputs, parts, weighed, config.antibody_region)
+    trained = all_pairs(regimes).rows(TRAIN)
+    try:
+        check_predictor(folder, inputs, parts, weighed, trained, config.seed)
+    except PredictorDiffers:
+        (folder / RECORD).unlink()
+        raise
 
 
 def choose_device(config: FitConfig) -> torch.device:
@@ -201,17 +223,35 @@ class Trainings(NamedTuple):
     vectors: PairVectors
     config: FitConfig
     device: torch.device
+    parts: RunParts
     verbose: bool = False
 
     @classmethod
-    def of(cls, run: Path, inputs: RunInputs, config: FitConfig, verbose: bool = False) -> Self:
+    def of(
+        cls,
+        run: Path,
+        inputs: RunInputs,
+        config: FitConfig,
+        regimes: Sequence[MeasuredRegime],
+        verbose: bool = False,
+    ) -> Self:
         pairs, (antibody, antigen) = inputs.pairs, inputs.vectors.values()
         vectors = PairVectors(
             antibody.x_ND, antigen.x_ND, pairs.antibody, pairs.antigen,
             pairs.table.antibodies.chains, pairs.table.antigens.chains,
             (antibody.widths, antigen.widths),
         )  # fmt: skip
-        return cls(run / "checkpoints", inputs, vectors, config, choose_device(config), verbose)
+        parts = decide_parts(inputs, config, [all_pairs(regimes), *splits_of(regimes)])
+        config = parts.training_config(config)
+        device = choose_device(config)
+        return cls(run / "checkpoints", inputs, vectors, config, device, parts, verbose)
+
+
+def decide_parts(inputs: RunInputs, config: FitConfig, splits: Sequence[Split]) -> RunParts:
+    """Choose the parts of all fits of a run, given their splits, that of the last fit first."""
+    pairs = inputs.pairs
+    fits = [split.rows(TRAIN) for split in splits]
+    return RunParts.decide(config, pairs.table.antibodies.chains, pairs.antibody, fits)
 
 
 def fit_folds(
@@ -224,7 +264,7 @@ def fit_folds(
     """Fit the parts of every split, and the baselines that they are compared with."""
     from abag.head.training.train import matrix_threads
 
-    config, pairs, device = trainings.config, trainings.inputs.pairs, trainings.device
+    pairs, device = trainings.inputs.pairs, trainings.device
     rows = [training_rows(trainings, split) for split in splits]
     n_training = max(len(one.rows) for one in rows)
     trained: dict[int, TrainedHeads] = {}
@@ -233,7 +273,7 @@ def fit_folds(
 
     def fit_and_predict(i: int) -> None:
         with matrix_threads(n_training):
-            fitted[i] = fit_closed_forms(rows[i], config, compared=with_baselines)
+            fitted[i] = fit_closed_forms(rows[i], trainings.parts, compared=with_baselines)
             if with_baselines:
                 inputs = BaselineInputs(rows[i], splits[i], mutations)
                 fitted[i].predicted |= predict_baselines(inputs)
@@ -245,8 +285,6 @@ def fit_folds(
     run_tasks(tasks, threads, title)
     for i, heads in trained.items():
         add_networks(fitted[i], heads)
-    for note, folds in Counter(n for i in range(len(splits)) for n in fitted[i].notes).items():
-        detail(f"{counted(folds, 'fold')}: {note}")
     return [fitted[i] for i in range(len(splits))]
 
 
@@ -254,9 +292,12 @@ def training_rows(trainings: Trainings, split: Split) -> TrainingRows:
     """Return the training pairs of a split; censored ones have expected labels."""
     pairs, vectors, device = trainings.inputs.pairs, trainings.vectors, trainings.device
     rows = split.rows(TRAIN)
-    use_gpu = device.type == "cuda" and len(rows) > SMALL_FOLD_PAIRS
-    inner = inner_folds(split.group[rows])
-    return impute_censored(TrainingRows(pairs, vectors, rows, inner, device if use_gpu else None))
+    use_gpu = device.type == "cuda" and trainings.parts.pairs > SMALL_FOLD_PAIRS
+    training = TrainingRows(
+        pairs, vectors, rows, inner_folds(split.group[rows]), device if use_gpu else None,
+        run_pairs=trainings.parts.pairs,
+    )  # fmt: skip
+    return impute_censored(training)
 
 
 def _network_tasks(
@@ -325,7 +366,10 @@ def _learning_curve(
         except (NothingToLearn, DoesNotApply) as error:
             say(f"learning curve: {name} left out: {error}")
             continue
-        own = trainings._replace(folder=trainings.folder / f"share-{share}", verbose=False)
+        # a small share of the groups may lack what a part needs
+        parts = decide_parts(trainings.inputs, config, [all_pairs(regimes), *splits])
+        folder = trainings.folder / f"share-{share}"
+        own = trainings._replace(folder=folder, parts=parts, verbose=False)
         fitted = fit_folds(own, splits, title=f"fit: learning curve, {share}")
         regime = weigh(pairs, replace(first, splits=tuple(splits)), fitted)
         points.append(curve_point(splits, regime.score, share))

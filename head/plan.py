@@ -41,8 +41,6 @@ from abag.head.models.registry import describe_left_out
 from abag.head.runs.options import PlanOptions
 
 SESSION_HOURS = (4, 12, 24)
-TRAIN_SHARE = 0.8
-"""Assumed share of the pairs that a fold is trained on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +188,7 @@ def plan(
         "antigens": antigens, "found": read.counts, "notes": read.notes, "labels": labels,
         "columns": describe_columns(read), "sense": sense, "problems": problems,
         "refused": refused,
-        "head": describe_left_out(int(TRAIN_SHARE * rows)),
+        "head": describe_left_out(rows),
         "machines": machines,
     }  # fmt: skip
 

@@ -141,7 +141,7 @@ def test_parts_of_the_default_head_that_a_large_table_leaves_out_are_named():
     assert found["head"] == ""
     found["head"] = describe_left_out(6_000)
     (line,) = [line for line in describe_plan(found) if "left out" in line]
-    assert line == "gp left out: it handles at most 5,000 training pairs"
+    assert line == "gp left out: it handles at most 5,000 pairs"
     assert "kernel left out: it handles at most 12,000" in describe_left_out(160_000)
 
 

@@ -21,6 +21,7 @@ from abag.head.models import registry
 from abag.head.models.baselines import inner_folds
 from abag.head.models.config import is_used
 from abag.head.models.pair_model import PairVectors, TrainingRows
+from abag.head.models.parts import PartsDiffer
 from abag.head.models.ridge import fit_linear
 from abag.head.prediction import fitted
 from abag.head.prediction.bundle import load_predictor
@@ -199,7 +200,7 @@ def test_where_no_part_beats_the_mean_the_mean_has_nearly_all_the_weight():
     useless = {f"part {k}": 8 + rng.normal(size=n) for k in range(4)}
     group = np.arange(n) // 10
     found = weigh(*make_regime(pkd, {"train_mean": np.full(n, 8.0)} | useless, group=group))
-    assert found.weights["train_mean"] > 0.9
+    assert found.mixture.weights["train_mean"] > 0.9
     assert found.score["rmse"] == pytest.approx(found.score["rmse_of_mean"], rel=0.03)
     assert not found.score["better_than_mean"]["low"] > 0
 
@@ -224,17 +225,18 @@ def test_a_bound_that_a_part_satisfies_is_no_error():
     pkd = np.maximum(hidden, 8)
     predicted = {"train_mean": np.full(n, pkd.mean()), "ridge": hidden + 0.1 * rng.normal(size=n)}
     found = weigh(*make_regime(pkd, predicted, censored=censored))
-    assert found.weights["ridge"] > 0.95
-    assert found.noise < 0.2
+    assert found.mixture.weights["ridge"] > 0.95
+    assert found.mixture.noise < 0.2
 
 
-def test_a_part_that_some_folds_lack_has_no_weight():
+def test_folds_with_different_parts_are_refused():
     rng, n = np.random.default_rng(0), 60
     pkd = rng.normal(8, 1, n)
     predicted = {"train_mean": np.full(n, 8.0), "ridge": pkd + 0.5, "kernel": pkd}
     pairs, measured, parts = make_regime(pkd, predicted)
     del parts[1].models["kernel"]
-    assert "kernel" not in weigh(pairs, measured, parts).weights
+    with pytest.raises(PartsDiffer, match="known: the folds have different parts"):
+        weigh(pairs, measured, parts)
 
 
 def recorded_head(run):

@@ -489,7 +489,7 @@ def fit_gaussian_process(
     with blas_threads(pairs):
         with blas_threads(len(search)):
             chosen = choose_kernel(search, criterion, [antibody_weights or views[0], views[1]])
-        if pairs <= EXACT_PAIRS:
+        if training.size <= EXACT_PAIRS:
             weight, root, amplitude = _solve(solver, chosen)
         else:
             weight, root, amplitude = _solve_inducing(solver, chosen, INDUCING_PAIRS)

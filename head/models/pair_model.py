@@ -129,6 +129,9 @@ class TrainingRows:
     """GPU for the sums of a ridge; by default, and for all else, the CPU."""
     shared: dict[str, object] = field(default_factory=dict, compare=False)
     """What several models compute from these rows, so that only the first does."""
+    run_pairs: int = 0
+    """Training pairs of the run's fit to all pairs, by which every fold decides how it fits; 0:
+    those of this fit."""
 
     def with_vectors(self, vectors: PairVectors) -> TrainingRows:
         return replace(self, vectors=vectors, shared={})
@@ -136,6 +139,11 @@ class TrainingRows:
     @property
     def pkd(self) -> Floats:
         return self.pairs.pkd[self.rows]
+
+    @property
+    def size(self) -> int:
+        """The number of pairs by which a model decides how to fit."""
+        return self.run_pairs or len(self.rows)
 
     @property
     def noise_share(self) -> Floats:

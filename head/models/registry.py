@@ -116,7 +116,7 @@ HEADS = tuple(name for name in MODELS if name != MEAN)
 
 
 def closed_forms(head: str, n_training: int) -> list[str]:
-    """Return the models in closed form of a head with this many training pairs."""
+    """Return the models in closed form of a head for a table with this many training pairs."""
     if head != "stack":
         return [name for name in (MEAN, head) if MODELS[name].fit is not None]
     return [
@@ -129,7 +129,7 @@ def closed_forms(head: str, n_training: int) -> list[str]:
 def describe_left_out(n_training: int) -> str:
     """Name the models that a stack leaves out for its training pairs; empty if there are none."""
     return "; ".join(
-        f"{name} left out: it handles at most {one.most_pairs:,.0f} training pairs"
+        f"{name} left out: it handles at most {one.most_pairs:,.0f} pairs"
         for name, one in MODELS.items()
         if one.is_stacked and n_training > one.most_pairs
     )

@@ -37,6 +37,7 @@ from abag.embed.sequences.chains import KINDS
 from abag.embed.sequences.numbering import number_antibodies
 from abag.embed.sequences.options import AntibodyRegion  # read by get_type_hints
 from abag.head.models.pair_model import PairVectors
+from abag.head.models.parts import PartsDiffer, check_weights
 from abag.head.models.registry import MODELS
 from abag.head.prediction.predictor import (
     RECORD,
@@ -120,7 +121,10 @@ def parse_record(kind: Any, value: Any, where: str = "the record") -> Any:  # no
     return value
 
 
-_MISMATCHES = (TypeError, LookupError, ValueError, RuntimeError, ArithmeticError, BadOption)
+_MISMATCHES = (
+    *(TypeError, LookupError, ValueError, RuntimeError, ArithmeticError),
+    *(BadOption, PartsDiffer),
+)
 _HOW_TO_FIX = "Copy the whole predictor folder again, or train the run again."
 
 
@@ -131,14 +135,20 @@ def save_predictor(
     weighed: Sequence[WeighedRegime],
     antibody_region: AntibodyRegion,
 ) -> None:
-    """Write a predictor folder; predictor.json comes last, with the digest of the weights."""
+    """Write a predictor folder; predictor.json comes last, with the digest of the weights.
+
+    Raises `PartsDiffer`, before anything is written, if a regime gives weight to a part that was
+    not fitted to all pairs.
+    """
+    for regime in weighed:
+        check_weights(regime.measured.regime.name, regime.mixture.weights, parts.models)
     make_folder(folder)
     pairs = inputs.pairs
     tensors: dict[str, NDArray[Any]] = {}
     used = [  # parts without weight in any regime are left out
         name
         for name in parts.models
-        if any(name in one.weights for one in weighed) or MODELS[name].has_posterior
+        if any(name in one.mixture.weights for one in weighed) or MODELS[name].has_posterior
     ]
     records = []
     for k, name in enumerate(used):
@@ -147,9 +157,8 @@ def save_predictor(
             tensors |= {f"{k}.{i}.{key}": array for key, array in model.arrays().items()}
         settings = tuple(asdict(model.settings) for model in models)
         records.append(PartRecord(name, settings))
-    tensors |= recogniser_of(
-        pairs, any(r.measured.regime.name == "new_mutations" for r in weighed)
-    ).arrays()
+    # also if no fold could measure new mutations: they are then far, not known
+    tensors |= recogniser_of(pairs, inputs.is_library).arrays()
     specs = {}
     for kind, stored in inputs.vectors.items():
         views = tuple(
@@ -174,9 +183,9 @@ def save_predictor(
         regimes=tuple(
             UsedRegime(
                 name=one.measured.regime.name,
-                weights=tuple(one.weights.get(name, 0.0) for name in used),
-                spread=one.spread,
-                noise=one.noise,
+                weights=tuple(one.mixture.weights.get(name, 0.0) for name in used),
+                spread=one.mixture.spread,
+                noise=one.mixture.noise,
                 verdict=one.score["sentence"],
             )
             for one in weighed
@@ -265,7 +274,9 @@ def _read(folder: Path) -> tuple[PredictorRecord, dict[str, NDArray[Any]]]:
     try:
         written = json.loads((folder / RECORD).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        unfinished = isinstance(error, FileNotFoundError) and (folder / "config.json").is_file()
+        places = (folder, folder.parent)
+        is_run = any((place / "config.json").is_file() for place in places)
+        unfinished = isinstance(error, FileNotFoundError) and is_run
         msg = (
             f"{folder}: a run that has not finished; expected a predictor. Run abag fit on it "
             "until it ends."
@@ -311,6 +322,8 @@ def _check_values(record: PredictorRecord, tensors: Mapping[str, NDArray[Any]]) 
         if one.name not in REGIMES or len(one.weights) != len(record.parts) or one.noise < 0:
             msg = f"the regime {one.name!r} has {len(one.weights)} weights, noise {one.noise}"
             raise ValueError(msg)
+        names = [part.name for part in record.parts]
+        check_weights(one.name, dict(zip(names, one.weights, strict=True)), names)
 
 
 def _part(k: int, record: PredictorRecord, tensors: Mapping[str, NDArray[Any]]) -> Part:

@@ -22,15 +22,17 @@ from scipy.special import ndtri
 
 from abag.core.arrays import Floats, Ints, distinct
 from abag.head.evaluation.regime_scores import RegimeScore, TestedPairs, score_regime
-from abag.head.models.pair_model import DoesNotApply, PairModel, TrainingRows, fit_sigma
-from abag.head.models.registry import MEAN, MODELS, NETWORK, closed_forms, describe_left_out
+from abag.head.models.pair_model import PairModel, TrainingRows, fit_sigma
+from abag.head.models.parts import PartsDiffer
+from abag.head.models.registry import MEAN, MODELS, NETWORK
+from abag.head.prediction.mixture import Mixture, variance_of
 from abag.head.regimes.folds import effective_groups
 from abag.head.regimes.splits import TEST, grouped_folds
 
 if TYPE_CHECKING:
     from abag.head.data.labels import LabelledPairs
-    from abag.head.models.config import FitConfig
     from abag.head.models.pair_model import Fit
+    from abag.head.models.parts import RunParts
     from abag.head.regimes.folds import MeasuredRegime
     from abag.head.training.train import TrainedHeads
 
@@ -53,46 +55,29 @@ class FittedParts:
     """Variance of the predictions in pKd^2, (P,), which sigma scales; 0 if no part has one."""
     trained: TrainedHeads | None = None
     seconds: float = 0.0
-    notes: Sequence[str] = ()
-    """What was fitted and left out, for ``fit -v``; mostly the same for all folds."""
 
 
 def fit_closed_forms(
-    training: TrainingRows, config: FitConfig, *, compared: bool = True
+    training: TrainingRows, parts: RunParts, *, compared: bool = True
 ) -> FittedParts:
-    """Fit the parts in closed form, the mean among them, and if `compared` other baselines."""
-    start_s, head, pairs = time.monotonic(), config.filled().head, len(training.rows)
-    notes = list[str]()
-    if config.stacks and (left_out := describe_left_out(pairs)):
-        notes.append(left_out)
-    parts = closed_forms(head, pairs)
-    baselines = [one for one, entry in MODELS.items() if compared and entry.is_baseline]
+    """Fit the parts in closed form that a run has, and if `compared` its baselines."""
+    start_s = time.monotonic()
     fitted: dict[str, PairModel] = {}
-    for one in dict.fromkeys((*parts, *baselines)):
-        fit = cast("Fit", MODELS[one].fit)
-        try:
-            fitted[one] = fit(training)
-        except DoesNotApply as error:
-            if one == head:
-                raise
-            notes.append(f"{one} left out: {str(error).removeprefix(f'{one}: ')}")
+    for name in (*parts.models, *(parts.compared if compared else ())):
+        fit = cast("Fit", MODELS[name].fit)
+        fitted[name] = fit(training)
     training.shared.clear()
-    predicted = {one: model.predict(training.vectors) for one, model in fitted.items()}
-    models: dict[str, tuple[PairModel, ...]] = {
-        one: (model,) for one, model in fitted.items() if one in parts
-    }
-    found = (each[0].variance(training.vectors) for each in models.values())
-    known = [variance for variance in found if variance is not None]
-    variance = np.mean(known or [np.zeros(len(training.pairs))], axis=0)
-    seconds = time.monotonic() - start_s
-    return FittedParts(models, predicted, variance, seconds=seconds, notes=notes)
+    predicted = {name: model.predict(training.vectors) for name, model in fitted.items()}
+    models: dict[str, tuple[PairModel, ...]] = {name: (fitted[name],) for name in parts.models}
+    variance = variance_of(models.values(), training.vectors)
+    return FittedParts(models, predicted, variance, seconds=time.monotonic() - start_s)
 
 
 def add_networks(parts: FittedParts, trained: TrainedHeads) -> None:
     """Add the trained networks of the same split."""
     parts.models[NETWORK] = trained.models
     parts.predicted[NETWORK] = trained.predicted_MP.mean(axis=0)
-    if not parts.variance.any():
+    if not any(MODELS[name].has_posterior for name in parts.models):
         parts.variance = trained.predicted_MP.var(axis=0)
     parts.trained, parts.seconds = trained, parts.seconds + trained.seconds
 
@@ -107,7 +92,7 @@ def stack_weights(error_RK: Floats, group: Ints, mean: int) -> Floats:
     square_K = np.square(error_RK).mean(axis=0)
     best = int(np.argmin(square_K))
     gain_R = np.square(error_RK[:, mean]) - np.square(error_RK[:, best])
-    if gain_R.mean() <= _standard_error(gain_R, group):
+    if gain_R.mean() <= standard_error(gain_R, group):
         best = mean
     expected_K = np.eye(len(square_K))[best]
     if not square_K.min():
@@ -122,7 +107,8 @@ def stack_weights(error_RK: Floats, group: Ints, mean: int) -> Floats:
     return np.asarray(weights / weights.sum())
 
 
-def _standard_error(value_R: Floats, group: Ints) -> float:
+def standard_error(value_R: Floats, group: Ints) -> float:
+    """Return the standard error of the mean of R values, of which those of a group are one."""
     _, dense = np.unique(group, return_inverse=True)
     away_G = np.bincount(dense, value_R - value_R.mean())
     n = effective_groups(group)
@@ -134,10 +120,8 @@ class WeighedRegime:
     """What a predictor does in one regime, and how well that was in its folds."""
 
     measured: MeasuredRegime
-    weights: dict[str, float]
-    """By part, with sum 1; parts without weight are left out."""
-    spread: float
-    noise: float
+    mixture: Mixture
+    """Weights of the parts, those without weight left out, and the calibration of sigma."""
     predicted: list[Floats]
     """Out-of-fold predictions of each fold, (P,), with the weights of the other folds."""
     sigma: list[Floats]
@@ -149,40 +133,53 @@ def weigh(
 ) -> WeighedRegime:
     """Weigh the parts by their errors on the tested pairs of a regime; calibrate sigma on them."""
     splits, regime = measured.splits, measured.regime
-    names = [one for one in folds[0].models if all(one in fold.models for fold in folds)]
+    names = list(folds[0].models)
+    if any(fold.models.keys() != folds[0].models.keys() for fold in folds):
+        msg = f"{regime.name}: the folds have different parts; expected those of the run"
+        raise PartsDiffer(msg)
     rows_F = [split.rows(TEST) for split in splits]
     rows = np.concatenate(rows_F)
-    of_fold = np.repeat(np.arange(len(rows_F)), [len(one) for one in rows_F])
+    of_fold = np.repeat(np.arange(len(rows_F)), [len(fold_rows) for fold_rows in rows_F])
     groups = [group[rows] for group in measured.groups]
     smallest = min(groups, key=effective_groups)
     half = of_fold
     if len(splits) == 1:  # the halves of its groups weigh each other
         half = grouped_folds(smallest, min(2, len(distinct(smallest))), 0)
-    parts = [np.stack([fold.predicted[name] for name in names], axis=1) for fold in folds]
-    part_RK = np.concatenate([one[own] for one, own in zip(parts, rows_F, strict=True)])
-    variance = np.concatenate([fold.variance[one] for fold, one in zip(folds, rows_F, strict=True)])
-    pkd, censored = pairs.pkd[rows], pairs.censored[rows]
+    tested_folds = list(zip(folds, rows_F, strict=True))
+    part_RK = np.concatenate(
+        [
+            np.stack([fold.predicted[name][fold_rows] for name in names], axis=1)
+            for fold, fold_rows in tested_folds
+        ]
+    )
+    variance = np.concatenate([fold.variance[fold_rows] for fold, fold_rows in tested_folds])
+    pkd = pairs.pkd[rows]
+    censored = pairs.censored[rows]
     error_RK = pkd[:, None] - part_RK
     error_RK[censored[:, None] * error_RK < 0] = 0.0  # the bound is satisfied
     mean = names.index(MEAN)
     weights = stack_weights(error_RK, smallest, mean)
-    own, sigma = np.empty(len(rows)), np.empty(len(rows))
+    predicted_R = np.empty(len(rows))
+    sigma_R = np.empty(len(rows))
     insides = [half == k for k in np.unique(half)]
-    judges = [(one, ~one if len(insides) > 1 else one) for one in insides]
+    judges = [(inside, ~inside if len(insides) > 1 else inside) for inside in insides]
     for inside, others in judges:
-        known = stack_weights(error_RK[others], smallest[others], mean)
-        own[inside] = part_RK[inside] @ known
-    error = pkd - own
+        of_others = stack_weights(error_RK[others], smallest[others], mean)
+        predicted_R[inside] = part_RK[inside] @ of_others
+    error = pkd - predicted_R
     for inside, others in judges:
-        found = fit_sigma(error[others], np.sqrt(variance[others]), censored[others])
-        sigma[inside] = np.sqrt(found[0] ** 2 * variance[inside] + found[1] ** 2)
+        calibrated = fit_sigma(error[others], np.sqrt(variance[others]), censored[others])
+        sigma_R[inside] = Mixture({}, *calibrated).sigma(variance[inside])
     spread, noise = fit_sigma(error, np.sqrt(variance), censored)
+    used = {name: float(w) for name, w in zip(names, weights, strict=True) if w > 0}
+    mixture = Mixture(used, spread, noise)
     predicted, sigmas = [], []
-    for k, (fold, own_rows) in enumerate(zip(folds, rows_F, strict=True)):
-        whole = parts[k] @ weights
-        deviation = np.sqrt(spread**2 * fold.variance + noise**2)
-        whole[own_rows], deviation[own_rows] = own[of_fold == k], sigma[of_fold == k]
+    for k, (fold, fold_rows) in enumerate(tested_folds):
+        whole = mixture.pkd(fold.predicted)
+        whole[fold_rows] = predicted_R[of_fold == k]
         predicted.append(whole)
+        deviation = mixture.sigma(fold.variance)
+        deviation[fold_rows] = sigma_R[of_fold == k]
         sigmas.append(deviation)
     exact = censored == 0
     tested = TestedPairs.of(pairs, measured)
@@ -198,10 +195,9 @@ def weigh(
         regime.name,
         regime.words,
         tested,
-        own[exact],
+        predicted_R[exact],
         part_RK[exact, mean],
         baselines,
-        (np.abs(error) <= COVERED * sigma)[exact].astype(np.float64),
+        (np.abs(error) <= COVERED * sigma_R)[exact].astype(np.float64),
     )
-    used = {name: float(w) for name, w in zip(names, weights, strict=True) if w > 0}
-    return WeighedRegime(measured, used, spread, noise, predicted, sigmas, score)
+    return WeighedRegime(measured, mixture, predicted, sigmas, score)

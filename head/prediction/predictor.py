@@ -29,6 +29,7 @@ from abag.embed.sequences.chains import antigen as antigen_chains
 from abag.embed.sequences.parsing import cut_to_domains
 from abag.embed.store.store import NoSuchEncoder, VectorsMissing, name_encoders, open_store
 from abag.head.models.pair_model import PairVectors
+from abag.head.prediction.mixture import Mixture, variance_of
 from abag.head.regimes.regimes import REGIMES, NewSequences, Recogniser
 
 if TYPE_CHECKING:
@@ -272,12 +273,16 @@ class Predictor:
         regime, used, why_far = self.seen.regimes_of(new, self.regimes)
         with np.errstate(all="ignore"):  # checked here
             part_PK = np.stack([part.predict(vectors) for part in self.parts], axis=1)
-            variance = self._variance(vectors, part_PK)
-            pkd, sigma = np.zeros(len(part_PK)), np.zeros(len(part_PK))
+            variance = variance_of([part.models for part in self.parts], vectors)
+            pkd = np.zeros(len(part_PK))
+            sigma = np.zeros(len(part_PK))
             for name in set(used.tolist()):
-                rows, one = used == name, self.regimes[name]
-                pkd[rows] = part_PK[rows] @ np.array(one.weights)
-                sigma[rows] = np.sqrt(one.spread**2 * variance[rows] + one.noise**2)
+                rows = used == name
+                mixture = self.mixture(name)
+                pkd[rows] = mixture.pkd(
+                    {part.name: part_PK[rows, k] for k, part in enumerate(self.parts)}
+                )
+                sigma[rows] = mixture.sigma(variance[rows])
         if not (np.isfinite(pkd).all() and np.isfinite(sigma).all()):
             msg = (
                 "the predictor gives infinity or NaN; expected finite predictions. Train it again."
@@ -286,14 +291,12 @@ class Predictor:
         values = (pkd, sigma, regime, why_far != "", why_far)
         return pd.DataFrame(dict(zip(SCORE_COLUMNS, values, strict=True)))
 
-    def _variance(self, vectors: PairVectors, part_PK: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the variance in pKd^2, (P,): of models that have one, or else of networks."""
-        models = [model for part in self.parts for model in part.models]
-        own = [v for model in models if (v := model.variance(vectors)) is not None]
-        if not own:
-            several = [part.models for part in self.parts if len(part.models) > 1]
-            own = [np.var([m.predict(vectors) for m in each], axis=0) for each in several]
-        return np.asarray(np.mean(own or [np.zeros(len(part_PK))], axis=0))
+    def mixture(self, regime: str) -> Mixture:
+        """Return what the predictor does with the pairs of a measured regime."""
+        found = self.regimes[regime]
+        names = [part.name for part in self.parts]
+        weights = {name: w for name, w in zip(names, found.weights, strict=True) if w}
+        return Mixture(weights, found.spread, found.noise)
 
     def say_verdicts(self, counts: Mapping[str, int], noun: str) -> dict[str, str]:
         """Say what the run has shown for the regimes that occur, most frequent first; return it."""
@@ -475,6 +478,11 @@ class Scorer:
     def score_rows(self) -> tuple[pd.DataFrame, PairVectors]:
         """Score the pair of each row of both `Sequences`, all at once."""
         return self.score(*(one.of_row for one in self._sides))
+
+    def used_regimes(self) -> NDArray[np.object_]:
+        """Return the measured regime whose mixture scores the pair of each row, (P,)."""
+        states = (state[one.of_row] for state, one in zip(self.new, self._sides, strict=True))
+        return self._predictor.seen.regimes_of(NewSequences(*states), self._predictor.regimes)[1]
 
     def count_regimes(self, pairs_AG: NDArray[np.integer]) -> tuple[Counter[str], Counter[str]]:
         """Count pairs by regime, and by why none covers them, from their `count_states`."""

@@ -42,7 +42,7 @@ from abag.head.evaluation.strong import StrongSummary
 from abag.head.models.config import FitConfig, RunMismatch, check_same
 from abag.head.models.registry import MODELS
 from abag.head.regimes.clusters import PairGroups, with_clusters
-from abag.head.regimes.folds import MeasuredRegime, measure_regimes
+from abag.head.regimes.folds import MeasuredRegime, RegimesOfTable, measure_regimes
 from abag.head.regimes.leaks import apply_adapter_policy
 from abag.head.regimes.splits import KEYS, TRAIN, Split, describe_parts, split_frame
 
@@ -66,6 +66,9 @@ class RunInputs:
     vectors: dict[Kind, StoredVectors]
     region: AntibodyRegion = "as-given"
     """Of the antibodies whose vectors these are."""
+    is_library: bool = False
+    """Whether the antibodies are variants of one; decided by `split_inputs`, for folds and
+    predictor alike."""
 
 
 def read_inputs(
@@ -231,7 +234,8 @@ def split_inputs(inputs: RunInputs, config: FitConfig) -> tuple[RunInputs, list[
         numbered = (replace(split, fold=n) for n, split in enumerate(splits, n_folds))
         measured.append(replace(one, splits=tuple(numbered)))
         n_folds += len(splits)
-    return replace(inputs, pairs=pairs), measured
+    is_library = RegimesOfTable(groups).is_library
+    return replace(inputs, pairs=pairs, is_library=is_library), measured
 
 
 def check_training(pairs: LabelledPairs, split: Split, config: FitConfig) -> None:

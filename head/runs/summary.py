@@ -185,9 +185,9 @@ def _summarise_regime(
     return {
         **weighed.score,
         "folds": len(splits),
-        "weights": weighed.weights,
-        "spread": weighed.spread,
-        "noise": weighed.noise,
+        "weights": weighed.mixture.weights,
+        "spread": weighed.mixture.spread,
+        "noise": weighed.mixture.noise,
         "split": splits[0].description | {"leaks_of_all_folds": total_leaks(splits)},
         "metrics": scores,
     }

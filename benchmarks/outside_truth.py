@@ -1,0 +1,242 @@
+"""What `abag fit` promises beside what is true of rows that abag never saw.
+
+Each table of a folder is divided by pandas: rows, antibodies, antigens, or variants with more
+mutations are held out. abag fits the rest with its defaults and predicts the held-out rows, and
+numpy and scipy score the file that it wrote. A line is printed for each regime that the held-out
+rows are in: the promised RMSE, its 95 % interval and coverage, and the true ones.
+
+    python benchmarks/outside_truth.py FOLDER --out truth.jsonl [--seeds 3] [--only hiv rbd]
+    python benchmarks/outside_truth.py --demo --out truth.jsonl       the table of `abag demo`
+
+FOLDER has tables as `TABLES` names them; those that are absent are left out. Vectors are residue
+compositions, which need no download.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from scipy.stats import spearmanr
+
+import abag
+from abag.core.messages import reporting
+from abag.head.data.demo import demo_table
+
+TABLES = {
+    "hiv": "hiv_ic50_seen.csv.gz",
+    "her2": "alphabind_her2.csv.gz",
+    "rbd": "rbd_escape.csv.gz",
+    "skempi": "skempi_measurements.csv",
+}
+COMPOSITION = {"antibody_encoder": "composition", "antigen_encoder": "composition"}
+Z_90 = 1.6448536269514722
+
+
+def read(path):
+    """Read a table; antibodies and antigens get names for dividing by them."""
+    frame = pd.read_csv(path)
+    antibody = [name for name in ("antibody_heavy", "heavy", "antibody") if name in frame]
+    light = [name for name in ("antibody_light", "light") if name in frame]
+    chains = frame[[*antibody[:1], *light[:1]]].fillna("").agg("|".join, axis=1)
+    label = next(name for name in ("pKd", "pIC50") if name in frame)
+    truth = {"truth": frame[label], "antibody_of_row": pd.factorize(chains)[0]}
+    truth["antigen_of_row"] = pd.factorize(frame["antigen"])[0]
+    if "censored" in frame:
+        truth["is_bound"] = frame["censored"].fillna("").astype(str).str.contains("[<>]")
+    frame = frame.drop(columns=[name for name in ("ic50_ug_per_ml",) if name in frame])
+    return frame, pd.DataFrame(truth), label
+
+
+def hold_out(truth, column, number, rng):
+    """Return which rows have one of so many random values of a column."""
+    values = truth[column].unique()
+    chosen = rng.choice(values, min(number, len(values) - 1), replace=False)
+    return truth[column].isin(chosen).to_numpy()
+
+
+def random_rows(kept):
+    """Keep so many random rows, and hold out at most 10,000 others."""
+
+    def divide(frame, truth, rng):
+        order = rng.permutation(len(frame))
+        return np.isin(np.arange(len(frame)), order[kept : kept + 10_000]), order[:kept]
+
+    return divide
+
+
+def of_column(column, number):
+    """Hold out all rows of so many antibodies or antigens."""
+
+    def divide(frame, truth, rng):
+        is_out = hold_out(truth, column, number, rng)
+        return is_out, np.flatnonzero(~is_out)
+
+    return divide
+
+
+def more_mutations(kept):
+    """Keep so many variants with at most the median number of mutations; hold out the others."""
+
+    def divide(frame, truth, rng):
+        heavy = frame["antibody_heavy" if "antibody_heavy" in frame else "heavy"]
+        length = heavy.str.len().mode()[0]
+        letters = np.array([list(text) for text in heavy[heavy.str.len() == length]])
+        parent = pd.DataFrame(letters).mode().iloc[0].to_numpy()
+        count = np.full(len(frame), 99)
+        count[heavy.str.len() == length] = (letters != parent).sum(axis=1)
+        few = rng.permutation(np.flatnonzero(count <= np.median(count[count < 99])))
+        return count > np.median(count[count < 99]) + 2, few[:kept]
+
+    return divide
+
+
+def new_sites(number, kept):
+    """Hold out the antigens that are mutated at some of the sites; ``genotype`` says which are."""
+
+    def divide(frame, truth, rng):
+        sites = np.array([list(text.lstrip("g")) for text in frame["genotype"]]) == "1"
+        chosen = rng.choice(sites.shape[1], number, replace=False)
+        is_out = sites[:, chosen].any(axis=1)
+        return is_out, rng.permutation(np.flatnonzero(~is_out))[:kept]
+
+    return divide
+
+
+CASES = {
+    "hiv": {
+        "40 antibodies": of_column("antibody_of_row", 40),
+        "8 antibodies": of_column("antibody_of_row", 8),
+        "100 antigens": of_column("antigen_of_row", 100),
+    },
+    "her2": {"random": random_rows(1000), "more mutations": more_mutations(1000)},
+    "rbd": {"random": random_rows(2000), "two sites": new_sites(2, 2000)},
+    "skempi": {
+        "random": random_rows(700),
+        "40 antigens": of_column("antigen_of_row", 40),
+        "60 antibodies": of_column("antibody_of_row", 60),
+    },
+    "demo": {"random": random_rows(800), "8 antibodies": of_column("antibody_of_row", 8)},
+}
+
+
+def measure(frame, truth, label, divide, seed, folder, options):
+    """Fit without the held-out rows, predict them, and yield a line per regime."""
+    rng = np.random.default_rng(seed)
+    is_out, kept = divide(frame, truth, rng)
+    table = frame.iloc[np.sort(kept)]
+    new = frame[is_out].drop(columns=[label])
+    started = time.perf_counter()
+    run = folder / "run"
+    column = {"columns": {"pkd": label}}
+    summary = abag.fit(
+        table, folder / "store", run, **column, bad_rows="skip", report=False, seed=seed, **options
+    )
+    seconds = time.perf_counter() - started
+    out = folder / "out.parquet"
+    abag.predict(new.assign(row_of_table=new.index), run, out, store=folder / "store",
+                 bad_rows="skip", force=True)  # fmt: skip
+    found = pd.read_parquet(out)
+    held_out = truth.loc[found["row_of_table"].to_numpy()].reset_index(drop=True)
+    if "is_bound" in held_out:
+        exact = ~held_out["is_bound"].to_numpy()
+        found = found[exact].reset_index(drop=True)
+        held_out = held_out[exact].reset_index(drop=True)
+    record = json.loads((run / "predictor/predictor.json").read_text())
+    sums = {one["name"]: sum(one["weights"]) for one in record["regimes"]}
+    promises = {one["regime"]: one for one in summary["regimes"]}
+    usual = float(table[label].mean())
+    for regime, rows in found.groupby("regime"):
+        y = held_out["truth"].loc[rows.index]
+        error = rows["pkd_predicted"] - y
+        within = [
+            spearmanr(rows["pkd_predicted"].loc[i], y.loc[i])[0]
+            for i in held_out.loc[rows.index].groupby("antigen_of_row").groups.values()
+            if len(i) >= 10 and y.loc[i].nunique() > 1
+        ]
+        promise = promises.get(regime, {})
+        interval = promise.get("intervals", {}).get("rmse") or [None, None]
+        yield {
+            "regime": regime,
+            "pairs": len(table),
+            "n": len(rows),
+            "far": int(rows["far"].sum()),
+            "promised_rmse": promise.get("rmse"),
+            "promised_low": interval[0],
+            "promised_high": interval[1],
+            "promised_coverage": promise.get("coverage"),
+            "rmse": float(np.sqrt(np.mean(error**2))),
+            "rmse_of_mean": float(np.sqrt(np.mean((usual - y) ** 2))),
+            "bias": float(error.mean()),
+            "coverage": float((error.abs() <= Z_90 * rows["sigma"]).mean()),
+            "spearman": float(spearmanr(rows["pkd_predicted"], y)[0]) if len(rows) > 2 else None,
+            "spearman_within_antigen": float(np.nanmedian(within)) if within else None,
+            "sum_of_weights": sums.get(regime),
+            "seconds": seconds,
+        }
+
+
+def main():
+    """Measure every table, case and seed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path, nargs="?")
+    parser.add_argument("--demo", action="store_true")
+    parser.add_argument("--only", nargs="*", default=[])
+    parser.add_argument("--cases", nargs="*", default=[])
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--rows", type=int, help="use so many random rows of each table")
+    parser.add_argument("--epochs", type=int)
+    parser.add_argument("--out", type=Path, required=True)
+    given = parser.parse_args()
+    options = {} if given.epochs is None else {"epochs": given.epochs}
+    paths = {} if given.folder is None else {n: given.folder / f for n, f in TABLES.items()}
+    tables = {name: path for name, path in paths.items() if path.exists()}
+    tables = {name: path for name, path in tables.items() if not given.only or name in given.only}
+    with tempfile.TemporaryDirectory() as folder:
+        if given.demo:
+            tables = {"demo": Path(folder) / "demo.csv"}
+            demo_table().to_csv(tables["demo"], index=False)
+        for name, path in tables.items():
+            frame, truth, label = read(path)
+            if given.rows is not None and given.rows < len(frame):
+                kept = np.random.default_rng(0).permutation(len(frame))[: given.rows]
+                frame = frame.iloc[kept].reset_index(drop=True)
+                truth = truth.iloc[kept].reset_index(drop=True)
+            at = Path(folder) / name
+            with reporting(silent=True, bars=False):
+                abag.embed_table(frame, at / "store", bad_rows="skip", **COMPOSITION)
+            for case, divide in CASES[name].items():
+                if given.cases and case not in given.cases:
+                    continue
+                for seed in range(given.seeds):
+                    show(name, case, seed, frame, truth, label, divide, at, options, given.out)
+
+
+def show(name, case, seed, frame, truth, label, divide, at, options, out):
+    """Measure one case with one seed; print and append its lines."""
+    place = at / f"{case}-{seed}".replace(" ", "-")
+    place.mkdir(parents=True)
+    (place / "store").symlink_to(at / "store")
+    try:
+        with reporting(silent=True, bars=False):
+            lines = list(measure(frame, truth, label, divide, seed, place, options))
+    except abag.AbagError as error:
+        lines = [{"regime": "refused", "why": str(error)}]
+    for line in lines:
+        line = {"table": name, "case": case, "seed": seed, **line}
+        with out.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+        shown = {
+            key: round(value, 3) if isinstance(value, float) else value
+            for key, value in line.items()
+        }
+        print(" ".join(f"{key}={value}" for key, value in shown.items()), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,52 @@
+"""The mixture of a regime: from the predictions of the parts to pKd and sigma.
+
+`fit` measures it, `Predictor` applies it, and both call this one. P pairs, K parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from abag.core.arrays import Floats
+
+if TYPE_CHECKING:
+    from abag.head.models.pair_model import PairModel, PairVectors
+
+
+@dataclass(frozen=True, slots=True)
+class Mixture:
+    """Weights of parts, and what turns the variance of their predictions into sigma."""
+
+    weights: Mapping[str, float]
+    """By part; they add up to 1."""
+    spread: float
+    """Factor of the standard deviation of the predictions; see `models.pair_model`."""
+    noise: float
+    """Standard deviation of all else, in pKd."""
+
+    def pkd(self, parts: Mapping[str, Floats]) -> Floats:
+        """Mix the predictions of the parts, (P,) each in pKd; a missing part is a KeyError."""
+        weighed = [weight * parts[name] for name, weight in self.weights.items()]
+        return np.asarray(np.sum(weighed, axis=0))
+
+    def sigma(self, variance: Floats) -> Floats:
+        """Return the standard deviation of the errors in pKd, (P,), from that of `variance_of`."""
+        return np.asarray(np.sqrt(self.spread**2 * variance + self.noise**2))
+
+
+def variance_of(parts: Iterable[Sequence[PairModel]], vectors: PairVectors) -> Floats:
+    """Return the variance of predictions in pKd^2, (P,), given the models of each part.
+
+    It is the mean over the models that have a variance, else the variance between the models of a
+    part, else 0.
+    """
+    models = [tuple(part) for part in parts]
+    found = [v for part in models for model in part if (v := model.variance(vectors)) is not None]
+    if not found:
+        several = [part for part in models if len(part) > 1]
+        found = [np.var([one.predict(vectors) for one in part], axis=0) for part in several]
+    return np.asarray(np.mean(found or [np.zeros(len(vectors.antibody))], axis=0))

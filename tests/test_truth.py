@@ -1,0 +1,300 @@
+"""What a fit promises, against rows that were held out before abag saw the table.
+
+Nothing here is recorded: labels are planted, rows are split by pandas, and errors and intervals are
+computed by numpy from the file that `abag.predict` wrote.
+"""
+
+import json
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+import trastuzumab
+from drawn import QUICK, draw_chains, linear_table
+from marks import in_ci
+
+import abag
+from abag.head.models import gaussian_process, parts, registry
+from abag.head.models.config import is_used
+from abag.head.prediction import fitted, self_check
+from abag.head.prediction.bundle import (
+    RECORD,
+    WEIGHTS,
+    PredictorDamaged,
+    load_predictor,
+    record_digest,
+)
+from abag.head.regimes import folds
+
+FAST = {name: value for name, value in QUICK.items() if name != "split"}
+Z_90 = 1.6448536269514722
+"""Half the width of a 90 % interval of a normal distribution."""
+
+
+@pytest.fixture(scope="module")
+def linear(tmp_path_factory):
+    """500 antibodies with 3 antigens; labels are linear in the vectors, with noise of 0.5."""
+    return linear_table(tmp_path_factory.mktemp("linear"), 500, 3, noise=0.5)
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory):
+    """1,200 variants of one antibody with two to four mutations, and additive effects."""
+    at, rng = tmp_path_factory.mktemp("library"), np.random.default_rng(5)
+    sites = rng.choice(np.arange(30, 100), 12, replace=False)
+    effect = {(site, letter): rng.normal(0, 0.5) for site in sites for letter in "ADKWY"}
+    rows = {}
+    while len(rows) < 1200:
+        letters, pkd = list(trastuzumab.HEAVY), 8.0
+        for site in rng.choice(sites, rng.integers(2, 5), replace=False):
+            letters[site] = str(rng.choice(list("ADKWY")))
+            pkd += effect[site, letters[site]]
+        rows["".join(letters)] = pkd + 0.2 * rng.normal()
+    frame = pd.DataFrame({"heavy": rows.keys(), "light": trastuzumab.LIGHT, "pKd": rows.values()})
+    frame["antigen"] = draw_chains(rng, 1, 60)[0]
+    encoders = {"antibody_encoder": "composition", "antigen_encoder": "composition"}
+    abag.embed_table(frame, at / "store", **encoders)
+    return SimpleNamespace(at=at, frame=frame, store=at / "store")
+
+
+def divide(frame, antibodies, seed):
+    """Return the rows of so many antibodies, to fit, and those of all others."""
+    unique = frame["heavy"].unique()
+    chosen = np.random.default_rng(seed).choice(unique, antibodies, replace=False)
+    is_in = frame["heavy"].isin(chosen)
+    return frame[is_in], frame[~is_in]
+
+
+def fit(case, table, run, **options):
+    head = options.get("head", "stack")
+    used = {name: value for name, value in FAST.items() if is_used(name, head)}
+    return abag.fit(table, case.store, run, **used | options)
+
+
+def score(case, table, run, out):
+    """Predict with the command's function; return RMSE, coverage and the written frame."""
+    abag.predict(table, run, out, store=case.store, force=True)
+    found = pd.read_csv(out)
+    error = (found["pkd_predicted"] - found["pKd"]).to_numpy()
+    inside = np.abs(error) <= Z_90 * found["sigma"].to_numpy()
+    return float(np.sqrt(np.mean(error**2))), float(inside.mean()), found
+
+
+def sums_of_weights(run):
+    record = json.loads((run / "predictor" / RECORD).read_text())
+    return [sum(regime["weights"]) for regime in record["regimes"]]
+
+
+def limit(monkeypatch, name, most_pairs):
+    entry = replace(registry.MODELS[name], most_pairs=most_pairs)
+    monkeypatch.setitem(registry.MODELS, name, entry)
+
+
+@pytest.mark.parametrize("above", [0, 1, 60])
+@pytest.mark.parametrize("name", ["kernel", *in_ci("gp")])
+def test_a_part_is_in_all_fits_or_in_none_whatever_the_size_of_the_folds(
+    linear, tmp_path, monkeypatch, name, above
+):
+    table, new = divide(linear.frame, 80, seed=0)
+    limit(monkeypatch, name, len(table) - above)  # above 0, folds are smaller than the limit
+    summary = fit(linear, table, tmp_path / "run")
+    has_part = any(name in regime["weights"] for regime in summary["regimes"])
+    assert not (above and has_part)
+    assert sums_of_weights(tmp_path / "run") == pytest.approx([1, 1])
+    rmse, coverage, found = score(linear, new, tmp_path / "run", tmp_path / "out.csv")
+    promised = next(one for one in summary["regimes"] if one["regime"] == "new_antibody")
+    assert (found["regime"] == "new_antibody").all()
+    assert rmse < 1.3 * promised["rmse"]
+    assert coverage > 0.8
+
+
+@pytest.mark.parametrize("above", [0, 1])
+def test_the_residue_kernel_of_a_library_is_in_all_fits_or_in_none(
+    library, tmp_path, monkeypatch, above
+):
+    table, new = divide(library.frame, 200, seed=0)
+    limit(monkeypatch, "residue_kernel", len(table) - above)
+    summary = fit(library, table, tmp_path / "run")
+    weights = {name for regime in summary["regimes"] for name in regime["weights"]}
+    assert ("residue_kernel" in weights) == (not above)
+    assert sums_of_weights(tmp_path / "run") == pytest.approx([1] * len(summary["regimes"]))
+    rmse, coverage, _ = score(library, new, tmp_path / "run", tmp_path / "out.csv")
+    assert rmse < 0.6 * new["pKd"].std()
+    assert coverage > 0.8
+
+
+@pytest.mark.parametrize("large", [False, True])
+@pytest.mark.parametrize(
+    "head", ["stack", "ridge", "kernel", *in_ci("gp", "antibody_ridge", "composition_ridge", "mlp")]
+)
+def test_the_error_of_new_antibodies_is_the_promised_one_with_one_fold_and_with_five(
+    linear, tmp_path, monkeypatch, head, large
+):
+    if large:  # one fold is enough
+        monkeypatch.setattr(folds, "LARGE_TABLE", 100)
+        monkeypatch.setattr(folds, "ENOUGH_GROUPS", 5.0)
+    table, new = divide(linear.frame, 80, seed=1)
+    options = {"epochs": 30, "lr": 1e-2} if head == "mlp" else {}
+    summary = fit(linear, table, tmp_path / "run", head=head, **options)
+    promised = next(one for one in summary["regimes"] if one["regime"] == "new_antibody")
+    assert promised["folds"] == (1 if large else 5)
+    rmse, coverage, _ = score(linear, new, tmp_path / "run", tmp_path / "out.csv")
+    assert 0.7 * promised["rmse"] < rmse < 1.35 * promised["rmse"]
+    assert 0.75 < coverage < 1
+
+
+@pytest.mark.parametrize("kind", ["linear", "library"])
+def test_printed_intervals_of_the_error_contain_the_error_outside(request, tmp_path, kind):
+    case = request.getfixturevalue(kind)
+    inside, coverages = [], []
+    for seed in range(5):
+        table, new = divide(case.frame, 240 if kind == "library" else 80, seed)
+        run = tmp_path / f"run{seed}"
+        summary = fit(case, table, run, seed=seed, head="ridge" if kind == "linear" else "stack")
+        rmse, coverage, found = score(case, new, run, tmp_path / "out.csv")
+        intervals = {one["regime"]: one["intervals"]["rmse"] for one in summary["regimes"]}
+        regime = found["regime"].mode()[0]
+        low, high = intervals[regime]
+        inside.append(low <= rmse <= high)
+        coverages.append(coverage)
+    assert sum(inside) >= 4
+    assert 0.8 < np.mean(coverages) < 0.98
+
+
+def test_a_fit_larger_than_its_folds_uses_inducing_points_in_all_or_in_none(
+    linear, tmp_path, monkeypatch
+):
+    solved = []
+    original = gaussian_process._solve_inducing
+    monkeypatch.setattr(gaussian_process, "EXACT_PAIRS", 250)  # between the folds and all
+    monkeypatch.setattr(
+        gaussian_process,
+        "_solve_inducing",
+        lambda *given: solved.append(len(given[0])) or original(*given),
+    )
+    fit(linear, linear.frame[:300], tmp_path / "run", head="kernel", split="antibody", folds=5)
+    assert len(solved) == 6
+    assert max(solved) == 300
+    assert min(solved) < 250
+
+
+def test_the_batch_of_the_networks_is_that_of_all_pairs_in_every_fold(linear, tmp_path):
+    options = {"head": "mlp", "batch_size": None, "split": "random", "folds": 5}
+    summary = fit(linear, linear.frame[:300], tmp_path / "run", **options)
+    assert isinstance(summary["used"]["batch_size"], int)  # several would be a list
+
+
+# ---- what refuses a wrong predictor --------------------------------------------------------------
+
+
+def test_weights_of_a_part_that_was_not_fitted_to_all_pairs_are_not_saved(
+    linear, tmp_path, monkeypatch
+):
+    original = fitted.fit_closed_forms
+
+    def without_ridge(training, of_run, *, compared=True):
+        found = original(training, of_run, compared=compared)
+        if not compared:  # the fit to all pairs
+            del found.models["ridge"]
+        return found
+
+    monkeypatch.setattr("abag.head.fit.fit_closed_forms", without_ridge)
+    with pytest.raises(parts.PartsDiffer, match=r"regime known: .* add up to .* ridge .* expected"):
+        fit(linear, linear.frame[:300], tmp_path / "run", head="ridge", split="random")
+    assert not (tmp_path / "run/predictor" / RECORD).exists()
+
+
+@pytest.mark.parametrize("total", [0.275, 0.851, 1.01, 1.7])
+def test_a_predictor_whose_weights_do_not_add_up_to_one_is_not_loaded(linear, tmp_path, total):
+    fit(linear, linear.frame[:300], tmp_path / "run", head="ridge", split="random")
+    path = tmp_path / "run/predictor" / RECORD
+    record = json.loads(path.read_text())
+    (regime,) = record["regimes"]
+    regime["weights"] = [weight * total for weight in regime["weights"]]
+    path.write_text(json.dumps(record | {"digest": digest_of(record, path.parent)}))
+    with pytest.raises(PredictorDamaged, match=rf"weights .* add up to {total:g}; expected 1"):
+        load_predictor(tmp_path / "run")
+
+
+def digest_of(record, folder):
+    return record_digest(record, (folder / WEIGHTS).read_bytes())
+
+
+def test_a_fit_fails_whose_saved_parts_predict_something_else(linear, tmp_path, monkeypatch):
+    original = self_check.load_predictor
+
+    def changed(folder):
+        predictor = original(folder)
+        ridge = next(part for part in predictor.parts if part.name == "ridge")
+        ridge.models[0].antibody_D[:] += 0.3
+        return predictor
+
+    monkeypatch.setattr(self_check, "load_predictor", changed)
+    with pytest.raises(self_check.PredictorDiffers, match=r"pkd_predicted of row .* were fitted"):
+        fit(linear, linear.frame[:300], tmp_path / "run", head="ridge", split="random")
+    assert not (tmp_path / "run/summary.json").exists()
+    with pytest.raises(PredictorDamaged, match="has not finished"):
+        load_predictor(tmp_path / "run")
+
+
+def test_a_fit_fails_whose_predictor_knows_its_training_labels_worse_than_its_folds_did(
+    linear, tmp_path, monkeypatch
+):
+    original = fitted.fit_closed_forms
+
+    def worse(training, of_run, *, compared=True):
+        if not compared:  # all pairs: fitted to other labels
+            labels = np.random.default_rng(0).permutation(training.pairs.pkd)
+            training = replace(training, pairs=replace(training.pairs, pkd=labels), shared={})
+        return original(training, of_run, compared=compared)
+
+    monkeypatch.setattr("abag.head.fit.fit_closed_forms", worse)
+    with pytest.raises(self_check.PredictorDiffers, match=r"more than the .* held out"):
+        fit(linear, linear.frame[:300], tmp_path / "run", head="ridge", split="random")
+
+
+def test_labels_without_any_signal_pass_the_check(linear, tmp_path):
+    for seed in range(3):
+        labels = np.random.default_rng(seed).normal(8, 1, 300)
+        table = linear.frame[:300].assign(pKd=labels).sample(60, random_state=seed)
+        options = {"head": "mlp", "epochs": 3, "split": "antibody", "folds": 3}
+        fit(linear, table, tmp_path / f"mlp{seed}", **options)
+        fit(linear, table, tmp_path / f"stack{seed}")
+
+
+def test_a_mutant_at_positions_that_no_variant_changed_is_not_known(library, tmp_path):
+    """Case of a scan: the third CDR of the heavy chain was never mutated in training."""
+    loop = trastuzumab.HEAVY.index("WGGDGFYAMDY")
+    rng = np.random.default_rng(3)
+    sites = [at for at in range(30, 90) if at not in range(loop, loop + 11)]
+    rows = []
+    for _ in range(80):
+        letters = list(trastuzumab.HEAVY)
+        for at in rng.choice(sites[:2], 1):  # two sites: new mutations cannot be measured
+            letters[at] = str(rng.choice(list("ADKWYSTE")))
+        rows.append("".join(letters))
+    table = pd.DataFrame({"heavy": sorted(set(rows)), "light": trastuzumab.LIGHT})
+    table = table.assign(pKd=rng.normal(8, 0.5, len(table)), antigen=library.frame["antigen"][0])
+    encoders = {"antibody_encoder": "composition", "antigen_encoder": "composition"}
+    abag.embed_table(table, library.store, **encoders)
+    summary = fit(library, table, tmp_path / "run", split="random", head="ridge", folds=3)
+    assert [one["regime"] for one in summary["regimes"]] == ["known"]
+    mutants = [mutate(trastuzumab.HEAVY, at, "W") for at in range(loop + 1, loop + 8)]
+    predictor = load_predictor(tmp_path / "run")
+    antigen = table["antigen"][0]
+    assert (
+        predictor.predict([*table["heavy"]], trastuzumab.LIGHT, antigen).regime == "known"
+    ).all()
+    store = tmp_path / "store"
+    new = pd.DataFrame({"heavy": mutants, "light": trastuzumab.LIGHT, "antigen": antigen})
+    abag.embed_table(new, store, **encoders)
+    found = predictor.predict(mutants, trastuzumab.LIGHT, antigen, store=store)
+    assert (found["regime"] == "new_mutations").all()
+    assert found["far"].all()
+    assert found["why_far"].str.contains("could not measure new mutations").all()
+
+
+def mutate(chain, at, letter):
+    return chain[:at] + letter + chain[at + 1 :]
