@@ -35,7 +35,7 @@ from abag.head.models.baselines import inner_folds
 from abag.head.models.config import FitConfig
 from abag.head.models.pair_model import PairVectors, TrainingRows
 from abag.head.models.parts import RunParts
-from abag.head.prediction.fitted import fit_closed_forms, weigh
+from abag.head.prediction.fitted import fit_closed_forms, weigh_run
 from abag.head.prediction.mixture import variance_of
 from abag.head.regimes.clusters import PairGroups
 from abag.head.regimes.folds import RegimesOfTable, all_pairs
@@ -202,7 +202,7 @@ def measure(table, config, seed=0):
         if not one.splits:
             yield one, None, None
             continue
-        weighed = weigh(pairs, one, [fitted(split) for split in one.splits])
+        (weighed,) = weigh_run(pairs, [(one, [fitted(split) for split in one.splits])]).regimes
         if parts is None:
             parts = fitted(all_pairs(measured), compared=False)
 

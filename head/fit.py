@@ -38,11 +38,17 @@ from abag.head.models.pair_model import DoesNotApply, PairVectors, TrainingRows
 from abag.head.models.parts import RunParts
 from abag.head.models.ridge import impute_censored
 from abag.head.prediction.bundle import save_predictor
-from abag.head.prediction.fitted import FittedParts, add_networks, fit_closed_forms, weigh
+from abag.head.prediction.fitted import (
+    FittedParts,
+    WeighedRun,
+    add_networks,
+    fit_closed_forms,
+    weigh_run,
+)
 from abag.head.prediction.predictor import RECORD
 from abag.head.prediction.self_check import PredictorDiffers, check_predictor
 from abag.head.regimes.folds import all_pairs
-from abag.head.regimes.splits import TRAIN, thinned
+from abag.head.regimes.splits import TEST, TRAIN, UNUSED, thinned
 from abag.head.runs.run_folder import (
     check_training,
     describe_inputs,
@@ -60,7 +66,6 @@ if TYPE_CHECKING:
     import torch
 
     from abag.head.evaluation.regime_scores import RegimeScore
-    from abag.head.prediction.fitted import WeighedRegime
     from abag.head.regimes.folds import MeasuredRegime
     from abag.head.regimes.splits import Split
     from abag.head.runs.run_folder import RunInputs, RunSummary
@@ -156,7 +161,7 @@ def _fit(
         save_checked(run / "predictor", trainings, regimes, weighed, parts)
         join_logs(run)
         summary = write_results(
-            run, inputs.pairs, regimes, weighed, fitted, parts, curve, report=report
+            run, inputs.pairs, regimes, weighed.regimes, fitted, parts, curve, report=report
         )
         shutil.rmtree(run / "checkpoints", ignore_errors=True)  # what they resume has finished
         for text in summary["warnings"]:
@@ -177,14 +182,14 @@ def fit_predictor(
     with torch_settings(trainings.device, config):
         _, weighed, parts = fit_regimes(trainings, regimes)
     save_checked(predictor, trainings, regimes, weighed, parts)
-    return [one.score for one in weighed]
+    return [one.score for one in weighed.regimes]
 
 
 def save_checked(
     folder: Path,
     trainings: Trainings,
     regimes: Sequence[MeasuredRegime],
-    weighed: Sequence[WeighedRegime],
+    weighed: WeighedRun,
     parts: FittedParts,
 ) -> None:
     """Save the predictor, and check that it predicts what was measured; else it is unusable."""
@@ -332,13 +337,12 @@ def _network_tasks(
 
 def fit_regimes(
     trainings: Trainings, regimes: Sequence[MeasuredRegime]
-) -> tuple[list[FittedParts], list[WeighedRegime], FittedParts]:
+) -> tuple[list[FittedParts], WeighedRun, FittedParts]:
     """Fit the parts to every fold, weigh them by regime, and fit them to all pairs."""
-    fitted = fit_folds(trainings, splits_of(regimes))
+    fitted = fit_distinct_folds(trainings, splits_of(regimes))
     remaining, pairs = iter(fitted), trainings.inputs.pairs
-    weighed = [
-        weigh(pairs, one, [next(remaining) for _ in one.splits]) for one in regimes if one.splits
-    ]
+    measured = [one for one in regimes if one.splits]
+    weighed = weigh_run(pairs, [(one, [next(remaining) for _ in one.splits]) for one in measured])
     # the networks of all pairs take as many epochs as the best of the folds did
     trained = [one.trained for one in fitted if one.trained is not None]
     epochs = [-(-t.best_step[0] * t.epochs // t.steps) for t in trained]
@@ -350,6 +354,21 @@ def fit_regimes(
     splits = [all_pairs(regimes)]
     (parts,) = fit_folds(own, splits, with_baselines=False, title="fit: all pairs")
     return fitted, weighed, parts
+
+
+def fit_distinct_folds(trainings: Trainings, splits: Sequence[Split]) -> list[FittedParts]:
+    """Fit the parts of every split; those that train on the same pairs are fitted once."""
+    first: dict[bytes, int] = {}
+    of_split = []
+    distinct_splits: list[Split] = []
+    for split in splits:
+        training = np.where(split.part == TEST, np.int8(UNUSED), split.part).tobytes()
+        if training not in first:
+            first[training] = len(distinct_splits)
+            distinct_splits.append(split)
+        of_split.append(first[training])
+    fitted = fit_folds(trainings, distinct_splits)
+    return [fitted[at] for at in of_split]
 
 
 def _learning_curve(
@@ -371,7 +390,8 @@ def _learning_curve(
         folder = trainings.folder / f"share-{share}"
         own = trainings._replace(folder=folder, parts=parts, verbose=False)
         fitted = fit_folds(own, splits, title=f"fit: learning curve, {share}")
-        regime = weigh(pairs, replace(first, splits=tuple(splits)), fitted)
+        thinned_regime = replace(first, splits=tuple(splits))
+        (regime,) = weigh_run(pairs, [(thinned_regime, fitted)]).regimes
         points.append(curve_point(splits, regime.score, share))
         detail(f"learning curve: {name}, {points[-1]['training_pairs']} pairs")
     return points

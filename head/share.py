@@ -68,6 +68,11 @@ class ShareOptions(Options, group="Output"):
     private: bool = option(
         False, help="Create the repository on the hub for you and your organization only."
     )
+    with_sequences: bool = option(
+        False,
+        help="Keep the training sequences, so that near-duplicates of them are recognised; without "
+        "them everything but an exact repeat counts as new.",
+    )
     license: str | None = option(
         None, metavar="ID", help="Licence that the hub shows, such as mit or cc-by-4.0."
     )
@@ -124,12 +129,14 @@ def share(run: Path | str, to: Path | str, **options: Any) -> ShareSummary:  # n
         raise BadOption(msg)
     folder = predictor_folder(run)
     predictor = load_predictor(folder)  # checks all of it
-    held = _held_of_training(predictor)
+    keeps = chosen.with_sequences and predictor.seen.has_sequences
+    held = _held_of_training(predictor, keeps)
     if not is_hub_address(to):
-        files = public_files(folder, predictor, chosen.license, Path(to).resolve().name)
+        where = Path(to).resolve().name
+        files = public_files(folder, predictor, chosen.license, where, with_sequences=keeps)
         return _write(files, Path(to), held)
     address = parse_address(to, "model")
-    files = public_files(folder, predictor, chosen.license, str(address))
+    files = public_files(folder, predictor, chosen.license, str(address), with_sequences=keeps)
     return _send(files, address, held, private=chosen.private)
 
 
@@ -146,20 +153,22 @@ def describe_share(summary: ShareSummary) -> str:
 # --- what is shared ------------------------------------------------------------------------------
 
 
-def _held_of_training(predictor: Predictor) -> str:
+def _held_of_training(predictor: Predictor, with_sequences: bool) -> str:
     from abag.head.models.registry import MODELS  # imports torch
 
     entries = [MODELS[part.name] for part in predictor.parts]
-    held = ["sketches of the training sequences, with which guesses can be tested"]
+    held = ["keys of the training sequences, with which guesses can be tested"]
+    if with_sequences:
+        held = ["the training sequences"]
     if any(one.has_posterior for one in entries):
         antibodies, antigens = (predictor.spec(kind).training_sequences for kind in KINDS)
         held.append(
             f"vectors of up to {antibodies:,} training antibodies and {antigens:,} antigens"
         )
         held.append("which of them are training pairs, with weights that follow from their labels")
-    if predictor.seen.mutations is not None:
-        held.append("which residues the training antibodies have at each position")
-    if any(one.has_posterior and one.reads == "residues" for one in entries):
+    if predictor.noise:
+        held.append("which training sequences have smaller or larger errors than others")
+    if not with_sequences and any(one.has_posterior and one.reads == "residues" for one in entries):
         held.append("sequences of training antibodies")
     if predictor.adapters:
         held.append("the keys of the pairs that its adapters were trained on")
@@ -167,11 +176,19 @@ def _held_of_training(predictor: Predictor) -> str:
 
 
 def public_files(
-    run: Path, predictor: Predictor, licence: str | None, where: str
+    run: Path,
+    predictor: Predictor,
+    licence: str | None,
+    where: str,
+    *,
+    with_sequences: bool = False,
 ) -> dict[str, bytes]:
     """Return the files of a predictor, without paths of this machine; the card loads `where`."""
     folder = run / "predictor" if (run / "predictor").is_dir() else run
-    files = {WEIGHTS: read_inside(folder, WEIGHTS), RECORD: _public_record(folder)}
+    weights = read_inside(folder, WEIGHTS)
+    if not with_sequences:
+        weights = _without_sequences(weights, predictor)
+    files = {WEIGHTS: weights, RECORD: _public_record(folder, weights)}
     adapters = [name for name in ADAPTER_FILES if (folder / name).exists()]
     files |= public_adapter_files(folder, {name: read_inside(folder, name) for name in adapters})
     files[LICENCE] = _licence_note(predictor, licence)
@@ -187,18 +204,28 @@ def public_files(
     return {**files, MANIFEST: make_manifest(files)}
 
 
-def _public_record(folder: Path) -> bytes:
+def _without_sequences(weights: bytes, predictor: Predictor) -> bytes:
+    """Leave out the arrays from which training sequences are recognised, apart from their keys."""
+    from safetensors.numpy import load, save
+
+    if not predictor.seen.has_sequences:
+        return weights
+    arrays = {name: x for name, x in load(weights).items() if not name.startswith("seen.")}
+    return save(arrays | predictor.seen.without_sequences().arrays())
+
+
+def _public_record(folder: Path, weights: bytes) -> bytes:
+    """Return predictor.json without places on this machine, with the digest of these weights."""
     from abag.head.prediction.bundle import record_digest  # imports torch
 
     content = read_inside(folder, RECORD)
-    record, changed = json.loads(content), False
+    record = json.loads(content)
     for view in [view for kind in KINDS for view in record[kind]["views"]]:
-        public = public_origin(view["origin"])
-        changed |= public != view["origin"]
-        view["origin"] = public
-    if not changed:
+        view["origin"] = public_origin(view["origin"])
+    digest = record_digest(record, weights)
+    if digest == record["digest"]:
         return content
-    record["digest"] = record_digest(record, read_inside(folder, WEIGHTS))
+    record["digest"] = digest
     return json_bytes(record)
 
 

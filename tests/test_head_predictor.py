@@ -21,7 +21,7 @@ from abag.head.models.network import Mlp, factorise
 from abag.head.models.pair_model import PairVectors
 from abag.head.prediction.bundle import WEIGHTS, PredictorDamaged, load_predictor, record_digest
 from abag.head.prediction.predictor import SCORE_COLUMNS, InvalidChains, existing_store
-from abag.head.regimes.regimes import NewSequences
+from abag.head.regimes.regimes import NewPairs
 
 QUICK = drawn.QUICK | {"head": "mlp", "epochs": 3}
 
@@ -239,7 +239,8 @@ def test_weights_that_overflow_give_no_predictions(trained, tmp_path):
     forged = {n: torch.full_like(x, 3e38) for n, x in tensors.items() if ".model." in n}
     save_file(tensors | forged, bundle / WEIGHTS)
     x_ND, first = np.ones((1, 6), np.float32), np.zeros(1, np.int64)
-    known = NewSequences(np.zeros(1, np.int8), np.zeros(1, np.int8))
+    none = np.zeros(1, np.int64)
+    known = NewPairs(np.zeros(1, np.int8), np.zeros(1, np.int8), none, none)
     with pytest.raises(PredictorDamaged, match="the predictor gives infinity or NaN"):
         load_predictor(signed(bundle)).score(PairVectors(x_ND, x_ND, first, first), known)
 
@@ -301,7 +302,7 @@ def test_members_predict_their_mean_and_sigma_adds_spread_and_noise(trained):
     weights = dict(zip(parts, regime.weights, strict=True))
     want = weights["mlp"] * np.mean(each, axis=0)
     want += weights.get("train_mean", 0.0) * parts["train_mean"].predict(vectors)
-    found = predictor.score(vectors, NewSequences(known, known))
+    found = predictor.score(vectors, NewPairs(known, known, known, known))
     pkd, sigma = found["pkd_predicted"], found["sigma"]
     np.testing.assert_allclose(pkd, want, rtol=1e-12)
     deviation = regime.spread**2 * np.var(each, axis=0) + regime.noise**2

@@ -25,9 +25,10 @@ from abag.head.models.parts import PartsDiffer
 from abag.head.models.ridge import fit_linear
 from abag.head.prediction import fitted
 from abag.head.prediction.bundle import load_predictor
-from abag.head.prediction.fitted import FittedParts, stack_weights, weigh
-from abag.head.regimes.folds import MeasuredRegime, effective_groups
+from abag.head.prediction.fitted import FittedParts, stack_weights, weigh_run
+from abag.head.regimes.folds import MeasuredRegime
 from abag.head.regimes.regimes import REGIMES
+from abag.head.regimes.sides import effective_groups
 from abag.head.regimes.splits import TEST, TRAIN, Split
 
 QUICK = drawn.QUICK | {"split": "antibody", "folds": 2}
@@ -166,6 +167,11 @@ def make_regime(pkd, predicted, *, folds=2, censored=None, group=None):
         FittedParts(dict.fromkeys(predicted, ()), dict(predicted), np.zeros(n)) for _ in splits
     ]
     return pairs, MeasuredRegime(REGIMES["known"], tuple(splits), (group,)), parts
+
+
+def weigh(pairs, measured, folds):
+    (regime,) = weigh_run(pairs, [(measured, folds)]).regimes
+    return regime
 
 
 def test_the_weights_of_a_fold_come_from_the_other_folds(monkeypatch):

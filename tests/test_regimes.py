@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from drawn import draw_chain, draw_chains, mutated
+from rapidfuzz.distance import Levenshtein
 from trastuzumab import HEAVY, LIGHT
 
 from abag.embed.sequences.pairs import read_pairs
@@ -13,19 +14,19 @@ from abag.head.data.labels import label_pairs
 from abag.head.data.options import SplitOptions
 from abag.head.evaluation import regime_scores
 from abag.head.regimes.clusters import PairGroups
-from abag.head.regimes.folds import RegimesOfTable, all_pairs, effective_groups, measure_regimes
+from abag.head.regimes.folds import RegimesOfTable, all_pairs, measure_regimes
+from abag.head.regimes.recognition import KnownSequences, Recogniser
 from abag.head.regimes.regimes import (
     KNOWN,
     NEW,
-    OUTSIDE,
     REGIMES,
-    NewSequences,
-    Recogniser,
-    SeenMutations,
-    SeenSequences,
+    VARIANT,
+    NewPairs,
     applicable,
+    find_regimes,
 )
-from abag.head.regimes.splits import TEST, TRAIN, VALIDATION
+from abag.head.regimes.sides import Side, effective_groups, sides_of
+from abag.head.regimes.splits import TEST, TRAIN, VALIDATION, BadSplit
 
 
 def groups_of(frame, **options):
@@ -56,11 +57,9 @@ def test_test_pairs_are_in_their_regime_given_the_training_pairs(crossed):
             for row in split.rows(TEST).tolist():
                 new = {
                     kind
-                    for kind, cluster in (
-                        ("antibody", crossed.antibody), ("antigen", crossed.antigen)
-                    )
-                    if cluster[row] not in cluster[train]
-                }  # fmt: skip
+                    for kind, side in zip(("antibody", "antigen"), crossed.sides, strict=True)
+                    if side.family[row] not in side.family[train]
+                }
                 assert new == set(one.regime.new)
 
 
@@ -141,14 +140,18 @@ def test_variants_of_one_antibody_are_measured_by_new_mutations():
         {"heavy": heavy, "antigen": "MKTAYIAKQR" * 8, "pKd": rng.normal(8, 1, 120)}
     )
     table = RegimesOfTable(groups_of(frame))
-    assert table.is_library
+    assert [side.is_library for side in table.sides] == [True, False]
     measured = {one.regime.name: one for one in table.measured()}
     chains = table.groups.pairs.table.antibodies.chains
     antibody = table.groups.pairs.antibody
     for split in measured["new_mutations"].splits:
-        trained = [chains[i] for i in antibody[np.isin(split.part, (TRAIN, VALIDATION))]]
-        tested = [chains[i] for i in antibody[split.rows(TEST)]]
-        assert SeenMutations.of(trained).is_new(tested).all()
+        trained = [chains[i][0] for i in antibody[np.isin(split.part, (TRAIN, VALIDATION))]]
+        seen = [{text[at] for text in trained} for at in range(len(HEAVY))]
+        for row in split.rows(TEST).tolist():
+            tested = chains[antibody[row]][0]
+            unseen = sum(tested[at] not in seen[at] for at in range(len(HEAVY)))
+            assert unseen == split.unseen[row]
+            assert unseen or tested not in trained  # or a new set of changed regions
 
 
 def test_effective_groups_count_equal_ones_and_discount_a_large_one():
@@ -175,66 +178,187 @@ def test_the_best_baseline_is_compared_with_twice_the_variance_in_several_folds(
     np.testing.assert_allclose(ratio, [np.sqrt(2), 1])
 
 
-def test_exact_duplicates_are_near_and_unrelated_sequences_are_not():
+def known_of(kind, chains):
+    """Keep sequences as a predictor does, of a table that pairs them with one other sequence."""
+    numbers = np.arange(len(chains))
+    groups = np.zeros(len(chains), np.int64) if len(chains) > 9 else numbers
+    side = Side(kind, chains, numbers, groups, groups)
+    return KnownSequences.of(side, numbers, 0.9, 0.9 if kind == "antibody" else 0.4)
+
+
+def is_known(known, chains):
+    return known.levels(chains)[0] == KNOWN
+
+
+def test_exact_duplicates_are_known_and_unrelated_sequences_are_new():
     rng = np.random.default_rng(3)
-    antibodies = [(mutated(rng, HEAVY, 20), "") for _ in range(20)]
-    seen = SeenSequences.of("antibody", antibodies)
-    assert seen.near(antibodies).all()
-    assert not seen.near([(draw_chain(rng, 120), ""), (mutated(rng, HEAVY, 60), "")]).any()
-    antigens = [(draw_chain(rng, 200),) for _ in range(20)]
-    seen = SeenSequences.of("antigen", antigens)
-    assert seen.near(antigens).all()
-    assert not seen.near([(draw_chain(rng, 200),), (draw_chain(rng, 10),)]).any()
+    antibodies = [(mutated(rng, HEAVY, 20), "") for _ in range(9)]
+    known = known_of("antibody", antibodies)
+    assert is_known(known, antibodies).all()
+    unrelated = [(draw_chain(rng, 120), ""), (mutated(rng, HEAVY, 60), "")]
+    assert known.levels(unrelated)[0].tolist() == [NEW, NEW]
+    antigens = [(draw_chain(rng, 200),) for _ in range(9)]
+    known = known_of("antigen", antigens)
+    assert is_known(known, antigens).all()
+    unrelated = [(draw_chain(rng, 200),), (draw_chain(rng, 10),)]
+    assert known.levels(unrelated)[0].tolist() == [NEW, NEW]
 
 
 @pytest.mark.parametrize("kind", ["antibody", "antigen"])
-def test_a_few_mutations_are_near_and_many_are_not(kind):
+def test_near_duplicates_are_exactly_those_of_the_edit_distance(kind):
     rng = np.random.default_rng(4)
-    parent = HEAVY if kind == "antibody" else draw_chain(rng, 300)
+    parents = draw_chains(rng, 9, 100)
+    asked = [mutated(rng, parents[n % 9], n % 25) for n in range(120)]
+    asked += [text[: 100 - n % 15] for n, text in enumerate(asked)]
+    pack = (lambda text: (text, "")) if kind == "antibody" else (lambda text: (text,))
+    found = is_known(known_of(kind, [pack(text) for text in parents]), [pack(t) for t in asked])
+    if kind == "antibody":
+        most = [max(len(text), 100) // 10 for text in asked]
+        edits = [min(Levenshtein.distance(text, parent) for parent in parents) for text in asked]
+        expected = [edit <= limit for edit, limit in zip(edits, most, strict=True)]
+    else:  # the shorter is aligned inside the longer: nothing is shifted here
+        edits = [
+            min(sum(a != b for a, b in zip(text, parent, strict=False)) for parent in parents)
+            for text in asked
+        ]
+        expected = [edit <= len(text) // 10 for edit, text in zip(edits, asked, strict=True)]
+    assert found.tolist() == expected
 
-    def variants(share):
-        texts = [mutated(rng, parent, round(share * len(parent))) for _ in range(30)]
-        return [(text, "") if kind == "antibody" else (text,) for text in texts]
 
-    seen = SeenSequences.of(kind, variants(0.0)[:1])
-    assert seen.near(variants(0.03)).all()
-    assert not seen.near(variants(0.45)).any()
-
-
-def test_a_part_of_a_training_antigen_is_near():
+def test_strains_of_a_training_antigen_are_variants_and_parts_of_it_are_known():
     rng = np.random.default_rng(5)
     whole = draw_chain(rng, 400)
-    assert SeenSequences.of("antigen", [(whole,)]).near([(whole[100:300],)]).all()
+    known = known_of("antigen", [(whole,)])
+    strains = [(mutated(rng, whole, edits),) for edits in (20, 60, 150)]
+    assert known.levels([(whole[100:300],), *strains])[0].tolist() == [
+        KNOWN, KNOWN, VARIANT, VARIANT
+    ]  # fmt: skip
+
+
+def test_a_clone_of_a_training_antibody_is_known():
+    rng = np.random.default_rng(5)
+    at = HEAVY.index("WGGDGFYAMDY")
+    clone = mutated(rng, HEAVY[: at - 5], 25) + HEAVY[at - 5 :]
+    other = clone.replace("WGGDGFYAMDY", "HKKRHQRTPPV")
+    known = known_of("antibody", [(HEAVY, "")])
+    assert is_known(known, [(clone, ""), (other, "")]).tolist() == [True, False]
 
 
 def test_a_chain_that_cannot_be_compared_is_new_unless_it_is_the_same():
     rng = np.random.default_rng(0)
-    proteins = [(draw_chain(rng, 1200),) for _ in range(300)]
-    seen = SeenSequences.of("antigen", [*proteins, ("EGGPFSYRV",)])
-    peptides = [(draw_chain(rng, n),) for n in (1, 3, 4, 5, 9, 23, 24)]
-    assert seen.near([("EGGPFSYRV",), *peptides]).tolist() == [True] + [False] * len(peptides)
+    known = known_of("antigen", [(draw_chain(rng, 1200),) for _ in range(8)] + [("EGGPFSYRV",)])
+    peptides = [(draw_chain(rng, n),) for n in (6, 7, 9, 23, 24)]
+    assert is_known(known, [("EGGPFSYRV",), *peptides]).tolist() == [True] + [False] * 5
+    known = known_of("antibody", [(HEAVY, LIGHT), ("WWWWWWW", LIGHT)])
+    asked = [(HEAVY, LIGHT), ("WWWWWWW", LIGHT), ("W" * 200, LIGHT)]
+    assert is_known(known, asked).tolist() == [True, True, False]
+    # of a single chain and a pair, the chain that both have is compared
+    assert is_known(known, [(HEAVY, "")]).tolist() == [True]
 
-    seen = SeenSequences.of("antibody", [(HEAVY, LIGHT), (HEAVY, ""), ("WWWWWWW", LIGHT)])
-    asked = [(HEAVY, LIGHT), ("WWWWWWW", LIGHT), ("EVQ", LIGHT), ("W" * 200, LIGHT), (HEAVY, "W")]
-    assert seen.near(asked).tolist() == [True, True, False, False, False]
 
-
-def test_sketches_are_read_back_and_forged_ones_are_refused():
+def test_what_is_new_is_read_back_and_forged_arrays_are_refused():
     rng = np.random.default_rng(6)
-    antibodies = [(mutated(rng, HEAVY, 3), "") for _ in range(5)]
-    made = Recogniser(
-        SeenSequences.of("antibody", antibodies),
-        SeenSequences.of("antigen", [(draw_chain(rng, 90),)]),
-        SeenMutations.of(antibodies),
-    )
+    antibodies = [(mutated(rng, HEAVY, 3), "") for _ in range(12)]
+    variants = [(mutated(rng, "MKTAYIAKQRQISFVKSHFSRQ" * 4, 2),) for _ in range(12)]
+    made = Recogniser(known_of("antibody", antibodies), known_of("antigen", variants))
     arrays = made.arrays()
+    read = Recogniser.load(arrays)
     new = [(mutated(rng, HEAVY, 1), ""), (draw_chain(rng, 100), "")]
-    assert (Recogniser.load(arrays).states("antibody", new) == made.states("antibody", new)).all()
-    assert made.states("antibody", antibodies).tolist() == [KNOWN] * 5
-    assert made.states("antibody", new).tolist() == [NEW, OUTSIDE]
+    for kind, asked in (("antibody", new), ("antigen", [(mutated(rng, variants[0][0], 1),)])):
+        for one, other in zip(
+            made.of_kind(kind).levels(asked), read.of_kind(kind).levels(asked), strict=True
+        ):
+            assert (one == other).all()
+    assert read.antibodies.levels(antibodies)[0].tolist() == [KNOWN] * 12
+    level, unseen = read.antibodies.levels(new)
+    assert level.tolist() == [VARIANT, NEW]
+    assert unseen.tolist() == [1, 0]
     for name in arrays:
         with pytest.raises(ValueError, match="has float32"):
             Recogniser.load(arrays | {name: arrays[name].astype(np.float32)})
+
+
+def test_without_sequences_all_but_repeats_is_new():
+    rng = np.random.default_rng(6)
+    antibodies = [(mutated(rng, HEAVY, 3), "") for _ in range(12)]
+    made = Recogniser(known_of("antibody", antibodies), known_of("antigen", [("MKTAYIAKQR" * 9,)]))
+    shared = Recogniser.load(made.without_sequences().arrays())
+    assert not shared.has_sequences
+    asked = [antibodies[0], (mutated(rng, HEAVY, 1), "")]
+    assert shared.antibodies.levels(asked)[0].tolist() == [KNOWN, NEW]
+    for array in shared.arrays().values():
+        assert HEAVY[:8].encode() not in array.tobytes()
+
+
+def test_a_side_with_its_kinds_exchanged_has_the_mirror_image_of_regimes():
+    rng = np.random.default_rng(9)
+    families = [draw_chains(rng, n, 150) for n in (12, 9)]
+    sides = [[mutated(rng, parent, 3) for parent in one for _ in "ab"] for one in families]
+    cells = rng.permutation(24 * 18)[:250]
+    frame = pd.DataFrame(
+        {"heavy": [sides[0][i // 18] for i in cells], "antigen": [sides[1][i % 18] for i in cells]}
+    )
+    frame["pKd"] = rng.normal(8, 1, 250)
+    mirrored = frame.rename(columns={"heavy": "antigen", "antigen": "heavy"})
+    exchanged = {"new_antibody": "new_antigen", "new_antigen": "new_antibody"}
+    found, mirror = (
+        {one.regime.name: one for one in RegimesOfTable(groups_of(table)).measured()}
+        for table in (frame, mirrored)
+    )
+    assert found.keys() == mirror.keys()
+    for name, one in found.items():
+        other = mirror[exchanged.get(name, name)]
+        tested = [sum(len(s.rows(TEST)) for s in both.splits) for both in (one, other)]
+        assert tested[0] == pytest.approx(tested[1], rel=0.1)
+        groups = [effective_groups(both.groups[0]) for both in (one, other)]
+        if len(one.groups) == 1:
+            assert groups[0] == groups[1]
+
+
+def test_a_library_of_antigens_is_measured_by_new_variants_and_by_known_pairs():
+    rng = np.random.default_rng(2)
+    parent = draw_chain(rng, 120)
+    sites = rng.choice(120, 10, replace=False)
+    rows = []
+    while len(rows) < 200:
+        letters = list(parent)
+        for site in sites[rng.random(10) < 0.5]:
+            letters[site] = "A" if parent[site] != "A" else "W"
+        rows.append("".join(letters))
+    heavies = draw_chains(rng, 4, 100)
+    frame = pd.DataFrame({"heavy": rng.choice(heavies, 200), "antigen": rows})
+    frame["pKd"] = rng.normal(8, 1, 200)
+    groups = groups_of(frame)
+    assert [side.is_library for side in sides_of(groups)] == [False, True]
+    measured = {one.regime.name: one for one in measure_regimes(groups)}
+    assert len(measured["known"].splits) == 5
+    chains, antigen = groups.pairs.table.antigens.chains, groups.pairs.antigen
+    variant = measured["antigen_variant"]
+    assert len(variant.splits) >= 3
+    for split in variant.splits:
+        trained = [chains[i][0] for i in antigen[np.isin(split.part, (TRAIN, VALIDATION))]]
+        for row in split.rows(TEST).tolist():
+            tested = chains[antigen[row]][0]
+            unseen = [at for at in sites if tested[at] not in {text[at] for text in trained}]
+            assert len(unseen) == split.unseen[row] > 0
+
+
+@pytest.mark.parametrize("pairs", [19, 21])
+def test_a_table_of_twenty_pairs_is_measured_pair_by_pair_and_a_smaller_one_is_refused(pairs):
+    rng = np.random.default_rng(1)
+    heavy, antigen = draw_chain(rng, 100), draw_chain(rng, 90)
+    heavies = [mutated(rng, heavy, 2) for _ in range(3)]
+    antigens = [mutated(rng, antigen, 2) for _ in range(7)]
+    rows = [(heavies[i % 3], antigens[i // 3], rng.normal(8, 1)) for i in range(pairs)]
+    frame = pd.DataFrame(rows, columns=["heavy", "antigen", "pKd"])
+    groups = groups_of(pd.concat([frame, frame.iloc[:3]]))
+    if pairs == 19:
+        with pytest.raises(BadSplit, match=r"19 distinct pairs, too few .* at least 20 pairs"):
+            measure_regimes(groups)
+        return
+    measured = {one.regime.name: one for one in measure_regimes(groups)}
+    assert len(measured["known"].splits) == 5
+    assert "each pair counts as one measurement" in measured["known"].note
 
 
 def test_a_pair_of_an_unmeasured_regime_uses_a_stricter_one_or_is_far():
@@ -246,17 +370,24 @@ def test_a_pair_of_an_unmeasured_regime_uses_a_stricter_one_or_is_far():
 
 
 def test_the_regime_of_a_pair_follows_from_its_two_sequences():
-    rng = np.random.default_rng(7)
-    seen = Recogniser(
-        SeenSequences.of("antibody", [(HEAVY, "")]),
-        SeenSequences.of("antigen", [(draw_chain(rng, 90),)]),
-        None,
-    )
-    states = (
-        np.array([KNOWN, NEW, KNOWN, NEW], np.int8),
-        np.array([KNOWN, KNOWN, NEW, NEW], np.int8),
-    )
-    name, used, why = seen.regimes_of(NewSequences(*states), ["known", "new_antibody"])
-    assert name.tolist() == ["known", "new_antibody", "new_antigen", "both_new"]
-    assert used.tolist() == ["known", "new_antibody", "new_antibody", "new_antibody"]
-    assert [bool(text) for text in why] == [False, False, True, True]
+    none = np.zeros(4, np.int64)
+    new = NewPairs(
+        np.array([KNOWN, NEW, KNOWN, NEW], np.int8), np.array([KNOWN, KNOWN, NEW, NEW], np.int8),
+        none, none,
+    )  # fmt: skip
+    found = find_regimes(new, {"known": 0, "new_antibody": 0})
+    assert found.name.tolist() == ["known", "new_antibody", "new_antigen", "both_new"]
+    assert found.used.tolist() == ["known", "new_antibody", "known", "new_antibody"]
+    assert [bool(text) for text in found.why_far] == [False, False, True, True]
+    assert found.is_covered.tolist() == [True, True, False, False]
+
+
+def test_a_pair_with_more_unseen_residues_than_the_tested_ones_is_far():
+    level = np.full(3, VARIANT, np.int8)
+    new = NewPairs(level, np.zeros(3, np.int8), np.array([1, 3, 4]), np.array([0, 0, 0]))
+    found = find_regimes(new, {"known": 0, "new_mutations": 3})
+    assert (found.used == "new_mutations").all()
+    assert found.why_far.tolist() == [
+        "", "", "it has 4 unseen residues, more than the 3 of nearly all tested pairs"
+    ]  # fmt: skip
+    assert found.is_covered.all()

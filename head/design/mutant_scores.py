@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from abag.core.arrays import Floats, hex_keys
 from abag.embed.sequences.chains import KINDS
@@ -67,7 +68,7 @@ def score_mutants(
     sides = [Sequences.of(kind, [pair[at] for pair in pairs]) for at, kind in enumerate(KINDS)]
     counts = predictor.encode(store, *sides, **embed_options)
     scorer, first = Scorer(predictor, open_store(store), *sides), len(parents)
-    regimes, _ = scorer.count_regimes(scorer.count_states(*(one.of_row[first:] for one in sides)))
+    regimes, _ = scorer.count_regimes(scorer.count_classes(*(one.of_row[first:] for one in sides)))
     verdicts = predictor.say_verdicts(regimes, "mutant")
     pkd_measured = np.full(len(pairs), np.nan)
     if len(measured):
@@ -82,7 +83,8 @@ def score_mutants(
             rows = np.concatenate([numbers, np.arange(len(batch)) + first + at])
             scores, vectors = scorer.score(*(one.of_row[rows] for one in sides))
             of_pair = np.concatenate([np.arange(len(numbers)), parent])
-            scores = _with_differences(predictor, scores, vectors, of_pair)
+            used = scorer.find_regimes(*(one.of_row[rows] for one in sides)).used
+            scores = _with_differences(predictor, scores, vectors, of_pair, used)
             frames.append(scores[len(numbers) :])
             shown.update(len(batch))
     frame = pd.concat(frames, ignore_index=True)
@@ -106,13 +108,21 @@ def score_mutants(
 
 
 def _with_differences(
-    predictor: Predictor, scores: pd.DataFrame, vectors: PairVectors, parent: Index
+    predictor: Predictor,
+    scores: pd.DataFrame,
+    vectors: PairVectors,
+    parent: Index,
+    used: NDArray[np.object_],
 ) -> pd.DataFrame:
-    """Add the difference of each pair from its parent, (P,), and its sigma if there is one."""
+    """Add the difference of each pair from its parent, (P,), and its sigma if there is one.
+
+    `used`, (P,), is the measured regime whose mixture scores a pair.
+    """
     pkd, at = scores["pkd_predicted"].to_numpy(), list(scores).index("regime")
     scores.insert(at, "difference", pkd - pkd[parent])
     if has_difference_sigma(predictor):
-        sigma = spreads(predictor, scores) * deviation(predictor, vectors, parent)
+        spread = np.array([predictor.mixture(name).spread for name in used.tolist()])
+        sigma = spread * deviation(predictor, vectors, parent)
         scores.insert(at + 1, "difference_sigma", sigma)
     return scores
 
@@ -122,13 +132,6 @@ def has_difference_sigma(predictor: Predictor) -> bool:
     several = any(len(part.models) > 1 for part in predictor.parts)
     known = several or any(MODELS[part.name].has_posterior for part in predictor.parts)
     return known and any(one.spread > 0 for one in predictor.regimes.values())
-
-
-def spreads(predictor: Predictor, scores: pd.DataFrame) -> Floats:
-    """Return the factor of the standard deviation in sigma of each scored pair, (P,)."""
-    fallback = max(predictor.regimes.values(), key=lambda one: one.noise)
-    found = {name: predictor.regimes.get(name, fallback).spread for name in set(scores["regime"])}
-    return scores["regime"].map(found).to_numpy(np.float64)
 
 
 def deviation(predictor: Predictor, vectors: PairVectors, parent: Index) -> Floats:

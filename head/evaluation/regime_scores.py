@@ -26,7 +26,7 @@ from scipy.special import stdtrit
 from abag.core.arrays import Floats, Ints
 from abag.core.messages import counted
 from abag.head.evaluation.metrics import METRICS
-from abag.head.regimes.folds import LEAST_GROUPS, LEAST_ROWS, effective_groups
+from abag.head.regimes.sides import LEAST_GROUPS, LEAST_ROWS, effective_groups
 from abag.head.regimes.splits import TEST
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ has measured. So a fold never decides by its own size what it fits.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -106,7 +106,7 @@ def _why_not(name: str, chains: Sequence[Chains], antibodies: Iterable[Index]) -
     return ""
 
 
-def check_weights(regime: str, weights: dict[str, float], parts: Iterable[str]) -> None:
+def check_weights(regime: str, weights: Mapping[str, float], parts: Iterable[str]) -> None:
     """Raise `PartsDiffer` unless the weights of a regime add up to 1 over the given parts."""
     names = set(parts)
     total = sum(weight for name, weight in weights.items() if name in names)

@@ -21,7 +21,6 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save_file
 
 from abag.core.arrays import distinct
-from abag.core.cache import cache_dir
 from abag.core.files import (
     DiskFull,
     FileDamaged,
@@ -34,7 +33,6 @@ from abag.core.files import (
 )
 from abag.core.options import BadOption
 from abag.embed.sequences.chains import KINDS
-from abag.embed.sequences.numbering import number_antibodies
 from abag.embed.sequences.options import AntibodyRegion  # read by get_type_hints
 from abag.head.models.pair_model import PairVectors
 from abag.head.models.parts import PartsDiffer, check_weights
@@ -42,6 +40,7 @@ from abag.head.models.registry import MODELS
 from abag.head.prediction.predictor import (
     RECORD,
     WEIGHTS,
+    KnownNoise,
     Part,
     Predictor,
     PredictorDamaged,
@@ -49,19 +48,20 @@ from abag.head.prediction.predictor import (
     VectorSpec,
     ViewSpec,
 )
-from abag.head.regimes.regimes import REGIMES, Recogniser, SeenMutations, SeenSequences
+from abag.head.regimes.recognition import KnownSequences, Recogniser
+from abag.head.regimes.regimes import REGIMES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
 
     from numpy.typing import NDArray
 
-    from abag.head.data.labels import LabelledPairs
+    from abag.embed.sequences.chains import Kind
     from abag.head.models.pair_model import PairModel
-    from abag.head.prediction.fitted import FittedParts, WeighedRegime
+    from abag.head.prediction.fitted import FittedParts, WeighedRun
     from abag.head.runs.run_folder import RunInputs
 
-SCHEMA = 9
+SCHEMA = 10
 MOST = 1e15
 """Of a number in predictor.json; the square of a larger one could overflow."""
 
@@ -83,6 +83,7 @@ class PredictorRecord:
     antibody: VectorSpec
     antigen: VectorSpec
     antibody_region: AntibodyRegion
+    label_sd: float
 
 
 def record_digest(record: Mapping[str, Any], weights: bytes | Path) -> str:
@@ -132,7 +133,7 @@ def save_predictor(
     folder: Path,
     inputs: RunInputs,
     parts: FittedParts,
-    weighed: Sequence[WeighedRegime],
+    weighed: WeighedRun,
     antibody_region: AntibodyRegion,
 ) -> None:
     """Write a predictor folder; predictor.json comes last, with the digest of the weights.
@@ -140,7 +141,7 @@ def save_predictor(
     Raises `PartsDiffer`, before anything is written, if a regime gives weight to a part that was
     not fitted to all pairs.
     """
-    for regime in weighed:
+    for regime in weighed.regimes:
         check_weights(regime.measured.regime.name, regime.mixture.weights, parts.models)
     make_folder(folder)
     pairs = inputs.pairs
@@ -148,7 +149,7 @@ def save_predictor(
     used = [  # parts without weight in any regime are left out
         name
         for name in parts.models
-        if any(name in one.mixture.weights for one in weighed) or MODELS[name].has_posterior
+        if any(name in one.mixture.weights for one in weighed.regimes) or MODELS[name].has_posterior
     ]
     records = []
     for k, name in enumerate(used):
@@ -157,8 +158,12 @@ def save_predictor(
             tensors |= {f"{k}.{i}.{key}": array for key, array in model.arrays().items()}
         settings = tuple(asdict(model.settings) for model in models)
         records.append(PartRecord(name, settings))
-    # also if no fold could measure new mutations: they are then far, not known
-    tensors |= recogniser_of(pairs, inputs.is_library).arrays()
+    tensors |= recogniser_of(inputs).arrays()
+    for kind, factor in weighed.noise.items():
+        own = factor != 1
+        if own.any():
+            tensors[f"noise.{kind}.keys"] = pairs.table.sequences[kind].keys[: len(factor)][own]
+            tensors[f"noise.{kind}.factor"] = factor[own]
     specs = {}
     for kind, stored in inputs.vectors.items():
         views = tuple(
@@ -186,13 +191,16 @@ def save_predictor(
                 weights=tuple(one.mixture.weights.get(name, 0.0) for name in used),
                 spread=one.mixture.spread,
                 noise=one.mixture.noise,
+                growth=one.mixture.growth,
+                reach=one.reach,
                 verdict=one.score["sentence"],
             )
-            for one in weighed
+            for one in weighed.regimes
         ),
         antibody_region=antibody_region,
         antibody=specs["antibody"],
         antigen=specs["antigen"],
+        label_sd=float(pairs.pkd[pairs.censored == 0].std()),
     )
     arrays = {name: np.ascontiguousarray(array) for name, array in tensors.items()}
     fields = asdict(record)
@@ -209,18 +217,14 @@ def save_predictor(
     write_json(folder / RECORD, {"schema": SCHEMA, "digest": digest, **fields})
 
 
-def recogniser_of(pairs: LabelledPairs, is_library: bool) -> Recogniser:
-    """Sketch the sequences of all pairs; `is_library` tells whether antibodies are variants."""
-    antibodies, antigens = (
-        [unique.chains[i] for i in distinct(pairs.index(kind)).tolist()]
-        for kind, unique in pairs.table.sequences.items()
-    )
-    numbered = number_antibodies(pairs.table.antibodies.chains, cache_dir() / "numbering")
-    return Recogniser(
-        SeenSequences.of("antibody", antibodies, numbered),
-        SeenSequences.of("antigen", antigens),
-        SeenMutations.of(antibodies, numbered) if is_library else None,
-    )
+def recogniser_of(inputs: RunInputs) -> Recogniser:
+    """Keep the sequences of all pairs, and how those of a fit are compared."""
+    assert inputs.sides is not None
+    known = [
+        KnownSequences.of(side, distinct(side.sequence), *identities)
+        for side, identities in zip(inputs.sides, inputs.identities, strict=True)
+    ]
+    return Recogniser(*known)
 
 
 def load_predictor(path: Path | str, *, embed: Callable[..., object] | None = None) -> Predictor:
@@ -252,6 +256,8 @@ def load_predictor(path: Path | str, *, embed: Callable[..., object] | None = No
             record.antibody,
             record.antigen,
             Recogniser.load(tensors),
+            record.label_sd,
+            _load_noise(tensors),
             antibody_region=record.antibody_region,
             store=store,
             embed=embed,
@@ -319,11 +325,31 @@ def _check_values(record: PredictorRecord, tensors: Mapping[str, NDArray[Any]]) 
         msg = "it has no parts, no regimes or no vectors"
         raise ValueError(msg)
     for one in record.regimes:
-        if one.name not in REGIMES or len(one.weights) != len(record.parts) or one.noise < 0:
-            msg = f"the regime {one.name!r} has {len(one.weights)} weights, noise {one.noise}"
+        least = min(one.noise, one.growth, one.reach)
+        if one.name not in REGIMES or len(one.weights) != len(record.parts) or least < 0:
+            msg = (
+                f"the regime {one.name!r} has {len(one.weights)} weights, noise {one.noise}, "
+                f"growth {one.growth}, reach {one.reach}"
+            )
             raise ValueError(msg)
         names = [part.name for part in record.parts]
         check_weights(one.name, dict(zip(names, one.weights, strict=True)), names)
+
+
+def _load_noise(tensors: Mapping[str, NDArray[Any]]) -> dict[Kind, KnownNoise]:
+    """Restore the factors of sequences; ValueError if they are no such."""
+    found: dict[Kind, KnownNoise] = {}
+    for kind in KINDS:
+        keys = tensors.get(f"noise.{kind}.keys")
+        factor = tensors.get(f"noise.{kind}.factor")
+        if keys is None or factor is None:
+            continue
+        same = keys.dtype == np.uint8 and keys.shape == (len(factor), 16) and factor.ndim == 1
+        if not same or factor.dtype != np.float64 or not (factor > 0).all():
+            msg = f"noise.{kind} has {keys.shape} keys and factors of {factor.dtype}"
+            raise ValueError(msg)
+        found[kind] = KnownNoise(keys, factor)
+    return found
 
 
 def _part(k: int, record: PredictorRecord, tensors: Mapping[str, NDArray[Any]]) -> Part:

@@ -12,24 +12,29 @@ for the rule of one standard error Breiman et al.: Classification and Regression
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.optimize import nnls
 from scipy.special import ndtri
 
 from abag.core.arrays import Floats, Ints, distinct
+from abag.embed.sequences.chains import KINDS
 from abag.head.evaluation.regime_scores import RegimeScore, TestedPairs, score_regime
 from abag.head.models.pair_model import PairModel, TrainingRows, fit_sigma
 from abag.head.models.parts import PartsDiffer
 from abag.head.models.registry import MEAN, MODELS, NETWORK
 from abag.head.prediction.mixture import Mixture, variance_of
-from abag.head.regimes.folds import effective_groups
+from abag.head.prediction.noise import fit_sequence_noise
+from abag.head.regimes.regimes import KNOWN
+from abag.head.regimes.sides import effective_groups
 from abag.head.regimes.splits import TEST, grouped_folds
 
 if TYPE_CHECKING:
+    from abag.embed.sequences.chains import Kind
     from abag.head.data.labels import LabelledPairs
     from abag.head.models.pair_model import Fit
     from abag.head.models.parts import RunParts
@@ -39,6 +44,14 @@ if TYPE_CHECKING:
 PRIOR_GROUPS = 3.0
 SUM_WEIGHT = 1e4
 """Weight of the condition that the weights add up to 1, relative to the errors."""
+REACHED = 0.95
+"""Share of the tested pairs within the reach of a regime."""
+GROWTHS = (0.0, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2)
+"""Growths of sigma squared per unseen residue that are tried."""
+CLEAR_GROWTH = 2.0
+"""Gain in log-likelihood from which sigma grows."""
+LEAST_CALIBRATED = 20
+"""Held-out pairs without which sigma does not grow."""
 COVERED = float(ndtri(0.95))
 """Half the width of a 90 % interval, in sigmas."""
 
@@ -115,36 +128,70 @@ def standard_error(value_R: Floats, group: Ints) -> float:
     return float(np.sqrt(np.square(away_G).sum() * n / max(n - 1, 1e-9)) / len(value_R))
 
 
+@dataclass(slots=True)
+class HeldOut:
+    """The out-of-fold predictions of a regime's tested pairs, (R,) each, fold after fold."""
+
+    measured: MeasuredRegime
+    mixture: Mixture
+    """Weights of the parts, those without weight left out, and the calibration of sigma."""
+    rows: Ints
+    """Index of each pair in the table."""
+    of_fold: Ints
+    unseen: Ints
+    """Residues that no training sequence of a library has at their positions."""
+    predicted: Floats
+    """With the weights of the other folds."""
+    sigma: Floats
+    """With the calibration of the other folds."""
+    mean: Floats
+    """Of the training labels."""
+
+
 @dataclass(frozen=True, slots=True)
 class WeighedRegime:
     """What a predictor does in one regime, and how well that was in its folds."""
 
     measured: MeasuredRegime
     mixture: Mixture
-    """Weights of the parts, those without weight left out, and the calibration of sigma."""
+    reach: int
+    """Unseen residues that 95 % of the tested pairs did not exceed."""
     predicted: list[Floats]
     """Out-of-fold predictions of each fold, (P,), with the weights of the other folds."""
     sigma: list[Floats]
     score: RegimeScore
 
 
-def weigh(
-    pairs: LabelledPairs, measured: MeasuredRegime, folds: Sequence[FittedParts]
-) -> WeighedRegime:
+@dataclass(frozen=True, slots=True)
+class WeighedRun:
+    """What a predictor does in all measured regimes."""
+
+    regimes: Sequence[WeighedRegime]
+    noise: Mapping[Kind, Floats]
+    """Factor of the variance of errors by unique sequence, (N,) and (M,)."""
+
+
+def weigh_run(
+    pairs: LabelledPairs, folds: Sequence[tuple[MeasuredRegime, Sequence[FittedParts]]]
+) -> WeighedRun:
+    """Weigh the parts in each measured regime, calibrate sigma, and score the held-out pairs."""
+    held_out = [weigh(pairs, measured, fitted) for measured, fitted in folds]
+    noise = fit_noise(pairs, held_out)
+    scored = [
+        score_held_out(pairs, one, fitted) for one, (_, fitted) in zip(held_out, folds, strict=True)
+    ]
+    return WeighedRun(scored, noise)
+
+
+def weigh(pairs: LabelledPairs, measured: MeasuredRegime, folds: Sequence[FittedParts]) -> HeldOut:
     """Weigh the parts by their errors on the tested pairs of a regime; calibrate sigma on them."""
-    splits, regime = measured.splits, measured.regime
     names = list(folds[0].models)
     if any(fold.models.keys() != folds[0].models.keys() for fold in folds):
-        msg = f"{regime.name}: the folds have different parts; expected those of the run"
+        msg = f"{measured.regime.name}: the folds have different parts; expected those of the run"
         raise PartsDiffer(msg)
-    rows_F = [split.rows(TEST) for split in splits]
+    rows_F = [split.rows(TEST) for split in measured.splits]
     rows = np.concatenate(rows_F)
     of_fold = np.repeat(np.arange(len(rows_F)), [len(fold_rows) for fold_rows in rows_F])
-    groups = [group[rows] for group in measured.groups]
-    smallest = min(groups, key=effective_groups)
-    half = of_fold
-    if len(splits) == 1:  # the halves of its groups weigh each other
-        half = grouped_folds(smallest, min(2, len(distinct(smallest))), 0)
     tested_folds = list(zip(folds, rows_F, strict=True))
     part_RK = np.concatenate(
         [
@@ -153,35 +200,109 @@ def weigh(
         ]
     )
     variance = np.concatenate([fold.variance[fold_rows] for fold, fold_rows in tested_folds])
-    pkd = pairs.pkd[rows]
+    unseen = np.concatenate(
+        [
+            np.zeros(len(fold_rows), np.int64) if split.unseen is None else split.unseen[fold_rows]
+            for split, fold_rows in zip(measured.splits, rows_F, strict=True)
+        ]
+    )
+    smallest = min((group[rows] for group in measured.groups), key=effective_groups)
+    half = of_fold
+    if len(rows_F) == 1:  # the halves of its groups weigh each other
+        half = grouped_folds(smallest, min(2, len(distinct(smallest))), 0)
     censored = pairs.censored[rows]
-    error_RK = pkd[:, None] - part_RK
+    error_RK = pairs.pkd[rows, None] - part_RK
     error_RK[censored[:, None] * error_RK < 0] = 0.0  # the bound is satisfied
     mean = names.index(MEAN)
     weights = stack_weights(error_RK, smallest, mean)
-    predicted_R = np.empty(len(rows))
-    sigma_R = np.empty(len(rows))
+    used = {name: float(w) for name, w in zip(names, weights, strict=True) if w > 0}
     insides = [half == k for k in np.unique(half)]
     judges = [(inside, ~inside if len(insides) > 1 else inside) for inside in insides]
+    predicted_R = np.empty(len(rows))
     for inside, others in judges:
         of_others = stack_weights(error_RK[others], smallest[others], mean)
         predicted_R[inside] = part_RK[inside] @ of_others
-    error = pkd - predicted_R
+    error = pairs.pkd[rows] - predicted_R
+    sigma_R = np.empty(len(rows))
     for inside, others in judges:
-        calibrated = fit_sigma(error[others], np.sqrt(variance[others]), censored[others])
-        sigma_R[inside] = Mixture({}, *calibrated).sigma(variance[inside])
+        calibrated = calibrate(
+            used, error[others], variance[others], unseen[others], censored[others]
+        )
+        sigma_R[inside] = calibrated.sigma(variance[inside], unseen[inside])
+    mixture = calibrate(used, error, variance, unseen, censored)
+    mean_R = part_RK[:, mean]
+    return HeldOut(measured, mixture, rows, of_fold, unseen, predicted_R, sigma_R, mean_R)
+
+
+def calibrate(
+    weights: dict[str, float],
+    error: Floats,
+    variance: Floats,
+    unseen: Ints,
+    censored: NDArray[np.int8],
+) -> Mixture:
+    """Fit sigma to the errors of R held-out pairs; it grows with unseen residues if errors do."""
     spread, noise = fit_sigma(error, np.sqrt(variance), censored)
-    used = {name: float(w) for name, w in zip(names, weights, strict=True) if w > 0}
-    mixture = Mixture(used, spread, noise)
+    flat = Mixture(weights, spread, noise)
+    exact = censored == 0
+    if exact.sum() < LEAST_CALIBRATED or np.ptp(unseen[exact]) == 0:
+        return flat
+    square = np.square(error[exact]) / np.square(flat.sigma(variance[exact]))
+    steps = [1 + growth * unseen[exact] for growth in GROWTHS]
+    # the factor that gives scaled errors a mean square of 1 has the best likelihood
+    units = [float(np.mean(square / more)) for more in steps]
+    costs = [np.log(u).mean() + np.log(more).mean() for u, more in zip(units, steps, strict=True)]
+    best = int(np.argmin(costs))
+    if len(square) * (costs[0] - costs[best]) / 2 < CLEAR_GROWTH:
+        return flat
+    root = np.sqrt(units[best])
+    return Mixture(weights, spread * root, noise * root, GROWTHS[best])
+
+
+def fit_noise(pairs: LabelledPairs, held_out: Sequence[HeldOut]) -> dict[Kind, Floats]:
+    """Fit factors of the variance of errors by sequence; multiply each sigma by its own.
+
+    A sequence is judged where it is known. The factor of a held-out pair comes from other pairs.
+    """
+    factors: dict[Kind, Floats] = {}
+    for at, kind in enumerate(KINDS):
+        index = pairs.index(kind)
+        factors[kind] = np.ones(int(index.max(initial=-1)) + 1)
+        known = [one for one in held_out if one.measured.regime.levels[at] == KNOWN]
+        if not known:
+            continue
+        rows = np.concatenate([one.rows for one in known])
+        error = pairs.pkd[rows] - np.concatenate([one.predicted for one in known])
+        square = np.square(error / np.concatenate([one.sigma for one in known]))
+        exact = pairs.censored[rows] == 0
+        found = fit_sequence_noise(
+            square[exact], index[rows[exact]], rows[exact], len(factors[kind])
+        )
+        factors[kind] = found.factor_N
+        own = found.factor_N[index[rows]]  # of bounds, which have no error
+        own[exact] = found.left_out_R
+        ends = np.cumsum([len(one.rows) for one in known])[:-1]
+        for one, factor in zip(known, np.split(own, ends), strict=True):
+            one.sigma = one.sigma * np.sqrt(factor)
+    return factors
+
+
+def score_held_out(
+    pairs: LabelledPairs, held_out: HeldOut, folds: Sequence[FittedParts]
+) -> WeighedRegime:
+    """Score the out-of-fold predictions of a regime beside the baselines."""
+    measured, mixture = held_out.measured, held_out.mixture
     predicted, sigmas = [], []
-    for k, (fold, fold_rows) in enumerate(tested_folds):
+    for k, fold in enumerate(folds):
+        tested_here = held_out.of_fold == k
         whole = mixture.pkd(fold.predicted)
-        whole[fold_rows] = predicted_R[of_fold == k]
+        whole[held_out.rows[tested_here]] = held_out.predicted[tested_here]
         predicted.append(whole)
         deviation = mixture.sigma(fold.variance)
-        deviation[fold_rows] = sigma_R[of_fold == k]
+        deviation[held_out.rows[tested_here]] = held_out.sigma[tested_here]
         sigmas.append(deviation)
-    exact = censored == 0
+    names = list(folds[0].models)
+    exact = pairs.censored[held_out.rows] == 0
     tested = TestedPairs.of(pairs, measured)
     baselines = {
         name: tested.take([fold.predicted[name] for fold in folds])
@@ -191,13 +312,17 @@ def weigh(
         and (name not in MODELS or MODELS[name].is_baseline)
         and all(name in fold.predicted for fold in folds)
     }
+    error = pairs.pkd[held_out.rows] - held_out.predicted
     score = score_regime(
-        regime.name,
-        regime.words,
+        measured.regime.name,
+        measured.regime.words,
         tested,
-        predicted_R[exact],
-        part_RK[exact, mean],
+        held_out.predicted[exact],
+        held_out.mean[exact],
         baselines,
-        (np.abs(error) <= COVERED * sigma_R)[exact].astype(np.float64),
+        (np.abs(error) <= COVERED * held_out.sigma)[exact].astype(np.float64),
     )
-    return WeighedRegime(measured, mixture, predicted, sigmas, score)
+    if measured.note:
+        score["sentence"] += f"; {measured.note}"
+    reach = int(np.quantile(held_out.unseen, REACHED, method="higher"))
+    return WeighedRegime(measured, mixture, reach, predicted, sigmas, score)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from abag.core.arrays import Floats
+from abag.core.arrays import Floats, Ints
 
 if TYPE_CHECKING:
     from abag.head.models.pair_model import PairModel, PairVectors
@@ -27,15 +27,31 @@ class Mixture:
     """Factor of the standard deviation of the predictions; see `models.pair_model`."""
     noise: float
     """Standard deviation of all else, in pKd."""
+    growth: float = 0.0
+    """Share by which each unseen residue enlarges the variance of the errors."""
 
     def pkd(self, parts: Mapping[str, Floats]) -> Floats:
         """Mix the predictions of the parts, (P,) each in pKd; a missing part is a KeyError."""
         weighed = [weight * parts[name] for name, weight in self.weights.items()]
         return np.asarray(np.sum(weighed, axis=0))
 
-    def sigma(self, variance: Floats) -> Floats:
-        """Return the standard deviation of the errors in pKd, (P,), from that of `variance_of`."""
-        return np.asarray(np.sqrt(self.spread**2 * variance + self.noise**2))
+    def sigma(
+        self, variance: Floats, unseen: Ints | None = None, factor: Floats | float = 1.0
+    ) -> Floats:
+        """Return the standard deviation of the errors in pKd, (P,).
+
+        Parameters
+        ----------
+        variance : ndarray, shape=(P,)
+            That of the predictions, from `variance_of`, in pKd^2.
+        unseen : ndarray, shape=(P,), optional
+            Residues of each pair that no training sequence has at their positions.
+        factor : ndarray, shape=(P,), or float
+            Of the variance of the errors, for the two sequences of each pair.
+        """
+        more = 1.0 if unseen is None else 1.0 + self.growth * unseen
+        square = (self.spread**2 * variance + self.noise**2) * more * factor
+        return np.asarray(np.sqrt(square))
 
 
 def variance_of(parts: Iterable[Sequence[PairModel]], vectors: PairVectors) -> Floats:

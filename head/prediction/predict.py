@@ -34,7 +34,6 @@ from abag.head.data.labels import TO_PKD
 from abag.head.prediction.options import PredictOptions
 from abag.head.prediction.predictor import (
     SCORE_COLUMNS,
-    STATES,
     Scorer,
     SequenceCounts,
     Sequences,
@@ -151,7 +150,7 @@ def predict(
         antibodies, antigens = source.read()
         counts = predictor.encode(store, antibodies, antigens, **chosen.encoding(progress))
         scorer = Scorer(predictor, open_store(store), antibodies, antigens)
-        regimes, why_far = scorer.count_regimes(source.count_states(scorer))
+        regimes, why_far = scorer.count_regimes(source.count_classes(scorer))
         verdicts = predictor.say_verdicts(regimes, "row")
         if why_far:
             far, reasons = counted(why_far.total(), "row"), why_far.items()
@@ -166,8 +165,8 @@ def predict(
                 both = [part.reset_index(drop=True) for part in (rows, strong)]
                 write(rounded(pd.concat(both, axis=1), out))
             refuse_changed(table, before)
-    for kind, state in zip(KINDS, scorer.new, strict=True):
-        counts[kind]["new"] = int((state != KNOWN).sum())
+    for kind, level in zip(KINDS, (scorer.new.antibody, scorer.new.antigen), strict=True):
+        counts[kind]["new"] = int((level != KNOWN).sum())
     return {
         "out": str(out),
         "rows": source.rows,
@@ -265,8 +264,8 @@ class _PairTable:
         self.rows = len(self._row)
         return self._sequences
 
-    def count_states(self, scorer: Scorer) -> NDArray[np.int64]:
-        return scorer.count_states(*(one.of_row for one in self._sequences))
+    def count_classes(self, scorer: Scorer) -> NDArray[np.int64]:
+        return scorer.count_classes(*(one.of_row for one in self._sequences))
 
     def score(self, scorer: Scorer) -> Iterator[tuple[pd.DataFrame, pd.DataFrame]]:
         antibody, antigen = (one.of_row for one in self._sequences)
@@ -355,8 +354,8 @@ class _Cross:
             for columns, kind in zip((left, right), KINDS, strict=True)
         ]
 
-    def count_states(self, scorer: Scorer) -> NDArray[np.int64]:
-        return np.outer(*(np.bincount(state, minlength=STATES) for state in scorer.new))
+    def count_classes(self, scorer: Scorer) -> NDArray[np.int64]:
+        return scorer.count_all_classes()
 
     def score(self, scorer: Scorer) -> Iterator[tuple[pd.DataFrame, pd.DataFrame]]:
         left, right = self._columns

@@ -30,7 +30,8 @@ from abag.embed.sequences.parsing import cut_to_domains
 from abag.embed.store.store import NoSuchEncoder, VectorsMissing, name_encoders, open_store
 from abag.head.models.pair_model import PairVectors
 from abag.head.prediction.mixture import Mixture, variance_of
-from abag.head.regimes.regimes import REGIMES, NewSequences, Recogniser
+from abag.head.regimes.recognition import Recogniser
+from abag.head.regimes.regimes import REGIMES, FoundRegimes, NewPairs, find_regimes
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -47,8 +48,6 @@ SCORE_COLUMNS = ("pkd_predicted", "sigma", "regime", "far", "why_far")
 SAME_PREDICTION_PKD = 1e-3
 """Predictions of one pair that differ by no more are one: products of matrices round each row of a
 table in their own way."""
-STATES = 3
-"""Number of states of a sequence; see `abag.head.regimes.regimes`."""
 
 
 class PredictorDamaged(AbagError):
@@ -76,8 +75,22 @@ class UsedRegime:
     spread: float
     """Factor of the prediction's standard deviation in sigma; see `models.pair_model`."""
     noise: float
+    growth: float
+    """Share by which each unseen residue enlarges the variance of the errors."""
+    reach: int
+    """Unseen residues that 95 % of the tested pairs did not exceed."""
     verdict: str
     """What the run has shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class KnownNoise:
+    """Sequences of one kind whose errors are smaller or larger than those of others."""
+
+    keys: NDArray[np.uint8]
+    """Shape (T, 16)."""
+    factor: NDArray[np.float64]
+    """Of the variance of errors, (T,)."""
 
 
 class InvalidChains(AbagError):
@@ -193,6 +206,10 @@ class Predictor:
     antigen: VectorSpec
     seen: Recogniser
     """Tells what of a pair is new."""
+    label_sd: float
+    """Standard deviation of the exact labels of the run, in pKd: the least sigma of pairs that no
+    measured regime covers."""
+    noise: Mapping[Kind, KnownNoise] = field(default_factory=dict)
     antibody_region: AntibodyRegion = "as-given"
     """Region that antibodies are cut to before they are encoded."""
     store: Path | None = None
@@ -265,30 +282,34 @@ class Predictor:
             )  # fmt: skip
             return Scorer(self, open_store(path), left, right).score_rows()[0]
 
-    def score(self, vectors: PairVectors, new: NewSequences) -> pd.DataFrame:
+    def score(
+        self, vectors: PairVectors, new: NewPairs, factor: NDArray[np.float64] | float = 1.0
+    ) -> pd.DataFrame:
         """Predict P pairs, each as a pair of its regime; see `predict` for the columns.
 
-        All that is scored is scored here; `new` says what is new about both sequences of a pair.
+        All that is scored is scored here; `new` says what is new about both sequences of a pair,
+        and `factor`, (P,), is that of `noise_factor`.
         """
-        regime, used, why_far = self.seen.regimes_of(new, self.regimes)
+        found = find_regimes(new, self.reach)
+        unseen = new.unseen_antibody + new.unseen_antigen
         with np.errstate(all="ignore"):  # checked here
-            part_PK = np.stack([part.predict(vectors) for part in self.parts], axis=1)
+            parts = {part.name: part.predict(vectors) for part in self.parts}
             variance = variance_of([part.models for part in self.parts], vectors)
-            pkd = np.zeros(len(part_PK))
-            sigma = np.zeros(len(part_PK))
-            for name in set(used.tolist()):
-                rows = used == name
+            pkd = np.zeros(len(variance))
+            sigma = np.zeros(len(variance))
+            for name in set(found.used.tolist()):
+                rows = found.used == name
                 mixture = self.mixture(name)
-                pkd[rows] = mixture.pkd(
-                    {part.name: part_PK[rows, k] for k, part in enumerate(self.parts)}
-                )
-                sigma[rows] = mixture.sigma(variance[rows])
+                pkd[rows] = mixture.pkd({part: values[rows] for part, values in parts.items()})
+                sigma[rows] = mixture.sigma(variance, unseen, factor)[rows]
+            # errors were not measured there: as large as those of the mean, or larger
+            sigma = np.where(found.is_covered, sigma, np.maximum(sigma, self.label_sd))
         if not (np.isfinite(pkd).all() and np.isfinite(sigma).all()):
             msg = (
                 "the predictor gives infinity or NaN; expected finite predictions. Train it again."
             )
             raise PredictorDamaged(msg)
-        values = (pkd, sigma, regime, why_far != "", why_far)
+        values = (pkd, sigma, found.name, found.why_far != "", found.why_far)
         return pd.DataFrame(dict(zip(SCORE_COLUMNS, values, strict=True)))
 
     def mixture(self, regime: str) -> Mixture:
@@ -296,7 +317,20 @@ class Predictor:
         found = self.regimes[regime]
         names = [part.name for part in self.parts]
         weights = {name: w for name, w in zip(names, found.weights, strict=True) if w}
-        return Mixture(weights, found.spread, found.noise)
+        return Mixture(weights, found.spread, found.noise, found.growth)
+
+    @property
+    def reach(self) -> dict[str, int]:
+        """Unseen residues of nearly all tested pairs, by measured regime."""
+        return {name: one.reach for name, one in self.regimes.items()}
+
+    def noise_factor(self, kind: Kind, keys: NDArray[np.uint8]) -> NDArray[np.float64]:
+        """Return the factor of the variance of errors of N sequences, keys (N, 16), (N,)."""
+        known = self.noise.get(kind)
+        if known is None:
+            return np.ones(len(keys))
+        factors = dict(zip((key.tobytes() for key in known.keys), known.factor, strict=True))
+        return np.array([factors.get(key.tobytes(), 1.0) for key in keys], np.float64)
 
     def say_verdicts(self, counts: Mapping[str, int], noun: str) -> dict[str, str]:
         """Say what the run has shown for the regimes that occur, most frequent first; return it."""
@@ -454,10 +488,16 @@ class Scorer:
     ) -> None:
         self._predictor, self._store = predictor, store
         self._sides = antibodies, antigens
-        self.new = NewSequences(
-            *(predictor.seen.states(one.kind, one.chains) for one in self._sides)
-        )
+        self.new = predictor.seen.of_sequences(antibodies.chains, antigens.chains)
         """What is new about each of the distinct sequences, (N,) and (M,)."""
+        self._factors = [predictor.noise_factor(one.kind, one.keys) for one in self._sides]
+        self._classes = [
+            np.unique(np.stack(both), axis=1, return_inverse=True)
+            for both in (
+                (self.new.antibody, self.new.unseen_antibody),
+                (self.new.antigen, self.new.unseen_antigen),
+            )
+        ]
 
     def score(self, *index: NDArray[np.integer]) -> tuple[pd.DataFrame, PairVectors]:
         """Score P pairs, given by indices, (P,) each; return what was read for it, too."""
@@ -465,8 +505,18 @@ class Scorer:
             self._read(one, at) for one, at in zip(self._sides, index, strict=True)
         )
         pairs = PairVectors(x_ND, y_ME, i, j, left, right)
-        new = NewSequences(*(state[at] for state, at in zip(self.new, index, strict=True)))
-        return self._predictor.score(pairs, new), pairs
+        factors = [values[at] for values, at in zip(self._factors, index, strict=True)]
+        new = self._of_pairs(*index)
+        return self._predictor.score(pairs, new, factors[0] * factors[1]), pairs
+
+    def _of_pairs(self, antibody: NDArray[np.integer], antigen: NDArray[np.integer]) -> NewPairs:
+        new = self.new
+        return NewPairs(
+            new.antibody[antibody],
+            new.antigen[antigen],
+            new.unseen_antibody[antibody],
+            new.unseen_antigen[antigen],
+        )
 
     def _read(
         self, sequences: AnySequences, index: NDArray[np.integer]
@@ -479,26 +529,39 @@ class Scorer:
         """Score the pair of each row of both `Sequences`, all at once."""
         return self.score(*(one.of_row for one in self._sides))
 
-    def used_regimes(self) -> NDArray[np.object_]:
-        """Return the measured regime whose mixture scores the pair of each row, (P,)."""
-        states = (state[one.of_row] for state, one in zip(self.new, self._sides, strict=True))
-        return self._predictor.seen.regimes_of(NewSequences(*states), self._predictor.regimes)[1]
+    def find_regimes(self, *index: NDArray[np.integer]) -> FoundRegimes:
+        """Return the regimes of P pairs, given by indices, (P,) each."""
+        return find_regimes(self._of_pairs(*index), self._predictor.reach)
 
     def count_regimes(self, pairs_AG: NDArray[np.integer]) -> tuple[Counter[str], Counter[str]]:
-        """Count pairs by regime, and by why none covers them, from their `count_states`."""
-        states = NewSequences(*(side.astype(np.int8) for side in np.nonzero(pairs_AG)))
-        regimes, _, why_far = self._predictor.seen.regimes_of(states, self._predictor.regimes)
+        """Count pairs by regime, and by why they are far, from their `count_classes`."""
+        antibody, antigen = np.nonzero(pairs_AG)
+        (left, _), (right, _) = self._classes
+        new = NewPairs(
+            left[0, antibody].astype(np.int8),
+            right[0, antigen].astype(np.int8),
+            left[1, antibody],
+            right[1, antigen],
+        )
+        regimes = find_regimes(new, self._predictor.reach)
         found, far = Counter[str](), Counter[str]()
-        for name, why, pairs in zip(regimes, why_far, pairs_AG[pairs_AG > 0].tolist(), strict=True):
+        counts = pairs_AG[pairs_AG > 0].tolist()
+        for name, why, pairs in zip(regimes.name, regimes.why_far, counts, strict=True):
             found[name] += pairs
             if why:
                 far[why] += pairs
         return found, far
 
-    def count_states(self, *index: NDArray[np.integer]) -> NDArray[np.int64]:
-        """Count pairs, as for `score`, by the states of both sequences, (STATES, STATES)."""
-        a, g = (state[at].astype(np.int64) for state, at in zip(self.new, index, strict=True))
-        return np.bincount(STATES * a + g, minlength=STATES**2).reshape(STATES, STATES)
+    def count_classes(self, *index: NDArray[np.integer]) -> NDArray[np.int64]:
+        """Count pairs, as for `score`, by what is new about both sequences, (A, G)."""
+        a, g = (of[at] for (_, of), at in zip(self._classes, index, strict=True))
+        shape = tuple(classes.shape[1] for classes, _ in self._classes)
+        return np.bincount(shape[1] * a + g, minlength=shape[0] * shape[1]).reshape(shape)
+
+    def count_all_classes(self) -> NDArray[np.int64]:
+        """Count the pairs of every antibody with every antigen as `count_classes` does."""
+        sizes = (np.bincount(of, minlength=found.shape[1]) for found, of in self._classes)
+        return np.asarray(np.outer(*sizes))
 
 
 def existing_store(path: Path) -> Store | None:

@@ -9,7 +9,6 @@ than chance. P pairs of a table, R rows of the sample.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,7 +26,7 @@ from abag.head.regimes.splits import TEST
 
 if TYPE_CHECKING:
     from abag.embed.store.store import Store
-    from abag.head.prediction.fitted import FittedParts, WeighedRegime
+    from abag.head.prediction.fitted import FittedParts, WeighedRegime, WeighedRun
     from abag.head.prediction.predictor import Predictor
     from abag.head.runs.run_folder import RunInputs
 
@@ -54,7 +53,7 @@ def check_predictor(
     folder: Path,
     inputs: RunInputs,
     parts: FittedParts,
-    weighed: Sequence[WeighedRegime],
+    weighed: WeighedRun,
     trained: Ints,
     seed: int,
 ) -> None:
@@ -68,7 +67,7 @@ def check_predictor(
         The pairs of the table, and the store with their vectors.
     parts : FittedParts
         What was fitted to all pairs, in memory.
-    weighed : sequence of WeighedRegime
+    weighed : WeighedRun
         The mixture of each measured regime, and its out-of-fold predictions.
     trained : ndarray, shape=(T,)
         The pairs that the parts were fitted to.
@@ -85,7 +84,7 @@ def check_predictor(
     store = open_store(inputs.store.path)
     rng = np.random.default_rng([seed, len(trained)])
     _check_path(folder, predictor, store, inputs, parts, weighed, _sampled(rng, trained, SCORED))
-    for regime in weighed:
+    for regime in weighed.regimes:
         tested = np.concatenate([split.rows(TEST) for split in regime.measured.splits])
         exact = tested[inputs.pairs.censored[tested] == 0]
         learned = distinct(exact[np.isin(exact, trained)])
@@ -113,22 +112,27 @@ def _check_path(
     store: Store,
     inputs: RunInputs,
     parts: FittedParts,
-    weighed: Sequence[WeighedRegime],
+    weighed: WeighedRun,
     rows: Ints,
 ) -> None:
     """Compare the scores that `predict` would write with the parts in memory."""
     pairs = inputs.pairs
-    scorer = Scorer(predictor, store, *_sequences(inputs, rows))
+    sides = _sequences(inputs, rows)
+    scorer = Scorer(predictor, store, *sides)
     scores, _ = scorer.score_rows()
-    regime = scorer.used_regimes()
-    mixtures = {one.measured.regime.name: one.mixture for one in weighed}
+    index = pairs.antibody[rows], pairs.antigen[rows]
+    found = scorer.find_regimes(*(one.of_row for one in sides))
+    mixtures = {one.measured.regime.name: one.mixture for one in weighed.regimes}
+    factor = np.ones(len(rows))
+    for kind, of_pair in zip(KINDS, index, strict=True):
+        factor *= weighed.noise[kind][of_pair]
     in_memory = {name: pkd[rows] for name, pkd in parts.predicted.items()}
     expected = np.zeros(len(rows))
     sigma = np.zeros(len(rows))
-    for name in set(regime.tolist()):
-        inside = regime == name
+    for name in set(found.used.tolist()):
+        inside = found.used == name
         expected[inside] = mixtures[name].pkd(in_memory)[inside]
-        sigma[inside] = mixtures[name].sigma(parts.variance[rows])[inside]
+        sigma[inside] = mixtures[name].sigma(parts.variance[rows], factor=factor)[inside]
     tolerance = SAME_SHARE * float(pairs.pkd.std())
     for column, value in (("pkd_predicted", expected), ("sigma", sigma)):
         away = np.abs(scores[column].to_numpy() - value)

@@ -249,7 +249,7 @@ def clone_clusters(antibodies: Sequence[Chains], numbering: Path | None = None) 
 
     `numbering` is the folder that keeps IMGT numbering; None: it is not kept.
     """
-    loops = _loops(number_antibodies(antibodies, numbering)["heavy"])
+    loops = cdr3_of_chains(number_antibodies(antibodies, numbering)["heavy"])
     heavies = np.array(sorted(loops, key=lambda heavy: (loops[heavy], heavy)), object)
     cluster_of: dict[str, int] = {}
     for rows in rows_by_group(np.array([len(loops[heavy]) for heavy in heavies], np.int64)):
@@ -262,7 +262,7 @@ def clone_clusters(antibodies: Sequence[Chains], numbering: Path | None = None) 
     return number_by_appearance(np.array(own, np.int64))
 
 
-def _loops(numbered: Numbered) -> dict[str, str]:
+def cdr3_of_chains(numbered: Numbered) -> dict[str, str]:
     """Return the CDR3 of each chain that can be numbered and has one."""
     loops = {}
     for layout, rows, codes_RL in numbered.by_layout():

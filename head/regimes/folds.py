@@ -1,16 +1,15 @@
 """Pairs -> the folds that measure each regime, or the parts of the split that was asked for.
 
-Each regime has folds of its own, which hold out what is new in it; held-out pairs count only if
-they are in the regime, given the pairs that their fold trains on. Antigens are held out by clusters
-of the split's identity, but known from `KNOWN_ANTIGEN` on: pairs in between are not tested. A split
-that is asked for holds out the same, and counts all held-out pairs. No test part cuts a group, and
-the same pairs and seed give the same parts whatever the order of the rows.
-P pairs of a table, N unique antibodies.
+Folds hold out pairs, sequences of one side, or of both; a held-out pair counts in the regime that
+it is in, given the pairs that its fold trains on. A split that is asked for holds out clusters, and
+counts all held-out pairs. No test part cuts a group, and the same pairs and seed give the same
+parts whatever the order of the rows.
+P pairs of a table.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -18,15 +17,15 @@ import numpy as np
 import pandas as pd
 
 from abag.core.arrays import Bools, Ints, distinct
-from abag.core.cache import cache_dir
 from abag.core.messages import counted, say
 from abag.core.options import user_path
 from abag.embed.sequences.chains import KINDS
-from abag.embed.sequences.numbering import number_antibodies
 from abag.head.data.options import SplitOptions
 from abag.head.regimes.clusters import PairGroups
 from abag.head.regimes.leaks import count_leaks
-from abag.head.regimes.regimes import OF_SPLIT, REGIMES, Regime, SeenMutations
+from abag.head.regimes.near_duplicates import number_by_appearance
+from abag.head.regimes.regimes import KNOWN, OF_LEVELS, OF_SPLIT, REGIMES, VARIANT, Regime
+from abag.head.regimes.sides import LEAST_GROUPS, LEAST_ROWS, Side, effective_groups, sides_of
 from abag.head.regimes.splits import (
     PART_NAMES,
     TEST,
@@ -44,20 +43,18 @@ from abag.head.regimes.splits import (
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from abag.embed.sequences.chains import Chains
-    from abag.embed.sequences.domains import ChainName
-    from abag.embed.sequences.numbering import Numbered
     from abag.head.data.labels import LabelledPairs
 
 FOLDS = 5
-LEAST_GROUPS = 5.0
-"""Effective groups below which a regime cannot be measured."""
+LEAST_PAIRS = 20
+"""Distinct pairs from which a table is never refused."""
+SINGLE_PAIRS = (
+    "too few sequences are independent to measure more than pairs like those of the table, and "
+    "each pair counts as one measurement: the intervals are too narrow"
+)
 ENOUGH_GROUPS = 50.0
 """Effective test groups from which one fold is enough, in tables of `LARGE_TABLE` pairs."""
 LARGE_TABLE = 5_000
-LEAST_ROWS = 10
-LIBRARY_SHARE = 0.5
-"""A cluster of antibodies with a larger share of the pairs makes the table a library."""
 FULLEST = 1.2
 """Most pairs of a fold in `_beside_folds`, relative to an equal share."""
 HELD_OUT_SHARE = 0.1
@@ -73,14 +70,8 @@ class MeasuredRegime:
     groups: tuple[Ints, ...] = ()
     """Each (P,): pairs of one group are one measurement. With two sequences new, there are two."""
     why_not: str = ""
-
-
-def effective_groups(group: Ints) -> float:
-    """Return how many groups of equal size are as informative: (sum w)^2 / sum w^2."""
-    if not len(group):
-        return 0.0
-    size = np.unique(group, return_counts=True)[1].astype(np.float64)
-    return float(size.sum() ** 2 / np.square(size).sum())
+    note: str = ""
+    """What limits the measurement; added to the sentence of the regime."""
 
 
 def _informative(groups: Sequence[Ints], rows: Ints) -> float:
@@ -93,16 +84,24 @@ def is_enough(split: Split, groups: Sequence[Ints]) -> bool:
     return is_large and _informative(groups, split.rows(TEST)) >= ENOUGH_GROUPS
 
 
-def measure_regimes(groups: PairGroups) -> list[MeasuredRegime]:
-    """Return the folds of every regime, or those of the split that was asked for."""
+def measure_regimes(
+    groups: PairGroups, sides: tuple[Side, Side] | None = None
+) -> list[MeasuredRegime]:
+    """Return the folds of every regime, or those of the split that was asked for.
+
+    `sides` are those of the pairs, if they are known already.
+    """
     options = groups.options
+    sides = sides or sides_of(groups)
     if options.split_name == "auto":
-        found = RegimesOfTable(groups).measured()
+        found = RegimesOfTable(groups, sides).measured()
         if not any(one.splits for one in found):
-            reasons = "; ".join(f"{one.regime.words}: {one.why_not}" for one in found)
+            reasons = found[0].why_not.removeprefix("not measured: ")
+            n_pairs = len(distinct(groups.pair))
             msg = (
-                f"{groups.pairs.table.source}: too few pairs to measure any model on held-out "
-                f"ones ({reasons}). Use more pairs, or --split random."
+                f"{groups.pairs.table.source}: {counted(n_pairs, 'distinct pair')}, too few to "
+                f"measure any model on held-out ones ({reasons}); expected at least {LEAST_PAIRS} "
+                "pairs. Measure more, or use --split random."
             )
             raise BadSplit(msg)
         return [
@@ -112,8 +111,21 @@ def measure_regimes(groups: PairGroups) -> list[MeasuredRegime]:
     if not options.folds and options.split_name not in ("column", "file"):
         options = replace(options, folds=FOLDS)
     splits = divide(groups, options)
-    counted = _counted_groups(groups, splits[0])
-    return [MeasuredRegime(REGIMES[OF_SPLIT[options.split_name]], tuple(splits), tuple(counted))]
+    independent = _counted_groups(groups, splits[0])
+    name = OF_SPLIT[options.split_name]
+    if options.split_name == "mutations":
+        name = RegimesOfTable(groups, sides).of_mutations
+    splits = [with_unseen(split, sides) for split in splits]
+    return [MeasuredRegime(REGIMES[name], tuple(splits), tuple(independent))]
+
+
+def with_unseen(split: Split, sides: tuple[Side, Side]) -> Split:
+    """Count the unseen residues of the pairs of a split, if there are libraries."""
+    if split.unseen is not None or not any(side.is_library for side in sides):
+        return split
+    train = split.rows(TRAIN)
+    antibody, antigen = (side.compare(train)[1] for side in sides)
+    return replace(split, unseen=antibody + antigen)
 
 
 def make_splits(
@@ -135,7 +147,8 @@ def strictest_split(groups: PairGroups) -> str:
     for method in ("antigen", "antibody"):
         if effective_groups(groups.of_method(method)) >= LEAST_GROUPS:
             return method
-    return "mutations" if RegimesOfTable(groups).is_library else "random"
+    is_library = any(side.is_library for side in sides_of(groups))
+    return "mutations" if is_library else "random"
 
 
 def divide(groups: PairGroups, options: SplitOptions) -> list[Split]:
@@ -192,140 +205,160 @@ def _refuse_empty_parts(split: Split) -> None:
 
 
 class RegimesOfTable:
-    """Which regimes a table allows to measure, and the regime of its pairs in a fold."""
+    """Which regimes a table allows to measure, and their folds."""
 
-    def __init__(self, groups: PairGroups) -> None:
+    def __init__(self, groups: PairGroups, sides: tuple[Side, Side] | None = None) -> None:
         self.groups, options = groups, groups.options
         self.seed = options.effective_split_seed
         self.folds, self.repeats = options.folds or FOLDS, options.repeats
-        self.antibody, self.antigen = groups.antibody, groups.antigen
-        sizes = np.bincount(self.antibody)
-        unique = len(distinct(groups.pairs.antibody[self.antibody == sizes.argmax()]))
-        self.is_library = (
-            effective_groups(self.antibody) < LEAST_GROUPS
-            and sizes.max() > LIBRARY_SHARE * sizes.sum()
-            and unique >= LEAST_ROWS
-        )
+        self.sides = sides or sides_of(groups)
+
+    @property
+    def of_mutations(self) -> str:
+        """The regime of new mutations: of antibodies if they are a library, else of antigens."""
+        return "new_mutations" if self.sides[0].is_library else "antigen_variant"
 
     def measured(self) -> list[MeasuredRegime]:
-        """Return every regime with its folds, or with the reason that it cannot be measured."""
-        names = ["known", "new_mutations" if self.is_library else "new_antibody"]
-        return [self.measure(REGIMES[name]) for name in (*names, "new_antigen", "both_new")]
+        """Return every regime with its folds, or with the reason that it cannot be measured.
+
+        Four sets of folds hold out pairs, sequences of one side, or of both; each tests the
+        regimes of what it holds out, so that a table takes as many fits whatever its regimes.
+        """
+        found = {}
+        for held in ((), (0,), (1,), (0, 1)):
+            for one in self._of_set(held):
+                found[one.regime.name] = one
+        if not any(one.splits for one in found.values()):
+            found["known"] = self._by_single_pairs(found["known"])
+        return [found[name] for name in REGIMES if name in found]
 
     def measure(self, regime: Regime) -> MeasuredRegime:
-        held = self._held_out(regime)
-        for name, group in held.items():
-            if (informative := effective_groups(group)) < LEAST_GROUPS:
-                return _not_measured(regime, len(distinct(group)), name, informative)
-        groups, found = self._counted_groups(regime), list[Split]()
-        for test, unused in self._tests(regime, [*held.values()]):
+        """Return one regime with its folds, or with the reason that there are none."""
+        held = tuple(at for at, level in enumerate(regime.levels) if level)
+        found = {one.regime.name: one for one in self._of_set(held)}
+        return found[regime.name]
+
+    def _of_set(self, held: tuple[int, ...]) -> list[MeasuredRegime]:
+        """Measure the regimes of the folds that hold out sequences of some sides."""
+        sides = [self.sides[at] for at in held]
+        cells = [
+            OF_LEVELS[antibody, antigen]
+            for antibody in (self.sides[0].testable if 0 in held else (KNOWN,))
+            for antigen in (self.sides[1].testable if 1 in held else (KNOWN,))
+        ]
+        for side in sides:
+            unit = _unit(side)
+            if (informative := effective_groups(unit)) < LEAST_GROUPS:
+                name = f"{side.kind} {'variant' if side.is_library else 'cluster'}"
+                reason = _too_few(len(distinct(unit)), name, informative)
+                results = [MeasuredRegime(cell, why_not=reason) for cell in cells]
+                return [one for one in results if self._is_expected(one.regime)]
+        found: dict[str, list[Split]] = {cell.name: [] for cell in cells}
+        groups = {cell.name: self._counted(cell) for cell in cells}
+        whole = _unit(sides[-1]) if sides else groups["known"][0]  # in validation parts
+        for number, (test, unused) in enumerate(self._tests(sides)):
             part = np.where(test | unused, UNUSED, TRAIN).astype(np.int8)
-            test = test & self._is_in(regime, np.flatnonzero(part == TRAIN))
-            part[test] = TEST
-            if not 0 < test.sum() < (part == TRAIN).sum():
+            train = np.flatnonzero(part == TRAIN)
+            if not len(train):
                 continue
-            part = _with_validation(part, groups[-1], [self.seed, len(found)])
-            if not is_trainable(part):
+            part = _with_validation(part, whole, [self.seed, number])
+            (antibody, unseen), (antigen, more_unseen) = (
+                side.compare(train) for side in self.sides
+            )
+            for cell in cells:
+                inside = test & (antibody == cell.antibody) & (antigen == cell.antigen)
+                tested = np.where(inside, np.int8(TEST), part)
+                if 0 < inside.sum() < len(train) and is_trainable(tested):
+                    group = groups[cell.name][-1]
+                    split = Split(name=cell.name, part=tested, group=group, fold=number)
+                    found[cell.name].append(replace(split, unseen=unseen + more_unseen))
+            latest = [splits[-1] for splits in found.values() if splits]
+            if self.groups.options.folds or not latest:
                 continue
-            found.append(Split(name=regime.name, part=part, group=groups[-1], fold=len(found)))
-            if not self.groups.options.folds and is_enough(found[-1], groups):
-                found = found[-1:]
+            largest = max(latest, key=lambda split: int((split.part == TEST).sum()))
+            if is_enough(largest, groups[largest.name]):
+                found = {name: splits[-1:] for name, splits in found.items()}
                 break
-        tested = np.concatenate([np.zeros(0, np.int64), *(split.rows(TEST) for split in found)])
+        results = [self._result(cell, found[cell.name], groups[cell.name]) for cell in cells]
+        return [one for one in results if one.splits or self._is_expected(one.regime)]
+
+    def _is_expected(self, regime: Regime) -> bool:
+        """Whether users are told that a regime is not measured: few tables have strains."""
+        return all(
+            side.is_library or level != VARIANT
+            for side, level in zip(self.sides, regime.levels, strict=True)
+        )
+
+    def _result(
+        self, regime: Regime, splits: Sequence[Split], groups: Sequence[Ints]
+    ) -> MeasuredRegime:
+        tested = np.concatenate([np.zeros(0, np.int64), *(split.rows(TEST) for split in splits)])
         tested = tested[self.groups.pairs.censored[tested] == 0]  # a bound has no error
-        informative = _informative(groups, tested)
         if len(tested) < LEAST_ROWS:
-            return _not_measured(regime, len(tested), "held-out pair", expected=LEAST_ROWS)
-        if informative < LEAST_GROUPS:
-            return _not_measured(regime, len(tested), "held-out pair", informative)
-        return MeasuredRegime(regime, tuple(found), tuple(groups))
+            reason = _too_few(len(tested), "held-out pair", expected=LEAST_ROWS)
+        elif (informative := _informative(groups, tested)) < LEAST_GROUPS:
+            reason = _too_few(len(tested), "held-out pair", informative)
+        else:
+            splits = [replace(split, fold=fold) for fold, split in enumerate(splits)]
+            return MeasuredRegime(regime, tuple(splits), tuple(groups))
+        return MeasuredRegime(regime, why_not=reason)
 
-    def _held_out(self, regime: Regime) -> dict[str, Ints]:
-        """Return what the folds of a regime hold out as a whole, (P,) each, by its name."""
-        if not regime.new or self._of_mutations(regime):
-            by_antigen = {"antigen cluster": self.antigen} if "antigen" in regime.new else {}
-            return {"pair": self.groups.pair} | by_antigen
-        return {f"{kind} cluster": self.groups.of_method(kind) for kind in regime.new}
-
-    def _of_mutations(self, regime: Regime) -> bool:
-        return self.is_library and "antibody" in regime.new
-
-    def _counted_groups(self, regime: Regime) -> list[Ints]:
+    def _counted(self, regime: Regime) -> list[Ints]:
         """Return what counts as one measurement in a regime, (P,) each."""
-        antibody = self.groups.pairs.antibody if self.is_library else self.antibody
         if not regime.new:
-            cell = antibody * (self.antigen.max() + 1) + self.antigen
-            return [np.unique(cell, return_inverse=True)[1]]
-        sides = {"antibody": antibody, "antigen": self.antigen}
-        return [sides[kind] for kind in regime.new]
+            antibody, antigen = (side.units for side in self.sides)
+            return [number_by_appearance(antibody * (antigen.max() + 1) + antigen)]
+        return [
+            side.counted(level)
+            for side, level in zip(self.sides, regime.levels, strict=True)
+            if level != KNOWN
+        ]
 
-    def _tests(self, regime: Regime, held: Sequence[Ints]) -> Iterator[tuple[Bools, Bools]]:
+    def _by_single_pairs(self, known: MeasuredRegime) -> MeasuredRegime:
+        """Measure known pairs of a table in which too little is independent, pair by pair."""
+        pairs = self.groups.pair
+        if len(distinct(pairs)) < LEAST_PAIRS:
+            return known
+        splits = list[Split]()
+        for number, (test, unused) in enumerate(self._tests(())):
+            part = np.where(test, TEST, np.where(unused, UNUSED, TRAIN)).astype(np.int8)
+            part = _with_validation(part, pairs, [self.seed, number])
+            if is_trainable(part):
+                splits.append(Split(name="known", part=part, group=pairs, fold=len(splits)))
+        exact = [(split.part == TEST) & (self.groups.pairs.censored == 0) for split in splits]
+        if not np.any(exact):
+            return known
+        return MeasuredRegime(known.regime, tuple(splits), (pairs,), note=SINGLE_PAIRS)
+
+    def _tests(self, sides: Sequence[Side]) -> Iterator[tuple[Bools, Bools]]:
         """Yield the candidates for the test part of each fold, and pairs not used, (P,) each."""
-        if not self._of_mutations(regime):
+        if not any(side.is_library for side in sides):
+            held = [side.held_out for side in sides] or [self.groups.pair]
+            # the side with more to hold out first, so that exchanged sides give the same folds
+            held.sort(key=effective_groups, reverse=True)
             yield from _held_out_parts(held, self.folds, self.repeats, self.seed)
             return
         for repeat in range(self.repeats):
-            seed = [self.seed, repeat]
-            sides = [self._mutation_folds(seed)]
-            if "antigen" in regime.new:
-                fold = grouped_folds(self.antigen, self.folds, [*seed, 1])
-                sides.append([fold == k for k in range(self.folds)])
-            yield from map(_divide_held_out, zip(*sides, strict=True))
-
-    def _mutation_folds(self, seed: list[int]) -> list[Bools]:
-        """Hold out residues at positions, each once: pairs whose antibody has one, (P,)."""
-        pairs, (chains, numbered) = self.groups.pairs, self._numbered()
-        used = distinct(pairs.antibody)
-        x_NT = SeenMutations.tokens_of([chains[i] for i in used.tolist()], numbered)
-        rng, share = np.random.default_rng([*seed, 9]), 1 / self.folds
-        count_T = x_NT.sum(axis=0)
-        queue = [
-            t for t in rng.permutation(len(count_T)).tolist() if 0 < count_T[t] <= share * len(used)
-        ]
-        found = []
-        for _ in range(self.folds):
-            test_N, left = np.zeros(len(used), bool), list[int]()
-            for t in queue:
-                if test_N.mean() < 0.9 * share and (test_N | x_NT[:, t]).mean() <= 1.1 * share:
-                    test_N |= x_NT[:, t]
-                else:
-                    left.append(t)
-            queue = left
-            found.append(np.isin(pairs.antibody, used[test_N]))
-        return found
-
-    def _is_in(self, regime: Regime, train: Ints) -> Bools:
-        """Return which pairs are in a regime, given the training pairs, (P,)."""
-        near, pairs = np.isin(self.antibody, self.antibody[train]), self.groups.pairs
-        known_antibody, new_antibody = near, ~near
-        if self.is_library:
-            chains, numbered = self._numbered()
-            trained = [chains[i] for i in distinct(pairs.antibody[train]).tolist()]
-            is_new_N = SeenMutations.of(trained, numbered).is_new(chains, numbered)
-            new_antibody = near & is_new_N[pairs.antibody]
-            known_antibody = near & ~new_antibody
-        near_antigen = self.groups.near_antigen
-        known_antigen = np.isin(near_antigen, near_antigen[train])
-        new_antigen = ~np.isin(self.antigen, self.antigen[train])
-        return (new_antibody if "antibody" in regime.new else known_antibody) & (
-            new_antigen if "antigen" in regime.new else known_antigen
-        )
-
-    def _numbered(self) -> tuple[Sequence[Chains], Mapping[ChainName, Numbered]]:
-        chains = self.groups.pairs.table.antibodies.chains
-        return chains, number_antibodies(chains, cache_dir() / "numbering")
+            masks = [
+                side.folds(self.folds, [self.seed, repeat, *([at] if at else [])])
+                for at, side in enumerate(sides)
+            ]
+            yield from map(_divide_held_out, zip(*masks, strict=False))
 
 
-def _not_measured(
-    regime: Regime, n: int, name: str, informative: float = 0.0, expected: float = LEAST_GROUPS
-) -> MeasuredRegime:
+def _unit(side: Side) -> Ints:
+    """Return what folds of a side hold out as a whole, (P,)."""
+    return side.sequence if side.is_library else side.held_out
+
+
+def _too_few(n: int, name: str, informative: float = 0.0, expected: float = LEAST_GROUPS) -> str:
     """Say why a regime has no folds: too few pairs or clusters, or too unequal ones."""
     many = f"{n or 'no'} {name}{'s' * (n != 1)}"
     if name == "held-out pair":
         many += " of this kind"
     if informative and n >= expected:
         many += f", as informative as {informative:.1f} groups of equal size"
-    return MeasuredRegime(regime, why_not=f"not measured: {many}; expected at least {expected:.0f}")
+    return f"not measured: {many}; expected at least {expected:.0f}"
 
 
 def _held_out_parts(
@@ -394,13 +427,13 @@ def split_by_groups(groups: PairGroups, options: SplitOptions) -> list[Split]:
 
 def split_by_mutations(groups: PairGroups, options: SplitOptions) -> list[Split]:
     table = RegimesOfTable(groups)
-    if not table.is_library:
+    if not any(side.is_library for side in table.sides):
         msg = (
-            "--split mutations: the antibodies are not variants of one; expected one cluster with "
-            "more than half of the pairs. Use another --split."
+            "--split mutations: neither the antibodies nor the antigens are variants of one; "
+            "expected one cluster with more than half of the pairs. Use another --split."
         )
         raise BadSplit(msg)
-    found = table.measure(REGIMES["new_mutations"])
+    found = table.measure(REGIMES[table.of_mutations])
     if found.why_not:
         msg = f"--split mutations: {found.why_not}. Use another --split."
         raise BadSplit(msg)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TypeAlias
 
 import numpy as np
@@ -34,6 +35,10 @@ ALIGNED = 8192
 """Pairs aligned at once: few enough for the processor's cache, enough for numpy."""
 NEIGHBOURS = 8
 """Others with which each string is compared before all pairs are."""
+FIRST_TARGETS = 16
+"""Others of similar length with which a string is aligned first."""
+CLOSEST = 4
+"""Candidates of each string that are aligned at a time, until one is a near-duplicate."""
 ROWS, COLUMNS = 512, 4096
 """Sides of a block of pairs; they limit memory."""
 BATCH_PAIRS = 1 << 15
@@ -159,6 +164,63 @@ class Components:
                     batch = order[at : at + BATCH_PAIRS]
                     self._compare(i[batch], j[batch])
         return self.labels
+
+    def near_first(self, first: int) -> Bools:
+        """Return which of the first strings have a near-duplicate among the others, (first,)."""
+        starts = range(0, first, ROWS)
+        with (
+            threadpool_limits(1, user_api="blas"),
+            ThreadPoolExecutor(count_cores()) as threads,
+            bar(desc="recognition", total=len(starts), unit=" tiles", delay=2) as drawn,
+        ):
+            found = np.zeros(first, np.bool_)
+            each = threads.map(partial(self._near, first), starts)
+            for start, near in zip(starts, each, strict=True):
+                found[start : start + ROWS] = near
+                drawn.update()
+        return found
+
+    def _near(self, first: int, start: int) -> Bools:
+        """Return which strings of a block have a near-duplicate among those after the first."""
+        found = np.zeros(min(ROWS, first - start), np.bool_)
+        for column in range(first, len(self.strings), COLUMNS):
+            rows = start + np.flatnonzero(~found)
+            if not len(rows):
+                break
+            columns = np.arange(column, min(column + COLUMNS, len(self.strings)))
+            most = max(self.edits[rows].max(), self.edits[columns].max())
+            at_C, at_B = np.nonzero(self.bounds(rows, columns) <= most)
+            i = rows[at_C]
+            j = columns[at_B]
+            least = self.tighter(i, j)
+            possible = least <= self.allowed(i, j)
+            self._mark(found, start, i[possible], j[possible], least[possible])
+        return found
+
+    def _mark(self, found: Bools, start: int, i: Ints, j: Ints, least: Ints) -> None:
+        """Align pairs of a block until each string has a near-duplicate, the closest first."""
+        order = np.lexsort((least, i))
+        i = i[order]
+        j = j[order]
+        while len(i):
+            # the closest pairs of each string; twice as many in each round
+            _, begins, rest = np.unique(i, return_index=True, return_counts=True)
+            chosen = np.concatenate(
+                [
+                    np.arange(begin, begin + min(count, CLOSEST))
+                    for begin, count in zip(begins.tolist(), rest.tolist(), strict=True)
+                ]
+            )
+            allowed = self.allowed(i[chosen], j[chosen])
+            distance = whole_distances(
+                self.strings[i[chosen]], self.strings[j[chosen]], int(allowed.max()), workers=1
+            )
+            found[i[chosen[distance <= allowed]] - start] = True
+            left = np.ones(len(i), np.bool_)
+            left[chosen] = False
+            left &= ~found[i - start]
+            i = i[left]
+            j = j[left]
 
     def _compare(self, i: Ints, j: Ints) -> None:
         i, j, _ = self._worth_aligning(i, j)
@@ -309,6 +371,74 @@ def contained_components(strings: Strings, identity: float) -> Ints:
     return labels
 
 
+def contained_near(queries: Strings, targets: Strings, identity: float) -> Bools:
+    """Return which of N strings have a near-duplicate among others by alignment inside, (N,).
+
+    The shorter of two is aligned inside the longer, as in `contained_components`.
+    """
+    unique, index = np.unique(queries, return_inverse=True)
+    others = np.unique(targets)
+    found = np.isin(unique, others)
+    found |= _near_by_substitutions(unique, others, identity)
+    lengths = np.array([len(text) for text in others])
+    size = FIRST_TARGETS
+    at = 0
+    # those of similar length first; ever more at a time, while fewer queries are left
+    while at < len(others) and not found.all():
+        left = np.flatnonzero(~found)
+        wanted = np.array([len(text) for text in unique[left]])
+        away = np.abs(lengths - wanted[:, None])
+        nearest = np.argsort(away, axis=1, kind="stable")[:, at : at + size]
+        i = np.repeat(left, nearest.shape[1])
+        j = nearest.ravel()
+        for start in range(0, len(i), BATCH_PAIRS):
+            part = slice(start, start + BATCH_PAIRS)
+            near = _are_contained(unique[i[part]], others[j[part]], identity)
+            found[i[part][near]] = True
+        at += size
+        size *= 4
+    return np.asarray(found[index])
+
+
+def _are_contained(first: Strings, second: Strings, identity: float) -> Bools:
+    """Return which of K pairs are near-duplicates by alignment of the shorter, (K,)."""
+    longer = np.array([len(a) > len(b) for a, b in zip(first, second, strict=True)], np.bool_)
+    patterns = np.where(longer, second, first)
+    texts = np.where(longer, first, second)
+    edits = _edits(patterns, identity)
+    near = np.zeros(len(patterns), np.bool_)
+    possible = np.flatnonzero(_least_edits(patterns, texts) <= edits)
+    if len(possible):
+        distance = contained_distances(patterns[possible], texts[possible])
+        near[possible] = distance <= edits[possible]
+    return near
+
+
+def _near_by_substitutions(queries: Strings, targets: Strings, identity: float) -> Bools:
+    """Return which of N strings differ from another of their length by few residues, (N,)."""
+    found = np.zeros(len(queries), np.bool_)
+    of_query = np.array([len(text) for text in queries])
+    of_target = np.array([len(text) for text in targets])
+    edits = _edits(queries, identity)
+    for length in np.unique(of_query).tolist():
+        others = np.flatnonzero(of_target == length)
+        rows = np.flatnonzero(of_query == length)
+        residues = _as_residues(queries[rows], length)
+        for target in _as_residues(targets[others], length):
+            if not len(rows):
+                break
+            near = np.count_nonzero(residues != target, axis=1) <= edits[rows]
+            found[rows[near]] = True
+            rows = rows[~near]
+            residues = residues[~near]
+    return found
+
+
+def _as_residues(strings: Strings, length: int) -> NDArray[np.uint8]:
+    text = "".join(strings).encode("ascii")
+    return np.frombuffer(text, np.uint8).reshape(len(strings), length)
+
+
 def _join_mutants(strings: Strings, edits: Ints) -> Ints:
     """Join near-duplicates of equal length that differ by substitutions: tables hold many."""
     labels = np.arange(len(strings))
@@ -324,14 +454,19 @@ def _join_mutants(strings: Strings, edits: Ints) -> Ints:
     return labels
 
 
-def whole_distances(first: Strings, second: Strings, largest: int | None = None) -> Ints:
-    """Edit distances of K pairs of whole strings; above `largest` any larger number."""
+def whole_distances(
+    first: Strings, second: Strings, largest: int | None = None, *, workers: int = -1
+) -> Ints:
+    """Edit distances of K pairs of whole strings; above `largest` any larger number.
+
+    `workers` is the number of threads; -1: all cores.
+    """
     from rapidfuzz.distance import Levenshtein
     from rapidfuzz.process import cpdist
 
     found = cpdist(
         first.tolist(), second.tolist(), scorer=Levenshtein.distance, score_cutoff=largest,
-        dtype=np.int32, workers=-1,
+        dtype=np.int32, workers=workers,
     )  # fmt: skip
     return np.asarray(found, np.int64)
 

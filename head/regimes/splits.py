@@ -52,6 +52,9 @@ class Split:
     """Number of the fold, counted over all repeats."""
     description: dict[str, Any] = field(default_factory=dict)
     """How and why the pairs were split, and the leaks, for the summary and the report."""
+    unseen: Ints | None = None
+    """Shape (P,): residues of each pair that no training sequence of a library has at their
+    positions; None: not counted."""
 
     def rows(self, part: int) -> Ints:
         """Indices of the pairs of one part, shape (N,), dtype int64."""

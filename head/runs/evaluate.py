@@ -16,7 +16,7 @@ import pandas as pd
 import abag
 from abag import AbagError
 from abag.core import messages
-from abag.core.arrays import Floats, hex_keys
+from abag.core.arrays import Floats, Ints, hex_keys
 from abag.core.cache import cache_dir
 from abag.core.messages import counted
 from abag.embed.sequences.chains import KINDS
@@ -37,8 +37,8 @@ from abag.head.models.registry import MEAN, MODELS
 from abag.head.prediction.fitted import COVERED
 from abag.head.prediction.predictor import SAME_PREDICTION_PKD, Scorer
 from abag.head.regimes.clusters import PairGroups, with_clusters
-from abag.head.regimes.folds import LEAST_ROWS
 from abag.head.regimes.regimes import REGIMES
+from abag.head.regimes.sides import LEAST_ROWS
 from abag.head.regimes.splits import KEYS
 from abag.head.runs.options import EvaluateOptions
 from abag.head.runs.run_folder import SavedRun, read_run
@@ -46,6 +46,7 @@ from abag.head.runs.run_folder import SavedRun, read_run
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from abag.embed.sequences.chains import Kind
     from abag.embed.sequences.pairs import SequenceTable
     from abag.head.data.labels import LabelledPairs
     from abag.head.runs.run_folder import RunSummary
@@ -182,16 +183,20 @@ def _score_table(
     exact, of_pair = pairs.censored == 0, found["regime"].to_numpy(str)
     # a pair is a measurement of its clusters; in a library, clusters would be too few
     antibody = pairs.antibody if pairs.antibody_cluster is None else pairs.antibody_cluster
-    sides = {"antibody": antibody, "antigen": antigen_clusters(pairs)}
+    clusters: dict[Kind, Ints] = {"antibody": antibody, "antigen": antigen_clusters(pairs)}
+    sides = {
+        kind: pairs.index(kind) if predictor.seen.of_kind(kind).residues is not None else found
+        for kind, found in clusters.items()
+    }
     regimes = list[RegimeScore]()
     for name, regime in REGIMES.items():
         rows = np.flatnonzero((of_pair == name) & exact)
         if len(rows) < LEAST_ROWS:
             continue
-        own_sides = {**sides, "antibody": pairs.antibody} if name == "new_mutations" else sides
-        groups = [own_sides[kind][rows] for kind in regime.new]
+        groups = [sides[kind][rows] for kind in regime.new]
         if not groups:
-            both = antibody[rows] * (sides["antigen"].max() + 1) + sides["antigen"][rows]
+            antigen = sides["antigen"]
+            both = sides["antibody"][rows] * (antigen.max() + 1) + antigen[rows]
             groups = [np.unique(both, return_inverse=True)[1]]
         fold = np.zeros(len(rows), np.int64)
         tested = TestedPairs(rows, pairs.pkd[rows], fold, pairs.antigen[rows], groups)

@@ -41,9 +41,10 @@ from abag.head.evaluation.regime_scores import RegimeScore, TestedPairs
 from abag.head.evaluation.strong import StrongSummary
 from abag.head.models.config import FitConfig, RunMismatch, check_same
 from abag.head.models.registry import MODELS
-from abag.head.regimes.clusters import PairGroups, with_clusters
-from abag.head.regimes.folds import MeasuredRegime, RegimesOfTable, measure_regimes
+from abag.head.regimes.clusters import KNOWN_ANTIGEN, PairGroups, with_clusters
+from abag.head.regimes.folds import MeasuredRegime, measure_regimes
 from abag.head.regimes.leaks import apply_adapter_policy
+from abag.head.regimes.sides import Side, sides_of
 from abag.head.regimes.splits import KEYS, TRAIN, Split, describe_parts, split_frame
 
 if TYPE_CHECKING:
@@ -66,9 +67,10 @@ class RunInputs:
     vectors: dict[Kind, StoredVectors]
     region: AntibodyRegion = "as-given"
     """Of the antibodies whose vectors these are."""
-    is_library: bool = False
-    """Whether the antibodies are variants of one; decided by `split_inputs`, for folds and
-    predictor alike."""
+    sides: tuple[Side, Side] | None = None
+    """Antibodies and antigens as the folds see them; by `split_inputs`."""
+    identities: tuple[tuple[float, float], tuple[float, float]] = ((0.9, 0.9), (0.9, 0.4))
+    """Identities of near-duplicates and of families, of antibodies and of antigens."""
 
 
 def read_inputs(
@@ -218,8 +220,9 @@ def split_inputs(inputs: RunInputs, config: FitConfig) -> tuple[RunInputs, list[
     groups = PairGroups(inputs.pairs, config, cache_dir() / "clusters")
     pairs = with_clusters(groups)
     folders = [folder for vectors in inputs.vectors.values() for folder in vectors.folders]
+    sides = sides_of(groups)
     measured, n_folds = list[MeasuredRegime](), 0
-    for one in measure_regimes(groups):
+    for one in measure_regimes(groups, sides):
         if not one.splits:
             say(f"{one.regime.words}: {one.why_not}")
             measured.append(one)
@@ -234,8 +237,10 @@ def split_inputs(inputs: RunInputs, config: FitConfig) -> tuple[RunInputs, list[
         numbered = (replace(split, fold=n) for n, split in enumerate(splits, n_folds))
         measured.append(replace(one, splits=tuple(numbered)))
         n_folds += len(splits)
-    is_library = RegimesOfTable(groups).is_library
-    return replace(inputs, pairs=pairs, is_library=is_library), measured
+    antibody, antigen = config.antibody_identity, config.antigen_identity
+    identities = ((antibody, antibody), (max(antigen, KNOWN_ANTIGEN), antigen))
+    inputs = replace(inputs, pairs=pairs, sides=sides, identities=identities)
+    return inputs, measured
 
 
 def check_training(pairs: LabelledPairs, split: Split, config: FitConfig) -> None:

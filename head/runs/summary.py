@@ -132,7 +132,8 @@ def _summarise(
     fitted: Sequence[FittedParts],
     unit: str,
 ) -> RunSummary:
-    trained = [one.trained for one in fitted if one.trained is not None]
+    fits = list({id(one): one for one in fitted}.values())  # regimes share folds
+    trained = [one.trained for one in fits if one.trained is not None]
     resumed = [t.resumed_from_step for t in trained if t.resumed_from_step is not None]
     of_all = fitted[-1].trained
     regimes: list[RegimeSummary] = []
@@ -152,7 +153,7 @@ def _summarise(
         "warnings": warnings(pairs, measured, unit),
         "steps": sum(t.steps for t in trained),
         "epochs": 0 if of_all is None else of_all.epochs,
-        "seconds": sum(one.seconds for one in fitted),
+        "seconds": sum(one.seconds for one in fits),
         "resumed_from_step": max(resumed, default=None),
         "used": _settings_used([t.used for t in trained]),
         "data": {

@@ -1,0 +1,85 @@
+"""Noise by sequence: antibodies and antigens whose errors are smaller or larger than others'.
+
+Errors of held-out pairs in units of their sigma are normal with a variance of their own for each
+sequence. These variances are drawn from a scaled inverse chi-square distribution, whose strength
+and scale the table tells; each is shrunk toward the scale as the strength asks for. See Gelman et
+al., Bayesian Data Analysis, 3rd edition, 2.6. Sequences without held-out pairs have 1.
+N sequences, R held-out pairs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import gammaln
+
+from abag.core.arrays import Floats, Ints
+
+STRENGTHS = (2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0)
+"""Degrees of freedom that are tried."""
+SCALES = np.exp(np.linspace(np.log(0.2), np.log(2.0), 47))
+"""Scales that are tried, in units of the mean squared error."""
+CLEARLY = 4.0
+"""Gain in log-likelihood from which sequences have noise of their own."""
+LEAST_PAIRS = 3
+"""Held-out pairs without which a sequence counts for nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceNoise:
+    """Factors of the variance of errors."""
+
+    factor_N: Floats
+    """By sequence, (N,); 1 where it is that of the regime."""
+    left_out_R: Floats
+    """The factor of each held-out pair's sequence without this pair, (R,)."""
+
+
+def fit_sequence_noise(square: Floats, sequence: Ints, pair: Ints, number: int) -> SequenceNoise:
+    """Fit the factors of N sequences.
+
+    Parameters
+    ----------
+    square : ndarray, shape=(R,)
+        Squared errors of held-out pairs, in units of sigma squared.
+    sequence : ndarray, shape=(R,)
+        Sequence of each.
+    pair : ndarray, shape=(R,)
+        Pair of each: one that was held out several times is left out as a whole.
+    number : int
+        N.
+    """
+    none = SequenceNoise(np.ones(number), np.ones(len(square)))
+    count_N: Floats = np.asarray(np.bincount(sequence, minlength=number), np.float64)
+    total_N: Floats = np.bincount(sequence, square, minlength=number)
+    used = count_N >= LEAST_PAIRS
+    if used.sum() < 2 or not square.any():
+        return none
+    unit = float(total_N[used].sum() / count_N[used].sum())
+    likelihood, strength, scale = max(
+        (_likelihood(total_N[used], count_N[used], strength, scale * unit), strength, scale * unit)
+        for strength in STRENGTHS
+        for scale in SCALES.tolist()
+    )
+    alike = -0.5 * float((count_N[used] * np.log(2 * np.pi * unit) + total_N[used] / unit).sum())
+    if likelihood - alike < CLEARLY:
+        return none
+
+    def shrunk(total: Floats, count: Floats) -> Floats:
+        return np.asarray((strength * scale + total) / (strength + count))
+
+    factor_N = np.where(used, shrunk(total_N, count_N), 1.0)
+    _, of_pair = np.unique(pair, return_inverse=True)
+    own = np.bincount(of_pair, square)[of_pair]
+    times = np.bincount(of_pair)[of_pair]
+    left_out = shrunk(total_N[sequence] - own, count_N[sequence] - times)
+    return SequenceNoise(factor_N, np.where(used[sequence], left_out, 1.0))
+
+
+def _likelihood(total: Floats, count: Floats, strength: float, scale: float) -> float:
+    """Return the log-likelihood of sums of squares with inverse chi-square variances."""
+    half = strength / 2
+    prior = half * np.log(strength * scale / 2) - gammaln(half)
+    rest = gammaln(half + count / 2) - (half + count / 2) * np.log((strength * scale + total) / 2)
+    return float((prior + rest - count / 2 * np.log(2 * np.pi)).sum())

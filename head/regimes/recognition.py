@@ -1,0 +1,327 @@
+"""What is new about sequences of other tables, by the comparisons that a fit makes of its own.
+
+A predictor keeps its training sequences. One that was shared without them keeps their keys: an
+exact repeat is known, and everything else counts as new. N sequences, T training sequences.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from abag.core.arrays import Bools, Ints
+from abag.embed.sequences.chains import RESIDUES, keys_array
+from abag.embed.sequences.numbering import CHAINS, number_antibodies
+from abag.head.regimes.clusters import (
+    CLONE_HEAVY,
+    CLONE_LOOP,
+    PEPTIDE,
+    PEPTIDE_IDENTITY,
+    cdr3_of_chains,
+)
+from abag.head.regimes.near_duplicates import Clones, WholeStrings, contained_near
+from abag.head.regimes.regimes import KNOWN, NEW, VARIANT, Levels, NewPairs
+from abag.head.regimes.seen_residues import REGIONS, Aligner, SeenResidues
+
+if TYPE_CHECKING:
+    from abag.embed.sequences.chains import Chains, Kind
+    from abag.head.regimes.sides import Side
+
+Arrays: TypeAlias = Mapping[str, NDArray[Any]]
+SEPARATOR, END = "|", "\n"
+"""Between the chains of a stored sequence, and after it."""
+
+
+@dataclass(frozen=True)
+class KnownSequences:
+    """The training sequences of one kind."""
+
+    kind: Kind
+    keys: NDArray[np.uint8]
+    """Keys of the sequences, (T, 16)."""
+    near_identity: float
+    """Identity from which sequences are near-duplicates."""
+    family_identity: float
+    """Identity from which they are of one family; of antibodies the same."""
+    chains: Sequence[Chains] | None = None
+    """The T sequences; None if the predictor was shared without them."""
+    residues: SeenResidues | None = None
+    """Of a library; None if the training sequences are not one."""
+    loops: NDArray[np.int32] | None = None
+    """First and last residue of CDR H3 in each heavy chain, (T, 2), equal if there is none."""
+
+    @classmethod
+    def of(
+        cls, side: Side, used: Ints, near_identity: float, family_identity: float
+    ) -> KnownSequences:
+        """Keep some of a table's sequences."""
+        chains = [side.chains[i] for i in used.tolist()]
+        residues = side.seen(used) if side.is_library else None
+        keys = keys_array(side.kind, chains)
+        loops = None
+        if side.kind == "antibody":
+            of_chain = cdr3_of_chains(side.numbered["heavy"])
+            loops = np.zeros((len(chains), 2), np.int32)
+            for row, (heavy, _) in enumerate(chains):
+                loop = of_chain.get(heavy, "")
+                start = heavy.find(loop)
+                loops[row] = start, start + len(loop)
+        return cls(side.kind, keys, near_identity, family_identity, chains, residues, loops)
+
+    def without_sequences(self) -> KnownSequences:
+        """Keep nothing that tells what the sequences are."""
+        return replace(self, chains=None, residues=None, loops=None)
+
+    def levels(self, chains: Sequence[Chains]) -> tuple[Levels, Ints]:
+        """Tell what is new about N sequences.
+
+        Returns
+        -------
+        levels : ndarray, shape=(N,), dtype=int8
+            `KNOWN`, `VARIANT` or `NEW`.
+        unseen : ndarray, shape=(N,), dtype=int64
+            Residues that no training sequence of a library has at their positions, else 0.
+        """
+        same = self._repeats(chains)
+        level = np.where(same, KNOWN, NEW).astype(np.int8)
+        unseen = np.zeros(len(chains), np.int64)
+        rows = np.flatnonzero(~same)
+        if self.chains is None or not len(rows):
+            return level, unseen
+        others = [chains[i] for i in rows.tolist()]
+        near = self._near(others)
+        level[rows[near]] = KNOWN
+        if self.family_identity < self.near_identity:
+            apart = rows[~near]
+            in_family = _antigens_near(
+                [chains[i] for i in apart.tolist()], self.chains, self.family_identity
+            )
+            level[apart[in_family]] = VARIANT
+        if self.residues is not None:
+            known = rows[level[rows] != NEW]
+            count, is_new = self._count_unseen([chains[i] for i in known.tolist()])
+            unseen[known] = count
+            level[known[is_new]] = VARIANT
+        return level, unseen
+
+    def _repeats(self, chains: Sequence[Chains]) -> Bools:
+        known = {key.tobytes() for key in self.keys}
+        return np.array([key.tobytes() in known for key in keys_array(self.kind, chains)], np.bool_)
+
+    def _near(self, chains: Sequence[Chains]) -> Bools:
+        assert self.chains is not None
+        if self.kind == "antigen":
+            return _antigens_near(chains, self.chains, self.near_identity)
+        near = _antibodies_near(chains, self.chains, self.near_identity)
+        apart = np.flatnonzero(~near)
+        near[apart] = _clones_of([chains[i] for i in apart.tolist()], self._loops)
+        return near
+
+    @cached_property
+    def _loops(self) -> dict[str, str]:
+        """CDR H3 of each training heavy chain that has one."""
+        assert self.chains is not None
+        assert self.loops is not None
+        each = zip(self.chains, self.loops.tolist(), strict=True)
+        return {heavy: heavy[start:end] for (heavy, _), (start, end) in each if end > start}
+
+    def _count_unseen(self, chains: Sequence[Chains]) -> tuple[Ints, Bools]:
+        if self.residues is None or not len(chains):
+            return np.zeros(len(chains), np.int64), np.zeros(len(chains), np.bool_)
+        return self.residues.count_unseen(self.residues.aligner.residues(chains))
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Return what `load` restores, by name."""
+        name = f"seen.{self.kind}"
+        identities = np.array([self.near_identity, self.family_identity])
+        found: dict[str, NDArray[Any]] = {f"{name}.keys": self.keys}
+        found[f"{name}.identities"] = identities
+        if self.chains is not None:
+            text = "".join(SEPARATOR.join(one) + END for one in self.chains)
+            found[f"{name}.sequences"] = np.frombuffer(text.encode("ascii"), np.uint8)
+        if self.loops is not None:
+            found[f"{name}.loops"] = self.loops
+        if self.residues is not None:
+            reference = SEPARATOR.join(self.residues.aligner.reference).encode("ascii")
+            found[f"{name}.reference"] = np.frombuffer(reference or b" ", np.uint8)
+            found[f"{name}.tokens"] = self.residues.tokens
+            found[f"{name}.consensus"] = self.residues.consensus
+            found[f"{name}.changed"] = self.residues.changed
+        return found
+
+    @classmethod
+    def load(cls, kind: Kind, arrays: Arrays) -> KnownSequences:
+        """Restore from arrays of a file; ValueError or LookupError if they do not fit."""
+        name = f"seen.{kind}"
+        keys = _checked(arrays, f"{name}.keys", (None, 16), np.uint8)
+        near, family = _checked(arrays, f"{name}.identities", (2,), np.float64).tolist()
+        if not 0 < family <= near <= 1:
+            msg = f"{name}.identities are {near} and {family}"
+            raise ValueError(msg)
+        chains = residues = loops = None
+        if f"{name}.sequences" in arrays:
+            text = _checked(arrays, f"{name}.sequences", (None,), np.uint8)
+            chains = _parsed(kind, text.tobytes().decode("ascii"))
+            if not np.array_equal(keys_array(kind, chains), keys):
+                msg = f"{name}.sequences and {name}.keys are of other sequences"
+                raise ValueError(msg)
+            if kind == "antibody":
+                loops = _checked(arrays, f"{name}.loops", (len(chains), 2), np.int32)
+        if f"{name}.tokens" in arrays:
+            text = _checked(arrays, f"{name}.reference", (None,), np.uint8)
+            reference = text.tobytes().decode("ascii").strip()
+            chains_of_reference = tuple(reference.split(SEPARATOR)) if reference else ()
+            if set(reference) - {*RESIDUES, SEPARATOR} or (kind == "antigen") != bool(reference):
+                msg = f"{name}.reference is not a sequence"
+                raise ValueError(msg)
+            residues = SeenResidues(
+                Aligner(kind, chains_of_reference),
+                _checked(arrays, f"{name}.tokens", (None,), np.uint64),
+                _checked(arrays, f"{name}.consensus", (None,), np.uint64),
+                _checked(arrays, f"{name}.changed", (None,), np.int64),
+            )
+            expected = 0 if kind == "antigen" else len(CHAINS) * REGIONS
+            if len(residues.consensus) != expected:
+                msg = f"{name}.consensus has {len(residues.consensus)} regions"
+                raise ValueError(msg)
+        return cls(kind, keys, near, family, chains, residues, loops)
+
+
+@dataclass(frozen=True, slots=True)
+class Recogniser:
+    """The training sequences of both sides."""
+
+    antibodies: KnownSequences
+    antigens: KnownSequences
+
+    def of_kind(self, kind: Kind) -> KnownSequences:
+        """Return the training sequences of one kind."""
+        return self.antibodies if kind == "antibody" else self.antigens
+
+    @property
+    def has_sequences(self) -> bool:
+        """Whether near-duplicates can be found, not only repeats."""
+        return self.antibodies.chains is not None and self.antigens.chains is not None
+
+    def without_sequences(self) -> Recogniser:
+        """Keep keys only."""
+        return Recogniser(self.antibodies.without_sequences(), self.antigens.without_sequences())
+
+    def of_sequences(self, antibodies: Sequence[Chains], antigens: Sequence[Chains]) -> NewPairs:
+        """Tell what is new about N antibodies and M antigens."""
+        left, unseen_left = self.antibodies.levels(antibodies)
+        right, unseen_right = self.antigens.levels(antigens)
+        return NewPairs(left, right, unseen_left, unseen_right)
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Return what `load` restores, by name."""
+        return self.antibodies.arrays() | self.antigens.arrays()
+
+    @classmethod
+    def load(cls, arrays: Arrays) -> Recogniser:
+        """Restore from arrays of a file; ValueError or LookupError if they do not fit."""
+        return cls(KnownSequences.load("antibody", arrays), KnownSequences.load("antigen", arrays))
+
+
+def _checked(arrays: Arrays, name: str, shape: tuple[int | None, ...], dtype: type) -> NDArray[Any]:
+    """Return an array of a file; None stands for any length."""
+    found = arrays[name]
+    same = found.ndim == len(shape) and all(
+        n in (None, m) for n, m in zip(shape, found.shape, strict=True)
+    )
+    if found.dtype != dtype or not same:
+        msg = f"{name} has {found.dtype} and shape {found.shape}"
+        raise ValueError(msg)
+    return found
+
+
+def _parsed(kind: Kind, text: str) -> list[Chains]:
+    if set(text) - {*RESIDUES, SEPARATOR, END} or not text.endswith(END):
+        msg = f"seen.{kind}.sequences holds other letters than residues"
+        raise ValueError(msg)
+    found = [tuple(line.split(SEPARATOR)) for line in text[:-1].split(END)]
+    if any((len(one) != len(CHAINS)) if kind == "antibody" else not all(one) for one in found):
+        msg = f"seen.{kind}.sequences has chains missing"
+        raise ValueError(msg)
+    return found
+
+
+# ---- comparisons, as in `clusters` ---------------------------------------------------------------
+
+
+def _antibodies_near(
+    queries: Sequence[Chains], targets: Sequence[Chains], identity: float
+) -> Bools:
+    """Return which of N antibodies are near-duplicates of others over the chains both have."""
+    near = np.zeros(len(queries), np.bool_)
+    is_paired = np.array([bool(heavy and light) for heavy, light in queries], np.bool_)
+    pairs = ["".join(one) for one in targets if all(one)]
+    rows = np.flatnonzero(is_paired)
+    near[rows] = _whole_near(["".join(queries[i]) for i in rows.tolist()], pairs, identity)
+    for chain in (0, 1):
+        # two paired antibodies are never near by one chain, even if it is identical
+        alone = [one[chain] for one in targets if one[chain] and not all(one)]
+        every = [one[chain] for one in targets if one[chain]]
+        for paired, others in ((True, alone), (False, every)):
+            rows = np.flatnonzero(~near & (is_paired == paired))
+            rows = rows[[bool(queries[i][chain]) for i in rows.tolist()]]
+            texts = [queries[i][chain] for i in rows.tolist()]
+            near[rows] = _whole_near(texts, others, identity)
+    return near
+
+
+def _whole_near(queries: Sequence[str], targets: Sequence[str], identity: float) -> Bools:
+    if not queries or not targets:
+        return np.zeros(len(queries), np.bool_)
+    unique, index = np.unique(np.array(queries, object), return_inverse=True)
+    others = np.unique(np.array(targets, object))
+    same = np.isin(unique, others)
+    left = unique[~same]
+    if len(left):
+        search = WholeStrings(np.concatenate([left, others]), identity)
+        same[~same] = search.near_first(len(left))
+    return np.asarray(same[index])
+
+
+def _clones_of(queries: Sequence[Chains], known: Mapping[str, str]) -> Bools:
+    """Return which of N antibodies are clones of training heavy chains with these CDR H3."""
+    if not len(queries) or not known:
+        return np.zeros(len(queries), np.bool_)
+    loops = cdr3_of_chains(number_antibodies(queries, None)["heavy"])
+    found = dict.fromkeys(loops, False)
+    for length in sorted({len(loop) for loop in loops.values()}):
+        own = sorted(heavy for heavy, loop in loops.items() if len(loop) == length)
+        others = sorted(heavy for heavy, loop in known.items() if len(loop) == length)
+        if others:
+            heavies = np.array([*own, *others], object)
+            of_heavies = [*(loops[heavy] for heavy in own), *(known[heavy] for heavy in others)]
+            search = Clones(heavies, CLONE_HEAVY, of_heavies, CLONE_LOOP)
+            found |= zip(own, search.near_first(len(own)).tolist(), strict=True)
+    return np.array([found.get(heavy, False) for heavy, _ in queries], np.bool_)
+
+
+def _antigens_near(queries: Sequence[Chains], targets: Sequence[Chains], identity: float) -> Bools:
+    """Return which of N antigens have a chain that is a near-duplicate of one of others."""
+    near = np.zeros(len(queries), np.bool_)
+    for is_peptide in (False, True):
+        least = max(identity, PEPTIDE_IDENTITY) if is_peptide else identity
+        owner = [
+            (row, chain)
+            for row, chains in enumerate(queries)
+            for chain in chains
+            if (len(chain) < PEPTIDE) == is_peptide
+        ]
+        others = sorted(
+            {chain for one in targets for chain in one if (len(chain) < PEPTIDE) == is_peptide}
+        )
+        if owner and others:
+            texts = np.array([chain for _, chain in owner], object)
+            found = contained_near(texts, np.array(others, object), least)
+            rows = np.array([row for row, _ in owner])
+            near[rows[found]] = True
+    return near

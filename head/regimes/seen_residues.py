@@ -1,0 +1,216 @@
+"""Which residues, at which positions, the sequences of a library have, and which are unseen.
+
+A library is a side whose sequences are variants that align to one reference. Antibodies are aligned
+by IMGT numbering, antigens to the most common residues of those of the usual lengths. A residue at
+a position is kept as a digest of both. N sequences, L positions of all chains, R regions.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import compress
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from abag.core.arrays import Bools, Ints
+from abag.embed.sequences.domains import IMGT_REGIONS, position_number
+from abag.embed.sequences.numbering import CHAINS, Numbered, number_antibodies
+from abag.head.regimes.clusters import consensus
+
+if TYPE_CHECKING:
+    from abag.embed.sequences.chains import Chains, Kind
+    from abag.embed.sequences.domains import ChainName
+
+Words: TypeAlias = NDArray[np.uint64]
+GAP = ord("-")
+UNKNOWN = ord("X")
+REGIONS = len(IMGT_REGIONS)
+"""Of one chain of an antibody."""
+INSERTED = 1 << 20
+"""Places of insertions are numbered from here, so that they differ from positions."""
+
+
+class Residues(NamedTuple):
+    """The residues of N sequences of a side."""
+
+    token_NL: Words
+    """Digest of position and residue; 0 for none."""
+    region_NR: Words
+    """Digest of each region of both chains of an antibody; of antigens there are none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Aligner:
+    """Finds the residues of the sequences of one kind."""
+
+    kind: Kind
+    reference: tuple[str, ...] = ()
+    """Chains of the antigen to which others are aligned; antibodies are numbered instead."""
+
+    @classmethod
+    def of(cls, kind: Kind, chains: Sequence[Chains]) -> Aligner:
+        """Choose the reference of a library: the consensus of those of the most common lengths."""
+        if kind == "antibody":
+            return cls(kind)
+        lengths = [tuple(map(len, one)) for one in chains]
+        usual, _ = Counter(sorted(lengths)).most_common(1)[0]
+        of_usual = [one for one, length in zip(chains, lengths, strict=True) if length == usual]
+        reference = [consensus([one[at] for one in of_usual]) for at in range(len(usual))]
+        return cls(kind, tuple(reference))
+
+    def residues(
+        self, chains: Sequence[Chains], numbered: Mapping[ChainName, Numbered] | None = None
+    ) -> Residues:
+        """Find the residues of N sequences; `numbered` has antibodies and any others."""
+        if self.kind == "antibody":
+            return _of_antibodies(chains, numbered or number_antibodies(chains, None))
+        columns = [
+            _aligned([one[at] if at < len(one) else "" for one in chains], text, at)
+            for at, text in enumerate(self.reference)
+        ]
+        # chains that the reference lacks: each is one unseen residue
+        more = np.array([len(one) > len(self.reference) for one in chains], np.uint64)
+        token_NL = np.concatenate([*columns, more[:, None]], axis=1)
+        return Residues(token_NL, np.zeros((len(chains), 0), np.uint64))
+
+
+@dataclass(frozen=True, slots=True)
+class SeenResidues:
+    """What occurs in the training sequences of a library."""
+
+    aligner: Aligner
+    tokens: Words
+    """Sorted digests of position and residue."""
+    consensus: Words
+    """Most frequent digest of each region, (R,)."""
+    changed: Ints
+    """Sorted sets of regions that differ from the consensus, one bit each."""
+
+    @classmethod
+    def of(cls, aligner: Aligner, residues: Residues) -> SeenResidues:
+        """Collect what occurs in N training sequences."""
+        found = [np.unique(column, return_counts=True) for column in residues.region_NR.T]
+        usual = np.array([texts[counts.argmax()] for texts, counts in found], np.uint64)
+        changed = np.unique(_changed(residues.region_NR, usual))
+        return cls(aligner, np.unique(residues.token_NL), usual, changed)
+
+    def count_unseen(self, residues: Residues) -> tuple[Ints, Bools]:
+        """Count the residues that no training sequence has at their position.
+
+        Returns
+        -------
+        count : ndarray, shape=(N,), dtype=int64
+            Unseen residues.
+        is_new : ndarray, shape=(N,), dtype=bool
+            Whether a sequence has an unseen residue, a set of changed regions that did not occur
+            in training, or nothing that could be aligned.
+        """
+        token_NL = residues.token_NL
+        is_seen_NL = np.isin(token_NL, self.tokens) | (token_NL == 0)
+        count = (~is_seen_NL).sum(axis=1)
+        is_known = np.isin(_changed(residues.region_NR, self.consensus), self.changed)
+        return count, (count > 0) | ~is_known | ~token_NL.any(axis=1)
+
+
+def usual_tokens(token_NL: Words) -> Words:
+    """Return the most frequent token of each position."""
+    found = [np.unique(column[column > 0], return_counts=True) for column in token_NL.T]
+    return np.array([texts[counts.argmax()] for texts, counts in found if len(texts)], np.uint64)
+
+
+def _changed(region_NR: Words, usual_R: Words) -> Ints:
+    """Return the set of regions of each antibody that differ from the consensus, (N,)."""
+    bits = 1 << np.arange(len(usual_R), dtype=np.int64)
+    return np.asarray((region_NR != usual_R) @ bits)
+
+
+def _of_antibodies(
+    antibodies: Sequence[Chains], numbered: Mapping[ChainName, Numbered]
+) -> Residues:
+    tokens, regions = [], []
+    for at, name in enumerate(CHAINS):
+        positions, x_NL = align([chains[at] for chains in antibodies], numbered[name])
+        number_L = np.array([position_number(position) for position in positions], np.int64)
+        inserted = [
+            sum(map(ord, p[len(str(n)) :])) for p, n in zip(positions, number_L, strict=True)
+        ]
+        place_L = (at << 24) | (number_L << 12) | np.array(inserted, np.int64)
+        token_NL = _digest(place_L, x_NL)
+        tokens.append(token_NL)
+        region_L = np.searchsorted([end for _, end in IMGT_REGIONS[:-1]], number_L)
+        with np.errstate(over="ignore"):
+            regions += [token_NL[:, region_L == r].sum(axis=1) for r in range(REGIONS)]
+    region_NR = np.stack(regions, axis=1).astype(np.uint64)
+    return Residues(np.concatenate(tokens, axis=1), region_NR)
+
+
+def _aligned(texts: Sequence[str], reference: str, chain: int) -> Words:
+    """Digest the residues of one chain, aligned to a reference by edits, (N, L)."""
+    from rapidfuzz.distance import Levenshtein
+
+    length = len(reference)
+    unique, of_text = np.unique(np.array(texts, object), return_inverse=True)
+    codes = np.full((len(unique), length), GAP, np.uint8)
+    same = [row for row, text in enumerate(unique) if len(text) == length]
+    letters = np.frombuffer("".join(unique[row] for row in same).encode("ascii"), np.uint8)
+    codes[same] = letters.reshape(len(same), length)
+    insertions: dict[tuple[int, str], list[int]] = {}
+    for row, text in enumerate(unique):
+        if len(text) == length:
+            continue
+        for edit in Levenshtein.opcodes(reference, text):
+            found = text[edit.dest_start : edit.dest_end]
+            if edit.tag == "insert":
+                insertions.setdefault((edit.src_start, found), []).append(row)
+            elif found:
+                codes[row, edit.src_start : edit.src_end] = list(found.encode("ascii"))
+    place_L = (chain << 24) | np.arange(length, dtype=np.int64)
+    # a deletion is a letter, too; unlike in antibodies, where numbering has gaps anyway
+    token_NL = _digest(place_L, codes, gaps=True)
+    if insertions:
+        columns = np.zeros((len(unique), len(insertions)), np.uint64)
+        for at, ((place, text), rows) in enumerate(insertions.items()):
+            hashed = np.uint64(INSERTED + ((chain << 24) | place))
+            for letter in text.encode("ascii"):
+                hashed = mix(np.array([hashed ^ np.uint64(letter)], np.uint64))[0]
+            columns[rows, at] = hashed
+        token_NL = np.concatenate([token_NL, columns], axis=1)
+    return token_NL[of_text]
+
+
+def _digest(place_L: Ints, code_NL: NDArray[np.uint8], *, gaps: bool = False) -> Words:
+    token_NL = mix((place_L << 8 | code_NL).astype(np.uint64))
+    is_none = (code_NL < GAP) if gaps else (code_NL <= GAP)
+    token_NL[is_none | (code_NL == UNKNOWN)] = 0
+    return token_NL
+
+
+def align(chains: Sequence[str], numbered: Numbered) -> tuple[list[str], NDArray[np.uint8]]:
+    """Align N chains: the L positions that occur, and ASCII codes, (N, L), 0 beyond the ends."""
+    every = dict.fromkeys(position for layout in numbered.layouts for position in layout)
+    columns = {position: at for at, position in enumerate(every)}
+    number_L = np.array([position_number(position) for position in columns], np.int16)
+    x_ML = np.zeros((len(numbered.chains) + 1, len(columns)), np.uint8)  # the last has no domain
+    for layout, rows, codes_RL in numbered.by_layout():
+        numbers = [position_number(position) for position in layout]
+        inside = (number_L >= min(numbers, default=0)) & (number_L <= max(numbers, default=0))
+        line_RL = np.tile(inside * np.uint8(GAP), (len(rows), 1))
+        line_RL[:, [columns[position] for position in layout]] = codes_RL
+        x_ML[rows] = line_RL
+    row_of = {chain: row for row, chain in enumerate(numbered.chains)} | {"": len(numbered.chains)}
+    x_NL = x_ML[[row_of[chain] for chain in chains]]
+    # the others, which are numbered too, may have residues where these have gaps only
+    occurs_L = np.asarray((x_NL > GAP).any(axis=0))
+    return [*compress(columns, occurs_L.tolist())], x_NL[:, occurs_L]
+
+
+def mix(x: Words) -> Words:
+    """Hash 64-bit numbers; the finaliser of SplitMix64 (Steele, Lea and Flood, 2014)."""
+    with np.errstate(over="ignore"):
+        x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
