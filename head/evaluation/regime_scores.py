@@ -15,6 +15,7 @@ R tested pairs.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
@@ -233,6 +234,11 @@ def _judge(
         how = "and smaller" if against_best.holds else "but larger"
     name = best.replace("_", " ")
     return f"{text}, {how} than those of the best baseline ({name})"
+
+
+def is_by_chance(sentence: str) -> bool:
+    """Whether the sentence of a regime says that ranking is not, or worse than, by chance."""
+    return re.search(r"\bis (not better|worse) than chance\b", sentence) is not None
 
 
 def compare_models(
