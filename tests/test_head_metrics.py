@@ -315,6 +315,9 @@ def test_r2_compares_with_the_mean_of_the_test_pairs_and_skill_with_that_of_trai
     assert found["r2"] == pytest.approx(r2_score(pkd, predicted))
     assert found["r2"] < 0 < found["skill"]
     assert found["skill"] == pytest.approx(1 - sum((pkd - 7.9) ** 2) / sum((pkd - 7.8) ** 2))
+    pkd = np.array([7.0, 8.0, 9.0] * 3)
+    wide = regime(pkd + np.array([2.0, *[0.0] * 8]), pkd)  # one large error
+    assert wide["intervals"]["r2"][1] == wide["intervals"]["skill"][1] == 1
     equal = regime(np.full(4, 7.9), np.full(4, 8.1))
     assert equal["r2"] is None
     assert equal["intervals"]["r2"] is None

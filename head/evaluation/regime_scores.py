@@ -157,14 +157,12 @@ def score_regime(
     skill_of_pairs = _avoided(square, of_mean)
     intervals = {
         "rmse": _root_interval(square, tested.groups),
-        "r2": None if r2_of_pairs is None else _interval(r2_of_pairs, tested.groups),
-        "skill": None if skill_of_pairs is None else _interval(skill_of_pairs, tested.groups),
-        "coverage": None,
+        "r2": _interval(r2_of_pairs, tested.groups, most=1.0),
+        "skill": _interval(skill_of_pairs, tested.groups, most=1.0),
+        "coverage": _interval(inside, tested.groups, least=0.0, most=1.0),
         "rmse_of_mean": _root_interval(of_mean, tested.groups),
         "rmse_of_best": _root_interval(of_best, tested.groups),
     }
-    if inside is not None and (limits := _interval(inside, tested.groups)) is not None:
-        intervals["coverage"] = [max(0.0, limits[0]), min(1.0, limits[1])]
     cells = tested.fold * (int(tested.antigen.max(initial=0)) + 1) + tested.antigen
     within, overall = (_rank_claim(tested, predicted, cell) for cell in (cells, tested.fold))
     return {
@@ -204,9 +202,13 @@ def _root(square: Floats) -> float:
     return float(np.sqrt(square.mean()))
 
 
-def _interval(value: Floats, groups: Sequence[Ints]) -> list[float] | None:
-    claim = mean_claim(value, groups)
-    return None if claim.low is None or claim.high is None else [claim.low, claim.high]
+def _interval(
+    value: Floats | None, groups: Sequence[Ints], least: float = -np.inf, most: float = np.inf
+) -> list[float] | None:
+    claim = None if value is None else mean_claim(value, groups)
+    if claim is None or claim.low is None or claim.high is None:
+        return None
+    return [max(least, claim.low), min(most, claim.high)]
 
 
 def _root_interval(square: Floats, groups: Sequence[Ints]) -> list[float] | None:
