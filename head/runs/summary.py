@@ -73,8 +73,10 @@ def write_results(
     # products of some thousand numbers: to wake threads for them takes longer
     with threadpool_limits(1, user_api="blas"):
         unit = quantity(pairs.table, config["affinity_type"])
-        summary = _summarise(run, pairs, measured, weighed, baselines, [*fitted, parts], unit)
-    threshold = metrics.strong_threshold(config["select"])
+        threshold = metrics.strong_threshold(config["select"])
+        summary = _summarise(
+            run, pairs, measured, weighed, baselines, [*fitted, parts], unit, threshold
+        )
     summary["strong"] = score_strong(tested, summary["regimes"], threshold)
     if curve:
         first = weighed[0]
@@ -131,6 +133,7 @@ def _summarise(
     baselines: Sequence[Mapping[str, Floats]],
     fitted: Sequence[FittedParts],
     unit: str,
+    threshold: float,
 ) -> RunSummary:
     trained = [one.trained for one in fitted if one.trained is not None]
     resumed = [t.resumed_from_step for t in trained if t.resumed_from_step is not None]
@@ -139,7 +142,7 @@ def _summarise(
     at = 0
     for one in weighed:
         n = len(one.measured.splits)
-        regimes.append(_summarise_regime(pairs, one, baselines[at : at + n]))
+        regimes.append(_summarise_regime(pairs, one, baselines[at : at + n], threshold))
         at += n
     return {
         "run": str(run),
@@ -164,12 +167,15 @@ def _summarise(
         },
         "noise": pairs.noise,
         "counts": pairs.counts,
-        "strong": {"threshold": metrics.STRONG_PKD, "regimes": []},  # scored by the caller
+        "strong": {"threshold": threshold, "regimes": []},  # scored by the caller
     }
 
 
 def _summarise_regime(
-    pairs: LabelledPairs, weighed: WeighedRegime, baselines: Sequence[Mapping[str, Floats]]
+    pairs: LabelledPairs,
+    weighed: WeighedRegime,
+    baselines: Sequence[Mapping[str, Floats]],
+    strong_pkd: float,
 ) -> RegimeSummary:
     splits = weighed.measured.splits
     names = [one for one in baselines[0] if all(one in fold for fold in baselines)]
@@ -178,7 +184,7 @@ def _summarise_regime(
     measured = [rows_to_score(pairs, one) for one in rows]
     scores: dict[str, metrics.Scores] = {}
     for name, folds in models.items():
-        found = [m.score(p[r]) for m, p, r in zip(measured, folds, rows, strict=True)]
+        found = [m.score(p[r], strong_pkd) for m, p, r in zip(measured, folds, rows, strict=True)]
         scores[name] = {key: one["mean"] for key, one in metrics.average_folds(found).items()}
         for count in ("n", "n_censored"):
             scores[name][count] = sum(int(one[count] or 0) for one in found)
