@@ -1,6 +1,7 @@
 """Pairs with planted labels, and stores of vectors that no encoder has computed."""
 
 import json
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -9,6 +10,7 @@ import pandas as pd
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.store import open_store
 from abag.head.data.labels import LabelledPairs
+from abag.head.prediction.predictor import Part
 
 RESIDUES = list("ACDEFGHIKLMNPQRSTVWY")
 COMPOSITION = {"antibody_encoder": "composition", "antigen_encoder": "composition"}
@@ -28,6 +30,24 @@ def labelled(antibody, antigen, pkd, censored=None, measurements=None):
         measurements=np.ones(n, np.int64) if measurements is None else measurements,
         noise=None,
     )
+
+
+class Constant:
+    """A model of pairs that predicts a pKd of 8."""
+
+    def predict(self, pairs):
+        return np.full(len(pairs.antibody), 8.0)
+
+    def variance(self, pairs):
+        return None
+
+
+def predicting_the_mean(predictor):
+    """Return a predictor whose regimes have all weight on one value."""
+    parts = (*predictor.parts, Part("train_mean", (Constant(),)))
+    weights = (*[0.0] * len(predictor.parts), 1.0)
+    regimes = {name: replace(one, weights=weights) for name, one in predictor.regimes.items()}
+    return replace(predictor, parts=parts, regimes=regimes)
 
 
 def lines_of(run):

@@ -42,6 +42,7 @@ SKIPPED = {
     "docs/how-to/share.md": ["needs an account on the hub", "needs an account on the hub"],
     "docs/how-to/rent-a-gpu.md": ["installs, and encodes with the real weights"],
     "docs/why-numbers-differ.md": ["a benchmark; the tests run it at tiny size"],
+    "docs/splits.md": ["reads a run; tests/test_truth_scores.py computes the same"],
 }  # fmt: skip
 """Reasons, given in the fences, of the blocks that are not run, by page."""
 TUTORIAL, EXAMPLES = ROOT / "docs" / "tutorial.md", ROOT / "docs" / "examples.md"

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import Ridge
+from sklearn.metrics import get_scorer, r2_score
 from sklearn.model_selection import GridSearchCV, GroupKFold, cross_val_predict, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.utils.estimator_checks import check_estimator
@@ -100,7 +101,16 @@ def test_a_regressor_and_abag_fit_make_the_same_predictor(store, X, y, tmp_path,
     expected = predictor.predict(*rows, store=store)
     np.testing.assert_array_equal(model.predict(X), expected["pkd_predicted"])
     np.testing.assert_array_equal(model.predict(X, return_std=True)[1], expected["sigma"])
-    assert [one["rmse"] for one in model.regimes_] == [one["rmse"] for one in summary["regimes"]]
+    for score in ("rmse", "r2", "skill"):
+        assert [one[score] for one in model.regimes_] == [one[score] for one in summary["regimes"]]
+
+
+def test_the_score_of_a_regressor_is_scikit_learns_r2_score(store, X, y):
+    train, test = next(RandomSplit(3).split(X))
+    model = AffinityRegressor(store, head="ridge", split="random").fit(X.iloc[train], y.iloc[train])
+    expected = r2_score(y.iloc[test], model.predict(X.iloc[test]))
+    assert model.score(X.iloc[test], y.iloc[test]) == expected
+    assert get_scorer("r2")(model, X.iloc[test], y.iloc[test]) == expected
 
 
 def test_a_fitted_regressor_survives_pickle_and_clone_forgets_the_fit(store, X, y):

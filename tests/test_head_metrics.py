@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
+from sklearn.metrics import r2_score
 
 from abag.core.options import BadOption
 from abag.head.evaluation import metrics, regime_scores
@@ -264,7 +265,7 @@ def regime(predicted, pkd, group=None):
     tested = regime_scores.TestedPairs(
         np.arange(n), pkd, np.zeros(n, int), np.zeros(n, int), groups
     )
-    mean, inside = np.full(n, pkd.mean()), (abs(predicted - pkd) < 1).astype(float)
+    mean, inside = np.full(n, 7.8), (abs(predicted - pkd) < 1).astype(float)
     return regime_scores.score_regime("known", "known", tested, predicted, mean, {}, inside)
 
 
@@ -278,7 +279,11 @@ def test_every_score_of_a_regime_has_the_interval_of_its_groups():
     wanted = np.sqrt([square.mean() - error, square.mean() + error])
     assert found["intervals"]["rmse"] == pytest.approx(wanted, rel=1e-2)
     drawn = rng.integers(400, size=(2000, 400))
-    r2 = 1 - square[drawn].sum(axis=1) / ((pkd - pkd.mean()) ** 2)[drawn].sum(axis=1)
+    skill = 1 - square[drawn].sum(axis=1) / ((pkd - 7.8) ** 2)[drawn].sum(axis=1)
+    assert found["intervals"]["skill"] == pytest.approx(
+        np.quantile(skill, [0.025, 0.975]), abs=0.02
+    )
+    r2 = [r2_score(pkd[rows], predicted[rows]) for rows in drawn]
     assert found["intervals"]["r2"] == pytest.approx(np.quantile(r2, [0.025, 0.975]), abs=0.02)
     low, high = found["intervals"]["coverage"]
     assert low < found["coverage"] < high <= 1
@@ -301,6 +306,22 @@ def test_what_pairs_add_to_a_rank_correlation_equals_scipys(drawn):
         expected = stats.spearmanr(predicted[rows], pkd[rows]).statistic if varies else 0
         assert value[rows].mean() == pytest.approx(expected, abs=1e-9)
         assert wide[rows] == pytest.approx(np.sqrt(groups / (groups - 1)) if groups > 1 else 1)
+
+
+def test_r2_compares_with_the_mean_of_the_test_pairs_and_skill_with_that_of_training():
+    pkd = np.array([7.0, 8.0, 9.0, 8.5])
+    predicted = np.full(4, 7.9)  # nearer than the training mean, 7.8; not than their own
+    found = regime(predicted, pkd)
+    assert found["r2"] == pytest.approx(r2_score(pkd, predicted))
+    assert found["r2"] < 0 < found["skill"]
+    assert found["skill"] == pytest.approx(1 - sum((pkd - 7.9) ** 2) / sum((pkd - 7.8) ** 2))
+    pkd = np.array([7.0, 8.0, 9.0] * 3)
+    wide = regime(pkd + np.array([2.0, *[0.0] * 8]), pkd)  # one large error
+    assert wide["intervals"]["r2"][1] == wide["intervals"]["skill"][1] == 1
+    equal = regime(np.full(4, 7.9), np.full(4, 8.1))
+    assert equal["r2"] is None
+    assert equal["intervals"]["r2"] is None
+    assert "-" in regime_scores.describe_regimes([equal])[1]
 
 
 def test_an_anticorrelation_is_worse_than_chance():

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-from drawn import COMPOSITION, QUICK, add_vectors, draw_chains, draw_pairs
+from drawn import COMPOSITION, QUICK, add_vectors, draw_chains, draw_pairs, predicting_the_mean
 from faults import raising
 from hypothesis import given
 from hypothesis import strategies as st
@@ -90,6 +90,30 @@ def test_every_format_gives_the_scores_of_the_predictor_in_the_order_of_the_rows
     assert json.loads(json.dumps(summary))["rows"] == len(case.frame)
     assert summary["antibodies"]["unique"] == 24
     assert not list(tmp_path.glob("*.partial"))
+
+
+def test_predict_says_in_one_line_that_all_rows_have_the_same_prediction(
+    case, tmp_path, monkeypatch
+):
+    predictor = predicting_the_mean(load_predictor(case.run))
+    monkeypatch.setattr(predict_module, "PAIRS", 7)  # the rows are scored in parts
+    for name, cross in (("a.csv", None), ("b.csv", case.frame)):
+        said = []
+        table = case.frame if cross is None else case.frame.head(24)
+        summary = predict(table, predictor, tmp_path / name, cross=cross, say=said.append)
+        rows, pkd = summary["rows"], pd.read_csv(tmp_path / name)["pkd_predicted"]
+        assert pkd.nunique() == 1
+        line = f"{tmp_path / name}: all {rows} rows have the same prediction, pKd {pkd[0]:.2f}: "
+        assert f"{line}the run cannot rank them" in said
+        assert (summary["can_rank"], summary["same_prediction"]) == (False, {"known": rows})
+
+
+def test_different_predictions_and_one_pair_are_nothing_to_remark_on(case, tmp_path):
+    for table, name in ((case.frame, "a.csv"), (case.frame.head(1), "b.csv"),
+                        (pd.concat([case.frame.head(1)] * 12), "c.csv")):  # fmt: skip
+        summary, said = run_predict(case, table, tmp_path / name)
+        assert (summary["can_rank"], summary["same_prediction"]) == (True, {})
+        assert not any("cannot rank" in line for line in said)
 
 
 def test_strong_adds_the_probability_of_a_pkd_or_more(case, tmp_path):

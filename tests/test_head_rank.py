@@ -1,6 +1,8 @@
 """`rank` from table to file: what is chosen, left out, kept, expected and refused."""
 
 import json
+import re
+from dataclasses import replace
 
 import invoke
 import numpy as np
@@ -213,6 +215,107 @@ def test_the_verdicts_of_the_regimes_that_occur_are_said_first(run, scored, tmp_
     assert any("rank says how well" in line for line in said[1:])
 
 
+RULES = [
+    {"rule": "ucb"}, {"rule": "ucb", "explore": 0}, {"rule": "mean"},
+    {"rule": "probability", "above": 9}, {"rule": "improvement", "best": 9},
+]  # fmt: skip
+SIGMAS = np.linspace(0.15, 0.2, 240)
+
+
+@pytest.mark.parametrize("options", RULES)
+def test_equal_predictions_are_not_ranked_but_drawn_and_nothing_is_promised(
+    scored, tmp_path, said, options
+):
+    equal = scored.assign(pkd_predicted=8.6441, sigma=SIGMAS)
+    found = ranked(equal, tmp_path, batch=24, **options)
+    assert any("all 240 candidates have the same prediction, pKd 8.64: the" in one for one in said)
+    drawn = found["id"].str[-4:].astype(int)
+    assert drawn.between(60, 180).mean() < 0.9  # from the whole file, not only its ends
+    assert drawn.min() < 60
+    assert drawn.max() > 180
+    assert found["score"].nunique() == 1
+    assert "expected_best" not in found
+    summary = abag.rank(equal, tmp_path / "o.csv", batch=24, **options)
+    assert pd.read_csv(tmp_path / "o.csv")["id"].tolist() == found["id"].tolist()  # seeded
+    assert (summary["can_rank"], summary["drawn"], summary["seed"]) == (False, 24, 0)
+    assert summary["chosen_by"] == "at random, seed 0"
+    assert summary["expected_best"] is summary["expected_above"] is None
+
+
+@pytest.mark.parametrize("noise", [1e-9, 1e-6, 1e-3])
+@pytest.mark.parametrize("has_sigma", [True, False])
+def test_negligible_differences_of_predictions_are_none(scored, tmp_path, noise, has_sigma):
+    rng = np.random.default_rng(0)
+    nearly = scored.assign(pkd_predicted=8.6 + noise * rng.random(240), sigma=SIGMAS)
+    table = nearly if has_sigma else nearly.drop(columns="sigma")
+    rule = "ucb" if has_sigma else "mean"
+    summary = abag.rank(table, tmp_path / "o.csv", batch=24, rule=rule)
+    assert summary["can_rank"] == (noise == 1e-3 and not has_sigma)
+    wide = nearly.assign(pkd_predicted=8.6 + 0.1 * rng.random(240))
+    assert abag.rank(wide, tmp_path / "p.csv", batch=24)["can_rank"]
+
+
+@pytest.mark.parametrize("batch", [40, 100])
+def test_of_a_regime_with_equal_predictions_pairs_are_drawn(scored, tmp_path, said, batch):
+    half = np.arange(240) < 120
+    table = scored.assign(
+        regime=np.where(half, "new_antibody", "known"), sigma=SIGMAS[::-1],
+        pkd_predicted=np.where(half, 8.0, np.linspace(8.5, 9.5, 240)),
+    )  # fmt: skip
+    first = np.arange(240) < 150  # 30 known pairs are measured: 90 are left to be ranked
+    table = table[half | ~first]
+    summary = abag.rank(table, tmp_path / "o.csv", batch=batch)
+    found = pd.read_csv(tmp_path / "o.csv")
+    assert summary["drawn"] == (found["regime"] == "new_antibody").sum() == max(0, batch - 90)
+    assert summary["can_rank"]
+    drawn = found.loc[found["regime"] == "new_antibody", "id"]
+    if batch > 90:
+        assert f"10 of {batch} pairs are drawn at random (seed 0) from 120 cand" in "\n".join(said)
+        assert drawn.tolist() != table["id"].head(10).tolist()
+    most = abag.rank(table.iloc[:130], tmp_path / "p.csv", batch=batch)
+    assert not most["can_rank"]
+    assert most["expected_best"] is None
+
+
+def test_pairs_of_one_antigen_and_a_large_share_of_equal_predictions_are_drawn(scored, tmp_path):
+    by_antigen = scored.groupby("antigen")["pkd_predicted"].transform("mean")
+    antigens = abag.rank(scored.assign(pkd_predicted=by_antigen, regime="known"),
+                         tmp_path / "a.csv", batch=5, rule="mean")  # fmt: skip
+    assert antigens["drawn"] == 5
+    third = np.arange(240) < 80
+    largest = scored["pkd_predicted"].max() + 1
+    share = scored.assign(pkd_predicted=scored["pkd_predicted"].mask(third, largest))
+    found = abag.rank(share.drop(columns="regime"), tmp_path / "b.csv", batch=20, rule="mean")
+    assert (found["drawn"], found["can_rank"]) == (20, False)
+
+
+def test_a_few_equal_predictions_are_ordered_by_sigma_as_ever(scored, tmp_path):
+    best = scored.nlargest(4, "pkd_predicted").index
+    twins = scored.assign(sigma=SIGMAS)
+    twins.loc[best, "pkd_predicted"] = 12.0
+    found = ranked(twins, tmp_path, batch=4)
+    assert found["sigma"].is_monotonic_decreasing
+    assert "expected_best" in found
+
+
+@pytest.mark.parametrize("order", ["better", "not better", "worse"])
+def test_rank_says_if_the_run_ranks_such_pairs_no_better_than_chance(
+    run, scored, tmp_path, said, monkeypatch, order
+):
+    predictor = abag.load_predictor(run / "run")
+    (one,) = predictor.regimes.values()
+    verdict = re.sub(r"is (better|not better|worse) than", f"is {order} than", one.verdict)
+    assert f"is {order} than chance" in verdict
+    judged = replace(predictor, regimes={one.name: replace(one, verdict=verdict)})
+    monkeypatch.setattr(rank_module, "load_predictor", lambda _: judged)
+    table = scored.assign(regime=one.name)
+    summary = abag.rank(table, tmp_path / "o.csv", batch=9, run=run / "run", say=said.append)
+    line = "9 of 9 pairs are of a kind that the run has not ranked better than chance"
+    assert any(line in text for text in said) == (order != "better")
+    assert summary["can_rank"] == (order == "better")
+    assert (summary["expected_best"] is None) == (order != "better")
+
+
 BAD_TABLES = {
     "no predictions": (lambda t: t.drop(columns="pkd_predicted"), MissingColumn, "no column for"),
     "two predictions": (lambda t: t.assign(predicted_pkd=1), AmbiguousColumn, "equally well"),
@@ -286,6 +389,17 @@ def test_a_table_that_changes_between_its_two_readings_is_refused(scored, tmp_pa
     with pytest.raises(CannotPredict, match="changed while it was read"):
         ranked(table, tmp_path, batch=5)
     assert [*tmp_path.iterdir()] == [table]
+
+
+def test_the_command_says_that_equal_predictions_cannot_be_ranked(scored, tmp_path):
+    scored.assign(pkd_predicted=8.0).to_csv(tmp_path / "equal.csv", index=False)
+    line = ["rank", tmp_path / "equal.csv", "--out", tmp_path / "order.csv", "--batch", "10"]
+    done = invoke.run(*line)
+    assert "(at random, seed 0)" in done.stdout
+    assert "no better than a random batch: all 240 candidates have the same" in done.stdout
+    assert "best pKd" not in done.stdout
+    assert "cannot rank them" in done.stderr
+    assert json.loads(invoke.run(*line, "--json", "--force").stdout)["can_rank"] is False
 
 
 def test_the_command_says_what_the_batch_is_expected_to_hold(run, tmp_path):

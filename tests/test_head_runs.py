@@ -82,7 +82,7 @@ COMMANDS = {
 
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize(("file", "change", "says"), [
-    ("config", {"format": "abag-run 2"}, "format 'abag-run 2' is not supported; this abag rea"),
+    ("config", {"format": "abag-run 1"}, "format 'abag-run 1' is not supported; this abag rea"),
     ("config", {"epochs": ...}, "epochs is missing. Copy the whole run folder again."),
     ("summary", {"regimes": ...}, "regimes is missing. Copy the whole run folder again."),
 ])  # fmt: skip

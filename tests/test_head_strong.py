@@ -104,6 +104,38 @@ def test_any_threshold_can_select_and_is_that_of_the_report():
         METRICS["recall_at_high"]
 
 
+def test_a_run_has_the_metrics_of_the_threshold_that_selects_by_its_own_name(run):
+    options = {"head": "mlp", "widths": (8,), "epochs": 2, "split": "random", "folds": 2}
+    said = []
+    summary = abag.fit(
+        run / "pairs.csv", run / "store", run / "at-6.5", say=said.append, verbose=True,
+        select="recall_at_6.50", report=False, **options,
+    )  # fmt: skip
+    assert any("validation recall at 6.50 " in line for line in said)
+    lines = (run / "at-6.5" / "metrics.jsonl").read_text().splitlines()
+    tested = pd.read_parquet(run / "at-6.5" / "predictions.parquet")
+    found = summary["regimes"][0]["metrics"]["head"]
+    for threshold in (6.5, 9):
+        folds = []
+        for _, rows in tested.groupby("fold"):
+            strong = rows["pkd"] >= threshold
+            folds.append((rows["pkd_predicted"][strong] >= threshold).mean())
+        assert found[f"recall_at_{threshold:g}"] == pytest.approx(np.nanmean(folds))
+        assert all(f"precision_at_{threshold:g}" in json.loads(one)["validation"] for one in lines)
+    assert found["recall_at_6.5"] != found["recall_at_9"]
+    assert summary["strong"]["threshold"] == 6.5
+
+
+def test_evaluate_scores_another_table_at_the_threshold_that_is_asked_for(run):
+    found = abag.evaluate(run / "run", table=run / "pairs.csv", strong=7.25)["table"]["metrics"]
+    (one,) = abag.evaluate(run / "run", table=run / "pairs.csv", strong=7.25)["strong_at"][
+        "regimes"
+    ]
+    assert found["recall_at_7.25"] == pytest.approx(one["at_threshold"]["recall"])
+    assert found["precision_at_7.25"] == pytest.approx(one["at_threshold"]["precision"])
+    assert "recall_at_9" in found
+
+
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     at = tmp_path_factory.mktemp("strong")

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
-from drawn import COMPOSITION
+from drawn import COMPOSITION, predicting_the_mean
 from faults import raising
 from invoke import run
 from trastuzumab import CH1, HEAVY, LIGHT
@@ -91,6 +91,21 @@ def enumerate_plainly(case, chains, region, run, at):
     abag.predict(frame, case.runs[run], at / "plain.parquet")
     found = pd.read_parquet(at / "plain.parquet")
     return found.iloc[:-1].reset_index(drop=True), found.iloc[-1]
+
+
+def test_a_scan_says_in_one_line_that_all_mutants_have_the_same_prediction(case, tmp_path):
+    chains = {"heavy": HEAVY, "light": LIGHT, "antigen": ANTIGEN}
+    equal = predicting_the_mean(abag.load_predictor(case.runs["gp"]))
+    for predictor, can_rank in ((equal, False), (case.runs["gp"], True)):
+        said = []
+        summary = abag.scan(
+            predictor, tmp_path / "a.csv", region="cdrl2", force=True, say=said.append, **chains
+        )
+        lines = [line for line in said if "the run cannot rank them" in line]
+        assert len(lines) == (not can_rank)
+        assert summary["can_rank"] == can_rank
+        assert sum(summary["same_prediction"].values()) == (0 if can_rank else summary["rows"])
+        assert ("cannot rank them" in (tmp_path / "a.html").read_text()) == (not can_rank)
 
 
 @pytest.mark.parametrize("run", HEADS)

@@ -71,9 +71,9 @@ RULES: Mapping[RuleName, Rule] = {
 }
 
 
-def best_first(score: Floats, mean: Floats) -> Ints:
-    """Order pairs by score, shape (B,); of equal scores by mean, and then as they come."""
-    return np.lexsort((-mean, -score))
+def best_first(score: Floats, mean: Floats, place: Floats | None = None) -> Ints:
+    """Order pairs by score, shape (B,); of equal scores by mean, then by place, or as they come."""
+    return np.lexsort((-mean, -score) if place is None else (place, -mean, -score))
 
 
 class Cap(NamedTuple):

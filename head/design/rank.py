@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypedDict
 
 import numpy as np
+import pandas as pd
 
 from abag.core import messages
 from abag.core.arrays import Bools, Floats, Ints
@@ -40,6 +42,8 @@ from abag.head.design.candidates import (
     with_antigen,
 )
 from abag.head.design.options import RankOptions
+from abag.head.evaluation.regime_scores import is_by_chance
+from abag.head.evaluation.ties import equal_groups
 from abag.head.prediction.bundle import load_predictor
 from abag.head.prediction.tables import check_table_out, file_stamps, refuse_changed, rounded
 from abag.head.regimes.clusters import antibody_clusters
@@ -49,6 +53,10 @@ IDENTITY = 0.98
 """Of antibodies of one cluster, for ``--per-cluster``."""
 POOL = 4
 """Clusters are computed of the best 4 candidates per pair of a batch, and of more if they must."""
+SEED = 0
+"""Of the draws among pairs with the same prediction."""
+MOST_DRAWN = 0.5
+"""Share of a batch that may be drawn, or ranked by chance, for its best pair to be expected."""
 MOST_AT_ONE_POSITION = 0.5
 """Share of a batch above which a warning says that it changes one position."""
 
@@ -66,10 +74,17 @@ class RankSummary(TypedDict):
     above: float | None
     pairs: int
     candidates: int
+    can_rank: bool
+    """Whether most of the batch follows from an order that the model gives."""
+    why_not: str | None
+    drawn: int
+    """Pairs that were drawn at random among those with the same prediction."""
+    seed: int
+    """Of these draws."""
     predicted: tuple[float, float]
     best_measured: float | None
     expected_best: float | None
-    """Without sigma, nothing that follows is known."""
+    """Without sigma, or if the model cannot rank, nothing that follows is known."""
     best_interval: tuple[float, float] | None
     expected_above: float | None
     above_interval: tuple[float, float] | None
@@ -82,6 +97,8 @@ def describe_rank(summary: RankSummary) -> str:
         f"Chose {summary['pairs']:,} of {summary['candidates']:,} ({summary['chosen_by']}). "
         f"Predicted pKd: {low:.2f} to {high:.2f}."
     ]
+    if summary["why_not"] is not None:
+        lines.append(f"expected   no better than a random batch: {summary['why_not']}")
     if summary["expected_best"] is not None and summary["best_interval"] is not None:
         low, high = summary["best_interval"]
         lines.append(
@@ -117,8 +134,8 @@ def rank(
     out : path
         Its suffix decides on the format; written whole or not at all. Holds the rows of the batch
         with all their columns, ``rank``, ``score`` (what the rule gives), with sigma
-        ``expected_best`` (of the pairs up to this rank, in pKd), and with ``above``
-        ``probability_above``.
+        ``expected_best`` (of the pairs up to this rank, in pKd; not if the model cannot rank the
+        candidates), and with ``above`` ``probability_above``.
     say : callable, optional
         Receives each message; by default they go to stderr.
     progress : bool
@@ -155,9 +172,13 @@ def rank(
         best = chosen.best
         if chosen.rule == "improvement" and best is None and measured is not None:
             best = measured.best()
-        score = _score(candidates, best, chosen)
-        order = best_first(score[eligible], candidates.mean[eligible])
+        equal = _equal(candidates, eligible)
+        level = _levelled(candidates, equal)
+        score = _score(level, best, chosen)
+        order = best_first(score[eligible], level.mean[eligible], _places(equal[eligible]))
         batch = _choose(candidates, eligible[order], chosen)
+        drawn = _count_drawn(equal[eligible], equal[batch])
+        why_not = _say_unranked(candidates, equal[eligible], batch, drawn, chosen)
         _say_kept(candidates, batch, chosen)
         frame = read_rows(predictions, chosen, candidates.frame["row"].to_numpy()[batch])
         frame = frame.assign(rank=np.arange(1, len(batch) + 1), score=score[batch])
@@ -165,12 +186,16 @@ def rank(
         summary: RankSummary = {
             "out": str(out),
             "rule": chosen.rule,
-            "chosen_by": _in_words(chosen),
+            "chosen_by": _in_words(chosen, drawn, len(batch)),
             "rows": len(candidates.frame),
             "left_out": counts,
             "above": above,
             "pairs": len(batch),
             "candidates": len(eligible),
+            "can_rank": why_not is None,
+            "why_not": why_not,
+            "drawn": drawn,
+            "seed": SEED,
             "predicted": (float(mean.min()), float(mean.max())),
             "best_measured": best,
             "expected_best": None, "best_interval": None,
@@ -178,22 +203,26 @@ def rank(
         }  # fmt: skip
         if candidates.sigma is not None:
             sigma = candidates.sigma[batch]
-            found = expect(mean, sigma, above=np.nan if above is None else above)
-            frame = frame.assign(expected_best=found.best_of_first)
-            summary["expected_best"] = float(found.best_of_first[-1])
-            summary["best_interval"] = found.best_interval
+            if why_not is None:
+                found = expect(mean, sigma, above=np.nan if above is None else above)
+                frame = frame.assign(expected_best=found.best_of_first)
+                summary["expected_best"] = float(found.best_of_first[-1])
+                summary["best_interval"] = found.best_interval
+                if above is not None:
+                    summary["expected_above"] = found.above
+                    summary["above_interval"] = found.above_interval
             if above is not None:
                 frame["probability_above"] = probability_above(mean, sigma, Aim(above=above))
-                summary["expected_above"] = found.above
-                summary["above_interval"] = found.above_interval
         with writing_table(out) as write:
             write(rounded(frame, out))
             refuse_changed(predictions, before)
     return summary
 
 
-def _in_words(options: RankOptions) -> str:
-    return {
+def _in_words(options: RankOptions, drawn: int, batch: int) -> str:
+    if drawn == batch:
+        return f"at random, seed {SEED}"
+    rule = {
         "mean": "highest prediction",
         "ucb": f"highest prediction + {options.explore or 1:g} sigma"
         if options.explore != 0
@@ -201,6 +230,7 @@ def _in_words(options: RankOptions) -> str:
         "improvement": "largest expected improvement",
         "probability": f"most probably above {options.above} pKd",
     }[options.rule]
+    return f"{rule}; {drawn:,} at random, seed {SEED}" if drawn else rule
 
 
 # ---- what can be chosen --------------------------------------------------------------------------
@@ -271,6 +301,92 @@ def _refuse_too_few(
         f"{' or '.join([*fixes, 'more predictions'])}."
     )
     raise CannotRank(msg)
+
+
+# ---- what the model cannot rank ------------------------------------------------------------------
+# Candidates with the same prediction differ in sigma, and by rounding: an order by these is none of
+# the model. They get one score, and places that are drawn.
+
+
+def _equal(candidates: Candidates, eligible: Ints) -> Ints:
+    """Number the groups of eligible candidates with the same prediction, (R,); -1: in none."""
+    mean = candidates.mean[eligible]
+    sigma = np.zeros(len(mean)) if candidates.sigma is None else candidates.sigma[eligible]
+    groupings = list[Ints]()
+    if "regime" in candidates.frame:
+        regime = pd.factorize(candidates.frame["regime"].iloc[eligible])[0]
+        antigen = candidates.antigens.of_row[eligible]
+        groupings = [regime, regime * (antigen.max(initial=0) + 1) + antigen]
+    found = np.full(len(candidates.mean), -1)
+    found[eligible] = equal_groups(mean, sigma, groupings)
+    return found
+
+
+def _levelled(candidates: Candidates, equal: Ints) -> Candidates:
+    """Return candidates of which a group has one prediction and one sigma, its medians."""
+    frame, grouped = candidates.frame, equal >= 0
+    levels = {
+        name: frame[name].mask(grouped, frame[name].groupby(equal).transform("median"))
+        for name in frame.columns.intersection(["mean", "sigma"])
+    }
+    return replace(candidates, frame=frame.assign(**levels))
+
+
+def _places(equal: Ints) -> Floats:
+    """Return what orders candidates of the same score: as they come, or drawn if in a group."""
+    place = np.arange(len(equal), dtype=np.float64)
+    grouped = np.flatnonzero(equal >= 0)
+    place[grouped] = np.random.default_rng(SEED).permutation(len(equal))[: len(grouped)]
+    return place
+
+
+def _count_drawn(equal: Ints, chosen: Ints) -> int:
+    """Count the chosen pairs of groups of which others could have been chosen as well."""
+    if (equal == 0).all():
+        return len(chosen)  # their order is drawn, even if there are no others
+    groups = np.unique(chosen[chosen >= 0])
+    of_batch = [int((chosen == one).sum()) for one in groups]
+    of_all = [int((equal == one).sum()) for one in groups]
+    return sum(own for own, others in zip(of_batch, of_all, strict=True) if own < others)
+
+
+def _say_unranked(
+    candidates: Candidates, equal: Ints, batch: Ints, drawn: int, options: RankOptions
+) -> str | None:
+    """Say what the model does not rank; return why the batch is no choice of it, if so."""
+    pairs, size = len(equal), len(batch)
+    if pairs > 1 and (equal == 0).all():
+        why = f"all {counted(pairs, 'candidate')} have the same prediction"
+        messages.say(
+            f"{candidates.source}: {why}, pKd {candidates.mean[batch[0]]:.2f}: the model cannot "
+            f"rank them, and the batch is drawn at random (seed {SEED}). Measure it and fit again, "
+            "or fit with other encoders"
+        )
+        return why
+    if drawn:
+        tied = int((equal >= 0).sum())
+        why = (
+            f"{drawn:,} of {counted(size, 'pair')} are drawn at random (seed {SEED}) from "
+            f"{counted(tied, 'candidate')} with the same predictions, which the model cannot rank"
+        )
+        messages.say(f"{candidates.source}: {why}")
+        if drawn > MOST_DRAWN * size:
+            return why
+    if options.run is None or "regime" not in candidates.frame:
+        return None
+    regimes = load_predictor(options.run).regimes.items()
+    by_chance = [name for name, one in regimes if is_by_chance(one.verdict)]
+    regime = candidates.frame["regime"].iloc[batch].astype(str)
+    unranked = int(regime.isin(by_chance).sum())
+    if not unranked:
+        return None
+    words = ", ".join(REGIMES[name].words for name in by_chance if (regime == name).any())
+    why = (
+        f"{unranked:,} of {counted(size, 'pair')} are of a kind that the run has not ranked better "
+        f"than chance ({words})"
+    )
+    messages.say(f"{candidates.source}: {why}")
+    return why if unranked > MOST_DRAWN * size else None
 
 
 # ---- the batch -----------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ from abag.embed.sequences.table_writer import writing_table
 from abag.head.design.mutant_scores import score_mutants
 from abag.head.design.options import ScanOptions
 from abag.head.design.sites import pairs_of, read_parents, single_mutants
+from abag.head.evaluation.ties import SamePredictions
 from abag.head.prediction.tables import (
     check_table_out,
     loaded,
@@ -74,6 +75,10 @@ class ScanSummary(TypedDict):
     regimes: dict[str, int]
     """Rows by what is new about them."""
     verdicts: dict[str, str]
+    can_rank: bool
+    """False if all mutants have the same prediction."""
+    same_prediction: dict[str, int]
+    """Rows of the regimes in which all mutants have the same prediction."""
     improved: int
     """Rows whose predicted difference exceeds its sigma, or 0 where that is not known."""
     measured: int
@@ -196,6 +201,10 @@ def scan(
                 of_singles["unique"] += own["unique"] - known
                 of_singles["reused"] += own["reused"] - known
                 of_singles["encoded"] += own["encoded"]
+        same = SamePredictions()
+        same.add(frame)
+        for text in same.describe("mutant"):
+            messages.say(text)
         sigma = frame.get("difference_sigma")
         improves = frame["difference"] > (0.0 if sigma is None else sigma)
         best = frame[improves].nlargest(BEST_ON_PAGE, "difference")
@@ -210,6 +219,8 @@ def scan(
             "double_mutants": len(doubles),
             "regimes": dict(regimes),
             "verdicts": verdicts,
+            "can_rank": same.can_rank,
+            "same_prediction": same.regimes,
             "improved": int(improves.sum()),
             "measured": int(frame["pkd_measured"].notna().sum()) if len(measured) else 0,
             "median_sigma": None if sigma is None else float(sigma.median()),
@@ -232,7 +243,7 @@ def scan(
                 of_parents,
                 best,
                 source=f"encoders {predictor.antibody.name} and {predictor.antigen.name}",
-                verdicts=[*verdicts.values(), describe_far(summary)],
+                verdicts=[*verdicts.values(), *same.describe("mutant"), describe_far(summary)],
             )
             drawn.write_text(heat_map, "utf-8")
     return summary

@@ -72,18 +72,22 @@ class MeasuredRows:
         exact = censoring == 0
         return cls(y, censoring, y[exact], np.asarray(antigen, np.int64)[exact])
 
-    def score(self, predicted: ArrayLike) -> Scores:
-        """Compute what `score` does, for one of several predictions, shape (N,)."""
+    def score(self, predicted: ArrayLike, strong_pkd: float = STRONG_PKD) -> Scores:
+        """Compute what `score` does, for one of several predictions, shape (N,).
+
+        Strong binders are found from `strong_pkd` too, if that is not the usual threshold.
+        """
         rows = ScoredRows.of(self, predicted)
+        used = METRICS | strong_metrics(strong_pkd)
         return {
             "n": len(self.every_pkd),
             "n_censored": int(np.count_nonzero(self.censored)),
-            **{name: metric.function(rows) for name, metric in METRICS.items()},
+            **{name: metric.function(rows) for name, metric in used.items()},
         }
 
     def score_one(self, name: str, predicted: ArrayLike) -> Number:
         """Compute only the metric `name`."""
-        return METRICS[name].function(ScoredRows.of(self, predicted))
+        return find_metric(name).function(ScoredRows.of(self, predicted))
 
     @cached_property
     def pkd_ranks(self) -> Floats:
@@ -130,10 +134,6 @@ class ScoredRows:
         return float(np.median(values)) if len(values) else None
 
     @cached_property
-    def strong_binders(self) -> Scores:
-        return _strong_binders(self.pkd, self.predicted, STRONG_PKD)
-
-    @cached_property
     def calibration(self) -> Scores:
         return calibration(self.pkd, self.predicted)
 
@@ -161,15 +161,16 @@ def selectable_metrics() -> list[str]:
 
 def metric_heading(name: str, quantity: str = "pKd") -> str:
     """Name of a metric with its unit, for the labels' quantity such as pIC50."""
-    unit = METRICS[name].unit and f" ({quantity})"
-    return f"{METRICS[name].label or name.replace('_', ' ')}{unit}"
+    metric = find_metric(name)
+    unit = metric.unit and f" ({quantity})"
+    return f"{metric.label or name.replace('_', ' ')}{unit}"
 
 
 def is_better(name: str, value: float | None, best: float | None) -> bool:
     """Compare two scores of the metric `name`; a defined score is better than an undefined one."""
     if value is None or best is None:
         return value is not None
-    return value < best if METRICS[name].lower_is_better else value > best
+    return value < best if find_metric(name).lower_is_better else value > best
 
 
 def score(
@@ -198,7 +199,10 @@ def mae(pkd: Floats, predicted: Floats) -> float | None:
 
 
 def r2(pkd: Floats, predicted: Floats) -> float | None:
-    """Share of the variance explained, shape (N,) each; None for constant labels."""
+    """Coefficient of determination, shape (N,) each; None for constant labels.
+
+    It compares with the mean of these labels, as ``sklearn.metrics.r2_score`` does.
+    """
     if len(pkd) < 2 or np.ptp(pkd) == 0:
         return None
     return finite(1 - np.sum((pkd - predicted) ** 2) / np.sum((pkd - pkd.mean()) ** 2))
@@ -237,14 +241,18 @@ def top_enrichment(pkd: Floats, predicted: Floats) -> float | None:
     return finite(_expected_hits(strongest, predicted, budget) / budget / strongest.mean())
 
 
-def _strong_binders(pkd: Floats, predicted: Floats, threshold: float) -> Scores:
-    strong, picked = pkd >= threshold, predicted >= threshold
-    hits = np.count_nonzero(strong & picked)
-    return {
-        "recall_at_9": hits / strong.sum() if strong.any() else None,
-        "precision_at_9": hits / picked.sum() if picked.any() else None,
-        "average_precision_at_9": average_precision(strong, predicted),
-    }
+def _recall(pkd: Floats, predicted: Floats, threshold: float) -> float | None:
+    strong = pkd >= threshold
+    return float((predicted[strong] >= threshold).mean()) if strong.any() else None
+
+
+def _precision(pkd: Floats, predicted: Floats, threshold: float) -> float | None:
+    picked = predicted >= threshold
+    return float((pkd[picked] >= threshold).mean()) if picked.any() else None
+
+
+def _average_precision(pkd: Floats, predicted: Floats, threshold: float) -> float | None:
+    return average_precision(pkd >= threshold, predicted)
 
 
 def average_precision(strong: NDArray[np.bool_], predicted: Floats) -> float | None:
@@ -295,27 +303,47 @@ def _single(function: Callable[[Floats, Floats], Number], **flags: Any) -> Metri
     return Metric(function=lambda rows: function(rows.pkd, rows.predicted), **flags)
 
 
-AT_THRESHOLD = r"(recall|precision|average_precision)_at_(\d{1,2}(?:\.\d{1,3})?)"
-"""Names of metrics of strong binders for any threshold in pKd."""
+STRONG_METRICS: dict[str, Callable[[Floats, Floats, float], Number]] = {
+    "recall": _recall,
+    "precision": _precision,
+    "average_precision": _average_precision,
+}
+"""Metrics of strong binders by name; the third argument is the lowest pKd of one."""
+AT_THRESHOLD = re.compile(rf"({'|'.join(STRONG_METRICS)})_at_(\d{{1,2}}(?:\.\d{{1,3}})?)")
+"""Names of these metrics with their threshold."""
 
 
-class _Metrics(dict[str, Metric]):
-    def __missing__(self, name: str) -> Metric:
-        found = re.fullmatch(AT_THRESHOLD, name)
-        if found is None:
-            raise KeyError(name)
-        what, threshold = found[1], float(found[2])
+def strong_metrics(threshold: float) -> dict[str, Metric]:
+    """Return the metrics of binders of at least this pKd, by names such as ``recall_at_8.5``."""
+
+    def at_threshold(function: Callable[[Floats, Floats, float], Number]) -> Metric:
         return Metric(
-            function=lambda rows: _strong_binders(rows.pkd, rows.predicted, threshold)[
-                f"{what}_at_9"
-            ]
+            function=lambda rows: function(rows.pkd, rows.predicted, threshold), selectable=True
         )
+
+    return {
+        f"{name}_at_{threshold:.10g}": at_threshold(function)
+        for name, function in STRONG_METRICS.items()
+    }
+
+
+def find_metric(name: str) -> Metric:
+    """Return a metric of `METRICS`, or one of strong binders from the pKd in its name."""
+    if name in METRICS or AT_THRESHOLD.fullmatch(name) is None:
+        return METRICS[name]
+    return strong_metrics(strong_threshold(name))[usual_name(name)]
 
 
 def strong_threshold(select: str) -> float:
     """Return the pKd from which a binder is strong: that of the selecting metric, or the usual."""
-    found = re.fullmatch(AT_THRESHOLD, select)
+    found = AT_THRESHOLD.fullmatch(select)
     return STRONG_PKD if found is None else float(found[2])
+
+
+def usual_name(name: str) -> str:
+    """Return the name that scores have for a metric: ``recall_at_8.5`` for ``recall_at_8.50``."""
+    found = AT_THRESHOLD.fullmatch(name)
+    return name if found is None else f"{found[1]}_at_{float(found[2]):.10g}"
 
 
 class MeasuredPairs(Protocol):
@@ -453,7 +481,7 @@ def decidable_pairs(pkd: Floats, censored: NDArray[np.int8]) -> KnownOrder:
     return KnownOrder(upper, lower - 1)
 
 
-METRICS: dict[str, Metric] = _Metrics({
+METRICS: dict[str, Metric] = {
     "spearman_within_antigen": Metric(
         function=ScoredRows.spearman_within_antigen, label="Spearman within antigen",
         in_tables=True, selectable=True,
@@ -479,13 +507,10 @@ METRICS: dict[str, Metric] = _Metrics({
     ),
     "r2": _single(
         r2, label="R2", in_tables=True,
-        meaning="Share of the variance of the test labels that is explained. 0 or less is no "
-        "better than their mean.",
+        meaning="Share of the variance of the test labels that is explained, as scikit-learn's "
+        "r2_score. Below 0 their mean would be better.",
     ),
-    **_joint(
-        "strong_binders", "recall_at_9", "precision_at_9", "average_precision_at_9",
-        selectable=True,
-    ),
+    **strong_metrics(STRONG_PKD),
     "spread_ratio": _single(
         spread_ratio, in_tables=True,
         meaning="Standard deviation of the predictions relative to that of the labels. Below 1 "
@@ -515,7 +540,7 @@ METRICS: dict[str, Metric] = _Metrics({
         lower_is_better=True,
     ),
     **_joint("calibration", "calibration_slope", "calibration_intercept"),
-})  # fmt: skip
+}  # fmt: skip
 """All metrics by name, in the order of the keys of `score`."""
 NO_ROWS = MeasuredRows.of([], [])
 """What is scored if a prediction is not finite."""

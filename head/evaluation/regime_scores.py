@@ -15,6 +15,7 @@ R tested pairs.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
@@ -110,15 +111,18 @@ class RegimeScore(TypedDict):
     spearman_within_antigen: dict[str, float | None] | None
     rmse: float
     """In pKd."""
-    r2: float
-    """Relative to the means of the training parts."""
+    r2: float | None
+    """Of all test pairs together, relative to their mean, as ``sklearn.metrics.r2_score``; None for
+    equal labels."""
+    skill: float | None
+    """Share of the squared error of the means of the training parts that is avoided."""
     coverage: float | None
     """Share of the pairs within their 90 % intervals."""
     rmse_of_mean: float
     best_baseline: str
     rmse_of_best: float
     intervals: dict[str, list[float] | None]
-    """95 % intervals of these five; None where groups are too few."""
+    """95 % intervals of the scores that are plain numbers; None where groups are too few."""
     better_than_mean: dict[str, float | None]
     """Difference of squared errors, in pKd^2; above 0 if the model is better."""
     better_than_best: dict[str, float | None]
@@ -147,18 +151,18 @@ def score_regime(
     of_best = errors.get(best, of_mean)
     against_mean = mean_claim(of_mean - square, tested.groups)
     against_best = mean_claim(of_best - square, tested.groups, tested.dependence)
-    r2 = float(1 - square.sum() / of_mean.sum()) if of_mean.any() else 0.0
-    # what each pair adds to a ratio of two means
-    part = r2 + ((1 - r2) * of_mean - square) / of_mean.mean() if of_mean.any() else of_mean
+    # a mean of equal labels differs from them by rounding
+    of_test_mean = np.square(pkd - pkd.mean()) if np.ptp(pkd) else np.zeros(len(pkd))
+    r2_of_pairs = _avoided(square, of_test_mean)
+    skill_of_pairs = _avoided(square, of_mean)
     intervals = {
         "rmse": _root_interval(square, tested.groups),
-        "r2": _interval(part, tested.groups),
-        "coverage": None,
+        "r2": _interval(r2_of_pairs, tested.groups, most=1.0),
+        "skill": _interval(skill_of_pairs, tested.groups, most=1.0),
+        "coverage": _interval(inside, tested.groups, least=0.0, most=1.0),
         "rmse_of_mean": _root_interval(of_mean, tested.groups),
         "rmse_of_best": _root_interval(of_best, tested.groups),
     }
-    if inside is not None and (limits := _interval(inside, tested.groups)) is not None:
-        intervals["coverage"] = [max(0.0, limits[0]), min(1.0, limits[1])]
     cells = tested.fold * (int(tested.antigen.max(initial=0)) + 1) + tested.antigen
     within, overall = (_rank_claim(tested, predicted, cell) for cell in (cells, tested.fold))
     return {
@@ -169,7 +173,8 @@ def score_regime(
         "spearman": None if overall is None else overall._asdict(),
         "spearman_within_antigen": None if within is None else within._asdict(),
         "rmse": _root(square),
-        "r2": r2,
+        "r2": None if r2_of_pairs is None else float(r2_of_pairs.mean()),
+        "skill": None if skill_of_pairs is None else float(skill_of_pairs.mean()),
         "coverage": None if inside is None else float(inside.mean()),
         "rmse_of_mean": _root(of_mean),
         "best_baseline": best,
@@ -181,13 +186,29 @@ def score_regime(
     }
 
 
+def _avoided(square: Floats, reference: Floats) -> Floats | None:
+    """Return what each pair adds to the share of the reference's squared errors that is avoided.
+
+    The mean of the result is that share, a ratio of two means; its deviations are those of the
+    ratio to first order. None if the reference has no error.
+    """
+    if not reference.any():
+        return None
+    share = 1 - square.sum() / reference.sum()
+    return np.asarray(share + ((1 - share) * reference - square) / reference.mean())
+
+
 def _root(square: Floats) -> float:
     return float(np.sqrt(square.mean()))
 
 
-def _interval(value: Floats, groups: Sequence[Ints]) -> list[float] | None:
-    claim = mean_claim(value, groups)
-    return None if claim.low is None or claim.high is None else [claim.low, claim.high]
+def _interval(
+    value: Floats | None, groups: Sequence[Ints], least: float = -np.inf, most: float = np.inf
+) -> list[float] | None:
+    claim = None if value is None else mean_claim(value, groups)
+    if claim is None or claim.low is None or claim.high is None:
+        return None
+    return [max(least, claim.low), min(most, claim.high)]
 
 
 def _root_interval(square: Floats, groups: Sequence[Ints]) -> list[float] | None:
@@ -215,6 +236,11 @@ def _judge(
         how = "and smaller" if against_best.holds else "but larger"
     name = best.replace("_", " ")
     return f"{text}, {how} than those of the best baseline ({name})"
+
+
+def is_by_chance(sentence: str) -> bool:
+    """Whether the sentence of a regime says that ranking is not, or worse than, by chance."""
+    return re.search(r"\bis (not better|worse) than chance\b", sentence) is not None
 
 
 def compare_models(
@@ -309,17 +335,26 @@ def columns(quantity: str) -> list[Column]:
     return [
         Column("pairs", "Different pairs that were tested."),
         Column("groups", "Effective number of independent groups of these pairs."),
-        Column("Spearman", METRICS["spearman"].meaning),
+        Column(
+            "Spearman",
+            "Rank correlation of predicted and measured values, averaged over folds by their "
+            "pairs. 1 is perfect, 0 is chance.",
+        ),
         Column(
             "Spearman within antigen",
-            "Rank correlation of the antibodies of one antigen, averaged over antigens. 1 is "
-            "perfect, 0 is chance.",
+            "Rank correlation of the antibodies of one antigen, averaged over antigens and folds "
+            "by their pairs. 1 is perfect, 0 is chance.",
         ),
         Column(f"RMSE ({quantity})", METRICS["rmse"].meaning),
         Column(
             "R2",
+            "As scikit-learn's r2_score of all test pairs: 1 is perfect, below 0 the mean of the "
+            "test pairs would be better.",
+        ),
+        Column(
+            "skill",
             "Share of the squared error of the training mean that is avoided. 0 or less is no "
-            "better than this mean.",
+            "better than this mean, which is known before the test.",
         ),
         Column("90 % coverage", "Share of the labels within the 90 % intervals of sigma."),
         Column(f"RMSE of mean ({quantity})", "RMSE of predicting the mean of the training labels."),
@@ -341,7 +376,7 @@ def describe_regimes(scores: Sequence[Mapping[str, Any]], quantity: str = "pKd")
             "-" if claim is None else _with_interval(claim["value"], [claim["low"], claim["high"]])
             for claim in claims
         ]
-        cells += [_with_interval(one[name], limits[name]) for name in ("rmse", "r2")]
+        cells += [_with_interval(one[name], limits[name]) for name in ("rmse", "r2", "skill")]
         covers, limit = one["coverage"], limits["coverage"]
         cells.append("-" if covers is None else f"{covers:.0%}")
         if covers is not None and limit is not None:
@@ -352,7 +387,9 @@ def describe_regimes(scores: Sequence[Mapping[str, Any]], quantity: str = "pKd")
     return rows
 
 
-def _with_interval(value: float, limits: Sequence[float | None] | None) -> str:
+def _with_interval(value: float | None, limits: Sequence[float | None] | None) -> str:
+    if value is None:
+        return "-"
     if limits is None or limits[0] is None or limits[1] is None:
         return f"{value:z.2f}"
     return f"{value:z.2f} [{limits[0]:z.2f}, {limits[1]:z.2f}]"

@@ -31,6 +31,7 @@ from abag.embed.sequences.table_writer import writing_table
 from abag.embed.sequences.tables import TableLike, read_table_chunks
 from abag.embed.store.store import open_store
 from abag.head.data.labels import TO_PKD
+from abag.head.evaluation.ties import SamePredictions
 from abag.head.prediction.options import PredictOptions
 from abag.head.prediction.predictor import (
     SCORE_COLUMNS,
@@ -89,6 +90,10 @@ class PredictSummary(TypedDict):
     """These by reason."""
     verdicts: dict[str, str]
     """What the run has shown for the regimes that occur."""
+    can_rank: bool
+    """False if all rows have the same prediction."""
+    same_prediction: dict[str, int]
+    """Rows of the regimes in which all rows have the same prediction."""
     antibodies: SequenceCounts
     antigens: SequenceCounts
     seconds: float
@@ -159,12 +164,17 @@ def predict(
                 f"outside the training data: {far} ({why}); measure some of these pairs before you "
                 "use their scores"
             )
+        same = SamePredictions()
         with writing_table(out) as write:
             for rows, scores in source.score(scorer):
+                same.add(scores)
                 strong = with_p_strong(scores, chosen.strong)
                 both = [part.reset_index(drop=True) for part in (rows, strong)]
                 write(rounded(pd.concat(both, axis=1), out))
             refuse_changed(table, before)
+        several = max(len(antibodies.keys), len(antigens.keys)) > 1
+        for text in same.describe("row") if several else ():
+            messages.say(f"{out}: {text}")
     for kind, level in zip(KINDS, (scorer.new.antibody, scorer.new.antigen), strict=True):
         counts[kind]["new"] = int((level != KNOWN).sum())
     return {
@@ -175,6 +185,8 @@ def predict(
         "far_rows": why_far.total(),
         "why_far": dict(why_far),
         "verdicts": verdicts,
+        "can_rank": same.can_rank or not several,
+        "same_prediction": same.regimes if several else {},
         "antibodies": counts["antibody"],
         "antigens": counts["antigen"],
         "seconds": round(time.monotonic() - start_s, 3),

@@ -25,7 +25,7 @@ from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.store import open_store
 from abag.head.data.labels import label_pairs, read_numbers, report_counts
 from abag.head.data.options import LabelOptions, SplitOptions
-from abag.head.evaluation.metrics import antigen_clusters, rows_to_score
+from abag.head.evaluation.metrics import antigen_clusters, rows_to_score, strong_threshold
 from abag.head.evaluation.regime_scores import (
     RegimeScore,
     TestedPairs,
@@ -41,7 +41,7 @@ from abag.head.regimes.regimes import REGIMES
 from abag.head.regimes.sides import LEAST_ROWS
 from abag.head.regimes.splits import KEYS
 from abag.head.runs.options import EvaluateOptions
-from abag.head.runs.run_folder import SavedRun, read_run
+from abag.head.runs.run_folder import SavedRun, naming_damage, read_run
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -118,7 +118,10 @@ def evaluate(
             labels = _label_options(saved, other, chosen.affinity_type)
             pairs = label_pairs(other, replace(labels, bad_rows=reading.bad_rows))
             report_counts(pairs)
-            summary["table"], scored = _score_table(saved, pairs, chosen.store)
+            strong_pkd = chosen.strong
+            if strong_pkd is None:
+                strong_pkd = strong_threshold(saved.config["select"])
+            summary["table"], scored = _score_table(saved, pairs, chosen.store, strong_pkd)
             if chosen.strong is not None:
                 regimes = summary["table"]["regimes"]
                 summary["strong_at"] = score_strong(scored, regimes, chosen.strong, saved.tested)
@@ -164,7 +167,7 @@ def _label_options(
 
 
 def _score_table(
-    saved: SavedRun, pairs: LabelledPairs, store: Path | str | None
+    saved: SavedRun, pairs: LabelledPairs, store: Path | str | None, strong_pkd: float
 ) -> tuple[dict[str, Any], pd.DataFrame]:
     """Score the pairs of a table by what is new about them; return the scores of each, too."""
     pairs = with_clusters(PairGroups(pairs, SplitOptions(), cache_dir() / "clusters"))
@@ -214,7 +217,7 @@ def _score_table(
         "bias": float(error.mean()) if len(error) else None,
         "far": int(found["far"].sum()),
         "regimes": regimes,
-        "metrics": rows_to_score(pairs, np.arange(len(pairs))).score(predicted),
+        "metrics": rows_to_score(pairs, np.arange(len(pairs))).score(predicted, strong_pkd),
     }, scored
 
 
@@ -245,12 +248,16 @@ def key_frame(antibody_keys: np.ndarray, antigen_keys: np.ndarray) -> pd.DataFra
 
 def _compare_with_predictions(saved: SavedRun, table: SequenceTable) -> dict[str, Any]:
     reference = _align_predictions(saved, table)
-    scores, verdicts = list[RegimeScore](), list[str]()
+    scores = list[RegimeScore]()
+    verdicts = list[str]()
+    with naming_damage(saved.run):  # the means that the run's own scores are compared with
+        of_mean = pd.read_parquet(saved.run / "baselines.parquet")[MEAN].to_numpy(np.float64)
     for one, rows, tested in saved.regimes():
         ours = rows["pkd_predicted"].to_numpy(np.float64)
-        theirs, words = reference[rows.index.to_numpy()], one["words"]
-        constant = np.full(len(theirs), saved.mean_label)
-        scores.append(score_regime(one["regime"], words, tested, theirs, constant, {}, None))
+        at = rows.index.to_numpy()
+        words = one["words"]
+        theirs = reference[at]
+        scores.append(score_regime(one["regime"], words, tested, theirs, of_mean[at], {}, None))
         models = tested, ours, theirs
         verdicts.append(compare_models(words, "the run", table.source, *models, saved.quantity))
         messages.say(verdicts[-1])

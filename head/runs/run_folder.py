@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from abag.embed.sequences.pairs import SequenceTable
 
 
-RUN_FORMAT = "abag-run 1"
+RUN_FORMAT = "abag-run 2"
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,7 +270,9 @@ class RegimeSummary(RegimeScore):
     split: dict[str, Any]
     """Rows per part, clusters and leaks of the folds."""
     metrics: dict[str, Scores]
-    """Scores on the test pairs, averaged over folds: of the ``head`` and of the baselines."""
+    """Scores on the test pairs, averaged over folds: of the ``head`` and of the baselines. Those
+    of strong binders have their threshold in the name, ``recall_at_9`` and the like; a
+    ``--select`` with another threshold adds its own."""
 
 
 NOT_IN_ALL = {"learning_curve", "table", "predictions", "strong_at"}

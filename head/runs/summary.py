@@ -73,8 +73,10 @@ def write_results(
     # products of some thousand numbers: to wake threads for them takes longer
     with threadpool_limits(1, user_api="blas"):
         unit = quantity(pairs.table, config["affinity_type"])
-        summary = _summarise(run, pairs, measured, weighed, baselines, [*fitted, parts], unit)
-    threshold = metrics.strong_threshold(config["select"])
+        threshold = metrics.strong_threshold(config["select"])
+        summary = _summarise(
+            run, pairs, measured, weighed, baselines, [*fitted, parts], unit, threshold
+        )
     summary["strong"] = score_strong(tested, summary["regimes"], threshold)
     if curve:
         first = weighed[0]
@@ -131,6 +133,7 @@ def _summarise(
     baselines: Sequence[Mapping[str, Floats]],
     fitted: Sequence[FittedParts],
     unit: str,
+    threshold: float,
 ) -> RunSummary:
     fits = list({id(one): one for one in fitted}.values())  # regimes share folds
     trained = [one.trained for one in fits if one.trained is not None]
@@ -140,7 +143,7 @@ def _summarise(
     at = 0
     for one in weighed:
         n = len(one.measured.splits)
-        regimes.append(_summarise_regime(pairs, one, baselines[at : at + n]))
+        regimes.append(_summarise_regime(pairs, one, baselines[at : at + n], threshold))
         at += n
     return {
         "run": str(run),
@@ -165,12 +168,15 @@ def _summarise(
         },
         "noise": pairs.noise,
         "counts": pairs.counts,
-        "strong": {"threshold": metrics.STRONG_PKD, "regimes": []},  # scored by the caller
+        "strong": {"threshold": threshold, "regimes": []},  # scored by the caller
     }
 
 
 def _summarise_regime(
-    pairs: LabelledPairs, weighed: WeighedRegime, baselines: Sequence[Mapping[str, Floats]]
+    pairs: LabelledPairs,
+    weighed: WeighedRegime,
+    baselines: Sequence[Mapping[str, Floats]],
+    strong_pkd: float,
 ) -> RegimeSummary:
     splits = weighed.measured.splits
     names = [one for one in baselines[0] if all(one in fold for fold in baselines)]
@@ -179,7 +185,7 @@ def _summarise_regime(
     measured = [rows_to_score(pairs, one) for one in rows]
     scores: dict[str, metrics.Scores] = {}
     for name, folds in models.items():
-        found = [m.score(p[r]) for m, p, r in zip(measured, folds, rows, strict=True)]
+        found = [m.score(p[r], strong_pkd) for m, p, r in zip(measured, folds, rows, strict=True)]
         scores[name] = {key: one["mean"] for key, one in metrics.average_folds(found).items()}
         for count in ("n", "n_censored"):
             scores[name][count] = sum(int(one[count] or 0) for one in found)

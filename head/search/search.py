@@ -20,7 +20,7 @@ from abag.core.messages import reporting
 from abag.embed.sequences.chains import KINDS
 from abag.head.data.labels import LabelledPairs
 from abag.head.data.vectors import read_vectors
-from abag.head.evaluation.metrics import METRICS, MeasuredRows
+from abag.head.evaluation.metrics import MeasuredRows, find_metric
 from abag.head.models.baselines import inner_folds as pairs_inner_folds
 from abag.head.models.config import VALIDATION_PAIRS, FitConfig, is_used
 from abag.head.models.pair_model import LOSSES, Fit, PairVectors, TrainingRows
@@ -159,7 +159,7 @@ def score_batch(problem: SearchProblem, batch: Sequence[Params]) -> list[float |
         if epoch + 1 in rungs:
             for of_trial, value in zip(values, _score(problem, stack), strict=True):
                 of_trial += [] if value is None else [value]
-    best = min if METRICS[problem.config.select].lower_is_better else max
+    best = min if find_metric(problem.config.select).lower_is_better else max
     return [best(of_trial) if of_trial else None for of_trial in values]
 
 

@@ -36,7 +36,7 @@ from abag.core.messages import align, bar, counted, reporting, say
 from abag.core.options import BadOption, flag
 from abag.embed.sequences.chains import KINDS
 from abag.head.data.labels import training_labels
-from abag.head.evaluation.metrics import METRICS
+from abag.head.evaluation.metrics import find_metric
 from abag.head.fit import fit
 from abag.head.models.config import MAY_CHANGE, FitConfig, RunMismatch, check_same, is_used
 from abag.head.regimes.clusters import PairGroups
@@ -314,7 +314,7 @@ def open_study(journal: Path, select: str) -> Study:
         storage=storage,
         study_name="abag",
         load_if_exists=True,  # another process may be first
-        direction="minimize" if METRICS[select].lower_is_better else "maximize",
+        direction="minimize" if find_metric(select).lower_is_better else "maximize",
     )
 
 
@@ -387,7 +387,7 @@ def _summarise_trials(folder: Path, study: Study, select: str) -> SweepSummary:
     trials = [
         {"trial": t.number, "value": t.value, "params": used_parameters(t.params)} for t in frozen
     ]
-    sign = 1 if METRICS[select].lower_is_better else -1
+    sign = 1 if find_metric(select).lower_is_better else -1
     complete = [one for one, state in zip(trials, states, strict=True) if state == "complete"]
     ranked = sorted(complete, key=lambda one: (sign * one["value"], one["trial"]))
     summary: SweepSummary = {

@@ -493,7 +493,7 @@ class HeadTraining(ResumableTraining):
             file.write(_as_text(lines))
         if self.inputs.verbose:
             select = self.config.select
-            mean = metrics.average_folds(scored)[select]["mean"]
+            mean = metrics.average_folds(scored)[metrics.usual_name(select)]["mean"]
             shown = "undefined" if mean is None else f"{mean:.3f}"
             heading = metrics.metric_heading(select)
             detail(f"{self.name}: epoch {epochs_done}: validation {heading} {shown}")
@@ -501,9 +501,10 @@ class HeadTraining(ResumableTraining):
     def _validate(self) -> list[metrics.Scores]:
         """Score the mean of each fold's heads; keep the weights of heads that improved."""
         select, of_heads, of_folds = self.config.select, list[float | None](), []
+        strong_pkd = metrics.strong_threshold(select)
         predicted = self.stack.predict_parts(self.scored_rows)
         for labels, predicted_MR in zip(self._labels, predicted, strict=True):
-            of_folds.append(labels.score(predicted_MR.mean(axis=0)))
+            of_folds.append(labels.score(predicted_MR.mean(axis=0), strong_pkd))
             of_heads += [labels.score_one(select, one) for one in predicted_MR]
         scores = enumerate(of_heads)
         improved = [k for k, one in scores if self.progress.record_score(k, one, self.config)]

@@ -1,0 +1,77 @@
+"""Groups of pairs with the same prediction, drawn and counted plainly."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from abag.head.evaluation.regime_scores import is_by_chance
+from abag.head.evaluation.ties import SamePredictions, equal_groups
+
+
+def scores(**pkd_of_regime):
+    return pd.DataFrame([
+        {"regime": name, "pkd_predicted": one, "sigma": 0.5}
+        for name, pkd in pkd_of_regime.items() for one in pkd
+    ])  # fmt: skip
+
+
+@pytest.mark.parametrize(("high", "same"), [(8.0, True), (8.004, True), (8.006, False)])
+def test_a_range_below_a_hundredth_of_sigma_is_none(high, same):
+    found = equal_groups(np.array([8.0, 8.001, high]), np.full(3, 0.5))
+    assert (found == 0).all() == same
+
+
+def test_predictions_in_any_unit_are_compared_by_their_size():
+    small = np.linspace(1e-9, 5e-7, 50)  # Kd in M, without sigma
+    assert (equal_groups(small, np.zeros(50)) == -1).all()
+    assert (equal_groups(np.full(50, 3e-9), np.zeros(50)) == 0).all()
+
+
+@given(st.lists(st.sampled_from([0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7]), min_size=12, max_size=60))
+def test_a_value_of_a_large_share_is_a_group_and_others_are_not(values):
+    mean = 7 + np.array(values) / 3
+    found = equal_groups(mean, np.full(len(mean), 0.3))
+    for value in np.unique(mean):
+        rows = mean == value
+        large = rows.sum() > max(2, 0.25 * len(mean))
+        assert (found[rows] >= 0).all() == large
+        assert len(np.unique(found[rows])) == 1
+        if large:
+            assert set(np.flatnonzero(found == found[rows][0])) == set(np.flatnonzero(rows))
+
+
+def test_a_group_of_the_first_grouping_stays_one_in_the_second():
+    mean = np.r_[np.full(20, 8.0), np.full(12, 7.0), np.linspace(5, 10, 50)]
+    regime = np.r_[np.zeros(20, int), np.ones(62, int)]
+    antigen = np.r_[np.arange(20) % 2, np.full(12, 5), np.full(50, 6)]
+    found = equal_groups(mean, np.full(82, 0.1), [regime, regime * 10 + antigen])
+    assert found.tolist() == [0] * 20 + [1] * 12 + [-1] * 50
+
+
+def test_regimes_with_one_prediction_are_found_over_parts_of_a_table():
+    same = SamePredictions()
+    same.add(scores(known=[8.0] * 6, new_antibody=[7.0, 9.0]))
+    same.add(scores(known=[8.001] * 6, new_antibody=[7.0] * 20))
+    assert same.can_rank
+    assert same.regimes == {"known": 12}
+    (line,) = same.describe("row")
+    assert line == (
+        "12 rows (known antibodies, known antigens) have the same prediction, pKd 8.00: the run "
+        "cannot rank them"
+    )
+    few = SamePredictions()
+    few.add(scores(known=[8.0] * 9, new_antibody=[7.0, 9.0]))
+    assert (few.regimes, few.describe("row")) == ({}, [])
+    assert SamePredictions().can_rank
+
+
+@pytest.mark.parametrize(("text", "by_chance"), [
+    ("known: ranking is not better than chance; errors are smaller", True),
+    ("known: ranking within antigens is worse than chance; errors", True),
+    ("known: ranking is better than chance; errors are not smaller than those", False),
+    ("known: ranking cannot be judged; errors are not smaller", False),
+])  # fmt: skip
+def test_a_verdict_tells_whether_ranking_is_by_chance(text, by_chance):
+    assert is_by_chance(text) == by_chance
