@@ -39,7 +39,7 @@ from abag.head.prediction.fitted import fit_closed_forms, weigh_run
 from abag.head.prediction.mixture import variance_of
 from abag.head.regimes.clusters import PairGroups
 from abag.head.regimes.folds import RegimesOfTable, all_pairs
-from abag.head.regimes.splits import TRAIN
+from abag.head.regimes.splits import learned_rows
 
 LETTERS = np.array(list("ACDEFGHIKLMNPQRSTVWY"))
 NOISE = 0.5
@@ -188,11 +188,11 @@ def measure(table, config, seed=0):
     splits = [split for one in measured for split in one.splits]
     parts = None
     if splits:
-        fits = [split.rows(TRAIN) for split in (all_pairs(measured), *splits)]
+        fits = [learned_rows(split) for split in (all_pairs(measured), *splits)]
         of_run = RunParts.decide(config, vectors.chains(), pairs.antibody, fits)
 
     def fitted(split, **options):
-        rows = split.rows(TRAIN)
+        rows = learned_rows(split)
         training = TrainingRows(
             pairs, vectors, rows, inner_folds(split.group[rows]), run_pairs=of_run.pairs
         )
@@ -245,6 +245,7 @@ def describe(mode, kind, seed, split_seed, one, weighed, predict, new):
         rmse = float(np.sqrt(np.mean((whole - pkd) ** 2)))
         line |= {
             "new_rmse": rmse,
+            "interval": score["intervals"]["rmse"],
             "new_coverage": float(np.mean(np.abs(whole - pkd) <= ndtri(0.95) * sigma)),
             "to_best_part": rmse / min(errors.values()),
             "gain": 1 - rmse / errors["train_mean"],
@@ -307,6 +308,12 @@ def summarise(mode, frame):
         inside = means.between(0.87, 0.93)
         print(f"coverage {means.mean():.3f}, inside 0.87 to 0.93: {inside.sum()} of {len(means)}")
         print(f"stack / best part: {shown['to_best_part'].mean().mean():.3f}")
+        ends = frame.dropna(subset=["new_rmse", "interval"])
+        low, high = np.array(ends["interval"].tolist()).T
+        inside = (low <= ends["new_rmse"]) & (ends["new_rmse"] <= high)
+        below = (ends["new_rmse"] < low).mean()
+        print(f"intervals of RMSE contain the error outside: {inside.mean():.3f} of {len(ends)}")
+        print(f"below {below:.3f}; true / promised {(ends['new_rmse'] / ends['rmse']).mean():.3f}")
     if mode == "seeds":
         keys = [frame[name] for name in ("kind", "table", "regime")]
         for name in ("ranks", "values", "best"):

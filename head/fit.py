@@ -48,7 +48,7 @@ from abag.head.prediction.fitted import (
 from abag.head.prediction.predictor import RECORD
 from abag.head.prediction.self_check import PredictorDiffers, check_predictor
 from abag.head.regimes.folds import all_pairs
-from abag.head.regimes.splits import TEST, TRAIN, UNUSED, thinned
+from abag.head.regimes.splits import TEST, TRAIN, UNUSED, learned_rows, thinned
 from abag.head.runs.run_folder import (
     check_training,
     describe_inputs,
@@ -255,7 +255,7 @@ class Trainings(NamedTuple):
 def decide_parts(inputs: RunInputs, config: FitConfig, splits: Sequence[Split]) -> RunParts:
     """Choose the parts of all fits of a run, given their splits, that of the last fit first."""
     pairs = inputs.pairs
-    fits = [split.rows(TRAIN) for split in splits]
+    fits = [learned_rows(split) for split in splits]
     return RunParts.decide(config, pairs.table.antibodies.chains, pairs.antibody, fits)
 
 
@@ -294,9 +294,12 @@ def fit_folds(
 
 
 def training_rows(trainings: Trainings, split: Split) -> TrainingRows:
-    """Return the training pairs of a split; censored ones have expected labels."""
+    """Return what models in closed form learn from; censored pairs have expected labels.
+
+    That is the validation part, too, which only networks need.
+    """
     pairs, vectors, device = trainings.inputs.pairs, trainings.vectors, trainings.device
-    rows = split.rows(TRAIN)
+    rows = learned_rows(split)
     use_gpu = device.type == "cuda" and trainings.parts.pairs > SMALL_FOLD_PAIRS
     training = TrainingRows(
         pairs, vectors, rows, inner_folds(split.group[rows]), device if use_gpu else None,

@@ -263,7 +263,7 @@ def regime(predicted, pkd, group=None):
     n = len(pkd)
     groups = [np.arange(n) if group is None else group]
     tested = regime_scores.TestedPairs(
-        np.arange(n), pkd, np.zeros(n, int), np.zeros(n, int), groups
+        np.arange(n), pkd, np.zeros(n, int), np.arange(n), np.zeros(n, int), groups
     )
     mean, inside = np.full(n, 7.8), (abs(predicted - pkd) < 1).astype(float)
     return regime_scores.score_regime("known", "known", tested, predicted, mean, {}, inside)

@@ -166,7 +166,7 @@ def test_the_best_baseline_is_compared_with_twice_the_variance_in_several_folds(
 
     def widths(fold):
         tested = regime_scores.TestedPairs(
-            np.arange(n), pkd, fold, np.zeros(n, int), [np.arange(n)]
+            np.arange(n), pkd, fold, np.arange(n), np.zeros(n, int), [np.arange(n)]
         )
         score = regime_scores.score_regime(
             "known", "known", tested, predicted, np.full(n, 8.0), {"ridge": other}, None

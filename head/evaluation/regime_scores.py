@@ -45,6 +45,7 @@ ROUNDING = 9
 
 
 TRAIN_MEAN = "train_mean"
+WITHIN = {"antigen": " within antigens", "antibody": " within antibodies"}
 INDISTINGUISHABLE = "statistically indistinguishable from"
 
 
@@ -74,6 +75,7 @@ class TestedPairs:
     """Index of each pair in the table."""
     pkd: Floats
     fold: Ints
+    antibody: Ints
     antigen: Ints
     groups: Sequence[Ints]
     """One or two groupings of the pairs."""
@@ -86,7 +88,7 @@ class TestedPairs:
         rows = np.concatenate(tests)
         fold = np.repeat(np.arange(len(tests)), [len(one) for one in tests])
         groups = [group[rows] for group in measured.groups]
-        return cls(rows, pairs.pkd[rows], fold, pairs.antigen[rows], groups)
+        return cls(rows, pairs.pkd[rows], fold, pairs.antibody[rows], pairs.antigen[rows], groups)
 
     def take(self, folds: Sequence[Floats]) -> Floats:
         """Take the values of these pairs from those of all pairs, (P,), of each fold; (R,)."""
@@ -109,6 +111,7 @@ class RegimeScore(TypedDict):
     """Effective number of independent groups among them."""
     spearman: dict[str, float | None] | None
     spearman_within_antigen: dict[str, float | None] | None
+    spearman_within_antibody: dict[str, float | None] | None
     rmse: float
     """In pKd."""
     r2: float | None
@@ -163,15 +166,24 @@ def score_regime(
         "rmse_of_mean": _root_interval(of_mean, tested.groups),
         "rmse_of_best": _root_interval(of_best, tested.groups),
     }
-    cells = tested.fold * (int(tested.antigen.max(initial=0)) + 1) + tested.antigen
-    within, overall = (_rank_claim(tested, predicted, cell) for cell in (cells, tested.fold))
+    within = {
+        kind: _rank_claim(tested, predicted, _cells(tested.fold, index))
+        for kind, index in (("antigen", tested.antigen), ("antibody", tested.antibody))
+    }
+    overall = _rank_claim(tested, predicted, tested.fold)
+    # the side of which the table shows more: ranking the antibodies of an antigen, or its variants
+    sides = sorted(within, key=lambda kind: -_ranked(tested, kind))
+    claims = {WITHIN[kind]: within[kind] for kind in sides}
+    order = _judge_ranks({**claims, "": overall})
+    errors_in_words = _judge_errors(against_mean, against_best, best)
     return {
         "regime": name,
         "words": words,
         "n": len(np.unique(tested.rows)),
         "groups": min(effective_groups(group) for group in tested.groups),
-        "spearman": None if overall is None else overall._asdict(),
-        "spearman_within_antigen": None if within is None else within._asdict(),
+        "spearman": _as_json(overall),
+        "spearman_within_antigen": _as_json(within["antigen"]),
+        "spearman_within_antibody": _as_json(within["antibody"]),
         "rmse": _root(square),
         "r2": None if r2_of_pairs is None else float(r2_of_pairs.mean()),
         "skill": None if skill_of_pairs is None else float(skill_of_pairs.mean()),
@@ -182,7 +194,7 @@ def score_regime(
         "intervals": intervals,
         "better_than_mean": against_mean._asdict(),
         "better_than_best": against_best._asdict(),
-        "sentence": f"{words}: {_judge(within, overall, against_mean, against_best, best)}",
+        "sentence": f"{words}: {order}; {errors_in_words}",
     }
 
 
@@ -216,19 +228,36 @@ def _root_interval(square: Floats, groups: Sequence[Ints]) -> list[float] | None
     return limits and [float(np.sqrt(max(0.0, one))) for one in limits]
 
 
-def _judge(
-    within: Claim | None, overall: Claim | None, against_mean: Claim, against_best: Claim, best: str
-) -> str:
-    order = "ranking cannot be judged"
-    for claim, where in ((within, " within antigens"), (overall, "")):
+def _as_json(claim: Claim | None) -> dict[str, float | None] | None:
+    return None if claim is None else claim._asdict()
+
+
+def _cells(fold: Ints, index: Ints) -> Ints:
+    """Number the pairs of one fold and one sequence alike, (R,)."""
+    return fold * (int(index.max(initial=0)) + 1) + index
+
+
+def _ranked(tested: TestedPairs, kind: str) -> int:
+    """Count the pairs that are ranked among others of the same antigen or antibody."""
+    index = tested.antigen if kind == "antigen" else tested.antibody
+    size = np.unique(_cells(tested.fold, index), return_counts=True)[1]
+    return int(size[size >= FEWEST_RANKED].sum())
+
+
+def _judge_ranks(claims: Mapping[str, Claim | None]) -> str:
+    """Say whether ranking is better than chance, by the first claim with an interval."""
+    for where, claim in claims.items():
         if claim is not None and claim.low is not None:
             how = "worse" if claim.fails else "better" if claim.holds else "not better"
-            order = f"ranking{where} is {how} than chance"
-            break
+            return f"ranking{where} is {how} than chance"
+    return "ranking cannot be judged"
+
+
+def _judge_errors(against_mean: Claim, against_best: Claim, best: str) -> str:
     if not against_mean.holds:
         how = "larger" if against_mean.fails else "not smaller"
-        return f"{order}; errors are {how} than those of the mean"
-    text = f"{order}; errors are smaller than those of the mean"
+        return f"errors are {how} than those of the mean"
+    text = "errors are smaller than those of the mean"
     if best == TRAIN_MEAN:  # no other baseline
         return text
     how = "but not clearly smaller"
@@ -345,6 +374,11 @@ def columns(quantity: str) -> list[Column]:
             "Rank correlation of the antibodies of one antigen, averaged over antigens and folds "
             "by their pairs. 1 is perfect, 0 is chance.",
         ),
+        Column(
+            "Spearman within antibody",
+            "Rank correlation of the antigens of one antibody, averaged over antibodies and folds "
+            "by their pairs. 1 is perfect, 0 is chance.",
+        ),
         Column(f"RMSE ({quantity})", METRICS["rmse"].meaning),
         Column(
             "R2",
@@ -370,7 +404,8 @@ def describe_regimes(scores: Sequence[Mapping[str, Any]], quantity: str = "pKd")
     """Lay out scores as rows of text, the head first; brackets hold 95 % intervals."""
     rows = [["", *(column.label for column in columns(quantity))]]
     for one in scores:
-        claims = [one["spearman"], one["spearman_within_antigen"]]
+        names = ("spearman", "spearman_within_antigen", "spearman_within_antibody")
+        claims = [one[name] for name in names]
         limits = one["intervals"]
         cells = [
             "-" if claim is None else _with_interval(claim["value"], [claim["low"], claim["high"]])

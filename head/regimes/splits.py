@@ -64,6 +64,11 @@ class Split:
         return {name: int((self.part == part).sum()) for name, part in PART_NAMES.items()}
 
 
+def learned_rows(split: Split) -> Ints:
+    """Return the pairs that models in closed form learn from: training and validation, (F,)."""
+    return np.flatnonzero((split.part == TRAIN) | (split.part == VALIDATION))
+
+
 def is_trainable(part: Parts) -> bool:
     """Whether no part is empty and more pairs train than validate."""
     sizes = [int((part == one).sum()) for one in (TRAIN, VALIDATION, TEST)]

@@ -202,7 +202,9 @@ def _score_table(
             both = sides["antibody"][rows] * (antigen.max() + 1) + antigen[rows]
             groups = [np.unique(both, return_inverse=True)[1]]
         fold = np.zeros(len(rows), np.int64)
-        tested = TestedPairs(rows, pairs.pkd[rows], fold, pairs.antigen[rows], groups)
+        tested = TestedPairs(
+            rows, pairs.pkd[rows], fold, pairs.antibody[rows], pairs.antigen[rows], groups
+        )
         own = predicted[rows]
         of_mean = np.full(len(rows), saved.mean_label)
         others = {one: values[rows] for one, values in baselines.items()}

@@ -321,7 +321,7 @@ class SavedRun:
     config: Mapping[str, Any]
     summary: RunSummary
     frame: pd.DataFrame
-    """Rows of ``pairs.parquet``, (P,), and numbers of their ``antigen`` in the order of keys."""
+    """Rows of ``pairs.parquet``, (P,); ``antibody`` and ``antigen`` are numbers by keys."""
     tested: pd.DataFrame
     """Rows of ``predictions.parquet``: the test pairs of each fold of each regime."""
 
@@ -346,6 +346,7 @@ class SavedRun:
                 pair,
                 rows["pkd"].to_numpy(np.float64),
                 rows["fold"].to_numpy(np.int64),
+                self.frame["antibody"].to_numpy(np.int64)[pair],
                 self.frame["antigen"].to_numpy(np.int64)[pair],
                 groups[:1] if np.array_equal(groups[0], groups[1]) else groups,
             )
@@ -377,7 +378,8 @@ def read_tables(run: Path, config: Mapping[str, Any], summary: RunSummary) -> Sa
     if not same.equals(tested[labels]):
         msg = f"{run}: predictions.parquet and pairs.parquet belong to different runs"
         raise ValueError(msg)
-    frame["antigen"] = pd.factorize(frame["antigen_key"], sort=True)[0]
+    for kind in ("antibody", "antigen"):
+        frame[kind] = pd.factorize(frame[f"{kind}_key"], sort=True)[0]
     return SavedRun(run, config, summary, frame, tested)
 
 
