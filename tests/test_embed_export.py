@@ -1,6 +1,8 @@
 """``store export``: files that NumPy, pandas, pyarrow and anndata read back equal."""
 
 import json
+import shutil
+import subprocess
 import sys
 
 import anndata
@@ -14,6 +16,7 @@ from faults import raising
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from invoke import one_line, run
+from marks import in_ci
 
 import abag
 from abag.core.arrays import hex_keys
@@ -230,6 +233,41 @@ def test_a_failed_write_leaves_the_old_file(store, tmp_path, monkeypatch):
         abag.export_vectors(store, out, kind="antigen", force=True)
     assert out.read_bytes() == b"old"
     assert len(list(tmp_path.iterdir())) == 1
+
+
+FULL_DISK = """
+import resource, signal, sys
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]), resource.RLIM_INFINITY))
+from abag.cli import main
+main(["store", "export", *sys.argv[2:], "--kind", "antigen"])
+"""
+
+
+@pytest.mark.parametrize("suffix", [".h5ad", *in_ci(".npz", ".parquet", ".csv")])
+@pytest.mark.parametrize("share", [0.01, 0.7, 0.95])
+def test_a_disk_that_fills_up_ends_an_export_with_one_line(store, tmp_path, suffix, share):
+    whole = tmp_path / f"whole{suffix}"
+    abag.export_vectors(store, whole, kind="antigen")
+    room = int(share * whole.stat().st_size)
+    whole.unlink()
+    command = [sys.executable, "-c", FULL_DISK, str(room), store, "--to", tmp_path / f"a{suffix}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1, done.stderr
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"Error: {tmp_path / f'a{suffix}'}: cannot be written (")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_without_a_sound_shard_is_refused(store, tmp_path):
+    copy = tmp_path / "store"
+    shutil.copytree(store, copy)
+    for shard in open_store(copy).folder("antigen").path.glob("*.h5"):
+        shard.write_bytes(b"")
+    for options in ({"kind": "antigen"}, {"kind": "antigen", "antigen_encoder": "tiny-esm2"}):
+        with pytest.raises(CannotExport, match=r"holds no vectors \(1 damaged shard\); expected"):
+            abag.export_vectors(copy, tmp_path / "a.npz", **options)
+    assert not (tmp_path / "a.npz").exists()
 
 
 TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0\r"), max_size=8)
