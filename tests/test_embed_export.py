@@ -9,6 +9,7 @@ import anndata
 import h5py
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from drawn import TINY
@@ -123,6 +124,26 @@ def test_the_types_of_the_columns_are_kept(store, table, tmp_path):
     schema = pq.read_schema(tmp_path / "a.parquet")
     assert str(schema.field("vector").type).startswith("fixed_size_list<element: halffloat>")
     assert json.loads(schema.metadata[b"abag"])["antibody"]["pooling"] == "mean"
+
+
+def test_columns_of_any_type_of_arrow_are_exported(store, table, tmp_path):
+    pairs = pa.Table.from_pandas(table[["heavy", "light", "antigen"]], preserve_index=False)
+    n = len(pairs)
+    for name, values in {
+        "view": pa.array(["a", None] * (n // 2), pa.string_view()),
+        "bytes": pa.array([b"\xff", None] * (n // 2)),
+        "time": pa.array([10**13, None] * (n // 2), pa.timestamp("s")),
+        "list": pa.array([[1], None] * (n // 2)),
+        "truth": pa.ExtensionArray.from_storage(pa.bool8(), pa.array([1] * n, pa.int8())),
+    }.items():
+        pairs = pairs.append_column(name, values)
+    pq.write_table(pairs, tmp_path / "a.parquet")
+    for suffix in SUFFIXES:
+        out = tmp_path / f"out{suffix}"
+        abag.export_vectors(store, out, table=tmp_path / "a.parquet")
+        for name in ("view", "bytes", "time", "list"):
+            filled = column_of(out, name).astype(object).fillna("").astype(str) != ""
+            assert filled.tolist() == [True, False] * (n // 2)
 
 
 def test_anndata_and_plain_h5py_read_the_same_file(store, tmp_path):

@@ -677,11 +677,13 @@ def test_a_shard_that_disappears_while_a_store_is_read_is_an_error(filled, tmp_p
     last = len(opened) - opened[::-1].index(removed_path)
     with pytest.MonkeyPatch.context() as patch:
         removed_at(patch, last, removed_path.unlink)
-        with pytest.raises(StoreUnreachable, match=f"1 shard disappeared .*{removed_path.name}"):
-            if command == "verify":
-                maintenance.verify(open_store(filled.path.parent))
-            else:
-                maintenance.merge([filled.path.parent], tmp_path / "out")
+        expected = f"1 shard disappeared .*{removed_path.name}"
+        read = {
+            "verify": lambda: maintenance.verify(open_store(filled.path.parent)),
+            "merge": lambda: maintenance.merge([filled.path.parent], tmp_path / "out"),
+        }[command]
+        with pytest.raises(StoreUnreachable, match=expected):
+            read()
 
 
 def test_the_example_of_the_format_page_reads_a_store(filled):

@@ -137,6 +137,13 @@ def export_vectors(
             why = first_line(error)  # HDF5 adds its own
             msg = f"{to}: cannot be written ({why}); expected a writable path. Give another --to."
             raise CannotExport(msg) from error
+        except (pa.ArrowException, OverflowError) as error:
+            why = first_line(error)
+            msg = (
+                f"{to}: a column of the table cannot be written ({why}); expected text, numbers or "
+                "times of the years 1 to 9999. Convert it."
+            )
+            raise CannotExport(msg) from error
     return ExportSummary(
         to=str(to),
         rows=len(exported.frame),
@@ -277,6 +284,9 @@ def _write_h5ad(path: Path, exported: _Exported) -> None:
     obs = pd.DataFrame(index=pd.Index([*map(str, frame.index)], dtype=object))
     for name in frame:
         column = _plain(frame[name]).set_axis(obs.index)
+        if column.dtype.kind == "M":  # AnnData has no times
+            texts = [None if moment is pd.NaT else str(moment) for moment in column]
+            column = pd.Series(texts, obs.index, dtype=object)
         if column.dtype == object:  # AnnData cannot write the strings of pandas 3
             categories = pd.Index(column.dropna().unique(), dtype=object)
             column = column.astype(pd.CategoricalDtype(categories))
@@ -312,12 +322,21 @@ def _write_csv(path: Path, exported: _Exported) -> None:
     """Write one column per number; the text of a float16 is that of the equal float32."""
     table = _arrow_table(exported.frame)
     for number, field in enumerate(table.schema):
-        if pa.types.is_nested(field.type):
-            texts = [str(value) for value in table.column(number).to_pylist()]
-            table = table.set_column(number, field.name, pa.array(texts))
+        is_extension = isinstance(field.type, pa.BaseExtensionType)
+        if is_extension or pa.types.is_nested(field.type) or _is_binary(field.type):
+            values = table.column(number).to_pylist()
+            texts = [None if value is None else str(value) for value in values]
+            table = table.set_column(number, field.name, pa.array(texts, pa.string()))
     numbers = map(pa.array, np.ascontiguousarray(exported.vectors_ND.T, np.float32))
     names = [*table.column_names, *exported.names]
     pyarrow.csv.write_csv(pa.table([*table.columns, *numbers], names=names), path)
+
+
+def _is_binary(kind: pa.DataType) -> bool:
+    kinds = pa.types
+    return any(
+        one(kind) for one in (kinds.is_binary, kinds.is_large_binary, kinds.is_fixed_size_binary)
+    )
 
 
 FORMATS: Mapping[str, Callable[[Path, _Exported], None]] = {
