@@ -16,6 +16,7 @@ from abag.adapt.pairs import assign_pairs, make_epoch_batches
 from abag.core.device import DevicePlan, plan_device
 from abag.core.files import (
     is_partial,
+    json_text,
     make_folder,
     only_writer,
     read_json,
@@ -216,7 +217,7 @@ class AdapterTraining(ResumableTraining):
 
     def _write_checkpoint(self) -> None:
         # first: a kill in between leaves a log that the resumed training writes again
-        lines = "".join(json.dumps(line) + "\n" for line in self.progress.epochs)
+        lines = "".join(json_text(line) + "\n" for line in self.progress.epochs)
         write_text(self.out / "metrics.jsonl", lines)
         super()._write_checkpoint()
 
