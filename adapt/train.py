@@ -15,6 +15,7 @@ from abag.adapt.model import AdaptationModel
 from abag.adapt.pairs import assign_pairs, make_epoch_batches
 from abag.core.device import DevicePlan, plan_device
 from abag.core.files import (
+    FileDamaged,
     is_partial,
     json_text,
     make_folder,
@@ -22,6 +23,7 @@ from abag.core.files import (
     read_json,
     replacing,
     sweep_partials,
+    why_mistyped,
     write_bytes,
     write_json,
     write_text,
@@ -70,7 +72,7 @@ class AdaptSummary(TypedDict):
     adapter: str  # the folder
     # by kind: the ``encoder``, its ``fingerprint`` and the digest of its ``weights`` before, the
     # ``digest`` of the adapter, and the number of ``trainable_parameters``
-    sides: dict[Kind, dict[str, Any]]
+    sides: dict[str, dict[str, Any]]
     pairs: dict[str, int]  # that trained the ``adapter``, are left to the ``head``, ``validation``
     steps: int
     epochs: int
@@ -344,7 +346,11 @@ def _finished_summary(out: Path, record: dict[str, Any]) -> AdaptSummary | None:
     check_same(out, before, record, may_change=may_change, option="--out")
     if ADAPTER_FILE not in names:
         return None
-    return cast("AdaptSummary", read_json(out / ADAPTER_FILE)["summary"])
+    written = read_json(out / ADAPTER_FILE)
+    if reason := why_mistyped(written.get("summary"), AdaptSummary, "summary"):
+        msg = f"{out / ADAPTER_FILE}: {reason}. Copy the whole folder again."
+        raise FileDamaged(msg)
+    return cast("AdaptSummary", written["summary"])
 
 
 def _refuse_unused_names(config: AdaptConfig, identities: Mapping[Kind, Identity]) -> None:

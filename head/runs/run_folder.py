@@ -392,6 +392,12 @@ def read_tables(run: Path, config: Mapping[str, Any], summary: RunSummary) -> Sa
     return SavedRun(run, config, summary, frame, tested)
 
 
+_UNREADABLE = (
+    OSError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RecursionError,
+)  # fmt: skip
+"""What content of the wrong kind raises where it is read."""
+
+
 @contextmanager
 def naming_damage(run: Path) -> Iterator[None]:
     """Raise `NoFinishedRun`, in one line, for what missing and damaged files of a run raise."""
@@ -405,7 +411,7 @@ def naming_damage(run: Path) -> Iterator[None]:
             "abag fit on it until it ends."
         )
         raise NoFinishedRun(msg) from error
-    except (OSError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+    except _UNREADABLE as error:
         reason = why_unreadable(run, error).rstrip(".")
         msg = f"{run}: a file of the run is damaged ({reason}). Copy the whole run folder again."
         raise NoFinishedRun(msg) from error
