@@ -375,7 +375,9 @@ def _plan_training(config: AdaptConfig) -> DevicePlan:
 def _write_adapter(out: Path, record: dict[str, Any], training: AdapterTraining) -> AdaptSummary:
     with replacing(out / ROWS_FILE) as partial:
         training.assignment.to_frame(training.pairs).to_parquet(partial, index=False)
-    encoders = {kind: _write_encoder(out, kind, training) for kind in training.config.kinds()}
+    encoders: dict[str, dict[str, Any]] = {
+        kind: _write_encoder(out, kind, training) for kind in training.config.kinds()
+    }
     assignment, progress = training.assignment, training.progress
     uses = {
         "adapter": assignment.adapter, "head": assignment.head, "validation": assignment.validation,

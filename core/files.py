@@ -29,6 +29,7 @@ from typing import (
     Any,
     NotRequired,
     Union,
+    cast,
     get_args,
     get_origin,
     get_type_hints,
@@ -189,8 +190,8 @@ def why_mistyped(value: object, kind: Any, where: str = "it") -> str:  # noqa: A
     elif origin in (dict, Mapping) and isinstance(value, dict):
         parts = ((one, arguments[1], f"{where}, {name}") for name, one in value.items())
     else:
-        is_number = type(value) is int or type(value) is float
-        if is_number and not abs(value) <= sys.float_info.max:  # or NaN
+        is_number = isinstance(value, int | float) and type(value) is not bool
+        if is_number and not abs(cast("float", value)) <= sys.float_info.max:  # or NaN
             return f"{where} is not a finite number"
         if type(value) is kind or (is_number and kind is float):
             return ""

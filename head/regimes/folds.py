@@ -449,7 +449,7 @@ def _refuse_other_names(table: SequenceTable, column: str, parts: pd.Series[Any]
     """Refuse cells that name no part in a column of parts: as groups, they would mix its parts."""
     other = parts.index[parts.isna()]
     if len(other):
-        at = int(table.frame.index.get_loc(other[0]))
+        at = int(table.frame.index.get_indexer(other[:1])[0])
         others = f" ({counted(len(other), 'such row')})" if len(other) > 1 else ""
         msg = (
             f"{table.describe_cell(at, column)} is not the name of a part, as other cells are; "
