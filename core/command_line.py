@@ -16,7 +16,7 @@ from typing import Any, NoReturn, get_args, get_origin
 import click
 
 from abag import AbagError
-from abag.core.messages import counted, printable
+from abag.core.messages import counted, make_lock, printable
 from abag.core.options import OptionSchema, joint_schema, user_path
 
 NO_MEMORY = (
@@ -42,6 +42,7 @@ class CommandGroup(click.Group):
         if os.environ.get("NO_COLOR"):
             ctx.color = False
         _open_standard_streams()
+        make_lock()
         with _raising_on_signals(), _errors_in_one_line():
             return super().invoke(ctx)
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NotRequired, TypeAlias, TypedDict, cast
 
 from abag import AbagError
+from abag.core.files import sweep_partials
 from abag.core.messages import bar, counted, detail, note, reporting, say
 from abag.core.options import EncoderOptions
 from abag.embed.families.registry import known_alias
@@ -272,6 +273,7 @@ def _look_up(store: Path | str, jobs: Sequence[KindJob], rank: Rank, *, first: b
     opened = open_store(store, create=True)
     if first:
         publish_spools(opened.path)
+        sweep_partials(opened.path)  # without anything to encode, no writer does
     for job in jobs:
         job.look_up(opened, rank)
     for job in jobs:

@@ -504,14 +504,44 @@ def _read_parquet(file: IO[bytes], options: ReadOptions) -> Iterator[Chunk]:
     parquet = pq.ParquetFile(file, pre_buffer=False, buffer_size=1 << 16)
     names = parquet.schema_arrow.names
     _refuse_repeated(names)
+    for field in parquet.schema_arrow:  # of all columns, before sequences are encoded
+        _refuse_unsupported(field)
     # without any sequence column, everything is read and the caller names the missing role
     wanted = (options.sequence_columns(names) or None) if options.only_sequences else None
     rows = min(filter(None, (options.rows, options.limit, parquet.metadata.num_rows)), default=1)
     for batch in parquet.iter_batches(rows, columns=wanted):
         batch.validate(full=True)  # text that is not UTF-8
-        table = batch.replace_schema_metadata()  # what pandas noted may be wrong
+        fields = [field.with_type(_without_view(field.type)) for field in batch.schema]
+        table = batch.cast(pa.schema(fields))  # without metadata: what pandas noted may be wrong
         types = pd.ArrowDtype if options.as_written else None
         yield Chunk(names, table.to_pandas(types_mapper=types))
+
+
+def _without_view(kind: pa.DataType) -> pa.DataType:
+    """Return the type of the same values for which all functions of pandas and Arrow exist."""
+    views = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
+    return views.get(kind, kind)
+
+
+def _refuse_unsupported(field: pa.Field) -> None:
+    """Raise ValueError for a column of a type that fails when its values are used."""
+    inner = [field.type]
+    for kind in inner:  # grows: the types that a list or a record consists of
+        inner += [kind.field(number).type for number in range(kind.num_fields)]
+        if pa.types.is_dictionary(kind):
+            inner.append(kind.value_type)
+        elif isinstance(kind, pa.BaseExtensionType):
+            inner.append(kind.storage_type)
+    if any(kind != _without_view(kind) for kind in inner[1:]):
+        msg = f"column {field.name!r} has the type {field.type}; convert it to {pa.string()}"
+        raise ValueError(msg)
+    for kind in filter(pa.types.is_timestamp, inner):
+        try:
+            pa.scalar(0, kind).as_py()
+        except ValueError as error:
+            zone = f"times of the unknown zone {kind.tz!r}"
+            msg = f"column {field.name!r} has {zone}; convert it to UTC"
+            raise ValueError(msg) from error
 
 
 FORMATS: dict[str, Callable[[IO[bytes], ReadOptions], Iterator[Chunk]]] = {

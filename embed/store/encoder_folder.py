@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from abag import AbagError
 from abag.core.arrays import KEY_BYTES, KeyIndex, distinct, distinct_keys
-from abag.core.messages import say
+from abag.core.messages import counted, say
 from abag.embed.sequences.chains import Kind
 from abag.embed.store.filesystem import RETRY_SECONDS, StoreUnreachable, attempts
 from abag.embed.store.shard import (
@@ -148,10 +148,21 @@ class EncoderFolder:
             shards = self.shards()
 
     def check(self) -> None:
-        """Check every byte of every shard; :attr:`damaged` lists those that fail."""
+        """Check every byte of every shard; :attr:`damaged` lists those that fail.
+
+        `StoreUnreachable` if one is removed meanwhile: what is left is not the whole folder.
+        """
+        before = self._versions_now()
         self._verified.clear()
         for shard in self.shards():
             self._is_whole(shard)
+        if removed := sorted(before.keys() - self._versions_now().keys()):
+            msg = (
+                f"{self.path}: {counted(len(removed), 'shard')} disappeared while it was read, the "
+                f"first is {removed[0]}; expected a store from which nothing is removed. Restore "
+                "it, and run the command again."
+            )
+            raise StoreUnreachable(msg)
 
     def adapter_files(self) -> dict[str, bytes]:
         """Read the adapter's files, by their path in the folder; empty without an adapter."""
@@ -212,6 +223,12 @@ class EncoderFolder:
                 self._skip(shard.path.name, f"{shard.path}: holds {layout}; most rows hold {most}.")
         self._shards = [shard for shard in shards if shard.path.name in self._open]
         self._index = KeyIndex([shard.keys for shard in self._shards])
+
+    def _versions_now(self) -> dict[str, FileVersion]:
+        for attempt in attempts(self.path):
+            with attempt:
+                versions = self._versions()
+        return versions
 
     def _versions(self) -> dict[str, FileVersion]:
         versions: dict[str, FileVersion] = {}
