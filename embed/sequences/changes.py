@@ -13,6 +13,7 @@ import pandas as pd
 from abag import AbagError
 from abag.core.files import write_text
 from abag.core.messages import counted
+from abag.embed.sequences.airr import NOT_PRODUCTIVE
 from abag.embed.sequences.chains import REPLACED, Kind
 from abag.embed.sequences.tables import BadTable
 
@@ -73,6 +74,9 @@ class BadCell(NamedTuple):
 
 EMPTY_ROW = BadCell("", "empty row", "", "every cell is empty")
 """Skipped whatever ``--bad-rows`` is: it holds nothing, and spreadsheets do not show it."""
+_ALWAYS_SKIPPED = {
+    EMPTY_ROW.reason: "with only empty cells", NOT_PRODUCTIVE: "without a productive chain",
+}  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -86,8 +90,8 @@ class SkippedRows:
 
     @property
     def bad(self) -> list[tuple[int, BadCell]]:
-        """The rows that are not empty, in the order of the table."""
-        return sorted((row, cell) for row, cell in self.rows if cell != EMPTY_ROW)
+        """The rows that only ``--bad-rows skip`` skips, in the order of the table."""
+        return sorted((row, cell) for row, cell in self.rows if cell.reason not in _ALWAYS_SKIPPED)
 
     def update(self, other: SkippedRows) -> None:
         self.rows += other.rows
@@ -103,16 +107,21 @@ class SkippedRows:
             for (kind, reason), texts in of_reason.items()
         ]
         lines = [f"{counted(len(bad), 'bad row')} skipped ({'; '.join(parts)})"] if bad else []
-        if empty := [row for row, cell in self.rows if cell == EMPTY_ROW]:
-            count = counted(len(empty), "row")
-            lines.append(f"{count} with only empty cells skipped; the first is row {min(empty)}")
+        for reason, words in _ALWAYS_SKIPPED.items():
+            if of_these := [row for row, cell in self.rows if cell.reason == reason]:
+                count, first = counted(len(of_these), "row"), min(of_these)
+                lines.append(f"{count} {words} skipped; the first is row {first}")
         return lines
 
     def refusal(self, source: str, *, kept: int) -> AbagError:
         """Make the error that lists the bad rows of a table; `kept` is how many rows are good."""
         bad = self.bad
         if not bad:
-            msg = f"{source}: all {len(self)} rows are empty; expected at least one with sequences."
+            what = " or ".join(dict.fromkeys(_ALWAYS_SKIPPED[cell.reason] for _, cell in self.rows))
+            what = "empty" if what == _ALWAYS_SKIPPED[EMPTY_ROW.reason] else what
+            msg = (
+                f"{source}: all {len(self)} rows are {what}; expected at least one with sequences."
+            )
             return BadTable(msg)
         (row, first), *_ = bad
         if len(bad) == 1:

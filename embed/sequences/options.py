@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias
 from abag.core.options import BadOption, Options, option
 
 AntibodyRegion: TypeAlias = Literal["as-given", "fv"]
-ChainPlaces: TypeAlias = Literal["as-given", "auto"]
+ChainPlaces: TypeAlias = Literal["as-given", "auto", "most"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,5 +80,6 @@ class TableOptions(BadRowOptions, ColumnOptions, group="Data"):
         "as-given",
         rare=True,
         help="auto: put heavy and light chains in the wrong column into their places, and split "
-        "single-chain Fvs.",
+        "single-chain Fvs. most: of several chains of a type in an AIRR cell, take the productive "
+        "one of most umi_count or duplicate_count.",
     )

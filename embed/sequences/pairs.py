@@ -21,6 +21,7 @@ from abag.core.messages import say
 from abag.embed.sequences.chains import KINDS, Chains, Kind, keys_array
 from abag.embed.sequences.changes import (
     EMPTY_ROW,
+    BadCell,
     SkippedRows,
     count_changes,
     count_line_breaks,
@@ -129,7 +130,10 @@ def read_pairs(
     for heavy and light take precedence over one for the antibody that ``options.columns`` does not
     name. `as_written` is that of `read_table`.
     """
-    whole = read_table(table, columns=options.columns, limit=options.limit, as_written=as_written)
+    whole = read_table(
+        table, columns=options.columns, limit=options.limit, as_written=as_written,
+        chains=options.chains, kinds=kinds,
+    )  # fmt: skip
     (pairs,) = _checked([whole], kinds, options)
     return pairs
 
@@ -145,7 +149,7 @@ def read_pair_chunks(
     """Read a table as `read_pairs` in chunks of rows, of which one without good rows is empty."""
     chunks = read_table_chunks(
         table, columns=options.columns, limit=options.limit, as_written=as_written,
-        only_sequences=only_sequences,
+        only_sequences=only_sequences, chains=options.chains, kinds=kinds,
     )  # fmt: skip
     return _checked(chunks, kinds, options)
 
@@ -173,11 +177,15 @@ def _check_rows(whole: Table, kinds: Sequence[Kind], options: TableOptions) -> S
     parse = {"antibody": parse_antibodies, "antigen": parse_antigens}
     parsed = {kind: parse[kind](table, options) for kind in KINDS if kind in kinds}
     empty = whole.are_empty()
-    bad = np.any([column.is_bad()[column.codes] for column in parsed.values()], axis=0) & ~empty
+    bad = np.any([column.is_bad()[column.codes] for column in parsed.values()], axis=0)
+    problems = table.reader.problems if "antibody" in parsed else {}
+    bad = (bad | table.frame.index.isin([*problems])) & ~empty
     numbers = table.frame.index.to_numpy(np.int64) + table.first_row
     skipped = SkippedRows([(row, EMPTY_ROW) for row in numbers[empty].tolist()])
     for at in np.flatnonzero(bad).tolist():
-        cells = (column.bad.get(column.codes[at]) for column in parsed.values())
+        problem = problems.get(int(table.frame.index[at]))
+        cells = [problem and BadCell("antibody", *problem)]
+        cells += [column.bad.get(column.codes[at]) for column in parsed.values()]
         skipped.rows.append((int(numbers[at]), next(filter(None, cells))))
     keep = np.flatnonzero(~(bad | empty))
     if len(skipped):
@@ -191,7 +199,7 @@ def _check_rows(whole: Table, kinds: Sequence[Kind], options: TableOptions) -> S
     return SequenceTable(
         **{f.name: getattr(table, f.name) for f in fields(Table)},
         row_numbers=numbers[keep], sequences=sequences, counts=counts, skipped=skipped,
-        ignored=ignored,
+        ignored=[*(table.reader.remarks if "antibody" in parsed else ()), *ignored],
     )  # fmt: skip
 
 

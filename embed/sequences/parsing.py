@@ -305,7 +305,7 @@ def _parse_column(table: Table, role: str, parse: Callable[[str], ParsedSequence
 def _arranged(column: ParsedColumn, table: Table, options: TableOptions) -> ParsedColumn:
     _place(column, table, options.chains)
     chains, forms = column.chains, column.forms
-    if options.antibody_region == "fv":
+    if options.antibody_region == "fv" or table.reader.cut:
         good = [i for i in range(len(chains)) if i not in column.bad]
         for i in bar(iterable=good, desc="cutting chains", unit=" texts", delay=2):
             chains[i], words = cut_to_domains(chains[i])
