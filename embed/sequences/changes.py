@@ -18,6 +18,8 @@ from abag.embed.sequences.chains import REPLACED, Kind
 from abag.embed.sequences.tables import BadTable
 
 COLUMNS = ("row", "kind", "reason", "text", "error")
+LONGEST_EXAMPLE = 30  # residues of an example that are shown
+_NO_EXAMPLES: Mapping[str, str] = {}
 LISTED_ROWS = 20  # bad rows that an error lists before it counts the others
 _LEFT = "left as written"
 _FOUND = {
@@ -44,6 +46,20 @@ _FOUND = {
         "with residues of constant domains, which harms models of tables that have both kinds; cut "
         "them off with --antibody-region fv",
     ),
+    "leader": (
+        "leader_antibodies",
+        "with residues before the variable domain, such as a leader peptide or a tag{}, which "
+        "harms models of tables that have both kinds; cut them off with --antibody-region fv",
+    ),
+    "tail": (
+        "tail_antibodies",
+        "with residues behind the variable domain that are no constant domain, such as a tag or a "
+        "linker{}, which harms models of tables that have both kinds; cut them off with "
+        "--antibody-region fv",
+    ),
+    "unknown chain": (
+        "unknown_antibodies", "with a chain in which no variable domain is found",
+    ),
     "cut": ("cut_antibodies", "cut to variable domains"),
     "not cut": ("uncut_antibodies", "with a chain without one certain variable domain, left whole"),
     "no heavy": (
@@ -51,12 +67,18 @@ _FOUND = {
         "with a light chain but no heavy one: is its cell empty by mistake?",
     ),
     "short antibody": (
-        "short_antibodies", "with a chain of fewer than 20 residues: is it a name, or missing?",
+        "short_antibodies",
+        "with a chain of fewer than 70 residues, too short for a variable domain: is it a CDR, a "
+        "fragment, a name, or missing?",
     ),
     "short antigen": (
         "short_antigens",
         "with a chain of fewer than 20 residues: a peptide, or a name? --antigen gives one "
         "sequence for all rows",
+    ),
+    "tagged antigen": (
+        "tagged_antigens",
+        "with six histidines at an end, a tag: without it, it would be another antigen",
     ),
 }  # fmt: skip
 """Words in `ParsedSequence.form`: the name of a count of unique sequences, and a note."""
@@ -169,15 +191,27 @@ def count_line_breaks(frame: pd.DataFrame) -> int:
     return sum(isinstance(c, str) and ("\n" in c or "\r" in c) for c in columns.flat)
 
 
-def describe_counts(counts: Mapping[str, int], skipped: SkippedRows) -> list[str]:
-    """Describe what was done to a table, one printable line each; empty when nothing was."""
+def describe_counts(
+    counts: Mapping[str, int], skipped: SkippedRows, examples: Mapping[str, str] = _NO_EXAMPLES
+) -> list[str]:
+    """Describe what was done to a table, one printable line each; empty when nothing was.
+
+    `examples` are residues by the words of forms that are about them.
+    """
+    shown = {
+        word: f" ({text if len(text) <= LONGEST_EXAMPLE else f'{text[:LONGEST_EXAMPLE]}...'})"
+        for word, text in examples.items()
+    }
     lines = {
         "split_antibodies": (
             "antibody string",
             f"split into heavy and light ({counts['split_glued']:,} glued, "
             f"{counts['split_linker']:,} joined by a linker, which was removed)",
         ),
-        **{n: ("antigen" if "antigen" in n else "antibody", note) for n, note in _FOUND.values()},
+        **{
+            name: ("antigen" if "antigen" in name else "antibody", note.format(shown.get(word, "")))
+            for word, (name, note) in _FOUND.items()
+        },
         "replaced_residues": ("residue", f"{', '.join(REPLACED)} read as X"),
         "line_breaks": ("cell", "with a line break: does an unmatched quotation mark join rows?"),
     }

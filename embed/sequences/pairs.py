@@ -6,7 +6,7 @@ columns are found by name and passed on.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import ChainMap, Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -82,7 +82,8 @@ class SequenceTable(Table):
     skipped: SkippedRows
     counts: dict[str, int]
     """Rows kept and skipped; unique antibodies that were split, residues that were replaced."""
-    ignored: list[str]  # one line per sequence column that is not used
+    ignored: list[str]  # one line per sequence column that is not used, or remark of the reader
+    examples: Mapping[str, str]  # residues that `describe_counts` shows
 
     @property
     def antibodies(self) -> UniqueSequences:
@@ -95,7 +96,7 @@ class SequenceTable(Table):
     @property
     def notes(self) -> list[str]:
         """What was done to the table, one printable line each; empty when nothing was."""
-        return self.ignored + describe_counts(self.counts, self.skipped)
+        return self.ignored + describe_counts(self.counts, self.skipped, self.examples)
 
     def report_notes(self) -> None:
         for note in self.notes:
@@ -194,12 +195,14 @@ def _check_rows(whole: Table, kinds: Sequence[Kind], options: TableOptions) -> S
     forms = Counter(form for unique in sequences.values() for form in unique.forms)
     replaced = sum(int(unique.replaced.sum()) for unique in sequences.values())
     counts = {"rows": len(keep), "skipped_rows": len(skipped), **count_changes(forms, replaced)}
+    examples = [column.examples for column in parsed.values()]
     may_join_rows = bare_suffix(Path(whole.source)) in (".csv", ".tsv")
     counts["line_breaks"] = count_line_breaks(whole.frame) if may_join_rows else 0
     return SequenceTable(
         **{f.name: getattr(table, f.name) for f in fields(Table)},
         row_numbers=numbers[keep], sequences=sequences, counts=counts, skipped=skipped,
         ignored=[*(table.reader.remarks if "antibody" in parsed else ()), *ignored],
+        examples=dict(ChainMap(*examples)),
     )  # fmt: skip
 
 
