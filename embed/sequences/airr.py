@@ -90,7 +90,7 @@ def join_cells(
         raise ValueError(msg)
     # cells that were read as written may hold the texts of missing values
     known = rearrangements.mask(rearrangements.isin(MISSING_TEXT))
-    sources = [name for name in known if _SOURCES.fullmatch(_letters(name))]
+    sources = [name for name in map(str, known) if _SOURCES.fullmatch(_letters(name))]
     records = _read_records(known, sources)
     counts = known[[name for name in _COUNTS if name in known]].apply(
         pd.to_numeric, errors="coerce"
@@ -147,7 +147,8 @@ def _read_records(known: pd.DataFrame, sources: list[str]) -> pd.DataFrame:
     # names of sequences may occur twice, or be that of a cell, so they do not tell cells
     alone = pd.Series([f"\0{number}" for number in range(len(text))], text.index, dtype=str)
     names = text["cell_id"].mask(text["cell_id"] == "", text["sequence_id"])
-    cell, title = text["cell_id"], "cell " + names.map(repr)
+    cell = text["cell_id"]
+    title = names.map(lambda name: f"cell {name!r}")
     for name in sources:
         values = known[name].astype(object).fillna("").astype(str)
         cell = cell + "\0" + values
@@ -195,7 +196,7 @@ def _compare_chains(
             continue
         number = "two" if len(group) == 2 else str(len(group))
         listed = ", ".join(map(repr, group["sequence"]))
-        how = f"equal {' and '.join(seen)}" if chains == "most" else ""
+        how = f"equal {' and '.join(map(str, seen))}" if chains == "most" else ""
         how = "no " + ", ".join(_COUNTS) if chains == "most" and not len(seen.T) else how
         advice = "Remove the others."
         if chains != "most" and is_clear:
