@@ -167,14 +167,14 @@ def _read_records(known: pd.DataFrame, sources: list[str]) -> pd.DataFrame:
     productive = text["productive"].str.lower().str.strip()
     records["productive"] = ~productive.isin(_NOT_PRODUCTIVE)
     unknown = ~productive.isin(_PRODUCTIVE | _NOT_PRODUCTIVE)
-    name = "sequence " + text["sequence_id"].map(repr)
+    title = "sequence " + text["sequence_id"].map(repr)
     records["problem"] = np.select(
         [records["role"].eq("") & locus.eq(""), records["role"].eq(""), records["residues"].eq(""),
          unknown],
-        [name + f" names no locus; expected IGH, IGK or IGL in {', '.join(('locus', *_CALLS))}",
-         name + " is of locus " + locus.map(repr) + ", not of an antibody; expected IGH, IGK, IGL",
-         name + f" has no amino acids; expected them in {' or '.join(_RESIDUES)}",
-         name + " has productive " + text["productive"].map(repr) + "; expected T or F"],
+        [title + f" names no locus; expected IGH, IGK or IGL in {', '.join(('locus', *_CALLS))}",
+         title + " is of locus " + locus.map(repr) + ", not of an antibody; expected IGH, IGK, IGL",
+         title + f" has no amino acids; expected them in {' or '.join(_RESIDUES)}",
+         title + " has productive " + text["productive"].map(repr) + "; expected T or F"],
         "",
     )  # fmt: skip
     return records
