@@ -297,7 +297,14 @@ def _read_roles(
         if "=" not in text:
             msg = f"{text!r} is not ROLE=NAME, such as heavy=VH"
             raise click.BadParameter(msg)
-    return dict(text.split("=", 1) for text in given) or None
+    roles: dict[str, str] = {}
+    for text in given:
+        role, name = text.split("=", 1)
+        if roles.get(role, name) != name:
+            msg = f"{role} is given twice, {roles[role]!r} and {name!r}; expected one"
+            raise click.BadParameter(msg)
+        roles[role] = name
+    return roles or None
 
 
 def outline(record: Mapping[str, Any], indent: str = "") -> str:

@@ -536,6 +536,49 @@ def test_a_shard_of_another_width_is_skipped(filled):
     assert len(maintenance.verify(open_store(filled.path.parent))) == 1
 
 
+@pytest.mark.parametrize("name", ["{} (1)", "{} - Copy", "Copy of {}", "{} copy", "{}_conflict"])
+def test_copies_of_shards_are_called_copies(filled, said, name):
+    path = shard_of(filled)
+    copy = path.with_name(f"{name.format(path.stem)}.h5")
+    shutil.copy(path, copy)
+    fresh = reopened(filled)
+    assert not fresh.missing(keys_of(50), verify=True).any()
+    ((where, why),) = fresh.damaged
+    assert where == copy
+    assert f"is a copy of {path.name}, which is there too. Remove it." in why
+    path.unlink()
+    fresh = reopened(filled)
+    assert fresh.missing(keys_of(50)).any()
+    assert (
+        f"is a copy of {path.name}, which is not there; expected that name." in fresh.damaged[0][1]
+    )
+    copy.rename(path)  # as it advises
+    assert outcome(filled) == 50
+
+
+def test_hidden_files_are_not_taken_for_shards(filled, said):
+    """Those that macOS writes beside every file on a disk of another format, for instance."""
+    path = shard_of(filled)
+    path.with_name(f"._{path.name}").write_bytes(b"\0\5\x16\7" + bytes(4092))
+    path.with_name(".hidden.h5").write_bytes(b"")
+    fresh = reopened(filled)
+    assert (outcome(filled), fresh.damaged, said) == (50, [], [])
+    assert maintenance.verify(open_store(filled.path.parent)) == []
+
+
+def test_linked_shards_say_how_the_store_is_copied(filled, tmp_path):
+    path = shard_of(filled)
+    path.rename(tmp_path / "elsewhere.h5")
+    path.symlink_to(tmp_path / "elsewhere.h5")
+    fresh = reopened(filled)
+    assert fresh.missing(keys_of(50)).any()
+    ((_, why),) = fresh.damaged
+    assert f"{path.name}: is a symbolic link" in why
+    assert "cp -rL or rsync -aL" in why
+    shutil.copytree(filled.path.parent, tmp_path / "copy")  # follows links, as these do
+    assert maintenance.verify(open_store(tmp_path / "copy")) == []
+
+
 def test_links_pipes_and_folders_are_not_read_as_shards(filled, tmp_path):
     outside = tmp_path / "outside.h5"
     shard_of(filled).rename(outside)

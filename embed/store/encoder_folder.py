@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
@@ -27,6 +28,8 @@ from abag.embed.store.shard import (
 from abag.embed.store.store_files import ADAPTER_FOLDER, read_adapter_files
 from abag.embed.store.writer import COMMIT_ROWS, ShardWriter
 
+_NAMED = re.compile(r"(?<![0-9a-f])[0-9a-f]{32}(?![0-9a-f])")
+"""The name of a shard, in that of a copy such as ``NAME (1).h5``."""
 S = TypeVar("S", bound=np.generic)
 FileVersion = tuple[int, int]  # size in bytes and time of the last change in nanoseconds
 
@@ -236,12 +239,17 @@ class EncoderFolder:
             return versions
         with os.scandir(self.path) as entries:
             for entry in entries:
-                if entry.name.endswith(".h5"):
+                # ._X.h5 are macOS' notes about the files X.h5 on a foreign disk
+                if entry.name.endswith(".h5") and not entry.name.startswith("."):
                     state = entry.stat(follow_symlinks=False)
                     versions[entry.name] = (state.st_size, state.st_mtime_ns)
         return versions
 
     def _add(self, name: str, version: FileVersion) -> None:
+        if problem := self._problem_of_copy(name):
+            self._damaged[name] = version, problem
+            say(f"{problem} It is skipped.")
+            return
         try:
             shard = open_shard(self.path / name)
             self._refuse_foreign(shard)
@@ -251,6 +259,19 @@ class EncoderFolder:
             return
         else:
             self._open[name] = version, shard
+
+    def _problem_of_copy(self, name: str) -> str:
+        """Say what to do with a copy, as browsers, Drive and file managers name it, of a shard."""
+        named = _NAMED.search(name)
+        if SHARD_NAME.fullmatch(name) or named is None:
+            return ""
+        original = f"{named[0]}.h5"
+        if (self.path / original).exists():
+            return f"{self.path / name}: is a copy of {original}, which is there too. Remove it."
+        return (
+            f"{self.path / name}: is a copy of {original}, which is not there; expected that name. "
+            "Rename it."
+        )
 
     def _refuse_foreign(self, shard: Shard) -> None:
         if not SHARD_NAME.fullmatch(shard.path.name):

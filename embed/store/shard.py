@@ -33,6 +33,10 @@ from abag.embed.store.filesystem import TRANSIENT
 VERSION = 2
 FORMAT = f"abag-shard {VERSION}"
 SHARD_NAME = re.compile(r"[0-9a-f]{32}\.h5")
+LINKED = (
+    "is a symbolic link, which is not followed; expected the file itself. Copy the store with the "
+    "files that its links lead to: cp -rL or rsync -aL."
+)
 CHUNK_BYTES = 128 << 10  # reading a single row reads one chunk
 MAX_ARRAYS = 64
 MAX_ARRAY_BYTES = 256 << 20  # 4,096 rows of 16,384 float32; bounds the memory of one read
@@ -184,6 +188,9 @@ def open_file(path: Path) -> FileIO:
     try:
         file = open_regular(path)
     except UnsafeFile as error:
+        if path.is_symlink():
+            msg = f"{path}: {LINKED}"
+            raise DamagedShard(msg) from error
         raise _damaged(path, "a link, a pipe or a folder; expected a regular file") from error
     if os.fstat(file.fileno()).st_size > MAX_ARRAYS * MAX_ARRAY_BYTES:
         file.close()
