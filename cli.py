@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -13,6 +12,7 @@ import click
 
 from abag import _FUNCTIONS, AbagError, __version__
 from abag.core.command_line import CommandGroup, GroupedOption, OptionsCommand, UserPath, outline
+from abag.core.files import json_text
 from abag.core.messages import counted, printable, reporting
 from abag.core.python_surface import PublicFunction
 
@@ -53,7 +53,7 @@ def _call(function: str, *arguments: Any, as_json: bool, **options: Any) -> None
 def _print(result: T, as_json: bool, describe: Callable[[T], Iterable[str]]) -> None:
     """Print a result as JSON, or as text."""
     if as_json:
-        click.echo(json.dumps(result))
+        click.echo(json_text(result))
         return
     found = describe(result)
     text = found if isinstance(found, str) else "\n".join(found)

@@ -15,12 +15,15 @@ from abag.adapt.model import AdaptationModel
 from abag.adapt.pairs import assign_pairs, make_epoch_batches
 from abag.core.device import DevicePlan, plan_device
 from abag.core.files import (
+    FileDamaged,
     is_partial,
+    json_text,
     make_folder,
     only_writer,
     read_json,
     replacing,
     sweep_partials,
+    why_mistyped,
     write_bytes,
     write_json,
     write_text,
@@ -69,7 +72,7 @@ class AdaptSummary(TypedDict):
     adapter: str  # the folder
     # by kind: the ``encoder``, its ``fingerprint`` and the digest of its ``weights`` before, the
     # ``digest`` of the adapter, and the number of ``trainable_parameters``
-    sides: dict[Kind, dict[str, Any]]
+    sides: dict[str, dict[str, Any]]
     pairs: dict[str, int]  # that trained the ``adapter``, are left to the ``head``, ``validation``
     steps: int
     epochs: int
@@ -216,7 +219,7 @@ class AdapterTraining(ResumableTraining):
 
     def _write_checkpoint(self) -> None:
         # first: a kill in between leaves a log that the resumed training writes again
-        lines = "".join(json.dumps(line) + "\n" for line in self.progress.epochs)
+        lines = "".join(json_text(line) + "\n" for line in self.progress.epochs)
         write_text(self.out / "metrics.jsonl", lines)
         super()._write_checkpoint()
 
@@ -343,7 +346,11 @@ def _finished_summary(out: Path, record: dict[str, Any]) -> AdaptSummary | None:
     check_same(out, before, record, may_change=may_change, option="--out")
     if ADAPTER_FILE not in names:
         return None
-    return cast("AdaptSummary", read_json(out / ADAPTER_FILE)["summary"])
+    written = read_json(out / ADAPTER_FILE)
+    if reason := why_mistyped(written.get("summary"), AdaptSummary, "summary"):
+        msg = f"{out / ADAPTER_FILE}: {reason}. Copy the whole folder again."
+        raise FileDamaged(msg)
+    return cast("AdaptSummary", written["summary"])
 
 
 def _refuse_unused_names(config: AdaptConfig, identities: Mapping[Kind, Identity]) -> None:
@@ -368,7 +375,9 @@ def _plan_training(config: AdaptConfig) -> DevicePlan:
 def _write_adapter(out: Path, record: dict[str, Any], training: AdapterTraining) -> AdaptSummary:
     with replacing(out / ROWS_FILE) as partial:
         training.assignment.to_frame(training.pairs).to_parquet(partial, index=False)
-    encoders = {kind: _write_encoder(out, kind, training) for kind in training.config.kinds()}
+    encoders: dict[str, dict[str, Any]] = {
+        kind: _write_encoder(out, kind, training) for kind in training.config.kinds()
+    }
     assignment, progress = training.assignment, training.progress
     uses = {
         "adapter": assignment.adapter, "head": assignment.head, "validation": assignment.validation,

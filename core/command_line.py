@@ -16,7 +16,7 @@ from typing import Any, NoReturn, get_args, get_origin
 import click
 
 from abag import AbagError
-from abag.core.messages import counted, printable
+from abag.core.messages import counted, make_lock, printable
 from abag.core.options import OptionSchema, joint_schema, user_path
 
 NO_MEMORY = (
@@ -42,6 +42,7 @@ class CommandGroup(click.Group):
         if os.environ.get("NO_COLOR"):
             ctx.color = False
         _open_standard_streams()
+        make_lock()
         with _raising_on_signals(), _errors_in_one_line():
             return super().invoke(ctx)
 
@@ -296,7 +297,14 @@ def _read_roles(
         if "=" not in text:
             msg = f"{text!r} is not ROLE=NAME, such as heavy=VH"
             raise click.BadParameter(msg)
-    return dict(text.split("=", 1) for text in given) or None
+    roles: dict[str, str] = {}
+    for text in given:
+        role, name = text.split("=", 1)
+        if roles.get(role, name) != name:
+            msg = f"{role} is given twice, {roles[role]!r} and {name!r}; expected one"
+            raise click.BadParameter(msg)
+        roles[role] = name
+    return roles or None
 
 
 def outline(record: Mapping[str, Any], indent: str = "") -> str:

@@ -11,17 +11,30 @@ import errno
 import fcntl
 import glob
 import json
+import math
 import os
 import re
+import reprlib
 import secrets
 import socket
 import stat
+import sys
 import time
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from io import FileIO
 from pathlib import Path
-from typing import Any
+from types import UnionType
+from typing import (
+    Any,
+    NotRequired,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+    is_typeddict,
+)
 
 from abag import AbagError
 
@@ -108,7 +121,23 @@ def write_json(path: Path, value: object, *, sort_keys: bool = False) -> None:
 
 
 def json_bytes(value: object, *, sort_keys: bool = False) -> bytes:
-    return (json.dumps(value, indent=2, sort_keys=sort_keys) + "\n").encode()
+    return (json_text(value, indent=2, sort_keys=sort_keys) + "\n").encode()
+
+
+def json_text(value: object, **layout: Any) -> str:  # noqa: ANN401 - of json.dumps
+    """Write JSON as the standard has it: numbers that are not finite become null."""
+    try:
+        return json.dumps(value, allow_nan=False, **layout)
+    except ValueError:
+        return json.dumps(_finite(value), allow_nan=False, **layout)
+
+
+def _finite(value: Any) -> Any:  # noqa: ANN401 - a value of JSON
+    if isinstance(value, Mapping):
+        return {name: _finite(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def remove_quietly(path: Path) -> None:
@@ -135,6 +164,39 @@ def read_json(path: Path) -> dict[str, Any]:
         return value
     msg = f"{path}: is damaged; expected a JSON object. Restore it, or start in another folder."
     raise FileDamaged(msg)
+
+
+def why_mistyped(value: object, kind: Any, where: str = "it") -> str:  # noqa: ANN401 - a type
+    """Say where a value that was read from JSON is not of a type of `typing`; empty if it is.
+
+    Numbers have to be finite, as float64. An object may have more names than its `TypedDict`.
+    """
+    origin, arguments = get_origin(kind), get_args(kind)
+    if kind is Any:
+        return ""
+    if origin in (Union, UnionType):
+        reasons = [why_mistyped(value, one, where) for one in arguments]
+        return "" if "" in reasons else reasons[0]
+    parts: Iterable[tuple[object, Any, str]]  # the values inside, their types, and where they are
+    if is_typeddict(kind) and isinstance(value, dict):
+        hints = get_type_hints(kind, include_extras=True)
+        optional = {name for name, hint in hints.items() if get_origin(hint) is NotRequired}
+        if missing := sorted(hints.keys() - optional - value.keys()):
+            return f"{missing[0]} is missing"
+        hints |= {name: get_args(hints[name])[0] for name in optional}
+        parts = ((value[name], hint, name) for name, hint in hints.items() if name in value)
+    elif origin is list and isinstance(value, list):
+        parts = ((one, arguments[0], where) for one in value)
+    elif origin in (dict, Mapping) and isinstance(value, dict):
+        parts = ((one, arguments[1], f"{where}, {name}") for name, one in value.items())
+    else:
+        is_number = isinstance(value, int | float) and type(value) is not bool
+        if is_number and not abs(cast("float", value)) <= sys.float_info.max:  # or NaN
+            return f"{where} is not a finite number"
+        if type(value) is kind or (is_number and kind is float):
+            return ""
+        return f"{where} is {reprlib.repr(value)}; expected {getattr(kind, '__name__', kind)}"
+    return next(filter(None, (why_mistyped(*part) for part in parts)), "")
 
 
 def why_unreadable(folder: Path, error: Exception) -> str:

@@ -8,6 +8,7 @@ entry point, and no function in between has to hand it down.
 from __future__ import annotations
 
 import sys
+import threading
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -39,9 +40,17 @@ def _to_stderr(text: str) -> None:
     line = printable(text)
     with suppress(OSError):  # a closed terminal must not stop the work
         try:
-            tqdm.write(line, file=sys.stderr)  # keeps a bar that is being drawn in one piece
+            # The lock keeps a bar that is being drawn in one piece. tqdm.write() would release it
+            # also where a signal came before it was made or taken, and so replace the signal.
+            with tqdm.get_lock():
+                tqdm.write(line, file=sys.stderr, nolock=True)
         except RuntimeError:  # another thread began a bar of huggingface_hub, whose lock is its own
             print(line, file=sys.stderr)
+
+
+def make_lock() -> None:
+    """Make the lock of all bars and messages of this process, which a signal must not interrupt."""
+    tqdm.set_lock(threading.RLock())  # that of tqdm is one of all processes, and takes 25 ms
 
 
 _STDERR = _Channel(_to_stderr)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NotRequired, TypeAlias, TypedDict, cast
 
 from abag import AbagError
+from abag.core.files import sweep_partials
 from abag.core.messages import bar, counted, detail, note, reporting, say
 from abag.core.options import EncoderOptions
 from abag.embed.families.registry import known_alias
@@ -229,16 +230,17 @@ def _read(
     table: TableLike, options: EmbedOptions, partitions: Sequence[Partitions]
 ) -> SequenceTable:
     """Read, check and key every sequence; return the last chunk, with the counts of all."""
-    counts, skipped = Counter[str](), SkippedRows()
+    counts, skipped, examples = Counter[str](), SkippedRows(), dict[str, str]()
     with bar(desc="reading", unit=" rows", unit_scale=True, delay=5) as drawn:
         for pairs in read_pair_chunks(table, options, kinds=options.kinds, only_sequences=True):
             counts.update(pairs.counts)
             skipped.update(pairs.skipped)
+            examples = {**pairs.examples, **examples}
             for part in partitions:
                 part.add(pairs.sequences[part.kind])
             drawn.update(len(pairs.frame) + len(pairs.skipped))
     last = replace(pairs, frame=pairs.frame.head(0), sequences={})  # lets go of its rows
-    return replace(last, counts=dict(counts), skipped=skipped)
+    return replace(last, counts=dict(counts), skipped=skipped, examples=examples)
 
 
 def _identify(
@@ -272,6 +274,7 @@ def _look_up(store: Path | str, jobs: Sequence[KindJob], rank: Rank, *, first: b
     opened = open_store(store, create=True)
     if first:
         publish_spools(opened.path)
+        sweep_partials(opened.path)  # without anything to encode, no writer does
     for job in jobs:
         job.look_up(opened, rank)
     for job in jobs:
@@ -296,7 +299,7 @@ def _announce(reading: SequenceTable, jobs: Sequence[KindJob], device: str) -> N
     forms = sum((job.forms for job in jobs), Counter())
     counts = count_changes(forms, sum(job.replaced for job in jobs))
     counts["line_breaks"] = reading.counts["line_breaks"]
-    for line in reading.ignored + describe_counts(counts, reading.skipped):
+    for line in reading.ignored + describe_counts(counts, reading.skipped, reading.examples):
         say(f"  {line}")
     for job in jobs:
         for line in job.remarks():

@@ -39,6 +39,12 @@ _SHARD = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*\.(safetensors|bin)")
 """Name of a file in an index of shards."""
 _NOT_LEARNED = ("inv_freq", "rotary_emb.freqs", "position_ids")
 """Ends of names of tensors that are computed from config.json."""
+_WRAPPER = re.compile(
+    r"(?:^|(?<=\.))(?:_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\."
+)
+"""What torch.compile, FSDP and activation checkpointing put into names; nothing else has these."""
+_PARALLEL = "module."
+"""What DistributedDataParallel puts before every name."""
 # transformers reads, and some of its versions write, TensorFlow's names of the norms
 _TENSORFLOW_NAMES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
 
@@ -105,10 +111,11 @@ class WeightNames:
 
     def of_encoder(self, names: Collection[str]) -> dict[str, str]:
         """Map names in the encoder's module, as transformers defines it, to those in the files."""
-        inside = [name for name in names if name.startswith(self.prefix)] or names
+        bare = _without_wrappers(names)
+        inside = [name for name in names if bare[name].startswith(self.prefix)] or names
         found: dict[str, str] = {}
         for name in sorted(inside):
-            own = name.removeprefix(self.prefix)
+            own = bare[name].removeprefix(self.prefix)
             for other, in_module in _TENSORFLOW_NAMES.items():
                 own = own.replace(other, in_module)
             if own.startswith(self.unused) or own.endswith(_NOT_LEARNED):
@@ -121,6 +128,14 @@ class WeightNames:
             if second in found:
                 found.setdefault(first, found.pop(second))
         return found
+
+
+def _without_wrappers(names: Collection[str]) -> dict[str, str]:
+    """Map the names of tensors to those before the module was wrapped."""
+    bare = {name: _WRAPPER.sub("", name) for name in names}
+    while bare and all(name.startswith(_PARALLEL) for name in bare.values()):
+        bare = {stored: name.removeprefix(_PARALLEL) for stored, name in bare.items()}
+    return bare
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,9 +267,21 @@ class EncoderWeights(EncoderTensors):
         if name not in self.read:
             folder = self._checkpoint.folder
             msg = f"{folder}: weight {name} is missing; the download may be incomplete"
+            if longer := [stored for stored in self.read if stored.endswith(f".{name}")]:
+                prefix = min(longer, key=len).removesuffix(name)
+                msg = (
+                    f"{folder}: its weights begin with {prefix!r}, as {min(longer, key=len)}; "
+                    f"expected {name}. Save them without this prefix."
+                )
             raise BadCheckpoint(msg)
         tensor = self.read[name]()
         self._done.add(name)
+        if not tensor.is_floating_point() or tensor.element_size() < 2:  # int8, float8
+            msg = (
+                f"{self._checkpoint.folder}: weight {name} holds {tensor.dtype}, a quantised "
+                "value; expected floating-point weights. Give the model that was quantised."
+            )
+            raise BadCheckpoint(msg)
         if tuple(tensor.shape) != shape:
             msg = (
                 f"{self._checkpoint.folder}: weight {name} has shape {tuple(tensor.shape)}, "
@@ -287,7 +314,7 @@ def weights_digest(checkpoint: EncoderCheckpoint) -> str:
     """
     if not checkpoint.weights:
         return ""
-    identity = hashlib.blake2b(f"tensors\0{checkpoint.names}".encode(), digest_size=16)
+    identity = hashlib.blake2b(f"tensors 2\0{checkpoint.names}".encode(), digest_size=16)
     for path in checkpoint.weights:
         identity.update(_file_identity(path))
     cache, entry = cache_dir() / "digests", identity.digest()

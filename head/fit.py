@@ -23,7 +23,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from abag.core.cores import SMALL_FOLD_PAIRS, count_cores, count_threads
-from abag.core.files import FolderBusy, only_writer
+from abag.core.files import FolderBusy, only_writer, sweep_partials
 from abag.core.messages import bar, detail, reporting, say
 from abag.core.options import BadOption
 from abag.head.data.labels import NothingToLearn
@@ -141,6 +141,7 @@ def _fit(
     record = describe_inputs(config, inputs)
     if (finished := finished_summary(run, record)) is not None:
         shutil.rmtree(run / "checkpoints", ignore_errors=True)  # if killed after its last file
+        sweep_partials(run)
         say(f"{run}: nothing to do, this run has finished")
         return finished
     inputs, regimes = split_inputs(inputs, config)

@@ -194,8 +194,11 @@ WRITERS = {
 }  # fmt: skip
 
 
-def cells_of(path):
-    """Return the rows of a file as dicts of text or None, or None if it cannot be a table."""
+def cells_of(path, alone=False):
+    """Return the rows of a file as dicts of text or None, or None if it cannot be a table.
+
+    `alone`: antigens are asked for, no antibodies, which tells how the names of FASTA are read.
+    """
     if path.suffix == ".parquet":
         return filled(pq.ParquetFile(path).read().to_pylist())
     if path.suffix == ".xlsx":
@@ -206,7 +209,7 @@ def cells_of(path):
     opened = gzip.open if path.suffix == ".gz" else open
     with opened(path, "rt", encoding="utf-8-sig", newline="") as file:
         if ".fa" in path.name:
-            return fasta_rows(file.read())
+            return fasta_rows(file.read(), alone)
         first = file.readline()
         mark = max(",\t;", key=first.count)
         file.seek(0)
@@ -232,24 +235,33 @@ def filled(rows):
     return [row for row in rows if any(str(v).strip() for v in row.values() if v is not None)]
 
 
-def fasta_rows(text):
+def fasta_rows(text, alone=False):
     """Join the records whose names end in a role; None if the file breaks a rule."""
     before, *records = re.split(r"(?m)^[^\S\n]*>", re.sub(r"\r", "\n", text))
     if before.strip():
         return None
-    rows, roles = {}, set()
+    rows, roles, of_name, chains = {}, set(), {}, {}
     for record in records:
         title, _, chain = record.partition("\n")
         name, chain = (title.split() or [""])[0], "".join(map(str.strip, chain.split("\n")))
-        if not chain:
+        if not chain or chain in STR_NA_VALUES:
             return None
         at = max(name.rfind(mark) for mark in "_-|.:/")
         role = ROLES.get(name[at + 1 :].lower()) if at > 0 else None
+        if role:
+            of_name.setdefault(name[:at], set()).add(role)
+        chains.setdefault(name, []).append(chain)
         row = rows.setdefault(name[:at] if role else name, {})
         if (role or "") in row:
-            return None
+            row["twice"] = ""
         row[role or ""] = chain
         roles.add(role)
+    if alone and not any("antigen" in of and len(of) > 1 for of in of_name.values()):
+        if any(len(of) > 1 for of in chains.values()):
+            return None
+        return [{"antigen": chain} for (chain,) in chains.values()]
+    if any("twice" in row for row in rows.values()):
+        return None
     if None in roles:  # each record is an antibody
         return [strands(row[""]) for row in rows.values()] if roles == {None} else None
     return [{role: row.get(role, "") for role in roles} for row in rows.values()]
@@ -272,11 +284,16 @@ def airr_rows(rows):
     for at, row in enumerate(rows):
         aligned = re.sub(r"[.-]", "", row.get("sequence_alignment_aa") or "")
         chain = aligned or re.sub(r"[.-]", "", row.get("sequence_aa") or "")
-        role = LOCI.get((row["locus"] or "").upper())
+        locus = (row["locus"] or (row.get("v_call") or "").removesuffix("V1")).upper()
+        role = LOCI.get(locus)
         cell = cells.setdefault(row.get("cell_id") or at, {})
+        others = {n: v for n, v in row.items() if n not in AIRR_NAMES}
+        if cell.get(role, ("",))[0] == chain and chain and role:
+            continue  # the same chain again
         if not chain or role is None or role in cell:
-            return None
-        cell[role] = (chain, {n: v for n, v in row.items() if n not in AIRR_NAMES})
+            cell[f"bad {at}"] = ("*", others)
+        else:
+            cell[role] = (chain, others)
     joined = []
     kept = {*(rows[0] if rows else ())} - {*AIRR_NAMES}
     for cell in cells.values():
@@ -285,6 +302,8 @@ def airr_rows(rows):
     for cell in cells.values():
         (_, of), *_ = cell.values()
         row = {role: cell[role][0] if role in cell else "" for role in ("heavy", "light")}
+        if any(chain == "*" for chain, _ in cell.values()):
+            row["heavy"] = "*"
         joined.append(row | {name: of[name] for name in kept})
     return joined
 

@@ -20,6 +20,7 @@ from abag.adapt.model import AdaptationModel, encode_frozen
 from abag.adapt.pairs import assign_pairs, make_epoch_batches
 from abag.adapt.train import AdapterTraining, adapt_encoders
 from abag.core.device import plan_device
+from abag.core.files import FileDamaged
 from abag.core.options import BadOption
 from abag.embed.embed import OtherEncoder
 from abag.embed.encoders.identity import identify
@@ -212,6 +213,12 @@ def test_a_finished_adapter_is_reused_and_other_options_are_refused(given_split,
     changed = table.assign(pKd=table["pKd"] + 1)
     with pytest.raises(RunMismatch, match="pairs_digest"):
         adapt_encoders(changed, tmp_path / "a", split_from=split, **options)
+    damaged = shutil.copytree(tmp_path / "a", tmp_path / "damaged")
+    for summary in (None, [], {**first, "steps": "7"}):
+        record = json.loads((tmp_path / "a" / "adapter.json").read_text())
+        (damaged / "adapter.json").write_text(json.dumps(record | {"summary": summary}))
+        with pytest.raises(FileDamaged, match=r"adapter\.json: (summary|steps) is .*; expected"):
+            adapt_encoders(table, damaged, split_from=split, **options)
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thesis.doc").write_text("mine")
     with pytest.raises(RunMismatch, match="contains no adapter"):

@@ -54,6 +54,29 @@ def test_a_terminal_shows_a_bar_that_disappears():
     assert not shown.rstrip("\r").split("\r")[-1].strip()  # the bar is wiped out
 
 
+INTERRUPTED = """
+import os, signal
+from tqdm.std import TqdmDefaultWriteLock
+from abag.core.messages import bar, reporting, say
+
+def interrupted(*_):
+    os.kill(os.getpid(), signal.SIGINT)
+
+TqdmDefaultWriteLock.{moment} = interrupted
+try:
+    say("a message")
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
+@pytest.mark.parametrize("moment", ["create_mp_lock", "acquire"])
+def test_a_signal_in_the_first_message_stops_the_work(moment):
+    command = [sys.executable, "-c", INTERRUPTED.format(moment=moment)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.stdout, done.returncode) == ("interrupted\n", 0), done.stderr
+
+
 def shown_lines(capsys, seconds, monkeypatch, script):
     monkeypatch.setattr(messages, "LINE_INTERVAL_S", seconds)
     script()

@@ -41,6 +41,7 @@ SKIPPED = {
     "docs/scaling.md": [f"needs {what}" for what in SCALES], "docs/tutorial.md": ["installs"],
     "docs/how-to/share.md": ["needs an account on the hub", "needs an account on the hub"],
     "docs/how-to/rent-a-gpu.md": ["installs, and encodes with the real weights"],
+    "docs/how-to/own-encoder.md": ["needs a checkpoint with an adapter"],
     "docs/why-numbers-differ.md": ["a benchmark; the tests run it at tiny size"],
     "docs/splits.md": ["reads a run; tests/test_truth_scores.py computes the same"],
 }  # fmt: skip

@@ -3,7 +3,9 @@
 import itertools
 import json
 import os
+import tomllib
 from contextlib import suppress
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -14,13 +16,14 @@ from encoding import CPU, assert_close, batch_of, change_weights
 from marks import in_ci
 from safetensors.torch import load_file
 
+import abag
 from abag.core.files import UnsafeFile
 from abag.embed import weights as digest
 from abag.embed.encoders.checkpoints import TINY_CONFIG, save_random_checkpoint
 from abag.embed.encoders.identity import find_checkpoint, identify
 from abag.embed.encoders.loading import load_encoder
-from abag.embed.families.registry import FAMILIES, family_of
-from abag.embed.weights import BadCheckpoint, WeightNames, weights_digest
+from abag.embed.families.registry import ALIASES, FAMILIES, family_of
+from abag.embed.weights import BadCheckpoint, EncoderNotFound, WeightNames, weights_digest
 
 CHAIN = "ACDEFGHIKLMNPQRSTVWYXEVQLVESGG"
 CONFIG = {
@@ -175,6 +178,110 @@ def test_names_of_the_norms_and_of_buffers_from_other_versions_are_understood(tm
     change_weights(old, lambda tensors: {former(n): t for n, t in tensors.items()} | frequencies)
     assert_equals_transformers("esm", old)
     assert fingerprint(old) == fingerprint(plain)
+
+
+@pytest.mark.parametrize(("family", "class_name"), [
+    ("esm", "EsmModel"), ("esm", "EsmForMaskedLM"), ("t5", "T5EncoderModel"),
+    ("bert", "BertForPreTraining"),
+])  # fmt: skip
+@pytest.mark.parametrize("wrapper", ["_orig_mod.", "module.", "module._orig_mod.", "inner"])
+def test_names_of_wrapped_modules_give_the_vectors_of_the_module(
+    tmp_path, family, class_name, wrapper
+):
+    """As torch.compile, of the whole or of each layer, and DistributedDataParallel name them."""
+    model = make_model(family, class_name)
+    plain = save(model, family, tmp_path / "plain")
+    wrapped = save(model, family, tmp_path / "wrapped")
+
+    def renamed(name):
+        return (
+            name.replace("layer.0.", "layer.0._orig_mod.") if wrapper == "inner" else wrapper + name
+        )
+
+    change_weights(wrapped, lambda tensors: {renamed(n): t for n, t in tensors.items()})
+    expected = theirs(family, plain, batch_of(identify(str(plain), "antigen"), (CHAIN,)).ids)
+    for backend in ("packed", "reference"):
+        assert_close(encode(wrapped, backend), expected)
+    assert fingerprint(wrapped) == fingerprint(plain)
+
+
+def test_another_prefix_of_all_names_is_named(tmp_path):
+    folder = tiny(tmp_path / "model")
+    change_weights(folder, lambda tensors: {f"student.net.{n}": t for n, t in tensors.items()})
+    words = "weights begin with 'student.net.', as student.net.*; expected .*without this prefix"
+    for backend in ("packed", "reference"):
+        with pytest.raises(BadCheckpoint, match=words):
+            encode(folder, backend)
+
+
+# --- adapters and quantised weights ---------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # peft's
+def test_an_adapter_beside_the_weights_is_refused_and_its_merged_model_read(tmp_path):
+    """Transformers adds the adapter of such a folder, which makes other vectors."""
+    peft = pytest.importorskip("peft")
+    folder = save(make_model("esm", "EsmModel"), "esm", tmp_path / "model")
+    base = theirs("esm", folder, batch_of(identify(str(folder), "antigen"), (CHAIN,)).ids)
+    torch.manual_seed(0)
+    config = peft.LoraConfig(target_modules=["query", "value"], init_lora_weights=False)
+    adapted = peft.get_peft_model(make_model("esm", "EsmModel"), config)
+    adapted.save_pretrained(folder)
+    words = r"model: adapter_config\.json lies beside the model.*merge_and_unload.*move adapter_con"
+    with pytest.raises(BadCheckpoint, match=words) as refused:
+        identify(str(folder), "antigen")
+    assert "\n" not in str(refused.value)
+    # what the message advises
+    merged = save(adapted.merge_and_unload(), "esm", tmp_path / "merged")
+    assert_equals_transformers("esm", merged)
+    assert not np.allclose(encode(merged, "packed"), base, atol=0.1)
+    (folder / "adapter_config.json").rename(tmp_path / "adapter_config.json")
+    assert_close(encode(folder, "packed"), base)
+
+
+def test_an_adapter_without_its_model_is_refused_by_name(tmp_path):
+    (tmp_path / "adapter_config.json").write_text("{}")
+    with pytest.raises(BadCheckpoint, match=r"adapter without its model.*--antigen-adapter"):
+        identify(str(tmp_path), "antigen")
+
+
+@pytest.mark.parametrize(("key", "settings"), [
+    ("quantization_config", {"quant_method": "bitsandbytes", "load_in_4bit": True}),
+    ("quantization_config", {"load_in_8bit": True}),
+    ("compression_config", {"quant_method": "compressed-tensors"}),
+])  # fmt: skip
+def test_quantised_checkpoints_are_refused_by_their_config(tmp_path, key, settings):
+    folder = tiny(tmp_path / "model")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, key: settings}))
+    with pytest.raises(BadCheckpoint, match=f"config.json: {key}.*quantised"):
+        identify(str(folder), "antigen")
+    (folder / "config.json").write_text(json.dumps({**config, key: None}))
+    identify(str(folder), "antigen")
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.float8_e4m3fn])
+def test_weights_of_quantised_values_are_refused(tmp_path, dtype):
+    folder, weight = tiny(tmp_path / "model"), "encoder.layer.0.output.dense.weight"
+    change_weights(folder, lambda tensors: tensors | {weight: tensors[weight].to(dtype)})
+    for backend in ("packed", "reference"):
+        with pytest.raises(BadCheckpoint, match=f"{weight} holds {dtype}, a quantised value"):
+            encode(folder, backend)
+
+
+def test_a_version_of_antiberty_without_weights_names_the_one_that_has_them(tmp_path, monkeypatch):
+    spec = SimpleNamespace(submodule_search_locations=[str(tmp_path)])
+    monkeypatch.setattr("abag.embed.encoders.checkpoints.find_spec", lambda name: spec)
+    monkeypatch.setattr("abag.embed.encoders.checkpoints.version", lambda name: "1.0")
+    words = (
+        "antiberty has no weights in the installed version 1.0 .*pip install antiberty==0.1.3, .*"
+    )
+    with pytest.raises(EncoderNotFound, match=words + "or give the folder AntiBERTy_md_smooth"):
+        identify("antiberty", "antibody")
+    # the version of the extra
+    pyproject = tomllib.loads((Path(abag.__file__).parent / "pyproject.toml").read_text())
+    extra = pyproject["project"]["optional-dependencies"]["antiberty"]
+    assert extra == [FAMILIES[ALIASES["antiberty"].family].package.requirement]
 
 
 def test_two_tensors_for_one_weight_are_refused():

@@ -1,12 +1,15 @@
 """``store export``: files that NumPy, pandas, pyarrow and anndata read back equal."""
 
 import json
+import shutil
+import subprocess
 import sys
 
 import anndata
 import h5py
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from drawn import TINY
@@ -14,6 +17,7 @@ from faults import raising
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from invoke import one_line, run
+from marks import in_ci
 
 import abag
 from abag.core.arrays import hex_keys
@@ -120,6 +124,27 @@ def test_the_types_of_the_columns_are_kept(store, table, tmp_path):
     schema = pq.read_schema(tmp_path / "a.parquet")
     assert str(schema.field("vector").type).startswith("fixed_size_list<element: halffloat>")
     assert json.loads(schema.metadata[b"abag"])["antibody"]["pooling"] == "mean"
+
+
+def test_columns_of_any_type_of_arrow_are_exported(store, table, tmp_path):
+    pairs = pa.Table.from_pandas(table[["heavy", "light", "antigen"]], preserve_index=False)
+    n = len(pairs)
+    for name, values in {
+        "view": pa.array(["a", None] * (n // 2), pa.string_view()),
+        "bytes": pa.array([b"\xff", None] * (n // 2)),
+        "time": pa.array([10**13, None] * (n // 2), pa.timestamp("s")),
+        "list": pa.array([[1], None] * (n // 2)),
+        "truth": pa.ExtensionArray.from_storage(pa.bool8(), pa.array([1] * n, pa.int8())),
+    }.items():
+        pairs = pairs.append_column(name, values)
+    pq.write_table(pairs, tmp_path / "a.parquet")
+    for suffix in SUFFIXES:
+        out = tmp_path / f"out{suffix}"
+        abag.export_vectors(store, out, table=tmp_path / "a.parquet")
+        for name in ("view", "bytes", "time", "list"):
+            texts = map(str, column_of(out, name).tolist())
+            filled = [text not in ("", "None", "nan", "NaT") for text in texts]
+            assert filled == [True, False] * (n // 2)
 
 
 def test_anndata_and_plain_h5py_read_the_same_file(store, tmp_path):
@@ -230,6 +255,41 @@ def test_a_failed_write_leaves_the_old_file(store, tmp_path, monkeypatch):
         abag.export_vectors(store, out, kind="antigen", force=True)
     assert out.read_bytes() == b"old"
     assert len(list(tmp_path.iterdir())) == 1
+
+
+FULL_DISK = """
+import resource, signal, sys
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]), resource.RLIM_INFINITY))
+from abag.cli import main
+main(["store", "export", *sys.argv[2:], "--kind", "antigen"])
+"""
+
+
+@pytest.mark.parametrize("suffix", [".h5ad", *in_ci(".npz", ".parquet", ".csv")])
+@pytest.mark.parametrize("share", [0.01, 0.7, 0.95])
+def test_a_disk_that_fills_up_ends_an_export_with_one_line(store, tmp_path, suffix, share):
+    whole = tmp_path / f"whole{suffix}"
+    abag.export_vectors(store, whole, kind="antigen")
+    room = int(share * whole.stat().st_size)
+    whole.unlink()
+    command = [sys.executable, "-c", FULL_DISK, str(room), store, "--to", tmp_path / f"a{suffix}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1, done.stderr
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"Error: {tmp_path / f'a{suffix}'}: cannot be written (")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_without_a_sound_shard_is_refused(store, tmp_path):
+    copy = tmp_path / "store"
+    shutil.copytree(store, copy)
+    for shard in open_store(copy).folder("antigen").path.glob("*.h5"):
+        shard.write_bytes(b"")
+    for options in ({"kind": "antigen"}, {"kind": "antigen", "antigen_encoder": "tiny-esm2"}):
+        with pytest.raises(CannotExport, match=r"holds no vectors \(1 damaged shard\); expected"):
+            abag.export_vectors(copy, tmp_path / "a.npz", **options)
+    assert not (tmp_path / "a.npz").exists()
 
 
 TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0\r"), max_size=8)

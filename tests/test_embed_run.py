@@ -1,5 +1,6 @@
 """Stage one as a whole, on the tiny encoders."""
 
+import os
 import re
 import shutil
 import signal
@@ -17,6 +18,7 @@ from invoke import PLAIN_ENCODERS, TINY_ENCODERS, one_line
 from marks import in_ci
 
 import abag
+from abag.core.files import host_name
 from abag.embed import encode as encode_module
 from abag.embed.embed import embed_table
 from abag.embed.encode import DeviceFull, NonFiniteVector
@@ -48,6 +50,19 @@ def test_a_second_run_encodes_nothing_and_leaves_every_file_as_it_was(table, tmp
     assert again["antibodies"]["encoded"] == again["antigens"]["encoded"] == 0
     assert again["antibodies"]["reused"] == first["antibodies"]["unique"]
     assert {p: p.read_bytes() for p in (tmp_path / "store").rglob("*") if p.is_file()} == before
+
+
+def test_a_run_without_anything_to_encode_removes_what_dead_processes_left(table, tmp_path):
+    embed_table(table, tmp_path / "store", **COMPOSITION)
+    folder = next((tmp_path / "store").glob("antibody-*"))
+    dead = [
+        place / f"a.0123.{host_name()}.999999999.partial" for place in (tmp_path / "store", folder)
+    ]
+    living = folder / f"a.0123.{host_name()}.{os.getpid()}.partial"
+    for path in (*dead, living):
+        path.touch()
+    assert not embed_table(table, tmp_path / "store", **COMPOSITION)["antibodies"]["encoded"]
+    assert [path.exists() for path in (*dead, living)] == [False, False, True]
 
 
 @pytest.mark.ci

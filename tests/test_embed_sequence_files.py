@@ -47,6 +47,27 @@ def test_fasta_records_without_roles_are_antibodies_or_a_named_role(tmp_path):
     assert read_pairs(path, options, kinds=("antigen",)).antigens.chains == [("MKTAY",), ("MKV",)]
 
 
+@pytest.mark.parametrize("names", [
+    ("cathepsin-L", "HLA-H"), ("HLA-H", "HLA-L"), ("cathepsin-L", "HLA-antigen", "x.K"), ("a", "b"),
+])  # fmt: skip
+def test_names_of_antigens_that_end_like_chains_are_names(tmp_path, names):
+    chains = [f"MKT{'A' * n}" for n, _ in enumerate(names)]
+    text = "".join(f">{name} x\n{chain}\n" for name, chain in zip(names, chains, strict=True))
+    path = written(tmp_path / "x.fasta", text)
+    for options in (TableOptions(), TableOptions(columns={"antigen": "sequence"})):
+        pairs = read_pairs(path, options, kinds=("antigen",))
+        assert pairs.antigens.chains == [(chain,) for chain in chains]
+        assert pairs.frame["id"].tolist() == [*names]
+    summary = abag.embed_table(path, tmp_path / "s", "igt6", "composition", kind="antigen")
+    assert summary["antigens"]["encoded"] == len(names)
+
+
+def test_antigens_beside_their_antibodies_keep_their_role_when_asked_for_alone(tmp_path):
+    text = f">ab1_H\n{HEAVY}\n>ab1_L\n{LIGHT}\n>ab1_antigen\nMKT\n"
+    path = written(tmp_path / "x.fasta", text)
+    assert read_pairs(path, kinds=("antigen",)).antigens.chains == [("MKT",)]
+
+
 @pytest.mark.parametrize(("text", "words"), [
     ("MKT\n", "begins with 'MKT', not with '>'"),
     (">a_H\n>b_H\nEVQ\n", "'a_H' holds ''; expected residues"),
@@ -101,8 +122,9 @@ def test_airr_names_that_occur_twice_and_missing_cells_join_no_chains(tmp_path, 
 ])  # fmt: skip
 def test_airr_that_cannot_be_meant_is_refused_in_one_line(tmp_path, change, words):
     AIRR.assign(**change).to_csv(tmp_path / "x.tsv", sep="\t", index=False)
-    with pytest.raises(BadTable, match=words):
-        read_table(tmp_path / "x.tsv")
+    with pytest.raises(BadTable, match=words) as refused:
+        read_pairs(tmp_path / "x.tsv", kinds=("antibody",))
+    assert "\n" not in str(refused.value)
 
 
 def test_airr_without_columns_of_amino_acids_is_refused_rather_than_read_as_nucleotides(tmp_path):

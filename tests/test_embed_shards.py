@@ -254,6 +254,7 @@ FORGERIES = {
     "reference attribute": lambda f: f.attrs.create("kind", f.ref, dtype=h5py.ref_dtype),
     "record attribute": attribute("kind", np.zeros((), "<f4,<f4")),
     "not text": attribute("kind", np.bytes_(b"\xff")),
+    "long text": attribute("kind", "a" * 70_000),  # of variable length: 16 bytes in the attribute
     "later version": attribute("format", np.bytes_(b"abag-shard 3")),
     "earlier version": attribute("format", np.bytes_(b"abag-shard 1")),
     "no version": lambda f: f.attrs.__delitem__("format"),
@@ -275,6 +276,18 @@ def test_a_forged_shard_is_refused_before_an_array_is_read(tmp_path, how, monkey
     assert "\n" not in str(caught.value)
     if how.endswith("version") and how.split()[0] in ("later", "earlier"):
         assert "this abag reads 2" in str(caught.value)
+
+
+@pytest.mark.parametrize("value", [np.bytes_(b"a" * 20_000_000), "a" * 20_000_000])
+def test_an_attribute_that_is_too_large_is_refused_before_it_is_read(tmp_path, value, monkeypatch):
+    path = write(tmp_path, arrays_of(40, 9))
+    with h5py.File(path, "r+", libver=("v110",) * 2) as file:
+        file.attrs.create("kind", value)
+    path = renamed(path)
+    for name in ("get_id", "__getitem__"):  # HDF5 reads an attribute as it is opened
+        monkeypatch.setattr(h5py.AttributeManager, name, lambda *_: pytest.fail("it was read"))
+    with pytest.raises(DamagedShard, match=r"holds 20,\d{3},\d{3} bytes beside its arrays\."):
+        open_shard(path)
 
 
 @pytest.mark.parametrize("kind", ["link", "pipe", "folder", "sparse", "empty", "png", "hdf5"])

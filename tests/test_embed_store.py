@@ -28,7 +28,7 @@ from abag import AbagError
 from abag.core.files import STALE_SECONDS, UnsafeFile, host_name
 from abag.core.messages import reporting
 from abag.embed.sequences.chains import EmptySequence, keys_array
-from abag.embed.store import filesystem, maintenance, writer
+from abag.embed.store import filesystem, maintenance, shard, store_files, writer
 from abag.embed.store.encoder_folder import MissingVectors, UnknownPooling
 from abag.embed.store.filesystem import StoreUnreachable
 from abag.embed.store.shard import open_shard
@@ -536,6 +536,49 @@ def test_a_shard_of_another_width_is_skipped(filled):
     assert len(maintenance.verify(open_store(filled.path.parent))) == 1
 
 
+@pytest.mark.parametrize("name", ["{} (1)", "{} - Copy", "Copy of {}", "{} copy", "{}_conflict"])
+def test_copies_of_shards_are_called_copies(filled, said, name):
+    path = shard_of(filled)
+    copy = path.with_name(f"{name.format(path.stem)}.h5")
+    shutil.copy(path, copy)
+    fresh = reopened(filled)
+    assert not fresh.missing(keys_of(50), verify=True).any()
+    ((where, why),) = fresh.damaged
+    assert where == copy
+    assert f"is a copy of {path.name}, which is there too. Remove it." in why
+    path.unlink()
+    fresh = reopened(filled)
+    assert fresh.missing(keys_of(50)).any()
+    assert (
+        f"is a copy of {path.name}, which is not there; expected that name." in fresh.damaged[0][1]
+    )
+    copy.rename(path)  # as it advises
+    assert outcome(filled) == 50
+
+
+def test_hidden_files_are_not_taken_for_shards(filled, said):
+    """Those that macOS writes beside every file on a disk of another format, for instance."""
+    path = shard_of(filled)
+    path.with_name(f"._{path.name}").write_bytes(b"\0\5\x16\7" + bytes(4092))
+    path.with_name(".hidden.h5").write_bytes(b"")
+    fresh = reopened(filled)
+    assert (outcome(filled), fresh.damaged, said) == (50, [], [])
+    assert maintenance.verify(open_store(filled.path.parent)) == []
+
+
+def test_linked_shards_say_how_the_store_is_copied(filled, tmp_path):
+    path = shard_of(filled)
+    path.rename(tmp_path / "elsewhere.h5")
+    path.symlink_to(tmp_path / "elsewhere.h5")
+    fresh = reopened(filled)
+    assert fresh.missing(keys_of(50)).any()
+    ((_, why),) = fresh.damaged
+    assert f"{path.name}: is a symbolic link" in why
+    assert "cp -rL or rsync -aL" in why
+    shutil.copytree(filled.path.parent, tmp_path / "copy")  # follows links, as these do
+    assert maintenance.verify(open_store(tmp_path / "copy")) == []
+
+
 def test_links_pipes_and_folders_are_not_read_as_shards(filled, tmp_path):
     outside = tmp_path / "outside.h5"
     shard_of(filled).rename(outside)
@@ -616,6 +659,74 @@ def test_merging_leaves_damaged_shards_out_and_replaces_them_from_a_copy(filled,
     assert filled.missing(keys_of(50)).sum() == 0
     assert filled.damaged == []
     assert outcome(filled) == 50
+
+
+def removed_at(monkeypatch, number, remove):
+    """Call `remove` before the store opens a file for the time `number`; return the count."""
+    opened = []
+    real = shard.open_file
+
+    def opening(path):
+        opened.append(path)
+        if len(opened) == number:
+            remove()
+        return real(path)
+
+    for module in (shard, store_files):
+        monkeypatch.setattr(module, "open_file", opening)
+    return opened
+
+
+@pytest.mark.parametrize("command", ["merge", "verify"])
+def test_a_source_that_vanishes_at_any_moment_is_an_error(filled, tmp_path, command):
+    source = filled.path.parent
+    shutil.copytree(source, tmp_path / "whole")
+
+    def call(name):
+        if command == "merge":
+            return maintenance.merge([source], tmp_path / name)["copied"]
+        return len(maintenance.verify(open_store(source)))
+
+    with pytest.MonkeyPatch.context() as patch:
+        opened = removed_at(patch, 0, None)
+        assert call("out") == (3 if command == "merge" else 0)
+    moments = [n for n, path in enumerate(opened, 1) if path.is_relative_to(source)]
+    assert len(moments) > 9
+    for number in moments:
+        with pytest.MonkeyPatch.context() as patch:
+            removed_at(patch, number, lambda: shutil.rmtree(source))
+            with pytest.raises(AbagError) as caught:
+                call(f"out{number}")
+        assert "\n" not in str(caught.value)
+        shutil.copytree(tmp_path / "whole", source)
+
+
+def test_a_store_that_is_emptied_after_it_was_opened_is_an_error(filled, tmp_path):
+    opened = open_store(filled.path.parent)
+    shutil.rmtree(filled.path.parent)
+    filled.path.parent.mkdir()  # as a disk that is unmounted leaves it
+    with pytest.raises(StoreUnreachable, match="the store has vanished"):
+        maintenance.verify(opened)
+    with pytest.raises(StoreUnreachable, match="the store has vanished"):
+        opened.vectors("antibody", [("EVQL", "")])
+
+
+@pytest.mark.parametrize("command", ["merge", "verify"])
+def test_a_shard_that_disappears_while_a_store_is_read_is_an_error(filled, tmp_path, command):
+    removed_path = shard_of(filled, 2)
+    with pytest.MonkeyPatch.context() as patch:
+        opened = removed_at(patch, 0, None)
+        maintenance.verify(open_store(filled.path.parent))
+    last = len(opened) - opened[::-1].index(removed_path)
+    with pytest.MonkeyPatch.context() as patch:
+        removed_at(patch, last, removed_path.unlink)
+        expected = f"1 shard disappeared .*{removed_path.name}"
+        read = {
+            "verify": lambda: maintenance.verify(open_store(filled.path.parent)),
+            "merge": lambda: maintenance.merge([filled.path.parent], tmp_path / "out"),
+        }[command]
+        with pytest.raises(StoreUnreachable, match=expected):
+            read()
 
 
 def test_the_example_of_the_format_page_reads_a_store(filled):

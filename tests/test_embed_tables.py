@@ -255,6 +255,11 @@ ODD_CELLS = {
     "structs": (pa.array([{"a": "D"}, None, {"a": "I"}]), "values; expected text. Convert it."),
     "dictionary": (pa.array(["DIQ", None, "DIQ"]).dictionary_encode(), ""),
     "large text": (pa.array(["DIQ", None, "DIQ"], pa.large_string()), ""),
+    "text views": (pa.array(["DIQ", None, "DIQ"], pa.string_view()), ""),
+    "bytes views": (
+        pa.array([b"DIQ", None, b"DIQ"], pa.binary_view()),
+        "b'DIQ' is not a valid sequence; expected text",
+    ),
 }
 
 
@@ -274,6 +279,38 @@ def test_every_reader_reads_or_refuses_a_column_of_parquet_alike(tmp_path, name)
         else:
             (table,) = chunks
             assert [table.antibodies.chains[i][1] for i in table.antibodies.of_row] == expected
+
+
+UNSUPPORTED = {
+    "Mars/Phobos": pa.array([0, 1], pa.timestamp("us", "Mars/Phobos")),
+    "+99:99": pa.array([0, None], pa.timestamp("s", "+99:99")),
+    "Moon": pa.array([{"at": 0}, None], pa.struct([("at", pa.timestamp("ns", "Moon"))])),
+    "list<element: string_view>": pa.array([["a"], None], pa.list_(pa.string_view())),
+}
+
+
+@pytest.mark.parametrize("name", UNSUPPORTED)
+@pytest.mark.parametrize("flags", [{}, {"as_written": True}, {"only_sequences": True}])
+def test_a_type_that_no_command_can_use_is_refused_by_every_reader(tmp_path, name, flags):
+    heavy = pa.array(["EVQ", "EVK"])
+    table = pa.table({"heavy": heavy, "antigen": heavy, "x": UNSUPPORTED[name]})
+    pq.write_table(table, tmp_path / "a.parquet")
+    with pytest.raises(BadTable, match=rf"cannot be read: column 'x' has .*{re.escape(name)}"):
+        list(read_table_chunks(tmp_path / "a.parquet", **flags))
+
+
+def test_a_time_that_cannot_be_written_as_text_is_one_line(tmp_path):
+    far = pa.array([10**13], pa.timestamp("s"))  # the year 318,857
+    pq.write_table(
+        pa.table({"heavy": ["EVQ"], "antigen": ["EVQ"], "x": far}), tmp_path / "a.parquet"
+    )
+    frame = read_table(tmp_path / "a.parquet", as_written=True).frame
+    with (
+        pytest.raises(BadTable, match=r"a column of the table cannot be written .* Convert it\."),
+        writing_table(tmp_path / "out.csv") as write,
+    ):
+        write(frame)
+    assert [one.name for one in tmp_path.iterdir()] == ["a.parquet"]
 
 
 def test_a_sequence_that_is_the_index_of_a_parquet_file_is_read_by_every_reader(tmp_path):

@@ -61,7 +61,7 @@ NUMBERS = {
 """Values of the options that are not choices; the others keep their default."""
 PREDICT = {
     "cross": [None, None, "itself"], "antigen": [None, None, "MKTAYIAKQR", "MKT1"],
-    "bad_rows": ["error", "skip"], "limit": [None, 1, 7], "chains": ["as-given", "auto"],
+    "bad_rows": ["error", "skip"], "limit": [None, 1, 7], "chains": ["as-given", "auto", "most"],
     "columns": [{}, {}, {"heavy": "antigen"}, {"antigen": "nothing"}],
     "suffix": [".csv", ".tsv", ".parquet", ".csv.gz"],
 }  # fmt: skip
@@ -77,7 +77,7 @@ SCAN = {
     "positions": [None, None, None, "H105-H107", "A1,A2", "H999", "L1"],
     "mutate_to": ["A", "AC", "ACDEFGHIKLMNPQRSTVWY", "B"], "exclude": [None, "C", "A"],
     "pairs_of": [None, None, 2], "antigen": [None, None, "MKTAYIAKQR"],
-    "chains": ["as-given", "auto"], "bad_rows": ["error", "skip"],
+    "chains": ["as-given", "auto", "most"], "bad_rows": ["error", "skip"],
 }  # fmt: skip
 SWEEP = {"trials": [1, 2], "folds": [2, 3, 9], "final": [False, True], "members": [1, 2]}
 

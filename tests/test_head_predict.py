@@ -5,12 +5,15 @@ import shutil
 import subprocess
 import sys
 import tracemalloc
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from drawn import COMPOSITION, QUICK, add_vectors, draw_chains, draw_pairs, predicting_the_mean
 from faults import raising
@@ -198,6 +201,32 @@ def test_parquet_keeps_its_types_and_a_folder_of_it_is_one_table(case, tmp_path)
     assert found["n"].dtype == "Int64"
     assert found["id"].tolist() == typed["id"].tolist()
     assert found["n"].isna().sum() == 48
+
+
+ARROW_COLUMNS = {
+    "text views": (pa.string_view(), "a"),
+    "bytes views": (pa.binary_view(), b"a"),
+    "decimals": (pa.decimal256(50, 2), Decimal("1.25")),
+    "lists": (pa.list_(pa.int8()), [1, 2]),
+    "times": (pa.timestamp("us", "+05:30"), datetime(2026, 1, 2, tzinfo=UTC)),
+    "durations": (pa.duration("s"), timedelta(days=2)),
+    "nothing": (pa.null(), None),
+}
+
+
+@pytest.mark.parametrize("name", ARROW_COLUMNS)
+@pytest.mark.parametrize("out", ["out.csv", "out.parquet"])
+def test_a_column_of_any_type_of_arrow_is_copied(case, tmp_path, name, out):
+    kind, value = ARROW_COLUMNS[name]
+    table = pa.Table.from_pandas(case.frame, preserve_index=False)
+    column = pa.array([value, None] * (len(table) // 2), kind)
+    pq.write_table(table.append_column("x", column), tmp_path / "in.parquet")
+    run_predict(case, tmp_path / "in.parquet", tmp_path / out)
+    if out.endswith("parquet"):
+        assert pq.read_table(tmp_path / out).column("x").to_pylist() == column.to_pylist()
+    else:
+        found = pd.read_csv(tmp_path / out)["x"]
+        assert found.notna().tolist() == [value is not None, False] * (len(table) // 2)
 
 
 def test_labels_are_copied_and_never_used(case, tmp_path):

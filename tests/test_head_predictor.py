@@ -16,6 +16,8 @@ from safetensors.torch import load_file, save_file
 
 import abag
 from abag.embed.sequences.chains import EmptySequence
+from abag.embed.sequences.pairs import read_pairs
+from abag.embed.store.store import StoreMismatch, open_store
 from abag.head.data.vectors import Standardizer
 from abag.head.models.network import Mlp, factorise
 from abag.head.models.pair_model import PairVectors
@@ -77,6 +79,29 @@ def test_a_run_finds_its_store_from_another_folder_and_after_both_have_moved(
     found = load_predictor(tmp_path / "away/runs/first").store
     assert found.resolve() == tmp_path / "away/store"
     assert abag.fit(trained.frame, "away/store", "away/runs/first", **QUICK)["steps"]
+
+
+def test_a_run_that_was_copied_with_its_store_uses_the_copy(trained, tmp_path):
+    home = tmp_path / "home"
+    home.mkdir()
+    shutil.copytree(trained.store, home / "store")
+    abag.fit(trained.frame, home / "store", home / "runs/first", **QUICK)
+    shutil.copytree(home, tmp_path / "other" / "copy")
+    run_of_copy = tmp_path / "other" / "copy" / "runs" / "first"
+    found = load_predictor(run_of_copy).store
+    assert found.resolve() == tmp_path / "other" / "copy" / "store"
+    assert abag.fit(trained.frame, found, run_of_copy, **QUICK)["steps"]
+
+
+def test_vectors_of_another_width_under_one_fingerprint_are_refused(trained, tmp_path):
+    store = open_store(tmp_path / "store", create=True)
+    for kind, unique in read_pairs(trained.frame).sequences.items():
+        drawn.write_vectors(store, kind, unique.keys, np.ones((len(unique.keys), 4), np.float32))
+    expected = r"the mean vectors of drawn \(abababab\) have 4 numbers; the run was trained with 6"
+    with pytest.raises(StoreMismatch, match=expected):
+        predict(trained, trained.frame, store=tmp_path / "store")
+    with pytest.raises(StoreMismatch, match=expected):
+        abag.evaluate(trained.run, table=trained.frame, store=tmp_path / "store")
 
 
 @pytest.mark.parametrize("opens", range(12))

@@ -13,9 +13,11 @@ import drawn
 import pytest
 from drawn import add_vectors, draw_pairs
 from faults import raising
+from invoke import one_line
+from invoke import run as invoke
 
 import abag
-from abag.core.files import FileDamaged, only_writer
+from abag.core.files import FileDamaged, host_name, only_writer
 from abag.head.runs.compare import NoRuns, describe_runs, read_progress, runs
 from abag.head.runs.run_folder import NoFinishedRun
 
@@ -85,6 +87,14 @@ COMMANDS = {
     ("config", {"format": "abag-run 1"}, "format 'abag-run 1' is not supported; this abag rea"),
     ("config", {"epochs": ...}, "epochs is missing. Copy the whole run folder again."),
     ("summary", {"regimes": ...}, "regimes is missing. Copy the whole run folder again."),
+    ("summary", {"regimes": {}}, "regimes is {}; expected list. Copy the whole run folder again."),
+    ("summary", {"regimes": [{}]}, "best_baseline is missing. Copy the whole run folder again."),
+    ("summary", {"data": []}, "data is []; expected DataSummary. Copy the whole"),
+    ("summary", {"steps": "7"}, "steps is '7'; expected int. Copy the whole run folder again."),
+    ("summary", {"seconds": float("inf")}, "seconds is not a finite number. Copy the whole run"),
+    ("summary", {"epochs": 10**400}, "epochs is not a finite number. Copy the whole run folder"),
+    ("summary", {"warnings": [None]}, "warnings is None; expected str. Copy the whole run folder"),
+    ("summary", {"not_measured": [{"why": ""}]}, "regime is missing. Copy the whole run folder"),
 ])  # fmt: skip
 def test_every_command_names_what_is_wrong_with_a_run(case, tmp_path, command, file, change, says):
     run = shutil.copytree(case.runs / "a", tmp_path / "run")
@@ -98,6 +108,35 @@ def test_every_command_names_what_is_wrong_with_a_run(case, tmp_path, command, f
     for text in (str(caught.value), state["reason"]):
         assert f"{path}: {says}" in text
         assert "\n" not in text
+
+
+@pytest.mark.parametrize("name", ["regime", "n", "rmse", "intervals", "spearman", "sentence"])
+@pytest.mark.parametrize("value", [None, 7.5, [], {"a": {}}, True])
+def test_a_mistyped_score_is_one_line(case, tmp_path, name, value):
+    run = shutil.copytree(case.runs / "a", tmp_path / "run")
+    changed = json.loads((run / "summary.json").read_text())
+    changed["regimes"][0][name] = value
+    (run / "summary.json").write_text(json.dumps(changed))
+    if (name, value) in (("rmse", 7.5), ("spearman", None)):
+        assert invoke("evaluate", "--run", run).stdout
+        return
+    for command in (["evaluate", "--run", run], ["report", run]):
+        assert f"{run / 'summary.json'}: " in one_line(*command)
+    assert "unreadable" in invoke("runs", run).stdout
+
+
+def test_a_log_that_is_nested_too_deeply_is_one_line(case, tmp_path):
+    run = shutil.copytree(case.runs / "a", tmp_path / "run")
+    (run / "metrics.jsonl").write_text("[" * 100_000 + "]" * 100_000 + "\n")
+    assert "a file of the run is damaged (maximum recursion" in one_line("report", run)
+
+
+def test_what_dead_processes_left_in_a_finished_run_is_removed(case, tmp_path):
+    run = shutil.copytree(case.runs / "a", tmp_path / "run")
+    left = run / "predictor" / f"weights.0123.{host_name()}.999999999.partial"
+    left.touch()
+    COMMANDS["fit"](case, run)
+    assert not left.exists()
 
 
 def test_the_text_shows_runs_differences_and_verdicts(case):

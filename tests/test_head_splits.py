@@ -171,6 +171,82 @@ def test_a_column_can_name_parts_or_groups():
     assert not shared(frame["site"].to_numpy()[pairs.row], held_out)
 
 
+@pytest.mark.parametrize(
+    ("words", "spelled"),
+    [
+        (["train", "dev", "test"], "validation ('dev')"),
+        (["Training", "valid", "holdout"], "test ('holdout')"),
+        (["train", "Val", "held-out"], "test ('held-out')"),
+        (["train set", "dev", "eval"], "test ('eval')"),
+        (["train", "eval", "test"], "validation ('eval')"),
+        (["train", "Evaluation", "Test set"], "validation ('Evaluation')"),
+    ],
+)
+@pytest.mark.parametrize("where", ["column", "file"])
+def test_the_usual_names_of_parts_are_those_parts(words, spelled, where, said, tmp_path):
+    frame = measured().drop_duplicates(["heavy", "antigen"], ignore_index=True)
+    expected = np.resize([TRAIN, VALIDATION, TEST, TRAIN], len(frame))
+    frame["part"] = np.resize([*words, words[0]], len(frame))
+    pairs = pairs_of(frame)
+    how = "column=part"
+    if where == "file":
+        keys = split_frame(pairs, make_splits(pairs, SplitOptions(split="random")))
+        keys.assign(split=frame["part"].to_numpy()[pairs.row]).to_csv(tmp_path / "s.csv")
+        how = f"file={tmp_path / 's.csv'}"
+    (split,) = make_splits(pairs, SplitOptions(split=how))
+    assert split.part.tolist() == expected[pairs.row].tolist()
+    (line,) = [line for line in said if line.startswith("split: ")]
+    assert spelled in line
+    for number, name in ((VALIDATION, "validation"), (TEST, "test")):
+        assert f" {(expected == number).sum()} {name}" in line
+
+
+@pytest.mark.parametrize("stray", ["A", "tset", "set", "-", "train2", "0.5"])
+def test_a_cell_that_names_no_part_in_a_column_of_parts_is_refused(stray):
+    frame = measured().assign(part=["train", "dev", "test", "train"] * 40)
+    frame.loc[7, "part"] = stray
+    expected = f"table: row 8, column part: {stray!r} is not the name of a part"
+    with pytest.raises(BadSplit, match=expected):
+        make_splits(pairs_of(frame), SplitOptions(split="column=part"))
+
+
+def test_a_cell_that_names_no_part_in_a_split_file_is_refused(tmp_path):
+    pairs = pairs_of(measured())
+    frame = split_frame(pairs, make_splits(pairs, SplitOptions(split="random"))[:1])
+    frame.loc[3, "split"] = "A"
+    frame.to_parquet(tmp_path / "s.parquet")
+    with pytest.raises(BadSplit, match=r"row 4 of the split file: split 'A' is unknown; expected"):
+        make_splits(pairs, SplitOptions(split=f"file={tmp_path / 's.parquet'}"))
+
+
+def test_a_name_that_may_be_either_of_two_parts_is_refused():
+    frame = measured().assign(part=["train", "dev", "test", "eval"] * 40)
+    with pytest.raises(BadSplit, match=r"names the parts 'train', 'dev', 'test', 'eval'; expected"):
+        make_splits(pairs_of(frame), SplitOptions(split="column=part"))
+
+
+def test_empty_cells_in_a_column_of_parts_are_unused_and_counted(said):
+    frame = measured().drop_duplicates(["heavy", "antigen"], ignore_index=True)
+    frame["part"] = np.resize(np.array(["train", "dev", "test", None], object), len(frame))
+    pairs = pairs_of(frame)
+    (split,) = make_splits(pairs, SplitOptions(split="column=part"))
+    assert (split.part == UNUSED).tolist() == frame["part"].isna().iloc[pairs.row].tolist()
+    assert f"{frame['part'].isna().sum()} unused (empty cells) pairs" in said[-1]
+
+
+def test_values_without_the_name_of_a_part_are_groups_and_that_is_said(said):
+    frame = measured()
+    frame["site"] = [f"site{i % 5}" for i in range(160)]
+    pairs = pairs_of(frame)
+    (split,) = make_splits(pairs, SplitOptions(split="column=site"))
+    (tested,) = set(frame["site"].iloc[pairs.row[split.part == TEST]])
+    expected = (
+        "split: column 'site': no train or test in it; its 5 values are groups; the test part is "
+        f"{tested!r}"
+    )
+    assert said[-1] == expected
+
+
 def test_a_planted_leak_is_counted():
     frame = measured(rows=80).drop_duplicates(["heavy", "antigen"], ignore_index=True)
     part = np.array(["train"] * len(frame), dtype=object)

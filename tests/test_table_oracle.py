@@ -36,7 +36,7 @@ def found_in(table, kinds):
     return list(zip(*columns, strict=True))
 
 
-def check_sequences(path, options, truth):
+def check_sequences(path, options, truth, antigens):
     """Compare every reader of sequences with the oracle; return which of them accepted the file."""
     outcomes = []
     for kinds, read in {
@@ -49,9 +49,10 @@ def check_sequences(path, options, truth):
         ("antigen",): [lambda: [read_pairs(path, options, kinds=("antigen",))]],
     }.items():
         want = None
-        if truth:
+        rows = antigens if kinds == ("antigen",) else truth
+        if rows:
             of_row = [
-                tuple(row[("antibody", "antigen").index(kind)] for kind in kinds) for row in truth
+                tuple(row[("antibody", "antigen").index(kind)] for kind in kinds) for row in rows
             ]
             good = [one for one in of_row if None not in one]
             is_read = good and (options.bad_rows == "skip" or len(good) == len(of_row))
@@ -107,7 +108,9 @@ def check_file(seed, number):
     rows = oracle_files.cells_of(path)
     truth = None if rows is None else [*map(oracle_files.expected, rows)]
     options = TableOptions(bad_rows=rng.choice(["skip", "error"]))
-    outcomes = check_sequences(path, options, truth)
+    alone = oracle_files.cells_of(path, alone=True)
+    antigens = None if alone is None else [*map(oracle_files.expected, alone)]
+    outcomes = check_sequences(path, options, truth, antigens)
     counts = Counter({"readings": len(outcomes)})
     if has_usual_labels(truth):
         want = labelled_rows(truth, options)

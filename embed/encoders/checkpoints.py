@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable
 from difflib import get_close_matches
 from functools import partial
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -24,6 +25,7 @@ from abag.core.messages import first_line
 from abag.core.options import user_path
 from abag.embed.families.family import Config, Family
 from abag.embed.families.registry import ALIASES, FAMILIES, HubSource, family_of, hub_source
+from abag.embed.store.store_files import CONFIG_FILE as ADAPTER_CONFIG
 from abag.embed.weights import (
     WHOLE_FILES,
     BadCheckpoint,
@@ -36,6 +38,8 @@ from abag.embed.weights import (
 _SMALL_FILES = ["*.json", "*.model", "vocab.txt"]
 _IN_WORDS = {int: "a whole number", float: "a number", str: "text"}
 _LACKS = "{} has no {} on the hub; expected a model as transformers saves it"
+_QUANTISED = ("quantization_config", "compression_config")
+"""Keys of config.json that say that the numbers in the files are not the weights."""
 _MOST = 1 << 31
 """Of a number in config.json; what is computed from a larger one could overflow."""
 
@@ -86,6 +90,7 @@ def _slug(name: str) -> str:
 
 
 def _open(folder: Path, name: str, origin: str, *, random: bool = False) -> EncoderCheckpoint:
+    _refuse_adapter(folder)
     path = folder / "config.json"
     if not path.is_file():
         msg = f"{folder}: no config.json; give a checkpoint folder as transformers saves it"
@@ -119,15 +124,46 @@ def _open_package(alias: str, family: Family) -> EncoderCheckpoint:
     folder = Path(spec.submodule_search_locations[0]) / package.folder
     weights, settings = folder / package.weights, folder / package.config
     if not (weights.is_file() and settings.is_file()):
-        run = package.download or f"pip install -U {package.name}"
-        msg = (
-            f"encoder {alias}: the package {package.name} has not downloaded its weights "
-            f"({weights.parent}); run {run} once"
-        )
+        has_not, run = "has not downloaded its weights", f"run {package.download} once"
+        if package.requirement:
+            has_not = f"has no weights in the installed version {_version(package.name)}"
+            run = (
+                f"run pip install {package.requirement}, which has them, or give the folder "
+                f"{Path(package.weights).parent} of that version"
+            )
+        msg = f"encoder {alias}: the package {package.name} {has_not} ({weights.parent}); {run}"
         raise EncoderNotFound(msg)
     config, _ = _read_config(settings, family)
     names = family.weight_names
     return EncoderCheckpoint(alias, family.name, folder, (weights,), config, alias, names=names)
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "(unknown)"
+
+
+def _refuse_adapter(folder: Path) -> None:
+    """Refuse an adapter of peft: transformers would add it to the weights, or have none."""
+    if not (folder / ADAPTER_CONFIG).is_file():
+        return
+    if (folder / "config.json").is_file():
+        msg = (
+            f"{folder}: {ADAPTER_CONFIG} lies beside the model, and transformers would add that "
+            "adapter to its weights; expected the weights of one model. Merge them with peft "
+            "(merge_and_unload, save_pretrained) and give the merged folder, or move "
+            f"{ADAPTER_CONFIG} elsewhere to encode with the model alone."
+        )
+    else:
+        msg = (
+            f"{folder}: {ADAPTER_CONFIG} and no config.json: an adapter without its model; "
+            "expected a checkpoint folder. Give the model as encoder, and the --out folder of abag "
+            "adapt as --antibody-adapter or --antigen-adapter; an adapter that peft saved has to "
+            "be merged into its model first (merge_and_unload, save_pretrained)."
+        )
+    raise BadCheckpoint(msg)
 
 
 def _read_config(path: Path, family: Family | None = None) -> tuple[dict[str, Any], Family]:
@@ -143,6 +179,13 @@ def _read_config(path: Path, family: Family | None = None) -> tuple[dict[str, An
         known = ", ".join(dict.fromkeys(f.model_type for f in FAMILIES.values() if f.model_type))
         msg = f"{path}: model_type {name!r} is not supported; expected one of {known}"
         raise BadCheckpoint(msg)
+    for key in filter(config.get, _QUANTISED):
+        msg = (
+            f"{path}: {key} {_method(config[key])}: the weights are quantised; expected "
+            "floating-point weights. Give the model that was quantised, or dequantize it with "
+            "transformers, remove the key and save it again."
+        )
+        raise BadCheckpoint(msg)
     needed = dict.fromkeys((*family.config_keys, "vocab_size"))
     if missing := [key for key in needed if config.get(key) is None]:
         problem = f"missing {', '.join(missing)}; give the config.json of a complete "
@@ -153,6 +196,11 @@ def _read_config(path: Path, family: Family | None = None) -> tuple[dict[str, An
         msg = f"{path}: {problem}"
         raise BadCheckpoint(msg)
     return config, family
+
+
+def _method(settings: object) -> str:
+    known = settings if isinstance(settings, dict) else {}
+    return str(known.get("quant_method", ""))[:40] or "is set"
 
 
 def _config_problem(config: dict[str, Any], family: Family) -> str:
@@ -186,6 +234,7 @@ def _fetch(source: HubSource, *, local: bool) -> Path:
     options = {"revision": source.revision, "local_files_only": local}
     get = partial(snapshot_download, source.name, **options)
     folder = Path(get(allow_patterns=_SMALL_FILES))
+    _refuse_adapter(folder)
     if not (folder / "config.json").is_file():
         msg = _LACKS.format(source, "config.json")
         raise EncoderNotFound(msg)
@@ -217,7 +266,7 @@ def _unavailable(source: HubSource, reason: Exception) -> str:
         f"the weights of {source} are not on disk and could not be downloaded "
         f"({first_line(reason)}); run `{source.download_command}` on a machine with network "
         "access, give the folder of a downloaded checkpoint, or use an encoder that needs no "
-        f"download: antiberty (pip install antiberty) or composition.{meant}"
+        f"download: antiberty (pip install antiberty==0.1.3) or composition.{meant}"
     )
 
 

@@ -52,6 +52,7 @@ BERT = Family(
         weights="AntiBERTy_md_smooth/pytorch_model.bin",
         config="AntiBERTy_md_smooth/config.json",
         folder="trained_models",
+        requirement="antiberty==0.1.3",  # 1.0 has no weights
     ),
     config_defaults={
         "hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12,

@@ -109,6 +109,7 @@ class Package(NamedTuple):
     config: str  # the same
     folder: str = ""  # in the package: where the files of the vocabulary are
     download: str = ""  # command that downloads the weights, if they are not part of the package
+    requirement: str = ""  # the version that has the weights, as pip reads it
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,10 +13,13 @@ import pandas as pd
 from abag import AbagError
 from abag.core.files import write_text
 from abag.core.messages import counted
+from abag.embed.sequences.airr import NOT_PRODUCTIVE
 from abag.embed.sequences.chains import REPLACED, Kind
 from abag.embed.sequences.tables import BadTable
 
 COLUMNS = ("row", "kind", "reason", "text", "error")
+LONGEST_EXAMPLE = 30  # residues of an example that are shown
+_NO_EXAMPLES: Mapping[str, str] = {}
 LISTED_ROWS = 20  # bad rows that an error lists before it counts the others
 _LEFT = "left as written"
 _FOUND = {
@@ -43,6 +46,20 @@ _FOUND = {
         "with residues of constant domains, which harms models of tables that have both kinds; cut "
         "them off with --antibody-region fv",
     ),
+    "leader": (
+        "leader_antibodies",
+        "with residues before the variable domain, such as a leader peptide or a tag{}, which "
+        "harms models of tables that have both kinds; cut them off with --antibody-region fv",
+    ),
+    "tail": (
+        "tail_antibodies",
+        "with residues behind the variable domain that are no constant domain, such as a tag or a "
+        "linker{}, which harms models of tables that have both kinds; cut them off with "
+        "--antibody-region fv",
+    ),
+    "unknown chain": (
+        "unknown_antibodies", "with a chain in which no variable domain is found",
+    ),
     "cut": ("cut_antibodies", "cut to variable domains"),
     "not cut": ("uncut_antibodies", "with a chain without one certain variable domain, left whole"),
     "no heavy": (
@@ -50,12 +67,18 @@ _FOUND = {
         "with a light chain but no heavy one: is its cell empty by mistake?",
     ),
     "short antibody": (
-        "short_antibodies", "with a chain of fewer than 20 residues: is it a name, or missing?",
+        "short_antibodies",
+        "with a chain of fewer than 70 residues, too short for a variable domain: is it a CDR, a "
+        "fragment, a name, or missing?",
     ),
     "short antigen": (
         "short_antigens",
         "with a chain of fewer than 20 residues: a peptide, or a name? --antigen gives one "
         "sequence for all rows",
+    ),
+    "tagged antigen": (
+        "tagged_antigens",
+        "with six histidines at an end, a tag: without it, it would be another antigen",
     ),
 }  # fmt: skip
 """Words in `ParsedSequence.form`: the name of a count of unique sequences, and a note."""
@@ -73,6 +96,9 @@ class BadCell(NamedTuple):
 
 EMPTY_ROW = BadCell("", "empty row", "", "every cell is empty")
 """Skipped whatever ``--bad-rows`` is: it holds nothing, and spreadsheets do not show it."""
+_ALWAYS_SKIPPED = {
+    EMPTY_ROW.reason: "with only empty cells", NOT_PRODUCTIVE: "without a productive chain",
+}  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -86,8 +112,8 @@ class SkippedRows:
 
     @property
     def bad(self) -> list[tuple[int, BadCell]]:
-        """The rows that are not empty, in the order of the table."""
-        return sorted((row, cell) for row, cell in self.rows if cell != EMPTY_ROW)
+        """The rows that only ``--bad-rows skip`` skips, in the order of the table."""
+        return sorted((row, cell) for row, cell in self.rows if cell.reason not in _ALWAYS_SKIPPED)
 
     def update(self, other: SkippedRows) -> None:
         self.rows += other.rows
@@ -103,16 +129,21 @@ class SkippedRows:
             for (kind, reason), texts in of_reason.items()
         ]
         lines = [f"{counted(len(bad), 'bad row')} skipped ({'; '.join(parts)})"] if bad else []
-        if empty := [row for row, cell in self.rows if cell == EMPTY_ROW]:
-            count = counted(len(empty), "row")
-            lines.append(f"{count} with only empty cells skipped; the first is row {min(empty)}")
+        for reason, words in _ALWAYS_SKIPPED.items():
+            if of_these := [row for row, cell in self.rows if cell.reason == reason]:
+                count, first = counted(len(of_these), "row"), min(of_these)
+                lines.append(f"{count} {words} skipped; the first is row {first}")
         return lines
 
     def refusal(self, source: str, *, kept: int) -> AbagError:
         """Make the error that lists the bad rows of a table; `kept` is how many rows are good."""
         bad = self.bad
         if not bad:
-            msg = f"{source}: all {len(self)} rows are empty; expected at least one with sequences."
+            what = " or ".join(dict.fromkeys(_ALWAYS_SKIPPED[cell.reason] for _, cell in self.rows))
+            what = "empty" if what == _ALWAYS_SKIPPED[EMPTY_ROW.reason] else what
+            msg = (
+                f"{source}: all {len(self)} rows are {what}; expected at least one with sequences."
+            )
             return BadTable(msg)
         (row, first), *_ = bad
         if len(bad) == 1:
@@ -160,15 +191,27 @@ def count_line_breaks(frame: pd.DataFrame) -> int:
     return sum(isinstance(c, str) and ("\n" in c or "\r" in c) for c in columns.flat)
 
 
-def describe_counts(counts: Mapping[str, int], skipped: SkippedRows) -> list[str]:
-    """Describe what was done to a table, one printable line each; empty when nothing was."""
+def describe_counts(
+    counts: Mapping[str, int], skipped: SkippedRows, examples: Mapping[str, str] = _NO_EXAMPLES
+) -> list[str]:
+    """Describe what was done to a table, one printable line each; empty when nothing was.
+
+    `examples` are residues by the words of forms that are about them.
+    """
+    shown = {
+        word: f" ({text if len(text) <= LONGEST_EXAMPLE else f'{text[:LONGEST_EXAMPLE]}...'})"
+        for word, text in examples.items()
+    }
     lines = {
         "split_antibodies": (
             "antibody string",
             f"split into heavy and light ({counts['split_glued']:,} glued, "
             f"{counts['split_linker']:,} joined by a linker, which was removed)",
         ),
-        **{n: ("antigen" if "antigen" in n else "antibody", note) for n, note in _FOUND.values()},
+        **{
+            name: ("antigen" if "antigen" in name else "antibody", note.format(shown.get(word, "")))
+            for word, (name, note) in _FOUND.items()
+        },
         "replaced_residues": ("residue", f"{', '.join(REPLACED)} read as X"),
         "line_breaks": ("cell", "with a line break: does an unmatched quotation mark join rows?"),
     }

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 from abag.core.options import BadOption, Options, option
+from abag.embed.sequences.columns import SEQUENCE_ROLES
 
 AntibodyRegion: TypeAlias = Literal["as-given", "fv"]
-ChainPlaces: TypeAlias = Literal["as-given", "auto"]
+ChainPlaces: TypeAlias = Literal["as-given", "auto", "most"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +39,16 @@ class ColumnOptions(Options, group="Data"):
                 "one or the other. Remove one."
             )
             raise BadOption(msg)
+        roles = [role for role in SEQUENCE_ROLES if role in self.columns]
+        for at, role in enumerate(roles):
+            for other in roles[at + 1 :]:
+                if self.columns[role] == self.columns[other]:
+                    msg = (
+                        f"--column {role}={self.columns[role]} and --column "
+                        f"{other}={self.columns[other]}: one column for two roles; expected one "
+                        "for each. Correct one."
+                    )
+                    raise BadOption(msg)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,5 +91,6 @@ class TableOptions(BadRowOptions, ColumnOptions, group="Data"):
         "as-given",
         rare=True,
         help="auto: put heavy and light chains in the wrong column into their places, and split "
-        "single-chain Fvs.",
+        "single-chain Fvs. most: of several chains of a type in an AIRR cell, take the productive "
+        "one of most umi_count or duplicate_count.",
     )

@@ -6,7 +6,7 @@ columns are found by name and passed on.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import ChainMap, Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -21,6 +21,7 @@ from abag.core.messages import say
 from abag.embed.sequences.chains import KINDS, Chains, Kind, keys_array
 from abag.embed.sequences.changes import (
     EMPTY_ROW,
+    BadCell,
     SkippedRows,
     count_changes,
     count_line_breaks,
@@ -81,7 +82,8 @@ class SequenceTable(Table):
     skipped: SkippedRows
     counts: dict[str, int]
     """Rows kept and skipped; unique antibodies that were split, residues that were replaced."""
-    ignored: list[str]  # one line per sequence column that is not used
+    ignored: list[str]  # one line per sequence column that is not used, or remark of the reader
+    examples: Mapping[str, str]  # residues that `describe_counts` shows
 
     @property
     def antibodies(self) -> UniqueSequences:
@@ -94,7 +96,7 @@ class SequenceTable(Table):
     @property
     def notes(self) -> list[str]:
         """What was done to the table, one printable line each; empty when nothing was."""
-        return self.ignored + describe_counts(self.counts, self.skipped)
+        return self.ignored + describe_counts(self.counts, self.skipped, self.examples)
 
     def report_notes(self) -> None:
         for note in self.notes:
@@ -129,7 +131,10 @@ def read_pairs(
     for heavy and light take precedence over one for the antibody that ``options.columns`` does not
     name. `as_written` is that of `read_table`.
     """
-    whole = read_table(table, columns=options.columns, limit=options.limit, as_written=as_written)
+    whole = read_table(
+        table, columns=options.columns, limit=options.limit, as_written=as_written,
+        chains=options.chains, kinds=kinds,
+    )  # fmt: skip
     (pairs,) = _checked([whole], kinds, options)
     return pairs
 
@@ -145,7 +150,7 @@ def read_pair_chunks(
     """Read a table as `read_pairs` in chunks of rows, of which one without good rows is empty."""
     chunks = read_table_chunks(
         table, columns=options.columns, limit=options.limit, as_written=as_written,
-        only_sequences=only_sequences,
+        only_sequences=only_sequences, chains=options.chains, kinds=kinds,
     )  # fmt: skip
     return _checked(chunks, kinds, options)
 
@@ -173,11 +178,15 @@ def _check_rows(whole: Table, kinds: Sequence[Kind], options: TableOptions) -> S
     parse = {"antibody": parse_antibodies, "antigen": parse_antigens}
     parsed = {kind: parse[kind](table, options) for kind in KINDS if kind in kinds}
     empty = whole.are_empty()
-    bad = np.any([column.is_bad()[column.codes] for column in parsed.values()], axis=0) & ~empty
+    bad = np.any([column.is_bad()[column.codes] for column in parsed.values()], axis=0)
+    problems = table.reader.problems if "antibody" in parsed else {}
+    bad = (bad | table.frame.index.isin([*problems])) & ~empty
     numbers = table.frame.index.to_numpy(np.int64) + table.first_row
     skipped = SkippedRows([(row, EMPTY_ROW) for row in numbers[empty].tolist()])
     for at in np.flatnonzero(bad).tolist():
-        cells = (column.bad.get(column.codes[at]) for column in parsed.values())
+        problem = problems.get(int(table.frame.index[at]))
+        cells = [problem and BadCell("antibody", *problem)]
+        cells += [column.bad.get(column.codes[at]) for column in parsed.values()]
         skipped.rows.append((int(numbers[at]), next(filter(None, cells))))
     keep = np.flatnonzero(~(bad | empty))
     if len(skipped):
@@ -186,12 +195,14 @@ def _check_rows(whole: Table, kinds: Sequence[Kind], options: TableOptions) -> S
     forms = Counter(form for unique in sequences.values() for form in unique.forms)
     replaced = sum(int(unique.replaced.sum()) for unique in sequences.values())
     counts = {"rows": len(keep), "skipped_rows": len(skipped), **count_changes(forms, replaced)}
+    examples = [column.examples for column in parsed.values()]
     may_join_rows = bare_suffix(Path(whole.source)) in (".csv", ".tsv")
     counts["line_breaks"] = count_line_breaks(whole.frame) if may_join_rows else 0
     return SequenceTable(
         **{f.name: getattr(table, f.name) for f in fields(Table)},
         row_numbers=numbers[keep], sequences=sequences, counts=counts, skipped=skipped,
-        ignored=ignored,
+        ignored=[*(table.reader.remarks if "antibody" in parsed else ()), *ignored],
+        examples=dict(ChainMap(*examples)),
     )  # fmt: skip
 
 

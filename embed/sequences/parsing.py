@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from operator import add
 
@@ -48,6 +48,7 @@ from abag.embed.sequences.domains import (
     split_domains,
     variable_domain,
 )
+from abag.embed.sequences.flanks import HISTIDINE_TAG, J_MOTIFS, find_leaders, find_tails
 from abag.embed.sequences.options import ChainPlaces, TableOptions
 from abag.embed.sequences.tables import CHUNK_ROWS, BadTable, Table
 
@@ -55,17 +56,20 @@ from abag.embed.sequences.tables import CHUNK_ROWS, BadTable, Table
 NUMBERED_AT_MOST = 200
 CHECKED_AT_MOST = 20  # cells of a column by which its content is recognized
 SHORT = 20  # residues below which a chain may be a name, such as VEGF, or the H of a PDB file
+SHORT_DOMAIN = 70  # residues below which a chain is no variable domain, whose shortest have 95
 # read as it is: nucleotides have no L, and words that are no sequence have fewer letters
 _PROTEIN = f"^[{RESIDUES}]*L[{RESIDUES}]{{6}}[{RESIDUES}]*$"
 _SEQUENCE = re.compile(rf"[{RESIDUES}{REPLACED}|:\s]{{{SHORT},}}", re.IGNORECASE)  # not a name
+_NUCLEOTIDE_LETTERS = frozenset("ACGTUN|:")
+# as AIRR has junctions, C...W, and IMGT CDR3: AR...DY
+_CDR3 = re.compile("C[AVTSIGQLMHFN][A-Z]{2,36}[WF]|[AVTSI][RKSTNG][A-Z]{1,34}[DG][YVIHPL]")
+_REGION = re.compile("cdr|junction|fw?r[1-4]", re.IGNORECASE)
+"""Names of columns that hold parts of a chain."""
 _REASONS: dict[type[AbagError], str] = {
     EmptySequence: "empty sequence",
     UnknownResidue: "unknown residue",
     UnsureDomains: "unsure domains",
 }
-# framework 4: WGQGTLVTVSS, FGQGTKVEIK, FGGGTKLTVL; Arrow, which reads these too, has no look-ahead
-_HEAVY_J = "WG.G.{4}V[ST][SAP]"
-_LIGHT_J = "FG.G[TS].[LV].[IVL](?:[^S]|$)"
 _VARIABLE_DOMAIN = re.compile(
     "[^C]{18,23}C.{7,25}W.{45,85}C.{3,40}(?:WG.G.{4}V[ST][SAP]|FG.G[TS].[LV].[IVL][KLE])"
 )
@@ -89,6 +93,8 @@ class ParsedColumn:
     replaced: NDArray[np.int32]  # shape (N,); residues read as X
     forms: list[str]  # `ParsedSequence.form` of N sequences
     bad: dict[int, BadCell]  # what is wrong with the sequences that are bad, by their number
+    examples: dict[str, str] = field(default_factory=dict)
+    """Residues that a word in `forms` is about."""
 
     @classmethod
     def constant(cls, rows: int, chains: Chains) -> ParsedColumn:
@@ -106,6 +112,13 @@ class ParsedColumn:
         for i in at:
             if i not in self.bad:
                 self.forms[i] += f"+{word}"
+
+    def mark_residues(self, word: str, residues: Mapping[int, str]) -> None:
+        """Add a word to the forms of sequences with such residues, and keep some as an example."""
+        self.mark(word, [*residues])
+        good = (text for i, text in residues.items() if i not in self.bad)
+        if example := next(good, ""):
+            self.examples.setdefault(word, example)
 
 
 def roles_by_content(table: Table) -> dict[str, str]:
@@ -130,6 +143,7 @@ def _sequences_in(table: Table, name: str) -> list[str]:
     picked = np.linspace(0, len(cells) - 1, min(len(cells), CHECKED_AT_MOST)).astype(int)
     texts = [text for text in cells.iloc[picked] if isinstance(text, str)]
     found = ["".join(text.upper().split()) for text in texts if _SEQUENCE.fullmatch(text)]
+    found = [text for text in found if not _NUCLEOTIDE_LETTERS.issuperset(text)]
     return found if 2 * len(found) > len(picked) else []
 
 
@@ -144,11 +158,22 @@ def _role_by_content(table: Table, name: str) -> str:
 
 
 def _suggest_columns(table: Table) -> str:
-    names = [*map(str, table.frame.columns)]
-    roles = [(role, name) for name in names if (role := _role_by_content(table, name))]
-    if not roles:
+    """Propose columns by their content: one for each role, and the others as alternatives."""
+    found: dict[str, list[str]] = {}
+    for name in map(str, table.frame.columns):
+        if role := "" if _REGION.search(name) else _role_by_content(table, name):
+            found.setdefault(role, []).append(_as_options([(role, name)]))
+    if not found:
         return "No column holds sequences: add columns with those of the chains."
-    return f"By their content: {_as_options(roles)}."
+    chains = " ".join(_any_of(found[role]) for role in ("heavy", "light") if role in found)
+    antibodies = _any_of([*filter(None, [chains]), *found.get("antibody", ())])
+    antigens = _any_of(found.get("antigen", []))
+    return f"By their content: {' '.join(filter(None, [antibodies, antigens]))}."
+
+
+def _any_of(options: Sequence[str]) -> str:
+    listed = " or ".join(options)
+    return f"({listed})" if len(options) > 1 else listed
 
 
 def _as_options(roles: Iterable[tuple[str, str]]) -> str:
@@ -270,6 +295,8 @@ def parse_antigens(table: Table, options: TableOptions) -> ParsedColumn:
         )
         raise MissingColumn(msg)
     column.mark("short antigen", _with_short_chain(column.chains))
+    joined = pa.array(["|".join(chains) for chains in column.chains], pa.large_string())
+    column.mark("tagged antigen", np.flatnonzero(having(HISTIDINE_TAG, joined)).tolist())
     return column
 
 
@@ -305,18 +332,46 @@ def _parse_column(table: Table, role: str, parse: Callable[[str], ParsedSequence
 def _arranged(column: ParsedColumn, table: Table, options: TableOptions) -> ParsedColumn:
     _place(column, table, options.chains)
     chains, forms = column.chains, column.forms
-    if options.antibody_region == "fv":
+    if options.antibody_region == "fv" or table.reader.cut:
         good = [i for i in range(len(chains)) if i not in column.bad]
         for i in bar(iterable=good, desc="cutting chains", unit=" texts", delay=2):
             chains[i], words = cut_to_domains(chains[i])
             forms[i] = "+".join(filter(None, [forms[i], *words]))
     else:
-        heavy, light = map(have_constant_domain, zip(*chains, strict=True))
-        column.mark("constant", np.flatnonzero(heavy | light).tolist())
+        heavies, lights = zip(*chains, strict=True)
+        constant = have_constant_domain(heavies), have_constant_domain(lights)
+        column.mark("constant", np.flatnonzero(np.logical_or(*constant)).tolist())
+        column.mark_residues(
+            "leader", find_leaders(heavies, "heavy") | find_leaders(lights, "light")
+        )
+        for of_place, is_constant in zip((heavies, lights), constant, strict=True):
+            tails = find_tails(of_place)
+            column.mark_residues("tail", {i: tails[i] for i in tails if not is_constant[i]})
     if table.has("heavy"):
         column.mark("no heavy", [i for i, (chain, _) in enumerate(chains) if not chain])
-    column.mark("short antibody", _with_short_chain(chains))
+    column.mark("short antibody", _with_short_chain(chains, SHORT_DOMAIN))
+    _refuse_parts(column, table)
     return column
+
+
+def _refuse_parts(column: ParsedColumn, table: Table) -> None:
+    """Refuse a table whose heavy or light chains are all CDRs or other parts of a chain."""
+    if table.frame.index[0]:  # the first chunk decides
+        return
+    good = [chains for i, chains in enumerate(column.chains) if i not in column.bad]
+    for role, place in (("heavy", 0), ("light", 1)):
+        texts = [*dict.fromkeys(chains[place] for chains in good if chains[place])]
+        if not texts or max(map(len, texts)) >= SHORT_DOMAIN:
+            continue
+        name = table.columns.get("antibody") or table.columns.get(role, role)
+        alike = len(texts) > 1 and all(map(_CDR3.fullmatch, texts))
+        if alike or _REGION.search(name):
+            msg = (
+                f"{table.source}: column {name!r} holds parts of {role} chains, such as "
+                f"{texts[0]!r}; expected whole variable domains, of about 110 to 130 residues. "
+                f"Name the column of these with --column {role}=NAME."
+            )
+            raise ChainsMisplaced(msg)
 
 
 def _place(column: ParsedColumn, table: Table, places: ChainPlaces) -> None:
@@ -338,6 +393,9 @@ def _place(column: ParsedColumn, table: Table, places: ChainPlaces) -> None:
         types = chain_types(chains[i][0], heavy[i]), chain_types(chains[i][1], light[i])
         try:
             chains[i], forms[i] = place_chains(chains[i], types, places)
+            long = [len(text) >= WHOLE_DOMAIN for text in chains[i]]
+            if any(is_long and not named for is_long, named in zip(long, types, strict=True)):
+                forms[i] += "+unknown chain"
         except UnsureDomains as error:
             roles = [role for role in ("heavy", "light") if role in table.columns]
             msg = f"column {quote_names([table.columns[role] for role in roles])}: {error}"
@@ -345,11 +403,11 @@ def _place(column: ParsedColumn, table: Table, places: ChainPlaces) -> None:
             column.bad[i] = BadCell("antibody", reason, text, msg, UnsureDomains)
 
 
-def _with_short_chain(sequences: Sequence[Chains]) -> list[int]:
-    """Find the sequences with a chain that is shorter than `SHORT`, but not empty."""
+def _with_short_chain(sequences: Sequence[Chains], least: int = SHORT) -> list[int]:
+    """Find the sequences with a chain of fewer than `least` residues, but not empty."""
     lengths = np.fromiter(map(len, chain(*sequences)), np.int64)
     owners = np.repeat(np.arange(len(sequences)), [*map(len, sequences)])
-    return [*dict.fromkeys(owners[(lengths > 0) & (lengths < SHORT)].tolist())]
+    return [*dict.fromkeys(owners[(lengths > 0) & (lengths < least)].tolist())]
 
 
 # --- types of chains, by motifs or numbering ------------------------------------------------------
@@ -370,7 +428,7 @@ def find_types(chains: Sequence[str]) -> NDArray[np.int64]:
     """Tell the `CHAIN_TYPES` of chains by motifs, shape (N,), or `UNCLEAR_TYPE`."""
     array = pa.array(chains, pa.large_string())
     length_N = np.asarray(pc.binary_length(array))
-    heavy_N, light_N = having(_HEAVY_J, array), having(_LIGHT_J, array)
+    heavy_N, light_N = having(J_MOTIFS["heavy"], array), having(J_MOTIFS["light"], array)
     # a longer chain may have a second domain, unless a constant one follows the first
     one_N = length_N < 2 * WHOLE_DOMAIN
     long = np.flatnonzero(~one_N)

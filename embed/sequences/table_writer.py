@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from abag.core.files import replacing
+from abag.core.messages import first_line
 from abag.embed.sequences.columns import quote_names
 from abag.embed.sequences.tables import FORMATS, BadTable, bare_suffix, is_gzip
 
@@ -45,7 +46,14 @@ def writing_table(path: Path) -> Iterator[WriteFrame]:
             )
             raise BadTable(msg)
         columns[:] = names
-        write(frame)
+        try:
+            write(frame)
+        except (pa.ArrowException, OverflowError, NotImplementedError) as error:
+            msg = (
+                f"{path}: a column of the table cannot be written ({first_line(error)}); expected "
+                "text, numbers or times of the years 1 to 9999. Convert it."
+            )
+            raise BadTable(msg) from error
 
     try:
         with ExitStack() as files:

@@ -27,7 +27,8 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from abag import AbagError
-from abag.embed.sequences.chains import MISSING_TEXT
+from abag.embed.sequences.airr import AIRR_TEXTS, NO_NOTES, ReaderNotes, is_airr, join_cells
+from abag.embed.sequences.chains import KINDS, MISSING_TEXT, Kind
 from abag.embed.sequences.columns import (
     SEQUENCE_ROLES,
     AmbiguousColumn,
@@ -35,6 +36,7 @@ from abag.embed.sequences.columns import (
     find_columns,
     quote_names,
 )
+from abag.embed.sequences.options import ChainPlaces
 
 TableLike: TypeAlias = Path | str | pd.DataFrame
 """A file, a folder of Parquet files, or a table in memory."""
@@ -59,6 +61,7 @@ class Table:
     ties: dict[str, list[str]]  # roles that several columns fit equally well
     names: Sequence[str]  # all columns of the file, also those that were not read
     as_written: bool  # whether missing cells of text files are still text (`MISSING_TEXT`)
+    reader: ReaderNotes = NO_NOTES
 
     @property
     def found(self) -> str:
@@ -113,14 +116,20 @@ def read_table(
     columns: Mapping[str, str] | None = None,
     limit: int | None = None,
     as_written: bool = False,
+    chains: ChainPlaces = "as-given",
+    kinds: Sequence[Kind] = KINDS,
 ) -> Table:
     """Read a whole table and find the roles of its columns, except those that the user chose.
 
     With `as_written`, cells stay as in the file: text stays text (an id such as ``007``, or
     ``NA``), and Parquet keeps its types. Otherwise pandas chooses types for all but sequences.
+    `chains` and `kinds` are those of `ReadOptions`.
     """
     given = columns or {}
-    read = read_table_chunks(table, columns=given, limit=limit, rows=None, as_written=as_written)
+    read = read_table_chunks(
+        table, columns=given, limit=limit, rows=None, as_written=as_written, chains=chains,
+        kinds=kinds,
+    )  # fmt: skip
     first, *others = read
     frame = pd.concat([first.frame, *(chunk.frame for chunk in others)], ignore_index=True)
     roles, ties = find_columns(frame.columns, given, first.source)
@@ -135,6 +144,8 @@ def read_table_chunks(
     rows: int | None = CHUNK_ROWS,
     as_written: bool = False,
     only_sequences: bool = False,
+    chains: ChainPlaces = "as-given",
+    kinds: Sequence[Kind] = KINDS,
 ) -> Iterator[Table]:
     """Read a table in chunks of `rows`, or one per file, perhaps only Parquet's sequences."""
     given = columns or {}
@@ -144,18 +155,18 @@ def read_table_chunks(
         source = Path(table).name or str(table)
         options = ReadOptions(
             rows=rows, limit=limit, as_written=as_written, only_sequences=only_sequences,
-            columns=given, source=source,
+            columns=given, source=source, chains=chains, kinds=kinds,
         )  # fmt: skip
         chunks = read_file_chunks(Path(table), options)
     start = 0
-    for names, whole, first_row in chunks:
+    for names, whole, first_row, reader in chunks:
         frame = whole if limit is None else whole.head(limit - start)
         if len(frame):
             roles, ties = find_columns(names, given, source)
             frame = frame.set_axis(pd.RangeIndex(start, start + len(frame)))
             yield Table(
                 source=source, frame=frame, first_row=first_row, columns=roles, ties=ties,
-                names=names, as_written=as_written,
+                names=names, as_written=as_written, reader=reader,
             )  # fmt: skip
         start += len(frame)
         if start == limit:
@@ -179,6 +190,8 @@ class ReadOptions:
     only_sequences: bool  # other columns may be left out
     columns: Mapping[str, str]  # role to column name, as the user gave them
     source: str  # name of the file, for messages
+    chains: ChainPlaces = "as-given"  # ``most``: which of several chains of an AIRR cell to take
+    kinds: Sequence[Kind] = KINDS  # of sequences that are asked for
 
     def sequence_columns(self, names: Sequence[str]) -> list[str]:
         """List the columns that hold, or may hold, sequences; they are read as text."""
@@ -196,6 +209,8 @@ class Chunk(NamedTuple):
     frame: pd.DataFrame
     first_row: int = 1
     """Number of the first row of the file; 2 where a spreadsheet shows the header as row 1."""
+    reader: ReaderNotes = NO_NOTES
+    """Of all rows of the file."""
 
 
 # pandas, pyarrow and openpyxl raise the latter for damaged files and types they cannot convert
@@ -290,11 +305,13 @@ def _parquet_files(folder: Path) -> list[Path]:
     return files
 
 
-def in_chunks(whole: pd.DataFrame, rows: int | None) -> Iterator[Chunk]:
+def in_chunks(
+    whole: pd.DataFrame, rows: int | None, reader: ReaderNotes = NO_NOTES
+) -> Iterator[Chunk]:
     """Cut a table that is in memory into chunks of rows; None: one chunk."""
     rows = rows or max(1, len(whole))
     for start in range(0, len(whole), rows):
-        yield Chunk([*whole.columns], whole.iloc[start : start + rows])
+        yield Chunk([*whole.columns], whole.iloc[start : start + rows], reader=reader)
 
 
 def _refuse_repeated(names: Sequence[str]) -> None:
@@ -324,11 +341,12 @@ def _read_separated(
     if options.as_written:
         read |= {"dtype": str, "keep_default_na": False}
     else:
-        texts = [*options.sequence_columns(names), *(name for name in _AIRR_TEXTS if name in names)]
+        texts = [*options.sequence_columns(names), *(name for name in AIRR_TEXTS if name in names)]
         read["dtype"] = dict.fromkeys(texts, object)  # as str, half the time goes into Arrow
     file.seek(0)
-    if AIRR_MARKS.issubset(names):  # the chains of a cell may be far apart
-        yield from in_chunks(_join_chains(pd.read_csv(file, **read)), options.rows)
+    if is_airr(names):  # the chains of a cell may be far apart
+        joined, reader = join_cells(pd.read_csv(file, **read), options.chains)
+        yield from in_chunks(joined, options.rows, reader)
         return
     rows: Any = pd.read_csv(file, chunksize=options.rows, nrows=options.limit, **read)
     for frame in [rows] if options.rows is None else rows:
@@ -352,7 +370,8 @@ def _header_names(file: IO[Any], separator: str) -> list[str]:
 
 def _read_fasta(file: IO[bytes], options: ReadOptions) -> Iterator[Chunk]:
     text = re.sub("\r\n?", "\n", file.read().decode("utf-8-sig"))
-    yield from in_chunks(_parse_fasta(text), options.rows)
+    role = options.columns.get("antigen", "antigen") if [*options.kinds] == ["antigen"] else ""
+    yield from in_chunks(_parse_fasta(text, role), options.rows)
 
 
 # --- Excel ----------------------------------------------------------------------------------------
@@ -406,17 +425,10 @@ def _read_sheet(file: IO[bytes]) -> tuple[list[list[str]], int]:
     return cells.to_numpy().tolist(), header + 1
 
 
-# --- FASTA and AIRR: one chain per record ---------------------------------------------------------
+# --- FASTA: one chain per record ------------------------------------------------------------------
 #
-# What says which chains belong together is the ending of a record's name (``ab1_H``, ``ab1_L``,
-# ``ab1_antigen``), and the column ``cell_id`` (AIRR Rearrangement schema 1.5,
-# docs.airr-community.org).
+# Chains belong together by the endings of their names: ``ab1_H``, ``ab1_L``, ``ab1_antigen``.
 
-AIRR_MARKS = frozenset({"sequence_id", "locus"})
-"""Columns by which a text table is known to be an AIRR file."""
-_AIRR_RESIDUES = ("sequence_alignment_aa", "sequence_aa")
-_AIRR_TEXTS = (*AIRR_MARKS, "cell_id", *_AIRR_RESIDUES)
-_LOCI = {"IGH": "heavy", "IGK": "light", "IGL": "light"}
 _ENDINGS = {
     "heavy": "h|vh|hc|heavy",
     "light": "l|vl|lc|light|k|vk|kappa|lambda",
@@ -427,18 +439,25 @@ _NAME = re.compile(
 )
 
 
-def _parse_fasta(text: str) -> pd.DataFrame:
-    """Read FASTA: columns ``id`` and ``sequence``, or ``heavy``, ``light``, ``antigen``."""
+def _parse_fasta(text: str, only: str = "") -> pd.DataFrame:
+    """Read FASTA: columns ``id`` and ``sequence``, or ``heavy``, ``light``, ``antigen``.
+
+    Where antigens are asked for alone, each record is one, in the column `only`: what ends in -L or
+    -H is a name (cathepsin-L). Unless an antigen shares its name with chains of an antibody.
+    """
     first, *records = re.split(r"^\s*>", text, flags=re.MULTILINE)
     if first := first.strip():
         msg = f"it begins with {first.partition(chr(10))[0][:20]!r}, not with '>'"
         raise ValueError(msg)
+    names = [(record.partition("\n")[0].split() or [""])[0] for record in records]
+    ends = [_NAME.fullmatch(name) for name in names]
+    if only and not _names_pairs(ends):
+        ends = [None] * len(names)
+    without_end = "sequence" if not only or any(ends) else only
     rows: dict[str, dict[str, str]] = {}
-    for record in records:
-        header, *lines = record.split("\n")
-        name = (header.split() or [""])[0]
-        found = _NAME.fullmatch(name)
-        stem, role = (found[1], str(found.lastgroup)) if found else (name, "sequence")
+    for record, name, end in zip(records, names, ends, strict=True):
+        lines = record.split("\n")[1:]
+        stem, role = (end[1], str(end.lastgroup)) if end else (name, without_end)
         row = rows.setdefault(stem, {})
         if role in row:
             msg = f"record {name!r} is the second {role} of {stem!r}; expected distinct names"
@@ -452,48 +471,17 @@ def _parse_fasta(text: str) -> pd.DataFrame:
         name = next(stem for stem, row in rows.items() if "sequence" in row)
         msg = f"record {name!r} does not end in a role as the others do, such as _H, _L or _antigen"
         raise ValueError(msg)
-    names = [role for role in (*_ENDINGS, "sequence") if role in roles]
+    held = [role for role in (*_ENDINGS, "sequence", without_end) if role in roles]
     return pd.DataFrame(
-        {"id": [*rows], **{role: [row.get(role, "") for row in rows.values()] for role in names}},
+        {"id": [*rows], **{role: [row.get(role, "") for row in rows.values()] for role in held}},
         dtype=str,
     )
 
 
-def _join_chains(rearrangements: pd.DataFrame) -> pd.DataFrame:
-    """Join an AIRR file's chains of a ``cell_id``, if it has one, to an antibody."""
-    # columns that differ between the chains of a cell are left out
-    # cells that were read as written may hold the texts of missing values
-    known = rearrangements.mask(rearrangements.isin(MISSING_TEXT))
-    text = known.reindex(columns=_AIRR_TEXTS).astype(object).fillna("").astype(str)
-    filled = known.notna().any(axis=1)  # empty rows stay: the caller reports them
-    aligned, whole = (text[n].str.replace(r"[.-]", "", regex=True) for n in _AIRR_RESIDUES)
-    residues = aligned.mask(aligned == "", whole)
-    if (bare := filled & (residues == "")).any():
-        msg = (
-            f"sequence {text['sequence_id'][bare].iloc[0]!r} has no amino acids; expected them in "
-            f"one of the columns {' or '.join(_AIRR_RESIDUES)}"
-        )
-        raise ValueError(msg)
-    role = text["locus"].str.upper().map(_LOCI)
-    if (other := filled & role.isna()).any():
-        row = text[other].iloc[0]
-        msg = f"sequence {row['sequence_id']!r} is of locus {row['locus']!r}, not of an antibody"
-        raise ValueError(msg)
-    # names of sequences may occur twice, or be that of a cell, so they do not tell cells
-    alone = pd.Series([f"\0{number}" for number in range(len(text))], text.index, dtype=str)
-    cell = text["cell_id"].mask(text["cell_id"] == "", alone)
-    names = text["cell_id"].mask(text["cell_id"] == "", text["sequence_id"])
-    if (twice := pd.DataFrame({"cell": cell, "role": role}).duplicated()).any():
-        at = int(twice.to_numpy().argmax())
-        msg = f"cell {names.iloc[at]!r} has two {role.iloc[at]} chains; expected one of each"
-        raise ValueError(msg)
-    chains = {kind: residues.where(role == kind, "") for kind in ("heavy", "light")}
-    joined = pd.DataFrame({"id": names} | chains).groupby(cell, sort=False)
-    made = joined.agg({"id": "first", "heavy": "".join, "light": "".join})
-    others = known.drop(columns=[*_AIRR_TEXTS], errors="ignore")
-    agree = others.groupby(cell, sort=False).nunique(dropna=False).eq(1).all()
-    kept = rearrangements[[*others.columns[agree]]].groupby(cell, sort=False).first()
-    return made.join(kept.rename(columns={name: f"{name}.1" for name in made}))
+def _names_pairs(ends: Sequence[re.Match[str] | None]) -> bool:
+    """Tell whether an antigen has the name of an antibody's chain, less the ending."""
+    of_antigens = {end[1] for end in ends if end and end.lastgroup == "antigen"}
+    return any(end and end[1] in of_antigens and end.lastgroup != "antigen" for end in ends)
 
 
 # --- Parquet --------------------------------------------------------------------------------------
@@ -504,14 +492,44 @@ def _read_parquet(file: IO[bytes], options: ReadOptions) -> Iterator[Chunk]:
     parquet = pq.ParquetFile(file, pre_buffer=False, buffer_size=1 << 16)
     names = parquet.schema_arrow.names
     _refuse_repeated(names)
+    for field in parquet.schema_arrow:  # of all columns, before sequences are encoded
+        _refuse_unsupported(field)
     # without any sequence column, everything is read and the caller names the missing role
     wanted = (options.sequence_columns(names) or None) if options.only_sequences else None
     rows = min(filter(None, (options.rows, options.limit, parquet.metadata.num_rows)), default=1)
     for batch in parquet.iter_batches(rows, columns=wanted):
         batch.validate(full=True)  # text that is not UTF-8
-        table = batch.replace_schema_metadata()  # what pandas noted may be wrong
+        fields = [field.with_type(_without_view(field.type)) for field in batch.schema]
+        table = batch.cast(pa.schema(fields))  # without metadata: what pandas noted may be wrong
         types = pd.ArrowDtype if options.as_written else None
         yield Chunk(names, table.to_pandas(types_mapper=types))
+
+
+def _without_view(kind: pa.DataType) -> pa.DataType:
+    """Return the type of the same values for which all functions of pandas and Arrow exist."""
+    views = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
+    return views.get(kind, kind)
+
+
+def _refuse_unsupported(field: pa.Field) -> None:
+    """Raise ValueError for a column of a type that fails when its values are used."""
+    inner = [field.type]
+    for kind in inner:  # grows: the types that a list or a record consists of
+        inner += [kind.field(number).type for number in range(kind.num_fields)]
+        if pa.types.is_dictionary(kind):
+            inner.append(kind.value_type)
+        elif isinstance(kind, pa.BaseExtensionType):
+            inner.append(kind.storage_type)
+    if any(kind != _without_view(kind) for kind in inner[1:]):
+        msg = f"column {field.name!r} has the type {field.type}; convert it to {pa.string()}"
+        raise ValueError(msg)
+    for kind in filter(pa.types.is_timestamp, inner):
+        try:
+            pa.scalar(0, kind).as_py()
+        except ValueError as error:
+            zone = f"times of the unknown zone {kind.tz!r}"
+            msg = f"column {field.name!r} has {zone}; convert it to UTC"
+            raise ValueError(msg) from error
 
 
 FORMATS: dict[str, Callable[[IO[bytes], ReadOptions], Iterator[Chunk]]] = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 
 from abag import AbagError
 from abag.core.arrays import KEY_BYTES, KeyIndex, distinct, distinct_keys
-from abag.core.messages import say
+from abag.core.messages import counted, say
 from abag.embed.sequences.chains import Kind
 from abag.embed.store.filesystem import RETRY_SECONDS, StoreUnreachable, attempts
 from abag.embed.store.shard import (
@@ -27,6 +28,8 @@ from abag.embed.store.shard import (
 from abag.embed.store.store_files import ADAPTER_FOLDER, read_adapter_files
 from abag.embed.store.writer import COMMIT_ROWS, ShardWriter
 
+_NAMED = re.compile(r"(?<![0-9a-f])[0-9a-f]{32}(?![0-9a-f])")
+"""The name of a shard, in that of a copy such as ``NAME (1).h5``."""
 S = TypeVar("S", bound=np.generic)
 FileVersion = tuple[int, int]  # size in bytes and time of the last change in nanoseconds
 
@@ -148,10 +151,21 @@ class EncoderFolder:
             shards = self.shards()
 
     def check(self) -> None:
-        """Check every byte of every shard; :attr:`damaged` lists those that fail."""
+        """Check every byte of every shard; :attr:`damaged` lists those that fail.
+
+        `StoreUnreachable` if one is removed meanwhile: what is left is not the whole folder.
+        """
+        before = self._versions_now()
         self._verified.clear()
         for shard in self.shards():
             self._is_whole(shard)
+        if removed := sorted(before.keys() - self._versions_now().keys()):
+            msg = (
+                f"{self.path}: {counted(len(removed), 'shard')} disappeared while it was read, the "
+                f"first is {removed[0]}; expected a store from which nothing is removed. Restore "
+                "it, and run the command again."
+            )
+            raise StoreUnreachable(msg)
 
     def adapter_files(self) -> dict[str, bytes]:
         """Read the adapter's files, by their path in the folder; empty without an adapter."""
@@ -213,18 +227,29 @@ class EncoderFolder:
         self._shards = [shard for shard in shards if shard.path.name in self._open]
         self._index = KeyIndex([shard.keys for shard in self._shards])
 
+    def _versions_now(self) -> dict[str, FileVersion]:
+        for attempt in attempts(self.path):
+            with attempt:
+                versions = self._versions()
+        return versions
+
     def _versions(self) -> dict[str, FileVersion]:
         versions: dict[str, FileVersion] = {}
         if self._is_new:
             return versions
         with os.scandir(self.path) as entries:
             for entry in entries:
-                if entry.name.endswith(".h5"):
+                # ._X.h5 are macOS' notes about the files X.h5 on a foreign disk
+                if entry.name.endswith(".h5") and not entry.name.startswith("."):
                     state = entry.stat(follow_symlinks=False)
                     versions[entry.name] = (state.st_size, state.st_mtime_ns)
         return versions
 
     def _add(self, name: str, version: FileVersion) -> None:
+        if problem := self._problem_of_copy(name):
+            self._damaged[name] = version, problem
+            say(f"{problem} It is skipped.")
+            return
         try:
             shard = open_shard(self.path / name)
             self._refuse_foreign(shard)
@@ -234,6 +259,19 @@ class EncoderFolder:
             return
         else:
             self._open[name] = version, shard
+
+    def _problem_of_copy(self, name: str) -> str:
+        """Say what to do with a copy, as browsers, Drive and file managers name it, of a shard."""
+        named = _NAMED.search(name)
+        if SHARD_NAME.fullmatch(name) or named is None:
+            return ""
+        original = f"{named[0]}.h5"
+        if (self.path / original).exists():
+            return f"{self.path / name}: is a copy of {original}, which is there too. Remove it."
+        return (
+            f"{self.path / name}: is a copy of {original}, which is not there; expected that name. "
+            "Rename it."
+        )
 
     def _refuse_foreign(self, shard: Shard) -> None:
         if not SHARD_NAME.fullmatch(shard.path.name):

@@ -1,11 +1,13 @@
 """``store export``: vectors as a file that NumPy, pandas, pyarrow or AnnData read.
 
-All vectors of the file are in memory: 2 GB per million at 1,024 numbers of float16.
+All vectors of the file are in memory: 2 GB per million at 1,024 numbers of float16; for ``.h5ad``
+the file, too.
 N rows, D numbers per row.
 """
 
 from __future__ import annotations
 
+import io
 import json
 import time
 import zipfile
@@ -13,6 +15,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TypedDict
 
+import h5py
 import numpy as np
 import pandas as pd
 import pyarrow as pa
@@ -23,7 +26,7 @@ from numpy.typing import NDArray
 from abag import AbagError
 from abag.core.arrays import KEY_BYTES, hex_keys, sort_keys
 from abag.core.files import replacing, why_not_writable
-from abag.core.messages import first_line, reporting
+from abag.core.messages import counted, first_line, reporting
 from abag.embed.sequences.chains import KINDS, Kind
 from abag.embed.sequences.pairs import SequenceTable, read_pairs
 from abag.embed.store.encoder_folder import EncoderFolder
@@ -134,6 +137,13 @@ def export_vectors(
             why = first_line(error)  # HDF5 adds its own
             msg = f"{to}: cannot be written ({why}); expected a writable path. Give another --to."
             raise CannotExport(msg) from error
+        except (pa.ArrowException, OverflowError) as error:
+            why = first_line(error)
+            msg = (
+                f"{to}: a column of the table cannot be written ({why}); expected text, numbers or "
+                "times of the years 1 to 9999. Convert it."
+            )
+            raise CannotExport(msg) from error
     return ExportSummary(
         to=str(to),
         rows=len(exported.frame),
@@ -202,6 +212,10 @@ def _stored_side(store: Store, options: ExportOptions) -> _Side:
     assert kind != "pair"  # refused by ExportOptions
     chosen = options.vectors_of(kind)
     folder = store.folder(kind, chosen["encoder"])
+    if not folder.rows:
+        damaged = f" ({counted(len(folder.damaged), 'damaged shard')})" if folder.damaged else ""
+        msg = f"{folder.path}: holds no vectors{damaged}; expected some. Run abag embed first."
+        raise CannotExport(msg)
     keys = np.concatenate([np.empty((0, KEY_BYTES), np.uint8), *folder.keys()])
     order, repeated = sort_keys(keys)
     return _Side(folder, chosen["pooling"], keys[np.sort(order[~repeated])])
@@ -259,6 +273,7 @@ def _write_h5ad(path: Path, exported: _Exported) -> None:
     """Write an AnnData file: vectors in X, the rows in obs, the names of the numbers in var."""
     try:
         from anndata import AnnData
+        from anndata.io import write_elem
     except ModuleNotFoundError as error:
         msg = (
             "--to FILE.h5ad needs the package anndata, which is not installed; expected it. "
@@ -269,6 +284,9 @@ def _write_h5ad(path: Path, exported: _Exported) -> None:
     obs = pd.DataFrame(index=pd.Index([*map(str, frame.index)], dtype=object))
     for name in frame:
         column = _plain(frame[name]).set_axis(obs.index)
+        if column.dtype.kind == "M":  # AnnData has no times
+            texts = [None if moment is pd.NaT else str(moment) for moment in column]
+            column = pd.Series(texts, obs.index, dtype=object)
         if column.dtype == object:  # AnnData cannot write the strings of pandas 3
             categories = pd.Index(column.dropna().unique(), dtype=object)
             column = column.astype(pd.CategoricalDtype(categories))
@@ -277,13 +295,17 @@ def _write_h5ad(path: Path, exported: _Exported) -> None:
             raise CannotExport(msg)
         obs[allowed] = column
     var = pd.DataFrame(index=pd.Index(exported.names, dtype=object))
+    image = io.BytesIO()
     try:
         made = AnnData(exported.vectors_ND, obs=obs, var=var, uns={"abag": exported.about})
-        made.write_h5ad(path)
+        # in memory: HDF5 crashes, perhaps when Python exits, if it cannot write what it closes
+        with h5py.File(image, "w") as file:
+            write_elem(file, "/", made)
     except (TypeError, ValueError) as error:  # such as a text that contains NUL
         reason = " ".join(str(error).split())
         msg = f"the table's columns cannot be written as h5ad ({reason}). Use .parquet."
         raise CannotExport(msg) from error
+    path.write_bytes(image.getbuffer())
 
 
 def _write_parquet(path: Path, exported: _Exported) -> None:
@@ -300,12 +322,21 @@ def _write_csv(path: Path, exported: _Exported) -> None:
     """Write one column per number; the text of a float16 is that of the equal float32."""
     table = _arrow_table(exported.frame)
     for number, field in enumerate(table.schema):
-        if pa.types.is_nested(field.type):
-            texts = [str(value) for value in table.column(number).to_pylist()]
-            table = table.set_column(number, field.name, pa.array(texts))
+        is_extension = isinstance(field.type, pa.BaseExtensionType)
+        if is_extension or pa.types.is_nested(field.type) or _is_binary(field.type):
+            values = table.column(number).to_pylist()
+            texts = [None if value is None else str(value) for value in values]
+            table = table.set_column(number, field.name, pa.array(texts, pa.string()))
     numbers = map(pa.array, np.ascontiguousarray(exported.vectors_ND.T, np.float32))
     names = [*table.column_names, *exported.names]
     pyarrow.csv.write_csv(pa.table([*table.columns, *numbers], names=names), path)
+
+
+def _is_binary(kind: pa.DataType) -> bool:
+    kinds = pa.types
+    return any(
+        one(kind) for one in (kinds.is_binary, kinds.is_large_binary, kinds.is_fixed_size_binary)
+    )
 
 
 FORMATS: Mapping[str, Callable[[Path, _Exported], None]] = {

@@ -110,6 +110,7 @@ def verify(store: Store) -> list[tuple[Path, str]]:
     for folder in store.folders():
         folder.check()
         findings += folder.damaged
+    store.folders()  # once more: raises if the store has vanished meanwhile
     return findings + store.damaged
 
 
@@ -126,6 +127,7 @@ def merge(sources: Sequence[Path | str], out: Path | str) -> dict[str, Any]:
         for folder in store.folders():
             counts += copy_folder(folder, target)
             damaged += [what for _, what in folder.damaged]
+        store.folders()  # once more: raises if the source has vanished meanwhile
         damaged += [what for _, what in store.damaged]
     return {
         "out": str(out),
@@ -150,10 +152,14 @@ def copy_folder(folder: EncoderFolder, target: Store) -> Counter[str]:
         path = into.path / shard.path.name
         is_present = _is_whole(path)
         counts["present" if is_present else "copied"] += 1
+        if is_present:
+            continue
+        for attempt in attempts(folder.path):
+            with attempt:
+                image = shard.path.read_bytes()
         for attempt in attempts(into.path):
             with attempt:
-                if not is_present:
-                    write_bytes(path, shard.path.read_bytes())
+                write_bytes(path, image)
     return counts
 
 

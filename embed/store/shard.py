@@ -13,7 +13,7 @@ import math
 import os
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
 from io import FileIO
@@ -33,10 +33,15 @@ from abag.embed.store.filesystem import TRANSIENT
 VERSION = 2
 FORMAT = f"abag-shard {VERSION}"
 SHARD_NAME = re.compile(r"[0-9a-f]{32}\.h5")
+LINKED = (
+    "is a symbolic link, which is not followed; expected the file itself. Copy the store with the "
+    "files that its links lead to: cp -rL or rsync -aL."
+)
 CHUNK_BYTES = 128 << 10  # reading a single row reads one chunk
 MAX_ARRAYS = 64
 MAX_ARRAY_BYTES = 256 << 20  # 4,096 rows of 16,384 float32; bounds the memory of one read
 MAX_ATTR_BYTES = 1 << 16
+MAX_OTHER_BYTES = 16 << 20  # of a file beside its arrays: attributes, and where the chunks are
 _digest = partial(hashlib.blake2b, digest_size=16)
 _FORMAT = re.compile(r"abag-shard (\d{1,9})")
 _ERRNO = re.compile(r"\berrno = (\d{1,4})\b")  # in HDF5's text for a system call that failed
@@ -183,6 +188,9 @@ def open_file(path: Path) -> FileIO:
     try:
         file = open_regular(path)
     except UnsafeFile as error:
+        if path.is_symlink():
+            msg = f"{path}: {LINKED}"
+            raise DamagedShard(msg) from error
         raise _damaged(path, "a link, a pipe or a folder; expected a regular file") from error
     if os.fstat(file.fileno()).st_size > MAX_ARRAYS * MAX_ARRAY_BYTES:
         file.close()
@@ -209,14 +217,13 @@ def _opened(path: Path) -> Iterator[h5py.File]:
 
 def _inspect(path: Path, file: h5py.File) -> Shard:
     """Read what a shard holds, and refuse what the format does not allow."""
+    _refuse_large_attributes(path, file)
     attrs = _read_attrs(path, file)
     match = _FORMAT.fullmatch(str(attrs.pop("format", "")))
     if match is None:
         raise _damaged(path, "not an abag shard")
     if int(match[1]) != VERSION:
         raise _damaged(path, f"format version {match[1]}; this abag reads {VERSION}")
-    if file.id.get_num_objs() > MAX_ARRAYS:
-        raise _damaged(path, f"more than {MAX_ARRAYS} arrays")
     datasets = {name.decode(): _dataset(path, file, name.decode()) for name in file.id}
     arrays = {n: ArrayType(d.dtype.str, d.shape) for n, d in datasets.items()}
     try:
@@ -228,6 +235,18 @@ def _inspect(path: Path, file: h5py.File) -> Shard:
         if dataset.get_storage_size() < arrays[name].nbytes:
             raise _damaged(path, f"{name!r} is not whole")
     return Shard(path, attrs, arrays)
+
+
+def _refuse_large_attributes(path: Path, file: h5py.File) -> None:
+    """Bound what the file holds beside arrays: HDF5 reads an attribute whole to tell its size."""
+    if file.id.get_num_objs() > MAX_ARRAYS:
+        raise _damaged(path, f"more than {MAX_ARRAYS} arrays")
+    other_bytes = file.id.get_filesize()
+    for name in file.id:
+        with suppress(DamagedShard, KeyError, ValueError):  # a link, or a group
+            other_bytes -= _dataset(path, file, name.decode()).get_storage_size()
+    if other_bytes > MAX_OTHER_BYTES:
+        raise _damaged(path, f"holds {other_bytes:,} bytes beside its arrays")
 
 
 def _dataset(path: Path, file: h5py.File, name: str) -> h5py.h5d.DatasetID:
@@ -256,6 +275,8 @@ def _read_attrs(path: Path, file: h5py.File) -> dict[str, str | int | float]:
             value = file.attrs[name]
         value = value.item() if isinstance(value, np.generic) else value
         value = value.decode() if isinstance(value, bytes) else value
+        if isinstance(value, str) and len(value) > MAX_ATTR_BYTES:  # of variable length
+            raise _damaged(path, f"attribute {name!r} has {len(value):,} characters")
         if not isinstance(value, str | int | float):
             raise _damaged(path, f"attribute {name!r} is not a number or a string")
         attrs[name] = value

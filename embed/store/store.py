@@ -6,6 +6,7 @@ written atomically. docs/store-format.md is the specification.
 
 from __future__ import annotations
 
+import errno
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -70,11 +71,13 @@ class StoreMismatch(AbagError):
 class Store:
     """Vectors of antibodies and antigens; made by :func:`open_store`.
 
-    Methods raise StoreUnreachable if the file system fails.
+    Methods raise StoreUnreachable if the file system fails, or a store that existed when it was
+    opened does not any more.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, is_new: bool = False) -> None:
         self.path = path
+        self._is_new = is_new
         self.damaged: list[tuple[Path, str]] = []
         """Path of each encoder folder that is skipped, and the reason."""
         self._folders: dict[str, EncoderFolder] = {}
@@ -94,7 +97,11 @@ class Store:
         """List the folders of all encoders, or of those of one kind, sorted by name."""
         for attempt in attempts(self.path):
             with attempt:  # other processes may have created folders
-                for path in _list_folder(self.path):
+                listed = _list_folder(self.path)
+                if not self._is_new and not _is_store(self.path):
+                    # a removed or unmounted store is not an empty one
+                    raise FileNotFoundError(errno.ENOENT, "the store has vanished", str(self.path))
+                for path in listed:
                     if path.name not in self._folders and FOLDER_NAME.fullmatch(path.name):
                         self._open_folder(path)
         folders = [self._folders[name] for name in sorted(self._folders)]
@@ -234,7 +241,8 @@ def _open(path: Path, *, create: bool) -> Store:
         msg = f"{path}: is a file; expected the folder of a store. If it is an archive, unpack it."
         raise NotAStore(msg)
     found = _list_folder(path)  # first: another process may be creating the store
-    if not _is_store(path):
+    is_new = not _is_store(path)
+    if is_new:
         # on a network file system, the other files of a new store may not be visible yet
         foreign = [one for one in found if not (create and FOLDER_NAME.fullmatch(one.name))]
         if foreign:
@@ -253,7 +261,7 @@ def _open(path: Path, *, create: bool) -> Store:
                 f"drive.mount({str(COLAB_DRIVE)!r})"
             )
             raise StoreUnreachable(msg)
-    return Store(path)
+    return Store(path, is_new=is_new)
 
 
 def _is_store(path: Path) -> bool:

@@ -19,7 +19,7 @@ from abag.core.files import (
     write_json,
 )
 from abag.embed.sequences.chains import KINDS
-from abag.embed.store.shard import DamagedShard, open_file
+from abag.embed.store.shard import LINKED, DamagedShard, open_file
 
 STORE_FILE = "abag-store.json"
 ENCODER_FILE = "encoder.json"
@@ -64,7 +64,10 @@ def create_encoder_folder(path: Path, info: Mapping[str, object]) -> None:
 
 def read_encoder_info(path: Path) -> dict[str, Any]:
     """Read the encoder.json of a folder; `DamagedShard` if it has none that belongs there."""
-    if path.is_symlink() or not path.is_dir():
+    if path.is_symlink():
+        msg = f"{path}: {LINKED}"
+        raise DamagedShard(msg)
+    if not path.is_dir():
         msg = f"{path}: is not a folder."
         raise DamagedShard(msg)
     try:

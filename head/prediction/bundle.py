@@ -378,11 +378,16 @@ def _part(k: int, record: PredictorRecord, tensors: Mapping[str, NDArray[Any]]) 
 
 
 def store_of_run(run: Path) -> Path | None:
-    """Return the store that a run was trained from; None if it is unknown or does not exist."""
+    """Return the store that a run was trained from; None if it is unknown or does not exist.
+
+    Of two, it is the one in the same place relative to the run: both may have been copied.
+    """
     try:
         record = read_json(run / "config.json")
-        places = Path(record["store"]), run / record["store_from_run"]
-        return next((place for place in places if place.exists()), None)
+        recorded, beside = Path(record["store"]), run / record["store_from_run"]
+        if recorded.exists() and beside.exists() and recorded.samefile(beside):
+            return recorded  # without the way up from the run
+        return next((place for place in (beside, recorded) if place.exists()), None)
     except (OSError, FileDamaged, ValueError, KeyError, TypeError):
         return None
 

@@ -289,7 +289,10 @@ class _PairTable:
         scores = pd.concat(parts, ignore_index=True).set_axis(np.concatenate(order)).sort_index()
         with row_bar("writing", self.rows) as shown:
             limit = self._options.limit
-            for chunk in read_table_chunks(self._table, limit=limit, as_written=True):
+            chunks = read_table_chunks(
+                self._table, limit=limit, as_written=True, chains=self._options.chains
+            )
+            for chunk in chunks:
                 first, frame = chunk.frame.index[:1].to_numpy(), chunk.frame
                 start, end = np.searchsorted(self._row, [*first, *(first + len(frame))])
                 yield frame.loc[self._row[start:end]], scores[start:end]

@@ -27,7 +27,13 @@ from abag.embed.sequences.chains import KINDS, keys_array
 from abag.embed.sequences.chains import antibody as antibody_chains
 from abag.embed.sequences.chains import antigen as antigen_chains
 from abag.embed.sequences.parsing import cut_to_domains
-from abag.embed.store.store import NoSuchEncoder, VectorsMissing, name_encoders, open_store
+from abag.embed.store.store import (
+    NoSuchEncoder,
+    StoreMismatch,
+    VectorsMissing,
+    name_encoders,
+    open_store,
+)
 from abag.head.models.pair_model import PairVectors
 from abag.head.prediction.mixture import Mixture, variance_of
 from abag.head.regimes.recognition import Recogniser
@@ -381,6 +387,14 @@ class Predictor:
             )
             raise VectorsMissing(msg)
         each = [store.folder(kind, one.fingerprint).read(keys, one.pooling) for one in spec.views]
+        for view, x_ND in zip(spec.views, each, strict=True):
+            if x_ND.shape[1] != view.width:
+                msg = (
+                    f"{store.path}: the {view.pooling} vectors of {view.name} "
+                    f"({view.fingerprint[:8]}) have {x_ND.shape[1]} numbers; the run was trained "
+                    f"with {view.width}. Give the --store of the run, or a new one."
+                )
+                raise StoreMismatch(msg)
         return each[0] if len(each) == 1 else np.concatenate(each, axis=1)
 
     def encode(

@@ -75,7 +75,7 @@ class PairReader:
     def __iter__(self) -> Iterator[SequenceTable]:
         """Yield the chunks; say at the end what was skipped and changed."""
         collected, counts = [SequenceCollector(kind) for kind in KINDS], Counter[str]()
-        skipped = SkippedRows()
+        skipped, ignored, examples = SkippedRows(), list[str](), dict[str, str]()
         with row_bar("reading") as shown:
             for chunk in read_pair_chunks(self._table, self._options, as_written=True):
                 refuse_score_columns(chunk.names, chunk.source, self._added)
@@ -84,9 +84,10 @@ class PairReader:
                 skipped.update(chunk.skipped)
                 counts.update(chunk.counts)
                 shown.update(len(chunk.frame))
-                self.source, self.first_row = chunk.source, chunk.first_row
+                self.source, self.first_row, ignored = chunk.source, chunk.first_row, chunk.ignored
+                examples = {**chunk.examples, **examples}
                 yield chunk
-        for note in describe_counts(counts, skipped):
+        for note in ignored + describe_counts(counts, skipped, examples):
             say(f"{self.source}: {note}")
         self.sequences, self.skipped = [one.finish() for one in collected], len(skipped)
 

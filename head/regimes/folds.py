@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -20,6 +20,7 @@ from abag.core.arrays import Bools, Ints, distinct
 from abag.core.messages import counted, say
 from abag.core.options import user_path
 from abag.embed.sequences.chains import KINDS
+from abag.embed.sequences.columns import quote_names
 from abag.head.data.options import SplitOptions
 from abag.head.regimes.clusters import PairGroups
 from abag.head.regimes.leaks import count_leaks
@@ -35,14 +36,17 @@ from abag.head.regimes.splits import (
     BadSplit,
     Parts,
     Split,
+    describe_named,
     grouped_folds,
     is_trainable,
+    part_names,
     read_splits,
 )
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from abag.embed.sequences.pairs import SequenceTable
     from abag.head.data.labels import LabelledPairs
 
 FOLDS = 5
@@ -442,7 +446,7 @@ def split_by_mutations(groups: PairGroups, options: SplitOptions) -> list[Split]
 
 
 def split_by_column(groups: PairGroups, options: SplitOptions) -> list[Split]:
-    """Use the parts named in a column; other values are groups to hold out."""
+    """Use the parts named in a column; if no cell names one, its values are groups to hold out."""
     pairs, column = groups.pairs, options.split_value
     frame = pairs.table.frame
     if column not in frame.columns:
@@ -450,22 +454,54 @@ def split_by_column(groups: PairGroups, options: SplitOptions) -> list[Split]:
         msg = f"--split {options.split}: no such column; found {found}."
         raise BadSplit(msg)
     cells = frame[column].astype(str).where(frame[column].notna(), "").str.strip()
-    of_row = pairs.table.antibodies.of_row * len(frame) + pairs.table.antigens.of_row
     labelled = frame[pairs.table.column("pkd")].notna().to_numpy()
-    divided = int((cells[labelled].groupby(of_row[labelled]).nunique() > 1).sum())
+    parts = part_names(cells[labelled], f"{pairs.table.source}: column {column!r}")
+    has_parts = bool((parts.notna() & (parts != "unused")).any())
+    if has_parts:
+        _refuse_other_names(pairs.table, column, parts)
+    values = parts if has_parts else cells[labelled]
+    of_row = pairs.table.antibodies.of_row * len(frame) + pairs.table.antigens.of_row
+    divided = int((values.groupby(of_row[labelled]).nunique() > 1).sum())
     if divided and pairs.counts["replicate_rows"]:
         say(
             f"column {column!r}: {divided} pairs have replicates with different values; each pair "
             "is where its first row is"
         )
-    values = cells.iloc[pairs.row]
-    synonyms = {"training": "train", "valid": "validation", "val": "validation", "": "unused"}
-    named = values.str.lower().replace(synonyms)
-    if set(named) <= set(PART_NAMES):
-        part = named.map(PART_NAMES).to_numpy().astype(np.int8)
+    values = values.reindex(cells.index).iloc[pairs.row]
+    if has_parts:
+        say(f"split: column {column!r}: {describe_named(cells.iloc[pairs.row], values)}")
+        part = values.map(PART_NAMES).to_numpy().astype(np.int8)
         return [Split(name=options.split, part=part, group=groups.pair)]
-    group, _ = pd.factorize(values, sort=True)
-    return _hold_out([group.astype(np.int64)], options)
+    group, names = pd.factorize(values, sort=True)
+    splits = _hold_out([group.astype(np.int64)], options)
+    say(f"split: column {column!r}: no train or test in it; {_describe_held_out(splits, names)}")
+    return splits
+
+
+def _refuse_other_names(table: SequenceTable, column: str, parts: pd.Series[Any]) -> None:
+    """Refuse cells that name no part in a column of parts: as groups, they would mix its parts."""
+    other = parts.index[parts.isna()]
+    if len(other):
+        at = int(table.frame.index.get_indexer(other[:1])[0])
+        others = f" ({counted(len(other), 'such row')})" if len(other) > 1 else ""
+        msg = (
+            f"{table.describe_cell(at, column)} is not the name of a part, as other cells are; "
+            f"expected train, validation, test or an empty cell{others}. Correct it."
+        )
+        raise BadSplit(msg)
+
+
+def _describe_held_out(splits: Sequence[Split], names: pd.Index) -> str:
+    """Say that the values of a column are groups, and which of them are tested."""
+    text = f"its {len(names):,} values are groups"
+    if "" in names:
+        empty = int((splits[0].group == names.get_loc("")).sum())
+        text += f", one of them {counted(empty, 'pair')} with an empty cell"
+    if len(splits) > 1:
+        return f"{text}, held out in {len(splits)} folds"
+    tested = names[distinct(splits[0].group[splits[0].part == TEST])]
+    listed = quote_names(tested[:3]) + (", ..." if len(tested) > 3 else "")
+    return f"{text}; the test part is {listed}"
 
 
 def split_by_file(groups: PairGroups, options: SplitOptions) -> list[Split]:

@@ -20,8 +20,9 @@ from numpy.typing import NDArray
 
 from abag import AbagError
 from abag.core.arrays import Ints, hex_keys
-from abag.core.messages import counted
+from abag.core.messages import counted, say
 from abag.embed.sequences.chains import KINDS
+from abag.embed.sequences.columns import quote_names
 
 if TYPE_CHECKING:
     from abag.head.data.labels import LabelledPairs
@@ -31,6 +32,16 @@ Parts: TypeAlias = NDArray[np.int8]
 
 TRAIN, VALIDATION, TEST, UNUSED = 0, 1, 2, -1
 PART_NAMES = {"train": TRAIN, "validation": VALIDATION, "test": TEST, "unused": UNUSED}
+PART_WORDS: dict[str, str] = {
+    **dict.fromkeys(("train", "training"), "train"),
+    **dict.fromkeys(("validation", "valid", "val", "validate", "dev", "development"), "validation"),
+    **dict.fromkeys(("test", "testing", "holdout", "heldout"), "test"),
+    **dict.fromkeys(("eval", "evaluation"), "test"),
+    **dict.fromkeys(("unused", ""), "unused"),
+}
+"""The part that a cell names, by its letters in lower case."""
+EITHER = ("eval", "evaluation")
+"""The test part, but beside another name of the test part the validation part."""
 KEYS = ["antibody_key", "antigen_key"]
 COLUMNS = [*KEYS, "split", "fold", "group"]
 
@@ -67,6 +78,39 @@ class Split:
 def learned_rows(split: Split) -> Ints:
     """Return the pairs that models in closed form learn from: training and validation, (F,)."""
     return np.flatnonzero((split.part == TRAIN) | (split.part == VALIDATION))
+
+
+def part_names(cells: pd.Series[Any], source: str) -> pd.Series[Any]:
+    """Return the part that each cell names, a key of `PART_NAMES`; missing where it names none.
+
+    Upper case, spaces, hyphens and an ending "set" do not count. `BadSplit` if "eval" may be
+    either of two parts.
+    """
+    words = cells.str.lower().str.replace(r"(?<=\w)[\s_-]+(?=\w)|[\s_-]*set$", "", regex=True)
+    parts = words.map(PART_WORDS).mask((words == "") & (cells != ""))
+    is_either = words.isin(EITHER)
+    if is_either.any() and "test" in set(parts[~is_either]):
+        if "validation" in set(parts):
+            msg = (
+                f"{source}: names the parts {quote_names(cells[parts.notna()].unique())}; expected "
+                "one name for the validation part and one for the test part. Rename "
+                f"{cells[is_either].iloc[0]!r}."
+            )
+            raise BadSplit(msg)
+        parts = parts.mask(is_either, "validation")
+    return parts
+
+
+def describe_named(cells: pd.Series[Any], parts: pd.Series[Any]) -> str:
+    """Count the pairs of each part, with the names that the cells give it, if these differ."""
+    counts = []
+    for part in PART_NAMES:
+        own = cells[parts == part]
+        others = [word for word in sorted(own.unique()) if word.lower() != part]
+        spelled = ", ".join(repr(word) if word else "empty cells" for word in others)
+        names = f" ({spelled})" if spelled else ""
+        counts += [f"{len(own):,} {part}{names}"] if len(own) else []
+    return f"{', '.join(counts)} pairs"
 
 
 def is_trainable(part: Parts) -> bool:
@@ -168,10 +212,18 @@ def _read_frame(path: Path) -> pd.DataFrame:
     if absent := [name for name in COLUMNS[:3] if name not in frame.columns]:
         found = ", ".join(map(str, frame.columns))
         raise _bad_file(path, f"no column {', '.join(absent)}; found {found}")
-    if unknown := sorted(set(frame["split"].astype(str)) - set(PART_NAMES)):
-        expected = f"expected one of {', '.join(PART_NAMES)}"
-        raise _bad_file(path, f"split {unknown[0]!r} is unknown; {expected}")
-    frame = frame.assign(fold=frame.get("fold", 0))
+    cells = frame["split"].fillna("").astype(str).str.strip()
+    parts = part_names(cells, str(path))
+    if (unknown := parts.isna().to_numpy()).any():
+        row = int(unknown.argmax())
+        problem = (
+            f"row {row + 1} of the split file: split {cells.iloc[row]!r} is unknown; expected one "
+            f"of {', '.join(PART_NAMES)}"
+        )
+        raise _bad_file(path, problem)
+    frame = frame.assign(split=parts, fold=frame.get("fold", 0))
+    if not set(cells) <= set(PART_NAMES):
+        say(f"split: {path}: {describe_named(cells, parts)}")
     if "group" not in frame.columns:
         frame["group"] = frame.groupby(KEYS).ngroup()
     frame = frame[COLUMNS].reset_index(drop=True)

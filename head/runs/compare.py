@@ -296,6 +296,6 @@ def _last_epoch(path: Path) -> int:
     _, *lines = reversed(path.read_bytes().split(b"\n"))
     try:
         return int(json.loads(lines[0])["epoch"]) if lines else 0
-    except (ValueError, LookupError, TypeError) as error:
+    except (ValueError, LookupError, TypeError, RecursionError) as error:
         msg = f"{path}: is damaged ({lines[0][:40]!r}). Use another --run folder."
         raise FileDamaged(msg) from error

@@ -21,10 +21,11 @@ from abag.core.files import (
     read_json,
     replacing,
     sweep_partials,
+    why_mistyped,
     why_unreadable,
     write_json,
 )
-from abag.core.messages import detail, say
+from abag.core.messages import detail, first_line, say
 from abag.core.options import schema
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.store import Store, open_store
@@ -37,7 +38,7 @@ from abag.head.data.labels import (
 )
 from abag.head.data.vectors import StoredVectors, read_vectors
 from abag.head.evaluation.metrics import Scores
-from abag.head.evaluation.regime_scores import RegimeScore, TestedPairs
+from abag.head.evaluation.regime_scores import RegimeScore, TestedPairs, describe_regimes
 from abag.head.evaluation.strong import StrongSummary
 from abag.head.models.config import FitConfig, RunMismatch, check_same
 from abag.head.models.registry import MODELS
@@ -275,7 +276,24 @@ class RegimeSummary(RegimeScore):
     ``--select`` with another threshold adds its own."""
 
 
-NOT_IN_ALL = {"learning_curve", "table", "predictions", "strong_at"}
+class UnmeasuredRegime(TypedDict):
+    """A regime that a table does not allow to measure."""
+
+    regime: str
+    words: str
+    why: str
+
+
+class DataSummary(TypedDict):
+    """What a run was trained on."""
+
+    source: str
+    """Name of the table."""
+    pairs: int
+    antibodies: int
+    antigens: int
+    quantity: str
+    """Of the labels, such as pKd or pIC50."""
 
 
 class RunSummary(TypedDict):
@@ -284,8 +302,8 @@ class RunSummary(TypedDict):
     run: str
     regimes: list[RegimeSummary]
     """Those that were measured: the table that everybody should see."""
-    not_measured: list[dict[str, str]]
-    """The other regimes: ``regime``, its ``words``, and ``why`` the table does not allow it."""
+    not_measured: list[UnmeasuredRegime]
+    """The other regimes."""
     warnings: list[str]
     steps: int
     epochs: int
@@ -294,9 +312,7 @@ class RunSummary(TypedDict):
     resumed_from_step: int | None
     used: dict[str, Any]
     """Settings that the run chose itself; several values if folds differ."""
-    data: dict[str, str | int]
-    """The table's ``source``, how many ``pairs``, ``antibodies`` and ``antigens`` it has, and the
-    ``quantity`` of its labels, such as pKd or pIC50."""
+    data: DataSummary
     noise: float | None
     counts: Mapping[str, int]
     strong: StrongSummary
@@ -357,8 +373,14 @@ def read_summary(run: Path) -> RunSummary:
     """Read summary.json, or raise `FileDamaged` or `OSError`."""
     path = run / "summary.json"
     found = read_json(path)
-    if missing := sorted(RunSummary.__annotations__.keys() - NOT_IN_ALL - found.keys()):
-        msg = f"{path}: {missing[0]} is missing. Copy the whole run folder again."
+    reason = why_mistyped(found, RunSummary)
+    if not reason:
+        try:
+            describe_regimes(found["regimes"])
+        except (LookupError, TypeError, ValueError) as error:
+            reason = f"the scores of its regimes are damaged ({first_line(error)})"
+    if reason:
+        msg = f"{path}: {reason}. Copy the whole run folder again."
         raise FileDamaged(msg)
     return cast("RunSummary", found)
 
@@ -383,6 +405,12 @@ def read_tables(run: Path, config: Mapping[str, Any], summary: RunSummary) -> Sa
     return SavedRun(run, config, summary, frame, tested)
 
 
+_UNREADABLE = (
+    OSError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RecursionError,
+)  # fmt: skip
+"""What content of the wrong kind raises where it is read."""
+
+
 @contextmanager
 def naming_damage(run: Path) -> Iterator[None]:
     """Raise `NoFinishedRun`, in one line, for what missing and damaged files of a run raise."""
@@ -396,7 +424,7 @@ def naming_damage(run: Path) -> Iterator[None]:
             "abag fit on it until it ends."
         )
         raise NoFinishedRun(msg) from error
-    except (OSError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+    except _UNREADABLE as error:
         reason = why_unreadable(run, error).rstrip(".")
         msg = f"{run}: a file of the run is damaged ({reason}). Copy the whole run folder again."
         raise NoFinishedRun(msg) from error

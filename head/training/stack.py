@@ -25,6 +25,7 @@ from abag.head.data.vectors import Standardizer
 from abag.head.models.network import AdamW, Mlp, NetworkModel
 from abag.head.models.pair_model import LOSSES, NetworkSettings, PredictedPairs
 from abag.head.regimes.splits import TRAIN
+from abag.head.training.checkpoint import CheckpointDamaged
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -296,6 +297,14 @@ def load_tensors(live: Mapping[str, Tensor], saved: Mapping[str, Tensor]) -> Non
     """Copy saved values into live tensors in place: graphs keep their addresses."""
     with torch.no_grad():
         for name, tensor in live.items():
+            if name not in saved or saved[name].shape != tensor.shape:
+                shape = tuple(saved[name].shape) if name in saved else "missing"
+                msg = (
+                    f"checkpoint: {name} is {shape}; expected {tuple(tensor.shape)}. Do the "
+                    "vectors in the store have another width now? Restore them, or use another "
+                    "folder."
+                )
+                raise CheckpointDamaged(msg)
             tensor.copy_(saved[name])
 
 

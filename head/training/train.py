@@ -25,7 +25,7 @@ import torch
 
 from abag import AbagError
 from abag.core.cores import SMALL_FOLD_PAIRS, count_cores
-from abag.core.files import make_folder, write_text
+from abag.core.files import json_text, make_folder, write_text
 from abag.core.messages import bar, detail, say
 from abag.head.evaluation import metrics
 from abag.head.models.config import VALIDATION_PAIRS, RunMismatch
@@ -554,4 +554,4 @@ class HeadTraining(ResumableTraining):
 
 
 def _as_text(lines: Sequence[Mapping[str, Any]]) -> str:
-    return "".join(json.dumps(line) + "\n" for line in lines)
+    return "".join(json_text(line) + "\n" for line in lines)

@@ -1,0 +1,255 @@
+"""AIRR Rearrangement files: the chains of a cell joined to an antibody.
+
+Promises that chains are joined only within one cell of one sample, and that whatever is not read is
+a problem of its row or counted in a remark.
+
+References
+----------
+AIRR Rearrangement schema 1.5, docs.airr-community.org.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from abag.core.messages import counted
+from abag.embed.sequences.chains import MISSING_TEXT
+from abag.embed.sequences.options import ChainPlaces
+
+AIRR_TEXTS = (
+    "sequence_id", "locus", "cell_id", "sequence_alignment_aa", "sequence_aa", "v_call", "c_call",
+    "j_call", "productive",
+)  # fmt: skip
+"""Columns that are read as text."""
+_CALLS = ("v_call", "c_call", "j_call")
+"""Columns of genes, whose names begin with the locus."""
+_RESIDUES = ("sequence_alignment_aa", "sequence_aa")
+_REPLACED = ("sequence_id", "locus", "cell_id", *_RESIDUES)
+"""Columns that become ``id``, ``heavy`` and ``light``."""
+_COUNTS = ("umi_count", "duplicate_count", "consensus_count")
+"""How much of a chain was seen, the most telling number first."""
+_SOURCES = re.compile(
+    "(study|subject|donor|patient|repertoire|sample|sampleprocessing|dataprocessing|"
+    "rearrangementset|library)(id|name)?|gemgroup|origident"
+)
+"""Columns, by the letters and digits of their names, of what a ``cell_id`` is unique in."""
+_LOCI = {"IGH": "heavy", "IGK": "light", "IGL": "light"}
+_PRODUCTIVE = frozenset(("t", "true", "1", "1.0", "y", "yes", "productive", ""))
+_NOT_PRODUCTIVE = frozenset(
+    ("f", "false", "0", "0.0", "n", "no", "unproductive", "nonproductive", "non-productive")
+)
+ROLES = ("heavy", "light")
+NOT_PRODUCTIVE = "not productive"
+"""Reason of a row that is skipped whatever ``--bad-rows`` is."""
+
+
+class RowProblem(NamedTuple):
+    """Why a row that a reader made cannot be used."""
+
+    reason: str
+    text: str
+    error: str
+
+
+class ReaderNotes(NamedTuple):
+    """What a reader found that the cells of its rows do not say."""
+
+    problems: Mapping[int, RowProblem] = {}  # by the number of the row, from 0
+    remarks: tuple[str, ...] = ()
+    cut: bool = False
+    """Whether chains may hold more than the variable domain, which alone the format means."""
+
+
+NO_NOTES = ReaderNotes()
+
+
+def is_airr(names: Iterable[str]) -> bool:
+    """Tell by its columns whether a table is an AIRR file."""
+    present = {*names}
+    if "sequence_id" not in present:
+        return False
+    has_call = not present.isdisjoint(_CALLS)
+    return "locus" in present or (has_call and not present.isdisjoint((*_RESIDUES, "sequence")))
+
+
+def join_cells(
+    rearrangements: pd.DataFrame, chains: ChainPlaces = "as-given"
+) -> tuple[pd.DataFrame, ReaderNotes]:
+    """Join the chains of each cell, if the file names cells, to an antibody.
+
+    Columns that differ between the chains of a cell are left out.
+    """
+    if {*_RESIDUES}.isdisjoint(rearrangements.columns):
+        first = rearrangements["sequence_id"].map(repr).get(0, "")
+        msg = f"sequence {first} has no amino acids; expected a column {' or '.join(_RESIDUES)}"
+        raise ValueError(msg)
+    # cells that were read as written may hold the texts of missing values
+    known = rearrangements.mask(rearrangements.isin(MISSING_TEXT))
+    sources = [name for name in map(str, known) if _SOURCES.fullmatch(_letters(name))]
+    records = _read_records(known, sources)
+    counts = known[[name for name in _COUNTS if name in known]].apply(
+        pd.to_numeric, errors="coerce"
+    )
+
+    # a cell expresses its productive chains: the others are no choice
+    expressed = records["productive"] & records["filled"]
+    records["expressed"] = expressed.groupby(records["cell"]).transform("any")
+    beside = records["filled"] & records["expressed"] & ~records["productive"]
+    chosen = records[~beside]
+    repeated = chosen.index[
+        chosen["filled"] & chosen.duplicated(["cell", "role", "residues", "problem"])
+    ]
+    chosen = chosen.drop(index=repeated)
+    fewer, conflicts = _compare_chains(chosen[chosen["filled"]], counts, chains)
+    chosen = chosen.drop(index=fewer)
+
+    problems, read_anyway = _find_problems(chosen, conflicts, chains)
+    cut = bool((chosen["is_whole"] & chosen["filled"]).any())
+    left_out = {
+        "not productive: left out, beside productive ones of the cell": beside.sum(),
+        "repeating a chain of the cell: left out": len(repeated),
+        f"of less {' or '.join(counts)} than another of the cell: left out": len(fewer),
+    }
+    remarks = [f"{counted(int(n), 'rearrangement')} {how}" for how, n in left_out.items() if n]
+    if read_anyway:
+        remarks.append(
+            f"{counted(read_anyway, 'antibody')} only of rearrangements that are not productive, "
+            "read as written; --chains most skips them"
+        )
+    if shared := _count_shared(chosen, sources):
+        remarks.append(
+            f"{counted(shared, 'cell_id')} of several samples, whose chains are not joined: cells "
+            f"are told apart by {', '.join(sources)} too"
+        )
+    if cut:
+        remarks.append("chains of sequence_aa are cut to the variable domain")
+    frame = _join(rearrangements.loc[chosen.index], known.loc[chosen.index], chosen)
+    return frame, ReaderNotes(problems, tuple(remarks), cut)
+
+
+def _letters(name: str) -> str:
+    return re.sub("[^a-z]", "", name.lower())
+
+
+def _read_records(known: pd.DataFrame, sources: list[str]) -> pd.DataFrame:
+    """Read of each rearrangement its cell, chain and what is wrong with it."""
+    text = known.reindex(columns=AIRR_TEXTS).astype(object).fillna("").astype(str)
+    aligned, whole = (text[name].str.replace(r"[.-]", "", regex=True) for name in _RESIDUES)
+    locus = text["locus"].str.upper().str.strip()
+    for name in _CALLS:
+        called = text[name].str.upper().str.extract("(?<![A-Z])((?:IG|TR)[A-Z])", expand=False)
+        locus = locus.mask(locus == "", called.fillna(""))
+    # names of sequences may occur twice, or be that of a cell, so they do not tell cells
+    alone = pd.Series([f"\0{number}" for number in range(len(text))], text.index, dtype=str)
+    names = text["cell_id"].mask(text["cell_id"] == "", text["sequence_id"])
+    cell = text["cell_id"]
+    title = names.map(lambda name: f"cell {name!r}")
+    for name in sources:
+        values = known[name].astype(object).fillna("").astype(str)
+        cell = cell + "\0" + values
+        title = title + (f" of {name} " + values).mask(values == "", "")
+    records = pd.DataFrame({
+        "id": names,
+        "cell": cell.mask(text["cell_id"] == "", alone),
+        "title": title.mask(text["cell_id"] == "", "sequence " + text["sequence_id"].map(repr)),
+        "sequence": text["sequence_id"],
+        "cell_id": text["cell_id"],
+        "role": locus.map(_LOCI).fillna(""),
+        "residues": aligned.mask(aligned == "", whole),
+        "is_whole": (aligned == "") & (whole != ""),
+        "filled": known.notna().any(axis=1),  # empty rows stay: the caller reports them
+    })  # fmt: skip
+    productive = text["productive"].str.lower().str.strip()
+    records["productive"] = ~productive.isin(_NOT_PRODUCTIVE)
+    unknown = ~productive.isin(_PRODUCTIVE | _NOT_PRODUCTIVE)
+    title = "sequence " + text["sequence_id"].map(repr)
+    records["problem"] = np.select(
+        [records["role"].eq("") & locus.eq(""), records["role"].eq(""), records["residues"].eq(""),
+         unknown],
+        [title + f" names no locus; expected IGH, IGK or IGL in {', '.join(('locus', *_CALLS))}",
+         title + " is of locus " + locus.map(repr) + ", not of an antibody; expected IGH, IGK, IGL",
+         title + f" has no amino acids; expected them in {' or '.join(_RESIDUES)}",
+         title + " has productive " + text["productive"].map(repr) + "; expected T or F"],
+        "",
+    )  # fmt: skip
+    return records
+
+
+def _compare_chains(
+    chosen: pd.DataFrame, counts: pd.DataFrame, chains: ChainPlaces
+) -> tuple[list[int], dict[int, str]]:
+    """Of several chains of one type in a cell, list those to leave out, or say what is wrong."""
+    fewer: list[int] = []
+    conflicts: dict[int, str] = {}
+    several = chosen[chosen.duplicated(["cell", "role"], keep=False) & chosen["problem"].eq("")]
+    for (_, role), group in several.groupby(["cell", "role"], sort=False):
+        seen = counts.loc[group.index].fillna(0.0)
+        ranked = seen.sort_values([*seen], ascending=False, kind="stable") if len(seen.T) else seen
+        is_clear = len(seen.T) > 0 and len(ranked) > 1 and not ranked.iloc[0].equals(ranked.iloc[1])
+        if chains == "most" and is_clear:
+            fewer += ranked.index[1:].tolist()
+            continue
+        number = "two" if len(group) == 2 else str(len(group))
+        listed = ", ".join(map(repr, group["sequence"]))
+        how = f"equal {' and '.join(map(str, seen))}" if chains == "most" else ""
+        how = "no " + ", ".join(_COUNTS) if chains == "most" and not len(seen.T) else how
+        advice = "Remove the others."
+        if chains != "most" and is_clear:
+            advice = f"Remove the others, or take those of most {seen.columns[0]} by --chains most."
+        conflicts[int(group.index[0])] = (
+            f"has {number} {role} chains ({listed}){how and f' of {how}'}; expected one of each. "
+            f"{advice}"
+        )
+    return fewer, conflicts
+
+
+def _find_problems(
+    chosen: pd.DataFrame, conflicts: Mapping[int, str], chains: ChainPlaces
+) -> tuple[dict[int, RowProblem], int]:
+    """Find the rows that cannot be used, and count the others that are not productive."""
+    row = pd.Series(pd.factorize(chosen["cell"])[0], chosen.index)
+    has_problem = chosen["problem"].ne("") | chosen.index.isin([*conflicts])
+    problems: dict[int, RowProblem] = {}
+    read_anyway: set[int] = set()
+    for at in chosen.index[chosen["filled"] & (has_problem | ~chosen["expressed"])]:
+        place, record = int(row[at]), chosen.loc[at]
+        title = str(record["title"])
+        conflict = conflicts.get(at)
+        if not record["expressed"]:
+            is_readable = not has_problem[at] and "*" not in record["residues"]
+            if is_readable and chains != "most":
+                read_anyway.add(place)
+            else:
+                error = f"{title} has no productive chain"
+                problems[place] = RowProblem(NOT_PRODUCTIVE, title, error)
+        elif conflict:
+            problems.setdefault(place, RowProblem("several chains", title, f"{title} {conflict}"))
+        else:
+            problem = RowProblem("rearrangement", title, f"{record['problem']}. Correct it.")
+            problems.setdefault(place, problem)
+    return problems, len(read_anyway - problems.keys())
+
+
+def _count_shared(records: pd.DataFrame, sources: list[str]) -> int:
+    """Count the names that several cells have."""
+    if not sources:
+        return 0
+    named = records[records["cell_id"] != ""]
+    return int((named.groupby("cell_id")["cell"].nunique() > 1).sum())
+
+
+def _join(rearrangements: pd.DataFrame, known: pd.DataFrame, records: pd.DataFrame) -> pd.DataFrame:
+    # of several chains of a cell, which is a problem, the first
+    residues = records["residues"].mask(records.duplicated(["cell", "role"]), "")
+    chains = {role: residues.where(records["role"] == role, "") for role in ROLES}
+    joined = pd.DataFrame({"id": records["id"]} | chains).groupby(records["cell"], sort=False)
+    made = joined.agg({"id": "first", **dict.fromkeys(ROLES, "".join)})
+    others = known.drop(columns=[*_REPLACED], errors="ignore")
+    agree = others.groupby(records["cell"], sort=False).nunique(dropna=False).eq(1).all()
+    kept = rearrangements[[*others.columns[agree]]].groupby(records["cell"], sort=False).first()
+    return made.join(kept.rename(columns={name: f"{name}.1" for name in made}))

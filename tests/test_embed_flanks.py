@@ -1,0 +1,172 @@
+"""What is no variable domain: leaders, tags, CDRs and columns of nucleotides."""
+
+import json
+import random
+
+import pandas as pd
+import pytest
+from invoke import PLAIN_ENCODERS, run
+from trastuzumab import D13_HEAVY, D13_LIGHT, HEAVY, LIGHT
+
+import abag
+from abag.core.options import BadOption
+from abag.embed.sequences.columns import MissingColumn
+from abag.embed.sequences.options import TableOptions
+from abag.embed.sequences.pairs import read_pairs
+from abag.embed.sequences.parsing import ChainsMisplaced
+
+LEADERS = [
+    "MKYLLPTAAAGLLLLAAQPAMA", "MGWSCIILFLVATATGVHS", "MEFGLSWLFLVAILKGVQC", "MSSHHHHHHSSG", "GGGGS",
+    "MDMRVPAQLLGLLLLWLRGARC",
+]  # fmt: skip
+TAILS = ["GGSHHHHHH", "GGGGSGGGGS", "LPETGG", "AAAEQKLISEEDL", "EPKTPKPQ", "RGSHHHHHH"]
+ANTIGEN = "MKTAYIAKQRQISFVKSHFSRQLEERLGLIEVQ"
+
+
+def table(heavies, lights=None, antigens=ANTIGEN):
+    columns = {"heavy": heavies, "light": lights or [""] * len(heavies), "antigen": antigens}
+    return pd.DataFrame(columns)
+
+
+def counts(frame, **options):
+    return read_pairs(frame, TableOptions(**options)).counts
+
+
+@pytest.mark.parametrize("leader", LEADERS)
+def test_residues_before_a_variable_domain_are_counted_with_an_example(leader):
+    for heavy, light in ((leader + HEAVY, LIGHT), (HEAVY, leader + LIGHT)):
+        pairs = read_pairs(table([heavy, D13_HEAVY], [light, D13_LIGHT]))
+        (note,) = pairs.notes
+        assert note.startswith("1 antibody with residues before the variable domain")
+        assert leader in note
+        assert "--antibody-region fv" in note
+        cut = read_pairs(table([heavy], [light]), TableOptions(antibody_region="fv"))
+        assert cut.antibodies.chains == [(HEAVY, LIGHT)]
+        assert cut.counts["leader_antibodies"] == 0
+
+
+@pytest.mark.parametrize("tail", TAILS)
+def test_residues_behind_a_variable_domain_are_counted_with_an_example(tail):
+    for heavy, light in ((HEAVY + tail, LIGHT), (HEAVY, LIGHT + tail)):
+        pairs = read_pairs(table([heavy, D13_HEAVY], [light, D13_LIGHT]))
+        (note,) = pairs.notes
+        assert note.startswith("1 antibody with residues behind the variable domain that are no")
+        assert tail in note
+
+
+@pytest.mark.parametrize(("heavy", "light"), [
+    (HEAVY, LIGHT), (D13_HEAVY, D13_LIGHT), (f"M{HEAVY}", LIGHT[1:]), (HEAVY[3:], f"{LIGHT}RT"),
+    (f"{HEAVY}ASTKGPSVFPLAPSSK", f"{LIGHT}RTVAAPSVFIFPPSDEQ"), (f"{HEAVY}ASTKG", f"{LIGHT}R"),
+])  # fmt: skip
+def test_variable_domains_and_their_constant_domains_have_no_leader_and_no_tag(heavy, light):
+    found = counts(table([heavy], [light]))
+    assert found["leader_antibodies"] == found["tail_antibodies"] == 0
+
+
+def test_every_command_reports_leaders_and_tags_as_it_does_constant_domains(tmp_path):
+    rng = random.Random(0)
+    heavies = [HEAVY.replace("GFNIK", "".join(rng.choices("ADEFGHKLNQ", k=5))) for _ in range(40)]
+    train = table([LEADERS[0] + heavies[0], *heavies[1:]]).assign(
+        pkd=[rng.gauss(8, 1) for _ in heavies]
+    )
+    path, folder = tmp_path / "t.csv", tmp_path / "run"
+    train.to_csv(path, index=False)
+    store = ["--store", tmp_path / "s"]
+    done = [
+        run("embed", path, *store, *PLAIN_ENCODERS),
+        run("fit", path, *store, "--run", folder, "--head", "ridge", "--device", "cpu"),
+        run("plan", path),
+        run("predict", path, "--run", folder, "--out", tmp_path / "o.csv"),
+    ]
+    for one in done:
+        assert f"a leader peptide or a tag ({LEADERS[0]})" in one.output + one.stderr
+    found = json.loads(run("plan", path, "--json").stdout)["found"]
+    assert (found["leader_antibodies"], found["tail_antibodies"]) == (1, 0)
+
+
+@pytest.mark.parametrize("cdrs", [
+    ["ARDYYGMDV", "AKGGYSSGWYFDY"], ["CARKPFYQGYFDVW", "CAQYYYGRYFDVW", "CARW" + "G" * 9 + "W"],
+])  # fmt: skip
+def test_a_table_of_nothing_but_cdrs_is_refused(cdrs):
+    words = f"column 'heavy' holds parts of heavy chains, such as '{cdrs[0]}'"
+    for lights in (None, [LIGHT] * len(cdrs)):
+        with pytest.raises(ChainsMisplaced, match=words):
+            read_pairs(table(cdrs, lights))
+    # as they are named, whatever they look like
+    named = table(["GFTFSSYA", "GYTFTNYG"]).rename(columns={"heavy": "cdr_h1"})
+    with pytest.raises(ChainsMisplaced, match="column 'cdr_h1' holds parts of heavy chains"):
+        read_pairs(named, TableOptions(columns={"heavy": "cdr_h1"}))
+
+
+def test_short_chains_among_others_are_counted():
+    pairs = read_pairs(table(["ARDYYGMDV", HEAVY, HEAVY[:60], "GFTFSSYAISGSGGSTARDYYGMDV"]))
+    (note,) = pairs.notes
+    assert note.startswith("3 antibodies with a chain of fewer than 70 residues, too short for a")
+    assert counts(table(["GFTFSSYA", "EVQLVES"]))["short_antibodies"] == 2  # peptides are encoded
+
+
+def test_chains_in_which_no_variable_domain_is_found_are_counted():
+    other = "".join(random.Random(1).choices("ACDEFGHIKLMNPQRSTVWY", k=120))
+    pairs = read_pairs(table([other, HEAVY]))
+    assert pairs.notes == ["1 antibody with a chain in which no variable domain is found"]
+
+
+def test_antigens_with_a_histidine_tag_are_counted():
+    found = counts(
+        table([HEAVY] * 3, None, [ANTIGEN, f"{ANTIGEN}GSHHHHHHHH", f"MGHHHHHH{ANTIGEN}"])
+    )
+    assert found["tagged_antigens"] == 2
+
+
+# --- columns --------------------------------------------------------------------------------------
+
+
+def test_columns_of_nucleotides_are_proposed_for_no_role():
+    genes = ["GAGGTGCAGCTGGTGGAGTCTGGAGGCGGC", "GACATCCAGATGACCCAGTCTCCATCCTCC"]
+    frame = pd.DataFrame({
+        "gene": genes, "short_nt": [gene[:22] for gene in genes], "mine": [HEAVY, D13_HEAVY],
+        "lower": [gene.lower() for gene in genes], "rna": [g.replace("T", "U") for g in genes],
+    })  # fmt: skip
+    with pytest.raises(MissingColumn, match=r"By their content: --column heavy=mine\.$"):
+        read_pairs(frame)
+    with pytest.raises(MissingColumn, match="No column holds sequences"):
+        read_pairs(frame.drop(columns="mine"))
+
+
+def test_of_two_columns_for_a_role_that_of_nucleotides_is_never_taken():
+    genes = ["GAGGTGCAGCTGGTGGAGTCTGGAGGCGGC"] * 2
+    frame = pd.DataFrame({"hc": genes, "heavy": [HEAVY, D13_HEAVY], "antigen": ANTIGEN})
+    assert read_pairs(frame).antibodies.chains == [(HEAVY, ""), (D13_HEAVY, "")]
+
+
+def test_columns_that_may_play_one_role_are_listed_as_alternatives():
+    heavies, lights = [HEAVY, D13_HEAVY], [LIGHT, D13_LIGHT]
+    frame = pd.DataFrame(
+        {"p": heavies, "q": [h + "ASTK" for h in heavies], "r": lights, "s": ANTIGEN}
+    )
+    words = r"By their content: \(--column heavy=p or --column heavy=q\) --column light=r"
+    with pytest.raises(MissingColumn, match=words + " --column antigen=s"):
+        read_pairs(frame)
+    both = frame.drop(columns="q").assign(
+        t=[f"{h}|{k}" for h, k in zip(heavies, lights, strict=True)]
+    )
+    words = r"\(--column heavy=p --column light=r or --column antibody=t\) --column antigen=s\."
+    with pytest.raises(MissingColumn, match=words):
+        read_pairs(both)
+    parts = pd.DataFrame({"fwr3": [HEAVY[65:97]] * 2, "cdr3_aa": ["ARDYYGMDVARDYYGMDVARD"] * 2})
+    with pytest.raises(MissingColumn, match="No column holds sequences"):
+        read_pairs(parts)
+
+
+def test_a_role_given_twice_and_a_column_given_for_two_roles_are_errors(tmp_path):
+    table([HEAVY]).to_csv(tmp_path / "t.csv", index=False)
+    plan = ["plan", tmp_path / "t.csv", "--column"]
+    twice = run(*plan, "heavy=heavy", "--column", "heavy=light", code=2)
+    assert "heavy is given twice, 'heavy' and 'light'; expected one" in twice.stderr
+    run(*plan, "heavy=heavy", "--column", "heavy=heavy")
+    assert (
+        "one column for two roles"
+        in run(*plan, "heavy=heavy", "--column", "light=heavy", code=1).stderr
+    )
+    with pytest.raises(BadOption, match="one column for two roles"):
+        abag.plan(tmp_path / "t.csv", columns={"heavy": "heavy", "antigen": "heavy"})
