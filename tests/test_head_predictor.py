@@ -271,12 +271,11 @@ def test_weights_that_overflow_give_no_predictions(trained, tmp_path):
 
 
 @pytest.mark.parametrize("change", [lambda x: x[0], lambda x: torch.cat([x, x], 1)])
-def test_forged_sketches_of_other_shapes_are_refused(trained, tmp_path, change):
+def test_forged_keys_of_other_shapes_are_refused(trained, tmp_path, change):
     tensors = load_file(trained.run / "predictor/weights.safetensors")
     bundle = copied(trained, tmp_path / "bundle")
-    name = "seen.antibody.sketch"
-    sketch = torch.zeros((1, tensors[name].shape[1]), dtype=tensors[name].dtype)
-    save_file(tensors | {name: change(sketch).contiguous()}, bundle / WEIGHTS)
+    name = "seen.antibody.keys"
+    save_file(tensors | {name: change(tensors[name]).contiguous()}, bundle / WEIGHTS)
     with pytest.raises(PredictorDamaged, match=r"seen\.antibody\.\w+ has"):
         load_predictor(signed(bundle))
 

@@ -41,8 +41,8 @@ CROSS_VALIDATED = 2.0
 """Factor of the variance of ranks, and of differences to the best baseline, with several folds."""
 LEARNING = 0.1
 """By how much the RMSE of a predictor may be lower, relative to the share of the pairs that its
-folds did not learn from; with the factor above, its interval then holds the RMSE of new rows in 93 %
-of planted tables (79 % without both; benchmarks/bench_regimes.py)."""
+folds did not learn from. With the factor above, its interval then holds the RMSE of new rows in
+93 % of planted tables, without both in 79 % (benchmarks/bench_regimes.py)."""
 FEWEST_RANKED = 3
 """Pairs of a cell below which nothing is ranked."""
 ROUNDING = 9
@@ -95,7 +95,12 @@ class TestedPairs:
         rows = np.concatenate(tests)
         fold = np.repeat(np.arange(len(tests)), [len(one) for one in tests])
         groups = [group[rows] for group in measured.groups]
-        return cls(rows, pairs.pkd[rows], fold, pairs.antibody[rows], pairs.antigen[rows], groups)
+        used = np.any([split.part != UNUSED for split in measured.splits], axis=0).sum()
+        trained = np.mean([len(learned_rows(split)) for split in measured.splits]) / used
+        return cls(
+            rows, pairs.pkd[rows], fold, pairs.antibody[rows], pairs.antigen[rows], groups,
+            float(trained),
+        )  # fmt: skip
 
     def take(self, folds: Sequence[Floats]) -> Floats:
         """Take the values of these pairs from those of all pairs, (P,), of each fold; (R,)."""
