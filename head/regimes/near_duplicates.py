@@ -37,6 +37,8 @@ NEIGHBOURS = 8
 """Others with which each string is compared before all pairs are."""
 FIRST_TARGETS = 16
 """Others of similar length with which a string is aligned first."""
+FEW_QUERIES = 64
+"""Strings up to which all others are compared at once: profiles of 110,000 take seconds."""
 CLOSEST = 4
 """Candidates of each string that are aligned at a time, until one is a near-duplicate."""
 ROWS, COLUMNS = 512, 4096
@@ -274,6 +276,22 @@ class WholeStrings(Components):
 
     def tighter(self, i: Ints, j: Ints) -> Ints:
         return np.asarray(-(-self._profiles.differing(i, j) // BITS_PER_EDIT))
+
+
+def whole_near(queries: Strings, targets: Strings, identity: float) -> Bools:
+    """Return which of N strings have a near-duplicate among T others by edit distance, (N,)."""
+    if len(queries) > FEW_QUERIES:
+        return WholeStrings(np.concatenate([queries, targets]), identity).near_first(len(queries))
+    from rapidfuzz.distance import Levenshtein
+    from rapidfuzz.process import cdist
+
+    own, others = _edits(queries, identity), _edits(targets, identity)
+    allowed = np.maximum(own[:, None], others)
+    distance = cdist(
+        queries.tolist(), targets.tolist(), scorer=Levenshtein.distance,
+        score_cutoff=int(allowed.max(initial=0)), dtype=np.int32, workers=-1,
+    )  # fmt: skip
+    return np.asarray((distance <= allowed).any(axis=1))
 
 
 class Clones(Components):

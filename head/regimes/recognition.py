@@ -24,7 +24,7 @@ from abag.head.regimes.clusters import (
     PEPTIDE_IDENTITY,
     cdr3_of_chains,
 )
-from abag.head.regimes.near_duplicates import Clones, WholeStrings, contained_near
+from abag.head.regimes.near_duplicates import Clones, contained_near, whole_near
 from abag.head.regimes.regimes import KNOWN, NEW, VARIANT, Levels, NewPairs
 from abag.head.regimes.seen_residues import REGIONS, Aligner, SeenResidues
 
@@ -283,8 +283,7 @@ def _whole_near(queries: Sequence[str], targets: Sequence[str], identity: float)
     same = np.isin(unique, others)
     left = unique[~same]
     if len(left):
-        search = WholeStrings(np.concatenate([left, others]), identity)
-        same[~same] = search.near_first(len(left))
+        same[~same] = whole_near(left, others, identity)
     return np.asarray(same[index])
 
 
