@@ -548,9 +548,8 @@ def _solver(training: TrainingRows, views: Mapping[Kind, ColumnViews]) -> Solved
     )
     for at, (kind, (x_ND, index)) in enumerate(zip(KINDS, tables, strict=True)):
         used_A, of_pair = np.unique(index[training.rows[order]], return_inverse=True)
-        scaling, stretch = None, ()
-        if kind in views:
-            scaling, stretch = Standardizer.identity(x_ND.shape[1]), views[kind].stretch
+        scaling = Standardizer.identity(x_ND.shape[1]) if kind in views else None
+        stretch = views[kind].stretch if kind in views else ()
         sides.append(Side.of(x_ND[used_A], vectors.widths(at), scaling, stretch))
         indices.append(of_pair)
     train = PairSet(sides[0], sides[1], indices[0], indices[1])
