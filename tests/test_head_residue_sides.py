@@ -183,6 +183,24 @@ def test_antigens_with_other_numbers_of_chains_differ_from_the_reference():
     assert (squared[np.triu_indices(4, 1)] > 0).all()
 
 
+def test_chains_of_an_antigen_are_compared_whatever_their_first_letters():
+    other = PARENT[::-1] + "ACDEF"
+    antigens = [
+        (PARENT, other),
+        tuple(sorted(["Y" + PARENT[1:], other])),
+        ("A" + PARENT[1:], other),
+    ]
+    assert antigens[1] != ("Y" + PARENT[1:], other)
+    vectors = PairVectors(
+        np.zeros((1, 2), np.float32), np.zeros((3, 2), np.float32), np.zeros(3, int), np.arange(3),
+        [("EVQ", "")], antigens,
+    )  # fmt: skip
+    rows = np.arange(3)
+    assert find_residue_sides(vectors, [rows])[0] == ("antigen",)
+    (side,) = residues.columns_of(vectors, rows, ("antigen",), marks_new=False)
+    assert side.one_hot.width == 3  # the first letter
+
+
 @pytest.mark.parametrize(("antigens", "found"), [
     (["ACDEFGHIKL"], "all training pairs have the same antigen"),
     (["ACDEFGHIKL", "MNPQRSTVWY"], "share 0% of their residues"),
@@ -286,3 +304,12 @@ def test_a_predictor_of_an_antigen_library_predicts_what_its_run_measured(case, 
     assert error == pytest.approx(metrics["head"]["rmse"], rel=0.25)
     if head == "residue_kernel":
         assert error < 0.8 * metrics["composition_ridge"]["rmse"]
+
+
+def test_a_stack_leans_on_the_residues_of_antigens_and_a_share_says_so(case, capfd):
+    run = case.at / "stack"
+    summary = abag.fit(case.frame, case.store, run, widths=(8,), epochs=2, **QUICK)
+    (regime,) = summary["regimes"]
+    assert regime["weights"]["residue_kernel"] > 0.3
+    abag.share(run, to=str(case.at / "shared"))
+    assert "sequences of training antigens." in capfd.readouterr().err

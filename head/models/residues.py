@@ -258,6 +258,15 @@ class SideColumns:
             raise ValueError(msg)
 
 
+def chains_of(vectors: PairVectors, kind: Kind) -> Sequence[Chains]:
+    """Return the chains of unique sequences in an order that a mutation does not change."""
+    chains = vectors.chains(kind)
+    if kind == "antibody":
+        return chains
+    # those of an antigen are sorted by their letters
+    return [one if len(one) == 1 else tuple(sorted(one, key=len)) for one in chains]
+
+
 def common_reference(chains: Sequence[Chains], of_pair: Index) -> tuple[str, ...] | None:
     """Return the consensus of the sequences of pairs, (R,), if most pairs share their lengths."""
     lengths = [tuple(map(len, one)) for one in chains]
@@ -324,7 +333,7 @@ def find_residue_sides(vectors: PairVectors, fits: Sequence[Ints]) -> tuple[tupl
         if kind == "antigen" and vectors.antigen_chains is None:
             reasons[kind] = "the chains of the antigens are unknown"
             continue
-        chains, index = vectors.chains(kind), vectors.index(kind)
+        chains, index = chains_of(vectors, kind), vectors.index(kind)
         each = (why_no_variants(kind, chains, index[rows]) for rows in fits)
         reasons[kind] = next(filter(None, each), "")
     sides = tuple(kind for kind, reason in reasons.items() if not reason)
@@ -355,7 +364,7 @@ def columns_of(
     """Return the columns of the sides of training pairs, (F,), without those that do not vary."""
     found = list[SideColumns]()
     for kind in sides:
-        chains, of_pair = vectors.chains(kind), vectors.index(kind)[rows]
+        chains, of_pair = chains_of(vectors, kind), vectors.index(kind)[rows]
         reference = common_reference(chains, of_pair)
         assert reference is not None
         used = trained_sequences(chains, of_pair)
@@ -372,7 +381,7 @@ def with_residues(
     tables = {"antibody": vectors.antibody_ND, "antigen": vectors.antigen_ME}
     views = {"antibody": vectors.widths(0), "antigen": vectors.widths(1)}
     for side in sides:
-        tables[side.kind] = side.one_hot.encode(vectors.chains(side.kind), alike=alike)
+        tables[side.kind] = side.one_hot.encode(chains_of(vectors, side.kind), alike=alike)
         views[side.kind] = (side.one_hot.width,) * (3 if alike else 1)
     return replace(
         vectors,
@@ -516,7 +525,7 @@ def fit_one_hot_ridge(training: TrainingRows) -> OneHotRidge:
     widths = {"antibody": vectors.antibody_ND.shape[1], "antigen": vectors.antigen_ME.shape[1]}
     blocks = list[FeatureBlock]()
     for side in sides:
-        x_NC = side.one_hot.encode(vectors.chains(side.kind))
+        x_NC = side.one_hot.encode(chains_of(vectors, side.kind))
         blocks.append(FeatureBlock(x_NC, vectors.index(side.kind).astype(np.int64)))
         widths[side.kind] = side.one_hot.width
     fit = fit_ridge(blocks, training.pairs.pkd, rows, training.fold, training.device)
