@@ -189,12 +189,17 @@ def measure(table, config, seed=0):
     parts = None
     if splits:
         fits = [learned_rows(split) for split in (all_pairs(measured), *splits)]
-        of_run = RunParts.decide(config, vectors.chains(), pairs.antibody, fits)
+        of_run = RunParts.decide(config, vectors, fits)
 
     def fitted(split, **options):
         rows = learned_rows(split)
         training = TrainingRows(
-            pairs, vectors, rows, inner_folds(split.group[rows]), run_pairs=of_run.pairs
+            pairs,
+            vectors,
+            rows,
+            inner_folds(split.group[rows]),
+            run_pairs=of_run.pairs,
+            residue_sides=of_run.residue_sides,
         )
         return fit_closed_forms(training, of_run, **options)
 

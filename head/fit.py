@@ -26,7 +26,7 @@ from abag.core.cores import SMALL_FOLD_PAIRS, count_cores, count_threads
 from abag.core.files import FolderBusy, only_writer, sweep_partials
 from abag.core.messages import bar, detail, reporting, say
 from abag.core.options import BadOption
-from abag.head.data.labels import NothingToLearn
+from abag.head.data.labels import NothingToLearn, training_labels
 from abag.head.models.baselines import (
     BaselineInputs,
     count_mutations,
@@ -50,7 +50,6 @@ from abag.head.prediction.self_check import PredictorDiffers, check_predictor
 from abag.head.regimes.folds import all_pairs
 from abag.head.regimes.splits import TEST, TRAIN, UNUSED, learned_rows, thinned
 from abag.head.runs.run_folder import (
-    check_training,
     describe_inputs,
     finished_summary,
     read_inputs,
@@ -247,17 +246,15 @@ class Trainings(NamedTuple):
             pairs.table.antibodies.chains, pairs.table.antigens.chains,
             (antibody.widths, antigen.widths),
         )  # fmt: skip
-        parts = decide_parts(inputs, config, [all_pairs(regimes), *splits_of(regimes)])
+        parts = decide_parts(vectors, config, [all_pairs(regimes), *splits_of(regimes)])
         config = parts.training_config(config)
         device = choose_device(config)
         return cls(run / "checkpoints", inputs, vectors, config, device, parts, verbose)
 
 
-def decide_parts(inputs: RunInputs, config: FitConfig, splits: Sequence[Split]) -> RunParts:
+def decide_parts(vectors: PairVectors, config: FitConfig, splits: Sequence[Split]) -> RunParts:
     """Choose the parts of all fits of a run, given their splits, that of the last fit first."""
-    pairs = inputs.pairs
-    fits = [learned_rows(split) for split in splits]
-    return RunParts.decide(config, pairs.table.antibodies.chains, pairs.antibody, fits)
+    return RunParts.decide(config, vectors, [learned_rows(split) for split in splits])
 
 
 def fit_folds(
@@ -304,7 +301,7 @@ def training_rows(trainings: Trainings, split: Split) -> TrainingRows:
     use_gpu = device.type == "cuda" and trainings.parts.pairs > SMALL_FOLD_PAIRS
     training = TrainingRows(
         pairs, vectors, rows, inner_folds(split.group[rows]), device if use_gpu else None,
-        run_pairs=trainings.parts.pairs,
+        run_pairs=trainings.parts.pairs, residue_sides=trainings.parts.residue_sides,
     )  # fmt: skip
     return impute_censored(training)
 
@@ -385,12 +382,12 @@ def _learning_curve(
         splits = [thinned(one, share, config.effective_split_seed) for one in first.splits]
         try:
             for split in splits:
-                check_training(pairs, split, config)
+                training_labels(pairs, split.rows(TRAIN))
+            # a small share of the groups may lack what a part needs
+            parts = decide_parts(trainings.vectors, config, [all_pairs(regimes), *splits])
         except (NothingToLearn, DoesNotApply) as error:
             say(f"learning curve: {name} left out: {error}")
             continue
-        # a small share of the groups may lack what a part needs
-        parts = decide_parts(trainings.inputs, config, [all_pairs(regimes), *splits])
         folder = trainings.folder / f"share-{share}"
         own = trainings._replace(folder=folder, parts=parts, verbose=False)
         fitted = fit_folds(own, splits, title=f"fit: learning curve, {share}")

@@ -35,7 +35,7 @@ from abag.core.hub import (
 from abag.core.messages import say
 from abag.core.options import BadOption, Options, option, user_path
 from abag.embed.families.registry import hub_source, known_alias
-from abag.embed.sequences.chains import KINDS
+from abag.embed.sequences.chains import KINDS, PLURAL
 from abag.embed.store.store_files import (
     ADAPTER_PATHS,
     PrivatePath,
@@ -155,6 +155,7 @@ def describe_share(summary: ShareSummary) -> str:
 
 def _held_of_training(predictor: Predictor, with_sequences: bool) -> str:
     from abag.head.models.registry import MODELS  # imports torch
+    from abag.head.models.residues import ResidueSettings
 
     entries = [MODELS[part.name] for part in predictor.parts]
     held = ["keys of the training sequences, with which guesses can be tested"]
@@ -168,8 +169,12 @@ def _held_of_training(predictor: Predictor, with_sequences: bool) -> str:
         held.append("which of them are training pairs, with weights that follow from their labels")
     if predictor.noise:
         held.append("which training sequences have smaller or larger errors than others")
-    if not with_sequences and any(one.has_posterior and one.reads == "residues" for one in entries):
-        held.append("sequences of training antibodies")
+    settings = [model.settings for part in predictor.parts for model in part.models]
+    residues = [one.sides for one in settings if isinstance(one, ResidueSettings)]
+    kinds = {side.kind for sides in residues for side in sides}
+    if kinds and not with_sequences:
+        both = " and ".join(PLURAL[kind] for kind in KINDS if kind in kinds)
+        held.append(f"sequences of training {both}")
     if predictor.adapters:
         held.append("the keys of the pairs that its adapters were trained on")
     return f"It contains {'; '.join(held)}. Share it only where you may share these."

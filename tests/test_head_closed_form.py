@@ -89,7 +89,7 @@ def test_a_process_equals_the_plain_formula_on_one_row_a_pair(monkeypatch):
 
 def test_the_error_of_a_kernel_is_that_of_fits_without_each_fold():
     training = make_training()
-    solver = module._solver(training, True, ())
+    solver = module._solver(training, {})
     chosen = module.Chosen(module.PairKernel(0.3, 0.4, ((1.0,), (1.0,))), 0.05)
     square = 0.0
     kernel, rows = plain_kernel(training, 0.3, 0.4), training.rows

@@ -10,7 +10,7 @@ V views or pairs of a variance; P pairs to predict, R of them.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal, NamedTuple, TypeAlias, cast
@@ -21,7 +21,7 @@ from scipy import sparse
 from threadpoolctl import threadpool_limits
 
 from abag.core.arrays import Floats
-from abag.embed.sequences.chains import KINDS
+from abag.embed.sequences.chains import KINDS, Kind
 from abag.head.data.vectors import Standardizer
 from abag.head.models.pair_model import Arrays, Index, PairVectors, TrainingRows
 
@@ -111,13 +111,27 @@ class Side:
         return cls(scaling, widths, scaled, z_AD)
 
     def kernel(self, kernel: PairKernel, side: int, x_ND: NDArray[np.float32]) -> Floats:
-        return kernel.of_views(side, self.distances(self.scaling.apply(x_ND)))
+        similar_NA = np.empty((len(x_ND), len(self.train_AD)))
+        for at in range(0, len(x_ND), BLOCK):  # the distances of all take several times as much
+            rows = slice(at, at + BLOCK)
+            similar_NA[rows] = self.scaled_kernel(kernel, side, self.scaling.apply(x_ND[rows]))
+        return similar_NA
 
-    def distances(self, z_ND: NDArray[np.float32]) -> list[Floats]:
-        """Return squared distances to the training sequences in each view, (N, A), in units."""
+    def scaled_kernel(self, kernel: PairKernel, side: int, z_ND: NDArray[np.float32]) -> Floats:
+        """Return the kernel of scaled vectors with the training sequences, (N, A)."""
+        return kernel.of_views(side, self.distances(z_ND, kernel.weights[side]))
+
+    def distances(self, z_ND: NDArray[np.float32], weights: Weights = ()) -> list[Floats]:
+        """Return squared distances to the training sequences in each view, (N, A), in units.
+
+        Those of a view whose weight is 0 are left empty, (0, 0).
+        """
         views = (split(x_ND, self.widths) for x_ND in (z_ND, self.train_AD))
-        each = zip(*views, self.units, strict=True)
-        return [squared_distances(view_ND, own_AD) / unit for view_ND, own_AD, unit in each]
+        each = zip(*views, self.units, weights or (1.0,) * len(self.widths), strict=True)
+        return [
+            squared_distances(view_ND, own_AD) / unit if weight else np.empty((0, 0))
+            for view_ND, own_AD, unit, weight in each
+        ]
 
     def paired_distances(self, x_ND: NDArray[np.float32], row: Index, other: Index) -> list[Floats]:
         z_ND = self.scaling.apply(x_ND).astype(np.float64)
@@ -173,7 +187,7 @@ class PairSet:
             rows = slice(at, at + BLOCK)
             both = enumerate(zip(self.sides, pairs.select(rows).sides, strict=True))
             similar = [
-                kernel.of_views(n, own.distances(other.train_AD))[of_row][:, of_column]
+                own.scaled_kernel(kernel, n, other.train_AD)[of_row][:, of_column]
                 for n, ((own, of_column), (other, of_row)) in both
             ]
             yield rows, kernel.mix(*similar)
@@ -282,11 +296,14 @@ def choose_kernel(
     for scale, product in itertools.product(SCALES, products):
         descend(PairKernel(scale, product, first))
     best = _lowest(tried).kernel
+    start = at
     for pair in itertools.product(*weights):
         if pair != first:
+            at = start  # what is tried does not depend on which side comes first
             descend(replace(best, weights=(pair[0], pair[1])))
     best = _lowest(tried).kernel
     if best.weights != first:  # another scale may suit these weights
+        at = start
         for scale in SCALES:
             descend(replace(best, scale=scale))
     return _lowest(tried)
@@ -471,24 +488,36 @@ class GaussianProcess:
 # ---- fitting -------------------------------------------------------------------------------------
 
 
+class ColumnViews(NamedTuple):
+    """How a process sees a side whose columns have a scale of their own."""
+
+    weights: Sequence[Weights]
+    """Those of its views that are tried."""
+    stretch: Weights = ()
+    """Factor of the unit of each view."""
+
+
 def fit_gaussian_process(
     training: TrainingRows,
     criterion: Criterion,
     *,
-    scale_antibodies: bool = True,
-    antibody_weights: Sequence[Weights] | None = None,
-    antibody_stretch: Weights = (),
+    views: Mapping[Kind, ColumnViews] | None = None,
 ) -> GaussianProcess:
-    """Fit a process; the weights of views are those given, or those of `view_weights` are tried."""
+    """Fit a process; `views` has the sides whose columns need no scaling."""
+    views = views or {}
     solver = training.shared.get("solver")
     if not isinstance(solver, SolvedKernels):  # all processes fitted to these rows share it
-        solver = _solver(training, scale_antibodies, antibody_stretch)
+        solver = _solver(training, views)
         training.shared.update(solver=solver, search=solver.first(SEARCH_PAIRS))
     search = cast("SolvedKernels", training.shared["search"])
-    pairs, views = len(solver), [view_weights(len(side.widths)) for side, _ in solver.train.sides]
+    pairs = len(solver)
+    tried = [
+        views[kind].weights if kind in views else view_weights(len(side.widths))
+        for kind, (side, _) in zip(KINDS, solver.train.sides, strict=True)
+    ]
     with blas_threads(pairs):
         with blas_threads(len(search)):
-            chosen = choose_kernel(search, criterion, [antibody_weights or views[0], views[1]])
+            chosen = choose_kernel(search, criterion, tried)
         if training.size <= EXACT_PAIRS:
             weight, root, amplitude = _solve(solver, chosen)
         else:
@@ -507,22 +536,23 @@ def fit_gaussian_process(
     return GaussianProcess(settings, used, weight, root.astype(np.float32, order="C"))
 
 
-def _solver(
-    training: TrainingRows, scale_antibodies: bool, antibody_stretch: Weights
-) -> SolvedKernels:
+def _solver(training: TrainingRows, views: Mapping[Kind, ColumnViews]) -> SolvedKernels:
     """Standardise the training sequences; pairs in random order, so the first are a sample."""
     vectors = training.vectors
     order = np.random.default_rng(0).permutation(len(training.rows))
-    used_A, antibody = np.unique(vectors.antibody[training.rows[order]], return_inverse=True)
-    used_G, antigen = np.unique(vectors.antigen[training.rows[order]], return_inverse=True)
-    train_AD = vectors.antibody_ND[used_A]
-    scaling = None if scale_antibodies else Standardizer.identity(train_AD.shape[1])
-    train = PairSet(
-        Side.of(train_AD, vectors.widths(0), scaling, antibody_stretch),
-        Side.of(vectors.antigen_ME[used_G], vectors.widths(1)),
-        antibody,
-        antigen,
+    sides = list[Side]()
+    indices = list[Index]()
+    tables = (
+        (vectors.antibody_ND, vectors.antibody),
+        (vectors.antigen_ME, vectors.antigen),
     )
+    for at, (kind, (x_ND, index)) in enumerate(zip(KINDS, tables, strict=True)):
+        used_A, of_pair = np.unique(index[training.rows[order]], return_inverse=True)
+        scaling = Standardizer.identity(x_ND.shape[1]) if kind in views else None
+        stretch = views[kind].stretch if kind in views else ()
+        sides.append(Side.of(x_ND[used_A], vectors.widths(at), scaling, stretch))
+        indices.append(of_pair)
+    train = PairSet(sides[0], sides[1], indices[0], indices[1])
     target = training.pkd[order] - training.pkd.mean()
     return SolvedKernels(train, target, training.fold[order], training.noise_share[order])
 

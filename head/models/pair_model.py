@@ -72,6 +72,10 @@ class PairVectors:
             return self.views[side]
         return ((self.antigen_ME if side else self.antibody_ND).shape[1],)
 
+    def index(self, kind: Kind) -> Index:
+        """Return the row of the antibody or the antigen of each pair, (P,)."""
+        return self.antibody if kind == "antibody" else self.antigen
+
     def chains(self, kind: Kind = "antibody") -> Sequence[Chains]:
         """Return the unique antibodies or antigens; raise `SequencesMissing` if not known."""
         found = self.antibody_chains if kind == "antibody" else self.antigen_chains
@@ -132,6 +136,9 @@ class TrainingRows:
     run_pairs: int = 0
     """Training pairs of the run's fit to all pairs, by which every fold decides how it fits; 0:
     those of this fit."""
+    residue_sides: tuple[Kind, ...] | None = None
+    """Sides that models of residues compare by these, as the run decided; None: as suits these
+    rows."""
 
     def with_vectors(self, vectors: PairVectors) -> TrainingRows:
         return replace(self, vectors=vectors, shared={})

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING
 from abag import AbagError
 from abag.head.models.pair_model import DoesNotApply
 from abag.head.models.registry import MODELS, closed_forms, describe_left_out
+from abag.head.models.residues import find_residue_sides
 
 if TYPE_CHECKING:
     from abag.core.arrays import Ints
-    from abag.embed.sequences.chains import Chains
+    from abag.embed.sequences.chains import Kind
     from abag.head.models.config import FitConfig
-    from abag.head.models.pair_model import Index
+    from abag.head.models.pair_model import PairVectors
 
 
 class PartsDiffer(AbagError):
@@ -41,21 +42,19 @@ class RunParts:
     """Baselines that each fold is compared with, and that are no parts."""
     left_out: tuple[str, ...]
     """What the run does not have, and why, one sentence each."""
+    residue_sides: tuple[Kind, ...]
+    """Sides that models of residues compare by these."""
 
     @classmethod
-    def decide(
-        cls, config: FitConfig, chains: Sequence[Chains], of_pair: Index, fits: Sequence[Ints]
-    ) -> RunParts:
+    def decide(cls, config: FitConfig, vectors: PairVectors, fits: Sequence[Ints]) -> RunParts:
         """Choose the parts that every fit of a run can have.
 
         Parameters
         ----------
         config : FitConfig
             Names the head.
-        chains : sequence of Chains
-            The N unique antibodies of the table.
-        of_pair : ndarray, shape=(P,)
-            The antibody of each pair.
+        vectors : PairVectors
+            Of all pairs, with the chains of their sequences.
         fits : sequence of ndarray
             The training pairs of each fit, indices of pairs; those of the last fit come first.
 
@@ -70,8 +69,10 @@ class RunParts:
         baselines = [name for name, entry in MODELS.items() if entry.is_baseline]
         reasons = [describe_left_out(n_pairs)] if config.stacks else []
         found = []
+        sides, why_none = find_residue_sides(vectors, fits)
         for name in dict.fromkeys((*wanted, *baselines)):
-            reason = _why_not(name, chains, [of_pair[rows] for rows in fits])
+            reason = why_none if MODELS[name].reads == "residues" else ""
+            reason = reason or _why_not(name, vectors, fits, sides)
             if reason and name == head:
                 msg = f"{name}: {reason}"
                 raise DoesNotApply(msg)
@@ -84,6 +85,7 @@ class RunParts:
             models=tuple(name for name in found if name in wanted),
             compared=tuple(name for name in found if name not in wanted),
             left_out=tuple(reason for reason in reasons if reason),
+            residue_sides=sides,
         )
 
     def training_config(self, config: FitConfig) -> FitConfig:
@@ -93,14 +95,14 @@ class RunParts:
         return replace(config, batch_size=config.fitting_batch(self.pairs)[0])
 
 
-def _why_not(name: str, chains: Sequence[Chains], antibodies: Iterable[Index]) -> str:
-    """Return why a model does not suit the training antibodies of one of the fits, or nothing."""
+def _why_not(name: str, vectors: PairVectors, fits: Sequence[Ints], sides: tuple[Kind, ...]) -> str:
+    """Return why a model does not suit the training pairs of one of the fits, or nothing."""
     check = MODELS[name].check
     if check is None:
         return ""
     try:
-        for of_pair in antibodies:
-            check(chains, of_pair)
+        for rows in fits:
+            check(vectors, rows, sides)
     except DoesNotApply as error:
         return str(error).removeprefix(f"{name}: ")
     return ""

@@ -6,7 +6,7 @@ Write its module, its entry and its test.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
@@ -16,8 +16,9 @@ from abag.head.models import residues, ridge
 from abag.head.models.pair_model import NetworkSettings
 
 if TYPE_CHECKING:
-    from abag.embed.sequences.chains import Chains
-    from abag.head.models.pair_model import Arrays, Fit, Index, PairModel
+    from abag.core.arrays import Ints
+    from abag.embed.sequences.chains import Kind
+    from abag.head.models.pair_model import Arrays, Fit, PairModel, PairVectors
 
 MEAN, NETWORK = "train_mean", "mlp"
 
@@ -31,10 +32,11 @@ class ModelEntry:
     settings: type[Any]
     fit: Fit | None = None
     """None: a network, which trains with those of other folds."""
-    check: Callable[[Sequence[Chains], Index], object] | None = None
-    """Raises `DoesNotApply` before a fit, given antibodies and those of the training pairs, (F,);
-    None: it applies to every table."""
+    check: Callable[[PairVectors, Ints, tuple[Kind, ...]], object] | None = None
+    """Raises `DoesNotApply` before a fit, given the pairs, those in training, (F,), and the sides
+    with residues; None: it applies to every table."""
     reads: Literal["vectors", "residues", "composition", "nothing"] = "vectors"
+    """One that reads residues applies where a side of the pairs consists of variants."""
     is_stacked: bool = True
     """Whether it is a part of the default head."""
     most_pairs: float = float("inf")
@@ -69,17 +71,15 @@ MODELS: Mapping[str, ModelEntry] = {
         most_pairs=5_000,
     ),
     "one_hot_kernel": ModelEntry(
-        help="kernel ridge on the residues of variants of one antibody", reads="residues",
+        help="kernel ridge on the residues of variants", reads="residues",
         load=residues.ResidueKernel.load, settings=residues.ResidueSettings, has_posterior=True,
         fit=partial(residues.fit_residue_kernel, head="one_hot_kernel", alike=False),
-        check=partial(residues.find_reference, "one_hot_kernel"),
         most_pairs=12_000, is_stacked=False,
     ),
     "residue_kernel": ModelEntry(
         help="kernel ridge on substitutions of residues of variants", reads="residues",
         load=residues.ResidueKernel.load, settings=residues.ResidueSettings, has_posterior=True,
         fit=partial(residues.fit_residue_kernel, head="residue_kernel", alike=True),
-        check=partial(residues.find_reference, "residue_kernel"),
         most_pairs=12_000,
     ),
     "ridge": ModelEntry(
@@ -97,9 +97,9 @@ MODELS: Mapping[str, ModelEntry] = {
         fit=partial(ridge.fit_linear, sides=(1,)),
     ),
     "one_hot_ridge": ModelEntry(
-        help="ridge on the residues of variants of one antibody", reads="residues",
+        help="ridge on the residues of variants", reads="residues",
         load=residues.OneHotRidge.load, settings=residues.OneHotRidgeSettings, is_baseline=True,
-        fit=residues.fit_one_hot_ridge, check=residues.columns_of,
+        fit=residues.fit_one_hot_ridge, check=residues.ridge_columns,
     ),
     "composition_ridge": ModelEntry(
         help="ridge on residue frequencies and lengths", reads="composition", is_baseline=True,

@@ -1,26 +1,29 @@
-"""Models of the residues of variants: antibodies are columns of residues, not vectors.
+"""Models of the residues of variants: a side of a pair is columns of residues, not a vector.
 
-A place holds a residue of the reference, the consensus of the training antibodies, or what is
-inserted after it. Residues are equal or not (one-hot), or have coordinates whose squared distances
-are 2 - 2 x similarity, from BLOSUM62 (Henikoff and Henikoff, PNAS 89, 1992) divided so that each is
-1 with itself (Jankowiak et al., arXiv 2606.11057). N antibodies, A in training, S places (2 L + 1
-for L positions), V of them where these differ, C columns, F training pairs.
+A side whose sequences are variants of one, antibodies or antigens, is compared position by
+position; the other side keeps its vectors. A place holds a residue of the reference, the consensus
+of the training sequences, or what is inserted after it. Residues are equal or not (one-hot), or
+have coordinates whose squared distances are 2 - 2 x similarity, from BLOSUM62 (Henikoff and
+Henikoff, PNAS 89, 1992) divided so that each is 1 with itself (Jankowiak et al., arXiv 2606.11057).
+N sequences, A in training, S places (2 L + 1 for L positions of a chain), V of them where these
+differ, C columns, P pairs, F of them in training.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from abag.core.arrays import Floats, Matrix, distinct
-from abag.embed.sequences.chains import RESIDUES
+from abag.core.arrays import Floats, Ints, Matrix, distinct
+from abag.embed.sequences.chains import KINDS, PLURAL, RESIDUES, Kind
 from abag.head.data.vectors import Standardizer
 from abag.head.models.gaussian_process import (
+    ColumnViews,
     GaussianProcess,
     ProcessSettings,
     fit_gaussian_process,
@@ -45,12 +48,14 @@ NOTHING, GAP = ".", "-"
 """What is in the place of an insertion in most chains, and in that of a deleted residue."""
 LETTERS = NOTHING + GAP + RESIDUES
 MOST_PLACES = 20_000
-"""Of the reference in a predictor."""
+"""Of a reference."""
+MOST_LETTERS = 10**8
+"""Training sequences x places above which a side is not compared by residues: columns and kernels
+would take many times as many bytes."""
 LEAST_IDENTITY = 0.5
 """Mean share of residues in common with the consensus; unrelated domains have about half."""
 MAX_PRODUCTS = 2 * 10**11
 """Products of columns above which the ridge, which would take minutes, is left out."""
-TRAIN = "antibody.train"
 WIDE = 10.0
 """How much wider the kernel of the third view is: nearly linear in the number of substitutions."""
 RESIDUE_WEIGHTS = ((1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.5, 0.5))
@@ -90,18 +95,17 @@ class OneHot:
     """What each column stands for."""
 
     reference: tuple[str, ...]
-    """Heavy and light chain; one may be empty."""
+    """Heavy and light chain, of which one may be empty, or the chains of an antigen."""
     seen: tuple[str, ...]
-    """Letters of the training antibodies at each place, (S,). Two or more have a column each."""
+    """Letters of the training sequences at each place, (S,). Two or more have a column each."""
     marks_new: bool
     """Whether each place has a further column, its first, for all other letters."""
 
     def __post_init__(self) -> None:
-        """Refuse what no training antibodies give, since predictors come from files."""
+        """Refuse what no training sequences give, since predictors come from files."""
         places = sum(2 * len(chain) + 1 for chain in self.reference)
         valid = (
-            len(self.reference) == 2
-            and set("".join(self.reference)) <= set(RESIDUES)
+            set("".join(self.reference)) <= set(RESIDUES)
             and len(self.seen) == places <= MOST_PLACES
             and all(0 < len(one) == len(set(one) & set(LETTERS)) for one in self.seen)
             and self.width > 0
@@ -112,9 +116,9 @@ class OneHot:
 
     @classmethod
     def of(
-        cls, chains: Sequence[Chains], reference: tuple[str, str], *, marks_new: bool
+        cls, chains: Sequence[Chains], reference: tuple[str, ...], *, marks_new: bool
     ) -> OneHot | None:
-        """Collect the letters of training antibodies; None if there is nothing to tell them by."""
+        """Collect the letters of training sequences; None if there is nothing to tell them by."""
         present = (np.flatnonzero(np.bincount(place)) for place in _align(chains, reference).T)
         seen = tuple(bytes(letters.tolist()).decode() for letters in present)
         if not marks_new and not any(len(one) > 1 for one in seen):
@@ -127,7 +131,7 @@ class OneHot:
         return varied + self.marks_new * len(self.seen)
 
     def encode(self, chains: Sequence[Chains], *, alike: bool = False) -> Matrix:
-        """Return one row per antibody, see `encode_codes`."""
+        """Return one row per sequence, see `encode_codes`."""
         return self.encode_codes(_align(chains, self.reference), alike=alike)
 
     def encode_codes(self, codes_NS: NDArray[np.uint8], *, alike: bool) -> Matrix:
@@ -143,7 +147,7 @@ class OneHot:
         return np.hstack([*views, views[1]]) if alike else views[0]
 
     def pack(self, x_NC: Matrix) -> NDArray[np.uint8]:
-        """Return the letters of training antibodies where these differ, (A, V), from `encode`."""
+        """Return the letters of training sequences where these differ, (A, V), from `encode`."""
         packed, first = [], 0
         for letters in self.seen:
             after = first + self.marks_new + (len(letters) if len(letters) > 1 else 0)
@@ -157,7 +161,7 @@ class OneHot:
         """Return the letters at all places, (A, S), from `pack`."""
         varied = [place for place, letters in enumerate(self.seen) if len(letters) > 1]
         if codes_AV.dtype != np.uint8 or codes_AV.shape[1:] != (len(varied),):
-            msg = f"{TRAIN} is of type {codes_AV.dtype} and shape {codes_AV.shape}"
+            msg = f"the training residues are of type {codes_AV.dtype} and shape {codes_AV.shape}"
             raise ValueError(msg)
         common = "".join(letters[0] for letters in self.seen)
         codes_AS = np.tile(np.frombuffer(common.encode(), np.uint8), (len(codes_AV), 1))
@@ -204,10 +208,17 @@ def coordinates(seen: str) -> Matrix:
 
 
 def _align(chains: Sequence[Chains], reference: Sequence[str]) -> NDArray[np.uint8]:
-    """Return the letter of each antibody at each place, as ASCII codes, (N, S)."""
-    return np.hstack(
-        [_align_chain([one[at] for one in chains], chain) for at, chain in enumerate(reference)]
-    )
+    """Return the letter of each sequence at each place, as ASCII codes, (N, S).
+
+    Chains that the reference lacks follow its last one, as an insertion; one that it has more is
+    deleted.
+    """
+    last = len(reference) - 1
+    columns = [
+        _align_chain(["".join(one[at : at + 1] if at < last else one[at:]) for one in chains], text)
+        for at, text in enumerate(reference)
+    ]
+    return np.hstack(columns)
 
 
 def _align_chain(texts: Sequence[str], reference: str) -> NDArray[np.uint8]:
@@ -230,11 +241,34 @@ def _align_chain(texts: Sequence[str], reference: str) -> NDArray[np.uint8]:
     return codes_NS
 
 
-# ---- what they are compared with -----------------------------------------------------------------
+# ---- which sides, and what they are compared with ------------------------------------------------
 
 
-def common_reference(chains: Sequence[Chains], of_pair: Index) -> tuple[str, str] | None:
-    """Return the consensus of the antibodies of pairs, (R,), if most pairs share their lengths."""
+@dataclass(frozen=True, slots=True)
+class SideColumns:
+    """The columns of residues of one side."""
+
+    kind: Kind
+    one_hot: OneHot
+
+    def __post_init__(self) -> None:
+        """Refuse antibodies that have no two chains."""
+        if self.kind == "antibody" and len(self.one_hot.reference) != 2:
+            msg = f"one-hot columns of an antibody with {len(self.one_hot.reference)} chains"
+            raise ValueError(msg)
+
+
+def chains_of(vectors: PairVectors, kind: Kind) -> Sequence[Chains]:
+    """Return the chains of unique sequences in an order that a mutation does not change."""
+    chains = vectors.chains(kind)
+    if kind == "antibody":
+        return chains
+    # those of an antigen are sorted by their letters
+    return [one if len(one) == 1 else tuple(sorted(one, key=len)) for one in chains]
+
+
+def common_reference(chains: Sequence[Chains], of_pair: Index) -> tuple[str, ...] | None:
+    """Return the consensus of the sequences of pairs, (R,), if most pairs share their lengths."""
     lengths = [tuple(map(len, one)) for one in chains]
     usual, most = Counter(lengths[i] for i in np.sort(of_pair).tolist()).most_common(1)[0]
     if most < SHARED_LENGTH * len(of_pair):
@@ -242,43 +276,127 @@ def common_reference(chains: Sequence[Chains], of_pair: Index) -> tuple[str, str
     of_usual = [chains[i] for i in distinct(of_pair).tolist() if lengths[i] == usual]
     from abag.head.regimes.clusters import consensus  # imports pandas, which --help does not
 
-    heavy, light = (consensus([one[at] for one in of_usual]) for at in (0, 1))
-    return heavy, light
+    return tuple(consensus([one[at] for one in of_usual]) for at in range(len(usual)))
 
 
-def identity(chains: Sequence[Chains], reference: tuple[str, str]) -> float:
-    """Return the share of the reference's residues that antibodies have in place, on average."""
+def identity(chains: Sequence[Chains], reference: tuple[str, ...]) -> float:
+    """Return the share of the reference's residues that sequences have in place, on average.
+
+    A residue counts where it is more common than any other: each of two unrelated sequences of one
+    length has half of their consensus.
+    """
     expected_S = _align([reference], reference)[0]
     positions = expected_S != ord(NOTHING)
-    return float((_align(chains, reference) == expected_S)[:, positions].mean())
+    codes_NL = _align(chains, reference)[:, positions]
+    same_NL = codes_NL == expected_S[positions]
+    count_L = same_NL.sum(axis=0)
+    for at in np.flatnonzero(2 * count_L <= len(chains)).tolist():
+        others = codes_NL[~same_NL[:, at], at]
+        if np.bincount(others).max() >= count_L[at]:
+            count_L[at] = 0
+    return float(count_L.sum() / same_NL.size)
 
 
-def find_reference(head: str, chains: Sequence[Chains], of_pair: Index) -> tuple[str, str]:
-    """Return what a head compares the antibodies of the training pairs, (F,), with."""
-    reference, used = common_reference(chains, of_pair), trained_antibodies(chains, of_pair)
+def why_no_variants(kind: Kind, chains: Sequence[Chains], of_pair: Index) -> str:
+    """Return why a side of training pairs, (F,), is not compared by residues; empty if it is."""
+    reference, plural = common_reference(chains, of_pair), PLURAL[kind]
     if reference is None:
-        found = f"fewer than {SHARED_LENGTH:.0%} of the training pairs have antibodies of the same "
-        found += "lengths"
-    elif len(used) == 1:
-        found = "all training pairs have the same antibody"
-    elif (shared := identity(used, reference)) < LEAST_IDENTITY:
-        found = f"the training antibodies share {shared:.0%} of their residues with their "
-        found += f"consensus, less than {LEAST_IDENTITY:.0%}"
-    else:
-        return reference
-    msg = f"{head}: {found}; expected variants of one antibody, or another --head"
-    raise DoesNotApply(msg)
+        share = f"{SHARED_LENGTH:.0%}"
+        return f"fewer than {share} of the training pairs have {plural} of the same lengths"
+    used = trained_sequences(chains, of_pair)
+    if len(used) == 1:
+        return f"all training pairs have the same {kind}"
+    residues = sum(map(len, reference))
+    places = 2 * residues + len(reference)
+    if places > MOST_PLACES or places * len(used) > MOST_LETTERS:
+        return f"{len(used):,} training {plural} of {residues:,} residues are too many columns"
+    if (shared := identity(used, reference)) < LEAST_IDENTITY:
+        return (
+            f"the training {plural} share {shared:.0%} of their residues with their consensus, "
+            f"less than {LEAST_IDENTITY:.0%}"
+        )
+    return ""
 
 
-def trained_antibodies(chains: Sequence[Chains], of_pair: Index) -> list[Chains]:
+def find_residue_sides(vectors: PairVectors, fits: Sequence[Ints]) -> tuple[tuple[Kind, ...], str]:
+    """Return the sides that every fit can compare by residues, and why there are none.
+
+    Parameters
+    ----------
+    vectors : PairVectors
+        With the chains of the sequences; a side whose chains are unknown has no residues.
+    fits : sequence of ndarray
+        The training pairs of each fit.
+    """
+    reasons: dict[Kind, str] = {}
+    for kind in KINDS:
+        if kind == "antigen" and vectors.antigen_chains is None:
+            reasons[kind] = "the chains of the antigens are unknown"
+            continue
+        chains, index = chains_of(vectors, kind), vectors.index(kind)
+        each = (why_no_variants(kind, chains, index[rows]) for rows in fits)
+        reasons[kind] = next(filter(None, each), "")
+    sides = tuple(kind for kind, reason in reasons.items() if not reason)
+    if sides:
+        return sides, ""
+    found = ", and ".join(reasons.values())
+    return (), f"{found}; expected variants of one antibody or antigen, or another --head"
+
+
+def residue_sides(training: TrainingRows, head: str) -> tuple[Kind, ...]:
+    """Return the sides that a head compares by residues; raise `DoesNotApply` if there is none."""
+    if training.residue_sides is not None:
+        return training.residue_sides
+    sides, why_none = find_residue_sides(training.vectors, [training.rows])
+    if not sides:
+        msg = f"{head}: {why_none}"
+        raise DoesNotApply(msg)
+    return sides
+
+
+def trained_sequences(chains: Sequence[Chains], of_pair: Index) -> list[Chains]:
     return [chains[i] for i in distinct(of_pair).tolist()]
 
 
-def with_residues(vectors: PairVectors, one_hot: OneHot, *, alike: bool = False) -> PairVectors:
-    """Put columns of residues in place of the vectors of antibodies."""
-    x_NC = one_hot.encode(vectors.chains(), alike=alike)
-    views = (one_hot.width,) * (3 if alike else 1)
-    return replace(vectors, antibody_ND=x_NC, views=(views, vectors.widths(1)))
+def columns_of(
+    vectors: PairVectors, rows: Ints, sides: Sequence[Kind], *, marks_new: bool
+) -> tuple[SideColumns, ...]:
+    """Return the columns of the sides of training pairs, (F,), without those that do not vary."""
+    found = list[SideColumns]()
+    for kind in sides:
+        chains, of_pair = chains_of(vectors, kind), vectors.index(kind)[rows]
+        reference = common_reference(chains, of_pair)
+        assert reference is not None
+        used = trained_sequences(chains, of_pair)
+        one_hot = OneHot.of(used, reference, marks_new=marks_new)
+        if one_hot is not None:
+            found.append(SideColumns(kind, one_hot))
+    return tuple(found)
+
+
+def with_residues(
+    vectors: PairVectors, sides: Sequence[SideColumns], *, alike: bool = False
+) -> PairVectors:
+    """Put columns of residues in place of the vectors of some sides."""
+    tables = {"antibody": vectors.antibody_ND, "antigen": vectors.antigen_ME}
+    views = {"antibody": vectors.widths(0), "antigen": vectors.widths(1)}
+    for side in sides:
+        tables[side.kind] = side.one_hot.encode(chains_of(vectors, side.kind), alike=alike)
+        views[side.kind] = (side.one_hot.width,) * (3 if alike else 1)
+    return replace(
+        vectors,
+        antibody_ND=tables["antibody"],
+        antigen_ME=tables["antigen"],
+        views=(views["antibody"], views["antigen"]),
+    )
+
+
+def _check_sides(sides: Sequence[SideColumns]) -> None:
+    """Raise ValueError unless there are columns of one side or of both, once each."""
+    kinds = [side.kind for side in sides]
+    if not kinds or kinds != [kind for kind in KINDS if kind in kinds]:
+        msg = f"one-hot columns of the sides {', '.join(kinds) or 'none'}"
+        raise ValueError(msg)
 
 
 # ---- models --------------------------------------------------------------------------------------
@@ -288,28 +406,40 @@ def with_residues(vectors: PairVectors, one_hot: OneHot, *, alike: bool = False)
 class ResidueSettings:
     """The part of a `ResidueKernel` that is no array."""
 
-    one_hot: OneHot
+    sides: tuple[SideColumns, ...]
     process: ProcessSettings
+
+    def __post_init__(self) -> None:
+        """Refuse what no fit gives."""
+        _check_sides(self.sides)
+        views = [len(self._widths(side)) for side in self.sides]
+        if len({*views}) != 1:
+            msg = f"residues with {views} views"
+            raise ValueError(msg)
 
     @property
     def alike(self) -> bool:
         """Whether there are views of substitutions, see `RESIDUE_WEIGHTS`."""
-        return len(self.process.antibody.widths) > 1
+        return len(self._widths(self.sides[0])) > 1
+
+    def _widths(self, side: SideColumns) -> tuple[int, ...]:
+        own = self.process.antibody if side.kind == "antibody" else self.process.antigen
+        return own.widths
 
 
 @dataclass(frozen=True, slots=True)
 class ResidueKernel:
-    """A Gaussian process whose antibodies are columns of residues."""
+    """A Gaussian process in which variants are columns of residues."""
 
-    one_hot: OneHot
+    sides: tuple[SideColumns, ...]
     inner: GaussianProcess
 
     @property
     def settings(self) -> ResidueSettings:
-        return ResidueSettings(self.one_hot, self.inner.settings)
+        return ResidueSettings(self.sides, self.inner.settings)
 
     def _features(self, vectors: PairVectors) -> PairVectors:
-        return with_residues(vectors, self.one_hot, alike=self.settings.alike)
+        return with_residues(vectors, self.sides, alike=self.settings.alike)
 
     def predict(self, vectors: PairVectors) -> Floats:
         return self.inner.predict(self._features(vectors))
@@ -321,73 +451,91 @@ class ResidueKernel:
         return self.inner.difference_variance(self._features(vectors), other)
 
     def arrays(self) -> Arrays:
-        arrays = self.inner.arrays()
-        return {**arrays, TRAIN: self.one_hot.pack(arrays[TRAIN][:, : self.one_hot.width])}
+        arrays = {**self.inner.arrays()}
+        for side in self.sides:
+            name = f"{side.kind}.train"
+            arrays[name] = side.one_hot.pack(arrays[name][:, : side.one_hot.width])
+        return arrays
 
     @classmethod
     def load(cls, arrays: Arrays, settings: ResidueSettings) -> ResidueKernel:
-        one_hot = settings.one_hot
-        train_AC = one_hot.encode_codes(one_hot.unpack(arrays[TRAIN]), alike=settings.alike)
-        process = GaussianProcess.load({**arrays, TRAIN: train_AC}, settings.process)
-        return cls(one_hot, process)
+        unpacked = {**arrays}
+        for side in settings.sides:
+            name = f"{side.kind}.train"
+            codes_AS = side.one_hot.unpack(arrays[name])
+            unpacked[name] = side.one_hot.encode_codes(codes_AS, alike=settings.alike)
+        return cls(settings.sides, GaussianProcess.load(unpacked, settings.process))
 
 
 def fit_residue_kernel(training: TrainingRows, head: str, *, alike: bool) -> ResidueKernel:
-    chains, of_pair = training.vectors.chains(), training.vectors.antibody[training.rows]
-    reference = find_reference(head, chains, of_pair)
-    one_hot = OneHot.of(trained_antibodies(chains, of_pair), reference, marks_new=True)
-    assert one_hot is not None
-    residues = training.with_vectors(with_residues(training.vectors, one_hot, alike=alike))
-    weights, stretch = (RESIDUE_WEIGHTS, (1.0, 1.0, WIDE)) if alike else (None, ())
-    process = fit_gaussian_process(
-        residues, "error", scale_antibodies=False,
-        antibody_weights=weights, antibody_stretch=stretch,
-    )  # fmt: skip
-    return ResidueKernel(one_hot, process)
+    """Fit a process to columns of residues; raise `DoesNotApply` if no side has variants."""
+    kinds = residue_sides(training, head)
+    sides = columns_of(training.vectors, training.rows, kinds, marks_new=True)
+    residues = training.with_vectors(with_residues(training.vectors, sides, alike=alike))
+    views = ColumnViews([(1.0,)])
+    if alike:
+        views = ColumnViews(RESIDUE_WEIGHTS, (1.0, 1.0, WIDE))
+    of_side: Mapping[Kind, ColumnViews] = dict.fromkeys(kinds, views)
+    return ResidueKernel(sides, fit_gaussian_process(residues, "error", views=of_side))
 
 
 @dataclass(frozen=True, slots=True)
 class OneHotRidgeSettings(LinearSettings):
     """The part of a `OneHotRidge` that is no array."""
 
-    one_hot: OneHot
+    sides: tuple[SideColumns, ...]
+
+    def __post_init__(self) -> None:
+        """Refuse what no fit gives."""
+        _check_sides(self.sides)
 
 
 class OneHotRidge(LinearModel):
-    """A ridge whose antibodies are columns of residues, and whose antigens have no weight."""
+    """A ridge on columns of residues; a side without any has no weight."""
 
     __slots__ = ()
     settings: OneHotRidgeSettings
 
     def predict(self, vectors: PairVectors) -> Floats:
-        return LinearModel.predict(self, with_residues(vectors, self.settings.one_hot))
+        return LinearModel.predict(self, with_residues(vectors, self.settings.sides))
 
 
-def columns_of(chains: Sequence[Chains], of_pair: Index) -> OneHot:
-    """Return the columns of residues for a ridge on the antibodies of the training pairs, (F,)."""
-    reference = find_reference("one_hot_ridge", chains, of_pair)
-    trained = trained_antibodies(chains, of_pair)
-    one_hot = OneHot.of(trained, reference, marks_new=False)
-    if one_hot is None or len(trained) * one_hot.width**2 > MAX_PRODUCTS:
+def ridge_columns(
+    vectors: PairVectors, rows: Ints, kinds: Sequence[Kind]
+) -> tuple[SideColumns, ...]:
+    """Return the columns of a ridge on training pairs, (F,); `DoesNotApply` if it takes minutes."""
+    sides = columns_of(vectors, rows, kinds, marks_new=False)
+    total = sum(side.one_hot.width for side in sides)
+    counts = {kind: len(distinct(vectors.index(kind)[rows])) for kind in kinds}
+    products = sum(counts[side.kind] * side.one_hot.width * total for side in sides)
+    if not sides or products > MAX_PRODUCTS:
+        found = " and ".join(f"{count:,} training {PLURAL[kind]}" for kind, count in counts.items())
         msg = (
-            f"one_hot_ridge: {len(trained):,} training antibodies; expected few enough for a ridge "
-            "in a minute. Use another --head."
+            f"one_hot_ridge: {found}; expected few enough for a ridge in a minute. Use another "
+            "--head."
         )
         raise DoesNotApply(msg)
-    return one_hot
+    return sides
 
 
 def fit_one_hot_ridge(training: TrainingRows) -> OneHotRidge:
+    """Fit a ridge to columns of residues; raise `DoesNotApply` if no side has variants."""
     vectors, rows = training.vectors, training.rows
-    chains = vectors.chains()
-    one_hot = columns_of(chains, vectors.antibody[rows])
-    block = FeatureBlock(one_hot.encode(chains), vectors.antibody.astype(np.int64))
-    fit = fit_ridge([block], training.pairs.pkd, rows, training.fold, training.device)
-    width = vectors.antigen_ME.shape[1]
+    sides = ridge_columns(vectors, rows, residue_sides(training, "one_hot_ridge"))
+    widths = {"antibody": vectors.antibody_ND.shape[1], "antigen": vectors.antigen_ME.shape[1]}
+    blocks = list[FeatureBlock]()
+    for side in sides:
+        x_NC = side.one_hot.encode(chains_of(vectors, side.kind))
+        blocks.append(FeatureBlock(x_NC, vectors.index(side.kind).astype(np.int64)))
+        widths[side.kind] = side.one_hot.width
+    fit = fit_ridge(blocks, training.pairs.pkd, rows, training.fold, training.device)
+    weights = {kind: np.zeros(width) for kind, width in widths.items()}
+    for side, weight_C in zip(sides, fit.weights, strict=True):
+        weights[side.kind] = weight_C
     return OneHotRidge(
-        OneHotRidgeSettings(fit.intercept, one_hot),
-        Standardizer.identity(one_hot.width),
-        Standardizer.identity(width),
-        fit.weights[0],
-        np.zeros(width),
+        OneHotRidgeSettings(fit.intercept, sides),
+        Standardizer.identity(widths["antibody"]),
+        Standardizer.identity(widths["antigen"]),
+        weights["antibody"],
+        weights["antigen"],
     )

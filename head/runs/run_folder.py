@@ -41,7 +41,6 @@ from abag.head.evaluation.metrics import Scores
 from abag.head.evaluation.regime_scores import RegimeScore, TestedPairs, describe_regimes
 from abag.head.evaluation.strong import StrongSummary
 from abag.head.models.config import FitConfig, RunMismatch, check_same
-from abag.head.models.registry import MODELS
 from abag.head.regimes.clusters import KNOWN_ANTIGEN, PairGroups, with_clusters
 from abag.head.regimes.folds import MeasuredRegime, measure_regimes
 from abag.head.regimes.leaks import apply_adapter_policy
@@ -233,7 +232,7 @@ def split_inputs(inputs: RunInputs, config: FitConfig) -> tuple[RunInputs, list[
             adapter_rows=config.adapter_rows, allow_leak=config.allow_adapter_leak,
         )  # fmt: skip
         for split in splits:
-            check_training(pairs, split, config)
+            training_labels(pairs, split.rows(TRAIN))  # raises if there is nothing to learn
         detail(f"{one.regime.words}: {describe_parts(splits)}")
         numbered = (replace(split, fold=n) for n, split in enumerate(splits, n_folds))
         measured.append(replace(one, splits=tuple(numbered)))
@@ -242,15 +241,6 @@ def split_inputs(inputs: RunInputs, config: FitConfig) -> tuple[RunInputs, list[
     identities = ((antibody, antibody), (max(antigen, KNOWN_ANTIGEN), antigen))
     inputs = replace(inputs, pairs=pairs, sides=sides, identities=identities)
     return inputs, measured
-
-
-def check_training(pairs: LabelledPairs, split: Split, config: FitConfig) -> None:
-    """Raise `NothingToLearn` or `DoesNotApply` if the training part does not suit the head."""
-    rows = split.rows(TRAIN)
-    training_labels(pairs, rows)
-    entry = MODELS.get(config.filled().head)
-    if entry is not None and entry.check is not None:
-        entry.check(pairs.table.antibodies.chains, pairs.antibody[rows])
 
 
 # ---- a finished run ------------------------------------------------------------------------------
