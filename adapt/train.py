@@ -302,6 +302,9 @@ def _adapt(table: Path | str | pd.DataFrame, out: Path, config: AdaptConfig) -> 
     import_peft()
     plan = _plan_training(config)
     pairs = read_labelled_pairs(table, config, config)
+    say(pairs.reading.line)
+    for problem in pairs.reading.problems:
+        say(f"{pairs.table.source}: {problem}")
     assignment = assign_pairs(pairs, config)
     identities = {kind: identify(config.encoder(kind), kind) for kind in KINDS}
     _refuse_unused_names(config, identities)
@@ -329,6 +332,8 @@ def _describe_inputs(
     text = assignment.to_frame(pairs).to_csv(index=False) + json.dumps(labels)
     return config.to_json() | {
         "pairs": len(pairs),
+        "label_column": pairs.reading.column,
+        "label_unit": pairs.reading.unit,
         "pairs_digest": digest({}, text),
         **{f"{kind}_fingerprint": one.fingerprint for kind, one in identities.items()},
     }

@@ -24,12 +24,12 @@ from abag.core.messages import align, counted
 from abag.embed.families.registry import ALIASES, FAMILIES, Alias
 from abag.embed.packing import Layout
 from abag.embed.sequences.chains import KINDS, Kind
-from abag.embed.sequences.columns import AmbiguousColumn, MissingColumn
+from abag.embed.sequences.columns import MissingColumn
 from abag.embed.sequences.pairs import SequenceTable, UniqueSequences, read_pairs
 from abag.embed.sequences.tables import TableLike
+from abag.head.data.affinities import UnclearLabel
 from abag.head.data.labels import (
     LabelledPairs,
-    UnclearLabel,
     describe_columns,
     label_pairs,
     label_sense,
@@ -160,8 +160,9 @@ def plan(
     pairs, refused = _read_labels(read, chosen)
     labels = None if pairs is None else summarize_labels(pairs)
     sense, problems = "", list[str]()
-    with suppress(MissingColumn, AmbiguousColumn):  # no label column: maybe it is for predict
-        sense, problems = label_sense(read, chosen.label)
+    with suppress(AbagError):  # no label column: maybe it is for predict
+        read, reading = label_sense(read, chosen)
+        sense, problems = reading.line, [*reading.problems]
     problems += [refused] if pairs is None and refused else []
     if pairs is not None and labels is not None:
         labels["quantity"] = quantity(pairs.table, chosen.affinity_type)

@@ -122,10 +122,11 @@ def test_pairs_in_the_training_set_are_counted(case, name):
 
 
 def test_labels_are_read_with_the_options_of_the_run(case):
-    molar = case.frame.assign(pKd=10 ** (9 - case.frame["pKd"]))
-    abag.fit(molar, case.at / "store", case.at / "molar", **QUICK | {"label": "kd_nm"})
-    new = case.new.assign(pKd=10 ** (9 - case.new["pKd"]))
-    twice = pd.concat([new, new.assign(pKd=new["pKd"] * 4)])
+    molar = case.frame.assign(K=10 ** (9 - case.frame["pKd"])).drop(columns="pKd")
+    units = {"label": "kd_nm", "columns": {"pkd": "K"}}
+    abag.fit(molar, case.at / "store", case.at / "molar", **QUICK | units)
+    new = case.new.assign(K=10 ** (9 - case.new["pKd"])).drop(columns="pKd")
+    twice = pd.concat([new, new.assign(K=new["K"] * 4)])
     found, _ = run_evaluate(case, "molar", table=twice)
     assert found["table"]["pairs"] == len(new)
     assert found["table"]["metrics"]["mae"] < 5
@@ -217,7 +218,7 @@ def test_an_ambiguous_prediction_column_must_be_named(case):
     theirs = own_predictions(case)
     with pytest.raises(MissingColumn, match="--column prediction=NAME"):
         run_evaluate(case, predictions=theirs.rename(columns={"pkd_predicted": "mine"}))
-    two = theirs.assign(prediction=0.0)
+    two = theirs.assign(prediction=7.0)
     with pytest.raises(AmbiguousColumn, match="--column prediction=NAME"):
         run_evaluate(case, predictions=two)
     found, _ = run_evaluate(case, predictions=two, columns={"prediction": "prediction"})

@@ -11,14 +11,19 @@ import abag
 from abag.embed.sequences.columns import MissingColumn
 from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.pairs import read_pairs
-from abag.head.data.labels import TO_PKD, BadLabel, label_pairs, label_sense, quantity
+from abag.head.data.labels import BadLabel, label_pairs, label_sense, quantity
 from abag.head.data.options import LabelOptions
+from abag.head.data.units import TO_PKD
 from abag.head.plan import describe_plan, plan
 
 PKD = np.linspace(5, 10, 60).round(3)
 IN_UNIT = {
     "pkd": PKD, "kd_m": 10**-PKD, "kd_um": 10 ** (6 - PKD), "kd_nm": 10 ** (9 - PKD),
-    "log10_kd_m": -PKD, "log10_kd_nm": 9 - PKD, "ug_ml": 1.5e8 * 10**-PKD,
+    "kd_mm": 10 ** (3 - PKD), "kd_pm": 10 ** (12 - PKD),
+    "log10_kd_m": -PKD, "log10_kd_um": 6 - PKD, "log10_kd_nm": 9 - PKD, "log10_kd_pm": 12 - PKD,
+    "neg_log10_kd_nm": PKD - 9, "ln_kd_m": -np.log(10) * PKD, "ln_kd_nm": np.log(10) * (9 - PKD),
+    "ka_per_m": 10**PKD, "ka_per_um": 10 ** (PKD - 6), "ka_per_nm": 10 ** (PKD - 9),
+    "ug_ml": 1.5e8 * 10**-PKD, "ng_ml": 1.5e11 * 10**-PKD,
     "dg_kcal": -1.364 * PKD, "dg_kj": -5.708 * PKD,
 }  # fmt: skip
 
@@ -28,8 +33,8 @@ def table(**columns):
     return pd.DataFrame({"heavy": names, "antigen": "MKT", **columns})
 
 
-def sense(label="pkd", **columns):
-    return label_sense(read_pairs(table(**columns)), label)
+def problems_of(**columns):
+    return [*label_sense(read_pairs(table(**columns)))[1].problems]
 
 
 @pytest.mark.parametrize("unit", TO_PKD)
@@ -46,19 +51,19 @@ def test_every_unit_is_converted_to_pkd(unit):
 )  # fmt: skip
 def test_labels_are_called_by_their_column_or_affinity_type(column, types, expected):
     frame = table(**{column: PKD}, **({"affinity_type": types} if types else {}))
-    assert quantity(read_pairs(frame), None) == expected
+    assert quantity(label_pairs(read_pairs(frame)).table, None) == expected
 
 
-def test_the_unit_that_the_name_states_is_suggested():
+def test_a_unit_that_contradicts_the_name_is_refused_with_both():
     pairs = read_pairs(table(dG_kcal=IN_UNIT["dg_kcal"]), TableOptions(columns={"pkd": "dG_kcal"}))
-    with pytest.raises(BadLabel, match=r"or --label dg_kcal\."):
+    with pytest.raises(BadLabel, match=r"'dG_kcal' is named like dg_kcal, but --label says pkd"):
         label_pairs(pairs, LabelOptions(label="pkd"))
 
 
 @pytest.mark.parametrize("label", ["pkd", "log10_kd_nm", "dg_kcal"])
 def test_classes_are_not_affinities_in_any_unit(label):
-    frame = table(pKd=np.arange(60) % 2)
-    said = "column pKd holds only 0 and 1, which are classes, not affinities"
+    frame = table(affinity=np.arange(60) % 2)
+    said = "column affinity holds only 0 and 1, which are classes, not affinities"
     with pytest.raises(BadLabel, match=f"{said}.*--column pkd=NAME") as caught:
         label_pairs(read_pairs(frame), LabelOptions(label=label))
     assert "--label" not in str(caught.value)
@@ -80,7 +85,7 @@ def test_the_plan_names_the_role_of_every_column_and_the_direction():
     )
     assert found["sense"] == (
         "labels: 'pIC50' read as pkd, higher is stronger (60 of 60 are in the usual range of pKd "
-        "(2 to 14))"
+        "(2 to 14); the column is named so)"
     )
     assert {found["columns"], found["sense"]} < {*describe_plan(found)}
 
@@ -89,16 +94,14 @@ def test_the_plan_names_the_role_of_every_column_and_the_direction():
     ("name", "unit"),
     [("IC50 (µg/mL)", "ug_ml"), ("dG_kJ_mol", "dg_kj"), ("log10 Kd (M)", "log10_kd_m")],
 )
-def test_a_name_that_states_another_unit_is_a_problem(name, unit):
+def test_plan_refuses_a_label_that_contradicts_the_name(name, unit):
     frame = table(**{name: PKD})
     found = plan(frame, columns={"pkd": name}, label="pkd")
-    assert (
-        f"Column {name!r} is named like {unit}, but read as pkd. See --label." in found["problems"]
-    )
+    assert f"column {name!r} is named like {unit}, but --label says pkd" in found["refused"]
 
 
 def test_a_second_measurement_that_ranks_the_other_way_is_a_problem():
-    _, problems = sense(pKd=PKD[::-1].copy(), kd_nm=IN_UNIT["kd_nm"])
+    problems = problems_of(pKd=PKD[::-1].copy(), kd_nm=IN_UNIT["kd_nm"])
     assert problems == [
         "Column 'kd_nm', read as kd_nm, ranks the rows the other way round than 'pKd', read as pkd."
     ]
@@ -107,9 +110,9 @@ def test_a_second_measurement_that_ranks_the_other_way_is_a_problem():
 def test_few_labels_in_another_unit_are_a_problem():
     mixed = PKD.copy()
     mixed[:5] = [120, 300, 450, 80, 95]
-    _, problems = sense(pKd=mixed)
+    problems = problems_of(pKd=mixed)
     assert problems == ["5 labels, such as 120, are impossible as pkd: mixed units?"]
-    assert not sense(pKd=np.r_[1.8, PKD[1:]])[1]  # a weak binder, not another unit
+    assert not problems_of(pKd=np.r_[1.8, PKD[1:]])  # a weak binder, not another unit
 
 
 def test_the_converted_label_is_fitted(tmp_path):

@@ -117,8 +117,8 @@ def test_improvement_compares_with_the_best_measured_of_the_same_antigens(scored
     assert found["score"].tolist() == given["score"].tolist()
     with pytest.raises(CannotRank, match="Give best PKD"):
         ranked(scored, tmp_path, batch=5, rule="improvement", measured=foreign)
-    other = measured.assign(KD=1.0).drop(columns="pKd")  # rank has no --label to advise
-    with pytest.raises(MissingColumn, match=r'Name it with columns=\{"pkd": "NAME"\}'):
+    other = measured.assign(KD=1.0).drop(columns="pKd")
+    with pytest.raises(MissingColumn, match=r"'KD' may be one: use .*KD.* UNIT"):
         ranked(scored, tmp_path, batch=5, rule="improvement", measured=other)
 
 

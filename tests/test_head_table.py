@@ -20,6 +20,8 @@ def labelled(rows, **options):
     """Label pairs given as (antibody letter, antigen, label[, censored])."""
     frame = pd.DataFrame(rows, columns=["who", "antigen", "pKd", "censored"][: len(rows[0])])
     frame["heavy"] = frame.pop("who").map(ANTIBODIES)
+    if options.get("label", "pkd") != "pkd":  # the name would contradict it
+        frame = frame.rename(columns={"pKd": "affinity"})
     return label_pairs(read_pairs(frame), LabelOptions(**options))
 
 
@@ -180,7 +182,9 @@ def test_a_bound_in_the_label_column_is_a_censored_label_in_its_unit(unit, cells
 def test_a_bound_in_the_label_that_contradicts_is_refused():
     with pytest.raises(BadLabel, match=r"row 2, column pKd: '>5' .* as if its relation were of Kd"):
         labelled([("a", "MKT", "7"), ("b", "MKT", ">5")])
-    with pytest.raises(BadLabel, match=r"row 1, column pKd: '>1000' .* contradicts the relation"):
+    with pytest.raises(
+        BadLabel, match=r"row 1, column affinity: '>1000' .* contradicts the relation"
+    ):
         labelled([("a", "MKT", ">1000", "<"), ("b", "MKT", "2000", "")], label="kd_nm")
     agreeing = labelled([("a", "MKT", ">1000", ">"), ("b", "MKT", "5", "")], label="kd_nm")
     assert sorted(agreeing.censored.tolist()) == [-1, 0]

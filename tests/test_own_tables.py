@@ -37,7 +37,8 @@ def arguments(message):
     columns = [shlex.split(text)[0].split("=", 1) for name, text in options if name == "column"]
     labels = [text for name, text in options if name == "label"]
     columns = {role: name for role, name in columns if name != "NAME"}
-    return {"columns": columns} | ({"label": labels[-1]} if labels else {})
+    units = [{"UNIT": "pkd"}.get(unit, unit) for unit in labels]  # the user knows what it is
+    return {"columns": columns} | ({"label": units[-1]} if units else {})
 
 
 def test_bad_sequences_and_labels_of_a_table_are_listed_at_once_with_their_rows(tmp_path):
@@ -160,7 +161,7 @@ def test_plan_and_fit_say_the_same_of_the_labels(tmp_path):
      ("IC50 [ug/mL]", "ug_ml"), ("delta_g", "dg_kcal"), ("log10 Kd (M)", "log10_kd_m")],
 )  # fmt: skip
 def test_a_column_that_names_its_unit_is_the_label(name, unit):
-    from abag.head.data.labels import TO_PKD
+    from abag.head.data.units import TO_PKD
 
     values = {
         "kd_nm": 10 ** (9 - PKD), "kd_m": 10**-PKD, "ug_ml": 1.5e8 * 10**-PKD,

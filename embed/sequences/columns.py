@@ -19,7 +19,6 @@ _OWNER = "(antibody|ab|mab|fab|fv)?"
 _HEAVY = f"{_OWNER}(heavy|heavychain|vh|vhchain|vhh|vhorvhh|hc|variableheavy|heavyvariable)"
 _LIGHT = f"{_OWNER}(light|lightchain|vl|vlchain|lc|variablelight|lightvariable)"
 _ANTIGEN = "(antigen|ag|target)"
-_KD = "(affinity)?(kd|ki|ic50|ec50)"
 
 ROLES: dict[str, tuple[str, ...]] = {
     "heavy": (
@@ -40,20 +39,7 @@ ROLES: dict[str, tuple[str, ...]] = {
         f"mata{_SEQUENCE}|{_SEQUENCE}",
     ),
     "antigen": (f"{_ANTIGEN}(chain)?{_SEQUENCE}", "antigen|ag", f"target|matalpha{_SEQUENCE}"),
-    "pkd": (
-        "(affinity)?pkd(value)?|neg(ative)?log(10)?kdm?|-log(10)?kdm|affinitypkd",
-        "p(ic|ec)50(value)?",
-        "affinity|label",
-        "processedmeasurement|bindingscore|fitness|measurement|score",
-    ),
-    "kd_m": (f"{_KD}(m|molar)",),
-    "kd_um": (f"{_KD}(um|micromolar)",),
-    "kd_nm": (f"{_KD}(nm|nanomolar)",),
-    "log10_kd_m": (f"log(10)?{_KD}m",),
-    "log10_kd_nm": (f"log(10)?{_KD}nm",),
-    "ug_ml": (f"{_KD}u?g(per)?ml1?",),
-    "dg_kcal": ("(dg|deltag)(kcal|kcalmol)?",),
-    "dg_kj": ("(dg|deltag)kj(mol)?",),
+    "pkd": (),  # head.data.affinities finds the label
     "prediction": ("pkdpredicted|predictedpkd|predictions?|predicted",),
     "sigma": (
         "(pkd)?sigma",
@@ -66,12 +52,14 @@ ROLES: dict[str, tuple[str, ...]] = {
     "antibody_name": ("(antibody|ab|mab|fab|fv|nanobody)(name|id)", "clone(name|id)?"),
     "antigen_name": (f"{_ANTIGEN}(name|id)", "pdb(id)?"),
 }
-"""Role to patterns; the roles of labels are named after their units (``--label``)."""
+"""Role to patterns."""
 
 UNIT_ROLES = (
-    "kd_m", "kd_um", "kd_nm", "log10_kd_m", "log10_kd_nm", "ug_ml", "dg_kcal", "dg_kj",
+    "kd_m", "kd_mm", "kd_um", "kd_nm", "kd_pm", "log10_kd_m", "log10_kd_um", "log10_kd_nm",
+    "log10_kd_pm", "neg_log10_kd_nm", "ln_kd_m", "ln_kd_nm", "ka_per_m", "ka_per_um", "ka_per_nm",
+    "ug_ml", "ng_ml", "dg_kcal", "dg_kj",
 )  # fmt: skip
-"""Roles that only say which unit a column's name states; a label has the role ``pkd``."""
+"""Units of labels (``--label``), which are easily taken for roles; a label has the role ``pkd``."""
 SEQUENCE_ROLES = ("heavy", "light", "antibody", "antigen")
 
 
@@ -96,7 +84,7 @@ def find_columns(
             )
             raise MissingColumn(msg)
         if role not in ROLES:
-            expected = ", ".join(role for role in ROLES if role not in UNIT_ROLES)
+            expected = ", ".join(ROLES)
             msg = f"--column {role}={name}: no such role; expected one of {expected}."
             raise MissingColumn(msg)
         if name not in present:
@@ -107,21 +95,6 @@ def find_columns(
     fits = {role: _best_fits(role, free) for role in ROLES if role not in given}
     found = {role: names[0] for role, names in fits.items() if len(names) == 1}
     return {**found, **given}, {role: names for role, names in fits.items() if len(names) > 1}
-
-
-def named_roles(name: str) -> list[str]:
-    """List the roles that a column's name states clearly."""
-    return [role for role, (clear, *_) in ROLES.items() if re.fullmatch(clear, _simplified(name))]
-
-
-def names_kd(name: str) -> bool:
-    """Tell whether a column's name states a Kd, IC50 or the like, but no unit."""
-    return re.fullmatch(f"{_KD}(value)?", _simplified(name)) is not None
-
-
-def names_log10_nm(name: str) -> bool:
-    """Tell whether a column is one that AlphaSeq tables have, of log10 of a Kd in nM."""
-    return _simplified(name) in ("alphaseqaffinity", "predaffinity")
 
 
 def quote_names(names: Iterable[Hashable]) -> str:
@@ -139,6 +112,7 @@ def _best_fits(role: str, names: Sequence[str]) -> list[str]:
 def _simplified(name: str) -> str:
     # pandas names the second of two columns called "heavy" "heavy.1"
     # a minus at the start, as in -log10(Kd), reverses the meaning
+    # signs such as a delta stay, so that no pattern matches what they change
     return name[: name.startswith("-")] + re.sub(
-        "[^a-z0-9]", "", re.sub(r"\.\d+$", "", name.lower())
+        r"[\x00-/:-`{-\x7f]|\s", "", re.sub(r"\.\d+$", "", name.lower())
     )

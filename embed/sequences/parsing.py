@@ -147,6 +147,11 @@ def _sequences_in(table: Table, name: str) -> list[str]:
     return found if 2 * len(found) > len(picked) else []
 
 
+def holds_sequences(table: Table, name: str) -> bool:
+    """Tell whether most cells of a column are sequences."""
+    return bool(_sequences_in(table, name))
+
+
 def _role_by_content(table: Table, name: str) -> str:
     """Tell the role that a column may play by some of its texts; empty without sequences."""
     texts = _sequences_in(table, name)

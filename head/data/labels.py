@@ -9,30 +9,32 @@ R rows of a table, P pairs.
 from __future__ import annotations
 
 import re
-import shlex
-import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from decimal import Decimal
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
-from pandas.api.types import is_any_real_numeric_dtype
 
 from abag import AbagError
 from abag.core.arrays import Bools, Floats, Ints
 from abag.core.messages import counted, say
 from abag.embed.sequences.changes import BadCell, SkippedRows
-from abag.embed.sequences.columns import (
-    MissingColumn,
-    named_roles,
-    names_kd,
-    names_log10_nm,
-    quote_names,
-)
+from abag.embed.sequences.columns import ROLES, quote_names
 from abag.embed.sequences.pairs import read_pairs
+from abag.head.data.affinities import (
+    BOUND_OF_A_NON_BINDER,
+    SIDES,
+    BadLabel,
+    Remembered,
+    outside,
+    read_affinities,
+    read_bounds,
+    read_numbers,
+    says_no_binding,
+)
 from abag.head.data.options import Floor, Label, LabelOptions, Replicates
+from abag.head.data.units import HIGHER_IS_STRONGER, POSITIVE, read_header, to_pkd
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -41,37 +43,15 @@ if TYPE_CHECKING:
     from abag.embed.sequences.options import TableOptions
     from abag.embed.sequences.pairs import SequenceTable
     from abag.embed.sequences.tables import TableLike
+    from abag.head.data.affinities import Affinities
 
 CONFLICT_PKD = 1.0
 """Labels of one pair, or assay means of one antigen, that differ by more are a conflict."""
 FLOOR_SHARE = 0.05
 """A lowest value that more than this share of the rows have is a floor."""
 LISTED_TYPES = 8
-KCAL_PER_PKD = 1.987204259e-3 * 298.15 * np.log(10.0)
-"""R T ln 10 at 298.15 K in kcal/mol: dG = -RT ln 10 * pKd."""
-KJ_PER_KCAL = 4.184
-ANTIBODY_G_PER_MOL = 150_000.0
-"""Molar mass of IgG, for concentrations in ug/mL."""
-USUAL_PKD = (2.0, 14.0)
-"""Affinities outside this range do not occur; the label has another unit or meaning."""
-TO_PKD: Mapping[Label, Callable[[Floats], Floats]] = {
-    "pkd": lambda x: x,
-    "kd_m": lambda x: -np.log10(x),
-    "kd_um": lambda x: 6.0 - np.log10(x),
-    "kd_nm": lambda x: 9.0 - np.log10(x),
-    "log10_kd_m": lambda x: -x,
-    "log10_kd_nm": lambda x: 9.0 - x,
-    "ug_ml": lambda x: np.log10(ANTIBODY_G_PER_MOL * 1e3) - np.log10(x),
-    "dg_kcal": lambda x: -x / KCAL_PER_PKD,
-    "dg_kj": lambda x: -x / KCAL_PER_PKD / KJ_PER_KCAL,
-}
-POSITIVE: frozenset[Label] = frozenset({"kd_m", "kd_um", "kd_nm", "ug_ml"})
-"""Units of which the logarithm is taken."""
-_SIDES = {">": 1, "≥": 1, "<": -1, "≤": -1, "": 0, "=": 0, "~": 0}
-"""Relations by their first character: on which side of a number the value lies."""
-_BOUND = re.compile(r"\s*([<>≥≤=~])=?\s*(?=[-+.\d])")
-STATED: tuple[Label, ...] = ("pkd", "kd_m", "kd_um", "kd_nm")
-"""Units in which a column of relations may repeat the labels."""
+STATED: tuple[Label, ...] = ("kd_m", "kd_um", "kd_nm")
+"""Units beside pKd and that of the labels in which a column of relations may repeat the labels."""
 SAME_PKD = 0.1
 """Largest distance of such a bound from its label, from rounding."""
 POSSIBLE_PKD = (0.0, 16.0)
@@ -80,16 +60,21 @@ OPPOSITE = -0.5
 """Rank correlation from which a second measurement contradicts the direction of the label."""
 
 
-class BadLabel(AbagError):
-    """A label is invalid, or the label column is not in the unit given."""
-
-
-class UnclearLabel(MissingColumn):
-    """No column is the label for sure, but some may be."""
-
-
 class NothingToLearn(AbagError):
     """The training pairs have no exact label, or all labels are the same."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabelReading:
+    """What was read as the label, and why."""
+
+    column: str = ""
+    unit: Label = "pkd"
+    why: str = ""
+    line: str = ""
+    """The same in one line, and whether a higher label means stronger binding."""
+    problems: tuple[str, ...] = ()
+    """What contradicts it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +97,7 @@ class LabelledPairs:
     """Shape (P,); how many different measurements the label is the median or mean of."""
     noise: float | None
     """Pooled standard deviation of exact replicates in pKd; None if there are none."""
-    unit: Label = "pkd"
+    reading: LabelReading = field(default_factory=lambda: LabelReading())
     counts: dict[str, int] = field(default_factory=dict)
     """Rows, and how many of them were skipped, merged, censored or dropped."""
     antigen_cluster: Ints | None = None
@@ -121,6 +106,10 @@ class LabelledPairs:
 
     def __len__(self) -> int:
         return len(self.pkd)
+
+    @property
+    def unit(self) -> Label:
+        return self.reading.unit
 
     def index(self, kind: Kind) -> Ints:
         """Return the index of each pair's antibody or antigen, shape (P,)."""
@@ -140,20 +129,26 @@ def read_labelled_pairs(
 
 
 def label_pairs(
-    table: SequenceTable, options: LabelOptions | None = None, *, refuse_sequences: bool = False
+    table: SequenceTable,
+    options: LabelOptions | None = None,
+    *,
+    refuse_sequences: bool = False,
+    remembered: Remembered | None = None,
 ) -> LabelledPairs:
     """Read the labels of a table, and its relations and types of affinity; merge replicates.
 
-    With `refuse_sequences`, rows that were skipped for their sequences are refused, too.
+    With `refuse_sequences`, rows that were skipped for their sequences are refused, too;
+    `remembered` is that of `read_affinities`.
     """
     options = options or LabelOptions()
-    table, unit = find_label(table, options.label)
+    affinities = read_affinities(table, options, remembered=remembered)
+    column, unit = affinities.column, affinities.unit
+    table = with_label(table, affinities)
+    reading = _reading(table, affinities)
     table = table.sorted_by_key()  # every draw over sequences is then the same for any row order
-    column, wanted = table.column("pkd"), _of_type(table, options.affinity_type)
-    raw, relation = read_bounds(table.frame[column])
-    pkd = _converted(raw, unit)
-    if (readable := wanted & np.isfinite(pkd)).any():
-        _refuse_other_units(table.source, column, raw[readable], unit)
+    wanted = _of_type(table, options.affinity_type)
+    pkd = affinities.pkd.copy()
+    affinities.refuse_other_units(wanted & np.isfinite(pkd))
     low, high = options.label_bounds
     usable = wanted & (low <= pkd) & (pkd <= high)
     bad = [
@@ -179,7 +174,7 @@ def label_pairs(
             "antibody": table.antibodies.of_row,
             "antigen": table.antigens.of_row,
             "pkd": pkd,
-            "censored": _read_censored(table, pkd, relation if unit == "pkd" else -relation, unit),
+            "censored": _read_censored(table, pkd, affinities),
         }
     )[usable]
     rows, floored = _apply_floor(rows, options.floor)
@@ -195,12 +190,13 @@ def label_pairs(
         "rows": len(pkd),
         "other_affinity_type_rows": int((~wanted).sum()),
         "skipped_labels": len(bad),
+        "no_binding_rows": int((affinities.no_binding & usable).sum()),
         "floor_rows": floored,
         "replicate_rows": len(rows) - len(pairs),
         "conflicting_pairs": conflicts,
         "censored_pairs": int((pairs["censored"] != 0).sum()),
     }
-    return LabelledPairs(**columns, table=table, noise=noise, unit=unit, counts=counts)
+    return LabelledPairs(**columns, table=table, noise=noise, reading=reading, counts=counts)
 
 
 def _of_type(table: SequenceTable, affinity_type: str | None) -> Bools:
@@ -230,9 +226,16 @@ def _bad_cell(
     column = table.column("pkd")
     number = f"a {'positive' if unit in POSITIVE else 'finite'} number such as 1234.5"
     expected = f"a pKd from {valid[0]:g} to {valid[1]:g}" if np.isfinite(pkd) else number
+    advice = "Fix it."
+    if says_no_binding(table.frame[column].iloc[at]):
+        bound = BOUND_OF_A_NON_BINDER[unit]
+        advice = (
+            f"Write a non-binder as a bound, such as {bound} ({unit}), or let abag fit read it so "
+            f"with --no-binding {bound[1:]}; skipped, it is lost."
+        )
     error = (
         f"column {column!r}: {table.cell_text(at, column)} is not a valid label; expected "
-        f"{expected}. Fix it."
+        f"{expected}. {advice}"
     )
     cell = str(table.frame[column].iloc[at])
     return BadCell("label", "invalid label", cell, error, BadLabel)
@@ -307,10 +310,8 @@ def report_counts(pairs: LabelledPairs) -> None:
         for name, n in pairs.counts.items()
         if n and name != "skipped_labels"  # the notes have them
     )
-    text = f"{pairs.table.source}: {counted(len(pairs), 'pair')} ({counts})"
-    if pairs.unit != "pkd":
-        text += f"; column {pairs.table.column('pkd')!r} read as {pairs.unit}"
-    say(text)
+    say(pairs.reading.line)
+    say(f"{pairs.table.source}: {counted(len(pairs), 'pair')} ({counts})")
 
 
 def training_labels(pairs: LabelledPairs, training: Ints) -> Floats:
@@ -331,67 +332,9 @@ def training_labels(pairs: LabelledPairs, training: Ints) -> Floats:
     return labels
 
 
-def read_numbers(cells: pd.Series) -> Floats:
-    """Convert cells to numbers, shape (R,); NaN for what is neither a number nor text of one."""
-
-    def is_number(cell: object) -> bool:
-        kinds = (str, int, float, Decimal, np.integer, np.floating)
-        if isinstance(cell, int) and abs(cell) > sys.float_info.max:
-            return False  # pandas would raise OverflowError
-        return isinstance(cell, kinds) and not isinstance(cell, bool)
-
-    if not is_any_real_numeric_dtype(cells.dtype):  # pandas converts dates and booleans too
-        cells = cells.astype(object)
-        cells = cells.where(cells.map(is_number).astype(bool))
-    return pd.to_numeric(cells, errors="coerce").to_numpy(np.float64, na_value=np.nan)
-
-
-def read_bounds(cells: pd.Series) -> tuple[Floats, NDArray[np.int8]]:
-    """Convert cells as `read_numbers` does, also those such as ``>1000``; each of shape (R,).
-
-    The second result is the side of its number where each value lies: 1 above, -1 below, 0 exact.
-    """
-    if is_any_real_numeric_dtype(cells.dtype):
-        return read_numbers(cells), np.zeros(len(cells), np.int8)
-    values = cells.tolist()
-    sides = np.zeros(len(values), np.int8)
-    for i, value in enumerate(values):
-        if isinstance(value, str) and (found := _BOUND.match(value)):
-            values[i], sides[i] = value[found.end() :], _SIDES[found[1]]
-    return read_numbers(pd.Series(values, dtype=object)), sides
-
-
-def _refuse_other_units(source: str, column: str, raw: Floats, label: Label) -> None:
-    """Refuse labels, (N,), that are classes, or of which over half are no affinities."""
-    where, choose = f"{source}: column {column}", "Choose the column with --column pkd=NAME"
-    if np.unique(raw).tolist() == [0, 1]:
-        msg = f"{where} holds only 0 and 1, which are classes, not affinities. {choose}."
-        raise BadLabel(msg)
-    unusual = outside(TO_PKD[label](raw), USUAL_PKD)
-    if 2 * unusual.sum() > len(raw):
-        named = [unit for unit in named_units(column) if unit != label]
-        unit = f"--label {' or '.join(named)}" if named else "the unit with --label"
-        msg = (
-            f"{where}: {unusual.sum()} of {len(raw)} labels, such as {raw[unusual][0]:g}, are not "
-            f"affinities if read as {label}: outside the usual range of pKd (2 to 14). {choose}, "
-            f"or {unit}."
-        )
-        raise BadLabel(msg)
-
-
-def named_units(column: str) -> list[Label]:
-    roles = named_roles(column)
-    return [unit for unit in TO_PKD if unit in roles]
-
-
-def outside(values: Floats, bounds: tuple[float, float]) -> Bools:
-    return (values < bounds[0]) | (values > bounds[1])
-
-
-def _read_censored(
-    table: SequenceTable, pkd: Floats, own: NDArray[np.int8], unit: Label
-) -> NDArray[np.int8]:
-    """Join the relations in the labels, `own`, with those in a column, (R,)."""
+def _read_censored(table: SequenceTable, pkd: Floats, affinities: Affinities) -> NDArray[np.int8]:
+    """Join the relations in the labels with those in a column, (R,)."""
+    own, unit = affinities.side, affinities.unit
     labelled, label, column = np.isfinite(pkd), table.column("pkd"), table.columns.get("censored")
     censored, is_bound = np.where(labelled, own, 0).astype(np.int8), np.zeros(len(pkd), np.bool_)
 
@@ -403,21 +346,24 @@ def _read_censored(
 
     if column is not None:
         text = table.frame[column].fillna("").astype(str).str.strip()
-        relation, bound = text.str[:1].map(_SIDES), read_bounds(text)[0]
+        relation, bound = text.str[:1].map(SIDES), read_bounds(text)[0]
         is_bound = np.isfinite(bound) & relation.notna().to_numpy()
         refuse(
-            ~is_bound & ~text.str.fullmatch(f"[{''.join(_SIDES)}]*").to_numpy(np.bool_), column,
+            ~is_bound & ~text.str.fullmatch(f"[{''.join(SIDES)}]*").to_numpy(np.bool_), column,
             "is not a valid relation; expected > or < (of Kd), also with its bound, = or an empty "
             "cell. Fix it, or choose another column with --column censored=NAME.",
         )  # fmt: skip
         # a bound is the label again, and shows whether the relations are of pKd or of Kd
-        of_pkd, *of_kd = (np.abs(_converted(bound, one) - pkd) for one in STATED)
-        off_2R = np.where(is_bound & labelled, [of_pkd, np.fmin.reduce(of_kd)], 0.0)
+        of_label = np.abs(to_pkd(bound, unit, affinities.molar_mass_kda) - pkd)
+        of_pkd, of_kd = [np.abs(bound - pkd)], [np.abs(to_pkd(bound, one) - pkd) for one in STATED]
+        (of_pkd if unit in HIGHER_IS_STRONGER else of_kd).append(of_label)
+        off_2R = np.where(is_bound & labelled, [np.fmin.reduce(of_pkd), np.fmin.reduce(of_kd)], 0.0)
         off_2R = np.nan_to_num(off_2R, nan=np.inf)
         is_kd = int(off_2R[0].sum() >= off_2R[1].sum())
         refuse(
             off_2R[is_kd] > SAME_PKD, column,
-            "is not the label, as pKd or as Kd in M, uM or nM; expected the same bound. Fix it.",
+            "is not the label, as pKd or as Kd in M, uM or nM; expected the same "
+            "bound. Fix it.",
         )  # fmt: skip
         given = np.where(labelled, -relation if is_kd else relation, 0).astype(np.int8)
         problem = f"contradicts the relation in column {column}; expected one. Remove the other."
@@ -437,43 +383,46 @@ def _read_censored(
 
 def describe_columns(table: SequenceTable) -> str:
     """List the columns that play a role, and the others."""
-    used = _used_columns(table)
+    used = table.columns
     roles = [f"{role} {name!r}" for role, name in used.items()]
     unused = [name for name in map(str, table.names) if name not in used.values()]
     rest = f"; not used: {quote_names(unused)}" if unused else ""
     return f"columns: {', '.join(roles)}{rest}"
 
 
-def label_sense(table: SequenceTable, label: Label | None) -> tuple[str, list[str]]:
-    """Say whether a higher label means stronger binding, why, and what contradicts it."""
-    table, label = find_label(table, label)
-    column = table.column("pkd")
-    raw, _ = read_bounds(table.frame[column])
-    pkd = _converted(raw, label)
-    known, impossible = np.isfinite(pkd), outside(pkd, POSSIBLE_PKD)
-    named = named_units(column)
-    usual = int((known & ~outside(pkd, USUAL_PKD)).sum())
-    evidence = [f"{usual:,} of {known.sum():,} are in the usual range of pKd (2 to 14)"]
-    problems = []
-    if label in named:
-        evidence.append("the column is named so")
-    elif named:
-        problems.append(
-            f"Column {column!r} is named like {named[0]}, but read as {label}. See --label."
-        )
-    problems += [
-        f"Column {other!r}, read as {unit}, ranks the rows the other way round than {column!r}, "
-        f"read as {label}."
-        for other, unit in _opposite_measurements(table, pkd)
+def label_sense(
+    table: SequenceTable, options: LabelOptions | None = None
+) -> tuple[SequenceTable, LabelReading]:
+    """Return the table with its label among its roles, and what `label_pairs` would read."""
+    affinities = read_affinities(table, options or LabelOptions())
+    table = with_label(table, affinities)
+    return table, _reading(table, affinities)
+
+
+def with_label(table: SequenceTable, affinities: Affinities) -> SequenceTable:
+    """Return the table with its label among its columns."""
+    columns = {**table.columns, "pkd": affinities.column}
+    return replace(table, columns={role: columns[role] for role in ROLES if role in columns})
+
+
+def _reading(table: SequenceTable, affinities: Affinities) -> LabelReading:
+    column, unit = affinities.column, affinities.unit
+    readable = np.isfinite(affinities.pkd) & ~affinities.no_binding
+    impossible = readable & outside(affinities.pkd, POSSIBLE_PKD)
+    problems = [
+        f"Column {other!r}, read as {other_unit}, ranks the rows the other way round than "
+        f"{column!r}, read as {unit}."
+        for other, other_unit in _opposite_measurements(table, affinities.pkd)
     ]
-    if 0 < 2 * impossible.sum() <= known.sum():  # more are refused
+    if 0 < 2 * impossible.sum() <= readable.sum():  # more are refused
         problems.append(
-            f"{impossible.sum():,} labels, such as {raw[impossible][0]:g}, are impossible as "
-            f"{label}: mixed units?"
+            f"{impossible.sum():,} labels, such as {affinities.raw[impossible][0]:g}, are "
+            f"impossible as {unit}: mixed units?"
         )
-    stronger = "higher" if label == "pkd" else "lower"
-    text = f"labels: {column!r} read as {label}, {stronger} is stronger ({'; '.join(evidence)})"
-    return text, problems
+    return LabelReading(
+        column=column, unit=unit, why=affinities.why, line=affinities.describe(),
+        problems=tuple(problems),
+    )  # fmt: skip
 
 
 def quantity(table: SequenceTable, affinity_type: str | None) -> str:
@@ -485,63 +434,16 @@ def quantity(table: SequenceTable, affinity_type: str | None) -> str:
     return f"p{found[0].upper()}" if found else "pKd"
 
 
-def find_label(table: SequenceTable, label: Label | None) -> tuple[SequenceTable, Label]:
-    """Return the table with a column for ``pkd``, and its unit, which its name states or `label`.
-
-    Without such a column, the only one whose name states a unit is taken.
-    """
-    if not table.has("pkd"):
-        named = {
-            name: unit
-            for name in map(str, table.names)
-            for unit in named_units(name)
-            if label in (None, unit)
-        }
-        if len(named) == 1:
-            table = replace(table, columns={**table.columns, "pkd": next(iter(named))})
-        elif hints := _suggest_label(table):
-            msg = f"{table.source}: no column for pkd, but {' '.join(hints)}"
-            raise UnclearLabel(msg)
-    stated: Label = next(iter(named_units(table.column("pkd"))), "pkd")
-    return table, label or stated
-
-
-def _suggest_label(table: SequenceTable) -> list[str]:
-    """Name the columns that may be the label of a table without a column for pKd."""
-    found = []
-    for name in map(str, table.frame.columns):
-        units: dict[str, str] = {unit: f"is named like {unit}" for unit in named_units(name)}
-        if names_log10_nm(name):
-            units = {"log10_kd_nm": "is log10 of Kd in nM, lower is stronger"}
-        elif names_kd(name):
-            units = {"UNIT": "may be one"}
-        use = f"use --column {shlex.quote(f'pkd={name}')} --label"
-        found += [f"{name!r} {why}: {use} {unit}." for unit, why in units.items()]
-    return found
-
-
 def _opposite_measurements(table: SequenceTable, pkd: Floats) -> Iterator[tuple[str, Label]]:
     """Yield other columns with a unit in their names that rank the rows the other way round."""
-    used = _used_columns(table).values()
+    used = table.columns.values()
     for name in map(str, table.frame.columns):
-        if name in used or not (units := named_units(name)):
+        header = read_header(name)
+        if name in used or header.unit is None or not header.sure:
             continue
-        other = _converted(read_numbers(table.frame[name]), units[0])
+        other = to_pkd(read_numbers(table.frame[name]), header.unit)
         both = np.isfinite(other) & np.isfinite(pkd)
         if 2 * both.sum() > np.isfinite(pkd).sum():
             own_ranks, other_ranks = (pd.Series(one[both]).rank() for one in (pkd, other))
             if own_ranks.corr(other_ranks) < OPPOSITE:
-                yield name, units[0]
-
-
-def _used_columns(table: SequenceTable) -> dict[str, str]:
-    """Return role to column, without labels in another unit, which are read only as ``pkd``."""
-    others = TO_PKD.keys() - {"pkd"}
-    return {role: name for role, name in table.columns.items() if role not in others}
-
-
-def _converted(raw: Floats, label: Label) -> Floats:
-    """Convert to pKd; what has no logarithm becomes NaN."""
-    with np.errstate(invalid="ignore", divide="ignore"):
-        pkd = TO_PKD[label](raw)
-    return np.where(np.isfinite(pkd), pkd, np.nan)
+                yield name, header.unit

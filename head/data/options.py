@@ -10,11 +10,17 @@ from abag.core.options import BadOption, Options, option
 from abag.embed.sequences.options import BadRowOptions
 
 Label: TypeAlias = Literal[
-    "pkd", "kd_m", "kd_um", "kd_nm", "log10_kd_m", "log10_kd_nm", "ug_ml", "dg_kcal", "dg_kj"
-]
+    "pkd", "kd_m", "kd_mm", "kd_um", "kd_nm", "kd_pm", "log10_kd_m", "log10_kd_um", "log10_kd_nm",
+    "log10_kd_pm", "neg_log10_kd_nm", "ln_kd_m", "ln_kd_nm", "ka_per_m", "ka_per_um", "ka_per_nm",
+    "ug_ml", "ng_ml", "dg_kcal", "dg_kj",
+]  # fmt: skip
 Replicates: TypeAlias = Literal["median", "mean", "first", "keep", "error"]
 Floor: TypeAlias = Literal["keep", "censor", "drop"]
 AdapterRows: TypeAlias = Literal["leave-out", "train"]
+ANTIBODY_KDA = 150.0
+"""Molar mass of IgG."""
+MOLAR_MASSES = {"igg": ANTIBODY_KDA, "scfv": 27.0, "vhh": 15.0}
+"""In kDa, for concentrations in ug/mL or ng/mL."""
 MOST_PKD = 1e6
 """Larger values, such as times in seconds, are no affinities and exceed what training can add."""
 SPLIT_VALUES = {
@@ -24,6 +30,24 @@ SPLIT_VALUES = {
 """What may follow ``=`` after the name of a split method; the empty string: nothing."""
 
 
+def read_molar_mass(given: str | None) -> float:
+    """Read the value of ``--molar-mass``, in kDa; None stands for IgG."""
+    name = (given or "igg").strip().lower()
+    if name in MOLAR_MASSES:
+        return MOLAR_MASSES[name]
+    try:
+        mass = float(name.removesuffix("kda"))
+    except ValueError:
+        mass = math.nan
+    if not 1.0 <= mass <= 10_000.0:
+        msg = (
+            f"--molar-mass: {given!r} is not valid; expected {', '.join(MOLAR_MASSES)} or a number "
+            "of kDa from 1 to 10000, such as 50."
+        )
+        raise BadOption(msg)
+    return mass
+
+
 @dataclass(frozen=True, kw_only=True)
 class LabelOptions(BadRowOptions, group="Data"):
     """How the label column is read."""
@@ -31,8 +55,21 @@ class LabelOptions(BadRowOptions, group="Data"):
     label: Label | None = option(
         None,
         default_text="stated by the column's name, else pkd",
-        help="Unit of the label column; Kd stands for IC50 and EC50 too, ug_ml is of a 150 kDa "
-        "antibody.",
+        help="Unit of the label column; Kd stands for IC50 and EC50 too.",
+    )
+    molar_mass: str | None = option(
+        None, metavar="KDA", default_text="igg", rare=True,
+        help="Molar mass of the antibodies, for labels in ug_ml or ng_ml: igg (150 kDa), scfv "
+        "(27), vhh (15), or a number of kDa.",
+    )  # fmt: skip
+    no_binding: float | None = option(
+        None, metavar="VALUE",
+        default_text="such cells are invalid",
+        help="Read words such as NB or non-binder as weaker than this value, in the unit of the "
+        "label; for instance the highest concentration tested.",
+    )  # fmt: skip
+    no_binding_empty: bool = option(
+        False, rare=True, help="Read empty cells so, too; needs --no-binding."
     )
     label_range: str | None = option(
         None,
@@ -64,6 +101,21 @@ class LabelOptions(BadRowOptions, group="Data"):
                 "as 4:12."
             )
             raise BadOption(msg)
+        if self.no_binding_empty and self.no_binding is None:
+            msg = "--no-binding-empty: no bound is given; expected --no-binding VALUE too. Add it."
+            raise BadOption(msg)
+        if self.no_binding is not None and not math.isfinite(self.no_binding):
+            msg = (
+                f"--no-binding: {self.no_binding} is not valid; expected a finite number in the "
+                "unit of the label. Give the highest concentration tested."
+            )
+            raise BadOption(msg)
+        _ = self.molar_mass_kda
+
+    @property
+    def molar_mass_kda(self) -> float:
+        """Molar mass of the antibodies in kDa."""
+        return read_molar_mass(self.molar_mass)
 
     @property
     def label_bounds(self) -> tuple[float, float]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,17 +21,33 @@ from abag.core.messages import counted, say
 from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.sequences.tables import TableLike, read_table_chunks
-from abag.head.data.labels import USUAL_PKD, label_pairs, outside, read_numbers
+from abag.head.data.affinities import (
+    RANK_COLUMNS,
+    USUAL_PKD,
+    Remembered,
+    UnclearLabel,
+    choose_prediction,
+    outside,
+    read_numbers,
+)
+from abag.head.data.labels import label_pairs
+from abag.head.data.options import LabelOptions
+from abag.head.data.units import to_pkd
 from abag.head.models.pair_model import Index
 from abag.head.prediction.predictor import SAME_PREDICTION_PKD, Sequences
 from abag.head.prediction.tables import PairReader
+from abag.head.runs.run_folder import read_config, remembered_label
 
 if TYPE_CHECKING:
     from abag.embed.sequences.chains import Chains
     from abag.embed.sequences.pairs import SequenceTable
     from abag.head.design.options import RankOptions
 
-ADDED_COLUMNS = ("rank", "score", "expected_best", "probability_above")
+ADDED_COLUMNS = RANK_COLUMNS
+MEASURED_ROLES = frozenset({"pkd", "censored", "affinity_type"})
+"""Roles of columns that only the table of measured pairs has."""
+PREDICTION_ROLES = frozenset({"prediction", "sigma"})
+"""Roles of columns that only the table of predictions has."""
 SITE_COLUMNS = ("chain", "position")
 """Columns of a scan that tell where a mutant differs from its parent."""
 UNNAMED_ANTIGEN = "X"
@@ -106,9 +123,18 @@ def read_candidates(table: TableLike, options: TableOptions) -> Candidates:
     return Candidates(reader.source, frame, antibodies, antigens, reader.first_row)
 
 
+def without_labels(options: RankOptions) -> RankOptions:
+    """Leave out the columns that are of the table of measured pairs."""
+    if options.measured is None:
+        return options
+    columns = {r: name for r, name in options.columns.items() if r not in MEASURED_ROLES}
+    return replace(options, columns=columns)
+
+
 def with_antigen(table: TableLike, options: RankOptions) -> RankOptions:
     """Give a table that names no antigen the same one in every row."""
-    first = next(read_table_chunks(table, columns=options.columns, limit=1))
+    columns = without_labels(options).columns
+    first = next(read_table_chunks(table, columns=columns, limit=1))
     if options.antigen is not None or first.has("antigen"):
         return options
     say(f"{first.source}: no antigen column; all rows are taken as pairs with the same antigen")
@@ -127,10 +153,28 @@ def _warn_of_other_units(source: str, mean: Floats) -> None:
 
 def _read_numbers(chunk: SequenceTable) -> pd.DataFrame:
     """Read what `Candidates.frame` has of the rows of a chunk."""
-    mean = _finite(chunk, "prediction", "prediction", "a pKd")
+    try:
+        column, unit, _ = choose_prediction(chunk)
+    except UnclearLabel as error:  # its advice is for labels
+        msg = (
+            f"{chunk.source}: column {chunk.columns.get('prediction')!r} names an affinity, but no "
+            "unit that is understood; expected predictions in pKd. Convert them, or name the "
+            "column with its unit, such as 'predicted KD (nM)'."
+        )
+        raise BadPredictions(msg) from error
+    mean = _finite(chunk, column, "prediction", "a pKd" if unit == "pkd" else f"a value in {unit}")
+    mean = to_pkd(mean, unit)
     found = pd.DataFrame({"row": chunk.row_numbers - chunk.first_row, "mean": mean})
     if chunk.has("sigma"):
-        found["sigma"] = _finite(chunk, "sigma", "standard error", "0 or more pKd", low=0.0)
+        sigma = chunk.column("sigma")
+        if unit != "pkd":
+            msg = (
+                f"{chunk.source}: column {column!r} is in {unit}, and column {sigma!r} would have "
+                "to be in pKd; expected both in pKd. Convert them, or remove the latter and use "
+                "--rule mean."
+            )
+            raise BadPredictions(msg)
+        found["sigma"] = _finite(chunk, sigma, "standard error", "0 or more pKd", low=0.0)
     found["far"] = _flags(chunk, "far") if "far" in chunk.frame else False
     if "regime" in chunk.frame:
         found["regime"] = chunk.frame["regime"].astype("category").to_numpy()
@@ -141,9 +185,8 @@ def _read_numbers(chunk: SequenceTable) -> pd.DataFrame:
 
 
 def _finite(
-    chunk: SequenceTable, role: str, noun: str, expected: str, low: float = -np.inf
+    chunk: SequenceTable, column: str, noun: str, expected: str, low: float = -np.inf
 ) -> Floats:
-    column = chunk.column(role)
     value = read_numbers(chunk.frame[column])
     bad = np.flatnonzero(~np.isfinite(value) | (value < low))
     if len(bad):
@@ -193,14 +236,20 @@ class Measured:
 
     table: SequenceTable
     """Its sequences are in the order of their keys, as those of `label_pairs`."""
+    labels: LabelOptions
+    """How its labels are read, if they are needed."""
+    remembered: Remembered | None
+    """How the run that made the predictions read its labels."""
     antigen_of: Ints
     """Index of each distinct antigen of the table among those of the candidates; -1: not there."""
     is_measured: Bools
     """Which candidates are in the table, (R,)."""
 
     def best(self) -> float:
-        self.table.column("pkd")  # the advice of `label_pairs` has options that rank lacks
-        pairs = label_pairs(self.table)
+        pairs = label_pairs(self.table, self.labels, remembered=self.remembered)
+        say(pairs.reading.line)
+        for problem in pairs.reading.problems:
+            say(f"{pairs.table.source}: {problem}")
         used = (self.antigen_of[pairs.antigen] >= 0) & (pairs.censored >= 0)
         if used.any():
             return float(pairs.pkd[used].max())
@@ -214,7 +263,11 @@ class Measured:
 def read_measured(table: TableLike, candidates: Candidates, options: RankOptions) -> Measured:
     """Read a table of measured pairs and find its pairs among the candidates."""
     first = next(read_table_chunks(table, limit=1))
-    columns = {role: name for role, name in options.columns.items() if name in first.frame}
+    columns = {
+        role: name
+        for role, name in options.columns.items()
+        if role in MEASURED_ROLES or (name in first.frame and role not in PREDICTION_ROLES)
+    }
     antigen = options.antigen
     if antigen != UNNAMED_ANTIGEN and ("antigen" in columns or first.has("antigen")):
         antigen = None
@@ -226,7 +279,14 @@ def read_measured(table: TableLike, candidates: Candidates, options: RankOptions
     a, g = antibody_of[pairs.antibodies.of_row], antigen_of[pairs.antigens.of_row]
     known = (a >= 0) & (g >= 0)
     measured = candidates.number(a[known], g[known])
-    return Measured(pairs, antigen_of, np.isin(candidates.pair, measured))
+    labels = LabelOptions(
+        label=options.label, molar_mass=options.molar_mass, bad_rows=options.bad_rows
+    )
+    config = None if options.run is None else Path(options.run) / "config.json"
+    remembered = None
+    if config is not None and config.exists():  # a predictor alone has none
+        remembered = remembered_label(read_config(config.parent))
+    return Measured(pairs, labels, remembered, antigen_of, np.isin(candidates.pair, measured))
 
 
 def _find(chains: Sequence[Chains], among: Sequences) -> Ints:

@@ -11,6 +11,7 @@ from abag.core.options import BadOption, flag, option
 from abag.embed.sequences.chains import STANDARD_RESIDUES
 from abag.embed.sequences.domains import IMGT_REGIONS
 from abag.embed.sequences.options import TableOptions
+from abag.head.data.options import Label, read_molar_mass
 from abag.head.prediction.options import ScoringOptions
 
 REGIONS = {
@@ -179,6 +180,14 @@ class RankOptions(TableOptions, group="Choice"):
     measured: Path | str | Any | None = option(
         None, metavar="TABLE", group="Data", help="Table of measured pairs, which are left out."
     )
+    label: Label | None = option(
+        None, group="Data", default_text="stated by the column's name, else pkd",
+        help="Unit of the labels of --measured, whose column is --column pkd=NAME.",
+    )  # fmt: skip
+    molar_mass: str | None = option(
+        None, metavar="KDA", group="Data", default_text="igg", rare=True,
+        help="Molar mass of the antibodies, for ug_ml or ng_ml: igg, scfv, vhh, or kDa.",
+    )  # fmt: skip
     run: Path | str | None = option(
         None, metavar="DIR", group="Data",
         help="Run that made the predictions, to say how well it predicts such pairs.",
@@ -194,6 +203,13 @@ class RankOptions(TableOptions, group="Choice"):
     force: bool = option(False, group="Output", help="Overwrite the output file if it exists.")
 
     def check_combination(self) -> None:
+        _ = read_molar_mass(self.molar_mass)
+        if self.measured is None and (self.label or self.molar_mass):
+            msg = (
+                "--label and --molar-mass: are of the labels of --measured, which is not given; "
+                "expected both or neither. Add --measured TABLE, or omit these options."
+            )
+            raise BadOption(msg)
         if self.explore is not None and self.rule != "ucb":
             msg = (
                 f"{flag('explore')}: is read with --rule ucb only; expected both or neither. Add "

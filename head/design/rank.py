@@ -40,6 +40,7 @@ from abag.head.design.candidates import (
     read_rows,
     sites_of,
     with_antigen,
+    without_labels,
 )
 from abag.head.design.options import RankOptions
 from abag.head.evaluation.regime_scores import is_by_chance
@@ -159,7 +160,8 @@ def rank(
         check_table_out(out, sources=(predictions, chosen.measured), force=chosen.force)
         before = file_stamps(predictions)
         chosen = with_antigen(predictions, chosen)
-        candidates = read_candidates(predictions, chosen)
+        of_predictions = without_labels(chosen)
+        candidates = read_candidates(predictions, of_predictions)
         _say_regimes(candidates, chosen)
         _refuse_missing_columns(candidates, chosen)
         measured = None
@@ -180,7 +182,7 @@ def rank(
         drawn = _count_drawn(equal[eligible], equal[batch])
         why_not = _say_unranked(candidates, equal[eligible], batch, drawn, chosen)
         _say_kept(candidates, batch, chosen)
-        frame = read_rows(predictions, chosen, candidates.frame["row"].to_numpy()[batch])
+        frame = read_rows(predictions, of_predictions, candidates.frame["row"].to_numpy()[batch])
         frame = frame.assign(rank=np.arange(1, len(batch) + 1), score=score[batch])
         mean, above = candidates.mean[batch], chosen.above
         summary: RankSummary = {

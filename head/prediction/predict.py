@@ -30,7 +30,8 @@ from abag.embed.sequences.pairs import read_pairs
 from abag.embed.sequences.table_writer import writing_table
 from abag.embed.sequences.tables import TableLike, read_table_chunks
 from abag.embed.store.store import open_store
-from abag.head.data.labels import TO_PKD
+from abag.head.data.affinities import STRONG_COLUMN
+from abag.head.data.units import read_header
 from abag.head.evaluation.ties import SamePredictions
 from abag.head.prediction.options import PredictOptions
 from abag.head.prediction.predictor import (
@@ -63,7 +64,7 @@ PAIR_OPTIONS = {"store", "antibody_encoder", "antigen_encoder", "device", "batch
 """Options of one pair, as in `Predictor.predict`."""
 PAIRS, ANTIBODIES = 1 << 16, 1 << 14
 """Most pairs and antibodies scored at a time: up to 400 MB of vectors at the real widths."""
-PAIR_ROLES = frozenset({*TO_PKD, "prediction", "sigma", "censored", "affinity_type"})
+PAIR_ROLES = frozenset({"pkd", "prediction", "sigma", "censored", "affinity_type"})
 """Roles of columns that describe one pair, and would be wrong beside another."""
 KIND_ROLES: dict[Kind, frozenset[str]] = {
     "antibody": frozenset({"heavy", "light", "antibody"}),
@@ -195,7 +196,7 @@ def predict(
 
 def score_columns(strong: float | None) -> tuple[str, ...]:
     """Return the names of the columns to add."""
-    return SCORE_COLUMNS if strong is None else (*SCORE_COLUMNS, "p_strong")
+    return SCORE_COLUMNS if strong is None else (*SCORE_COLUMNS, STRONG_COLUMN)
 
 
 def with_p_strong(scores: pd.DataFrame, strong: float | None) -> pd.DataFrame:
@@ -388,6 +389,10 @@ class _Cross:
 def _columns_of(table: SequenceTable, kind: Kind) -> pd.DataFrame:
     foreign = PAIR_ROLES | KIND_ROLES["antigen" if kind == "antibody" else "antibody"]
     excluded = {name for role, name in table.columns.items() if role in foreign}
+    for name in map(str, table.frame.columns):
+        header = read_header(name)
+        if (header.affinity and not header.unit_alone) or header.plain:
+            excluded.add(name)
     kept = {table.columns.get(role) for role in KIND_ROLES[kind] | NAME_ROLES[kind]}
     of_row = table.sequences[kind].of_row
     _, first = np.unique(of_row, return_index=True)

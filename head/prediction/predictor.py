@@ -34,6 +34,7 @@ from abag.embed.store.store import (
     name_encoders,
     open_store,
 )
+from abag.head.data.affinities import PREDICT_COLUMNS
 from abag.head.models.pair_model import PairVectors
 from abag.head.prediction.mixture import Mixture, variance_of
 from abag.head.regimes.recognition import Recogniser
@@ -50,7 +51,7 @@ if TYPE_CHECKING:
 
 
 WEIGHTS, RECORD = "weights.safetensors", "predictor.json"
-SCORE_COLUMNS = ("pkd_predicted", "sigma", "regime", "far", "why_far")
+SCORE_COLUMNS = PREDICT_COLUMNS
 SAME_PREDICTION_PKD = 1e-3
 """Predictions of one pair that differ by no more are one: products of matrices round each row of a
 table in their own way."""

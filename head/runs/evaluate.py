@@ -22,8 +22,11 @@ from abag.core.messages import counted
 from abag.embed.sequences.chains import KINDS
 from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.pairs import read_pairs
+from abag.embed.sequences.parsing import holds_sequences
+from abag.embed.sequences.tables import read_table_chunks
 from abag.embed.store.store import open_store
-from abag.head.data.labels import label_pairs, read_numbers, report_counts
+from abag.head.data.affinities import read_numbers, read_predictions
+from abag.head.data.labels import label_pairs, report_counts
 from abag.head.data.options import LabelOptions, SplitOptions
 from abag.head.evaluation.metrics import antigen_clusters, rows_to_score, strong_threshold
 from abag.head.evaluation.regime_scores import (
@@ -41,7 +44,7 @@ from abag.head.regimes.regimes import REGIMES
 from abag.head.regimes.sides import LEAST_ROWS
 from abag.head.regimes.splits import KEYS
 from abag.head.runs.options import EvaluateOptions
-from abag.head.runs.run_folder import SavedRun, naming_damage, read_run
+from abag.head.runs.run_folder import SavedRun, naming_damage, read_run, remembered_label
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -50,6 +53,10 @@ if TYPE_CHECKING:
     from abag.embed.sequences.pairs import SequenceTable
     from abag.head.data.labels import LabelledPairs
     from abag.head.runs.run_folder import RunSummary
+
+
+ROWS_LOOKED_AT = 100
+"""Rows that tell whether a column holds sequences."""
 
 
 class NothingToEvaluate(AbagError):
@@ -74,7 +81,9 @@ def evaluate(
     run : path
         Folder of a finished run.
     table : path or DataFrame, optional
-        Other measured pairs. Labels are read with the options of the run.
+        Other measured pairs. Their label is read by its own name or by ``label``; a column of
+        the run's name that states no unit is read as in the run. Other options of labels are
+        those of the run.
     say : callable, optional
         Receives each message; by default messages go to stderr.
     **options
@@ -113,11 +122,12 @@ def evaluate(
             bad_rows=chosen.bad_rows or saved.config["bad_rows"],
         )  # fmt: skip
         if table is not None:
-            other = read_pairs(table, reading)
-            other.column("pkd")  # the advice of `label_pairs` has options that evaluate lacks
-            labels = _label_options(saved, other, chosen.affinity_type)
-            pairs = label_pairs(other, replace(labels, bad_rows=reading.bad_rows))
+            other = read_pairs(table, _as_in_the_run(saved, table, reading))
+            labels = replace(_label_options(saved, other, chosen), bad_rows=reading.bad_rows)
+            pairs = label_pairs(other, labels, remembered=remembered_label(saved.config))
             report_counts(pairs)
+            for problem in pairs.reading.problems:
+                messages.say(f"{pairs.table.source}: {problem}")
             strong_pkd = chosen.strong
             if strong_pkd is None:
                 strong_pkd = strong_threshold(saved.config["select"])
@@ -128,9 +138,11 @@ def evaluate(
         elif chosen.strong is not None:
             summary["strong_at"] = score_strong(saved.tested, summary["regimes"], chosen.strong)
         if chosen.predictions is not None:
-            others = read_pairs(chosen.predictions, reading)
+            given = _as_in_the_run(saved, chosen.predictions, reading)
+            others = read_pairs(chosen.predictions, given)
             others.report_notes()
-            summary["predictions"] = _compare_with_predictions(saved, others)
+            units = LabelOptions(label=chosen.label, molar_mass=chosen.molar_mass)
+            summary["predictions"] = _compare_with_predictions(saved, others, units)
         return summary
 
 
@@ -145,19 +157,55 @@ def _check_inputs(table: object, options: EvaluateOptions) -> None:
     if options.predictions is None:
         of_tables = options.columns or options.antigen or options.bad_rows
         unread["--column, --antigen and --bad-rows"] = bool(of_tables)
+        unread["--label and --molar-mass"] = bool(options.label or options.molar_mass)
     for names, given in unread.items():
         if table is None and given:
             msg = f"evaluate: {names} need a TABLE. Give one, or omit these options."
             raise NothingToEvaluate(msg)
 
 
-def _label_options(
-    saved: SavedRun, table: SequenceTable, affinity_type: str | None
-) -> LabelOptions:
-    """Return the label options of the run; without that column, affinity types do not apply."""
-    options = LabelOptions(**{f.name: saved.config[f.name] for f in fields(LabelOptions)})
-    if affinity_type is not None:
-        return replace(options, affinity_type=affinity_type)
+def _as_in_the_run(
+    saved: SavedRun, table: Path | str | pd.DataFrame, reading: TableOptions
+) -> TableOptions:
+    """Add the columns that the run was told, where the table has them and nothing else is given.
+
+    The label is not among them: `remembered_label` has it.
+    """
+    first = next(read_table_chunks(table, columns=reading.columns, limit=ROWS_LOOKED_AT))
+    present = {*map(str, first.names)}
+    antibody = {"heavy", "light", "antibody"}
+    taken = set(reading.columns)
+    taken |= antibody if taken & antibody else set()
+    taken |= {"pkd", "prediction"} | ({"antigen"} if reading.antigen is not None else set())
+    columns = {
+        role: name
+        for role, name in saved.config["columns"].items()
+        if role not in taken and name in present
+    }
+    antigen = reading.antigen
+    of_run = saved.config["antigen"]
+    if antigen is None and of_run is not None and "antigen" not in {*columns, *reading.columns}:
+        column = None if "antigen" in first.ties else first.columns.get("antigen")
+        if not first.has("antigen") or (column is not None and not holds_sequences(first, column)):
+            messages.say(f"{first.source}: the antigen of the run is taken for all rows")
+            antigen = of_run
+    return replace(reading, columns={**columns, **reading.columns}, antigen=antigen)
+
+
+def _label_options(saved: SavedRun, table: SequenceTable, chosen: EvaluateOptions) -> LabelOptions:
+    """Return the label options of the run, but not its unit and what is in that unit.
+
+    Without a column of affinity types, these do not apply.
+    """
+    options = LabelOptions(
+        **{f.name: saved.config[f.name] for f in fields(LabelOptions)}
+        | {
+            "label": chosen.label, "no_binding": None, "no_binding_empty": False,
+            "molar_mass": chosen.molar_mass or saved.config["molar_mass"],
+        }
+    )  # fmt: skip
+    if chosen.affinity_type is not None:
+        return replace(options, affinity_type=chosen.affinity_type)
     if options.affinity_type is None or table.has("affinity_type"):
         return options
     messages.say(
@@ -248,8 +296,10 @@ def key_frame(antibody_keys: np.ndarray, antigen_keys: np.ndarray) -> pd.DataFra
     )
 
 
-def _compare_with_predictions(saved: SavedRun, table: SequenceTable) -> dict[str, Any]:
-    reference = _align_predictions(saved, table)
+def _compare_with_predictions(
+    saved: SavedRun, table: SequenceTable, units: LabelOptions
+) -> dict[str, Any]:
+    reference = _align_predictions(saved, table, units)
     scores = list[RegimeScore]()
     verdicts = list[str]()
     with naming_damage(saved.run):  # the means that the run's own scores are compared with
@@ -266,8 +316,8 @@ def _compare_with_predictions(saved: SavedRun, table: SequenceTable) -> dict[str
     return {"source": table.source, "regimes": scores, "verdicts": verdicts}
 
 
-def _align_predictions(saved: SavedRun, table: SequenceTable) -> Floats:
-    given, on = _read_predictions(saved, table)
+def _align_predictions(saved: SavedRun, table: SequenceTable, units: LabelOptions) -> Floats:
+    given, on = _read_predictions(saved, table, units)
     rows = saved.tested[[*KEYS, "fold"]]
     known = pd.MultiIndex.from_frame(rows[on] if "fold" in on else saved.frame[on])
     unknown = int((~pd.MultiIndex.from_frame(given[on]).isin(known)).sum())
@@ -284,14 +334,19 @@ def _align_predictions(saved: SavedRun, table: SequenceTable) -> Floats:
     return aligned
 
 
-def _read_predictions(saved: SavedRun, table: SequenceTable) -> tuple[pd.DataFrame, list[str]]:
-    column = table.column("prediction")
-    value = read_numbers(table.frame[column])
-    invalid = np.flatnonzero(~np.isfinite(value))
+def _read_predictions(
+    saved: SavedRun, table: SequenceTable, units: LabelOptions
+) -> tuple[pd.DataFrame, list[str]]:
+    affinities = read_predictions(table, units)
+    column, value = affinities.column, affinities.pkd
+    affinities.refuse_other_units(np.isfinite(value), "predictions")
+    messages.say(affinities.describe(noun="predictions"))
+    invalid = np.flatnonzero(~np.isfinite(value) | (affinities.side != 0))
     if len(invalid):
         cell = table.describe_cell(invalid[0], column)
+        expected = "a pKd" if affinities.unit == "pkd" else f"a number in {affinities.unit}"
         msg = (
-            f"{cell} is not a valid prediction; expected a pKd "
+            f"{cell} is not a valid prediction; expected {expected} "
             f"({counted(len(invalid), 'such row')}). Predict these pairs or remove them."
         )
         raise PredictionsMismatch(msg)

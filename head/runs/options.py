@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from abag.core.options import EncoderOptions, option
 from abag.embed.sequences.options import ColumnOptions, SkippedOptions, TableOptions
-from abag.head.data.options import LabelOptions
+from abag.head.data.options import Label, LabelOptions, read_molar_mass
 from abag.head.models.config import ViewNames
 
 
@@ -22,8 +22,17 @@ class EvaluateOptions(ColumnOptions, group="Data"):
     predictions: Path | str | Any | None = option(
         None,
         metavar="FILE",
-        help="Table of the run's pairs with the predicted pKd of another tool.",
+        help="Table of the run's pairs with the predictions of another tool.",
     )
+    label: Label | None = option(
+        None,
+        default_text="stated by the column's name, else as in the run, else pkd",
+        help="Unit of the labels of TABLE, or of the predictions of FILE.",
+    )
+    molar_mass: str | None = option(
+        None, metavar="KDA", default_text="as in the run", rare=True,
+        help="Molar mass of the antibodies, for ug_ml or ng_ml: igg, scfv, vhh, or kDa.",
+    )  # fmt: skip
     affinity_type: str | None = option(
         None, metavar="NAME", default_text="as in the run", help="Rows of TABLE to score."
     )
@@ -36,6 +45,9 @@ class EvaluateOptions(ColumnOptions, group="Data"):
         default_text="as in the run",
         help="Reject a table with an invalid row, or skip and count such rows.",
     )
+
+    def check_combination(self) -> None:
+        _ = read_molar_mass(self.molar_mass)
 
 
 @dataclass(frozen=True, kw_only=True)

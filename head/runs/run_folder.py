@@ -29,13 +29,15 @@ from abag.core.messages import detail, first_line, say
 from abag.core.options import schema
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.store import Store, open_store
+from abag.head.data.affinities import Remembered
 from abag.head.data.labels import (
     LabelledPairs,
     label_pairs,
-    label_sense,
     report_counts,
     training_labels,
 )
+from abag.head.data.options import read_molar_mass
+from abag.head.data.units import to_pkd
 from abag.head.data.vectors import StoredVectors, read_vectors
 from abag.head.evaluation.metrics import Scores
 from abag.head.evaluation.regime_scores import RegimeScore, TestedPairs, describe_regimes
@@ -97,7 +99,7 @@ def read_inputs(
     report_counts(pairs)
     if config.skipped is not None:
         pairs.table.skipped.write(Path(config.skipped))
-    for problem in label_sense(pairs.table, config.label)[1]:
+    for problem in pairs.reading.problems:
         say(f"{pairs.table.source}: {problem}")
     path = run and run / "config.json"
     before = read_json(path) if path and path.exists() else {}
@@ -124,6 +126,9 @@ def describe_inputs(config: FitConfig, inputs: RunInputs) -> dict[str, Any]:
     for array in (pairs.keys("antibody"), pairs.keys("antigen"), pairs.pkd, pairs.censored):
         digest.update(np.ascontiguousarray(array).data)
     record = config.to_json()
+    record["label_column"] = pairs.reading.column
+    record["label_unit"] = pairs.reading.unit
+    record["label_why"] = pairs.reading.why
     for kind, vectors in inputs.vectors.items():
         record[f"{kind}_encoder"] = vectors.folder.name
         record[f"{kind}_fingerprint"] = vectors.folder.fingerprint
@@ -145,13 +150,26 @@ def read_config(run: Path) -> dict[str, Any]:
             "into another folder, or use the version of abag that wrote it."
         )
         raise FileDamaged(msg)
-    if missing := [one.name for one in schema(FitConfig) if one.name not in config]:
+    names = [*(one.name for one in schema(FitConfig)), "label_column", "label_unit"]
+    if missing := [name for name in names if name not in config]:
         msg = f"{path}: {missing[0]} is missing. Copy the whole run folder again."
         raise FileDamaged(msg)
     if type(epochs := config["epochs"]) is not int:
         msg = f"{path}: epochs is {epochs!r}; expected a whole number. Copy the run folder again."
         raise FileDamaged(msg)
     return config
+
+
+def remembered_label(config: Mapping[str, Any]) -> Remembered:
+    """Return how a run read its label, with its bound of non-binders in pKd."""
+    unit, floor = config["label_unit"], None
+    if config["no_binding"] is not None:
+        mass = read_molar_mass(config["molar_mass"])
+        floor = float(to_pkd(np.array([config["no_binding"]]), unit, mass)[0])
+    return Remembered(
+        column=config["label_column"], unit=unit, no_binding_pkd=floor,
+        no_binding_empty=config["no_binding_empty"],
+    )  # fmt: skip
 
 
 def training_logs(run: Path) -> list[Path]:

@@ -1,0 +1,491 @@
+"""The one reader of affinities: which column is the label or prediction, its unit, and its pKd.
+
+Every command that needs labels, or the predictions of another tool, reads them here. R rows.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+from pandas.api.types import is_any_real_numeric_dtype
+
+from abag import AbagError
+from abag.core.arrays import Bools, Floats
+from abag.embed.sequences.columns import AmbiguousColumn, MissingColumn, quote_names
+from abag.head.data.options import Label, LabelOptions
+from abag.head.data.units import (
+    HIGHER_IS_STRONGER,
+    OF_MASS,
+    TO_PKD,
+    is_of_alphaseq,
+    read_header,
+    stronger,
+    to_pkd,
+)
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from abag.embed.sequences.tables import Table
+
+USUAL_PKD = (2.0, 14.0)
+"""Affinities outside this range do not occur; the label has another unit or meaning."""
+SIDES = {">": 1, "≥": 1, "<": -1, "≤": -1, "": 0, "=": 0, "~": 0}
+"""Relations by their first character: on which side of a number the value lies."""
+_BOUND = re.compile(r"\s*([<>≥≤=~])=?\s*(?=[-+.\d])")
+RANK_COLUMNS = ("rank", "score", "expected_best", "probability_above")
+PREDICT_COLUMNS = ("pkd_predicted", "sigma", "regime", "far", "why_far")
+STRONG_COLUMN = "p_strong"
+SCAN_MEASURED = "pkd_measured"
+WRITTEN_BY = {
+    "rank": RANK_COLUMNS,
+    "predict": (*PREDICT_COLUMNS, STRONG_COLUMN),
+    "scan": ("difference", "difference_sigma", SCAN_MEASURED),
+}
+"""Columns that commands add to tables, which come back with measurements from the laboratory."""
+_CERTAIN = frozenset(
+    {"rank", "expected_best", "probability_above", "pkd_predicted", "why_far", "p_strong",
+     "difference_sigma", "pkd_measured"}
+)  # fmt: skip
+"""Of these, names that no other table has; the others are of a command only beside one."""
+NO_BINDING = frozenset(
+    "nb nobinding nobind nobinder nonbinder nonbinders nonbinding notbinding doesnotbind dnb "
+    "nobindingdetected nobindingobserved nodetectablebinding nd notdetected nondetected "
+    "notdetectable nonedetected undetectable undetected bdl belowdetection belowdetectionlimit "
+    "belowlimitofdetection".split()
+)
+"""Words for a pair that does not bind, without spaces and signs."""
+BOUND_OF_A_NON_BINDER: dict[Label, str] = {
+    "pkd": "<5", "kd_m": ">1e-5", "kd_mm": ">0.01", "kd_um": ">10", "kd_nm": ">10000",
+    "kd_pm": ">1e7", "log10_kd_m": ">-5", "log10_kd_um": ">1", "log10_kd_nm": ">4",
+    "log10_kd_pm": ">7", "neg_log10_kd_nm": "<-4", "ln_kd_m": ">-11.5", "ln_kd_nm": ">9.2",
+    "ka_per_m": "<1e5", "ka_per_um": "<0.1", "ka_per_nm": "<1e-4", "ug_ml": ">1500",
+    "ng_ml": ">1.5e6", "dg_kcal": ">-6.8", "dg_kj": ">-28.5",
+}  # fmt: skip
+"""How a pair without binding at 10 uM is written."""
+_MOST_PROPOSED = 4
+_IN_THE_NAME = "the column is named so"
+
+
+class BadLabel(AbagError):
+    """A label is invalid, or the label column is not in the unit given."""
+
+
+class UnclearLabel(MissingColumn):
+    """No column is the label for sure, but some may be."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remembered:
+    """How a run read its labels, for tables that say nothing else."""
+
+    column: str
+    unit: Label
+    no_binding_pkd: float | None = None
+    no_binding_empty: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Affinities:
+    """Values of a column as pKd, and what was read."""
+
+    source: str
+    column: str
+    unit: Label
+    why: str
+    """What says that the column has this unit."""
+    raw: Floats
+    """Shape (R,); the numbers of the cells, NaN for other cells."""
+    pkd: Floats
+    """Shape (R,); NaN for what is no affinity."""
+    side: NDArray[np.int8]
+    """Shape (R,); 0: exact, -1: the true pKd is below, +1: above."""
+    no_binding: Bools
+    """Shape (R,); the rows whose cells say that nothing binds, read as a bound."""
+    molar_mass_kda: float
+    words: tuple[str, ...] = ()
+    """Some of these cells."""
+    bound: str = ""
+    """What they are read as."""
+
+    def describe(self, rows: Bools | None = None, noun: str = "labels") -> str:
+        """Say in one line what was read and why."""
+        known = np.isfinite(self.pkd) & ~self.no_binding
+        known = known if rows is None else known & rows
+        usual = int((known & ~outside(self.pkd, USUAL_PKD)).sum())
+        evidence = [f"{usual:,} of {known.sum():,} are in the usual range of pKd (2 to 14)"]
+        evidence += [self.why] if self.why else []
+        if self.no_binding.any():
+            such = f" such as {', '.join(map(repr, self.words))}" if self.words else ""
+            count = int(self.no_binding.sum())
+            evidence.append(f"{count:,} cells{such} read as {self.bound}")
+        return (
+            f"{noun}: {self.column!r} read as {self.unit}, {stronger(self.unit)} is stronger "
+            f"({'; '.join(evidence)})"
+        )
+
+    def refuse_other_units(self, rows: Bools, noun: str = "labels") -> None:
+        """Refuse values that are classes, or of which over half of `rows` are no affinities."""
+        rows = rows & ~self.no_binding
+        raw, pkd = self.raw[rows], self.pkd[rows]
+        if not len(raw):
+            return
+        where = f"{self.source}: column {self.column}"
+        role = "pkd" if noun == "labels" else "prediction"
+        choose = f"Choose the column with --column {role}=NAME"
+        if np.unique(raw).tolist() == [0, 1]:
+            msg = f"{where} holds only 0 and 1, which are classes, not affinities. {choose}."
+            raise BadLabel(msg)
+        unusual = outside(pkd, USUAL_PKD)
+        if 2 * unusual.sum() > len(raw):
+            msg = (
+                f"{where}: {unusual.sum()} of {len(raw)} {noun}, such as {raw[unusual][0]:g}, are "
+                f"not affinities if read as {self.unit}: outside the usual range of pKd (2 to 14). "
+                f"{choose}, or the unit with --label."
+            )
+            raise BadLabel(msg)
+
+
+def outside(values: Floats, bounds: tuple[float, float]) -> Bools:
+    return (values < bounds[0]) | (values > bounds[1])
+
+
+# --- which column ---------------------------------------------------------------------------------
+
+
+def read_affinities(
+    table: Table, options: LabelOptions, *, remembered: Remembered | None = None
+) -> Affinities:
+    """Find the label of a table and its unit, and convert it to pKd.
+
+    Parameters
+    ----------
+    table : Table
+        With ``pkd`` among its roles if the user named the column.
+    options : LabelOptions
+    remembered : Remembered, optional
+        Used for a column of the same name that states no unit.
+
+    Returns
+    -------
+    Affinities
+
+    Raises
+    ------
+    MissingColumn
+        If no column is the label, or the unit is not known.
+    BadLabel
+        If the name of the column contradicts ``--label``, or the column is no measurement.
+    """
+    column = table.columns.get("pkd")
+    if column is None and remembered is not None and remembered.column in map(str, table.names):
+        column = remembered.column
+    elif column is None:
+        column = _find_label(table, options.label)
+    unit, why = _unit_of(table, column, "pkd", options.label, remembered)
+    return _read_column(table, column, unit, why, options, remembered)
+
+
+def read_predictions(table: Table, options: LabelOptions) -> Affinities:
+    """Find the predictions of another tool and their unit, and convert them to pKd.
+
+    Raises as `read_affinities`.
+    """
+    column, unit, why = choose_prediction(table, options.label)
+    return _read_column(table, column, unit, why, options, None)
+
+
+def choose_prediction(table: Table, label: Label | None = None) -> tuple[str, Label, str]:
+    """Return the column of predictions, its unit, and what says so."""
+    column = table.columns.get("prediction")
+    if column is None and "prediction" not in table.ties:
+        headers = {name: read_header(name) for name in map(str, table.names)}
+        named = [name for name, one in headers.items() if one.predicted and one.units]
+        column = named[0] if len(named) == 1 else None
+    column = table.column("prediction") if column is None else column
+    unit, why = _unit_of(table, column, "prediction", label, None)
+    return column, unit, why
+
+
+def _unit_of(
+    table: Table, column: str, role: str, label: Label | None, remembered: Remembered | None
+) -> tuple[Label, str]:
+    """Return the unit of a column and what says so; refuse what its name contradicts."""
+    header, where = read_header(column), f"{table.source}: column {column!r}"
+    command = written_by(column, table.names)
+    if role == "pkd" and command and column != SCAN_MEASURED:
+        msg = (
+            f"{where} is a column of abag {command}, not a measurement; expected measured "
+            f"affinities. {' '.join(_propose_numbers(table)) or 'Use --column pkd=NAME.'}"
+        )
+        raise BadLabel(msg)
+    if header.not_label:
+        msg = (
+            f"{where} is named like {header.not_label}, not like an affinity; expected pKd, Kd, Ka "
+            f"or dG. Choose another with --column {role}=NAME, or rename it."
+        )
+        raise BadLabel(msg)
+    if label is not None:
+        if header.units and label not in header.units:
+            stated = " or ".join(header.units)
+            msg = (
+                f"{where} is named like {stated}, but --label says {label}; expected the unit of "
+                "the name. Leave --label out, or rename the column."
+            )
+            raise BadLabel(msg)
+        return label, "given by --label"
+    if remembered is not None and remembered.column == column and len(header.units) != 1:
+        return remembered.unit, "as in the run"
+    if header.units:
+        return header.units[0], _IN_THE_NAME
+    if header.affinity:
+        given = ", ".join(unit for unit in TO_PKD if unit != "pkd")
+        msg = (
+            f"{where} names no unit that is understood; expected one of {given}. Give it with "
+            f"--column {shlex.quote(f'{role}={column}')} --label UNIT."
+        )
+        raise UnclearLabel(msg)
+    return "pkd", "" if role == "prediction" else "no unit is stated"
+
+
+def _find_label(table: Table, label: Label | None) -> str:
+    """Return the only column whose name says that it is the label, in the unit of `label`."""
+    headers = {
+        name: read_header(name)
+        for name in _free_columns(table)
+        if not written_by(name, table.names)
+    }
+    stated = {
+        name: one
+        for name, one in headers.items()
+        if one.sure and one.units and (label is None or label in one.units)
+    }
+    first = min((one.order for one in stated.values()), default=0)
+    best = [name for name, one in stated.items() if one.order == first]
+    if len(best) == 1:
+        return best[0]
+    if len(best) > 1 and first < 2:
+        msg = (
+            f"{table.source}: columns {quote_names(best)} fit pkd equally well; expected one. "
+            "Choose with --column pkd=NAME."
+        )
+        raise AmbiguousColumn(msg)
+    if label is not None and not best:
+        bare = [
+            name for name, one in headers.items() if one.affinity and one.sure and not one.units
+        ]
+        plain = [name for name, one in headers.items() if one.plain]
+        for names in (bare, plain):
+            if len(names) == 1:
+                return names[0]
+        others = [name for name, one in headers.items() if one.sure and one.units]
+        if not bare and not plain and len(others) == 1:
+            return others[0]  # its name contradicts the option, which is refused
+    written = [
+        f"{name!r} is a column of abag {command}."
+        for name in map(str, table.names)
+        if (command := written_by(name, table.names))
+        and (read_header(name).plain or read_header(name).units)
+    ]
+    stated_too = any(one.units and not one.unit_alone for one in headers.values())
+    hints = [
+        hint
+        for name, one in headers.items()
+        if one.units or is_of_alphaseq(name) or not stated_too
+        for hint in _propose(table, name)
+    ]
+    if written and not hints:
+        hints = _propose_numbers(table)
+    if hints:
+        msg = f"{table.source}: no column for pkd, but {' '.join([*hints, *written])}"
+        raise UnclearLabel(msg)
+    if written:
+        msg = (
+            f"{table.source}: no column for pkd. {' '.join(written)} Add a column of measurements, "
+            "and name it with --column pkd=NAME."
+        )
+        raise MissingColumn(msg)
+    return table.column("pkd")
+
+
+def _free_columns(table: Table) -> list[str]:
+    """List the columns that have no role."""
+    used = {*table.columns.values()}
+    return [name for name in map(str, table.names) if name not in used]
+
+
+def _propose(table: Table, name: str) -> list[str]:
+    """Say how a column is read that may be the label by its name; nothing for others."""
+    header = read_header(name)
+    if header.not_label or not (header.affinity or header.plain):
+        return []
+    if not (header.sure or _holds_numbers(table, name)):
+        return []
+    use = f"use --column {shlex.quote(f'pkd={name}')} --label"
+    if is_of_alphaseq(name):
+        return [f"{name!r} is log10 of Kd in nM, lower is stronger: {use} log10_kd_nm."]
+    if header.unit_alone:
+        return []
+    if header.units:
+        return [f"{name!r} is named like {header.units[0]}: {use} {header.units[0]}."]
+    return [f"{name!r} may be one: {use} UNIT."]
+
+
+def _propose_numbers(table: Table) -> list[str]:
+    """Propose the columns of numbers of a table that a command has written."""
+    free = [
+        name
+        for name in _free_columns(table)
+        if not written_by(name, table.names)
+        and not read_header(name).not_label
+        and _holds_numbers(table, name)
+    ]
+    return [
+        f"{name!r} may be one: use --column {shlex.quote(f'pkd={name}')} --label UNIT."
+        for name in free[:_MOST_PROPOSED]
+    ]
+
+
+def _holds_numbers(table: Table, name: str) -> bool:
+    """Tell whether most cells of a column that are not empty are numbers or bounds."""
+    if name not in table.frame:
+        return False
+    cells = table.frame[name].dropna()
+    return bool(len(cells)) and 2 * int(np.isfinite(read_bounds(cells)[0]).sum()) > len(cells)
+
+
+def written_by(name: str, names: Sequence[object]) -> str:
+    """Return the command that has written a column of a table, or nothing."""
+    own = _as_written(name)
+    beside = {_as_written(str(one)) for one in names} - {own}
+    for command, columns in WRITTEN_BY.items():
+        if own in columns and (own in _CERTAIN - {"rank"} or beside & _CERTAIN):
+            return command
+        if own == "rank" and "score" in beside:
+            return "rank"
+    return ""
+
+
+def _as_written(name: str) -> str:
+    return re.sub(r"[\s-]+", "_", name.strip().lower())
+
+
+# --- cells ----------------------------------------------------------------------------------------
+
+
+def _read_column(
+    table: Table,
+    column: str,
+    unit: Label,
+    why: str,
+    options: LabelOptions,
+    remembered: Remembered | None,
+) -> Affinities:
+    if options.molar_mass is not None and unit not in OF_MASS and remembered is None:
+        msg = (
+            f"{table.source}: column {column!r} is read as {unit}, which needs no molar mass; "
+            "expected ug_ml or ng_ml with --molar-mass. Leave it out, or give --label."
+        )
+        raise BadLabel(msg)
+    cells = table.frame[column]
+    raw, side = read_bounds(cells)
+    mass = options.molar_mass_kda
+    pkd = to_pkd(raw, unit, mass)
+    direction = 1 if unit in HIGHER_IS_STRONGER else -1
+    found = Affinities(
+        source=table.source, column=column, unit=unit, why=why, raw=raw, pkd=pkd,
+        side=(direction * side).astype(np.int8), no_binding=np.zeros(len(raw), np.bool_),
+        molar_mass_kda=mass,
+    )  # fmt: skip
+    floor, empty = None, options.no_binding_empty
+    if options.no_binding is not None:
+        floor = float(to_pkd(np.array([options.no_binding]), unit, mass)[0])
+        if not USUAL_PKD[0] - 2 <= floor <= USUAL_PKD[1]:
+            msg = (
+                f"{table.source}: --no-binding {options.no_binding:g} is not an affinity if read "
+                f"as {unit}, the unit of column {column!r}; expected a bound such as "
+                f"{BOUND_OF_A_NON_BINDER[unit][1:]}."
+            )
+            raise BadLabel(msg)
+    elif remembered is not None and remembered.no_binding_pkd is not None:
+        floor, empty = remembered.no_binding_pkd, remembered.no_binding_empty
+    if floor is None:
+        return found
+    sign = ">" if direction < 0 else "<"
+    bound = f"pKd <{floor:g}" if options.no_binding is None else f"{sign}{options.no_binding:g}"
+    return _with_no_binding(found, cells, floor, bound, empty=empty)
+
+
+def _with_no_binding(
+    found: Affinities, cells: pd.Series, floor: float, bound: str, *, empty: bool
+) -> Affinities:
+    """Read the words for no binding, and perhaps empty cells, as a pKd below `floor`."""
+    is_text = ~np.isfinite(found.raw)
+    says = is_text & np.array([says_no_binding(cell) for cell in cells.tolist()], np.bool_)
+    words = tuple(dict.fromkeys(str(cell).strip() for cell in cells[says]))[:3]
+    if empty:
+        blank = cells.isna().to_numpy(np.bool_) | np.array(
+            [isinstance(c, str) and not c.strip() for c in cells.tolist()], np.bool_
+        )
+        if (blank & is_text).any():
+            words = (*words, "")
+        says |= blank & is_text
+    exact = np.isfinite(found.pkd) & (found.side == 0)
+    if says.any() and exact.any() and floor > found.pkd[exact].max():
+        msg = (
+            f"{found.source}: --no-binding: a non-binder would be weaker than {bound}, which is "
+            f"stronger than every exact label of column {found.column!r}; expected a bound at the "
+            "weak end. Give the highest concentration tested."
+        )
+        raise BadLabel(msg)
+    return replace(
+        found, pkd=np.where(says, floor, found.pkd), no_binding=says, words=words, bound=bound,
+        side=np.where(says, -1, found.side).astype(np.int8),
+    )  # fmt: skip
+
+
+def says_no_binding(cell: object) -> bool:
+    """Tell whether a cell says in words that a pair does not bind."""
+    return (
+        isinstance(cell, str)
+        and re.sub(r"[^a-z]", "", cell.lower()) in NO_BINDING
+        and (re.search(r"\d", cell) is None)
+    )
+
+
+def read_numbers(cells: pd.Series) -> Floats:
+    """Convert cells to numbers, shape (R,); NaN for what is neither a number nor text of one."""
+
+    def is_number(cell: object) -> bool:
+        kinds = (str, int, float, Decimal, np.integer, np.floating)
+        if isinstance(cell, int) and abs(cell) > sys.float_info.max:
+            return False  # pandas would raise OverflowError
+        return isinstance(cell, kinds) and not isinstance(cell, bool)
+
+    if not is_any_real_numeric_dtype(cells.dtype):  # pandas converts dates and booleans too
+        cells = cells.astype(object)
+        cells = cells.where(cells.map(is_number).astype(bool))
+    return pd.to_numeric(cells, errors="coerce").to_numpy(np.float64, na_value=np.nan)
+
+
+def read_bounds(cells: pd.Series) -> tuple[Floats, NDArray[np.int8]]:
+    """Convert cells as `read_numbers` does, also those such as ``>1000``; each of shape (R,).
+
+    The second result is the side of its number where each value lies: 1 above, -1 below, 0 exact.
+    """
+    if is_any_real_numeric_dtype(cells.dtype):
+        return read_numbers(cells), np.zeros(len(cells), np.int8)
+    values = cells.tolist()
+    sides = np.zeros(len(values), np.int8)
+    for i, value in enumerate(values):
+        if isinstance(value, str) and (found := _BOUND.match(value)):
+            values[i], sides[i] = value[found.end() :], SIDES[found[1]]
+    return read_numbers(pd.Series(values, dtype=object)), sides

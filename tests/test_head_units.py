@@ -1,0 +1,200 @@
+"""What headers of real tables say about affinity, and the conversion of every unit."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from abag.embed.sequences.columns import UNIT_ROLES, MissingColumn
+from abag.embed.sequences.options import TableOptions
+from abag.embed.sequences.pairs import read_pairs
+from abag.head.data.affinities import BOUND_OF_A_NON_BINDER, BadLabel, read_bounds
+from abag.head.data.labels import label_pairs
+from abag.head.data.options import LabelOptions
+from abag.head.data.units import HIGHER_IS_STRONGER, TO_PKD, read_header, to_pkd
+
+RT_LN10 = 1.987204259e-3 * 298.15 * np.log(10)  # kcal/mol
+PKD = np.linspace(5, 11, 12).round(2)
+
+
+def in_units(pkd):
+    """Write the same affinities in every unit, by plain arithmetic."""
+    kd = 10.0**-pkd
+    return {
+        "pkd": pkd, "kd_m": kd, "kd_mm": kd * 1e3, "kd_um": kd * 1e6, "kd_nm": kd * 1e9,
+        "kd_pm": kd * 1e12, "log10_kd_m": np.log10(kd), "log10_kd_um": np.log10(kd * 1e6),
+        "log10_kd_nm": np.log10(kd * 1e9), "log10_kd_pm": np.log10(kd * 1e12),
+        "neg_log10_kd_nm": -np.log10(kd * 1e9), "ln_kd_m": np.log(kd),
+        "ln_kd_nm": np.log(kd * 1e9), "ka_per_m": 1 / kd, "ka_per_um": 1 / (kd * 1e6),
+        "ka_per_nm": 1 / (kd * 1e9), "ug_ml": kd * 150_000 * 1e3, "ng_ml": kd * 150_000 * 1e6,
+        "dg_kcal": RT_LN10 * np.log10(kd), "dg_kj": 4.184 * RT_LN10 * np.log10(kd),
+    }  # fmt: skip
+
+
+def labelled(name, values, options=None, **named):
+    frame = pd.DataFrame({"heavy": [f"EVQ{'A' * i}" for i in range(len(values))], "antigen": "MKT"})
+    frame[name] = values
+    table = read_pairs(frame, TableOptions(**named))
+    pairs = label_pairs(table, options)
+    return pd.Series(pairs.pkd, pairs.row).sort_index().to_numpy(), pairs
+
+
+STATED = {
+    "KD (nM)": "kd_nm", "KD (µM)": "kd_um", "KD (μM)": "kd_um", "KD (uM)": "kd_um",
+    "Kd avg (M)": "kd_m", "Fab KD (nM)": "kd_nm", "KD (nM) mean": "kd_nm", "SPR KD (nM)": "kd_nm",
+    "BLI_KD_nM": "kd_nm", "Affinity_nM": "kd_nm", "KD_pM": "kd_pm", "KD mM": "kd_mm",
+    "Binding Affinity (KD nM)": "kd_nm", "IC50 avg (nM)": "kd_nm", "IgG Kd avg (nM)": "kd_nm",
+    "fit KD (nM)": "kd_nm", "Kd [nM]": "kd_nm", "KD(M)": "kd_m", "KDnM": "kd_nm",
+    "KD, nanomolar": "kd_nm", "KD (nmol/L)": "kd_nm", "KD (10⁻⁹ M)": "kd_nm",
+    "KD (x10^-9 M)": "kd_nm", "K_D (nM)": "kd_nm", "K_{D} [µM]": "kd_um", "KD\u00a0(nM)": "kd_nm",
+    "ＫＤ（nM）": "kd_nm", "KD / nM": "kd_nm", "Kd,app (nM)": "kd_nm", "EC50_nM": "kd_nm",
+    "dissociation constant (nM)": "kd_nm", "SPR KD at 25 °C (nM)": "kd_nm",
+    "IC50 (µg/mL)": "ug_ml", "IC50 (µg·mL⁻¹)": "ug_ml", "ic50_ug_per_ml": "ug_ml",
+    "IC50 [ng/mL]": "ng_ml", "KD (mg/L)": "ug_ml",
+    "pKd": "pkd", "pIC50": "pkd", "affinity_pkd": "pkd", "pKD (M)": "pkd",
+    "pKd (-log10 M)": "pkd", "minus_log_Kd": "pkd", "neg_log10_kd": "pkd", "-log10(KD)": "pkd",
+    "-log(KD [M])": "pkd", "Affinity_Kd [nM]": "kd_nm",
+    "−log10 KD (M)": "pkd", "−log₁₀(K_D)": "pkd", "-log10 KD (nM)": "neg_log10_kd_nm",
+    "log10 Kd (M)": "log10_kd_m", "log10(KD, nM)": "log10_kd_nm", "log₁₀ KD (µM)": "log10_kd_um",
+    "ln KD (M)": "ln_kd_m", "ln(KD [nM])": "ln_kd_nm",
+    "dG (kcal/mol)": "dg_kcal", "ΔG": "dg_kcal", "ΔG (kJ/mol)": "dg_kj", "delta_g": "dg_kcal",
+    "ΔG (kcal mol⁻¹)": "dg_kcal", "∆G° (kcal/mol)": "dg_kcal", "dG_kJ_mol": "dg_kj",
+    "binding free energy (kcal/mol)": "dg_kcal",
+    "Ka (1/M)": "ka_per_m", "KA (M⁻¹)": "ka_per_m", "KA (M-1)": "ka_per_m",
+    "Ka (nM^-1)": "ka_per_nm", "Ka (L/mol)": "ka_per_m", "Affinity (1/M)": "ka_per_m",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", STATED)
+def test_a_header_that_states_its_unit_is_read_in_it_unasked_and_when_named(name):
+    unit = STATED[name]
+    values = in_units(PKD)[unit]
+    for named in ({}, {"columns": {"pkd": name}}):
+        pkd, pairs = labelled(name, values, **named)
+        np.testing.assert_allclose(pkd, PKD, atol=1e-9)
+        assert pairs.unit == unit
+        assert pairs.reading.column == name
+        assert f"{name!r} read as {unit}" in pairs.reading.line
+
+
+NO_AFFINITY = (
+    "ΔpKd", "ΔKD (nM)", "delta pKd", "ddG (kcal/mol)", "ΔΔG", "ΔΔG (kcal/mol)", "Δ dG (kcal/mol)",
+    "KD ratio", "KD fold change", "KD mut/KD wt", "fold change", "KD (% of WT)", "KD error",
+    "KD std (nM)", "KD (nM) SD", "KD 95% CI", "KD lower (nM)", "KD (nM) ± SD", "kon", "koff",
+    "ka (1/Ms)", "ka (M⁻¹s⁻¹)", "kd (1/s)", "kd (s⁻¹)", "k_off (s-1)",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NO_AFFINITY)
+def test_differences_ratios_errors_and_rates_are_never_labels(name):
+    with pytest.raises(MissingColumn, match="no column for pkd"):
+        labelled(name, PKD)
+    for options in (None, LabelOptions(label="kd_nm")):
+        with pytest.raises(BadLabel, match="not like an affinity"):
+            labelled(name, PKD, options, columns={"pkd": name})
+
+
+UNKNOWN = (
+    "Kd", "KD", "IC50", "fit_KD", "log10(KD)", "ln KD", "KD (nM⁻¹)", "KD (1/nM)", "KD (nM^{-1})",
+    "KD (☃M)", "KD (n☃)", "KD (nМ)", "Ka", "Ka (nM)", "1/KD (nM)", "-KD (nM)", "-ΔG (kcal/mol)",
+    "log10 Ka", "KD (fM)", "IC50 (g/mL)", "KD (nM, uM)", "KD – log10 (nM)", "KD² (nM)", "K (nM)",
+    "亲和力 (nM)", "pKd (KD nM)", "KD1", "relative KD",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", UNKNOWN)
+def test_an_affinity_whose_unit_is_not_understood_is_asked_for(name):
+    with pytest.raises(MissingColumn):
+        labelled(name, PKD)
+    with pytest.raises(MissingColumn, match=r"names no unit .* --label UNIT") as caught:
+        labelled(name, PKD, columns={"pkd": name})
+    assert "\n" not in str(caught.value)
+    pkd, _ = labelled(
+        name, in_units(PKD)["kd_nm"], LabelOptions(label="kd_nm"), columns={"pkd": name}
+    )
+    np.testing.assert_allclose(pkd, PKD, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    "name", ["fitness", "affinity", "score", "label", "measurement", "binding_score",
+             "ProcessedMeasurement"],
+)  # fmt: skip
+def test_words_for_any_measurement_state_no_unit(name):
+    with pytest.raises(
+        MissingColumn, match=f"{name!r} may be one: use .*pkd={name}.* --label UNIT"
+    ):
+        labelled(name, PKD)
+    pkd, pairs = labelled(name, PKD, columns={"pkd": name})  # the user says so
+    np.testing.assert_allclose(pkd, PKD)
+    assert "no unit is stated" in pairs.reading.line
+    with pytest.raises(BadLabel, match="are not affinities if read as pkd"):
+        labelled(name, in_units(PKD)["kd_nm"] * 1e3, columns={"pkd": name})
+    pkd, _ = labelled(name, in_units(PKD)["kd_um"], LabelOptions(label="kd_um"))
+    np.testing.assert_allclose(pkd, PKD, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", ["heavy", "id", "regime", "measured", "Tm", "kim", "M", "dose"])
+def test_other_headers_say_nothing(name):
+    header = read_header(name)
+    assert (header.units, header.not_label, header.plain) == ((), "", False)
+
+
+def test_a_word_that_is_not_understood_is_asked_for_with_the_unit_that_was_found():
+    name, values = "HER2 KD (nM)", in_units(PKD)["kd_nm"]
+    with pytest.raises(MissingColumn, match=r"'HER2 KD \(nM\)' is named like kd_nm: use --column"):
+        labelled(name, values)
+    pkd, _ = labelled(name, values, columns={"pkd": name})
+    np.testing.assert_allclose(pkd, PKD, atol=1e-9)
+
+
+@given(st.lists(st.integers(300, 1300), min_size=3, max_size=12, unique=True))
+def test_the_same_affinities_in_every_unit_are_the_same_pkd_and_direction(hundredths):
+    pkd = np.array(hundredths) / 100
+    written = in_units(pkd)
+    assert written.keys() == TO_PKD.keys()
+    for unit, values in written.items():
+        np.testing.assert_allclose(to_pkd(values, unit), pkd, atol=1e-9)
+        order = np.argsort(values) if unit in HIGHER_IS_STRONGER else np.argsort(-values)
+        assert np.array_equal(order, np.argsort(pkd))
+
+
+@pytest.mark.parametrize("unit", TO_PKD)
+def test_a_bound_is_weaker_or_stronger_by_the_direction_of_its_unit(unit):
+    values = [f"{value:.12g}" for value in in_units(PKD)[unit]]
+    sign = {True: "<", False: ">"}[unit in HIGHER_IS_STRONGER]
+    values[0] = f"{sign}{values[0]}"  # at most this strong
+    pkd, pairs = labelled("label", values, LabelOptions(label=unit))
+    censored = pd.Series(pairs.censored, pairs.row).sort_index()
+    np.testing.assert_allclose(pkd, PKD, atol=1e-6)
+    assert censored.tolist() == [-1] + [0] * (len(PKD) - 1)
+
+
+@pytest.mark.parametrize("unit", TO_PKD)
+def test_the_bound_that_is_advised_for_a_non_binder_is_weak(unit):
+    bound = BOUND_OF_A_NON_BINDER[unit]
+    value, _ = read_bounds(pd.Series([bound]))
+    assert to_pkd(value, unit)[0] == pytest.approx(5.0, abs=0.02)
+    assert (bound[0] == "<") == (unit in HIGHER_IS_STRONGER)
+
+
+@pytest.mark.parametrize(
+    ("given_mass", "kda"), [(None, 150), ("igg", 150), ("VHH", 15), ("scfv", 27), ("50", 50)]
+)
+@pytest.mark.parametrize(("unit", "per_ug"), [("ug_ml", 1.0), ("ng_ml", 1e3)])
+def test_concentrations_in_mass_are_converted_with_the_molar_mass(given_mass, kda, unit, per_ug):
+    ug_per_ml = 10.0**-PKD * kda * 1e3 * 1e3  # mol/L * g/mol = g/L = 1e3 ug/mL
+    options = LabelOptions(label=unit, molar_mass=given_mass)
+    pkd, _ = labelled("score", ug_per_ml * per_ug, options)
+    np.testing.assert_allclose(pkd, PKD, atol=1e-9)
+
+
+def test_a_molar_mass_is_refused_if_invalid_or_not_used():
+    with pytest.raises(Exception, match="--molar-mass: 'mouse' is not valid"):
+        LabelOptions(molar_mass="mouse")
+    with pytest.raises(BadLabel, match="needs no molar mass"):
+        labelled("KD (nM)", in_units(PKD)["kd_nm"], LabelOptions(molar_mass="vhh"))
+
+
+def test_units_are_refused_as_roles_and_are_all_convertible():
+    assert {*UNIT_ROLES, "pkd"} == {*TO_PKD}

@@ -1,0 +1,265 @@
+"""Every command reads the label, or another tool's predictions, by its own header."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+from drawn import add_vectors, draw_pairs
+from invoke import run
+
+import abag
+from abag import AbagError
+from abag.embed.sequences.columns import MissingColumn
+from abag.embed.sequences.options import TableOptions
+from abag.embed.sequences.pairs import read_pairs
+from abag.head.data.affinities import BadLabel
+from abag.head.data.labels import label_pairs
+from abag.head.data.options import LabelOptions
+from abag.head.plan import plan
+from abag.head.runs.evaluate import evaluate
+
+QUICK = {"split": "random", "report": False, "head": "ridge", "device": "cpu"}
+DG = -1.987204259e-3 * 298.15 * np.log(10)
+
+
+@pytest.fixture(scope="module")
+def case(tmp_path_factory):
+    at = tmp_path_factory.mktemp("labels")
+    frame = draw_pairs(30, 6)
+    add_vectors(at / "store", frame)
+    written = {
+        "pkd": frame,
+        "nm": in_nm(frame, "KD (nM)"),
+        "k": in_nm(frame, "K"),
+    }
+    for name, table in written.items():
+        table.to_csv(at / f"{name}.csv", index=False)
+    said = {}
+    for name, options in {
+        "pkd": {},
+        "nm": {},
+        "k": {"columns": {"pkd": "K"}, "label": "kd_nm"},
+    }.items():
+        said[name] = []
+        abag.fit(
+            at / f"{name}.csv", at / "store", at / f"run-{name}", say=said[name].append,
+            **QUICK | options,
+        )  # fmt: skip
+    return at, frame, said
+
+
+def in_nm(frame, name):
+    return frame.assign(**{name: 10 ** (9 - frame["pKd"])}).drop(columns="pKd")
+
+
+@pytest.mark.parametrize("trained", ["pkd", "nm", "k"])
+@pytest.mark.parametrize("table", ["pkd", "nm"])
+def test_evaluate_reads_a_table_by_its_own_header_whatever_the_run_was_trained_on(
+    case, trained, table
+):
+    at, frame, _ = case
+    found = evaluate(at / f"run-{trained}", table=at / f"{table}.csv")["table"]
+    predicted = (
+        abag.load_predictor(at / f"run-{trained}")
+        .predict(heavy=frame["heavy"], antigen=frame["antigen"])["pkd_predicted"]
+        .to_numpy()
+    )
+    expected = np.sqrt(np.mean((predicted - frame["pKd"].to_numpy()) ** 2))
+    assert found["metrics"]["rmse"] == pytest.approx(expected, rel=1e-4)
+
+
+def test_the_table_that_fit_read_is_evaluated_without_further_options(case):
+    at, _, _ = case
+    found = evaluate(at / "run-k", table=at / "k.csv")["table"]
+    assert found["metrics"] == evaluate(at / "run-k", table=at / "pkd.csv")["table"]["metrics"]
+
+
+@pytest.mark.parametrize(("name", "options"), [
+    ("nm", []), ("pkd", []), ("k", ["--column", "pkd=K", "--label", "kd_nm"]), ("k", ["--run"]),
+])  # fmt: skip
+def test_rank_reads_the_measured_table_in_its_own_unit(case, tmp_path, name, options):
+    at, frame, _ = case
+    measured = pd.read_csv(at / f"{name}.csv").head(90)
+    measured.to_csv(tmp_path / "measured.csv", index=False)
+    scored = frame[["heavy", "antigen"]].assign(prediction=frame["pKd"] - 0.1, sigma=0.5)
+    scored.to_csv(tmp_path / "scored.csv", index=False)
+    options = [*options, at / "run-k"] if options == ["--run"] else options
+    result = run(
+        "rank", tmp_path / "scored.csv", "--measured", tmp_path / "measured.csv", "--out",
+        tmp_path / "o.csv", "--rule", "improvement", "--batch", 3, "--json", *options,
+    )  # fmt: skip
+    best = frame["pKd"].iloc[:90].max()
+    assert json.loads(result.stdout)["best_measured"] == pytest.approx(best, abs=1e-6)
+
+
+def test_fit_says_what_it_read_as_plan_does_and_the_model_card_too(case):
+    at, _, said = case
+    line = plan(at / "nm.csv")["sense"]
+    assert line.startswith("labels: 'KD (nM)' read as kd_nm, lower is stronger (")
+    assert line in said["nm"]
+    card = (at / "run-nm" / "predictor" / "README.md").read_text()
+    assert "labels of column `KD (nM)` read as `kd_nm`" in card
+    assert "read as `None`" not in card
+
+
+def test_a_label_option_that_contradicts_the_header_is_refused_by_every_command(case, tmp_path):
+    at, _, _ = case
+    for call in (
+        lambda: abag.fit(at / "nm.csv", at / "store", tmp_path / "r", label="kd_um", **QUICK),
+        lambda: evaluate(at / "run-nm", table=at / "nm.csv", label="kd_um"),
+        lambda: abag.dataset(at / "store", at / "nm.csv", label="kd_um"),
+        lambda: abag.sweep(at / "nm.csv", at / "store", tmp_path / "r", label="kd_um", trials=1),
+        lambda: abag.adapt_encoders(
+            at / "nm.csv", tmp_path / "r", split_from=at / "run-nm", label="kd_um"
+        ),
+    ):
+        with pytest.raises(BadLabel, match=r"'KD \(nM\)' is named like kd_nm"):
+            call()
+    assert not (tmp_path / "r").exists()
+    assert plan(at / "nm.csv", label="kd_um")["refused"]
+
+
+# ---- predictions of another tool -----------------------------------------------------------------
+
+
+def theirs(frame, name, values):
+    return frame[["heavy", "antigen"]].assign(**{name: values})
+
+
+@pytest.mark.parametrize(("name", "write", "options"), [
+    ("prediction", lambda pkd: pkd, {}),
+    ("predicted KD (nM)", lambda pkd: 10 ** (9 - pkd), {}),
+    ("predicted_dG", lambda pkd: DG * pkd, {}),
+    ("prediction", lambda pkd: DG * pkd, {"label": "dg_kcal"}),
+    ("prediction", lambda pkd: 10 ** (9 - pkd), {"label": "kd_nm"}),
+    ("KD (nM)", lambda pkd: 10 ** (9 - pkd), {"columns": {"prediction": "KD (nM)"}}),
+])  # fmt: skip
+def test_predictions_are_compared_as_pkd_whatever_their_unit(case, name, write, options):
+    at, frame, _ = case
+    found = evaluate(
+        at / "run-pkd", predictions=theirs(frame, name, write(frame["pKd"])), **options
+    )
+    (regime,) = found["predictions"]["regimes"]
+    assert regime["rmse"] == pytest.approx(0, abs=1e-6)
+    assert regime["spearman"]["value"] == pytest.approx(1)
+
+
+@pytest.mark.parametrize("write", [lambda pkd: DG * pkd, lambda pkd: 10 ** (12 - pkd)])
+def test_predictions_outside_the_range_of_pkd_get_no_verdict_but_the_option(case, write):
+    at, frame, _ = case
+    predictions, said = theirs(frame, "prediction", write(frame["pKd"])), []
+    with pytest.raises(AbagError, match=r"predictions, such as .* or the unit with --label"):
+        evaluate(at / "run-pkd", predictions=predictions, say=said.append)
+    assert not any("the run is" in line for line in said)
+
+
+def test_rank_converts_predictions_whose_header_states_a_unit(case, tmp_path):
+    _, frame, _ = case
+    scored = theirs(frame, "predicted KD (nM)", 10 ** (9 - frame["pKd"]))
+    found = abag.rank(scored, tmp_path / "o.csv", rule="mean", batch=3)
+    assert found["predicted"][1] == pytest.approx(frame["pKd"].max())
+    with pytest.raises(AbagError, match="is in kd_nm, and column 'sigma'"):
+        abag.rank(scored.assign(sigma=0.1), tmp_path / "o.csv", rule="mean", batch=3, force=True)
+
+
+# ---- columns of abag -----------------------------------------------------------------------------
+
+
+def order(**columns):
+    frame = draw_pairs(6, 2).drop(columns="pKd")
+    own = np.linspace(9, 10, len(frame))
+    return frame.assign(
+        pkd_predicted=own, sigma=0.3, regime="known", far=False, why_far="", rank=range(len(frame)),
+        score=own, expected_best=own, probability_above=0.5, p_strong=0.2, **columns,
+    )  # fmt: skip
+
+
+def test_columns_of_rank_and_predict_are_never_the_label_and_the_measurements_are_proposed():
+    measured = np.linspace(6, 8, 12)
+    with pytest.raises(MissingColumn, match="but 'measured' may be one: use") as caught:
+        label_pairs(read_pairs(order(measured=measured)))
+    assert "'score' is a column of abag rank" in str(caught.value)
+    for name in ("score", "rank", "expected_best", "pkd_predicted", "p_strong", "sigma"):
+        frame = order(measured=measured)
+        with pytest.raises(AbagError, match=f"{name!r} is a column of abag") as caught:
+            label_pairs(read_pairs(frame, TableOptions(columns={"pkd": name})))
+        assert "'measured' may be one" in str(caught.value)
+    assert plan(order())["refused"] == ""  # an order without results is no error
+    pairs = label_pairs(read_pairs(order(**{"Kd avg (nM)": 10 ** (9 - measured)})))
+    np.testing.assert_allclose(np.sort(pairs.pkd), measured, atol=1e-9)
+
+
+def test_a_score_of_another_tool_is_no_column_of_rank():
+    frame = draw_pairs(6, 2).rename(columns={"pKd": "score"})
+    pairs = label_pairs(read_pairs(frame), LabelOptions(label="pkd"))
+    assert pairs.reading.column == "score"
+
+
+# ---- pairs that do not bind ----------------------------------------------------------------------
+
+WORDS = ["NB", "no binding", "n.b.", "Non-Binder", "ND"]
+
+
+def with_words(words, name="KD (nM)", kd=(1.0, 10.0, 100.0, 500.0, 900.0)):
+    cells = [*map(str, kd), *words]
+    heavy = [f"EVQ{'A' * i}" for i in range(len(cells))]
+    return pd.DataFrame({"heavy": heavy, "antigen": "MKT", name: cells})
+
+
+def test_a_non_binder_in_words_is_refused_with_the_bound_to_write():
+    with pytest.raises(BadLabel, match=r"such as >10000 \(kd_nm\).*--no-binding 10000"):
+        label_pairs(read_pairs(with_words(["NB"])))
+    with pytest.raises(BadLabel, match=r"such as <5 \(pkd\)"):
+        label_pairs(read_pairs(with_words(["no binding"], "pKd", (5, 6, 7, 8, 9))))
+
+
+def test_no_binding_reads_words_as_a_bound_counted_and_told():
+    pairs = label_pairs(read_pairs(with_words(WORDS)), LabelOptions(no_binding=10_000))
+    bounds = pairs.censored == -1
+    assert pairs.pkd[bounds].tolist() == [5.0] * len(WORDS)  # 9 - log10(10000)
+    assert bounds.sum() == pairs.counts["no_binding_rows"] == len(WORDS)
+    assert "5 cells such as 'NB', 'no binding', 'n.b.' read as >10000" in pairs.reading.line
+    of_pkd = with_words(["NB"], "pKd", (5, 6, 7, 8, 9))
+    pairs = label_pairs(read_pairs(of_pkd), LabelOptions(no_binding=4.5))
+    assert pairs.pkd[pairs.censored == -1].tolist() == [4.5]
+
+
+def test_empty_cells_are_bounds_only_if_asked():
+    frame = with_words(["NB", None, ""])
+    with pytest.raises(BadLabel, match="2 rows are bad"):
+        label_pairs(read_pairs(frame), LabelOptions(no_binding=10_000))
+    options = LabelOptions(no_binding=10_000, no_binding_empty=True)
+    assert label_pairs(read_pairs(frame), options).counts["no_binding_rows"] == 3
+    with pytest.raises(AbagError, match="--no-binding-empty: no bound is given"):
+        LabelOptions(no_binding_empty=True)
+
+
+@pytest.mark.parametrize(("value", "says"), [
+    (1e-9, "is not an affinity if read as kd_nm"), (0.01, "at the weak end"),
+])  # fmt: skip
+def test_a_bound_of_non_binders_that_cannot_be_meant_is_refused(value, says):
+    with pytest.raises(BadLabel, match=f"--no-binding.*{says}"):
+        label_pairs(read_pairs(with_words(["NB"])), LabelOptions(no_binding=value))
+
+
+def test_plan_names_the_label_among_the_roles_also_if_its_cells_are_bad():
+    found = plan(with_words(["NB"]))
+    assert found["columns"] == "columns: heavy 'heavy', antigen 'antigen', pkd 'KD (nM)'"
+    assert "such as >10000" in found["refused"]
+
+
+def test_evaluate_reads_non_binders_as_the_run_did_also_in_another_unit(case, tmp_path):
+    at, frame, _ = case
+    nm = in_nm(frame, "KD (nM)")
+    nm["KD (nM)"] = nm["KD (nM)"].astype(str)
+    nm.loc[[3, 5], "KD (nM)"] = "NB"
+    weak = float(10 ** (9.5 - frame["pKd"].min()))
+    abag.fit(nm, at / "store", tmp_path / "run", no_binding=weak, **QUICK)
+    pkd = frame.assign(pKd=frame["pKd"].astype(str))
+    pkd.loc[[3, 5], "pKd"] = "n.b."
+    both = [
+        evaluate(tmp_path / "run", table=table, store=at / "store")["table"]["metrics"]
+        for table in (nm, pkd)
+    ]
+    assert both[0]["rmse"] == pytest.approx(both[1]["rmse"], rel=1e-6)
