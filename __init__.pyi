@@ -395,6 +395,7 @@ def share(
     to: Path | str,
     *,
     private: bool = False,
+    with_sequences: bool = False,
     license: str | None = None,
 ) -> ShareSummary: ...
 def sweep(

@@ -52,7 +52,7 @@ def fit_sequence_noise(square: Floats, sequence: Ints, pair: Ints, number: int) 
     """
     none = SequenceNoise(np.ones(number), np.ones(len(square)))
     count_N: Floats = np.asarray(np.bincount(sequence, minlength=number), np.float64)
-    total_N: Floats = np.bincount(sequence, square, minlength=number)
+    total_N: Floats = np.asarray(np.bincount(sequence, square, minlength=number), np.float64)
     used = count_N >= LEAST_PAIRS
     if used.sum() < 2 or not square.any():
         return none

@@ -56,6 +56,7 @@ class Aligner:
         """Choose the reference of a library: the consensus of those of the most common lengths."""
         if kind == "antibody":
             return cls(kind)
+        chains = [by_length(one) for one in chains]
         lengths = [tuple(map(len, one)) for one in chains]
         usual, _ = Counter(sorted(lengths)).most_common(1)[0]
         of_usual = [one for one, length in zip(chains, lengths, strict=True) if length == usual]
@@ -68,6 +69,7 @@ class Aligner:
         """Find the residues of N sequences; `numbered` has antibodies and any others."""
         if self.kind == "antibody":
             return _of_antibodies(chains, numbered or number_antibodies(chains, None))
+        chains = [by_length(one) for one in chains]
         columns = [
             _aligned([one[at] if at < len(one) else "" for one in chains], text, at)
             for at, text in enumerate(self.reference)
@@ -114,6 +116,11 @@ class SeenResidues:
         count = (~is_seen_NL).sum(axis=1)
         is_known = np.isin(_changed(residues.region_NR, self.consensus), self.changed)
         return count, (count > 0) | ~is_known | ~token_NL.any(axis=1)
+
+
+def by_length(antigen: Chains) -> Chains:
+    """Order the chains of an antigen by length: they are stored by letters, which may mutate."""
+    return tuple(sorted(antigen, key=lambda chain: (-len(chain), chain)))
 
 
 def usual_tokens(token_NL: Words) -> Words:
