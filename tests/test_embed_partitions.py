@@ -137,7 +137,7 @@ def test_chunks_are_consecutive_rows_of_the_table(tmp_path, how, limit):
     joined = pd.concat([chunk.frame[columns] for chunk in chunks]).fillna("")
     assert all(len(chunk.frame) <= 4 for chunk in chunks)
     pd.testing.assert_frame_equal(joined, whole[columns], check_index_type=False, check_dtype=False)
-    assert all(chunk.columns["pkd"] == "pKd" for chunk in chunks)
+    assert all(chunk.columns["heavy"] == "heavy" for chunk in chunks)
 
 
 def test_a_folder_of_parquet_files_is_one_table(tmp_path):

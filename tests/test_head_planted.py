@@ -114,6 +114,6 @@ def test_thirty_percent_of_the_labels_at_the_floor_are_reported(drawn, tmp_path)
 
 
 def test_too_few_pairs_for_any_regime_are_refused_with_the_numbers(drawn, tmp_path):
-    with pytest.raises(abag.AbagError, match="too few pairs to measure any model on held-out"):
+    with pytest.raises(abag.AbagError, match="5 distinct pairs, too few to measure any"):
         fit(drawn, tmp_path, drawn[0].head(5))
     assert not (tmp_path / "run").exists()

@@ -215,7 +215,7 @@ def test_the_residues_of_an_antigen_are_scanned_by_their_number(case, tmp_path):
 def test_the_sigma_of_a_process_is_that_of_its_joint_posterior(case, tmp_path, monkeypatch):
     # the folds of this small table may leave the posterior no part in sigma: look at it alone
     monkeypatch.setattr(mutant_scores, "has_difference_sigma", lambda _predictor: True)
-    monkeypatch.setattr(mutant_scores, "spreads", lambda _predictor, scores: np.ones(len(scores)))
+    monkeypatch.setattr(mutant_scores, "spreads", lambda _predictor, used: np.ones(len(used)))
     _, found, _ = run_scan(case, tmp_path / "a.csv", "gp", region="cdrh3")
     predictor = abag.load_predictor(case.runs["gp"])
     store = abag.open_store(case.at / "store")

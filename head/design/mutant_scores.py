@@ -121,8 +121,7 @@ def _with_differences(
     pkd, at = scores["pkd_predicted"].to_numpy(), list(scores).index("regime")
     scores.insert(at, "difference", pkd - pkd[parent])
     if has_difference_sigma(predictor):
-        spread = np.array([predictor.mixture(name).spread for name in used.tolist()])
-        sigma = spread * deviation(predictor, vectors, parent)
+        sigma = spreads(predictor, used) * deviation(predictor, vectors, parent)
         scores.insert(at + 1, "difference_sigma", sigma)
     return scores
 
@@ -132,6 +131,11 @@ def has_difference_sigma(predictor: Predictor) -> bool:
     several = any(len(part.models) > 1 for part in predictor.parts)
     known = several or any(MODELS[part.name].has_posterior for part in predictor.parts)
     return known and any(one.spread > 0 for one in predictor.regimes.values())
+
+
+def spreads(predictor: Predictor, used: NDArray[np.object_]) -> Floats:
+    """Return the factor of the standard deviation in sigma, (P,), given the regimes that score."""
+    return np.array([predictor.mixture(name).spread for name in used.tolist()], np.float64)
 
 
 def deviation(predictor: Predictor, vectors: PairVectors, parent: Index) -> Floats:

@@ -1,9 +1,10 @@
 """A predictor as a folder that can be shared: ``predictor/`` in a run.
 
-``weights.safetensors`` holds the arrays of the parts, input statistics included, and sketches of
-the training sequences. ``predictor.json`` describes them, has the weights and the calibration of
-each regime, and a digest of both files. ``README.md`` is the model card
-(`abag.head.runs.report.write_card`). Nothing is dated and nothing is unpickled.
+``weights.safetensors`` holds the arrays of the parts, input statistics included, and the training
+sequences, by which what is new is recognised; `abag share` leaves these out. ``predictor.json``
+describes the parts, has the weights and the calibration of each regime, and a digest of both files.
+``README.md`` is the model card (`abag.head.runs.report.write_card`). Nothing is dated and nothing
+is unpickled.
 """
 
 from __future__ import annotations

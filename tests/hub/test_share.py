@@ -112,7 +112,7 @@ def test_what_a_predictor_contains_of_the_training_data_is_said_before_it_is_wri
     counts = [record[kind]["training_sequences"] for kind in ("antibody", "antigen")]
     assert f"vectors of up to {counts[0]} training antibodies and {counts[1]} antigens" in said[0]
     assert "weights that follow from their labels" in said[0]
-    assert "sketches of the training sequences" in said[0]
+    assert "keys of the training sequences" in said[0]
 
 
 def test_a_card_that_was_edited_to_name_a_path_is_refused(trained, tmp_path):
