@@ -27,6 +27,7 @@ from abag.core.files import FolderBusy, only_writer, sweep_partials
 from abag.core.messages import bar, detail, reporting, say
 from abag.core.options import BadOption
 from abag.head.data.labels import NothingToLearn, training_labels
+from abag.head.inputs import describe_inputs, read_inputs, split_inputs
 from abag.head.models.baselines import (
     BaselineInputs,
     count_mutations,
@@ -49,13 +50,7 @@ from abag.head.prediction.predictor import RECORD
 from abag.head.prediction.self_check import PredictorDiffers, check_predictor
 from abag.head.regimes.folds import all_pairs
 from abag.head.regimes.splits import TEST, TRAIN, UNUSED, learned_rows, thinned
-from abag.head.runs.run_folder import (
-    describe_inputs,
-    finished_summary,
-    read_inputs,
-    split_inputs,
-    start_run,
-)
+from abag.head.runs.run_folder import finished_summary, start_run
 from abag.head.runs.summary import curve_point, join_logs, write_results
 
 if TYPE_CHECKING:
@@ -65,9 +60,10 @@ if TYPE_CHECKING:
     import torch
 
     from abag.head.evaluation.regime_scores import RegimeScore
+    from abag.head.inputs import RunInputs
     from abag.head.regimes.folds import MeasuredRegime
     from abag.head.regimes.splits import Split
-    from abag.head.runs.run_folder import RunInputs, RunSummary
+    from abag.head.runs.run_folder import RunSummary
     from abag.head.training.train import TrainedHeads
 
 LEARNING_CURVE_SHARES = (0.125, 0.25, 0.5)

@@ -20,13 +20,13 @@ from abag.core.options import BadOption
 from abag.embed.sequences.pairs import read_pairs
 from abag.head.data.labels import NothingToLearn
 from abag.head.evaluation.metrics import spearman
+from abag.head.inputs import read_inputs
 from abag.head.models import baselines
 from abag.head.models.config import FitConfig, RunMismatch
 from abag.head.models.pair_model import PairVectors, TrainingRows
 from abag.head.models.registry import MODELS
 from abag.head.regimes.splits import BadSplit
 from abag.head.runs import summary as outcome
-from abag.head.runs.run_folder import read_inputs
 from abag.head.search import search, sweep
 from abag.head.search.search import BATCH_PARAMETERS, LOGARITHMIC, RANGES, SHAPES, score_batch
 from abag.head.search.sweep import NoTrials, OptunaMissing, SweepClosed, describe_trials, open_study

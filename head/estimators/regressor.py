@@ -23,9 +23,9 @@ from abag.embed.store.store_files import ADAPTER_FOLDER
 from abag.head.data.vectors import read_vectors
 from abag.head.estimators.sequence_frame import as_store, folders_with, labelled, read_frame
 from abag.head.fit import fit_predictor
+from abag.head.inputs import RunInputs
 from abag.head.models.config import FitConfig
 from abag.head.prediction.predictor import Scorer
-from abag.head.runs.run_folder import RunInputs
 
 if TYPE_CHECKING:
     import pandas as pd

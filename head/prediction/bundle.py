@@ -58,9 +58,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from abag.embed.sequences.chains import Kind
+    from abag.head.inputs import RunInputs
     from abag.head.models.pair_model import PairModel
     from abag.head.prediction.fitted import FittedParts, WeighedRun
-    from abag.head.runs.run_folder import RunInputs
 
 SCHEMA = 10
 MOST = 1e15

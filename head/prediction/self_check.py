@@ -26,9 +26,9 @@ from abag.head.regimes.splits import TEST
 
 if TYPE_CHECKING:
     from abag.embed.store.store import Store
+    from abag.head.inputs import RunInputs
     from abag.head.prediction.fitted import FittedParts, WeighedRegime, WeighedRun
     from abag.head.prediction.predictor import Predictor
-    from abag.head.runs.run_folder import RunInputs
 
 SCORED, COMPARED = 64, 512
 """Most pairs that are scored as `predict` does, and those of each regime whose errors are

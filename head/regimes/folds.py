@@ -250,6 +250,10 @@ class RegimesOfTable:
             for antibody in (self.sides[0].testable if 0 in held else (KNOWN,))
             for antigen in (self.sides[1].testable if 1 in held else (KNOWN,))
         ]
+        n_pairs = len(distinct(self.groups.pair))
+        if n_pairs < LEAST_GROUPS:
+            results = [MeasuredRegime(cell, why_not=_too_few(n_pairs, "pair")) for cell in cells]
+            return [one for one in results if self._is_expected(one.regime)]
         for side in sides:
             unit = _unit(side)
             if (informative := effective_groups(unit)) < LEAST_GROUPS:

@@ -38,11 +38,11 @@ from abag.embed.sequences.chains import KINDS
 from abag.head.data.labels import training_labels
 from abag.head.evaluation.metrics import find_metric
 from abag.head.fit import fit
+from abag.head.inputs import describe_inputs, read_inputs
 from abag.head.models.config import MAY_CHANGE, FitConfig, RunMismatch, check_same, is_used
 from abag.head.regimes.clusters import PairGroups
 from abag.head.regimes.folds import make_splits, strictest_split
 from abag.head.regimes.splits import BadSplit, split_frame
-from abag.head.runs.run_folder import describe_inputs, read_inputs
 from abag.head.search.options import CHOSEN_BY_SWEEP, SweepOptions, refusal
 from abag.head.search.search import (
     BATCH_PARAMETERS,
@@ -64,8 +64,9 @@ if TYPE_CHECKING:
     from optuna.trial import Trial
 
     from abag.head.data.labels import LabelledPairs
+    from abag.head.inputs import RunInputs
     from abag.head.regimes.splits import Split
-    from abag.head.runs.run_folder import RunInputs, RunSummary
+    from abag.head.runs.run_folder import RunSummary
 
 SWEEP_FORMAT, TRIALS = "abag-sweep 1", 50
 BATCH_TRIALS = 8

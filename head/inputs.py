@@ -1,0 +1,139 @@
+"""What a fit reads: the pairs of a table, their vectors, and how they are divided into folds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from abag.core.cache import cache_dir
+from abag.core.files import read_json
+from abag.core.messages import detail, say
+from abag.embed.sequences.pairs import read_pairs
+from abag.embed.store.store import Store, open_store
+from abag.head.data.labels import LabelledPairs, label_pairs, report_counts, training_labels
+from abag.head.data.vectors import StoredVectors, read_vectors
+from abag.head.models.config import FitConfig
+from abag.head.regimes.clusters import KNOWN_ANTIGEN, PairGroups, with_clusters
+from abag.head.regimes.folds import MeasuredRegime, measure_regimes
+from abag.head.regimes.leaks import apply_adapter_policy
+from abag.head.regimes.sides import Side, sides_of
+from abag.head.regimes.splits import TRAIN, describe_parts
+
+if TYPE_CHECKING:
+    from abag.embed.sequences.chains import Kind
+    from abag.embed.sequences.options import AntibodyRegion
+    from abag.embed.sequences.pairs import SequenceTable
+
+
+@dataclass(frozen=True, slots=True)
+class RunInputs:
+    """The pairs of a table and the vectors of their unique sequences."""
+
+    pairs: LabelledPairs
+    store: Store
+    vectors: dict[Kind, StoredVectors]
+    region: AntibodyRegion = "as-given"
+    """Of the antibodies whose vectors these are."""
+    sides: tuple[Side, Side] | None = None
+    """Antibodies and antigens as the folds see them; by `split_inputs`."""
+    identities: tuple[tuple[float, float], tuple[float, float]] = ((0.9, 0.9), (0.9, 0.4))
+    """Identities of near-duplicates and of families, of antibodies and of antigens."""
+
+
+def read_inputs(
+    table: Path | str | pd.DataFrame,
+    store: Path | str,
+    config: FitConfig,
+    run: Path | None = None,
+) -> RunInputs:
+    """Read the labelled pairs of a table and their vectors, and report what was read.
+
+    Of several encoders in the store, those of `run` are used, if it was started and none is given.
+    Antibodies are cut to their variable domains if the store holds them so and not as given.
+    """
+    reading = replace(config, bad_rows="skip")  # bad rows are refused with those of bad labels
+    read = read_pairs(table, reading)
+    opened = open_store(store)
+    region = config.antibody_region
+    if region == "as-given" and not _has_antibodies(opened, read):
+        cut = read_pairs(table, replace(reading, antibody_region="fv"))
+        if _has_antibodies(opened, cut):
+            say("antibodies: cut to their variable domains, as in the store (--antibody-region fv)")
+            read, region = cut, "fv"
+    pairs = label_pairs(read, config, refuse_sequences=config.bad_rows == "error")
+    report_counts(pairs)
+    if config.skipped is not None:
+        pairs.table.skipped.write(Path(config.skipped))
+    for problem in pairs.reading.problems:
+        say(f"{pairs.table.source}: {problem}")
+    path = run and run / "config.json"
+    before = read_json(path) if path and path.exists() else {}
+    vectors = {}
+    for kind in pairs.table.sequences:
+        views, known = config.views_of(kind), before.get(f"{kind}_fingerprint")
+        if known in {f.fingerprint for f in opened.folders(kind)}:
+            for view in views:
+                view["encoder"] = view["encoder"] or known
+        vectors[kind] = read_vectors(opened, pairs.table, kind, views)
+    return RunInputs(pairs, opened, vectors, region)
+
+
+def _has_antibodies(store: Store, table: SequenceTable) -> bool:
+    """Whether an encoder of a store has the vectors of all antibodies of a table."""
+    keys = table.antibodies.keys
+    return any(not folder.missing(keys).any() for folder in store.folders("antibody"))
+
+
+def describe_inputs(config: FitConfig, inputs: RunInputs) -> dict[str, Any]:
+    """Return the content of config.json: the options, and what identifies the inputs."""
+    pairs = inputs.pairs
+    digest = blake2b(digest_size=16)
+    for array in (pairs.keys("antibody"), pairs.keys("antigen"), pairs.pkd, pairs.censored):
+        digest.update(np.ascontiguousarray(array).data)
+    record = config.to_json()
+    record["label_column"] = pairs.reading.column
+    record["label_unit"] = pairs.reading.unit
+    record["label_why"] = pairs.reading.why
+    for kind, vectors in inputs.vectors.items():
+        record[f"{kind}_encoder"] = vectors.folder.name
+        record[f"{kind}_fingerprint"] = vectors.folder.fingerprint
+        record[f"{kind}_views"] = vectors.names
+    return record | {
+        "store": str(inputs.store.path.absolute()),
+        "pairs": len(pairs),
+        "pairs_digest": digest.hexdigest(),
+    }
+
+
+def split_inputs(inputs: RunInputs, config: FitConfig) -> tuple[RunInputs, list[MeasuredRegime]]:
+    """Return the inputs with the clusters of their sequences, and the folds of each regime."""
+    training_labels(inputs.pairs, np.arange(len(inputs.pairs)))  # raises if all are the same
+    groups = PairGroups(inputs.pairs, config, cache_dir() / "clusters")
+    pairs = with_clusters(groups)
+    folders = [folder for vectors in inputs.vectors.values() for folder in vectors.folders]
+    sides = sides_of(groups)
+    measured, n_folds = list[MeasuredRegime](), 0
+    for one in measure_regimes(groups, sides):
+        if not one.splits:
+            say(f"{one.regime.words}: {one.why_not}")
+            measured.append(one)
+            continue
+        splits = apply_adapter_policy(
+            one.splits, groups, folders,
+            adapter_rows=config.adapter_rows, allow_leak=config.allow_adapter_leak,
+        )  # fmt: skip
+        for split in splits:
+            training_labels(pairs, split.rows(TRAIN))  # raises if there is nothing to learn
+        detail(f"{one.regime.words}: {describe_parts(splits)}")
+        numbered = (replace(split, fold=n) for n, split in enumerate(splits, n_folds))
+        measured.append(replace(one, splits=tuple(numbered)))
+        n_folds += len(splits)
+    antibody, antigen = config.antibody_identity, config.antigen_identity
+    identities = ((antibody, antibody), (max(antigen, KNOWN_ANTIGEN), antigen))
+    inputs = replace(inputs, pairs=pairs, sides=sides, identities=identities)
+    return inputs, measured
