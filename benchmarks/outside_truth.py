@@ -121,8 +121,23 @@ CASES = {
         "40 antigens": of_column("antigen_of_row", 40),
         "60 antibodies": of_column("antibody_of_row", 60),
     },
-    "demo": {"random": random_rows(800), "8 antibodies": of_column("antibody_of_row", 8)},
+    "demo": {"random": random_rows(100), "8 antibodies": of_column("antibody_of_row", 8)},
 }
+
+
+def ranks(predicted, measured):
+    """Return Spearman's correlation; None if it is not defined."""
+    if len(measured) < 3 or predicted.nunique() < 2 or measured.nunique() < 2:
+        return None
+    return float(spearmanr(predicted, measured)[0])
+
+
+def ranks_within(predicted, measured, sequence):
+    """Return the median over sequences with ten pairs or more; None if there are none."""
+    groups = [rows for rows in sequence.groupby(sequence).groups.values() if len(rows) >= 10]
+    found = [ranks(predicted.loc[rows], measured.loc[rows]) for rows in groups]
+    known = [value for value in found if value is not None]
+    return float(np.median(known)) if known else None
 
 
 def measure(frame, truth, label, divide, seed, folder, options):
@@ -154,11 +169,10 @@ def measure(frame, truth, label, divide, seed, folder, options):
     for regime, rows in found.groupby("regime"):
         y = held_out["truth"].loc[rows.index]
         error = rows["pkd_predicted"] - y
-        within = [
-            spearmanr(rows["pkd_predicted"].loc[i], y.loc[i])[0]
-            for i in held_out.loc[rows.index].groupby("antigen_of_row").groups.values()
-            if len(i) >= 10 and y.loc[i].nunique() > 1
-        ]
+        own = held_out.loc[rows.index]
+        inside = error.abs() <= Z_90 * rows["sigma"]
+        by_antibody = inside.groupby(own["antibody_of_row"]).agg(["mean", "size"])
+        by_antibody = by_antibody.loc[by_antibody["size"] >= 100, "mean"]
         promise = promises.get(regime, {})
         interval = promise.get("intervals", {}).get("rmse") or [None, None]
         yield {
@@ -173,9 +187,14 @@ def measure(frame, truth, label, divide, seed, folder, options):
             "rmse": float(np.sqrt(np.mean(error**2))),
             "rmse_of_mean": float(np.sqrt(np.mean((usual - y) ** 2))),
             "bias": float(error.mean()),
-            "coverage": float((error.abs() <= Z_90 * rows["sigma"]).mean()),
-            "spearman": float(spearmanr(rows["pkd_predicted"], y)[0]) if len(rows) > 2 else None,
-            "spearman_within_antigen": float(np.nanmedian(within)) if within else None,
+            "coverage": float(inside.mean()),
+            "coverage_of_antibodies": [float(by_antibody.min()), float(by_antibody.max())]
+            if 1 < len(by_antibody) <= 10
+            else None,
+            "mean_sigma": float(rows["sigma"].mean()),
+            "spearman": ranks(rows["pkd_predicted"], y),
+            "within_antigen": ranks_within(rows["pkd_predicted"], y, own["antigen_of_row"]),
+            "within_antibody": ranks_within(rows["pkd_predicted"], y, own["antibody_of_row"]),
             "sum_of_weights": sums.get(regime),
             "seconds": seconds,
         }
@@ -189,11 +208,18 @@ def main():
     parser.add_argument("--only", nargs="*", default=[])
     parser.add_argument("--cases", nargs="*", default=[])
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--rows", type=int, help="use so many random rows of each table")
     parser.add_argument("--epochs", type=int)
+    parser.add_argument("--tiny", action="store_true", help="a ridge on 150 rows of the demo table")
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()
     options = {} if given.epochs is None else {"epochs": given.epochs}
+    if given.tiny:
+        options = {"head": "ridge"}
+        given.demo = True
+        given.rows = 150
+        given.seeds = 1
     paths = {} if given.folder is None else {n: given.folder / f for n, f in TABLES.items()}
     tables = {name: path for name, path in paths.items() if path.exists()}
     tables = {name: path for name, path in tables.items() if not given.only or name in given.only}
@@ -213,7 +239,7 @@ def main():
             for case, divide in CASES[name].items():
                 if given.cases and case not in given.cases:
                     continue
-                for seed in range(given.seeds):
+                for seed in range(given.first_seed, given.first_seed + given.seeds):
                     show(name, case, seed, frame, truth, label, divide, at, options, given.out)
 
 
@@ -232,7 +258,7 @@ def show(name, case, seed, frame, truth, label, divide, at, options, out):
         with out.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
         shown = {
-            key: round(value, 3) if isinstance(value, float) else value
+            key: np.round(value, 3).tolist() if isinstance(value, float | list) else value
             for key, value in line.items()
         }
         print(" ".join(f"{key}={value}" for key, value in shown.items()), flush=True)

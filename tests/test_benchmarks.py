@@ -64,6 +64,18 @@ def test_a_benchmark_runs_at_tiny_size_and_writes_its_report(
     assert (tmp_path / report).read_text().startswith("# ")
 
 
+def test_promises_are_compared_with_rows_that_abag_never_saw(run_script, tmp_path):
+    out = tmp_path / "truth.jsonl"
+    status = run_script(tmp_path / "log", BENCHMARKS / "outside_truth.py", "--tiny", "--out", out)
+    assert status == 0, (tmp_path / "log").read_text()
+    lines = [json.loads(line) for line in out.read_text().splitlines()]
+    assert {line["case"] for line in lines} == {"random", "8 antibodies"}
+    measured = [line for line in lines if line["sum_of_weights"] is not None]
+    assert measured
+    assert all(line["sum_of_weights"] == pytest.approx(1) for line in measured)
+    assert all(line["rmse"] > 0 for line in lines)
+
+
 def test_what_fails_for_one_encoder_does_not_lose_the_rest(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(BENCHMARKS)
     import bench_encoders

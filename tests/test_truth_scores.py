@@ -222,9 +222,8 @@ def test_the_ends_of_intervals_are_near_those_of_a_bootstrap_of_groups(case, nam
         for score, (low, high) in bootstrap(exact).items():
             if score == "rmse" and exact["fold"].nunique() > 1:
                 # held-out pairs of one fold are learned from in the others: twice the variance
-                center = regime["rmse"] ** 2
-                ends = [center + np.sqrt(2) * (end**2 - center) for end in (low, high)]
-                low, high = np.sqrt(np.maximum(ends, 0))
+                center = regime["rmse"]
+                low, high = (center * (end / center) ** np.sqrt(2) for end in (low, high))
             found, width = regime["intervals"][score], high - low
             # the jackknife is symmetric and has Student's t: wider for few groups
             assert found == pytest.approx([low, high], abs=0.25 * width), (regime["regime"], score)

@@ -85,8 +85,12 @@ class Side:
 
     @cached_property
     def units(self) -> Ints:
-        """What counts as one sequence measured: variants of a library, else clusters, (P,)."""
-        return self.sequence if self.is_library else self.near
+        """What counts as one sequence of known pairs, (P,): variants of a library, else families.
+
+        Errors of strains have much in common: as groups of their own, they would make intervals
+        too narrow.
+        """
+        return self.sequence if self.is_library else self.family
 
     @cached_property
     def held_out(self) -> Ints:

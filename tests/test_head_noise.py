@@ -1,0 +1,79 @@
+"""Noise of single sequences, and sigma of variants, on planted errors with a known truth."""
+
+import numpy as np
+import pytest
+from scipy.stats import norm
+
+from abag.head.prediction.fitted import calibrate
+from abag.head.prediction.mixture import Mixture
+from abag.head.prediction.noise import fit_sequence_noise
+
+
+def draw_errors(scales, pairs, seed=0):
+    """Draw errors of as many pairs per sequence, with a standard deviation each."""
+    rng = np.random.default_rng(seed)
+    sequence = np.repeat(np.arange(len(scales)), pairs)
+    return rng.normal(size=len(sequence)) * np.asarray(scales)[sequence], sequence
+
+
+def test_sequences_with_noise_of_their_own_are_covered_each():
+    scales = [0.3, 0.6, 1.0, 2.0]
+    error, sequence = draw_errors(scales, 300)
+    found = fit_sequence_noise(error**2, sequence, np.arange(len(error)), 5)
+    assert np.sqrt(found.factor_N[:4]) == pytest.approx(scales, rel=0.1)
+    assert found.factor_N[4] == 1  # never held out
+    inside = abs(error) <= norm.ppf(0.95) * np.sqrt(found.left_out_R)
+    for one in range(4):
+        assert inside[sequence == one].mean() == pytest.approx(0.9, abs=0.05)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_equal_noise_is_left_alone(seed):
+    error, sequence = draw_errors(np.ones(40), 12, seed)
+    found = fit_sequence_noise(error**2, sequence, np.arange(len(error)), 40)
+    assert (found.factor_N == 1).all()
+    assert (found.left_out_R == 1).all()
+
+
+def test_few_pairs_are_shrunk_toward_the_others():
+    scales = np.repeat([0.4, 2.0], 30)
+    error, sequence = draw_errors(scales, 4, seed=3)
+    found = fit_sequence_noise(error**2, sequence, np.arange(len(error)), 60)
+    raw = np.array([np.mean(error[sequence == one] ** 2) for one in range(60)])
+    assert np.ptp(np.log(found.factor_N)) < np.ptp(np.log(raw))
+    assert found.factor_N[30:].mean() > 5 * found.factor_N[:30].mean()
+
+
+def test_the_factor_of_a_pair_does_not_know_its_own_error():
+    error, sequence = draw_errors([0.3, 1.0, 2.0], 50)
+    pair = np.arange(len(error)) // 2  # each pair was held out twice
+    changed = error.copy()
+    changed[:2] = 9.0
+    before = fit_sequence_noise(error**2, sequence, pair, 3)
+    after = fit_sequence_noise(changed**2, sequence, pair, 3)
+    assert after.factor_N[0] > 5 * before.factor_N[0]
+    assert after.left_out_R[0] < after.factor_N[0] / 3
+    others = sequence == 0
+    others[:2] = False
+    assert after.left_out_R[others].min() > after.left_out_R[0]
+
+
+def test_sigma_grows_with_unseen_residues_only_where_errors_do():
+    rng = np.random.default_rng(0)
+    unseen = rng.integers(0, 6, 2000)
+    censored = np.zeros(2000, np.int8)
+    variance = np.full(2000, 0.2)
+    growing = rng.normal(size=2000) * np.sqrt(0.3 * (1 + 0.8 * unseen))
+    flat = rng.normal(size=2000) * np.sqrt(0.3)
+    found = calibrate({"ridge": 1.0}, growing, variance, unseen, censored)
+    assert found.growth == pytest.approx(0.8, abs=0.5)
+    for count in (0, 5):
+        rows = unseen == count
+        expected = growing[rows].std()
+        assert found.sigma(variance[rows], unseen[rows]).mean() == pytest.approx(expected, rel=0.15)
+    assert calibrate({"ridge": 1.0}, flat, variance, unseen, censored).growth == 0
+
+
+def test_a_mixture_of_a_part_that_is_not_there_is_an_error():
+    with pytest.raises(KeyError):
+        Mixture({"kernel": 0.7, "ridge": 0.3}, 1.0, 0.5).pkd({"ridge": np.ones(3)})
