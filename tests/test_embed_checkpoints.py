@@ -16,7 +16,6 @@ from encoding import CPU, assert_close, batch_of, change_weights
 from marks import in_ci
 from safetensors.torch import load_file
 
-import abag
 from abag.core.files import UnsafeFile
 from abag.embed import weights as digest
 from abag.embed.encoders.checkpoints import TINY_CONFIG, save_random_checkpoint
@@ -279,7 +278,7 @@ def test_a_version_of_antiberty_without_weights_names_the_one_that_has_them(tmp_
     with pytest.raises(EncoderNotFound, match=words + "or give the folder AntiBERTy_md_smooth"):
         identify("antiberty", "antibody")
     # the version of the extra
-    pyproject = tomllib.loads((Path(abag.__file__).parent / "pyproject.toml").read_text())
+    pyproject = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())
     extra = pyproject["project"]["optional-dependencies"]["antiberty"]
     assert extra == [FAMILIES[ALIASES["antiberty"].family].package.requirement]
 
