@@ -23,7 +23,7 @@ from abag.head.models.network import Mlp, factorise
 from abag.head.models.pair_model import PairVectors
 from abag.head.prediction.bundle import WEIGHTS, PredictorDamaged, load_predictor, record_digest
 from abag.head.prediction.predictor import SCORE_COLUMNS, InvalidChains, existing_store
-from abag.head.regimes.regimes import NewPairs
+from abag.head.regimes.regimes import NewSequences
 
 QUICK = drawn.QUICK | {"head": "mlp", "epochs": 3}
 
@@ -264,10 +264,9 @@ def test_weights_that_overflow_give_no_predictions(trained, tmp_path):
     forged = {n: torch.full_like(x, 3e38) for n, x in tensors.items() if ".model." in n}
     save_file(tensors | forged, bundle / WEIGHTS)
     x_ND, first = np.ones((1, 6), np.float32), np.zeros(1, np.int64)
-    none = np.zeros(1, np.int64)
-    known = NewPairs(np.zeros(1, np.int8), np.zeros(1, np.int8), none, none)
+    known = NewSequences(*np.zeros((3, 1), np.int64))
     with pytest.raises(PredictorDamaged, match="the predictor gives infinity or NaN"):
-        load_predictor(signed(bundle)).score(PairVectors(x_ND, x_ND, first, first), known)
+        load_predictor(signed(bundle)).score(PairVectors(x_ND, x_ND, first, first), known, known)
 
 
 @pytest.mark.parametrize("change", [lambda x: x[0], lambda x: torch.cat([x, x], 1)])
@@ -326,7 +325,7 @@ def test_members_predict_their_mean_and_sigma_adds_spread_and_noise(trained):
     weights = dict(zip(parts, regime.weights, strict=True))
     want = weights["mlp"] * np.mean(each, axis=0)
     want += weights.get("train_mean", 0.0) * parts["train_mean"].predict(vectors)
-    found = predictor.score(vectors, NewPairs(known, known, known, known))
+    found = predictor.score(vectors, *[NewSequences(known, known, known)] * 2)
     pkd, sigma = found["pkd_predicted"], found["sigma"]
     np.testing.assert_allclose(pkd, want, rtol=1e-12)
     deviation = regime.spread**2 * np.var(each, axis=0) + regime.noise**2

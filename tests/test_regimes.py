@@ -21,7 +21,8 @@ from abag.head.regimes.regimes import (
     NEW,
     REGIMES,
     VARIANT,
-    NewPairs,
+    NewSequences,
+    Reach,
     applicable,
     find_regimes,
 )
@@ -187,7 +188,7 @@ def known_of(kind, chains):
 
 
 def is_known(known, chains):
-    return known.levels(chains)[0] == KNOWN
+    return known.compare(chains).level == KNOWN
 
 
 def test_exact_duplicates_are_known_and_unrelated_sequences_are_new():
@@ -196,12 +197,12 @@ def test_exact_duplicates_are_known_and_unrelated_sequences_are_new():
     known = known_of("antibody", antibodies)
     assert is_known(known, antibodies).all()
     unrelated = [(draw_chain(rng, 120), ""), (mutated(rng, HEAVY, 60), "")]
-    assert known.levels(unrelated)[0].tolist() == [NEW, NEW]
+    assert known.compare(unrelated).level.tolist() == [NEW, NEW]
     antigens = [(draw_chain(rng, 200),) for _ in range(9)]
     known = known_of("antigen", antigens)
     assert is_known(known, antigens).all()
     unrelated = [(draw_chain(rng, 200),), (draw_chain(rng, 10),)]
-    assert known.levels(unrelated)[0].tolist() == [NEW, NEW]
+    assert known.compare(unrelated).level.tolist() == [NEW, NEW]
 
 
 @pytest.mark.parametrize("kind", ["antibody", "antigen"])
@@ -230,7 +231,7 @@ def test_strains_of_a_training_antigen_are_variants_and_parts_of_it_are_known():
     whole = draw_chain(rng, 400)
     known = known_of("antigen", [(whole,)])
     strains = [(mutated(rng, whole, edits),) for edits in (20, 60, 150)]
-    assert known.levels([(whole[100:300],), *strains])[0].tolist() == [
+    assert known.compare([(whole[100:300],), *strains]).level.tolist() == [
         KNOWN, KNOWN, VARIANT, VARIANT
     ]  # fmt: skip
 
@@ -266,13 +267,14 @@ def test_what_is_new_is_read_back_and_forged_arrays_are_refused():
     new = [(mutated(rng, HEAVY, 1), ""), (draw_chain(rng, 100), "")]
     for kind, asked in (("antibody", new), ("antigen", [(mutated(rng, variants[0][0], 1),)])):
         for one, other in zip(
-            made.of_kind(kind).levels(asked), read.of_kind(kind).levels(asked), strict=True
+            made.of_kind(kind).compare(asked), read.of_kind(kind).compare(asked), strict=True
         ):
             assert (one == other).all()
-    assert read.antibodies.levels(antibodies)[0].tolist() == [KNOWN] * 12
-    level, unseen = read.antibodies.levels(new)
+    assert read.antibodies.compare(antibodies).level.tolist() == [KNOWN] * 12
+    level, unseen, mutations = read.antibodies.compare(new)
     assert level.tolist() == [VARIANT, NEW]
     assert unseen.tolist() == [1, 0]
+    assert mutations.tolist() == [1, 0]
     for name in arrays:
         with pytest.raises(ValueError, match="has float32"):
             Recogniser.load(arrays | {name: arrays[name].astype(np.float32)})
@@ -285,7 +287,7 @@ def test_without_sequences_all_but_repeats_is_new():
     shared = Recogniser.load(made.without_sequences().arrays())
     assert not shared.has_sequences
     asked = [antibodies[0], (mutated(rng, HEAVY, 1), "")]
-    assert shared.antibodies.levels(asked)[0].tolist() == [KNOWN, NEW]
+    assert shared.antibodies.compare(asked).level.tolist() == [KNOWN, NEW]
     for array in shared.arrays().values():
         assert HEAVY[:8].encode() not in array.tobytes()
 
@@ -369,25 +371,37 @@ def test_a_pair_of_an_unmeasured_regime_uses_a_stricter_one_or_is_far():
     assert applicable(REGIMES["both_new"], ["given"]) == (True, "given")
 
 
+def new_sequences(level, unseen=0, mutations=0):
+    level = np.array(level, np.int8)
+    counts = (np.broadcast_to(np.array(one, np.int64), level.shape) for one in (unseen, mutations))
+    return NewSequences(level, *counts)
+
+
 def test_the_regime_of_a_pair_follows_from_its_two_sequences():
-    none = np.zeros(4, np.int64)
-    new = NewPairs(
-        np.array([KNOWN, NEW, KNOWN, NEW], np.int8), np.array([KNOWN, KNOWN, NEW, NEW], np.int8),
-        none, none,
-    )  # fmt: skip
-    found = find_regimes(new, {"known": 0, "new_antibody": 0})
+    antibody = new_sequences([KNOWN, NEW, KNOWN, NEW])
+    antigen = new_sequences([KNOWN, KNOWN, NEW, NEW])
+    found = find_regimes(antibody, antigen, {"known": Reach(0, 0), "new_antibody": Reach(0, 0)})
     assert found.name.tolist() == ["known", "new_antibody", "new_antigen", "both_new"]
     assert found.used.tolist() == ["known", "new_antibody", "known", "new_antibody"]
     assert [bool(text) for text in found.why_far] == [False, False, True, True]
     assert found.is_covered.tolist() == [True, True, False, False]
 
 
-def test_a_pair_with_more_unseen_residues_than_the_tested_ones_is_far():
-    level = np.full(3, VARIANT, np.int8)
-    new = NewPairs(level, np.zeros(3, np.int8), np.array([1, 3, 4]), np.array([0, 0, 0]))
-    found = find_regimes(new, {"known": 0, "new_mutations": 3})
+def test_a_pair_with_more_unseen_residues_or_mutations_than_the_tested_ones_is_far():
+    antibody = new_sequences([VARIANT] * 4, unseen=[1, 3, 4, 2], mutations=[5, 5, 5, 8])
+    reach = {"known": Reach(0, 3), "new_mutations": Reach(3, 7)}
+    found = find_regimes(antibody, new_sequences([KNOWN] * 4), reach)
     assert (found.used == "new_mutations").all()
     assert found.why_far.tolist() == [
-        "", "", "it has 4 unseen residues, more than the 3 of nearly all tested pairs"
+        "", "", "it has 4 unseen residues, more than the 3 of nearly all tested pairs",
+        "it has 8 mutations, more than the 7 of any tested pair",
     ]  # fmt: skip
     assert found.is_covered.all()
+
+
+def test_mutations_are_counted_from_the_most_common_residues():
+    rng = np.random.default_rng(2)
+    heavy = [mutated(rng, HEAVY, int(rng.integers(1, 4))) for _ in range(60)]
+    known = known_of("antibody", [(one, "") for one in [HEAVY, *heavy]])
+    asked = [mutated(rng, HEAVY, count) for count in (2, 5, 9)]
+    assert known.compare([(one, "") for one in asked]).mutations.tolist() == [2, 5, 9]

@@ -193,7 +193,8 @@ def save_predictor(
                 spread=one.mixture.spread,
                 noise=one.mixture.noise,
                 growth=one.mixture.growth,
-                reach=one.reach,
+                most_unseen=one.reach.unseen,
+                most_mutations=one.reach.mutations,
                 verdict=one.score["sentence"],
             )
             for one in weighed.regimes
@@ -326,11 +327,12 @@ def _check_values(record: PredictorRecord, tensors: Mapping[str, NDArray[Any]]) 
         msg = "it has no parts, no regimes or no vectors"
         raise ValueError(msg)
     for one in record.regimes:
-        least = min(one.noise, one.growth, one.reach)
+        least = min(one.noise, one.growth, one.most_unseen, one.most_mutations)
         if one.name not in REGIMES or len(one.weights) != len(record.parts) or least < 0:
             msg = (
                 f"the regime {one.name!r} has {len(one.weights)} weights, noise {one.noise}, "
-                f"growth {one.growth}, reach {one.reach}"
+                f"growth {one.growth}, most unseen residues {one.most_unseen}, most mutations "
+                f"{one.most_mutations}"
             )
             raise ValueError(msg)
         names = [part.name for part in record.parts]

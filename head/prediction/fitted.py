@@ -29,7 +29,7 @@ from abag.head.models.parts import PartsDiffer
 from abag.head.models.registry import MEAN, MODELS, NETWORK
 from abag.head.prediction.mixture import Mixture, variance_of
 from abag.head.prediction.noise import fit_sequence_noise
-from abag.head.regimes.regimes import KNOWN
+from abag.head.regimes.regimes import KNOWN, Reach
 from abag.head.regimes.sides import effective_groups
 from abag.head.regimes.splits import TEST, grouped_folds
 
@@ -140,6 +140,8 @@ class HeldOut:
     of_fold: Ints
     unseen: Ints
     """Residues that no training sequence of a library has at their positions."""
+    mutations: Ints
+    """Residues that most training sequences of a library do not have there."""
     predicted: Floats
     """With the weights of the other folds."""
     sigma: Floats
@@ -154,8 +156,7 @@ class WeighedRegime:
 
     measured: MeasuredRegime
     mixture: Mixture
-    reach: int
-    """Unseen residues that 95 % of the tested pairs did not exceed."""
+    reach: Reach
     predicted: list[Floats]
     """Out-of-fold predictions of each fold, (P,), with the weights of the other folds."""
     sigma: list[Floats]
@@ -200,12 +201,8 @@ def weigh(pairs: LabelledPairs, measured: MeasuredRegime, folds: Sequence[Fitted
         ]
     )
     variance = np.concatenate([fold.variance[fold_rows] for fold, fold_rows in tested_folds])
-    unseen = np.concatenate(
-        [
-            np.zeros(len(fold_rows), np.int64) if split.unseen is None else split.unseen[fold_rows]
-            for split, fold_rows in zip(measured.splits, rows_F, strict=True)
-        ]
-    )
+    unseen = _counts([split.unseen for split in measured.splits], rows_F)
+    mutations = _counts([split.mutations for split in measured.splits], rows_F)
     smallest = min((group[rows] for group in measured.groups), key=effective_groups)
     half = of_fold
     if len(rows_F) == 1:  # the halves of its groups weigh each other
@@ -231,7 +228,19 @@ def weigh(pairs: LabelledPairs, measured: MeasuredRegime, folds: Sequence[Fitted
         sigma_R[inside] = calibrated.sigma(variance[inside], unseen[inside])
     mixture = calibrate(used, error, variance, unseen, censored)
     mean_R = part_RK[:, mean]
-    return HeldOut(measured, mixture, rows, of_fold, unseen, predicted_R, sigma_R, mean_R)
+    return HeldOut(
+        measured, mixture, rows, of_fold, unseen, mutations, predicted_R, sigma_R, mean_R
+    )
+
+
+def _counts(of_folds: Sequence[Ints | None], rows: Sequence[Ints]) -> Ints:
+    """Return the counts of the tested pairs of each fold, (R,); 0 where none were made."""
+    return np.concatenate(
+        [
+            np.zeros(len(fold_rows), np.int64) if counts is None else counts[fold_rows]
+            for counts, fold_rows in zip(of_folds, rows, strict=True)
+        ]
+    )
 
 
 def calibrate(
@@ -324,5 +333,6 @@ def score_held_out(
     )
     if measured.note:
         score["sentence"] += f"; {measured.note}"
-    reach = int(np.quantile(held_out.unseen, REACHED, method="higher"))
+    unseen = int(np.quantile(held_out.unseen, REACHED, method="higher"))
+    reach = Reach(unseen, int(held_out.mutations.max()))
     return WeighedRegime(measured, mixture, reach, predicted, sigmas, score)

@@ -176,8 +176,8 @@ def predict(
         several = max(len(antibodies.keys), len(antigens.keys)) > 1
         for text in same.describe("row") if several else ():
             messages.say(f"{out}: {text}")
-    for kind, level in zip(KINDS, (scorer.new.antibody, scorer.new.antigen), strict=True):
-        counts[kind]["new"] = int((level != KNOWN).sum())
+    for kind, new in zip(KINDS, scorer.new, strict=True):
+        counts[kind]["new"] = int((new.level != KNOWN).sum())
     return {
         "out": str(out),
         "rows": source.rows,

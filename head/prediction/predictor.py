@@ -38,7 +38,13 @@ from abag.head.data.affinities import PREDICT_COLUMNS
 from abag.head.models.pair_model import PairVectors
 from abag.head.prediction.mixture import Mixture, variance_of
 from abag.head.regimes.recognition import Recogniser
-from abag.head.regimes.regimes import REGIMES, FoundRegimes, NewPairs, find_regimes
+from abag.head.regimes.regimes import (
+    REGIMES,
+    FoundRegimes,
+    NewSequences,
+    Reach,
+    find_regimes,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -84,8 +90,10 @@ class UsedRegime:
     noise: float
     growth: float
     """Share by which each unseen residue enlarges the variance of the errors."""
-    reach: int
+    most_unseen: int
     """Unseen residues that 95 % of the tested pairs did not exceed."""
+    most_mutations: int
+    """Mutations that none of them exceeded."""
     verdict: str
     """What the run has shown."""
 
@@ -290,15 +298,19 @@ class Predictor:
             return Scorer(self, open_store(path), left, right).score_rows()[0]
 
     def score(
-        self, vectors: PairVectors, new: NewPairs, factor: NDArray[np.float64] | float = 1.0
+        self,
+        vectors: PairVectors,
+        antibody: NewSequences,
+        antigen: NewSequences,
+        factor: NDArray[np.float64] | float = 1.0,
     ) -> pd.DataFrame:
         """Predict P pairs, each as a pair of its regime; see `predict` for the columns.
 
-        All that is scored is scored here; `new` says what is new about both sequences of a pair,
-        and `factor`, (P,), is that of `noise_factor`.
+        All that is scored is scored here, given what is new about both sequences of each pair;
+        `factor`, (P,), is that of `noise_factor`.
         """
-        found = find_regimes(new, self.reach)
-        unseen = new.unseen_antibody + new.unseen_antigen
+        found = find_regimes(antibody, antigen, self.reach)
+        unseen = antibody.unseen + antigen.unseen
         with np.errstate(all="ignore"):  # checked here
             parts = {part.name: part.predict(vectors) for part in self.parts}
             variance = variance_of([part.models for part in self.parts], vectors)
@@ -327,9 +339,10 @@ class Predictor:
         return Mixture(weights, found.spread, found.noise, found.growth)
 
     @property
-    def reach(self) -> dict[str, int]:
-        """Unseen residues of nearly all tested pairs, by measured regime."""
-        return {name: one.reach for name, one in self.regimes.items()}
+    def reach(self) -> dict[str, Reach]:
+        """How far from training the tested pairs were, by measured regime."""
+        found = self.regimes.items()
+        return {name: Reach(one.most_unseen, one.most_mutations) for name, one in found}
 
     def noise_factor(self, kind: Kind, keys: NDArray[np.uint8]) -> NDArray[np.float64]:
         """Return the factor of the variance of errors of N sequences, keys (N, 16), (N,)."""
@@ -503,16 +516,12 @@ class Scorer:
     ) -> None:
         self._predictor, self._store = predictor, store
         self._sides = antibodies, antigens
-        self.new = predictor.seen.of_sequences(antibodies.chains, antigens.chains)
-        """What is new about each of the distinct sequences, (N,) and (M,)."""
+        self.new = tuple(
+            predictor.seen.of_kind(one.kind).compare(one.chains) for one in self._sides
+        )
+        """What is new about the distinct antibodies, (N,), and antigens, (M,)."""
         self._factors = [predictor.noise_factor(one.kind, one.keys) for one in self._sides]
-        self._classes = [
-            np.unique(np.stack(both), axis=1, return_inverse=True)
-            for both in (
-                (self.new.antibody, self.new.unseen_antibody),
-                (self.new.antigen, self.new.unseen_antigen),
-            )
-        ]
+        self._classes = [np.unique(np.stack(new), axis=1, return_inverse=True) for new in self.new]
 
     def score(self, *index: NDArray[np.integer]) -> tuple[pd.DataFrame, PairVectors]:
         """Score P pairs, given by indices, (P,) each; return what was read for it, too."""
@@ -522,16 +531,11 @@ class Scorer:
         pairs = PairVectors(x_ND, y_ME, i, j, left, right)
         factors = [values[at] for values, at in zip(self._factors, index, strict=True)]
         new = self._of_pairs(*index)
-        return self._predictor.score(pairs, new, factors[0] * factors[1]), pairs
+        return self._predictor.score(pairs, *new, factor=factors[0] * factors[1]), pairs
 
-    def _of_pairs(self, antibody: NDArray[np.integer], antigen: NDArray[np.integer]) -> NewPairs:
-        new = self.new
-        return NewPairs(
-            new.antibody[antibody],
-            new.antigen[antigen],
-            new.unseen_antibody[antibody],
-            new.unseen_antigen[antigen],
-        )
+    def _of_pairs(self, *index: NDArray[np.integer]) -> tuple[NewSequences, NewSequences]:
+        antibody, antigen = (new.take(at) for new, at in zip(self.new, index, strict=True))
+        return antibody, antigen
 
     def _read(
         self, sequences: AnySequences, index: NDArray[np.integer]
@@ -546,19 +550,17 @@ class Scorer:
 
     def find_regimes(self, *index: NDArray[np.integer]) -> FoundRegimes:
         """Return the regimes of P pairs, given by indices, (P,) each."""
-        return find_regimes(self._of_pairs(*index), self._predictor.reach)
+        return find_regimes(*self._of_pairs(*index), self._predictor.reach)
 
     def count_regimes(self, pairs_AG: NDArray[np.integer]) -> tuple[Counter[str], Counter[str]]:
         """Count pairs by regime, and by why they are far, from their `count_classes`."""
-        antibody, antigen = np.nonzero(pairs_AG)
-        (left, _), (right, _) = self._classes
-        new = NewPairs(
-            left[0, antibody].astype(np.int8),
-            right[0, antigen].astype(np.int8),
-            left[1, antibody],
-            right[1, antigen],
-        )
-        regimes = find_regimes(new, self._predictor.reach)
+        new = [
+            NewSequences(level[at].astype(np.int8), unseen[at], mutations[at])
+            for ((level, unseen, mutations), _), at in zip(
+                self._classes, np.nonzero(pairs_AG), strict=True
+            )
+        ]
+        regimes = find_regimes(new[0], new[1], self._predictor.reach)
         found, far = Counter[str](), Counter[str]()
         counts = pairs_AG[pairs_AG > 0].tolist()
         for name, why, pairs in zip(regimes.name, regimes.why_far, counts, strict=True):

@@ -25,7 +25,15 @@ from abag.head.data.options import SplitOptions
 from abag.head.regimes.clusters import PairGroups
 from abag.head.regimes.leaks import count_leaks
 from abag.head.regimes.near_duplicates import number_by_appearance
-from abag.head.regimes.regimes import KNOWN, OF_LEVELS, OF_SPLIT, REGIMES, VARIANT, Regime
+from abag.head.regimes.regimes import (
+    KNOWN,
+    OF_LEVELS,
+    OF_SPLIT,
+    REGIMES,
+    VARIANT,
+    NewSequences,
+    Regime,
+)
 from abag.head.regimes.sides import LEAST_GROUPS, LEAST_ROWS, Side, effective_groups, sides_of
 from abag.head.regimes.splits import (
     PART_NAMES,
@@ -128,8 +136,15 @@ def with_unseen(split: Split, sides: tuple[Side, Side]) -> Split:
     if split.unseen is not None or not any(side.is_library for side in sides):
         return split
     train = split.rows(TRAIN)
-    antibody, antigen = (side.compare(train)[1] for side in sides)
-    return replace(split, unseen=antibody + antigen)
+    return _with_counts(split, *(side.compare(train) for side in sides))
+
+
+def _with_counts(split: Split, antibody: NewSequences, antigen: NewSequences) -> Split:
+    return replace(
+        split,
+        unseen=antibody.unseen + antigen.unseen,
+        mutations=antibody.mutations + antigen.mutations,
+    )
 
 
 def make_splits(
@@ -270,16 +285,14 @@ class RegimesOfTable:
             if not len(train):
                 continue
             part = _with_validation(part, whole, [self.seed, number])
-            (antibody, unseen), (antigen, more_unseen) = (
-                side.compare(train) for side in self.sides
-            )
+            antibody, antigen = (side.compare(train) for side in self.sides)
             for cell in cells:
-                inside = test & (antibody == cell.antibody) & (antigen == cell.antigen)
+                inside = test & (antibody.level == cell.antibody) & (antigen.level == cell.antigen)
                 tested = np.where(inside, np.int8(TEST), part)
                 if 0 < inside.sum() < len(train) and is_trainable(tested):
                     group = groups[cell.name][-1]
                     split = Split(name=cell.name, part=tested, group=group, fold=number)
-                    found[cell.name].append(replace(split, unseen=unseen + more_unseen))
+                    found[cell.name].append(_with_counts(split, antibody, antigen))
             latest = [splits[-1] for splits in found.values() if splits]
             if self.groups.options.folds or not latest:
                 continue

@@ -25,7 +25,7 @@ from abag.head.regimes.clusters import (
     cdr3_of_chains,
 )
 from abag.head.regimes.near_duplicates import Clones, contained_near, whole_near
-from abag.head.regimes.regimes import KNOWN, NEW, VARIANT, Levels, NewPairs
+from abag.head.regimes.regimes import KNOWN, NEW, VARIANT, NewSequences
 from abag.head.regimes.seen_residues import REGIONS, Aligner, SeenResidues
 
 if TYPE_CHECKING:
@@ -77,24 +77,16 @@ class KnownSequences:
         """Keep nothing that tells what the sequences are."""
         return replace(self, chains=None, residues=None, loops=None)
 
-    def levels(self, chains: Sequence[Chains]) -> tuple[Levels, Ints]:
-        """Tell what is new about N sequences.
-
-        Returns
-        -------
-        levels : ndarray, shape=(N,), dtype=int8
-            `KNOWN`, `VARIANT` or `NEW`.
-        unseen : ndarray, shape=(N,), dtype=int64
-            Residues that no training sequence of a library has at their positions, else 0.
-        """
+    def compare(self, chains: Sequence[Chains]) -> NewSequences:
+        """Tell what is new about N sequences."""
         same = self._repeats(chains)
         level = np.where(same, KNOWN, NEW).astype(np.int8)
         unseen = np.zeros(len(chains), np.int64)
+        mutations = np.zeros(len(chains), np.int64)
         rows = np.flatnonzero(~same)
         if self.chains is None or not len(rows):
-            return level, unseen
-        others = [chains[i] for i in rows.tolist()]
-        near = self._near(others)
+            return NewSequences(level, unseen, mutations)
+        near = self._near([chains[i] for i in rows.tolist()])
         level[rows[near]] = KNOWN
         if self.family_identity < self.near_identity:
             apart = rows[~near]
@@ -102,12 +94,13 @@ class KnownSequences:
                 [chains[i] for i in apart.tolist()], self.chains, self.family_identity
             )
             level[apart[in_family]] = VARIANT
-        if self.residues is not None:
-            known = rows[level[rows] != NEW]
-            count, is_new = self._count_unseen([chains[i] for i in known.tolist()])
-            unseen[known] = count
+        known = rows[level[rows] != NEW]
+        if self.residues is not None and len(known):
+            residues = self.residues.aligner.residues([chains[i] for i in known.tolist()])
+            unseen[known], is_new = self.residues.count_unseen(residues)
+            mutations[known] = self.residues.count_mutations(residues)
             level[known[is_new]] = VARIANT
-        return level, unseen
+        return NewSequences(level, unseen, mutations)
 
     def _repeats(self, chains: Sequence[Chains]) -> Bools:
         known = {key.tobytes() for key in self.keys}
@@ -130,11 +123,6 @@ class KnownSequences:
         each = zip(self.chains, self.loops.tolist(), strict=True)
         return {heavy: heavy[start:end] for (heavy, _), (start, end) in each if end > start}
 
-    def _count_unseen(self, chains: Sequence[Chains]) -> tuple[Ints, Bools]:
-        if self.residues is None or not len(chains):
-            return np.zeros(len(chains), np.int64), np.zeros(len(chains), np.bool_)
-        return self.residues.count_unseen(self.residues.aligner.residues(chains))
-
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return what `load` restores, by name."""
         name = f"seen.{self.kind}"
@@ -150,6 +138,7 @@ class KnownSequences:
             reference = SEPARATOR.join(self.residues.aligner.reference).encode("ascii")
             found[f"{name}.reference"] = np.frombuffer(reference or b" ", np.uint8)
             found[f"{name}.tokens"] = self.residues.tokens
+            found[f"{name}.usual"] = self.residues.usual
             found[f"{name}.consensus"] = self.residues.consensus
             found[f"{name}.changed"] = self.residues.changed
         return found
@@ -182,6 +171,7 @@ class KnownSequences:
             residues = SeenResidues(
                 Aligner(kind, chains_of_reference),
                 _checked(arrays, f"{name}.tokens", (None,), np.uint64),
+                _checked(arrays, f"{name}.usual", (None,), np.uint64),
                 _checked(arrays, f"{name}.consensus", (None,), np.uint64),
                 _checked(arrays, f"{name}.changed", (None,), np.int64),
             )
@@ -211,12 +201,6 @@ class Recogniser:
     def without_sequences(self) -> Recogniser:
         """Keep keys only."""
         return Recogniser(self.antibodies.without_sequences(), self.antigens.without_sequences())
-
-    def of_sequences(self, antibodies: Sequence[Chains], antigens: Sequence[Chains]) -> NewPairs:
-        """Tell what is new about N antibodies and M antigens."""
-        left, unseen_left = self.antibodies.levels(antibodies)
-        right, unseen_right = self.antigens.levels(antigens)
-        return NewPairs(left, right, unseen_left, unseen_right)
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return what `load` restores, by name."""

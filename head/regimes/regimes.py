@@ -78,17 +78,32 @@ OF_SPLIT = {
 }  # fmt: skip
 """The regime that a split measures; ``mutations`` of an antigen library: antigen_variant."""
 UNMEASURED = "the run could not measure {}"
-TOO_FAR = "it has {} unseen residues, more than the {} of nearly all tested pairs"
+MORE_UNSEEN = "it has {} unseen residues, more than the {} of nearly all tested pairs"
+MORE_MUTATIONS = "it has {} mutations, more than the {} of any tested pair"
 
 
-class NewPairs(NamedTuple):
-    """What is new about both sequences of P pairs, or about N antibodies and M antigens."""
+class NewSequences(NamedTuple):
+    """What is new about N sequences of one kind, or about those of N pairs."""
 
-    antibody: Levels
-    antigen: Levels
-    unseen_antibody: Ints
-    """How many residues no training sequence of a library has at their positions."""
-    unseen_antigen: Ints
+    level: Levels
+    """Shape (N,); `KNOWN`, `VARIANT` or `NEW`."""
+    unseen: Ints
+    """Shape (N,); residues that no training sequence of a library has at their positions."""
+    mutations: Ints
+    """Shape (N,); residues that most training sequences of a library do not have there."""
+
+    def take(self, index: NDArray[np.integer]) -> NewSequences:
+        """Return those of pairs, given the sequence of each, (P,)."""
+        return NewSequences(self.level[index], self.unseen[index], self.mutations[index])
+
+
+class Reach(NamedTuple):
+    """How far from training the tested pairs of a regime were."""
+
+    unseen: int
+    """Unseen residues that 95 % of them did not exceed."""
+    mutations: int
+    """The most mutations of any of them."""
 
 
 class FoundRegimes(NamedTuple):
@@ -103,18 +118,21 @@ class FoundRegimes(NamedTuple):
     """Whether a measured regime covers the pair, dtype bool."""
 
 
-def find_regimes(new: NewPairs, reach: Mapping[str, int]) -> FoundRegimes:
-    """Find the regime of P pairs, given the unseen residues that tested ones had by regime.
+def find_regimes(
+    antibody: NewSequences, antigen: NewSequences, reach: Mapping[str, Reach]
+) -> FoundRegimes:
+    """Find the regime of P pairs, given what is new about both sequences and the measured regimes.
 
-    A pair is far outside every measured regime, and where it has more unseen residues than the
-    tested pairs of the regime that is used.
+    A pair is far outside every measured regime, and where it has more unseen residues than nearly
+    all tested pairs of the regime that is used, or more mutations than any of them.
     """
-    shape = new.antibody.shape
+    shape = antibody.level.shape
     name, used, why = (np.full(shape, "", object) for _ in range(3))
     is_covered = np.ones(shape, np.bool_)
-    unseen = new.unseen_antibody + new.unseen_antigen
+    unseen = antibody.unseen + antigen.unseen
+    mutations = antibody.mutations + antigen.mutations
     for regime in OF_LEVELS.values():
-        rows = (new.antibody == regime.antibody) & (new.antigen == regime.antigen)
+        rows = (antibody.level == regime.antibody) & (antigen.level == regime.antigen)
         if not rows.any():
             continue
         covers, found = applicable(regime, reach)
@@ -123,10 +141,14 @@ def find_regimes(new: NewPairs, reach: Mapping[str, int]) -> FoundRegimes:
         is_covered[rows] = covers
         if not covers:
             why[rows] = UNMEASURED.format(regime.words)
-        most = reach[found]
-        far = rows & (unseen > most) & (why == "")
-        for count in np.unique(unseen[far]).tolist():
-            why[far & (unseen == count)] = TOO_FAR.format(count, most)
+        tested = reach[found]
+        for counts, most, words in (
+            (unseen, tested.unseen, MORE_UNSEEN),
+            (mutations, tested.mutations, MORE_MUTATIONS),
+        ):
+            far = rows & (counts > most) & (why == "")
+            for count in np.unique(counts[far]).tolist():
+                why[far & (counts == count)] = words.format(count, most)
     return FoundRegimes(name, used, why, is_covered)
 
 

@@ -87,6 +87,8 @@ class SeenResidues:
     aligner: Aligner
     tokens: Words
     """Sorted digests of position and residue."""
+    usual: Words
+    """The most frequent of them at each position."""
     consensus: Words
     """Most frequent digest of each region, (R,)."""
     changed: Ints
@@ -98,7 +100,8 @@ class SeenResidues:
         found = [np.unique(column, return_counts=True) for column in residues.region_NR.T]
         usual = np.array([texts[counts.argmax()] for texts, counts in found], np.uint64)
         changed = np.unique(_changed(residues.region_NR, usual))
-        return cls(aligner, np.unique(residues.token_NL), usual, changed)
+        tokens = np.unique(residues.token_NL)
+        return cls(aligner, tokens, usual_tokens(residues.token_NL), usual, changed)
 
     def count_unseen(self, residues: Residues) -> tuple[Ints, Bools]:
         """Count the residues that no training sequence has at their position.
@@ -116,6 +119,11 @@ class SeenResidues:
         count = (~is_seen_NL).sum(axis=1)
         is_known = np.isin(_changed(residues.region_NR, self.consensus), self.changed)
         return count, (count > 0) | ~is_known | ~token_NL.any(axis=1)
+
+    def count_mutations(self, residues: Residues) -> Ints:
+        """Count the residues that most training sequences do not have at their position, (N,)."""
+        token_NL = residues.token_NL
+        return np.asarray(((token_NL != 0) & ~np.isin(token_NL, self.usual)).sum(axis=1))
 
 
 def by_length(antigen: Chains) -> Chains:

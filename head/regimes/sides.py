@@ -16,7 +16,7 @@ import numpy as np
 from abag.core.arrays import Bools, Ints, distinct
 from abag.core.cache import cache_dir
 from abag.embed.sequences.numbering import number_antibodies
-from abag.head.regimes.regimes import KNOWN, NEW, VARIANT, Levels
+from abag.head.regimes.regimes import KNOWN, NEW, VARIANT, NewSequences
 from abag.head.regimes.seen_residues import Aligner, Residues, SeenResidues, usual_tokens
 from abag.head.regimes.splits import grouped_folds
 
@@ -156,26 +156,23 @@ class Side:
         of_training = Residues(token_NL[sequences], region_NR[sequences])
         return SeenResidues.of(self.aligner, of_training)
 
-    def compare(self, train: Ints) -> tuple[Levels, Ints]:
-        """Compare each pair's sequence with those of the training pairs.
-
-        Returns
-        -------
-        level : ndarray, shape=(P,), dtype=int8
-            `KNOWN`, `VARIANT` or `NEW`.
-        unseen : ndarray, shape=(P,), dtype=int64
-            Residues that no training sequence of a library has at their positions, else 0.
-        """
+    def compare(self, train: Ints) -> NewSequences:
+        """Compare each pair's sequence with those of the training pairs."""
         is_near = np.isin(self.near, self.near[train])
         in_family = np.isin(self.family, self.family[train])
         level = np.where(is_near, KNOWN, np.where(in_family, VARIANT, NEW)).astype(np.int8)
         if not self.is_library:
-            return level, np.zeros(len(level), np.int64)
+            none = np.zeros(len(level), np.int64)
+            return NewSequences(level, none, none)
         trained = distinct(self.sequence[train])
-        count_N, is_new_N = self.seen(trained).count_unseen(self.residues)
+        seen = self.seen(trained)
+        count_N, is_new_N = seen.count_unseen(self.residues)
+        mutations_N = seen.count_mutations(self.residues)
         is_new_N[trained] = False  # also one that cannot be aligned
         level[is_near & is_new_N[self.sequence]] = VARIANT
-        return level, np.where(level == NEW, 0, count_N[self.sequence])
+        is_variant = level != NEW
+        unseen = count_N[self.sequence] * is_variant
+        return NewSequences(level, unseen, mutations_N[self.sequence] * is_variant)
 
     def folds(self, number: int, seed: Sequence[int]) -> list[Bools]:
         """Hold out sequences in each of some folds: which pairs have one, (P,) each."""

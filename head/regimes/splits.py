@@ -66,6 +66,8 @@ class Split:
     unseen: Ints | None = None
     """Shape (P,): residues of each pair that no training sequence of a library has at their
     positions; None: not counted."""
+    mutations: Ints | None = None
+    """Shape (P,): residues that most training sequences of a library do not have there."""
 
     def rows(self, part: int) -> Ints:
         """Indices of the pairs of one part, shape (N,), dtype int64."""

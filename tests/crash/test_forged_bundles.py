@@ -28,7 +28,6 @@ from abag.head.data.demo import demo_table
 from abag.head.models.config import is_used
 from abag.head.models.pair_model import PairVectors
 from abag.head.prediction.bundle import RECORD, WEIGHTS, load_predictor, record_digest
-from abag.head.regimes.regimes import NewPairs
 
 HEADS = ("mlp", "gp", "ridge", "stack", "one_hot_kernel", "one_hot_ridge", "variants")
 MOST_FORGERIES = 6000
@@ -134,12 +133,10 @@ def outcome(folder, table):
                 for n, (h, x) in enumerate(zip(heavy, light, strict=True))
             ]
             antigens = [tuple((one[n:] + "W" * n).split("|")) for n, one in enumerate(antigen)]
-            new = predictor.seen.of_sequences(chains, antigens[:5])
-            of_pairs = NewPairs(
-                new.antibody[i], new.antigen[j], new.unseen_antibody[i], new.unseen_antigen[j]
-            )
+            antibody = predictor.seen.antibodies.compare(chains).take(i)
+            antigen = predictor.seen.antigens.compare(antigens[:5]).take(j)
             pairs = PairVectors(x_ND, y_ME, i, j, chains, antigens[:5])
-            found = predictor.score(pairs, of_pairs)
+            found = predictor.score(pairs, antibody, antigen)
     except AbagError as error:
         return "refused" if "\n" not in str(error) else f"several lines: {error}"
     except Exception as error:  # noqa: BLE001 - this is what is looked for
