@@ -199,7 +199,7 @@ LAYERS = """
     embed.ranks embed.job embed.encode embed.ray_cluster embed.embed
     embed.doctor
     head.data head.regimes head.evaluation head.models
-    head.runs.run_folder head.training head.prediction
+    head.inputs head.runs.run_folder head.training head.prediction
     head.runs
     head.design
     head.fit

@@ -141,7 +141,8 @@ def test_the_error_of_new_antibodies_is_the_promised_one_with_one_fold_and_with_
     promised = next(one for one in summary["regimes"] if one["regime"] == "new_antibody")
     assert promised["folds"] == (1 if large else 5)
     rmse, coverage, _ = score(linear, new, tmp_path / "run", tmp_path / "out.csv")
-    assert 0.7 * promised["rmse"] < rmse < 1.35 * promised["rmse"]
+    # one fold of a short training may promise too much error, never too little
+    assert 0.6 * promised["rmse"] < rmse < 1.35 * promised["rmse"]
     assert 0.75 < coverage < 1
 
 

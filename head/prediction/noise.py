@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import gammaln
+from scipy.special import gammaln, ndtri, stdtrit
 
 from abag.core.arrays import Floats, Ints
 
@@ -21,7 +21,8 @@ STRENGTHS = (2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0)
 SCALES = np.exp(np.linspace(np.log(0.2), np.log(2.0), 47))
 """Scales that are tried, in units of the mean squared error."""
 CLEARLY = 4.0
-"""Gain in log-likelihood from which sequences have noise of their own."""
+"""Gain in log-likelihood, of all pairs and of pairs left out, from which sequences have noise of
+their own."""
 LEAST_PAIRS = 3
 """Held-out pairs without which a sequence counts for nothing."""
 
@@ -67,14 +68,21 @@ def fit_sequence_noise(square: Floats, sequence: Ints, pair: Ints, number: int) 
         return none
 
     def shrunk(total: Floats, count: Floats) -> Floats:
-        return np.asarray((strength * scale + total) / (strength + count))
+        # the factor is not known for sure: a 90 % interval is one of Student's t
+        degrees = strength + count
+        wider = np.square(stdtrit(degrees, 0.95) / ndtri(0.95))
+        return np.asarray((strength * scale + total) / degrees * wider)
 
     factor_N = np.where(used, shrunk(total_N, count_N), 1.0)
     _, of_pair = np.unique(pair, return_inverse=True)
     own = np.bincount(of_pair, square)[of_pair]
     times = np.bincount(of_pair)[of_pair]
     left_out = shrunk(total_N[sequence] - own, count_N[sequence] - times)
-    return SequenceNoise(factor_N, np.where(used[sequence], left_out, 1.0))
+    left_out_R = np.where(used[sequence], left_out, 1.0)
+    gain = (square - np.log(left_out_R) - square / left_out_R).sum() / 2
+    if gain < CLEARLY:  # it does not foretell errors of other pairs
+        return none
+    return SequenceNoise(factor_N, left_out_R)
 
 
 def _likelihood(total: Floats, count: Floats, strength: float, scale: float) -> float:
