@@ -205,7 +205,7 @@ class Components:
         i = i[order]
         j = j[order]
         while len(i):
-            # the closest pairs of each string; twice as many in each round
+            # the closest pairs of each string that are left
             _, begins, rest = np.unique(i, return_index=True, return_counts=True)
             chosen = np.concatenate(
                 [
@@ -463,8 +463,7 @@ def _join_mutants(strings: Strings, edits: Ints) -> Ints:
     lengths = np.array([len(text) for text in strings])
     for length in np.unique(lengths).tolist():
         free = np.flatnonzero(lengths == length)
-        text = "".join(strings[free]).encode("ascii")
-        residues = np.frombuffer(text, np.uint8).reshape(len(free), length)
+        residues = _as_residues(strings[free], length)
         while len(free):
             near = np.count_nonzero(residues != residues[0], axis=1) <= edits[free[0]]
             labels[free[near]] = free[0]
