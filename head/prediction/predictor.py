@@ -521,7 +521,7 @@ class Scorer:
         )
         """What is new about the distinct antibodies, (N,), and antigens, (M,)."""
         self._factors = [predictor.noise_factor(one.kind, one.keys) for one in self._sides]
-        self._classes = [np.unique(np.stack(new), axis=1, return_inverse=True) for new in self.new]
+        self._classes = [_classes_of(new) for new in self.new]
 
     def score(self, *index: NDArray[np.integer]) -> tuple[pd.DataFrame, PairVectors]:
         """Score P pairs, given by indices, (P,) each; return what was read for it, too."""
@@ -579,6 +579,12 @@ class Scorer:
         """Count the pairs of every antibody with every antigen as `count_classes` does."""
         sizes = (np.bincount(of, minlength=found.shape[1]) for found, of in self._classes)
         return np.asarray(np.outer(*sizes))
+
+
+def _classes_of(new: NewSequences) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return what differs between N sequences, (3, C), and the class of each, (N,)."""
+    classes, of_sequence = np.unique(np.stack(new), axis=1, return_inverse=True)
+    return classes, of_sequence.reshape(-1)  # numpy 2.0 gives (1, N)
 
 
 def existing_store(path: Path) -> Store | None:
