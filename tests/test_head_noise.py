@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from scipy.stats import norm
+from scipy.stats import norm, t
 
-from abag.head.prediction.fitted import calibrate
+from abag.head.prediction.fitted import calibrate, tail_factor
 from abag.head.prediction.mixture import Mixture
 from abag.head.prediction.noise import fit_sequence_noise
 
@@ -77,3 +77,28 @@ def test_sigma_grows_with_unseen_residues_only_where_errors_do():
 def test_a_mixture_of_a_part_that_is_not_there_is_an_error():
     with pytest.raises(KeyError):
         Mixture({"kernel": 0.7, "ridge": 0.3}, 1.0, 0.5).pkd({"ridge": np.ones(3)})
+
+
+def test_heavy_tails_get_intervals_that_hold_nine_of_ten():
+    error = t(3).rvs(2000, random_state=np.random.default_rng(0))
+    mixture = calibrate({"ridge": 1.0}, error, *no_spread(error))
+    exact_width = t(3).ppf(0.95)  # of the curve that the errors were drawn from
+    assert norm.ppf(0.95) * mixture.noise > 1.08 * exact_width
+    narrower = mixture.scaled(tail_factor(abs(error) / mixture.noise))
+    assert norm.ppf(0.95) * narrower.noise == pytest.approx(exact_width, rel=0.06)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_tails_of_normal_errors_change_little(seed):
+    error = np.random.default_rng(seed).normal(size=500)
+    assert tail_factor(abs(error)) == pytest.approx(1, abs=0.09)
+
+
+def test_few_errors_have_no_tail():
+    assert tail_factor(np.full(49, 0.01)) == 1
+    assert tail_factor(np.zeros(50)) == 0.5  # sigma is never 0
+
+
+def no_spread(error):
+    """Return variance, unseen residues and bounds of errors that depend on none of them."""
+    return np.zeros(len(error)), np.zeros(len(error), np.int64), np.zeros(len(error), np.int8)

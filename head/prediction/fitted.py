@@ -54,6 +54,10 @@ LEAST_CALIBRATED = 20
 """Held-out pairs without which sigma does not grow."""
 COVERED = float(ndtri(0.95))
 """Half the width of a 90 % interval, in sigmas."""
+LEAST_TAIL = 50
+"""Held-out pairs from which sigma is that of an interval rather than of the squared errors."""
+THINNEST = 0.5
+"""Least factor of sigma for heavy tails."""
 
 
 @dataclass(slots=True)
@@ -178,6 +182,8 @@ def weigh_run(
     """Weigh the parts in each measured regime, calibrate sigma, and score the held-out pairs."""
     held_out = [weigh(pairs, measured, fitted) for measured, fitted in folds]
     noise = fit_noise(pairs, held_out)
+    for regime in held_out:
+        fit_tail(pairs, regime)
     scored = [
         score_held_out(pairs, one, fitted) for one, (_, fitted) in zip(held_out, folds, strict=True)
     ]
@@ -294,6 +300,32 @@ def fit_noise(pairs: LabelledPairs, held_out: Sequence[HeldOut]) -> dict[Kind, F
         for one, factor in zip(known, np.split(own, ends), strict=True):
             one.sigma = one.sigma * np.sqrt(factor)
     return factors
+
+
+def fit_tail(pairs: LabelledPairs, held_out: HeldOut) -> None:
+    """Multiply sigma so that 90 % of the errors are within `COVERED` of it.
+
+    Where few errors are large, the sigma of their squares is too wide for the others. The factor
+    of a fold comes from the other folds.
+    """
+    exact = pairs.censored[held_out.rows] == 0
+    scaled = np.abs(pairs.pkd[held_out.rows] - held_out.predicted) / held_out.sigma
+    factor_R = np.ones(len(scaled))
+    for fold in np.unique(held_out.of_fold):
+        inside = held_out.of_fold == fold
+        others = inside if inside.all() else ~inside
+        factor_R[inside] = tail_factor(scaled[others & exact])
+    held_out.sigma = held_out.sigma * factor_R
+    held_out.mixture = held_out.mixture.scaled(tail_factor(scaled[exact]))
+
+
+def tail_factor(scaled: Floats) -> float:
+    """Return the factor of sigma, given absolute errors in units of it; 1 if they are few."""
+    if len(scaled) < LEAST_TAIL:
+        return 1.0
+    # of N new errors, 90 % are expected within the N + 1st part of so many
+    share = min(1.0, 0.9 * (1 + 1 / len(scaled)))
+    return max(THINNEST, float(np.quantile(scaled, share)) / COVERED)
 
 
 def score_held_out(

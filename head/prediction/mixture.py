@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -52,6 +52,10 @@ class Mixture:
         more = 1.0 if unseen is None else 1.0 + self.growth * unseen
         square = (self.spread**2 * variance + self.noise**2) * more * factor
         return np.asarray(np.sqrt(square))
+
+    def scaled(self, factor: float) -> Mixture:
+        """Return the mixture whose sigma is so many times as large."""
+        return replace(self, spread=self.spread * factor, noise=self.noise * factor)
 
 
 def variance_of(parts: Iterable[Sequence[PairModel]], vectors: PairVectors) -> Floats:
