@@ -45,7 +45,7 @@ def test_few_pairs_are_shrunk_toward_the_others():
 
 
 def test_the_factor_of_a_pair_does_not_know_its_own_error():
-    error, sequence = draw_errors([0.3, 1.0, 2.0], 50)
+    error, sequence = draw_errors([0.3, 1.0, 2.0], 40)
     pair = np.arange(len(error)) // 2  # each pair was held out twice
     changed = error.copy()
     changed[:2] = 1.2
@@ -97,6 +97,17 @@ def test_tails_of_normal_errors_change_little(seed):
 def test_few_errors_have_no_tail():
     assert tail_factor(np.full(49, 0.01)) == 1
     assert tail_factor(np.zeros(50)) == 0.5  # sigma is never 0
+
+
+def test_a_sequence_with_heavy_tails_is_covered_like_the_others():
+    sequence = np.repeat([0, 1, 2], 1000)
+    error, _ = draw_errors([0.5, 1.0, 2.0], 1000)
+    error[:1000] = 0.5 * t(2).rvs(1000, random_state=np.random.default_rng(1))
+    found = fit_sequence_noise(error**2, sequence, np.arange(3000), 3)
+    scaled = abs(error) / np.sqrt(found.left_out_R)
+    inside = scaled <= norm.ppf(0.95) * tail_factor(scaled)
+    for one in range(3):
+        assert inside[sequence == one].mean() == pytest.approx(0.9, abs=0.025)
 
 
 def no_spread(error):

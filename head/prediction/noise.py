@@ -23,6 +23,9 @@ SCALES = np.exp(np.linspace(np.log(0.2), np.log(2.0), 47))
 CLEARLY = 4.0
 """Gain in log-likelihood, of all pairs and of pairs left out, from which sequences have noise of
 their own."""
+MANY_PAIRS = 50
+"""Held-out pairs from which the errors of a sequence are told by the width that holds 90 % of them,
+which a few large ones do not change."""
 LEAST_PAIRS = 3
 """Held-out pairs without which a sequence counts for nothing."""
 
@@ -53,6 +56,7 @@ def fit_sequence_noise(square: Floats, sequence: Ints, pair: Ints, number: int) 
     """
     none = SequenceNoise(np.ones(number), np.ones(len(square)))
     count_N: Floats = np.asarray(np.bincount(sequence, minlength=number), np.float64)
+    square = _without_tails(square, sequence, count_N)
     total_N: Floats = np.asarray(np.bincount(sequence, square, minlength=number), np.float64)
     used = count_N >= LEAST_PAIRS
     if used.sum() < 2 or not square.any():
@@ -83,6 +87,19 @@ def fit_sequence_noise(square: Floats, sequence: Ints, pair: Ints, number: int) 
     if gain < CLEARLY:  # it does not foretell errors of other pairs
         return none
     return SequenceNoise(factor_N, left_out_R)
+
+
+def _without_tails(square: Floats, sequence: Ints, count_N: Floats) -> Floats:
+    """Replace the squares of sequences with many pairs, (R,), by their 90 % quantile, rescaled."""
+    if not (count_N >= MANY_PAIRS).any():
+        return square
+    quantile = np.quantile(square, 0.9)
+    unit = square.mean() / quantile if quantile else 0.0
+    found = square.copy()
+    for sequence_of_many in np.flatnonzero(count_N >= MANY_PAIRS):
+        inside = sequence == sequence_of_many
+        found[inside] = unit * np.quantile(square[inside], 0.9)
+    return found
 
 
 def _likelihood(total: Floats, count: Floats, strength: float, scale: float) -> float:
