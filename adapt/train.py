@@ -300,6 +300,12 @@ def adapt_encoders(
 
 def _adapt(table: Path | str | pd.DataFrame, out: Path, config: AdaptConfig) -> AdaptSummary:
     import_peft()
+    if config.no_antigen:
+        msg = (
+            "--no-antigen: abag adapt trains on pairs of an antibody and an antigen; expected an "
+            "antigen column or --antigen SEQ. Leave it out."
+        )
+        raise BadOption(msg)
     plan = _plan_training(config)
     pairs = read_labelled_pairs(table, config, config)
     say(pairs.reading.line)

@@ -21,6 +21,7 @@ from abag.head.models.config import FitConfig
 from abag.head.regimes.clusters import KNOWN_ANTIGEN, PairGroups, with_clusters
 from abag.head.regimes.folds import MeasuredRegime, measure_regimes
 from abag.head.regimes.leaks import apply_adapter_policy
+from abag.head.regimes.regimes import KNOWN
 from abag.head.regimes.sides import Side, sides_of
 from abag.head.regimes.splits import TRAIN, describe_parts
 
@@ -67,6 +68,8 @@ def read_inputs(
             read, region = cut, "fv"
     pairs = label_pairs(read, config, refuse_sequences=config.bad_rows == "error")
     report_counts(pairs)
+    if config.no_antigen:
+        say(f"{pairs.table.source}: antibodies alone (--no-antigen)")
     if config.skipped is not None:
         pairs.table.skipped.write(Path(config.skipped))
     for problem in pairs.reading.problems:
@@ -75,6 +78,9 @@ def read_inputs(
     before = read_json(path) if path and path.exists() else {}
     vectors = {}
     for kind in pairs.table.sequences:
+        if kind == "antigen" and config.no_antigen:
+            vectors[kind] = StoredVectors.absent()
+            continue
         views, known = config.views_of(kind), before.get(f"{kind}_fingerprint")
         if known in {f.fingerprint for f in opened.folders(kind)}:
             for view in views:
@@ -99,9 +105,11 @@ def describe_inputs(config: FitConfig, inputs: RunInputs) -> dict[str, Any]:
     record["label_column"] = pairs.reading.column
     record["label_unit"] = pairs.reading.unit
     record["label_why"] = pairs.reading.why
+    record["quantity"] = pairs.quantity.to_json()
     for kind, vectors in inputs.vectors.items():
-        record[f"{kind}_encoder"] = vectors.folder.name
-        record[f"{kind}_fingerprint"] = vectors.folder.fingerprint
+        folder = vectors.folder if vectors.views else None
+        record[f"{kind}_encoder"] = None if folder is None else folder.name
+        record[f"{kind}_fingerprint"] = None if folder is None else folder.fingerprint
         record[f"{kind}_views"] = vectors.names
     return record | {
         "store": str(inputs.store.path.absolute()),
@@ -120,6 +128,8 @@ def split_inputs(inputs: RunInputs, config: FitConfig) -> tuple[RunInputs, list[
     measured, n_folds = list[MeasuredRegime](), 0
     for one in measure_regimes(groups, sides):
         if not one.splits:
+            if pairs.no_antigen and one.regime.antigen != KNOWN:
+                continue  # there are no new antigens
             say(f"{one.regime.words}: {one.why_not}")
             measured.append(one)
             continue
