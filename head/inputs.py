@@ -21,7 +21,7 @@ from abag.head.models.config import FitConfig
 from abag.head.regimes.clusters import KNOWN_ANTIGEN, PairGroups, with_clusters
 from abag.head.regimes.folds import MeasuredRegime, measure_regimes
 from abag.head.regimes.leaks import apply_adapter_policy
-from abag.head.regimes.regimes import KNOWN
+from abag.head.regimes.regimes import KNOWN, without_antigens
 from abag.head.regimes.sides import Side, sides_of
 from abag.head.regimes.splits import TRAIN, describe_parts
 
@@ -127,9 +127,12 @@ def split_inputs(inputs: RunInputs, config: FitConfig) -> tuple[RunInputs, list[
     sides = sides_of(groups)
     measured, n_folds = list[MeasuredRegime](), 0
     for one in measure_regimes(groups, sides):
-        if not one.splits:
-            if pairs.no_antigen and one.regime.antigen != KNOWN:
+        if pairs.no_antigen:
+            if one.regime.antigen != KNOWN and not one.splits:
                 continue  # there are no new antigens
+            words = without_antigens(one.regime.words)
+            one = replace(one, regime=replace(one.regime, words=words))
+        if not one.splits:
             say(f"{one.regime.words}: {one.why_not}")
             measured.append(one)
             continue

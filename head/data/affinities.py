@@ -224,6 +224,8 @@ def read_affinities(
     column = table.columns.get("pkd")
     if column is None and remembered is not None and remembered.column in map(str, table.names):
         column = remembered.column
+    elif column is None and remembered is not None and not remembered.quantity.affinity:
+        column = _find_same(table, remembered.quantity)
     elif column is None:
         column = _find_label(table, options)
     unit, why, quantity = _unit_of(table, column, "pkd", options, remembered)
@@ -324,7 +326,7 @@ def _other_quantity(
     if of_run is not None and not of_run.affinity:
         _refuse_affinity_options(table, options, of_run)
         _refuse_affinity(table, column, of_run)
-        _refuse_other_unit(table, column, of_run)
+        _refuse_other_kind(table, column, of_run)
         return "as in the run", of_run
     header, value = read_header(column), read_value_header(column)
     is_affinity = header.affinity and not header.unit_alone and not header.not_label
@@ -367,8 +369,8 @@ def _other_quantity(
 def _refuse_affinity(table: Table, column: str, quantity: Quantity) -> None:
     if _is_named_affinity(column):
         msg = (
-            f"{table.source}: column {column!r} is named like {read_header(column).unit}, an affinity; "
-            f"expected {quantity}, which the run predicts. Choose another column with --column."
+            f"{table.source}: column {column!r} is named like {read_header(column).unit}, an "
+            f"affinity; expected {quantity}, which the run predicts. Choose another with --column."
         )
         raise BadLabel(msg)
 
@@ -384,8 +386,17 @@ def _refuse_affinity_options(table: Table, options: LabelOptions, quantity: Quan
         raise BadLabel(msg)
 
 
-def _refuse_other_unit(table: Table, column: str, quantity: Quantity) -> None:
-    unit = read_value_header(column).unit
+def _refuse_other_kind(table: Table, column: str, quantity: Quantity) -> None:
+    """Refuse a column whose name says another direction, or another unit, than the run has."""
+    value = read_value_header(column)
+    unit, same = value.unit, value.name.casefold() == quantity.name.casefold()
+    if not same and value.better not in (None, quantity.better):
+        msg = (
+            f"{table.source}: column {column!r} is named like a quantity of which {value.better} "
+            f"is better; expected {quantity.description}, as in the run. Choose another with "
+            "--column label=NAME, or rename it."
+        )
+        raise BadLabel(msg)
     if unit and quantity.unit and _spelled(unit) != _spelled(quantity.unit):
         msg = (
             f"{table.source}: column {column!r} is in {unit}; expected {quantity.unit}, as in the "
@@ -396,6 +407,22 @@ def _refuse_other_unit(table: Table, column: str, quantity: Quantity) -> None:
 
 def _spelled(unit: str) -> str:
     return re.sub(r"[\s.*·^]|deg(?:rees?)?|°", "", unit.casefold())
+
+
+def _find_same(table: Table, quantity: Quantity) -> str:
+    """Return the only column of numbers with the name of a quantity, that of a run."""
+    same = [
+        name
+        for name in _number_columns(table)
+        if read_value_header(name).name.casefold() == quantity.name.casefold()
+    ]
+    if len(same) == 1:
+        return same[0]
+    msg = (
+        f"{table.source}: no column for {quantity}, which the run predicts; found {table.found}. "
+        "Name it with --column label=NAME."
+    )
+    raise MissingColumn(msg)
 
 
 def _find_value(table: Table) -> str | None:
@@ -568,6 +595,8 @@ def written_by(name: str, names: Sequence[object]) -> str:
     own = _as_written(name)
     beside = {_as_written(str(one)) for one in names} - {own}
     for command, columns in WRITTEN_BY.items():
+        if own == "measured" and "difference" not in beside:
+            continue  # a word of every laboratory
         if own in columns and (own in _CERTAIN - {"rank"} or beside & _CERTAIN):
             return command
         if own == "rank" and "score" in beside:

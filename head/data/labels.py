@@ -110,6 +110,8 @@ class LabelledPairs:
     antigen_cluster: Ints | None = None
     """Shape (P,); equal for near-duplicate antigens. None: antigens were not clustered."""
     antibody_cluster: Ints | None = None
+    no_antigen: bool = False
+    """Whether the table is of antibodies alone."""
 
     def __len__(self) -> int:
         return len(self.pkd)
@@ -121,11 +123,6 @@ class LabelledPairs:
     @property
     def quantity(self) -> Quantity:
         return self.reading.quantity
-
-    @property
-    def no_antigen(self) -> bool:
-        """Whether the table is of antibodies alone."""
-        return self.table.antigens.chains == [NO_ANTIGEN]
 
     def index(self, kind: Kind) -> Ints:
         """Return the index of each pair's antibody or antigen, shape (P,)."""
@@ -173,7 +170,7 @@ def label_pairs(
         for at in np.flatnonzero(wanted & ~usable).tolist()
     ]
     pkd[~usable] = np.nan
-    if not usable.any():
+    if not quantity.affinity and not usable.any():
         _refuse_words_for_classes(table, wanted)
     refused = SkippedRows([*bad] if options.bad_rows == "error" else [])
     if refuse_sequences:
@@ -217,7 +214,10 @@ def label_pairs(
         "conflicting_pairs": conflicts,
         "censored_pairs": int((pairs["censored"] != 0).sum()),
     }
-    return LabelledPairs(**columns, table=table, noise=noise, reading=reading, counts=counts)
+    return LabelledPairs(
+        **columns, table=table, noise=noise, reading=reading, counts=counts,
+        no_antigen=table.antigens.chains == [NO_ANTIGEN],
+    )  # fmt: skip
 
 
 def _of_type(table: SequenceTable, affinity_type: str | None) -> Bools:
@@ -499,9 +499,10 @@ def _reading(table: SequenceTable, affinities: Affinities, options: LabelOptions
             f"{impossible.sum():,} labels, such as {affinities.raw[impossible][0]:g}, are "
             f"impossible as {unit}: mixed units?"
         )
+    named = replace(what, name=quantity(table, options.affinity_type))
     return LabelReading(
         column=column, unit=unit, why=affinities.why, line=affinities.describe(),
-        problems=tuple(problems), quantity=replace(what, name=quantity(table, options.affinity_type)),
+        problems=tuple(problems), quantity=named,
     )  # fmt: skip
 
 

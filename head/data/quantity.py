@@ -36,7 +36,7 @@ OUTSIDE = ("measured", "predicted", "measured")
 _DELTA_DELTA = re.compile(r"(?:delta[\s_\-]*){2,}(?=g)")
 _UNIT = re.compile(r"(?P<name>.*\S)\s*[(\[](?P<unit>[^()\[\]]*)[)\]]\s*")
 _HIGHER = re.compile(
-    "enrichment|expression|titer|titre|yield|neutrali[sz]|melting|thermostab|thermalstab|fitness|"
+    "enrichment|expression|titer|titre|yield|neutrali[sz]|melting|thermostab|thermalstab|"
     "solubility|relativebinding|bindingsignal|bindingintensity"
 )
 _LOWER = re.compile(
@@ -78,7 +78,7 @@ class Quantity:
         """Say what it is in half a sentence."""
         if self.affinity:
             return f"{self} = -log10({str(self)[1:]} in M)"
-        return f"{self}, of which {self.better} is better"
+        return f"{self}, {self.better} is better"
 
     @property
     def predicted(self) -> str:

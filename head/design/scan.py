@@ -122,12 +122,13 @@ def describe_scan(found: ScanSummary) -> str:
     doubles = f", {counted(double, 'double mutant')}" if double else ""
     sigma = found["median_sigma"]
     than = "" if sigma is None else f" by more than sigma (median {show(sigma)} {quantity})"
-    lower = "" if quantity.sign > 0 else f" ({quantity} is better if it is lower)"
+    lower = "" if quantity.sign > 0 else "; lower is better"
     several = found["parents"] > 1
     lines = [
         f"{parents}; {counted(single, 'single mutant')} of {counted(found['sites'], 'residue')}"
         f"{doubles}",
-        f"predicted to improve{than}{lower}: {found['improved']:,} of {counted(found['rows'], 'mutant')}",
+        f"predicted to improve{than}{lower}: {found['improved']:,} of "
+        f"{counted(found['rows'], 'mutant')}",
         *(
             f"{'' if at else 'best':9} {_describe_best(one, quantity, several=several)}"
             for at, one in enumerate(found["best"])

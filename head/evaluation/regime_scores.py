@@ -314,8 +314,8 @@ def compare_models(
     rmse = _root(square), _root(np.square(tested.pkd - reference))
     return (
         f"{words}: {name} is {relation or INDISTINGUISHABLE} {other} (RMSE "
-        f"{quantity.show(rmse[0], 3)} and {quantity.show(rmse[1], 3)} {quantity}, {counted(len(tested.pkd), 'test pair')} in "
-        f"effectively {claim.groups:.0f} groups)"
+        f"{quantity.show(rmse[0], 3)} and {quantity.show(rmse[1], 3)} {quantity}, "
+        f"{counted(len(tested.pkd), 'test pair')} in effectively {claim.groups:.0f} groups)"
     )
 
 

@@ -55,7 +55,7 @@ from abag.head.prediction.tables import (
     row_bar,
     say_random_weights,
 )
-from abag.head.regimes.regimes import KNOWN, REGIMES
+from abag.head.regimes.regimes import KNOWN
 
 if TYPE_CHECKING:
     from abag.embed.sequences.chains import Kind
@@ -257,7 +257,7 @@ def predict_pair(
         "regime": regime,
         "far": bool(row["far"]),
         "why_far": str(row["why_far"]),
-        "verdict": measured.verdict if measured else f"{REGIMES[regime].words}: not measured",
+        "verdict": measured.verdict if measured else f"{predictor.words(regime)}: not measured",
     }
     if not quantity.affinity:
         pair["quantity"] = quantity.to_json()

@@ -46,6 +46,7 @@ from abag.head.regimes.regimes import (
     NewSequences,
     Reach,
     find_regimes,
+    without_antigens,
 )
 
 if TYPE_CHECKING:
@@ -380,9 +381,14 @@ class Predictor:
         """Say what the run has shown for the regimes that occur, most frequent first; return it."""
         for name, rows in sorted(counts.items(), key=lambda item: -item[1]):
             known = self.regimes.get(name)
-            verdict = known.verdict if known else f"{REGIMES[name].words}: not measured by the run"
+            verdict = known.verdict if known else f"{self.words(name)}: not measured by the run"
             say(f"{counted(rows, noun)}: {verdict}")
         return {name: self.regimes[name].verdict for name in counts if name in self.regimes}
+
+    def words(self, regime: str) -> str:
+        """Say what is new about the pairs of a regime."""
+        words = REGIMES[regime].words
+        return without_antigens(words) if self.no_antigen else words
 
     def __repr__(self) -> str:
         models = ", ".join(part.name for part in self.parts)

@@ -40,7 +40,7 @@ from abag.head.models.registry import MEAN, MODELS
 from abag.head.prediction.fitted import COVERED
 from abag.head.prediction.predictor import SAME_PREDICTION_PKD, Scorer
 from abag.head.regimes.clusters import PairGroups, with_clusters
-from abag.head.regimes.regimes import REGIMES
+from abag.head.regimes.regimes import REGIMES, without_antigens
 from abag.head.regimes.sides import LEAST_ROWS
 from abag.head.regimes.splits import KEYS
 from abag.head.runs.options import EvaluateOptions
@@ -275,7 +275,11 @@ def _score_table(
         of_mean = np.full(len(rows), saved.mean_label)
         others = {one: values[rows] for one, values in baselines.items()}
         inside = (np.abs(tested.pkd - own) <= COVERED * sigma[rows]).astype(np.float64)
-        regimes.append(score_regime(name, regime.words, tested, own, of_mean, others, inside))
+        words = predictor.words(name)
+        score = score_regime(name, words, tested, own, of_mean, others, inside)
+        if pairs.no_antigen:
+            score["sentence"] = without_antigens(score["sentence"])
+        regimes.append(score)
     error = (predicted - pairs.pkd)[exact]
     scored = found.assign(pkd=pairs.pkd, censored=pairs.censored, fold=0, group=pairs.antigen)
     return {
@@ -297,8 +301,8 @@ def _count_known(saved: SavedRun, pairs: LabelledPairs) -> dict[str, int]:
     }
     messages.say(
         f"{pairs.table.source}: {known['pair']} of {counted(len(pairs), 'pair')} are training "
-        f"pairs of the run; {known['antibody']} have a training antibody, {known['antigen']} a "
-        "training antigen"
+        f"pairs of the run; {known['antibody']} have a training antibody"
+        + ("" if pairs.no_antigen else f", {known['antigen']} a training antigen")
     )
     if known["pair"]:
         messages.say(

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from abag.head.regimes.folds import MeasuredRegime
     from abag.head.runs.run_folder import RegimeSummary, RunSummary
 
+NOTICEABLE = 0.01
+"""Share of the spread of the labels below which a mean error is not worth a line."""
 NAMES = ("id", "antibody_name", "antigen_name")
 
 
@@ -261,7 +263,10 @@ def quantity_of(summary: Mapping[str, Any]) -> Quantity:
 
 def _noticeable(bias: float, summary: Mapping[str, Any]) -> float:
     """Return a mean error, or 0 if it would be shown as 0."""
-    return round(bias, 2) if quantity_of(summary).affinity else bias
+    if quantity_of(summary).affinity:
+        return round(bias, 2)
+    largest = max((one["rmse_of_mean"] for one in summary["regimes"]), default=0.0)
+    return bias if abs(bias) >= NOTICEABLE * largest else 0.0
 
 
 def describe_fit(summary: Mapping[str, Any]) -> str:
