@@ -449,7 +449,7 @@ def test_small_values_keep_their_digits(tmp_path, runs):
     frame = drawn[["heavy", "light"]].assign(enrichment=1e-4 * (3 + drawn["effect"]))
     abag.embed_table(frame, runs / "store", antibody_encoder="composition", no_antigen=True)
     abag.fit(frame, runs / "store", tmp_path / "run", no_antigen=True, head="ridge", report=True)
-    abag.predict(frame, tmp_path / "run", tmp_path / "p.csv")
+    abag.predict(frame, tmp_path / "run", tmp_path / "p.csv", store=runs / "store")
     predicted = pd.read_csv(tmp_path / "p.csv")["predicted"]
     assert predicted.nunique() > 50
     report = (tmp_path / "run/report.html").read_text()
