@@ -13,6 +13,7 @@ import pandas as pd
 from abag.core.cache import cache_dir
 from abag.core.files import read_json
 from abag.core.messages import detail, say
+from abag.embed.sequences.chains import Kind
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.store import Store, open_store
 from abag.head.data.labels import LabelledPairs, label_pairs, report_counts, training_labels
@@ -26,7 +27,6 @@ from abag.head.regimes.sides import Side, sides_of
 from abag.head.regimes.splits import TRAIN, describe_parts
 
 if TYPE_CHECKING:
-    from abag.embed.sequences.chains import Kind
     from abag.embed.sequences.options import AntibodyRegion
     from abag.embed.sequences.pairs import SequenceTable
 
@@ -76,7 +76,7 @@ def read_inputs(
         say(f"{pairs.table.source}: {problem}")
     path = run and run / "config.json"
     before = read_json(path) if path and path.exists() else {}
-    vectors = {}
+    vectors = dict[Kind, StoredVectors]()
     for kind in pairs.table.sequences:
         if kind == "antigen" and config.no_antigen:
             vectors[kind] = StoredVectors.absent()

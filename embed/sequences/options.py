@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import ClassVar, Literal, TypeAlias
 
 from abag.core.options import BadOption, Options, option
 from abag.embed.sequences.columns import SEQUENCE_ROLES
@@ -87,6 +87,9 @@ class SkippedOptions(BadRowOptions, group="Data"):
 @dataclass(frozen=True, kw_only=True)
 class TableOptions(BadRowOptions, ColumnOptions, group="Data"):
     """How a table of pairs is read."""
+
+    proposes_no_antigen: ClassVar[bool] = True
+    """Whether a table without antigens is told ``--no-antigen``; a run has decided that."""
 
     limit: int | None = option(
         None, low=1, metavar="N", help="Read only the first N rows.", default_text="all rows"

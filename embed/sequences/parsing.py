@@ -299,13 +299,13 @@ def parse_antigens(table: Table, options: TableOptions) -> ParsedColumn:
     if options.antigen is not None:
         return ParsedColumn.constant(len(table.frame), antigen(options.antigen))
     if not table.has("antigen"):
-        candidates = _antigen_candidates(table)
-        advice = f" {quote_names(candidates)} may hold it." if candidates else ""
-        table.column(
-            "antigen",
-            ", or give one antigen for all rows with --antigen SEQ, or learn from antibodies alone "
-            f"with --no-antigen{'.' + advice if advice else ''}".removesuffix("."),
-        )
+        advice = ", or give one antigen for all rows with --antigen SEQ"
+        if options.proposes_no_antigen:
+            advice += ", or learn from antibodies alone with --no-antigen"
+        if candidates := _antigen_candidates(table):
+            advice += f". {quote_names(candidates)} may hold it"
+        table.column("antigen", advice)
+    table.column("antigen")
     column = _parse_column(table, "antigen", parse_antigen)
     names = [cell.text for cell in column.bad.values() if cell.text.strip()]
     is_long = any(max(map(len, chains)) >= SHORT for chains in column.chains)

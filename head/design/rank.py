@@ -236,7 +236,8 @@ def rank(
                 frame["probability_above"] = probability_above(mean, sigma, Aim(above=above))
         if not quantity.affinity:
             summary["quantity"] = quantity.to_json()
-        own = [name for name in frame if name not in OUTSIDE or not quantity.affinity]
+        names = map(str, frame.columns)
+        own = [name for name in names if name not in OUTSIDE or not quantity.affinity]
         digits = quantity.digits(float(candidates.mean.std()))
         with writing_table(out) as write:
             write(rounded(frame, out, own, digits))

@@ -18,7 +18,7 @@ p_strong has ``expected``, and its ``calibration`` in bins.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias, overload
+from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -61,9 +61,8 @@ def score_strong(
         are values of the quantity.
     """
     if sign < 0:  # the highest of the negative are the lowest
-        mirrored = [_mirrored(one) for one in (tested, chosen_on)]
-        found = score_strong(mirrored[0], regimes, -threshold, mirrored[1])
-        return _mirrored_back(found)
+        others = None if chosen_on is None else _mirrored(chosen_on)
+        return _mirrored_back(score_strong(_mirrored(tested), regimes, -threshold, others))
     found = []
     for one in regimes:
         rows = _decided(tested[tested["regime"] == one["regime"]], threshold)
@@ -75,14 +74,8 @@ def score_strong(
     return {"threshold": threshold, "regimes": found}
 
 
-@overload
-def _mirrored(rows: pd.DataFrame) -> pd.DataFrame: ...
-@overload
-def _mirrored(rows: None) -> None: ...
-def _mirrored(rows: pd.DataFrame | None) -> pd.DataFrame | None:
+def _mirrored(rows: pd.DataFrame) -> pd.DataFrame:
     """Reverse the direction of labels, bounds and predictions."""
-    if rows is None:
-        return None
     return rows.assign(**{name: -rows[name] for name in ("pkd", "pkd_predicted", "censored")})
 
 

@@ -36,6 +36,7 @@ class ScoringOptions(DeviceOptions, TableOptions, group="Encoders"):
     no_antigen: bool = option(
         False, python_only=True, help="As in the run; anything else is refused."
     )
+    proposes_no_antigen = False
 
     def encoding(self, progress: bool) -> dict[str, Any]:
         return {

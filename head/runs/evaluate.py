@@ -6,7 +6,7 @@ elsewhere for the same pairs are scored with the same split and metrics, fold by
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -57,6 +57,13 @@ if TYPE_CHECKING:
 
 ROWS_LOOKED_AT = 100
 """Rows that tell whether a column holds sequences."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _TableOfRun(TableOptions):
+    """How a table is read whose run has decided whether there are antigens."""
+
+    proposes_no_antigen = False
 
 
 class NothingToEvaluate(AbagError):
@@ -117,7 +124,7 @@ def evaluate(
         sign = saved.quantity.sign
         saved.quantity.check_threshold(chosen.strong, "--strong")
         summary: RunSummary = {**saved.summary, "run": str(run)}
-        reading = TableOptions(
+        reading = _TableOfRun(
             columns=chosen.columns, antigen=_no_antigen_given(saved, chosen),
             no_antigen=saved.config["no_antigen"],
             antibody_region=saved.config["antibody_region"],

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from abag.head.evaluation.regime_scores import RegimeScore
     from abag.head.prediction.fitted import FittedParts, WeighedRegime
     from abag.head.regimes.folds import MeasuredRegime
-    from abag.head.runs.run_folder import RegimeSummary, RunSummary
+    from abag.head.runs.run_folder import DataSummary, RegimeSummary, RunSummary
 
 NOTICEABLE = 0.01
 """Share of the spread of the labels below which a mean error is not worth a line."""
@@ -159,18 +159,24 @@ def _summarise(
         "seconds": sum(one.seconds for one in fits),
         "resumed_from_step": max(resumed, default=None),
         "used": _settings_used([t.used for t in trained]),
-        "data": {
-            "source": pairs.table.source,
-            "pairs": len(pairs),
-            "antibodies": len(distinct(pairs.antibody)),
-            "antigens": 0 if pairs.no_antigen else len(distinct(pairs.antigen)),
-            "quantity": str(pairs.quantity),
-            **({} if pairs.quantity.affinity else {"better": pairs.quantity.better}),
-        },
+        "data": _describe_source(pairs),
         "noise": pairs.noise,
         "counts": pairs.counts,
         "strong": {"threshold": threshold, "regimes": []},  # scored by the caller
     }
+
+
+def _describe_source(pairs: LabelledPairs) -> DataSummary:
+    data: DataSummary = {
+        "source": pairs.table.source,
+        "pairs": len(pairs),
+        "antibodies": len(distinct(pairs.antibody)),
+        "antigens": 0 if pairs.no_antigen else len(distinct(pairs.antigen)),
+        "quantity": str(pairs.quantity),
+    }
+    if not pairs.quantity.affinity:
+        data["better"] = pairs.quantity.better
+    return data
 
 
 def _summarise_regime(
