@@ -250,7 +250,11 @@ class AdapterTraining(ResumableTraining):
         predicted_V = torch.cat([self.model(batch) for batch in batches])
         loss = float(self._losses(order, predicted_V).mean())
         pairs, pkd = self.pairs, predicted_V.double().cpu().numpy() * self.scale + self.mean
-        scores = metrics.score(pairs.pkd[order], pkd, pairs.antigen[order], pairs.censored[order])
+        quantity = pairs.quantity
+        rows = metrics.MeasuredRows.of(
+            pairs.pkd[order], pairs.antigen[order], pairs.censored[order], quantity.sign
+        )
+        scores = rows.score(pkd, metrics.STRONG_PKD if quantity.affinity else None)
         return loss, scores
 
     def _seed(self, stream: int, number: int) -> None:

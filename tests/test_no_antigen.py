@@ -85,6 +85,16 @@ def test_the_option_contradicts_an_antigen(given):
         TableOptions(no_antigen=True, **given)
 
 
+@pytest.mark.parametrize(
+    "given",
+    [{"antigen_encoder": "composition"}, {"antigen_vectors": ("mean",)}, {"head": "antigen_ridge"},
+     {"split": "antigen"}, {"split": "both"}],
+)  # fmt: skip
+def test_options_about_antigens_are_refused_with_it(given, folder, tmp_path):
+    with pytest.raises(BadOption, match="antibodies alone have no antigens"):
+        abag.fit(folder / "t.csv", folder / "store", tmp_path / "r", no_antigen=True, **given)
+
+
 # ---- with it -------------------------------------------------------------------------------------
 
 
