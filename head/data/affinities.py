@@ -564,7 +564,7 @@ def _propose(table: Table, name: str) -> list[str]:
         return []
     if header.units:
         return [f"{name!r} is named like {header.units[0]}: {use} {header.units[0]}."]
-    return [f"{name!r} may be one: {use} UNIT."]
+    return [f"{name!r} may be one: {use} UNIT (value: if it is no affinity)."]
 
 
 def _propose_numbers(table: Table) -> list[str]:
@@ -577,7 +577,8 @@ def _propose_numbers(table: Table) -> list[str]:
         and _holds_numbers(table, name)
     ]
     return [
-        f"{name!r} may be one: use --column {shlex.quote(f'pkd={name}')} --label UNIT."
+        f"{name!r} may be one: use --column {shlex.quote(f'pkd={name}')} --label UNIT "
+        "(value: if it is no affinity)."
         for name in free[:_MOST_PROPOSED]
     ]
 
