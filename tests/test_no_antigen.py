@@ -79,6 +79,15 @@ def test_an_antigen_column_is_used_without_the_option_and_ignored_with_it(frame,
     assert said[0] == "table: column 'antigen' is ignored: antibodies alone (--no-antigen)"
 
 
+def test_a_column_that_may_hold_antigens_is_told_with_the_option_too(frame, said):
+    frame["strain"], frame["target_name"] = np.resize(["WA1", "BA.1"], len(frame)), "one"
+    read_pairs(frame, TableOptions(no_antigen=True)).report_notes()
+    assert said[0] == (
+        "table: column 'strain' may hold antigens, and is not used: antibodies alone (--no-antigen)"
+    )
+    assert not any("target_name" in line for line in said)
+
+
 @pytest.mark.parametrize("given", [{"antigen": "MKT"}, {"columns": {"antigen": "a"}}])
 def test_the_option_contradicts_an_antigen(given):
     with pytest.raises(BadOption, match="each says what the antigen is"):

@@ -222,6 +222,19 @@ def test_two_values_are_classes_and_refused_with_the_reason(values, said):
         labelled("expression", values, {"label": "expression"})
 
 
+def test_words_for_classes_are_no_affinities_either():
+    with pytest.raises(BadLabel, match=r"'yes', 'no'.*which are classes"):
+        labelled("binder", ["yes", "no", "no", "yes", "no", "no"], {"label": "binder"})
+
+
+def test_numbers_of_an_unknown_name_are_proposed():
+    said = "a quantity that is no affinity with --column label=DMS --label value --better higher"
+    with pytest.raises(MissingColumn, match=said):
+        labelled("DMS", VALUES)
+    with pytest.raises(MissingColumn, match=r"'fitness' may be one: .*\(value --better higher"):
+        labelled("fitness", VALUES)
+
+
 @pytest.mark.parametrize(("better", "worst"), [("higher", 1.0), ("lower", 9.0)])
 def test_the_floor_is_at_the_bad_end(better, worst):
     drawn = variants(40)

@@ -242,7 +242,19 @@ def drop_unused_roles(table: Table, options: TableOptions) -> tuple[Table, list[
         for role, by in replaced_by.items()
         if role in table.columns
     ]
+    if options.no_antigen:
+        several = [name for name in _antigen_candidates(table) if _differ(table, name)]
+        ignored += [
+            f"column {name!r} may hold antigens, and is not used: antibodies alone (--no-antigen)"
+            for name in several
+            if name != table.columns.get("antigen")
+        ]
     return replace(table, columns=kept, ties=ties), ignored
+
+
+def _differ(table: Table, name: str) -> bool:
+    """Tell whether a column has several values."""
+    return name in table.frame and len(table.frame[name].dropna().astype(str).unique()) > 1
 
 
 def parse_antibodies(table: Table, options: TableOptions) -> ParsedColumn:

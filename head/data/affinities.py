@@ -473,6 +473,18 @@ def _refuse_unclear_value(table: Table, options: LabelOptions) -> None:
     raise UnclearLabel(msg)
 
 
+def _advise_value(table: Table) -> str:
+    """Say how a column of numbers is read whose name says nothing; empty without one."""
+    numbers = [name for name in _number_columns(table) if not read_header(name).not_label]
+    if not numbers:
+        return ""
+    named = shlex.quote(f"label={numbers[0]}")
+    return (
+        f", or a quantity that is no affinity with --column {named} --label value --better higher, "
+        "or lower"
+    )
+
+
 def _find_label(table: Table, options: LabelOptions) -> str:
     """Return the only column whose name says that it is the label, in the unit of `label`."""
     label = options.label
@@ -541,7 +553,7 @@ def _find_label(table: Table, options: LabelOptions) -> str:
         raise MissingColumn(msg)
     if label is None:
         _refuse_unclear_value(table, options)
-    return table.column("pkd")
+    return table.column("pkd", _advise_value(table))
 
 
 def _free_columns(table: Table) -> list[str]:
@@ -564,7 +576,8 @@ def _propose(table: Table, name: str) -> list[str]:
         return []
     if header.units:
         return [f"{name!r} is named like {header.units[0]}: {use} {header.units[0]}."]
-    return [f"{name!r} may be one: {use} UNIT (value: if it is no affinity)."]
+    hint = "." if header.affinity else " (value --better higher: if it is no affinity)."
+    return [f"{name!r} may be one: {use} UNIT{hint}"]
 
 
 def _propose_numbers(table: Table) -> list[str]:
@@ -578,7 +591,7 @@ def _propose_numbers(table: Table) -> list[str]:
     ]
     return [
         f"{name!r} may be one: use --column {shlex.quote(f'pkd={name}')} --label UNIT "
-        "(value: if it is no affinity)."
+        "(value --better higher: if it is no affinity)."
         for name in free[:_MOST_PROPOSED]
     ]
 

@@ -170,8 +170,8 @@ def label_pairs(
         for at in np.flatnonzero(wanted & ~usable).tolist()
     ]
     pkd[~usable] = np.nan
-    if not quantity.affinity and not usable.any():
-        _refuse_words_for_classes(table, wanted)
+    if not usable.any():
+        _refuse_words_for_classes(table, wanted, quantity)
     refused = SkippedRows([*bad] if options.bad_rows == "error" else [])
     if refuse_sequences:
         refused.update(table.skipped)
@@ -247,11 +247,13 @@ def _spread(rows: pd.DataFrame) -> float:
     return float(exact.std()) if len(exact) > 1 else np.inf
 
 
-def _refuse_words_for_classes(table: SequenceTable, wanted: Bools) -> None:
+def _refuse_words_for_classes(table: SequenceTable, wanted: Bools, quantity: Quantity) -> None:
     """Refuse a column without numbers whose cells are words for classes."""
     column = table.column("pkd")
     cells = [cell for cell in table.frame.loc[wanted, column].dropna().tolist() if cell != ""]
-    if cells and all(map(says_class, cells)):
+    # affinities that are all words for no binding lack a bound, which the rows are told
+    of_affinity = all(isinstance(c, str) for c in cells) and not all(map(says_no_binding, cells))
+    if cells and (of_affinity or not quantity.affinity) and all(map(says_class, cells)):
         words = ", ".join(dict.fromkeys(map(repr, cells[:LISTED_TYPES])))
         msg = (
             f"{table.source}: column {column} holds {words}, which are classes, not measurements; "
@@ -274,7 +276,10 @@ def _bad_cell(
     expected = f"a {noun} from {valid[0]:g} to {valid[1]:g}" if np.isfinite(pkd) else number
     advice = "Fix it."
     if says_no_binding(table.frame[column].iloc[at]) and not quantity.affinity:
-        advice = "Write it as a bound, such as <5, or say what it is below with --no-binding VALUE."
+        advice = (
+            "Write a bound, such as <5, or give it with --no-binding VALUE; leave out what was not "
+            "measured with --bad-rows skip."
+        )
     elif says_no_binding(table.frame[column].iloc[at]):
         bound = BOUND_OF_A_NON_BINDER[unit]
         advice = (
