@@ -302,6 +302,8 @@ def _announce(reading: SequenceTable, jobs: Sequence[KindJob], device: str) -> N
         plan = plan_device(device, options.precision)
         place = f"running on {plan.reason}, {plan.precision}"
     detail(f"{reading.source}: {counted(reading.counts['rows'], 'row')}; {place}")
+    if options.no_antigen:
+        detail(f"{reading.source}: antibodies alone (--no-antigen)")
     forms = sum((job.forms for job in jobs), Counter())
     counts = count_changes(forms, sum(job.replaced for job in jobs))
     counts["line_breaks"] = reading.counts["line_breaks"]
