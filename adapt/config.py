@@ -32,6 +32,10 @@ class AdaptConfig(
         None, group="Split", help="Fold of the split, counted from 0.", default_text="the only one"
     )
     sides: Sides = option("both", group="Encoders", help="Encoders to adapt.")
+    no_antigen: bool = option(
+        False, python_only=True, help="Not supported: pairs of antibody and antigen are trained on."
+    )
+    proposes_no_antigen = False
     head_share: float = option(
         0.5, low=0, high=0.95, group="Split",
         help="Share of the training pairs that is left to abag fit.",

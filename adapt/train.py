@@ -250,7 +250,11 @@ class AdapterTraining(ResumableTraining):
         predicted_V = torch.cat([self.model(batch) for batch in batches])
         loss = float(self._losses(order, predicted_V).mean())
         pairs, pkd = self.pairs, predicted_V.double().cpu().numpy() * self.scale + self.mean
-        scores = metrics.score(pairs.pkd[order], pkd, pairs.antigen[order], pairs.censored[order])
+        quantity = pairs.quantity
+        rows = metrics.MeasuredRows.of(
+            pairs.pkd[order], pairs.antigen[order], pairs.censored[order], quantity.sign
+        )
+        scores = rows.score(pkd, metrics.STRONG_PKD if quantity.affinity else None)
         return loss, scores
 
     def _seed(self, stream: int, number: int) -> None:
@@ -300,6 +304,12 @@ def adapt_encoders(
 
 def _adapt(table: Path | str | pd.DataFrame, out: Path, config: AdaptConfig) -> AdaptSummary:
     import_peft()
+    if config.no_antigen:
+        msg = (
+            "--no-antigen: abag adapt trains on pairs of an antibody and an antigen; expected an "
+            "antigen column or --antigen SEQ. Leave it out."
+        )
+        raise BadOption(msg)
     plan = _plan_training(config)
     pairs = read_labelled_pairs(table, config, config)
     say(pairs.reading.line)

@@ -134,12 +134,15 @@ def embed_with_same_encoders(
     store: Path,
     *,
     antibody_encoder: str,
-    antigen_encoder: str,
     antibody_fingerprint: str,
-    antigen_fingerprint: str,
+    antigen_encoder: str = "",
+    antigen_fingerprint: str = "",
     **options: Any,  # noqa: ANN401 - the fields of EmbedOptions
 ) -> EmbedSummary:
-    """As `embed_table`, with encoders that must have the fingerprints of a training."""
+    """As `embed_table`, with encoders that must have the fingerprints of a training.
+
+    Those of antigens are not needed with ``no_antigen``.
+    """
     names = (antibody_encoder, antigen_encoder)
     expected: dict[Kind, str] = {"antibody": antibody_fingerprint, "antigen": antigen_fingerprint}
     chosen = EmbedOptions.from_keywords(options, "embed")
@@ -159,8 +162,11 @@ def embed_like_folders(
         given[f"{kind}_fingerprint"] = folder.fingerprint
         if folder.info.get("adapter"):
             given[f"{kind}_adapter"] = folder.path / ADAPTER_FOLDER
-    long = str(folders["antigen"].info.get("long", "window")).partition("-")[0]
-    given["long_antigens"] = long.replace("whole", "window")
+    if "antigen" in folders:
+        long = str(folders["antigen"].info.get("long", "window")).partition("-")[0]
+        given["long_antigens"] = long.replace("whole", "window")
+    else:
+        given["no_antigen"] = True
     return embed_with_same_encoders(table, store, **given, **options)
 
 
@@ -296,6 +302,8 @@ def _announce(reading: SequenceTable, jobs: Sequence[KindJob], device: str) -> N
         plan = plan_device(device, options.precision)
         place = f"running on {plan.reason}, {plan.precision}"
     detail(f"{reading.source}: {counted(reading.counts['rows'], 'row')}; {place}")
+    if options.no_antigen:
+        detail(f"{reading.source}: antibodies alone (--no-antigen)")
     forms = sum((job.forms for job in jobs), Counter())
     counts = count_changes(forms, sum(job.replaced for job in jobs))
     counts["line_breaks"] = reading.counts["line_breaks"]

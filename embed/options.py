@@ -101,9 +101,17 @@ class EmbedOptions(DeviceOptions, SkippedOptions, TableOptions, group="Encoders"
         if self.kind == "antibody" and self.antigen is not None:
             msg = "--antigen with --kind antibody: no antigen is encoded. Remove one of them."
             raise BadOption(msg)
+        if self.kind == "antigen" and self.no_antigen:
+            msg = (
+                "--no-antigen with --kind antigen: nothing is encoded; expected one of them. "
+                "Remove the other."
+            )
+            raise BadOption(msg)
 
     @property
     def kinds(self) -> tuple[Kind, ...]:
+        if self.no_antigen:
+            return ("antibody",)
         return ("antibody", "antigen") if self.kind == "both" else (self.kind,)
 
     def backend(self, kind: Kind) -> Literal["packed", "reference", "faesm"]:

@@ -13,6 +13,7 @@ import pandas as pd
 from abag.core.cache import cache_dir
 from abag.core.files import read_json
 from abag.core.messages import detail, say
+from abag.embed.sequences.chains import Kind
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.store import Store, open_store
 from abag.head.data.labels import LabelledPairs, label_pairs, report_counts, training_labels
@@ -21,11 +22,11 @@ from abag.head.models.config import FitConfig
 from abag.head.regimes.clusters import KNOWN_ANTIGEN, PairGroups, with_clusters
 from abag.head.regimes.folds import MeasuredRegime, measure_regimes
 from abag.head.regimes.leaks import apply_adapter_policy
+from abag.head.regimes.regimes import KNOWN, without_antigens
 from abag.head.regimes.sides import Side, sides_of
 from abag.head.regimes.splits import TRAIN, describe_parts
 
 if TYPE_CHECKING:
-    from abag.embed.sequences.chains import Kind
     from abag.embed.sequences.options import AntibodyRegion
     from abag.embed.sequences.pairs import SequenceTable
 
@@ -67,14 +68,19 @@ def read_inputs(
             read, region = cut, "fv"
     pairs = label_pairs(read, config, refuse_sequences=config.bad_rows == "error")
     report_counts(pairs)
+    if config.no_antigen:
+        say(f"{pairs.table.source}: antibodies alone (--no-antigen)")
     if config.skipped is not None:
         pairs.table.skipped.write(Path(config.skipped))
     for problem in pairs.reading.problems:
         say(f"{pairs.table.source}: {problem}")
     path = run and run / "config.json"
     before = read_json(path) if path and path.exists() else {}
-    vectors = {}
+    vectors = dict[Kind, StoredVectors]()
     for kind in pairs.table.sequences:
+        if kind == "antigen" and config.no_antigen:
+            vectors[kind] = StoredVectors.absent()
+            continue
         views, known = config.views_of(kind), before.get(f"{kind}_fingerprint")
         if known in {f.fingerprint for f in opened.folders(kind)}:
             for view in views:
@@ -99,9 +105,11 @@ def describe_inputs(config: FitConfig, inputs: RunInputs) -> dict[str, Any]:
     record["label_column"] = pairs.reading.column
     record["label_unit"] = pairs.reading.unit
     record["label_why"] = pairs.reading.why
+    record["quantity"] = pairs.quantity.to_json()
     for kind, vectors in inputs.vectors.items():
-        record[f"{kind}_encoder"] = vectors.folder.name
-        record[f"{kind}_fingerprint"] = vectors.folder.fingerprint
+        folder = vectors.folder if vectors.views else None
+        record[f"{kind}_encoder"] = None if folder is None else folder.name
+        record[f"{kind}_fingerprint"] = None if folder is None else folder.fingerprint
         record[f"{kind}_views"] = vectors.names
     return record | {
         "store": str(inputs.store.path.absolute()),
@@ -119,6 +127,11 @@ def split_inputs(inputs: RunInputs, config: FitConfig) -> tuple[RunInputs, list[
     sides = sides_of(groups)
     measured, n_folds = list[MeasuredRegime](), 0
     for one in measure_regimes(groups, sides):
+        if pairs.no_antigen:
+            if one.regime.antigen != KNOWN and not one.splits:
+                continue  # there are no new antigens
+            words = without_antigens(one.regime.words)
+            one = replace(one, regime=replace(one.regime, words=words))
         if not one.splits:
             say(f"{one.regime.words}: {one.why_not}")
             measured.append(one)

@@ -33,9 +33,9 @@ from abag.head.data.labels import (
     describe_columns,
     label_pairs,
     label_sense,
-    quantity,
     training_labels,
 )
+from abag.head.data.quantity import PKD, Quantity
 from abag.head.evaluation.verdicts import label_problems, summarize_labels
 from abag.head.models.registry import describe_left_out
 from abag.head.runs.options import PlanOptions
@@ -159,23 +159,29 @@ def plan(
     read = read_pairs(table, replace(chosen, bad_rows="skip"))
     pairs, refused = _read_labels(read, chosen)
     labels = None if pairs is None else summarize_labels(pairs)
-    sense, problems = "", list[str]()
+    sense, problems, what = "", list[str](), PKD
     with suppress(AbagError):  # no label column: maybe it is for predict
         read, reading = label_sense(read, chosen)
-        sense, problems = reading.line, [*reading.problems]
+        sense, problems, what = reading.line, [*reading.problems], reading.quantity
     problems += [refused] if pairs is None and refused else []
     if pairs is not None and labels is not None:
-        labels["quantity"] = quantity(pairs.table, chosen.affinity_type)
-        problems += label_problems(pairs, labels["quantity"])
+        labels["quantity"] = str(pairs.quantity)
+        labels |= {} if pairs.quantity.affinity else {"better": pairs.quantity.better}
+        problems += label_problems(pairs)
         read = pairs.table
     if chosen.skipped is not None:
         read.skipped.write(Path(chosen.skipped))
     antibodies = _plan_sequences(read.antibodies, chosen.antibody_encoder)
-    antigens = _plan_sequences(read.antigens, chosen.antigen_encoder)
+    antigens = (
+        _no_antigens()
+        if chosen.no_antigen
+        else _plan_sequences(read.antigens, chosen.antigen_encoder)
+    )
     views = {kind: _encoders_of_views(chosen, kind) for kind in KINDS}
     to_encode = [
         (kind, encoder, _plan_sequences(read.sequences[kind], encoder)["tokens"])
         for kind, names in views.items()
+        if kind == "antibody" or not chosen.no_antigen
         for encoder in dict.fromkeys(names)
     ]
     rows = len(read.frame) if labels is None else labels["pairs"]  # replicates are one pair
@@ -187,7 +193,7 @@ def plan(
     return {
         "table": read.source, "rows": len(read.frame), "antibodies": antibodies,
         "antigens": antigens, "found": read.counts, "notes": read.notes, "labels": labels,
-        "columns": describe_columns(read), "sense": sense, "problems": problems,
+        "columns": describe_columns(read, what), "sense": sense, "problems": problems,
         "refused": refused,
         "head": describe_left_out(rows),
         "machines": machines,
@@ -214,6 +220,14 @@ def _plan_sequences(sequences: UniqueSequences, encoder: str) -> dict[str, Any]:
         "longest": int(lengths.max()), "mean_length": float(lengths.mean()),
         "window": layout.limit, "long_chains": long_chains,
         "windows": windows, "bytes": None if stored is None else len(lengths) * stored,
+    }  # fmt: skip
+
+
+def _no_antigens() -> dict[str, Any]:
+    """Return the plan of antigens that a table does not have."""
+    return {
+        "encoder": None, "unique": 0, "tokens": 0, "longest": 0, "mean_length": 0.0,
+        "window": None, "long_chains": 0, "windows": 0, "bytes": 0,
     }  # fmt: skip
 
 
@@ -303,10 +317,14 @@ def _on_this_machine(work: _Work) -> tuple[str, dict[str, Any]]:
 def describe_plan(found: Plan, *, verbose: bool = False) -> list[str]:
     """Describe a plan; with `verbose` also where each estimate comes from."""
     sequences = {"antibodies": found["antibodies"], "antigens": found["antigens"]}
+    alone = not found["antigens"]["unique"]
+    if alone:
+        sequences.pop("antigens")
     lines = [
         f"{found['table']}: {counted(found['rows'], 'row')}",
         found["columns"],
         *found["notes"],
+        *(["antibodies alone (--no-antigen)"] if alone else []),
     ]
     lines += _sequence_table(sequences)
     for plural, one in sequences.items():
@@ -316,7 +334,7 @@ def describe_plan(found: Plan, *, verbose: bool = False) -> list[str]:
     if (labels := found["labels"]) is not None:
         lines.append(
             f"{counted(labels['pairs'], 'pair')} with {labels['quantity']} "
-            f"{labels['range'][0]:.2f} to {labels['range'][1]:.2f}; "
+            f"{_range_of(labels)}; "
             f"{counted(labels['duplicate_rows'], 'replicate row')}, "
             f"{counted(labels['censored'], 'censored pair')}"
         )
@@ -325,6 +343,12 @@ def describe_plan(found: Plan, *, verbose: bool = False) -> list[str]:
         refused = line == found["refused"]
         lines.append(f"abag fit refuses this table: {line}" if refused else f"problem: {line}")
     return lines + _describe_machines(found["machines"], verbose=verbose)
+
+
+def _range_of(labels: Mapping[str, Any]) -> str:
+    """Write the lowest and the highest label."""
+    show = Quantity(name=labels["quantity"], affinity="better" not in labels).show
+    return " to ".join(map(show, labels["range"]))
 
 
 def _sequence_table(sequences: Mapping[str, dict[str, Any]]) -> list[str]:

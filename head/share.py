@@ -254,7 +254,10 @@ def _card(folder: Path, predictor: Predictor, licence: str | None, where: str) -
     try:
         text = read_inside(folder, CARD).decode(errors="replace")
     except FileNotFoundError:
-        text = "# Antibody-antigen affinity predictor\n\nMade with abag.\n"
+        what = "Antibody-antigen affinity predictor"
+        if not predictor.quantity.affinity:
+            what = f"Predictor of {predictor.quantity}"
+        text = f"# {what}\n\nMade with abag.\n"
     comment = "" if is_hub_address(where) else "  # this folder"
     python, shell = f"load_predictor({json.dumps(where)}){comment}", f"--run {shlex.quote(where)} "
     text = re.sub(r'load_predictor\("[^"\n]*"\)(  # this folder)?', lambda _: python, text)
@@ -266,10 +269,12 @@ def _card(folder: Path, predictor: Predictor, licence: str | None, where: str) -
     about: dict[str, object] = {"license": licence or "other"}
     if licence is None:
         about |= {"license_name": "see-license", "license_link": LICENCE}
+    absent = {"antigen": predictor.no_antigen, "affinity": not predictor.quantity.affinity}
+    tags = ["abag", "antibody", "antigen", "affinity", "protein"]
     about |= {
         "library_name": "abag",
         "pipeline_tag": "tabular-regression",
-        "tags": ["abag", "antibody", "antigen", "affinity", "protein"],
+        "tags": [tag for tag in tags if not absent.get(tag, False)],
     }
     if named := [name for name in base if "/" in name]:
         about["base_model"] = named

@@ -10,6 +10,7 @@ from scipy import stats
 from sklearn.metrics import r2_score
 
 from abag.core.options import BadOption
+from abag.head.data.quantity import Quantity
 from abag.head.evaluation import metrics, regime_scores
 from abag.head.evaluation.metrics import (
     METRICS,
@@ -332,6 +333,7 @@ def test_an_anticorrelation_is_worse_than_chance():
 
 def test_the_table_of_regimes_names_the_unit_of_the_labels():
     pkd = 8 + np.random.default_rng(0).normal(size=100)
-    head, row = regime_scores.describe_regimes([regime(pkd, pkd)], "pIC50")
+    pic50 = Quantity(name="pIC50")
+    head, row = regime_scores.describe_regimes([regime(pkd, pkd)], pic50)
     assert "RMSE (pIC50)" in head
-    assert len(head) == len(row) == len(regime_scores.columns("pIC50")) + 1
+    assert len(head) == len(row) == len(regime_scores.columns(pic50)) + 1

@@ -79,7 +79,7 @@ def test_a_header_that_states_its_unit_is_read_in_it_unasked_and_when_named(name
 
 
 NO_AFFINITY = (
-    "ΔpKd", "ΔKD (nM)", "delta pKd", "ddG (kcal/mol)", "ΔΔG", "ΔΔG (kcal/mol)", "Δ dG (kcal/mol)",
+    "ΔpKd", "ΔKD (nM)", "delta pKd", "Δ dG (kcal/mol)",
     "KD ratio", "KD fold change", "KD mut/KD wt", "fold change", "KD (% of WT)", "KD error",
     "KD std (nM)", "KD (nM) SD", "KD 95% CI", "KD lower (nM)", "KD (nM) ± SD", "kon", "koff",
     "ka (1/Ms)", "ka (M⁻¹s⁻¹)", "kd (1/s)", "kd (s⁻¹)", "k_off (s-1)",

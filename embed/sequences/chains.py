@@ -25,6 +25,8 @@ PLURAL: dict[Kind, str] = {"antibody": "antibodies", "antigen": "antigens"}
 Chains = tuple[str, ...]
 """Normalized: (heavy, light) of an antibody, the sorted chains of an antigen."""
 
+NO_ANTIGEN: Chains = ("X",)
+"""Stands for the antigen of tables without one, so that they have pairs; nobody encodes it."""
 STANDARD_RESIDUES = "ACDEFGHIKLMNPQRSTVWY"
 RESIDUES = STANDARD_RESIDUES + "X"
 REPLACED = "UZOB"  # read as X: both tokenizers know X, and neither model learned much about these

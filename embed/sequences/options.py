@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import ClassVar, Literal, TypeAlias
 
 from abag.core.options import BadOption, Options, option
 from abag.embed.sequences.columns import SEQUENCE_ROLES
@@ -20,13 +20,22 @@ class ColumnOptions(Options, group="Data"):
 
     columns: Mapping[str, str] = option(
         factory=dict, flag="--column", metavar="ROLE=NAME", default_text="detected by name",
-        help="Column of a role: heavy, light, antibody, antigen, pkd ... Repeat for several.",
+        help="Column of a role: heavy, light, antibody, antigen, label ... Repeat for several.",
     )  # fmt: skip
     antigen: str | None = option(
         None, metavar="SEQ", help="One antigen sequence for a table without an antigen column."
     )
 
     def check_combination(self) -> None:
+        if "label" in self.columns:  # of any quantity; the role has the name of the usual one
+            if "pkd" in self.columns:
+                msg = (
+                    "--column label=NAME and --column pkd=NAME: each names the label; expected one "
+                    "of them. Remove the other."
+                )
+                raise BadOption(msg)
+            named = {("pkd" if r == "label" else r): name for r, name in self.columns.items()}
+            object.__setattr__(self, "columns", named)
         if self.antigen is not None and "antigen" in self.columns:
             msg = (
                 "--antigen and --column antigen=NAME: each defines the antigen; expected one of "
@@ -79,8 +88,15 @@ class SkippedOptions(BadRowOptions, group="Data"):
 class TableOptions(BadRowOptions, ColumnOptions, group="Data"):
     """How a table of pairs is read."""
 
+    proposes_no_antigen: ClassVar[bool] = True
+    """Whether a table without antigens is told ``--no-antigen``; a run has decided that."""
+
     limit: int | None = option(
         None, low=1, metavar="N", help="Read only the first N rows.", default_text="all rows"
+    )
+    no_antigen: bool = option(
+        False,
+        help="The table has no antigen, or the label does not depend on it: antibodies alone.",
     )
     antibody_region: AntibodyRegion = option(
         "as-given",
@@ -94,3 +110,12 @@ class TableOptions(BadRowOptions, ColumnOptions, group="Data"):
         "single-chain Fvs. most: of several chains of a type in an AIRR cell, take the productive "
         "one of most umi_count or duplicate_count.",
     )
+
+    def check_combination(self) -> None:
+        if self.no_antigen and (self.antigen is not None or "antigen" in self.columns):
+            given = "--antigen" if self.antigen is not None else "--column antigen=NAME"
+            msg = (
+                f"--no-antigen and {given}: each says what the antigen is; expected one of them. "
+                "Remove the other."
+            )
+            raise BadOption(msg)

@@ -25,6 +25,7 @@ from abag.core.messages import bar
 from abag.embed.sequences.chains import (
     BAD_SEQUENCE,
     KINDS,
+    NO_ANTIGEN,
     REPLACED,
     RESIDUES,
     Chains,
@@ -74,6 +75,12 @@ _VARIABLE_DOMAIN = re.compile(
     "[^C]{18,23}C.{7,25}W.{45,85}C.{3,40}(?:WG.G.{4}V[ST][SAP]|FG.G[TS].[LV].[IVL][KLE])"
 )
 """A chain that `variable_domain` need not look at."""
+_ANTIGEN_WORDS = re.compile(
+    "antigen|target|epitope|virus|viral|strain|receptor|ligand|protein|pathogen|(?<![a-z])ag(?![a-z])",
+    re.IGNORECASE,
+)
+"""Names of columns that may hold or name antigens."""
+MOST_CANDIDATES = 4
 EARLIEST_CONSTANT = 95  # residues before which no constant domain starts
 CHAIN_TYPES: tuple[list[str], ...] = ([], ["heavy"], ["light"])
 """Types of the variable domains of a chain that `find_types` can tell."""
@@ -219,6 +226,8 @@ def drop_unused_roles(table: Table, options: TableOptions) -> tuple[Table, list[
     replaced_by: dict[str, str] = {}
     if options.antigen is not None:
         replaced_by["antigen"] = "--antigen"
+    if options.no_antigen:
+        replaced_by["antigen"] = "antibodies alone"
     if "antibody" in options.columns:
         column = f"column {options.columns['antibody']!r}"
         replaced_by |= {"heavy": column, "light": column}
@@ -227,11 +236,25 @@ def drop_unused_roles(table: Table, options: TableOptions) -> tuple[Table, list[
     kept = {role: name for role, name in table.columns.items() if role not in replaced_by}
     ties = {role: names for role, names in table.ties.items() if role not in replaced_by}
     ignored = [
-        f"column {table.columns[role]!r} is ignored, replaced by {by}"
+        f"column {table.columns[role]!r} is ignored: {by} (--no-antigen)"
+        if role == "antigen" and options.no_antigen
+        else f"column {table.columns[role]!r} is ignored, replaced by {by}"
         for role, by in replaced_by.items()
         if role in table.columns
     ]
+    if options.no_antigen:
+        several = [name for name in _antigen_candidates(table) if _differ(table, name)]
+        ignored += [
+            f"column {name!r} may hold antigens, and is not used: antibodies alone (--no-antigen)"
+            for name in several
+            if name != table.columns.get("antigen")
+        ]
     return replace(table, columns=kept, ties=ties), ignored
+
+
+def _differ(table: Table, name: str) -> bool:
+    """Tell whether a column has several values."""
+    return name in table.frame and len(table.frame[name].dropna().astype(str).unique()) > 1
 
 
 def parse_antibodies(table: Table, options: TableOptions) -> ParsedColumn:
@@ -282,10 +305,19 @@ def _join(heavy: ParsedColumn, light: ParsedColumn, where: str) -> ParsedColumn:
 
 
 def parse_antigens(table: Table, options: TableOptions) -> ParsedColumn:
-    """Parse the antigens of a table, unless the options have one for all rows."""
+    """Parse the antigens of a table, unless the options have one for all rows, or say none."""
+    if options.no_antigen:
+        return ParsedColumn.constant(len(table.frame), NO_ANTIGEN)
     if options.antigen is not None:
         return ParsedColumn.constant(len(table.frame), antigen(options.antigen))
-    table.column("antigen", ", or give one antigen for all rows with --antigen SEQ")
+    if not table.has("antigen"):
+        advice = ", or give one antigen for all rows with --antigen SEQ"
+        if options.proposes_no_antigen:
+            advice += ", or learn from antibodies alone with --no-antigen"
+        if candidates := _antigen_candidates(table):
+            advice += f". {quote_names(candidates)} may hold it"
+        table.column("antigen", advice)
+    table.column("antigen")
     column = _parse_column(table, "antigen", parse_antigen)
     names = [cell.text for cell in column.bad.values() if cell.text.strip()]
     is_long = any(max(map(len, chains)) >= SHORT for chains in column.chains)
@@ -303,6 +335,17 @@ def parse_antigens(table: Table, options: TableOptions) -> ParsedColumn:
     joined = pa.array(["|".join(chains) for chains in column.chains], pa.large_string())
     column.mark("tagged antigen", np.flatnonzero(having(HISTIDINE_TAG, joined)).tolist())
     return column
+
+
+def _antigen_candidates(table: Table) -> list[str]:
+    """List the unused columns that may hold or name antigens, by their names or content."""
+    used = {*table.columns.values()} - {table.columns.get("antigen_name")}
+    free = [name for name in map(str, table.frame.columns) if name not in used]
+    return [
+        name
+        for name in free
+        if _ANTIGEN_WORDS.search(name) or _role_by_content(table, name) == "antigen"
+    ][:MOST_CANDIDATES]
 
 
 def _parse_column(table: Table, role: str, parse: Callable[[str], ParsedSequence]) -> ParsedColumn:

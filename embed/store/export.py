@@ -177,6 +177,8 @@ def _read_table(store: Store, to: Path, options: ExportOptions) -> SequenceTable
     stored = _stored_kinds(store)
     kind = options.kind or (stored[0] if len(stored) == 1 else "pair")
     kinds: tuple[Kind, ...] = KINDS if kind == "pair" else (kind,)
+    if options.no_antigen:
+        kinds = ("antibody",)
     table = read_pairs(options.table, options, kinds=kinds, as_written=to.suffix == ".csv")
     table.report_notes()
     return table

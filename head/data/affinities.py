@@ -1,6 +1,8 @@
-"""The one reader of affinities: which column is the label or prediction, its unit, and its pKd.
+"""The one reader of labels: which column is the label or prediction, its unit, and its pKd.
 
-Every command that needs labels, or the predictions of another tool, reads them here. R rows.
+Every command that needs labels, or the predictions of another tool, reads them here, and here it
+is decided what they measure: an affinity, or another quantity (`head.data.quantity`), whose values
+stay as they are. R rows.
 """
 
 from __future__ import annotations
@@ -19,8 +21,10 @@ from pandas.api.types import is_any_real_numeric_dtype
 
 from abag import AbagError
 from abag.core.arrays import Bools, Floats
+from abag.core.messages import counted
 from abag.embed.sequences.columns import AmbiguousColumn, MissingColumn, quote_names
-from abag.head.data.options import Label, LabelOptions
+from abag.head.data.options import Better, Label, LabelOptions
+from abag.head.data.quantity import PKD, Quantity, read_value_header
 from abag.head.data.units import (
     HIGHER_IS_STRONGER,
     OF_MASS,
@@ -44,11 +48,11 @@ _BOUND = re.compile(r"\s*([<>≥≤=~])=?\s*(?=[-+.\d])")
 RANK_COLUMNS = ("rank", "score", "expected_best", "probability_above")
 PREDICT_COLUMNS = ("pkd_predicted", "sigma", "regime", "far", "why_far")
 STRONG_COLUMN = "p_strong"
-SCAN_MEASURED = "pkd_measured"
+SCAN_MEASURED = ("pkd_measured", "measured")
 WRITTEN_BY = {
     "rank": RANK_COLUMNS,
-    "predict": (*PREDICT_COLUMNS, STRONG_COLUMN),
-    "scan": ("difference", "difference_sigma", SCAN_MEASURED),
+    "predict": (*PREDICT_COLUMNS, STRONG_COLUMN, "predicted"),
+    "scan": ("difference", "difference_sigma", *SCAN_MEASURED),
 }
 """Columns that commands add to tables, which come back with measurements from the laboratory."""
 _CERTAIN = frozenset(
@@ -71,6 +75,11 @@ BOUND_OF_A_NON_BINDER: dict[Label, str] = {
     "ng_ml": ">1.5e6", "dg_kcal": ">-6.8", "dg_kj": ">-28.5",
 }  # fmt: skip
 """How a pair without binding at 10 uM is written."""
+_UNNAMED = re.compile(r"Unnamed: \d+|index", re.IGNORECASE)
+"""Columns of the index that pandas writes."""
+_CLASS_WORDS = frozenset({"true", "false", "yes", "no", "y", "n", "+", "-", "binder", "positive",
+                          "negative", "pos", "neg", "binding", "high", "low"})  # fmt: skip
+"""Words that classes are called by, beside `NO_BINDING`."""
 _MOST_PROPOSED = 4
 _IN_THE_NAME = "the column is named so"
 
@@ -91,11 +100,12 @@ class Remembered:
     unit: Label
     no_binding_pkd: float | None = None
     no_binding_empty: bool = False
+    quantity: Quantity = PKD
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Affinities:
-    """Values of a column as pKd, and what was read."""
+    """Values of a column as pKd, or of another quantity as they are, and what was read."""
 
     source: str
     column: str
@@ -105,9 +115,9 @@ class Affinities:
     raw: Floats
     """Shape (R,); the numbers of the cells, NaN for other cells."""
     pkd: Floats
-    """Shape (R,); NaN for what is no affinity."""
+    """Shape (R,); NaN for what is no affinity. Of another quantity, its values."""
     side: NDArray[np.int8]
-    """Shape (R,); 0: exact, -1: the true pKd is below, +1: above."""
+    """Shape (R,); 0: exact, -1: the true pKd (or value) is below, +1: above."""
     no_binding: Bools
     """Shape (R,); the rows whose cells say that nothing binds, read as a bound."""
     molar_mass_kda: float
@@ -115,22 +125,32 @@ class Affinities:
     """Some of these cells."""
     bound: str = ""
     """What they are read as."""
+    quantity: Quantity = PKD
 
     def describe(self, rows: Bools | None = None, noun: str = "labels") -> str:
         """Say in one line what was read and why."""
         known = np.isfinite(self.pkd) & ~self.no_binding
         known = known if rows is None else known & rows
-        usual = int((known & ~outside(self.pkd, USUAL_PKD)).sum())
-        evidence = [f"{usual:,} of {known.sum():,} are in the usual range of pKd (2 to 14)"]
+        evidence = [self._range(known)] if self.quantity.affinity or known.any() else []
         evidence += [self.why] if self.why else []
         if self.no_binding.any():
             such = f" such as {', '.join(map(repr, self.words))}" if self.words else ""
             count = int(self.no_binding.sum())
             evidence.append(f"{count:,} cells{such} read as {self.bound}")
-        return (
-            f"{noun}: {self.column!r} read as {self.unit}, {stronger(self.unit)} is stronger "
-            f"({'; '.join(evidence)})"
-        )
+        if self.quantity.affinity:
+            read = f"{self.unit}, {stronger(self.unit)} is stronger"
+        else:
+            read = self.quantity.description
+        return f"{noun}: {self.column!r} read as {read} ({'; '.join(evidence)})"
+
+    def _range(self, known: Bools) -> str:
+        """Say where the known values lie, (R,)."""
+        if self.quantity.affinity:
+            usual = int((known & ~outside(self.pkd, USUAL_PKD)).sum())
+            return f"{usual:,} of {known.sum():,} are in the usual range of pKd (2 to 14)"
+        low, high = (self.quantity.show(float(end)) for end in (self.pkd[known].min(),
+                                                                self.pkd[known].max()))  # fmt: skip
+        return f"{counted(int(known.sum()), 'value')}, {low} to {high}"
 
     def refuse_other_units(self, rows: Bools, noun: str = "labels") -> None:
         """Refuse values that are classes, or of which over half of `rows` are no affinities."""
@@ -139,6 +159,9 @@ class Affinities:
         if not len(raw):
             return
         where = f"{self.source}: column {self.column}"
+        if not self.quantity.affinity:
+            self._refuse_classes(where, raw)
+            return
         role = "pkd" if noun == "labels" else "prediction"
         choose = f"Choose the column with --column {role}=NAME"
         if np.unique(raw).tolist() == [0, 1]:
@@ -149,7 +172,20 @@ class Affinities:
             msg = (
                 f"{where}: {unusual.sum()} of {len(raw)} {noun}, such as {raw[unusual][0]:g}, are "
                 f"not affinities if read as {self.unit}: outside the usual range of pKd (2 to 14). "
-                f"{choose}, or the unit with --label."
+                f"{choose}, or the unit with --label; another quantity than an affinity needs "
+                "--label value --better higher, or lower."
+            )
+            raise BadLabel(msg)
+
+    def _refuse_classes(self, where: str, raw: Floats) -> None:
+        """Refuse numbers of which there are only two."""
+        distinct = np.unique(raw)
+        if len(distinct) == 2 < len(raw):
+            low, high = (f"{one:g}" for one in distinct)
+            msg = (
+                f"{where} holds only {low} and {high}, which are two classes, not measurements of "
+                f"{self.quantity}; abag predicts numbers, and expected more than two different "
+                "ones. Choose a column of measurements with --column label=NAME."
             )
             raise BadLabel(msg)
 
@@ -188,19 +224,26 @@ def read_affinities(
     column = table.columns.get("pkd")
     if column is None and remembered is not None and remembered.column in map(str, table.names):
         column = remembered.column
+    elif column is None and remembered is not None and not remembered.quantity.affinity:
+        column = _find_same(table, remembered.quantity)
     elif column is None:
-        column = _find_label(table, options.label)
-    unit, why = _unit_of(table, column, "pkd", options.label, remembered)
-    return _read_column(table, column, unit, why, options, remembered)
+        column = _find_label(table, options)
+    unit, why, quantity = _unit_of(table, column, "pkd", options, remembered)
+    return _read_column(table, column, unit, why, options, remembered, quantity)
 
 
-def read_predictions(table: Table, options: LabelOptions) -> Affinities:
+def read_predictions(table: Table, options: LabelOptions, quantity: Quantity = PKD) -> Affinities:
     """Find the predictions of another tool and their unit, and convert them to pKd.
 
-    Raises as `read_affinities`.
+    Those of another `quantity` than an affinity are taken as they are. Raises as `read_affinities`.
     """
+    if not quantity.affinity:
+        _refuse_affinity_options(table, options, quantity)
+        column = table.column("prediction")
+        _refuse_affinity(table, column, quantity)
+        return _read_column(table, column, "value", "as in the run", options, None, quantity)
     column, unit, why = choose_prediction(table, options.label)
-    return _read_column(table, column, unit, why, options, None)
+    return _read_column(table, column, unit, why, options, None, quantity)
 
 
 def choose_prediction(table: Table, label: Label | None = None) -> tuple[str, Label, str]:
@@ -211,26 +254,39 @@ def choose_prediction(table: Table, label: Label | None = None) -> tuple[str, La
         named = [name for name, one in headers.items() if one.predicted and one.units]
         column = named[0] if len(named) == 1 else None
     column = table.column("prediction") if column is None else column
-    unit, why = _unit_of(table, column, "prediction", label, None)
+    unit, why, _ = _unit_of(table, column, "prediction", LabelOptions(label=label), None)
     return column, unit, why
 
 
 def _unit_of(
-    table: Table, column: str, role: str, label: Label | None, remembered: Remembered | None
-) -> tuple[Label, str]:
-    """Return the unit of a column and what says so; refuse what its name contradicts."""
+    table: Table,
+    column: str,
+    role: str,
+    options: LabelOptions,
+    remembered: Remembered | None,
+) -> tuple[Label, str, Quantity]:
+    """Return the unit of a column, what says so, and its quantity; refuse contradicted ones."""
     header, where = read_header(column), f"{table.source}: column {column!r}"
-    command = written_by(column, table.names)
-    if role == "pkd" and command and column != SCAN_MEASURED:
+    command, label = written_by(column, table.names), options.label
+    if role == "pkd" and command and column not in SCAN_MEASURED:
         msg = (
             f"{where} is a column of abag {command}, not a measurement; expected measured "
             f"affinities. {' '.join(_propose_numbers(table)) or 'Use --column pkd=NAME.'}"
         )
         raise BadLabel(msg)
+    if role == "pkd":
+        other = _other_quantity(table, column, options, remembered)
+        if other is not None:
+            return "value", *other
     if header.not_label:
         msg = (
             f"{where} is named like {header.not_label}, not like an affinity; expected pKd, Kd, Ka "
-            f"or dG. Choose another with --column {role}=NAME, or rename it."
+            f"or dG. Choose another with --column {role}=NAME, or rename it"
+            + (
+                "; to learn it as it is, add --label value --better higher, or lower."
+                if role == "pkd"
+                else "."
+            )
         )
         raise BadLabel(msg)
     if label is not None:
@@ -241,11 +297,11 @@ def _unit_of(
                 "the name. Leave --label out, or rename the column."
             )
             raise BadLabel(msg)
-        return label, "given by --label"
+        return label, "given by --label", PKD
     if remembered is not None and remembered.column == column and len(header.units) != 1:
-        return remembered.unit, "as in the run"
+        return remembered.unit, "as in the run", PKD
     if header.units:
-        return header.units[0], _IN_THE_NAME
+        return header.units[0], _IN_THE_NAME, PKD
     if header.affinity:
         given = ", ".join(unit for unit in TO_PKD if unit != "pkd")
         msg = (
@@ -253,11 +309,191 @@ def _unit_of(
             f"--column {shlex.quote(f'{role}={column}')} --label UNIT."
         )
         raise UnclearLabel(msg)
-    return "pkd", "" if role == "prediction" else "no unit is stated"
+    return "pkd", "" if role == "prediction" else "no unit is stated", PKD
 
 
-def _find_label(table: Table, label: Label | None) -> str:
+# ---- other quantities than affinities ------------------------------------------------------------
+
+
+def _other_quantity(
+    table: Table, column: str, options: LabelOptions, remembered: Remembered | None
+) -> tuple[str, Quantity] | None:
+    """Return what says that a column is no affinity, and its quantity; None if it is one.
+
+    Of a run, it has to be the quantity of the run.
+    """
+    of_run = None if remembered is None else remembered.quantity
+    if of_run is not None and not of_run.affinity:
+        _refuse_affinity_options(table, options, of_run)
+        _refuse_affinity(table, column, of_run)
+        _refuse_other_kind(table, column, of_run)
+        return "as in the run", of_run
+    header, value = read_header(column), read_value_header(column)
+    is_affinity = header.affinity and not header.unit_alone and not header.not_label
+    asked = options.label == "value" or options.better is not None or options.unit is not None
+    is_known = value.better is not None and not is_affinity
+    if not asked and not is_known:
+        return None
+    where = f"{table.source}: column {column!r}"
+    if is_affinity and header.units:
+        msg = (
+            f"{where} is named like {header.units[0]}, an affinity, which is learned as pKd, and "
+            "--label value, --better or --unit is of other quantities; expected one or the other. "
+            "Leave these options out, or choose another column with --column label=NAME."
+        )
+        raise BadLabel(msg)
+    if options.label not in (None, "value"):
+        msg = (
+            f"{where} is named like another quantity than an affinity, but --label says "
+            f"{options.label}; expected --label value. Leave --label out, or rename the column."
+        )
+        raise BadLabel(msg)
+    if of_run is not None:
+        msg = (
+            f"{where} is {value.name!r}, not an affinity, which the run predicts; expected labels "
+            "of its kind. Choose another column with --column label=NAME."
+        )
+        raise BadLabel(msg)
+    better = options.better or value.better
+    if better is None:
+        msg = (
+            f"{where}: which of its values are better is not known; expected higher or lower. Add "
+            "--better higher, or --better lower."
+        )
+        raise UnclearLabel(msg)
+    unit = value.unit if options.unit is None else options.unit.strip()
+    quantity = Quantity(name=value.name, unit=unit, better=better, affinity=False)
+    return "given by the options" if asked else _IN_THE_NAME, quantity
+
+
+def _refuse_affinity(table: Table, column: str, quantity: Quantity) -> None:
+    if _is_named_affinity(column):
+        msg = (
+            f"{table.source}: column {column!r} is named like {read_header(column).unit}, an "
+            f"affinity; expected {quantity}, which the run predicts. Choose another with --column."
+        )
+        raise BadLabel(msg)
+
+
+def _refuse_affinity_options(table: Table, options: LabelOptions, quantity: Quantity) -> None:
+    better: Better | None = options.better
+    if options.label not in (None, "value") or better not in (None, quantity.better):
+        given = f"--label {options.label}" if better is None else f"--better {better}"
+        msg = (
+            f"{table.source}: {given}: the run predicts {quantity.description}; expected labels "
+            "of that. Leave the option out."
+        )
+        raise BadLabel(msg)
+
+
+def _refuse_other_kind(table: Table, column: str, quantity: Quantity) -> None:
+    """Refuse a column whose name says another direction, or another unit, than the run has."""
+    value = read_value_header(column)
+    unit, same = value.unit, value.name.casefold() == quantity.name.casefold()
+    if not same and value.better not in (None, quantity.better):
+        msg = (
+            f"{table.source}: column {column!r} is named like a quantity of which {value.better} "
+            f"is better; expected {quantity.description}, as in the run. Choose another with "
+            "--column label=NAME, or rename it."
+        )
+        raise BadLabel(msg)
+    if unit and quantity.unit and _spelled(unit) != _spelled(quantity.unit):
+        msg = (
+            f"{table.source}: column {column!r} is in {unit}; expected {quantity.unit}, as in the "
+            "run. Convert it, and name it so."
+        )
+        raise BadLabel(msg)
+
+
+def _spelled(unit: str) -> str:
+    return re.sub(r"[\s.*·^]|deg(?:rees?)?|°", "", unit.casefold())
+
+
+def _find_same(table: Table, quantity: Quantity) -> str:
+    """Return the only column of numbers with the name of a quantity, that of a run."""
+    same = [
+        name
+        for name in _number_columns(table)
+        if read_value_header(name).name.casefold() == quantity.name.casefold()
+    ]
+    if len(same) == 1:
+        return same[0]
+    msg = (
+        f"{table.source}: no column for {quantity}, which the run predicts; found {table.found}. "
+        "Name it with --column label=NAME."
+    )
+    raise MissingColumn(msg)
+
+
+def _find_value(table: Table) -> str | None:
+    """Return the only column of numbers, if its name says that it is no affinity but a quantity."""
+    numbers = _number_columns(table)
+    return numbers[0] if len(numbers) == 1 and read_value_header(numbers[0]).better else None
+
+
+def _number_columns(table: Table) -> list[str]:
+    """List the free columns of numbers that no command has written."""
+    return [
+        name
+        for name in _free_columns(table)
+        if not written_by(name, table.names)
+        and not _UNNAMED.fullmatch(name)
+        and not read_value_header(name).describes_another
+        and _holds_numbers(table, name)
+    ]
+
+
+def _is_named_affinity(name: str) -> bool:
+    header = read_header(name)
+    return bool(header.units) and header.affinity and not header.unit_alone
+
+
+def _refuse_unclear_value(table: Table, options: LabelOptions) -> None:
+    """Raise an error that lists the columns that may be another quantity than an affinity."""
+    numbers = _number_columns(table)
+    asked = options.label == "value"
+    known = [name for name in numbers if asked or read_value_header(name).better]
+    if not known and asked:
+        msg = (
+            f"{table.source}: no column of numbers for the label; found {table.found}. Name it "
+            "with --column label=NAME."
+        )
+        raise MissingColumn(msg)
+    if not known:
+        return
+    listed = known[:_MOST_PROPOSED]
+    more = f" and {len(known) - len(listed)} more" if len(known) > len(listed) else ""
+    named = f"--column {shlex.quote(f'label={listed[0]}')}"
+    msg = (
+        f"{table.source}: no column for {'the label' if asked else 'pkd'}, but "
+        f"{quote_names(listed)}{more} may be another quantity; expected one to be chosen. Use "
+        f"{named}"
+        + (" --label value --better higher, or lower." if asked and not options.better else ".")
+    )
+    raise UnclearLabel(msg)
+
+
+def _advise_value(table: Table) -> str:
+    """Say how a column of numbers is read whose name says nothing; empty without one."""
+    numbers = [name for name in _number_columns(table) if not read_header(name).not_label]
+    if not numbers:
+        return ""
+    named = shlex.quote(f"label={numbers[0]}")
+    return (
+        f", or a quantity that is no affinity with --column {named} --label value --better higher, "
+        "or lower"
+    )
+
+
+def _find_label(table: Table, options: LabelOptions) -> str:
     """Return the only column whose name says that it is the label, in the unit of `label`."""
+    label = options.label
+    asked = options.better is not None or options.unit is not None
+    if label == "value" or asked:
+        numbers = [name for name in _number_columns(table) if not _is_named_affinity(name)]
+        if len(numbers) == 1:
+            return numbers[0]
+        _refuse_unclear_value(table, replace(options, label="value"))
     headers = {
         name: read_header(name)
         for name in _free_columns(table)
@@ -304,6 +540,8 @@ def _find_label(table: Table, label: Label | None) -> str:
     ]
     if written and not hints:
         hints = _propose_numbers(table)
+    if not hints and not written and label is None and (value := _find_value(table)) is not None:
+        return value
     if hints:
         msg = f"{table.source}: no column for pkd, but {' '.join([*hints, *written])}"
         raise UnclearLabel(msg)
@@ -313,7 +551,9 @@ def _find_label(table: Table, label: Label | None) -> str:
             "and name it with --column pkd=NAME."
         )
         raise MissingColumn(msg)
-    return table.column("pkd")
+    if label is None:
+        _refuse_unclear_value(table, options)
+    return table.column("pkd", _advise_value(table))
 
 
 def _free_columns(table: Table) -> list[str]:
@@ -336,7 +576,8 @@ def _propose(table: Table, name: str) -> list[str]:
         return []
     if header.units:
         return [f"{name!r} is named like {header.units[0]}: {use} {header.units[0]}."]
-    return [f"{name!r} may be one: {use} UNIT."]
+    hint = "." if header.affinity else " (value --better higher: if it is no affinity)."
+    return [f"{name!r} may be one: {use} UNIT{hint}"]
 
 
 def _propose_numbers(table: Table) -> list[str]:
@@ -349,7 +590,8 @@ def _propose_numbers(table: Table) -> list[str]:
         and _holds_numbers(table, name)
     ]
     return [
-        f"{name!r} may be one: use --column {shlex.quote(f'pkd={name}')} --label UNIT."
+        f"{name!r} may be one: use --column {shlex.quote(f'pkd={name}')} --label UNIT "
+        "(value --better higher: if it is no affinity)."
         for name in free[:_MOST_PROPOSED]
     ]
 
@@ -367,6 +609,8 @@ def written_by(name: str, names: Sequence[object]) -> str:
     own = _as_written(name)
     beside = {_as_written(str(one)) for one in names} - {own}
     for command, columns in WRITTEN_BY.items():
+        if own == "measured" and "difference" not in beside:
+            continue  # a word of every laboratory
         if own in columns and (own in _CERTAIN - {"rank"} or beside & _CERTAIN):
             return command
         if own == "rank" and "score" in beside:
@@ -388,6 +632,7 @@ def _read_column(
     why: str,
     options: LabelOptions,
     remembered: Remembered | None,
+    quantity: Quantity = PKD,
 ) -> Affinities:
     if options.molar_mass is not None and unit not in OF_MASS and remembered is None:
         msg = (
@@ -399,16 +644,16 @@ def _read_column(
     raw, side = read_bounds(cells)
     mass = options.molar_mass_kda
     pkd = to_pkd(raw, unit, mass)
-    direction = 1 if unit in HIGHER_IS_STRONGER else -1
+    direction = 1 if unit in HIGHER_IS_STRONGER or not quantity.affinity else -1
     found = Affinities(
         source=table.source, column=column, unit=unit, why=why, raw=raw, pkd=pkd,
         side=(direction * side).astype(np.int8), no_binding=np.zeros(len(raw), np.bool_),
-        molar_mass_kda=mass,
+        molar_mass_kda=mass, quantity=quantity,
     )  # fmt: skip
     floor, empty = None, options.no_binding_empty
     if options.no_binding is not None:
         floor = float(to_pkd(np.array([options.no_binding]), unit, mass)[0])
-        if not USUAL_PKD[0] - 2 <= floor <= USUAL_PKD[1]:
+        if quantity.affinity and not USUAL_PKD[0] - 2 <= floor <= USUAL_PKD[1]:
             msg = (
                 f"{table.source}: --no-binding {options.no_binding:g} is not an affinity if read "
                 f"as {unit}, the unit of column {column!r}; expected a bound such as "
@@ -419,8 +664,9 @@ def _read_column(
         floor, empty = remembered.no_binding_pkd, remembered.no_binding_empty
     if floor is None:
         return found
-    sign = ">" if direction < 0 else "<"
+    sign = ">" if direction * quantity.sign < 0 else "<"
     bound = f"pKd <{floor:g}" if options.no_binding is None else f"{sign}{options.no_binding:g}"
+    bound = bound if quantity.affinity else f"{sign}{floor:g}"
     return _with_no_binding(found, cells, floor, bound, empty=empty)
 
 
@@ -438,8 +684,8 @@ def _with_no_binding(
         if (blank & is_text).any():
             words = (*words, "")
         says |= blank & is_text
-    exact = np.isfinite(found.pkd) & (found.side == 0)
-    if says.any() and exact.any() and floor > found.pkd[exact].max():
+    exact, sign = np.isfinite(found.pkd) & (found.side == 0), found.quantity.sign
+    if says.any() and exact.any() and sign * floor > (sign * found.pkd[exact]).max():
         msg = (
             f"{found.source}: --no-binding: a non-binder would be weaker than {bound}, which is "
             f"stronger than every exact label of column {found.column!r}; expected a bound at the "
@@ -448,8 +694,15 @@ def _with_no_binding(
         raise BadLabel(msg)
     return replace(
         found, pkd=np.where(says, floor, found.pkd), no_binding=says, words=words, bound=bound,
-        side=np.where(says, -1, found.side).astype(np.int8),
+        side=np.where(says, -sign, found.side).astype(np.int8),
     )  # fmt: skip
+
+
+def says_class(cell: object) -> bool:
+    """Tell whether a cell is a truth value or a word for a class, not a measurement."""
+    if isinstance(cell, bool | np.bool_):
+        return True
+    return isinstance(cell, str) and (cell.strip().lower() in _CLASS_WORDS or says_no_binding(cell))
 
 
 def says_no_binding(cell: object) -> bool:

@@ -9,7 +9,7 @@ R rows of a table, P pairs.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -19,6 +19,7 @@ import pandas as pd
 from abag import AbagError
 from abag.core.arrays import Bools, Floats, Ints
 from abag.core.messages import counted, say
+from abag.embed.sequences.chains import NO_ANTIGEN
 from abag.embed.sequences.changes import BadCell, SkippedRows
 from abag.embed.sequences.columns import ROLES, quote_names
 from abag.embed.sequences.pairs import read_pairs
@@ -31,9 +32,11 @@ from abag.head.data.affinities import (
     read_affinities,
     read_bounds,
     read_numbers,
+    says_class,
     says_no_binding,
 )
 from abag.head.data.options import Floor, Label, LabelOptions, Replicates
+from abag.head.data.quantity import PKD, Quantity
 from abag.head.data.units import HIGHER_IS_STRONGER, POSITIVE, read_header, to_pkd
 
 if TYPE_CHECKING:
@@ -75,20 +78,24 @@ class LabelReading:
     """The same in one line, and whether a higher label means stronger binding."""
     problems: tuple[str, ...] = ()
     """What contradicts it."""
+    quantity: Quantity = PKD
+    conflict: float = CONFLICT_PKD
+    """Labels of one pair that differ by more contradict each other: by 1 pKd, and by a standard
+    deviation of the labels of another quantity."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelledPairs:
-    """P pairs with a measured affinity, in the order of (antibody key, antigen key)."""
+    """P pairs with a measured label, in the order of (antibody key, antigen key)."""
 
     antibody: Ints
     """Shape (P,); index into ``table.antibodies``."""
     antigen: Ints
     """Shape (P,); index into ``table.antigens``."""
     pkd: Floats
-    """Shape (P,); -log10 of Kd in M."""
+    """Shape (P,); -log10 of Kd in M, or the values of another `quantity`."""
     censored: NDArray[np.int8]
-    """Shape (P,); 0: exact, -1: the true pKd is below the label, +1: above."""
+    """Shape (P,); 0: exact, -1: the true value is below the label, +1: above."""
     row: Ints
     """Shape (P,); row of ``table.frame``: that of the pair's first replicate."""
     table: SequenceTable
@@ -103,6 +110,8 @@ class LabelledPairs:
     antigen_cluster: Ints | None = None
     """Shape (P,); equal for near-duplicate antigens. None: antigens were not clustered."""
     antibody_cluster: Ints | None = None
+    no_antigen: bool = False
+    """Whether the table is of antibodies alone."""
 
     def __len__(self) -> int:
         return len(self.pkd)
@@ -110,6 +119,10 @@ class LabelledPairs:
     @property
     def unit(self) -> Label:
         return self.reading.unit
+
+    @property
+    def quantity(self) -> Quantity:
+        return self.reading.quantity
 
     def index(self, kind: Kind) -> Ints:
         """Return the index of each pair's antibody or antigen, shape (P,)."""
@@ -144,18 +157,21 @@ def label_pairs(
     affinities = read_affinities(table, options, remembered=remembered)
     column, unit = affinities.column, affinities.unit
     table = with_label(table, affinities)
-    reading = _reading(table, affinities)
+    reading = _reading(table, affinities, options)
     table = table.sorted_by_key()  # every draw over sequences is then the same for any row order
     wanted = _of_type(table, options.affinity_type)
     pkd = affinities.pkd.copy()
     affinities.refuse_other_units(wanted & np.isfinite(pkd))
-    low, high = options.label_bounds
+    quantity = affinities.quantity
+    low, high = options.bounds(affinity=quantity.affinity)
     usable = wanted & (low <= pkd) & (pkd <= high)
     bad = [
-        (int(table.row_numbers[at]), _bad_cell(table, at, unit, pkd[at], options.label_bounds))
+        (int(table.row_numbers[at]), _bad_cell(table, at, unit, quantity, pkd[at], (low, high)))
         for at in np.flatnonzero(wanted & ~usable).tolist()
     ]
     pkd[~usable] = np.nan
+    if not usable.any():
+        _refuse_words_for_classes(table, wanted, quantity)
     refused = SkippedRows([*bad] if options.bad_rows == "error" else [])
     if refuse_sequences:
         refused.update(table.skipped)
@@ -177,9 +193,11 @@ def label_pairs(
             "censored": _read_censored(table, pkd, affinities),
         }
     )[usable]
-    rows, floored = _apply_floor(rows, options.floor)
-    noise, conflicts = _replicate_noise(rows), int((_disagreement(rows) > CONFLICT_PKD).sum())
-    pairs = _merge_replicates(table, rows, options.replicates)
+    rows, floored = _apply_floor(rows, options.floor, quantity)
+    if not quantity.affinity:
+        reading = replace(reading, conflict=_spread(rows))
+    noise, conflicts = _replicate_noise(rows), int((_disagreement(rows) > reading.conflict).sum())
+    pairs = _merge_replicates(table, rows, options.replicates, quantity)
     pairs = pairs.sort_values(["antibody", "antigen", "censored", "pkd"], kind="stable")
     types = {"pkd": np.float64, "censored": np.int8}
     columns = {
@@ -196,7 +214,10 @@ def label_pairs(
         "conflicting_pairs": conflicts,
         "censored_pairs": int((pairs["censored"] != 0).sum()),
     }
-    return LabelledPairs(**columns, table=table, noise=noise, reading=reading, counts=counts)
+    return LabelledPairs(
+        **columns, table=table, noise=noise, reading=reading, counts=counts,
+        no_antigen=table.antigens.chains == [NO_ANTIGEN],
+    )  # fmt: skip
 
 
 def _of_type(table: SequenceTable, affinity_type: str | None) -> Bools:
@@ -220,14 +241,46 @@ def _of_type(table: SequenceTable, affinity_type: str | None) -> Bools:
     return (types == affinity_type).to_numpy(np.bool_)
 
 
+def _spread(rows: pd.DataFrame) -> float:
+    """Return the standard deviation of the exact labels; infinite if there are fewer than two."""
+    exact = rows.loc[rows["censored"] == 0, "pkd"]
+    return float(exact.std()) if len(exact) > 1 else np.inf
+
+
+def _refuse_words_for_classes(table: SequenceTable, wanted: Bools, quantity: Quantity) -> None:
+    """Refuse a column without numbers whose cells are words for classes."""
+    column = table.column("pkd")
+    cells = [cell for cell in table.frame.loc[wanted, column].dropna().tolist() if cell != ""]
+    # affinities that are all words for no binding lack a bound, which the rows are told
+    of_affinity = all(isinstance(c, str) for c in cells) and not all(map(says_no_binding, cells))
+    if cells and (of_affinity or not quantity.affinity) and all(map(says_class, cells)):
+        words = ", ".join(dict.fromkeys(map(repr, cells[:LISTED_TYPES])))
+        msg = (
+            f"{table.source}: column {column} holds {words}, which are classes, not measurements; "
+            "abag predicts numbers. Choose a column of measurements with --column label=NAME."
+        )
+        raise BadLabel(msg)
+
+
 def _bad_cell(
-    table: SequenceTable, at: int, unit: Label, pkd: float, valid: tuple[float, float]
+    table: SequenceTable,
+    at: int,
+    unit: Label,
+    quantity: Quantity,
+    pkd: float,
+    valid: tuple[float, float],
 ) -> BadCell:
     column = table.column("pkd")
     number = f"a {'positive' if unit in POSITIVE else 'finite'} number such as 1234.5"
-    expected = f"a pKd from {valid[0]:g} to {valid[1]:g}" if np.isfinite(pkd) else number
+    noun = "pKd" if quantity.affinity else "value"
+    expected = f"a {noun} from {valid[0]:g} to {valid[1]:g}" if np.isfinite(pkd) else number
     advice = "Fix it."
-    if says_no_binding(table.frame[column].iloc[at]):
+    if says_no_binding(table.frame[column].iloc[at]) and not quantity.affinity:
+        advice = (
+            "Write a bound, such as <5, or give it with --no-binding VALUE; leave out what was not "
+            "measured with --bad-rows skip."
+        )
+    elif says_no_binding(table.frame[column].iloc[at]):
         bound = BOUND_OF_A_NON_BINDER[unit]
         advice = (
             f"Write a non-binder as a bound, such as {bound} ({unit}), or let abag fit read it so "
@@ -241,17 +294,17 @@ def _bad_cell(
     return BadCell("label", "invalid label", cell, error, BadLabel)
 
 
-def _apply_floor(rows: pd.DataFrame, floor: Floor) -> tuple[pd.DataFrame, int]:
-    """Drop or censor the rows at the floor if there is one, and count them."""
-    exact = rows["censored"] == 0
-    at_floor = exact & (rows["pkd"] == rows["pkd"][exact].min())
+def _apply_floor(rows: pd.DataFrame, floor: Floor, quantity: Quantity) -> tuple[pd.DataFrame, int]:
+    """Drop or censor the rows at the floor, the worst value, if there is one, and count them."""
+    exact, strength = rows["censored"] == 0, quantity.sign * rows["pkd"]
+    at_floor = exact & (strength == strength[exact].min())
     count = int(at_floor.sum())
     if count <= FLOOR_SHARE * exact.sum() or count == exact.sum():
         return rows, 0
     if floor == "drop":
         rows = rows[~at_floor]
     elif floor == "censor":
-        rows = rows.assign(censored=rows["censored"].where(~at_floor, -1))
+        rows = rows.assign(censored=rows["censored"].where(~at_floor, -quantity.sign))
     return rows, count
 
 
@@ -275,11 +328,13 @@ def _disagreement(rows: pd.DataFrame) -> pd.Series[float]:
     return at_least.groupby(pair).max() - at_most.groupby(pair).min()
 
 
-def _merge_replicates(table: SequenceTable, rows: pd.DataFrame, how: Replicates) -> pd.DataFrame:
+def _merge_replicates(
+    table: SequenceTable, rows: pd.DataFrame, how: Replicates, quantity: Quantity
+) -> pd.DataFrame:
     if how == "keep":
         return rows.assign(measurements=1)
     if how == "error":
-        _refuse_conflicts(table, rows)
+        _refuse_conflicts(table, rows, quantity)
     # Exact and censored labels of a pair stay separate: a bound cannot be averaged.
     groups = rows.groupby(["antibody", "antigen", "censored"], sort=False, as_index=False)
     averaged = how in ("median", "mean")
@@ -291,14 +346,14 @@ def _merge_replicates(table: SequenceTable, rows: pd.DataFrame, how: Replicates)
     return merged if averaged else merged.assign(measurements=1)
 
 
-def _refuse_conflicts(table: SequenceTable, rows: pd.DataFrame) -> None:
+def _refuse_conflicts(table: SequenceTable, rows: pd.DataFrame, quantity: Quantity) -> None:
     spread = _disagreement(rows)
     if spread.max() > 0:
         worst = rows.set_index(["antibody", "antigen"]).loc[[spread.idxmax()]]
         at = ", ".join(str(table.row_numbers[r]) for r in worst["row"][:5])
         msg = (
             f"{table.source}: rows {at} measure the same pair and differ by up to "
-            f"{spread.max():.2f} pKd. Fix them, or use --replicates median."
+            f"{quantity.show(spread.max())} {quantity}. Fix them, or use --replicates median."
         )
         raise BadLabel(msg)
 
@@ -353,6 +408,8 @@ def _read_censored(table: SequenceTable, pkd: Floats, affinities: Affinities) ->
             "is not a valid relation; expected > or < (of Kd), also with its bound, = or an empty "
             "cell. Fix it, or choose another column with --column censored=NAME.",
         )  # fmt: skip
+        if not affinities.quantity.affinity:
+            return _with_relations(refuse, labelled, own, relation, bound, is_bound, pkd, column)
         # a bound is the label again, and shows whether the relations are of pKd or of Kd
         of_label = np.abs(to_pkd(bound, unit, affinities.molar_mass_kda) - pkd)
         of_pkd, of_kd = [np.abs(bound - pkd)], [np.abs(to_pkd(bound, one) - pkd) for one in STATED]
@@ -369,7 +426,7 @@ def _read_censored(table: SequenceTable, pkd: Floats, affinities: Affinities) ->
         problem = f"contradicts the relation in column {column}; expected one. Remove the other."
         refuse(censored * given < 0, label, problem)
         censored = np.where(censored == 0, given, censored)
-    if unit == "pkd" or column is not None:
+    if affinities.quantity.affinity and (unit == "pkd" or column is not None):
         of, other = ("pKd", "Kd") if column is None else ("Kd", "pKd")
         least, most = np.nanmin(pkd, initial=np.inf), np.nanmax(pkd, initial=-np.inf)
         for side, end in ((-1, most), (1, least)):
@@ -381,10 +438,33 @@ def _read_censored(table: SequenceTable, pkd: Floats, affinities: Affinities) ->
     return censored
 
 
-def describe_columns(table: SequenceTable) -> str:
+def _with_relations(
+    refuse: Callable[[Bools, str, str], None],
+    labelled: Bools,
+    own: NDArray[np.int8],
+    relation: pd.Series,
+    bound: Floats,
+    is_bound: Bools,
+    value: Floats,
+    column: str,
+) -> NDArray[np.int8]:
+    """Join relations in labels of another quantity with those in a column, which are of it, too."""
+    off = np.where(is_bound & labelled, np.abs(bound - value), 0.0)
+    refuse(
+        off > 1e-6 * np.maximum(1.0, np.abs(np.nan_to_num(value))), column,
+        "is not the label; expected the same bound, or > or < alone. Fix it.",
+    )  # fmt: skip
+    given = np.where(labelled, relation, 0).astype(np.int8)
+    censored = np.where(labelled, own, 0).astype(np.int8)
+    refuse(censored * given < 0, column, "contradicts the relation in the label. Remove one.")
+    return np.where(censored == 0, given, censored)
+
+
+def describe_columns(table: SequenceTable, quantity: Quantity = PKD) -> str:
     """List the columns that play a role, and the others."""
     used = table.columns
-    roles = [f"{role} {name!r}" for role, name in used.items()]
+    named = {"pkd": "pkd" if quantity.affinity else "label"}
+    roles = [f"{named.get(role, role)} {name!r}" for role, name in used.items()]
     unused = [name for name in map(str, table.names) if name not in used.values()]
     rest = f"; not used: {quote_names(unused)}" if unused else ""
     return f"columns: {', '.join(roles)}{rest}"
@@ -394,9 +474,10 @@ def label_sense(
     table: SequenceTable, options: LabelOptions | None = None
 ) -> tuple[SequenceTable, LabelReading]:
     """Return the table with its label among its roles, and what `label_pairs` would read."""
-    affinities = read_affinities(table, options or LabelOptions())
+    options = options or LabelOptions()
+    affinities = read_affinities(table, options)
     table = with_label(table, affinities)
-    return table, _reading(table, affinities)
+    return table, _reading(table, affinities, options)
 
 
 def with_label(table: SequenceTable, affinities: Affinities) -> SequenceTable:
@@ -405,8 +486,12 @@ def with_label(table: SequenceTable, affinities: Affinities) -> SequenceTable:
     return replace(table, columns={role: columns[role] for role in ROLES if role in columns})
 
 
-def _reading(table: SequenceTable, affinities: Affinities) -> LabelReading:
-    column, unit = affinities.column, affinities.unit
+def _reading(table: SequenceTable, affinities: Affinities, options: LabelOptions) -> LabelReading:
+    column, unit, what = affinities.column, affinities.unit, affinities.quantity
+    if not what.affinity:
+        return LabelReading(
+            column=column, unit=unit, why=affinities.why, line=affinities.describe(), quantity=what
+        )
     readable = np.isfinite(affinities.pkd) & ~affinities.no_binding
     impossible = readable & outside(affinities.pkd, POSSIBLE_PKD)
     problems = [
@@ -419,14 +504,15 @@ def _reading(table: SequenceTable, affinities: Affinities) -> LabelReading:
             f"{impossible.sum():,} labels, such as {affinities.raw[impossible][0]:g}, are "
             f"impossible as {unit}: mixed units?"
         )
+    named = replace(what, name=quantity(table, options.affinity_type))
     return LabelReading(
         column=column, unit=unit, why=affinities.why, line=affinities.describe(),
-        problems=tuple(problems),
+        problems=tuple(problems), quantity=named,
     )  # fmt: skip
 
 
 def quantity(table: SequenceTable, affinity_type: str | None) -> str:
-    """Name what the labels are: pIC50 or pEC50 if their column or affinity type says so, or pKd."""
+    """Name affinities: pIC50 or pEC50 if their column or affinity type says so, or pKd."""
     says = [table.column("pkd"), affinity_type or ""]
     if affinity_type is None and table.has("affinity_type"):  # of one type: they are never mixed
         says += table.frame[table.column("affinity_type")].astype(str).unique().tolist()

@@ -12,8 +12,10 @@ from abag.embed.sequences.options import BadRowOptions
 Label: TypeAlias = Literal[
     "pkd", "kd_m", "kd_mm", "kd_um", "kd_nm", "kd_pm", "log10_kd_m", "log10_kd_um", "log10_kd_nm",
     "log10_kd_pm", "neg_log10_kd_nm", "ln_kd_m", "ln_kd_nm", "ka_per_m", "ka_per_um", "ka_per_nm",
-    "ug_ml", "ng_ml", "dg_kcal", "dg_kj",
+    "ug_ml", "ng_ml", "dg_kcal", "dg_kj", "value",
 ]  # fmt: skip
+"""Units of affinities, and ``value``: any other quantity, as it is written."""
+Better: TypeAlias = Literal["higher", "lower"]
 Replicates: TypeAlias = Literal["median", "mean", "first", "keep", "error"]
 Floor: TypeAlias = Literal["keep", "censor", "drop"]
 AdapterRows: TypeAlias = Literal["leave-out", "train"]
@@ -23,6 +25,9 @@ MOLAR_MASSES = {"igg": ANTIBODY_KDA, "scfv": 27.0, "vhh": 15.0}
 """In kDa, for concentrations in ug/mL or ng/mL."""
 MOST_PKD = 1e6
 """Larger values, such as times in seconds, are no affinities and exceed what training can add."""
+MOST_VALUE = 1e12
+"""The same of other quantities, such as fluorescence."""
+LONGEST_UNIT = 30
 SPLIT_VALUES = {
     "auto": ("",), "random": ("",), "antigen": ("",), "antibody": ("",), "both": ("",),
     "mutations": ("",), "column": ("NAME",), "file": ("PATH",),
@@ -55,8 +60,17 @@ class LabelOptions(BadRowOptions, group="Data"):
     label: Label | None = option(
         None,
         default_text="stated by the column's name, else pkd",
-        help="Unit of the label column; Kd stands for IC50 and EC50 too.",
+        help="Unit of the label column; Kd stands for IC50 and EC50 too. value: another quantity "
+        "than an affinity, such as expression or a melting temperature.",
     )
+    better: Better | None = option(
+        None, default_text="known for pKd and by usual names, such as Tm or ddG",
+        help="Which values of another quantity are better.",
+    )  # fmt: skip
+    unit: str | None = option(
+        None, metavar="TEXT", default_text="in brackets in the column's name",
+        help="Unit of another quantity, for messages and reports.",
+    )  # fmt: skip
     molar_mass: str | None = option(
         None, metavar="KDA", default_text="igg", rare=True,
         help="Molar mass of the antibodies, for labels in ug_ml or ng_ml: igg (150 kDa), scfv "
@@ -75,7 +89,8 @@ class LabelOptions(BadRowOptions, group="Data"):
         None,
         metavar="MIN:MAX",
         default_text="any",
-        help="Valid labels in pKd, such as 4:12; others are invalid rows, see --bad-rows.",
+        help="Valid labels in pKd, such as 4:12, or in the unit of another quantity; others are "
+        "invalid rows, see --bad-rows.",
     )
     replicates: Replicates = option(
         "median",
@@ -94,7 +109,8 @@ class LabelOptions(BadRowOptions, group="Data"):
     )
 
     def check_combination(self) -> None:
-        low, high = self.label_bounds
+        self._check_quantity()
+        low, high = self.bounds(affinity=True)
         if not low < high:
             msg = (
                 f"--label-range: {self.label_range!r} is not valid; expected MIN:MAX in pKd, such "
@@ -117,11 +133,28 @@ class LabelOptions(BadRowOptions, group="Data"):
         """Molar mass of the antibodies in kDa."""
         return read_molar_mass(self.molar_mass)
 
-    @property
-    def label_bounds(self) -> tuple[float, float]:
-        """Least and largest valid pKd."""
+    def _check_quantity(self) -> None:
+        given = self.better is not None or self.unit is not None
+        if given and self.label not in (None, "value"):
+            msg = (
+                f"--better and --unit: are of other quantities than affinities, but --label says "
+                f"{self.label}; expected --label value with them. Leave these options out, or give "
+                "--label value."
+            )
+            raise BadOption(msg)
+        unit = self.unit
+        if unit is not None and (len(unit) > LONGEST_UNIT or not unit.strip().isprintable()):
+            msg = (
+                f"--unit: {unit!r} is not valid; expected a few characters on one line, such as "
+                "°C or mg/L. Shorten it."
+            )
+            raise BadOption(msg)
+
+    def bounds(self, *, affinity: bool) -> tuple[float, float]:
+        """Return the least and the largest valid label, in pKd or in its own unit."""
+        most = MOST_PKD if affinity else MOST_VALUE
         try:
-            low, high = map(float, (self.label_range or f"{-MOST_PKD}:{MOST_PKD}").split(":"))
+            low, high = map(float, (self.label_range or f"{-most}:{most}").split(":"))
         except ValueError:
             return math.nan, math.nan
         return low, high

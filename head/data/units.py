@@ -60,7 +60,9 @@ OF_MASS: frozenset[Label] = frozenset({"ug_ml", "ng_ml"})
 
 
 def to_pkd(values: Floats, unit: Label, molar_mass_kda: float = ANTIBODY_KDA) -> Floats:
-    """Convert values to pKd; what has no logarithm becomes NaN."""
+    """Convert values to pKd; what has no logarithm becomes NaN, other quantities stay."""
+    if unit == "value":
+        return np.where(np.isfinite(values), values, np.nan)
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         pkd = TO_PKD[unit](values)
         if unit in OF_MASS:
@@ -243,7 +245,7 @@ _REWRITTEN = (
 """Spellings of one word in several."""
 
 
-def _plain_text(name: str) -> tuple[str, bool]:
+def plain_text(name: str) -> tuple[str, bool]:
     """Spell a name in lower-case ASCII; the second result tells whether all of it could be."""
     name = re.sub(r"\.\d+$", "", name)  # pandas names the second of two columns KD KD.1
     name = _SUPERSCRIPT.sub(lambda m: "^" + m[0].replace("−", "-").translate(_SUPERSCRIPTS), name)
@@ -332,7 +334,7 @@ def read_header(name: str) -> Header:
     -------
     Header
     """
-    text, readable = _plain_text(name)
+    text, readable = plain_text(name)
     collapsed = re.sub("[^a-z0-9]", "", text)
     if readable and collapsed in _PLAIN:
         return Header(plain=True)
@@ -397,7 +399,7 @@ def _conclude(found: _Found) -> Header:
 
 def is_of_alphaseq(name: str) -> bool:
     """Tell whether a column is one that AlphaSeq tables have, of log10 of a Kd in nM."""
-    text, _ = _plain_text(name)
+    text, _ = plain_text(name)
     return re.sub("[^a-z0-9]", "", text) in _ALPHASEQ
 
 

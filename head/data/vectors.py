@@ -49,7 +49,7 @@ class StoredVectors:
     """The vectors of all unique antibodies, or of all unique antigens, of a table."""
 
     views: tuple[View, ...]
-    """One or more; their vectors are joined in this order."""
+    """One or more, whose vectors are joined in this order; none of antigens that nobody encodes."""
     x_ND: NDArray[np.float32]
     """Shape (N, D), dtype float32; in the order of the unique sequences."""
 
@@ -62,6 +62,11 @@ class StoredVectors:
         views = [View(*place, x_ND.shape[1]) for place, x_ND in zip(folders, each, strict=True)]
         return cls(tuple(views), each[0] if len(each) == 1 else np.concatenate(each, axis=1))
 
+    @classmethod
+    def absent(cls, number: int = 1) -> StoredVectors:
+        """Return vectors of sequences that nobody encodes: one 0 each, which says nothing."""
+        return cls((), np.zeros((number, 1), np.float32))
+
     @property
     def folder(self) -> EncoderFolder:
         return self.views[0].folder
@@ -73,7 +78,7 @@ class StoredVectors:
 
     @property
     def widths(self) -> tuple[int, ...]:
-        return tuple(view.width for view in self.views)
+        return tuple(view.width for view in self.views) or (self.x_ND.shape[1],)
 
     @property
     def names(self) -> list[str]:

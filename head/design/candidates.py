@@ -32,8 +32,10 @@ from abag.head.data.affinities import (
 )
 from abag.head.data.labels import label_pairs
 from abag.head.data.options import LabelOptions
+from abag.head.data.quantity import PKD, Quantity
 from abag.head.data.units import to_pkd
 from abag.head.models.pair_model import Index
+from abag.head.prediction.bundle import load_predictor
 from abag.head.prediction.predictor import SAME_PREDICTION_PKD, Sequences
 from abag.head.prediction.tables import PairReader
 from abag.head.runs.run_folder import read_config, remembered_label
@@ -75,6 +77,8 @@ class Candidates:
     antigens: Sequences
     first_row: int
     """Number of the first row of the table, as a spreadsheet shows it."""
+    same: float = SAME_PREDICTION_PKD
+    """Largest difference of two predictions of one pair that is rounding."""
 
     @property
     def mean(self) -> Floats:
@@ -101,7 +105,7 @@ class Candidates:
         first_row, row = first[of_row], self.frame["row"].to_numpy()
         for name in self.frame.columns.intersection(["mean", "sigma"]):
             value = self.frame[name].to_numpy()
-            differ = np.flatnonzero(abs(value - value[first_row]) > SAME_PREDICTION_PKD)
+            differ = np.flatnonzero(abs(value - value[first_row]) > self.same)
             if len(differ):
                 other, one = differ[0], first_row[differ[0]]
                 msg = (
@@ -114,13 +118,62 @@ class Candidates:
         return np.asarray(first_row != np.arange(len(first_row)))
 
 
-def read_candidates(table: TableLike, options: TableOptions) -> Candidates:
+def read_candidates(
+    table: TableLike, options: TableOptions, quantity: Quantity = PKD
+) -> Candidates:
     """Read sequences, predictions and flags of all rows."""
     reader = PairReader(table, options, ADDED_COLUMNS)
-    frame = pd.concat([_read_numbers(chunk) for chunk in reader], ignore_index=True)
-    _warn_of_other_units(reader.source, frame["mean"].to_numpy(np.float64))
+    frame = pd.concat([_read_numbers(chunk, quantity) for chunk in reader], ignore_index=True)
+    if quantity.affinity:
+        _warn_of_other_units(reader.source, frame["mean"].to_numpy(np.float64))
     antibodies, antigens = reader.sequences
-    return Candidates(reader.source, frame, antibodies, antigens, reader.first_row)
+    same = SAME_PREDICTION_PKD
+    if not quantity.affinity:
+        same *= float(frame["mean"].std(ddof=0))
+    return Candidates(reader.source, frame, antibodies, antigens, reader.first_row, same)
+
+
+def quantity_of(table: TableLike, options: RankOptions) -> Quantity:
+    """Return what is predicted: as the run says, or the options.
+
+    A table that `predict` or `scan` wrote for another quantity than an affinity does not say which
+    values are better: it is refused without a run and without ``--better``.
+    """
+    better = options.better
+    if options.run is not None:
+        of_run = load_predictor(options.run).quantity
+        if better not in (None, of_run.better):
+            msg = (
+                f"--better {better}: the run predicts {of_run.description}; expected the same. "
+                "Leave --better out."
+            )
+            raise CannotRank(msg)
+        return PKD if of_run.affinity else of_run
+    first = next(read_table_chunks(table, columns=without_labels(options).columns, limit=1))
+    column = first.columns.get("prediction")
+    names = {*map(str, first.names)}
+    if better is None and column == "predicted" and names & {"why_far", "difference_sigma"}:
+        msg = (
+            f"{first.source}: column 'predicted' is of a quantity that the table does not name; "
+            "expected to know which values are better. Give --run DIR, the run that made the "
+            "predictions, or --better higher or lower."
+        )
+        raise CannotRank(msg)
+    return PKD if better is None else Quantity(name="value", better=better, affinity=False)
+
+
+def towards_better(candidates: Candidates, quantity: Quantity) -> Candidates:
+    """Return candidates of which higher predictions are better."""
+    frame = candidates.frame
+    return replace(candidates, frame=frame.assign(mean=quantity.sign * frame["mean"]))
+
+
+def aimed(options: RankOptions, quantity: Quantity) -> RankOptions:
+    """Return options with the values to reach in the direction of `towards_better`."""
+    if quantity.sign > 0:
+        return options
+    best, above = (None if one is None else -one for one in (options.best, options.above))
+    return replace(options, best=best, above=above)
 
 
 def without_labels(options: RankOptions) -> RankOptions:
@@ -135,7 +188,7 @@ def with_antigen(table: TableLike, options: RankOptions) -> RankOptions:
     """Give a table that names no antigen the same one in every row."""
     columns = without_labels(options).columns
     first = next(read_table_chunks(table, columns=columns, limit=1))
-    if options.antigen is not None or first.has("antigen"):
+    if options.antigen is not None or options.no_antigen or first.has("antigen"):
         return options
     say(f"{first.source}: no antigen column; all rows are taken as pairs with the same antigen")
     return replace(options, antigen=UNNAMED_ANTIGEN)
@@ -151,8 +204,10 @@ def _warn_of_other_units(source: str, mean: Floats) -> None:
         )
 
 
-def _read_numbers(chunk: SequenceTable) -> pd.DataFrame:
+def _read_numbers(chunk: SequenceTable, quantity: Quantity) -> pd.DataFrame:
     """Read what `Candidates.frame` has of the rows of a chunk."""
+    if not quantity.affinity:
+        return _read_values(chunk)
     try:
         column, unit, _ = choose_prediction(chunk)
     except UnclearLabel as error:  # its advice is for labels
@@ -175,6 +230,21 @@ def _read_numbers(chunk: SequenceTable) -> pd.DataFrame:
             )
             raise BadPredictions(msg)
         found["sigma"] = _finite(chunk, sigma, "standard error", "0 or more pKd", low=0.0)
+    return _with_flags(found, chunk)
+
+
+def _read_values(chunk: SequenceTable) -> pd.DataFrame:
+    """Read the same of predictions of another quantity than an affinity."""
+    mean = _finite(chunk, chunk.column("prediction"), "prediction", "a finite number")
+    found = pd.DataFrame({"row": chunk.row_numbers - chunk.first_row, "mean": mean})
+    if chunk.has("sigma"):
+        sigma = chunk.column("sigma")
+        found["sigma"] = _finite(chunk, sigma, "standard error", "0 or more", low=0.0)
+    return _with_flags(found, chunk)
+
+
+def _with_flags(found: pd.DataFrame, chunk: SequenceTable) -> pd.DataFrame:
+    """Add what a table has of flags, regimes and sites."""
     found["far"] = _flags(chunk, "far") if "far" in chunk.frame else False
     if "regime" in chunk.frame:
         found["regime"] = chunk.frame["regime"].astype("category").to_numpy()
@@ -245,14 +315,16 @@ class Measured:
     is_measured: Bools
     """Which candidates are in the table, (R,)."""
 
-    def best(self) -> float:
+    def best(self, quantity: Quantity = PKD) -> float:
+        """Return the best measured label, of which higher is better, as of the candidates."""
         pairs = label_pairs(self.table, self.labels, remembered=self.remembered)
         say(pairs.reading.line)
         for problem in pairs.reading.problems:
             say(f"{pairs.table.source}: {problem}")
-        used = (self.antigen_of[pairs.antigen] >= 0) & (pairs.censored >= 0)
+        sign = quantity.sign
+        used = (self.antigen_of[pairs.antigen] >= 0) & (sign * pairs.censored >= 0)
         if used.any():
-            return float(pairs.pkd[used].max())
+            return float((sign * pairs.pkd[used]).max())
         msg = (
             f"{self.table.source}: no measured pair has the antigen of the predictions; expected "
             "some for --rule improvement. Give --best PKD."
@@ -280,8 +352,9 @@ def read_measured(table: TableLike, candidates: Candidates, options: RankOptions
     known = (a >= 0) & (g >= 0)
     measured = candidates.number(a[known], g[known])
     labels = LabelOptions(
-        label=options.label, molar_mass=options.molar_mass, bad_rows=options.bad_rows
-    )
+        label=options.label, molar_mass=options.molar_mass, bad_rows=options.bad_rows,
+        better=options.better if options.run is None and options.label in (None, "value") else None,
+    )  # fmt: skip
     config = None if options.run is None else Path(options.run) / "config.json"
     remembered = None
     if config is not None and config.exists():  # a predictor alone has none

@@ -11,7 +11,7 @@ from abag.core.options import BadOption, flag, option
 from abag.embed.sequences.chains import STANDARD_RESIDUES
 from abag.embed.sequences.domains import IMGT_REGIONS
 from abag.embed.sequences.options import TableOptions
-from abag.head.data.options import Label, read_molar_mass
+from abag.head.data.options import Better, Label, read_molar_mass
 from abag.head.prediction.options import ScoringOptions
 
 REGIONS = {
@@ -73,9 +73,6 @@ class ScanOptions(ScoringOptions, group="Scan"):
         if chains == (self.parents is not None):
             found = "both are given" if chains else "neither is given"
             msg = f"--heavy or --light, and --parents: {found}; expected one. Give a parent."
-            raise BadOption(msg)
-        if chains and self.antigen is None:
-            msg = "--antigen: not given; expected the antigen of the parent. Give --antigen SEQ."
             raise BadOption(msg)
         if self.region is not None and self.positions is not None:
             msg = (
@@ -177,6 +174,11 @@ class RankOptions(TableOptions, group="Choice"):
     above: float | None = option(
         None, metavar="PKD", help="pKd to reach; the pairs expected above it are counted."
     )
+    better: Better | None = option(
+        None, default_text="as in the run, else higher",
+        help="Which predictions are better; lower for ddG and the like. --best and --above are "
+        "then values of this quantity.",
+    )  # fmt: skip
     measured: Path | str | Any | None = option(
         None, metavar="TABLE", group="Data", help="Table of measured pairs, which are left out."
     )

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 import numpy as np
 import pandas as pd
@@ -21,6 +21,7 @@ from abag.core.arrays import Bools, Floats, Ints
 from abag.core.messages import counted
 from abag.embed.sequences.table_writer import writing_table
 from abag.embed.sequences.tables import TableLike
+from abag.head.data.quantity import OUTSIDE, PKD, Quantity
 from abag.head.design.batches import (
     RULES,
     Aim,
@@ -35,10 +36,13 @@ from abag.head.design.candidates import (
     Candidates,
     CannotRank,
     Measured,
+    aimed,
+    quantity_of,
     read_candidates,
     read_measured,
     read_rows,
     sites_of,
+    towards_better,
     with_antigen,
     without_labels,
 )
@@ -89,28 +93,36 @@ class RankSummary(TypedDict):
     best_interval: tuple[float, float] | None
     expected_above: float | None
     above_interval: tuple[float, float] | None
+    quantity: NotRequired[dict[str, Any]]
+    """What is predicted, if it is no affinity."""
 
 
 def describe_rank(summary: RankSummary) -> str:
     """Describe the batch in a few lines."""
     low, high = summary["predicted"]
+    quantity = Quantity.of_json(summary["quantity"]) if "quantity" in summary else PKD
+    show, reach = quantity.show, "above" if quantity.sign > 0 else "below"
     lines = [
         f"Chose {summary['pairs']:,} of {summary['candidates']:,} ({summary['chosen_by']}). "
-        f"Predicted pKd: {low:.2f} to {high:.2f}."
+        f"Predicted {quantity}: {show(low)} to {show(high)}."
     ]
     if summary["why_not"] is not None:
         lines.append(f"expected   no better than a random batch: {summary['why_not']}")
     if summary["expected_best"] is not None and summary["best_interval"] is not None:
         low, high = summary["best_interval"]
         lines.append(
-            f"expected   best pKd {summary['expected_best']:.2f} (90 % interval {low:.2f} to "
-            f"{high:.2f}); optimistic, by 0.4 to 0.7 in our tests: the largest predictions tend to "
-            "be too large"
+            f"expected   best {quantity} {show(summary['expected_best'])} (90 % interval "
+            f"{show(low)} to {show(high)}); optimistic"
+            + (
+                ", by 0.4 to 0.7 in our tests: the largest predictions tend to be too large"
+                if quantity.affinity
+                else ": the best predictions tend to be too good"
+            )
         )
     if summary["expected_above"] is not None and summary["above_interval"] is not None:
         few, many = summary["above_interval"]
         lines.append(
-            f"           {summary['expected_above']:.1f} pairs above {summary['above']:g} "
+            f"           {summary['expected_above']:.1f} pairs {reach} {summary['above']:g} "
             f"({few:.0f} to {many:.0f})"
         )
     return "\n".join([*lines, f"order      {summary['out']}"])
@@ -161,7 +173,12 @@ def rank(
         before = file_stamps(predictions)
         chosen = with_antigen(predictions, chosen)
         of_predictions = without_labels(chosen)
-        candidates = read_candidates(predictions, of_predictions)
+        quantity = quantity_of(predictions, chosen)
+        # from here on, higher is better
+        candidates = towards_better(
+            read_candidates(predictions, of_predictions, quantity), quantity
+        )
+        chosen = aimed(chosen, quantity)
         _say_regimes(candidates, chosen)
         _refuse_missing_columns(candidates, chosen)
         measured = None
@@ -173,33 +190,35 @@ def rank(
         _refuse_too_few(candidates, len(eligible), counts, chosen)
         best = chosen.best
         if chosen.rule == "improvement" and best is None and measured is not None:
-            best = measured.best()
+            best = measured.best(quantity)
         equal = _equal(candidates, eligible)
         level = _levelled(candidates, equal)
         score = _score(level, best, chosen)
         order = best_first(score[eligible], level.mean[eligible], _places(equal[eligible]))
         batch = _choose(candidates, eligible[order], chosen)
         drawn = _count_drawn(equal[eligible], equal[batch])
-        why_not = _say_unranked(candidates, equal[eligible], batch, drawn, chosen)
+        why_not = _say_unranked(candidates, equal[eligible], batch, drawn, chosen, quantity)
         _say_kept(candidates, batch, chosen)
         frame = read_rows(predictions, of_predictions, candidates.frame["row"].to_numpy()[batch])
-        frame = frame.assign(rank=np.arange(1, len(batch) + 1), score=score[batch])
+        sign = quantity.sign
+        of_values = sign if chosen.rule in ("mean", "ucb") else 1
+        frame = frame.assign(rank=np.arange(1, len(batch) + 1), score=of_values * score[batch])
         mean, above = candidates.mean[batch], chosen.above
         summary: RankSummary = {
             "out": str(out),
             "rule": chosen.rule,
-            "chosen_by": _in_words(chosen, drawn, len(batch)),
+            "chosen_by": _in_words(chosen, drawn, len(batch), quantity),
             "rows": len(candidates.frame),
             "left_out": counts,
-            "above": above,
+            "above": _signed(above, sign),
             "pairs": len(batch),
             "candidates": len(eligible),
             "can_rank": why_not is None,
             "why_not": why_not,
             "drawn": drawn,
             "seed": SEED,
-            "predicted": (float(mean.min()), float(mean.max())),
-            "best_measured": best,
+            "predicted": _interval((float(mean.min()), float(mean.max())), sign),
+            "best_measured": _signed(best, sign),
             "expected_best": None, "best_interval": None,
             "expected_above": None, "above_interval": None,
         }  # fmt: skip
@@ -207,30 +226,47 @@ def rank(
             sigma = candidates.sigma[batch]
             if why_not is None:
                 found = expect(mean, sigma, above=np.nan if above is None else above)
-                frame = frame.assign(expected_best=found.best_of_first)
-                summary["expected_best"] = float(found.best_of_first[-1])
-                summary["best_interval"] = found.best_interval
+                frame = frame.assign(expected_best=sign * found.best_of_first)
+                summary["expected_best"] = sign * float(found.best_of_first[-1])
+                summary["best_interval"] = _interval(found.best_interval, sign)
                 if above is not None:
                     summary["expected_above"] = found.above
                     summary["above_interval"] = found.above_interval
             if above is not None:
                 frame["probability_above"] = probability_above(mean, sigma, Aim(above=above))
+        if not quantity.affinity:
+            summary["quantity"] = quantity.to_json()
+        names = map(str, frame.columns)
+        own = [name for name in names if name not in OUTSIDE or not quantity.affinity]
+        digits = quantity.digits(float(candidates.mean.std()))
         with writing_table(out) as write:
-            write(rounded(frame, out))
+            write(rounded(frame, out, own, digits))
             refuse_changed(predictions, before)
     return summary
 
 
-def _in_words(options: RankOptions, drawn: int, batch: int) -> str:
+def _signed(value: float | None, sign: int) -> float | None:
+    return None if value is None else sign * value
+
+
+def _interval(ends: tuple[float, float], sign: int) -> tuple[float, float]:
+    """Return an interval of values of the quantity, given that of values of which higher is
+    better."""
+    return ends if sign > 0 else (-ends[1], -ends[0])
+
+
+def _in_words(options: RankOptions, drawn: int, batch: int, quantity: Quantity) -> str:
     if drawn == batch:
         return f"at random, seed {SEED}"
+    end, plus, side = ("highest", "+", "above") if quantity.sign > 0 else ("lowest", "-", "below")
+    above = _signed(options.above, quantity.sign)
     rule = {
-        "mean": "highest prediction",
-        "ucb": f"highest prediction + {options.explore or 1:g} sigma"
+        "mean": f"{end} prediction",
+        "ucb": f"{end} prediction {plus} {options.explore or 1:g} sigma"
         if options.explore != 0
-        else "highest prediction",
+        else f"{end} prediction",
         "improvement": "largest expected improvement",
-        "probability": f"most probably above {options.above} pKd",
+        "probability": f"most probably {side} {above} {quantity}",
     }[options.rule]
     return f"{rule}; {drawn:,} at random, seed {SEED}" if drawn else rule
 
@@ -353,14 +389,20 @@ def _count_drawn(equal: Ints, chosen: Ints) -> int:
 
 
 def _say_unranked(
-    candidates: Candidates, equal: Ints, batch: Ints, drawn: int, options: RankOptions
+    candidates: Candidates,
+    equal: Ints,
+    batch: Ints,
+    drawn: int,
+    options: RankOptions,
+    quantity: Quantity,
 ) -> str | None:
     """Say what the model does not rank; return why the batch is no choice of it, if so."""
     pairs, size = len(equal), len(batch)
     if pairs > 1 and (equal == 0).all():
         why = f"all {counted(pairs, 'candidate')} have the same prediction"
         messages.say(
-            f"{candidates.source}: {why}, pKd {candidates.mean[batch[0]]:.2f}: the model cannot "
+            f"{candidates.source}: {why}, {quantity} "
+            f"{quantity.show(quantity.sign * candidates.mean[batch[0]])}: the model cannot "
             f"rank them, and the batch is drawn at random (seed {SEED}). Measure it and fit again, "
             "or fit with other encoders"
         )

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
 
 import numpy as np
 import pandas as pd
@@ -18,12 +18,15 @@ import pandas as pd
 from abag.core import messages
 from abag.core.files import replacing
 from abag.core.messages import counted
+from abag.core.options import BadOption
 from abag.embed.sequences.table_writer import writing_table
+from abag.head.data.quantity import INSIDE, PKD, Quantity
 from abag.head.design.mutant_scores import score_mutants
 from abag.head.design.options import ScanOptions
 from abag.head.design.sites import pairs_of, read_parents, single_mutants
 from abag.head.evaluation.ties import SamePredictions
 from abag.head.prediction.tables import (
+    antigen_of_run,
     check_table_out,
     loaded,
     region_of_run,
@@ -45,14 +48,14 @@ BEST_COLUMNS = {
     "parent": "parent",
     "mutation": "mutation",
     "region": "region",
-    "difference": "difference (pKd)",
+    "difference": "difference ({})",
     "difference_sigma": "its sigma",
-    "pkd_predicted": "predicted pKd",
-    "pkd_measured": "measured pKd",
+    "pkd_predicted": "predicted {}",
+    "pkd_measured": "measured {}",
     "regime": "regime",
     "far": "outside training data",
 }
-"""Columns of the table of the best mutants, and their headings."""
+"""Columns of the table of the best mutants, and their headings, with the quantity."""
 BEST, BEST_ON_PAGE = 5, 50
 """Mutants in the summary and in the table of the page."""
 MOST_FAR = 0.5
@@ -89,7 +92,8 @@ class ScanSummary(TypedDict):
     far_parents: int
     best: list[dict[str, Any]]
     """Of those that improve: ``parent``, ``mutation``, ``pkd_predicted``, ``difference``,
-    ``difference_sigma`` and ``pkd_measured``."""
+    ``difference_sigma`` and ``pkd_measured``; ``predicted`` and ``measured`` of another quantity
+    than an affinity."""
     parent_pkd: float | None
     """Prediction for the parent; None if there are several."""
     parent_measured: float | None
@@ -97,26 +101,36 @@ class ScanSummary(TypedDict):
     antibodies: SequenceCounts
     antigens: SequenceCounts
     seconds: float
+    quantity: NotRequired[dict[str, Any]]
+    """What is predicted, if it is no affinity."""
+
+
+def _quantity_of(found: ScanSummary) -> Quantity:
+    return Quantity.of_json(found["quantity"]) if "quantity" in found else PKD
 
 
 def describe_scan(found: ScanSummary) -> str:
     """Describe a scan in at most twelve lines."""
     single, double = found["rows"] - found["double_mutants"], found["double_mutants"]
+    quantity = _quantity_of(found)
+    show = quantity.show
     parents = counted(found["parents"], "parent")
     if found["parent_pkd"] is not None:
-        parents += f", predicted pKd {found['parent_pkd']:.2f}"
+        parents += f", predicted {quantity} {show(found['parent_pkd'])}"
     if found["parent_measured"] is not None:
-        parents += f", measured {found['parent_measured']:.2f}"
+        parents += f", measured {show(found['parent_measured'])}"
     doubles = f", {counted(double, 'double mutant')}" if double else ""
     sigma = found["median_sigma"]
-    than = "" if sigma is None else f" by more than sigma (median {sigma:.2f} pKd)"
+    than = "" if sigma is None else f" by more than sigma (median {show(sigma)} {quantity})"
+    lower = "" if quantity.sign > 0 else "; lower is better"
     several = found["parents"] > 1
     lines = [
         f"{parents}; {counted(single, 'single mutant')} of {counted(found['sites'], 'residue')}"
         f"{doubles}",
-        f"predicted to improve{than}: {found['improved']:,} of {counted(found['rows'], 'mutant')}",
+        f"predicted to improve{than}{lower}: {found['improved']:,} of "
+        f"{counted(found['rows'], 'mutant')}",
         *(
-            f"{'' if at else 'best':9} {_describe_best(one, several=several)}"
+            f"{'' if at else 'best':9} {_describe_best(one, quantity, several=several)}"
             for at, one in enumerate(found["best"])
         ),
     ]
@@ -135,12 +149,15 @@ def describe_far(found: ScanSummary) -> str:
     return f"{text}: their order may mean nothing" if most else text
 
 
-def _describe_best(one: Mapping[str, Any], *, several: bool) -> str:
-    sigma, measured = one["difference_sigma"], one["pkd_measured"]
-    spread = "" if sigma is None else f" ± {sigma:.2f}"
-    text = f"{one['mutation']}  {one['difference']:+.2f}{spread}  pKd {one['pkd_predicted']:.2f}"
+def _describe_best(one: Mapping[str, Any], quantity: Quantity, *, several: bool) -> str:
+    sigma, measured = one["difference_sigma"], one[quantity.column("pkd_measured")]
+    show, difference = quantity.show, one["difference"]
+    spread = "" if sigma is None else f" ± {show(sigma)}"
+    sign = "+" if difference > 0 else "-"
+    predicted = f"{quantity} {show(one[quantity.predicted])}"
+    text = f"{one['mutation']}  {sign}{show(abs(difference))}{spread}  {predicted}"
     if measured is not None:
-        text += f" (measured {measured:.2f})"
+        text += f" (measured {show(measured)})"
     return f"{text}  {one['parent']}" if several else text
 
 
@@ -180,11 +197,17 @@ def scan(
     with messages.reporting(say, bars=progress):
         page = out.with_name(f"{Path(out.name.removesuffix('.gz')).stem}.html")
         check_table_out(out, page, sources=(chosen.parents,), force=chosen.force)
-        chosen = replace(chosen, antibody_region=region_of_run(chosen, predictor))
+        # scans of pIC50 say pKd, as their columns do
+        quantity = PKD if predictor.quantity.affinity else predictor.quantity
+        chosen = replace(
+            chosen, antibody_region=region_of_run(chosen, predictor),
+            no_antigen=antigen_of_run(chosen, predictor),
+        )  # fmt: skip
+        refuse_without_antigen(chosen)
         store = predictor.resolve_store(chosen.store)
         parents, skipped = read_parents(chosen)
         say_random_weights(predictor)
-        measured = read_measured(predictor.pairs)
+        measured = read_measured(predictor.pairs, quantity)
         singles = [
             (number, changes)
             for number, parent in enumerate(parents)
@@ -192,7 +215,8 @@ def scan(
         ]
         found = score_mutants(predictor, store, parents, singles, measured, encoding)
         frame, regimes, verdicts = found.frame, found.regimes, found.verdicts
-        if doubles := _doubles(singles, frame["difference"].to_numpy(), chosen.pairs_of or 0):
+        gain = quantity.sign * frame["difference"]
+        if doubles := _doubles(singles, gain.to_numpy(), chosen.pairs_of or 0):
             both = score_mutants(predictor, store, parents, doubles, measured, encoding)
             frame = pd.concat([frame, both.frame], ignore_index=True)
             regimes, verdicts = regimes + both.regimes, verdicts | both.verdicts
@@ -201,13 +225,14 @@ def scan(
                 of_singles["unique"] += own["unique"] - known
                 of_singles["reused"] += own["reused"] - known
                 of_singles["encoded"] += own["encoded"]
-        same = SamePredictions()
+        same = SamePredictions(quantity)
         same.add(frame)
         for text in same.describe("mutant"):
             messages.say(text)
         sigma = frame.get("difference_sigma")
-        improves = frame["difference"] > (0.0 if sigma is None else sigma)
-        best = frame[improves].nlargest(BEST_ON_PAGE, "difference")
+        gain = quantity.sign * frame["difference"]
+        improves = gain > (0.0 if sigma is None else sigma)
+        best = frame.loc[gain[improves].nlargest(BEST_ON_PAGE).index]
         of_parents, only = found.parents, len(parents) == 1
         summary: ScanSummary = {
             "out": str(out),
@@ -226,36 +251,63 @@ def scan(
             "median_sigma": None if sigma is None else float(sigma.median()),
             "far_rows": int(frame["far"].sum()),
             "far_parents": int(of_parents["far"].sum()),
-            "best": _describe_rows(best.head(BEST)),
+            "best": _describe_rows(best.head(BEST), quantity),
             "parent_pkd": float(of_parents["pkd_predicted"][0]) if only else None,
             "parent_measured": _or_none(of_parents["pkd_measured"][0]) if only else None,
             "antibodies": found.counts["antibody"],
             "antigens": found.counts["antigen"],
             "seconds": round(time.monotonic() - start_s, 3),
         }
+        if not quantity.affinity:
+            summary["quantity"] = quantity.to_json()
+        written = quantity.outward(frame)
+        if predictor.no_antigen:
+            written = written.drop(columns="antigen")
         # both are written before either gets its name, so that a full disk leaves neither
         with replacing(page) as drawn, writing_table(out) as write:
-            write(rounded(frame, out))
+            write(rounded(written, out, written.columns, predictor.digits))
             heat_map = draw_heat_map(
                 parents,
                 chosen.residues,
                 found.frame,
                 of_parents,
                 best,
-                source=f"encoders {predictor.antibody.name} and {predictor.antigen.name}",
+                quantity=quantity,
+                digits=max(3, predictor.digits - 1),
+                source=_encoders_of(predictor),
                 verdicts=[*verdicts.values(), *same.describe("mutant"), describe_far(summary)],
             )
             drawn.write_text(heat_map, "utf-8")
     return summary
 
 
-def read_measured(path: Path | None) -> pd.Series:
-    """Return the exact pKd of the training pairs of a run by their keys, if they are known."""
+def refuse_without_antigen(options: ScanOptions) -> None:
+    """Refuse a parent without its antigen, and positions of an antigen where there is none."""
+    if options.parents is None and options.antigen is None and not options.no_antigen:
+        msg = "--antigen: not given; expected the antigen of the parent. Give --antigen SEQ."
+        raise BadOption(msg)
+    if options.no_antigen and "antigen" in options.scanned_chains:
+        msg = (
+            "--region and --positions: the run is of antibodies alone; expected residues of an "
+            "antibody, such as cdr or H105-H117. Correct them."
+        )
+        raise BadOption(msg)
+
+
+def _encoders_of(predictor: Predictor) -> str:
+    if predictor.no_antigen:
+        return f"encoder {predictor.antibody.name}"
+    return f"encoders {predictor.antibody.name} and {predictor.antigen.name}"
+
+
+def read_measured(path: Path | None, quantity: Quantity = PKD) -> pd.Series:
+    """Return the exact labels of the training pairs of a run by their keys, if they are known."""
     none = pd.Series(dtype=float)
     if path is None:
         return none
     try:
-        pairs = pd.read_parquet(path, columns=["antibody_key", "antigen_key", "pkd", "censored"])
+        names = ["antibody_key", "antigen_key", quantity.column("pkd"), "censored"]
+        pairs = quantity.inward(pd.read_parquet(path, columns=names), "pkd")
         exact = pairs[pairs["censored"] == 0].astype({"pkd": float})
         return exact.groupby(["antibody_key", "antigen_key"])["pkd"].mean()
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -280,11 +332,13 @@ def _or_none(value: float | None) -> float | None:
     return None if value is None or np.isnan(value) else float(value)
 
 
-def _describe_rows(best: pd.DataFrame) -> list[dict[str, Any]]:
-    names = ("parent", "mutation", "pkd_predicted", "difference")
+def _describe_rows(best: pd.DataFrame, quantity: Quantity) -> list[dict[str, Any]]:
+    names, maybe = ("parent", "mutation", "pkd_predicted", "difference"), (
+        "difference_sigma", "pkd_measured",
+    )  # fmt: skip
     return [
-        {name: row[name] for name in names}
-        | {name: _or_none(row.get(name)) for name in ("difference_sigma", "pkd_measured")}
+        {quantity.column(name): row[name] for name in names}
+        | {quantity.column(name): _or_none(row.get(name)) for name in maybe}
         for row in best.to_dict("records")
     ]
 
@@ -302,6 +356,8 @@ def draw_heat_map(
     *,
     source: str,
     verdicts: Sequence[str],
+    quantity: Quantity = PKD,
+    digits: int = 3,
 ) -> str:
     """Draw the page of the single mutants, which come parent by parent, and of the best."""
     cells = [sum(len(residues) - (s.wild_type in residues) for s in p.sites) for p in parents]
@@ -309,7 +365,7 @@ def draw_heat_map(
     fitting = max(1, int(np.searchsorted(ends, MAX_CELLS, side="right")))
     singles = singles.head(ends[fitting - 1])
     shown = [
-        _describe(parent, scores, singles[end - size : end])
+        _describe(parent, scores, singles[end - size : end], digits)
         for parent, size, end, (_, scores) in zip(
             parents[:fitting], cells, ends, parent_scores.iterrows(), strict=False
         )
@@ -323,45 +379,61 @@ def draw_heat_map(
         {
             "residues": residues,
             "parents": shown,
+            **(
+                {}
+                if quantity.affinity
+                else {
+                    "quantity": str(quantity),
+                    "sign": quantity.sign,
+                    "digits": digits,
+                    "columns": {name: quantity.column(name) for name in INSIDE},
+                }
+            ),
             "mostFar": bool(2 * singles["far"].sum() > len(singles)),
         },
         ("page.js", "scan.js"),
         title=f"Scan of {parents[0].name}" if len(shown) == 1 else "Scan",
         date=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         source=source,
-        parent=_in_words(shown[0]) if len(shown) == 1 else "",
+        parent=_in_words(shown[0], quantity) if len(shown) == 1 else "",
+        quantity=quantity,
         verdicts=verdicts,
         names=[parent["name"] for parent in shown],
         left_out=len(parents) - fitting,
         has_sigma="difference_sigma" in singles,
         best={
-            "head": [BEST_COLUMNS[name] for name in columns],
+            "head": [BEST_COLUMNS[name].format(quantity) for name in columns],
             "rows": [list(map(_plain, row)) for row in best[columns].itertuples(index=False)],
         },
     )
 
 
-def _describe(parent: Parent, scores: pd.Series, cells: pd.DataFrame) -> dict[str, Any]:
+def _describe(
+    parent: Parent, scores: pd.Series, cells: pd.DataFrame, digits: int
+) -> dict[str, Any]:
     found: dict[str, Any] = {
         "name": parent.name,
-        "pkd": round(scores["pkd_predicted"], 4),  # as in the table; 3 digits round 4.4752 to 4.47
+        "pkd": round(
+            scores["pkd_predicted"], digits + 1
+        ),  # as in the table; 3 digits round 4.4752 to 4.47
         "sites": [[s.chain, s.prefix, s.position, s.region, s.wild_type] for s in parent.sites],
-        "difference": cells["difference"].round(3).tolist(),
+        "difference": cells["difference"].round(digits).tolist(),
         "far": "".join(map(str, cells["far"].astype(int).tolist())),
     }
     if "difference_sigma" in cells:
-        found["sigma"] = cells["difference_sigma"].round(3).tolist()
+        found["sigma"] = cells["difference_sigma"].round(digits).tolist()
     if not np.isnan(scores["pkd_measured"]):
-        found["measuredPkd"] = round(scores["pkd_measured"], 3)
+        found["measuredPkd"] = round(scores["pkd_measured"], digits)
     if "pkd_measured" in cells:
         measured = cells["pkd_measured"].reset_index(drop=True).dropna()
-        found["measured"] = {str(at): round(value, 3) for at, value in measured.items()}
+        found["measured"] = {str(at): round(value, digits) for at, value in measured.items()}
     return found
 
 
-def _in_words(parent: dict[str, Any]) -> str:
-    measured = f", measured {parent['measuredPkd']:.2f}" if "measuredPkd" in parent else ""
-    return f"Parent: predicted pKd {parent['pkd']:.2f}{measured}."
+def _in_words(parent: dict[str, Any], quantity: Quantity) -> str:
+    known = "measuredPkd" in parent
+    measured = f", measured {quantity.show(parent['measuredPkd'])}" if known else ""
+    return f"Parent: predicted {quantity} {quantity.show(parent['pkd'])}{measured}."
 
 
 def _plain(value: object) -> object:

@@ -21,7 +21,7 @@ from abag.core.python_surface import as_html, shorten
 from abag.embed.sequences.options import TableOptions
 from abag.embed.store.options import VectorOptions
 from abag.embed.store.store import folder_with
-from abag.head.data.labels import quantity, read_labelled_pairs, report_counts
+from abag.head.data.labels import read_labelled_pairs, report_counts
 from abag.head.data.options import LabelOptions, SplitOptions
 from abag.head.estimators.sequence_frame import as_store
 from abag.head.evaluation.verdicts import label_problems
@@ -76,7 +76,10 @@ class PairDataset:
 
     @property
     def X(self) -> NDArray[np.float32]:  # noqa: N802 - as in scikit-learn
-        """The antibody's vector, then the antigen's, of every pair: shape (P, D + E)."""
+        """The antibody's vector, then the antigen's, of every pair: shape (P, D + E).
+
+        With ``no_antigen`` the antibody's alone, (P, D).
+        """
         sides = [self.vectors(kind)[self.pairs.index(kind)] for kind in self.folders]
         return np.concatenate(sides, axis=1)
 
@@ -147,7 +150,9 @@ class PairDataset:
             count = len(self.pairs.table.sequences[kind].keys)
             lines.append(f"{kind}: {count:,} sequences, {folder.name}, {pooling}")
         bounds = int((self.censored != 0).sum())
-        labels = f"y: {self.y.min():.2f} to {self.y.max():.2f} {quantity(self.pairs.table, None)}"
+        quantity = self.pairs.quantity
+        low, high = (quantity.show(float(end)) for end in (self.y.min(), self.y.max()))
+        labels = f"y: {low} to {high} {quantity}"
         lines.append(labels + f", {counted(bounds, 'bound')}" * (bounds > 0))
         return shorten([*lines, *label_problems(self.pairs)])
 
@@ -196,6 +201,8 @@ def dataset(
         opened = as_store(store)
         folders = {}
         for kind in pairs.table.sequences:
+            if kind == "antigen" and chosen.no_antigen:
+                continue
             of_kind = chosen.vectors_of(kind)
             folders[kind] = folder_with(opened, pairs.table, kind, of_kind["encoder"])
             folders[kind].read(pairs.table.sequences[kind].keys[:1], of_kind["pooling"])  # checks

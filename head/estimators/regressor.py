@@ -20,7 +20,8 @@ from abag.core.python_surface import naming_keywords
 from abag.embed.sequences.chains import KINDS
 from abag.embed.store.store import Store
 from abag.embed.store.store_files import ADAPTER_FOLDER
-from abag.head.data.vectors import read_vectors
+from abag.head.data.options import LabelOptions
+from abag.head.data.vectors import StoredVectors, read_vectors
 from abag.head.estimators.sequence_frame import as_store, folders_with, labelled, read_frame
 from abag.head.fit import fit_predictor
 from abag.head.inputs import RunInputs
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from numpy.typing import ArrayLike, NDArray
 
+    from abag.embed.sequences.chains import Kind
 
 NOT_OF_ESTIMATORS = frozenset(
     """
@@ -49,8 +51,10 @@ class AffinityRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc] # 
     """Predict pKd from pairs of sequences, with a head of ``abag fit`` on stored vectors.
 
     X is a DataFrame with one pair per row, in columns such as ``heavy``, ``light`` and ``antigen``;
-    y is the pKd. Rows of the same pair are merged as `replicates` says. As in `abag.fit`, folds of
-    the training pairs weigh the parts of the head in each regime, and all pairs train them.
+    y is the pKd, or another quantity: a Series with a name such as ``Tm (°C)``, or any numbers with
+    ``better="higher"`` or ``"lower"``. With ``no_antigen=True``, X has antibodies alone. Rows of
+    the same pair are merged as `replicates` says. As in `abag.fit`, folds of the training pairs
+    weigh the parts of the head in each regime, and all pairs train them.
 
     Parameters
     ----------
@@ -114,7 +118,7 @@ class AffinityRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc] # 
         X : DataFrame, shape=(R, columns)
             One pair per row.
         y : array-like, shape=(R,)
-            Measured pKd.
+            Measured pKd, or values of another quantity.
 
         Raises
         ------
@@ -125,19 +129,24 @@ class AffinityRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc] # 
         """
         with naming_keywords(_KEYWORDS), reporting(silent=not self.verbose, bars=False):
             config = self._config()
-            pairs = labelled(
-                read_frame(X, columns=self.columns, options=config), y, replicates=config.replicates
+            labels = LabelOptions(
+                replicates=config.replicates, better=config.better, unit=config.unit
             )
+            pairs = labelled(read_frame(X, columns=self.columns, options=config), y, labels)
             store = as_store(self.store)
             antibody, antigen = (config.views_of(kind)[0]["encoder"] for kind in KINDS)
             first = replace(config, antibody_encoder=antibody, antigen_encoder=antigen)
-            folders = folders_with(store, pairs.table, first, encode=self.encode)
-            vectors = {}
+            folders = folders_with(
+                store, pairs.table, first, encode=self.encode, no_antigen=config.no_antigen
+            )
+            vectors: dict[Kind, StoredVectors] = {}
             for kind, folder in folders.items():
                 views = config.views_of(kind)
                 for view in views:  # the folder of the first encoder may have been written now
                     view["encoder"] = view["encoder"] or folder.fingerprint
                 vectors[kind] = read_vectors(store, pairs.table, kind, views)
+            if config.no_antigen:
+                vectors["antigen"] = StoredVectors.absent()
             # what is read of the folder is in memory; adapters stay in the store
             adapters: dict[str, Path] = {
                 kind: one.path / ADAPTER_FOLDER
@@ -155,14 +164,14 @@ class AffinityRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc] # 
     def predict(
         self, X: pd.DataFrame, return_std: bool = False
     ) -> NDArray[np.float64] | tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Predict the pKd of pairs.
+        """Predict the pKd of pairs, or the quantity of the training.
 
         Parameters
         ----------
         X : DataFrame, shape=(R, columns)
             One pair per row.
         return_std : bool
-            Whether to return sigma as well, the standard error of each prediction in pKd.
+            Whether to return sigma as well, the standard error of each prediction.
 
         Returns
         -------
@@ -183,9 +192,10 @@ class AffinityRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc] # 
             of_fit = replace(
                 self._config(),
                 antibody_encoder=predictor.antibody.fingerprint,
-                antigen_encoder=predictor.antigen.fingerprint,
+                antigen_encoder=predictor.antigen.fingerprint or None,
             )
-            folders_with(store, table, of_fit, encode=self.encode)
+            no_antigen = predictor.no_antigen
+            folders_with(store, table, of_fit, encode=self.encode, no_antigen=no_antigen)
             scores, _ = Scorer(predictor, store, table.antibodies, table.antigens).score_rows()
             pkd, sigma = (scores[name].to_numpy() for name in ("pkd_predicted", "sigma"))
             return (pkd, sigma) if return_std else pkd

@@ -18,7 +18,7 @@ from sklearn.utils.validation import check_is_fitted
 from abag.core.cache import cache_dir
 from abag.core.options import schema
 from abag.core.python_surface import naming_keywords
-from abag.embed.sequences.options import ColumnOptions
+from abag.embed.sequences.options import ColumnOptions, TableOptions
 from abag.embed.store.export import vector_names
 from abag.embed.store.options import VectorOptions
 from abag.embed.store.store import Store
@@ -59,6 +59,8 @@ class _PairSplit(BaseCrossValidator):  # type: ignore[misc] # scikit-learn has n
     seed : int
     columns : mapping, optional
         Columns of X by role, where their names do not tell.
+    no_antigen : bool
+        Whether X has antibodies alone.
     """
 
     _method: ClassVar[str]
@@ -72,10 +74,12 @@ class _PairSplit(BaseCrossValidator):  # type: ignore[misc] # scikit-learn has n
         antibody_identity: float = 0.9,
         seed: int = 0,
         columns: Mapping[str, str] | None = None,
+        no_antigen: bool = False,
     ) -> None:
         self.n_splits, self.n_repeats = n_splits, n_repeats
         self.antigen_identity, self.antibody_identity = antigen_identity, antibody_identity
         self.seed, self.columns = seed, columns
+        self.no_antigen = no_antigen
 
     def split(
         self, X: pd.DataFrame, y: object = None, groups: object = None
@@ -123,7 +127,8 @@ class _PairSplit(BaseCrossValidator):  # type: ignore[misc] # scikit-learn has n
         return self.n_splits * self.n_repeats
 
     def _read(self, X: pd.DataFrame) -> tuple[PairGroups, NDArray[np.int64]]:
-        pairs = labelled(read_frame(X, columns=self.columns))
+        options = TableOptions(no_antigen=self.no_antigen)
+        pairs = labelled(read_frame(X, columns=self.columns, options=options))
         return PairGroups(pairs, self._options(), cache_dir() / "clusters"), pair_of_row(pairs)
 
     def _options(self) -> SplitOptions:
@@ -188,6 +193,8 @@ class PairVectorizer(TransformerMixin, BaseEstimator):  # type: ignore[misc] # n
         not tell.
     encode : bool
         Encode sequences that the store lacks with the store's encoders; else they are an error.
+    no_antigen : bool
+        Whether X has antibodies alone, whose vectors then are the matrix.
 
     Attributes
     ----------
@@ -213,6 +220,7 @@ class PairVectorizer(TransformerMixin, BaseEstimator):  # type: ignore[misc] # n
         antigen_pooling: str = "mean",
         columns: Mapping[str, str] | None = None,
         encode: bool = False,
+        no_antigen: bool = False,
     ) -> None:
         self.store = store
         self.antibody_encoder = antibody_encoder
@@ -221,6 +229,7 @@ class PairVectorizer(TransformerMixin, BaseEstimator):  # type: ignore[misc] # n
         self.antigen_pooling = antigen_pooling
         self.columns = columns
         self.encode = encode
+        self.no_antigen = no_antigen
 
     def fit(self, X: pd.DataFrame, y: object = None) -> PairVectorizer:
         """Find the encoders in the store; `y` is ignored.
@@ -278,8 +287,11 @@ class PairVectorizer(TransformerMixin, BaseEstimator):  # type: ignore[misc] # n
     ) -> tuple[dict[Kind, NDArray[np.float32]], dict[str, str]]:
         with naming_keywords(_VECTOR_KEYWORDS):
             options = self._options(fingerprints)
-            table = read_frame(X, columns=self.columns)
-            folders = folders_with(as_store(self.store), table, options, encode=self.encode)
+            reading = TableOptions(no_antigen=self.no_antigen)
+            table = read_frame(X, columns=self.columns, options=reading)
+            folders = folders_with(
+                as_store(self.store), table, options, encode=self.encode, no_antigen=self.no_antigen
+            )
             vectors: dict[Kind, NDArray[np.float32]] = {}
             for kind, folder in folders.items():
                 unique = table.sequences[kind]

@@ -19,7 +19,8 @@ from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.store import Store, folder_with, open_store
 from abag.head.data.labels import label_pairs
-from abag.head.data.options import LabelOptions, Replicates
+from abag.head.data.options import LabelOptions
+from abag.head.data.quantity import read_value_header
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -65,11 +66,12 @@ def read_frame(
 
 
 def labelled(
-    table: SequenceTable, y: ArrayLike | None = None, *, replicates: Replicates = "median"
+    table: SequenceTable, y: ArrayLike | None = None, options: LabelOptions | None = None
 ) -> LabelledPairs:
-    """Make pairs of the rows; their exact labels are those of `y` in pKd, shape (R,).
+    """Make pairs of the rows; their exact labels are those of `y`, shape (R,).
 
-    Without `y` all have the same label. Rows of the same pair are merged as in ``abag fit``.
+    They are pKd, or another quantity if `options` or the name of a Series say so. Without `y` all
+    have the same label. Rows of the same pair are merged as in ``abag fit``.
     """
     values = np.full(len(table.frame), ANY_PKD) if y is None else np.asarray(y)
     if values.shape != (len(table.frame),):
@@ -78,9 +80,14 @@ def labelled(
             "Pass a column, such as table['pKd']."
         )
         raise NotAFrame(msg)
-    frame = pd.DataFrame({_LABEL: values})
-    bare = replace(table, frame=frame, columns={"pkd": _LABEL}, ties={}, names=[_LABEL])
-    return label_pairs(bare, LabelOptions(replicates=replicates))
+    chosen, label = options or LabelOptions(), _LABEL
+    if isinstance(name := getattr(y, "name", None), str):
+        is_other = chosen.better is not None or chosen.unit is not None
+        if is_other or read_value_header(name).better is not None:
+            label = name
+    frame = pd.DataFrame({label: values})
+    bare = replace(table, frame=frame, columns={"pkd": label}, ties={}, names=[label])
+    return label_pairs(bare, chosen)
 
 
 def pair_of_row(pairs: LabelledPairs) -> NDArray[np.int64]:
@@ -100,19 +107,27 @@ def as_store(store: Store | Path | str | None) -> Store:
 
 
 def folders_with(
-    store: Store, table: SequenceTable, options: VectorOptions, *, encode: bool
+    store: Store,
+    table: SequenceTable,
+    options: VectorOptions,
+    *,
+    encode: bool,
+    no_antigen: bool = False,
 ) -> dict[Kind, EncoderFolder]:
     """Find the folders that hold the vectors of a table.
 
-    With `encode`, missing sequences are first encoded by the store's own encoders.
+    With `encode`, missing sequences are first encoded by the store's own encoders. Of a table
+    with `no_antigen`, only antibodies have a folder.
     """
-    encoders = {kind: options.vectors_of(kind)["encoder"] for kind in table.sequences}
+    kinds = [kind for kind in table.sequences if kind == "antibody" or not no_antigen]
+    encoders = {kind: options.vectors_of(kind)["encoder"] for kind in kinds}
     if encode:
         chosen = {kind: store.folder(kind, encoder) for kind, encoder in encoders.items()}
         if any(one.missing(table.sequences[kind].keys).any() for kind, one in chosen.items()):
             antibodies, antigens = table.antibodies, table.antigens
             heavy, light = zip(*(antibodies.chains[i] for i in antibodies.of_row), strict=True)
             chains = {"heavy": heavy, "light": light}
-            chains["antigen"] = tuple("|".join(antigens.chains[i]) for i in antigens.of_row)
+            if not no_antigen:
+                chains["antigen"] = tuple("|".join(antigens.chains[i]) for i in antigens.of_row)
             abag.encode_like_store(store.path, pd.DataFrame(chains).drop_duplicates(), chosen)
     return {kind: folder_with(store, table, kind, one) for kind, one in encoders.items()}

@@ -19,12 +19,15 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from abag.core.arrays import Floats, Ints
+
+if TYPE_CHECKING:
+    from abag.head.data.quantity import Quantity
 
 Number: TypeAlias = float | int | None
 Scores: TypeAlias = dict[str, Number]
@@ -63,23 +66,32 @@ class MeasuredRows:
     """Labels of the exact rows, shape (E,)."""
     antigen: Ints
     """Antigen of each exact row, shape (E,)."""
+    sign: int = 1
+    """-1 if lower values are better."""
 
     @classmethod
-    def of(cls, pkd: ArrayLike, antigen: ArrayLike, censored: ArrayLike = 0) -> MeasuredRows:
+    def of(
+        cls, pkd: ArrayLike, antigen: ArrayLike, censored: ArrayLike = 0, sign: int = 1
+    ) -> MeasuredRows:
         """Convert columns as `score` takes them."""
         y = np.asarray(pkd, np.float64)
         censoring = np.broadcast_to(np.asarray(censored, np.int8), y.shape)
         exact = censoring == 0
-        return cls(y, censoring, y[exact], np.asarray(antigen, np.int64)[exact])
+        return cls(y, censoring, y[exact], np.asarray(antigen, np.int64)[exact], sign)
 
-    def score(self, predicted: ArrayLike, strong_pkd: float = STRONG_PKD) -> Scores:
+    def score(self, predicted: ArrayLike, strong_pkd: float | None = STRONG_PKD) -> Scores:
         """Compute what `score` does, for one of several predictions, shape (N,).
 
-        Strong binders are found from `strong_pkd` too, if that is not the usual threshold.
+        Strong binders are found from `strong_pkd` too, if that is not the usual threshold. Without
+        a threshold, the metrics of strong binders are None.
         """
         rows = ScoredRows.of(self, predicted)
-        used = METRICS | strong_metrics(strong_pkd)
-        return {
+        if strong_pkd is None:
+            used = {n: metric for n, metric in METRICS.items() if not AT_THRESHOLD.fullmatch(n)}
+            none = dict.fromkeys(strong_metrics(STRONG_PKD))
+        else:
+            used, none = METRICS | strong_metrics(strong_pkd), {}
+        return none | {
             "n": len(self.every_pkd),
             "n_censored": int(np.count_nonzero(self.censored)),
             **{name: metric.function(rows) for name, metric in used.items()},
@@ -128,6 +140,11 @@ class ScoredRows:
         """Predicted pKd of the exact rows, shape (E,)."""
         return np.asarray(self.every_predicted[self.measured.censored == 0])
 
+    @property
+    def strengths(self) -> tuple[Floats, Floats]:
+        """Labels and predictions of the exact rows, of which higher is better, shape (E,) each."""
+        return self.measured.sign * self.pkd, self.measured.sign * self.predicted
+
     def spearman_within_antigen(self) -> float | None:
         values = self.measured.within_antigen.spearman(self.predicted)
         values = values[np.isfinite(values)]
@@ -159,7 +176,7 @@ def selectable_metrics() -> list[str]:
     return [name for name, metric in METRICS.items() if metric.selectable]
 
 
-def metric_heading(name: str, quantity: str = "pKd") -> str:
+def metric_heading(name: str, quantity: Quantity | str = "pKd") -> str:
     """Name of a metric with its unit, for the labels' quantity such as pIC50."""
     metric = find_metric(name)
     unit = metric.unit and f" ({quantity})"
@@ -318,7 +335,8 @@ def strong_metrics(threshold: float) -> dict[str, Metric]:
 
     def at_threshold(function: Callable[[Floats, Floats, float], Number]) -> Metric:
         return Metric(
-            function=lambda rows: function(rows.pkd, rows.predicted, threshold), selectable=True
+            function=lambda rows: function(*rows.strengths, rows.measured.sign * threshold),
+            selectable=True,
         )
 
     return {
@@ -334,10 +352,19 @@ def find_metric(name: str) -> Metric:
     return strong_metrics(strong_threshold(name))[usual_name(name)]
 
 
-def strong_threshold(select: str) -> float:
-    """Return the pKd from which a binder is strong: that of the selecting metric, or the usual."""
+@overload
+def strong_threshold(select: str) -> float: ...
+@overload
+def strong_threshold(select: str, quantity: Quantity) -> float | None: ...
+def strong_threshold(select: str, quantity: Quantity | None = None) -> float | None:
+    """Return the pKd from which a binder is strong: that of the selecting metric, or the usual.
+
+    Another quantity than an affinity has no usual threshold: None.
+    """
     found = AT_THRESHOLD.fullmatch(select)
-    return STRONG_PKD if found is None else float(found[2])
+    if found is not None:
+        return float(found[2])
+    return STRONG_PKD if quantity is None or quantity.affinity else None
 
 
 def usual_name(name: str) -> str:
@@ -359,6 +386,8 @@ class MeasuredPairs(Protocol):
     def antigen(self) -> Ints: ...
     @property
     def antigen_cluster(self) -> Ints | None: ...
+    @property
+    def quantity(self) -> Quantity: ...
 
 
 def antigen_clusters(pairs: MeasuredPairs) -> Ints:
@@ -380,7 +409,8 @@ def antigen_groups(pairs: MeasuredPairs, rows: Ints) -> Ints:
 
 def rows_to_score(pairs: MeasuredPairs, rows: Ints) -> MeasuredRows:
     """Return rows of pairs that several models predict."""
-    return MeasuredRows.of(pairs.pkd[rows], antigen_groups(pairs, rows), pairs.censored[rows])
+    groups = antigen_groups(pairs, rows)
+    return MeasuredRows.of(pairs.pkd[rows], groups, pairs.censored[rows], pairs.quantity.sign)
 
 
 # --- ranks, and pairs of rows in their measured order ---------------------------------------------
@@ -518,8 +548,8 @@ METRICS: dict[str, Metric] = {
         meaning="Standard deviation of the predictions relative to that of the labels. Below 1 "
         "predictions are shrunk toward the mean.",
     ),
-    "top_enrichment": _single(
-        top_enrichment, in_tables=True, selectable=True,
+    "top_enrichment": Metric(
+        function=lambda rows: top_enrichment(*rows.strengths), in_tables=True, selectable=True,
         meaning="How many times more of the strongest tenth are in the predicted tenth than by "
         "chance.",
     ),

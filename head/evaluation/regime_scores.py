@@ -17,7 +17,7 @@ R tested pairs.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
@@ -27,6 +27,7 @@ from scipy.special import stdtrit
 
 from abag.core.arrays import Floats, Ints, distinct
 from abag.core.messages import counted
+from abag.head.data.quantity import PKD, Quantity
 from abag.head.evaluation.metrics import METRICS
 from abag.head.regimes.sides import LEAST_GROUPS, LEAST_ROWS, effective_groups
 from abag.head.regimes.splits import TEST, UNUSED, learned_rows
@@ -326,7 +327,7 @@ def compare_models(
     tested: TestedPairs,
     predicted: Floats,
     reference: Floats,
-    quantity: str = "pKd",
+    quantity: Quantity = PKD,
 ) -> str:
     """Say in one sentence which of two models has smaller errors in a regime."""
     square = np.square(tested.pkd - predicted)
@@ -335,8 +336,8 @@ def compare_models(
     rmse = _root(square), _root(np.square(tested.pkd - reference))
     return (
         f"{words}: {name} is {relation or INDISTINGUISHABLE} {other} (RMSE "
-        f"{rmse[0]:.3f} and {rmse[1]:.3f} {quantity}, {counted(len(tested.pkd), 'test pair')} in "
-        f"effectively {claim.groups:.0f} groups)"
+        f"{quantity.show(rmse[0], 3)} and {quantity.show(rmse[1], 3)} {quantity}, "
+        f"{counted(len(tested.pkd), 'test pair')} in effectively {claim.groups:.0f} groups)"
     )
 
 
@@ -406,7 +407,7 @@ class Column(NamedTuple):
     """For those who point at it in a page."""
 
 
-def columns(quantity: str) -> list[Column]:
+def columns(quantity: Quantity) -> list[Column]:
     """Return the columns of the table of regimes, after the regime itself."""
     return [
         Column("pairs", "Different pairs that were tested."),
@@ -447,7 +448,9 @@ def columns(quantity: str) -> list[Column]:
     ]
 
 
-def describe_regimes(scores: Sequence[Mapping[str, Any]], quantity: str = "pKd") -> list[list[str]]:
+def describe_regimes(
+    scores: Sequence[Mapping[str, Any]], quantity: Quantity = PKD
+) -> list[list[str]]:
     """Lay out scores as rows of text, the head first; brackets hold 95 % intervals."""
     rows = [["", *(column.label for column in columns(quantity))]]
     for one in scores:
@@ -458,20 +461,30 @@ def describe_regimes(scores: Sequence[Mapping[str, Any]], quantity: str = "pKd")
             "-" if claim is None else _with_interval(claim["value"], [claim["low"], claim["high"]])
             for claim in claims
         ]
-        cells += [_with_interval(one[name], limits[name]) for name in ("rmse", "r2", "skill")]
+        show = quantity.show
+        cells.append(_with_interval(one["rmse"], limits["rmse"], show))
+        cells += [_with_interval(one[name], limits[name]) for name in ("r2", "skill")]
         covers, limit = one["coverage"], limits["coverage"]
         cells.append("-" if covers is None else f"{covers:.0%}")
         if covers is not None and limit is not None:
             cells[-1] += f" [{limit[0]:.0%}, {limit[1]:.0%}]"
-        cells += [_with_interval(one[n], limits[n]) for n in ("rmse_of_mean", "rmse_of_best")]
+        cells += [_with_interval(one[n], limits[n], show) for n in ("rmse_of_mean", "rmse_of_best")]
         cells.append(str(one["best_baseline"]).replace("_", " "))
         rows.append([one["words"], f"{one['n']:,}", f"{one['groups']:,.0f}", *cells])
     return rows
 
 
-def _with_interval(value: float | None, limits: Sequence[float | None] | None) -> str:
+def _two_digits(value: float) -> str:
+    return f"{value:z.2f}"
+
+
+def _with_interval(
+    value: float | None,
+    limits: Sequence[float | None] | None,
+    show: Callable[[float], str] = _two_digits,
+) -> str:
     if value is None:
         return "-"
     if limits is None or limits[0] is None or limits[1] is None:
-        return f"{value:z.2f}"
-    return f"{value:z.2f} [{limits[0]:z.2f}, {limits[1]:z.2f}]"
+        return show(value)
+    return f"{show(value)} [{show(limits[0])}, {show(limits[1])}]"

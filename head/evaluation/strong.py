@@ -25,6 +25,7 @@ import pandas as pd
 from scipy.special import ndtr
 
 from abag.core.arrays import Bools, Floats, Ints
+from abag.head.data.quantity import PKD, Quantity
 from abag.head.evaluation.metrics import average_precision
 from abag.head.regimes.splits import grouped_folds
 
@@ -41,6 +42,8 @@ def score_strong(
     regimes: Sequence[Mapping[str, Any]],
     threshold: float,
     chosen_on: pd.DataFrame | None = None,
+    *,
+    sign: int = 1,
 ) -> StrongSummary:
     """Score how well the pairs with a pKd of at least `threshold` are found.
 
@@ -53,7 +56,13 @@ def score_strong(
         ``regime`` and ``words`` of those to score.
     chosen_on : DataFrame, optional
         Rows that choose the cut-offs; by default the other folds of `tested`.
+    sign : int
+        -1 if lower values are better: a pair is strong from the threshold on downward. Cut-offs
+        are values of the quantity.
     """
+    if sign < 0:  # the highest of the negative are the lowest
+        others = None if chosen_on is None else _mirrored(chosen_on)
+        return _mirrored_back(score_strong(_mirrored(tested), regimes, -threshold, others))
     found = []
     for one in regimes:
         rows = _decided(tested[tested["regime"] == one["regime"]], threshold)
@@ -63,6 +72,19 @@ def score_strong(
                 others = _decided(chosen_on[chosen_on["regime"] == one["regime"]], threshold)
             found.append(_score(rows, others, one["regime"], one["words"], threshold))
     return {"threshold": threshold, "regimes": found}
+
+
+def _mirrored(rows: pd.DataFrame) -> pd.DataFrame:
+    """Reverse the direction of labels, bounds and predictions."""
+    return rows.assign(**{name: -rows[name] for name in ("pkd", "pkd_predicted", "censored")})
+
+
+def _mirrored_back(found: StrongSummary) -> StrongSummary:
+    """Return a summary of mirrored rows with thresholds and cut-offs as values again."""
+    for one in found["regimes"]:
+        for cut in (one["at_threshold"], *one["cutoffs"]):
+            cut["cutoff"] = None if cut["cutoff"] is None else -cut["cutoff"]
+    return {**found, "threshold": -found["threshold"]}
 
 
 def _decided(rows: pd.DataFrame, threshold: float) -> pd.DataFrame:
@@ -160,17 +182,20 @@ def _calibration(strong: Bools, p: Floats) -> list[dict[str, Any]]:
     ]
 
 
-def describe_strong(found: StrongSummary) -> list[str]:
+def describe_strong(found: StrongSummary, quantity: Quantity = PKD) -> list[str]:
     """Describe how well strong binders are found, in lines of text."""
-    lines = [f"Strong binders: pKd >= {found['threshold']:g}"]
+    relation, show = ">=" if quantity.sign > 0 else "<=", quantity.show
+    what = "Strong binders: pKd" if quantity.affinity else f"Strong pairs: {quantity}"
+    lines = [f"{what} {relation} {found['threshold']:g}"]
     for one in found["regimes"]:
         lines += [
             f"{one['words']}: {one['strong']:,} of {one['n']:,} pairs are strong (prevalence "
             f"{one['prevalence']:.0%})",
-            f"  predicted >= {found['threshold']:g}: {_describe_pick(one['at_threshold'])}",
+            f"  predicted {relation} {found['threshold']:g}: {_describe_pick(one['at_threshold'])}",
         ]
         for cut in one["cutoffs"] if one["strong"] else ():
-            reached = f"predicted >= {cut['cutoff']:.2f}" if cut["cutoff"] is not None else "none"
+            cutoff = cut["cutoff"]
+            reached = "none" if cutoff is None else f"predicted {relation} {show(cutoff)}"
             lines.append(
                 f"  cut-off for a {cut['wanted']} of {cut['level']:.0%}: {reached}; on pairs that "
                 f"did not choose it: {_describe_pick(cut)}"
@@ -194,7 +219,7 @@ def _describe_pick(one: Mapping[str, Any]) -> str:
     return f"{one['picked']:,} picked, precision {one['precision']:.0%}, {recall}"
 
 
-def page_of(found: StrongSummary) -> dict[str, Any]:
+def page_of(found: StrongSummary, quantity: Quantity = PKD) -> dict[str, Any]:
     """Return what the report shows of a summary."""
     regimes = []
     for one in found["regimes"]:
@@ -203,7 +228,7 @@ def page_of(found: StrongSummary) -> dict[str, Any]:
         rows = [
             [
                 name,
-                None if cut["cutoff"] is None else round(cut["cutoff"], 2),
+                None if cut["cutoff"] is None else _rounded(cut["cutoff"], quantity),
                 cut["picked"],
                 *(None if cut[of] is None else f"{cut[of]:.0%}" for of in ("precision", "recall")),
             ]
@@ -219,4 +244,9 @@ def page_of(found: StrongSummary) -> dict[str, Any]:
             for bin_ in one["calibration"]
         ]
         regimes.append({**one, "rows": rows, "bins": bins})
-    return {"threshold": f"{found['threshold']:g}", "regimes": regimes}
+    threshold = found["threshold"]
+    return {"threshold": "" if threshold is None else f"{threshold:g}", "regimes": regimes}
+
+
+def _rounded(cutoff: float, quantity: Quantity) -> float | str:
+    return round(cutoff, 2) if quantity.affinity else quantity.show(cutoff)

@@ -15,6 +15,7 @@ import pandas as pd
 
 from abag.core.arrays import Floats, Ints
 from abag.core.messages import counted
+from abag.head.data.quantity import PKD, Quantity
 from abag.head.regimes.regimes import REGIMES
 
 NEGLIGIBLE = 0.01
@@ -84,7 +85,8 @@ class _Range(NamedTuple):
 class SamePredictions:
     """Finds the regimes whose rows all have the same prediction; scores come in parts."""
 
-    def __init__(self) -> None:
+    def __init__(self, quantity: Quantity = PKD) -> None:
+        self._quantity = quantity
         self._ranges: dict[str, _Range] = {}
 
     def add(self, scores: pd.DataFrame) -> None:
@@ -121,9 +123,14 @@ class SamePredictions:
         whole = self._whole()
         if whole is not None and not self.can_rank:
             rows = counted(whole.rows, noun)
-            return [f"all {rows} have the same prediction, pKd {whole.low:.2f}: {UNRANKED}"]
+            value = self._shown(whole.low)
+            return [f"all {rows} have the same prediction, {value}: {UNRANKED}"]
         return [
-            f"{counted(rows, noun)} ({REGIMES[name].words}) have the same prediction, pKd "
-            f"{self._ranges[name].low:.2f}: {UNRANKED}"
+            f"{counted(rows, noun)} ({REGIMES[name].words}) have the same prediction, "
+            f"{self._shown(self._ranges[name].low)}: {UNRANKED}"
             for name, rows in self.regimes.items()
         ]
+
+    def _shown(self, value: float) -> str:
+        name = "pKd" if self._quantity.affinity else self._quantity
+        return f"{name} {self._quantity.show(value)}"

@@ -10,26 +10,26 @@ import pandas as pd
 
 from abag.core.arrays import Floats, Ints
 from abag.head.data.affinities import USUAL_PKD, outside
-from abag.head.data.labels import CONFLICT_PKD, FLOOR_SHARE
+from abag.head.data.labels import FLOOR_SHARE
 from abag.head.regimes.leaks import total_leaks
 from abag.head.regimes.splits import TEST
 
 if TYPE_CHECKING:
-    from abag.head.data.labels import LabelledPairs
+    from abag.head.data.labels import LabelledPairs, LabelReading
     from abag.head.regimes.folds import MeasuredRegime
 
 
 MANY_CENSORED = 0.05
 """Share of censored test rows above which scores of the others are not those of the table."""
+WIDE = 100.0
+"""Ratio of the largest label to the median from which logarithms are proposed."""
 EXPLAINED_SHARE = 0.5
 """Share of the variance from which a label is said to follow from the antigen or assay alone."""
 
 
-def warnings(
-    pairs: LabelledPairs, measured: Sequence[MeasuredRegime], quantity: str = "pKd"
-) -> list[str]:
+def warnings(pairs: LabelledPairs, measured: Sequence[MeasuredRegime]) -> list[str]:
     """Describe what limits the meaning of the scores: labels, censored rows, leaks."""
-    return [*label_problems(pairs, quantity), *_split_warnings(measured), *_censored_rows(pairs)]
+    return [*label_problems(pairs), *_split_warnings(measured), *_censored_rows(pairs)]
 
 
 def _censored_rows(pairs: LabelledPairs) -> list[str]:
@@ -76,18 +76,20 @@ def summarize_labels(pairs: LabelledPairs) -> dict[str, Any]:
         "conflicting_pairs": pairs.counts.get("conflicting_pairs", 0),
         "censored": pairs.counts.get("censored_pairs", 0),
         "commonest": [float(values[counts.argmax()]), int(counts.max())] if len(values) else None,
-        "out_of_range": int(outside(pkd, USUAL_PKD).sum()),
+        "out_of_range": int(outside(pkd, USUAL_PKD).sum()) if pairs.quantity.affinity else 0,
         "replicate_noise": pairs.noise,
         "disputed_antigens": _count_disputed_antigens(pairs),
     }
 
 
-def label_problems(pairs: LabelledPairs, quantity: str = "pKd") -> list[str]:
+def label_problems(pairs: LabelledPairs) -> list[str]:
     """Describe properties of the labels that limit what a model learns or what its scores mean."""
     found, pkd = summarize_labels(pairs), pairs.pkd[pairs.censored == 0]
+    quantity = pairs.quantity
     lines = [
-        *_repeated_label(pkd, found["commonest"]),
-        *_implausible_labels(found, quantity),
+        *_repeated_label(pkd, found["commonest"], quantity.sign),
+        *_implausible_labels(found, pairs.reading),
+        *([] if quantity.affinity else _wide_scale(pkd)),
     ]
     groups, assay = {"antigen": pairs.antigen}, _assays(pairs)
     if assay is not None:
@@ -101,13 +103,26 @@ def label_problems(pairs: LabelledPairs, quantity: str = "pKd") -> list[str]:
             )
     if pairs.noise is not None:
         lines.append(
-            f"Replicates have a standard deviation of {pairs.noise:.2f} {quantity}: the error of a "
-            "label that was measured once. The median of several has a smaller error."
+            f"Replicates have a standard deviation of {quantity.show(pairs.noise)} {quantity}: the "
+            "error of a label that was measured once. The median of several has a smaller error."
         )
     return lines
 
 
-def _repeated_label(pkd: Floats, commonest: list[float | int] | None) -> list[str]:
+def _wide_scale(value: Floats) -> list[str]:
+    """Say if the labels should be logarithms: some are far larger than most."""
+    if not len(value) or value.min() <= 0:
+        return []
+    median = float(np.median(value))
+    if value.max() < WIDE * median or value.max() < WIDE**1.5 * value.min():
+        return []
+    return [
+        f"The largest label, {value.max():.3g}, is {value.max() / median:,.0f} times the median: "
+        "errors on a few large ones decide. A column of logarithms is usually learned better."
+    ]
+
+
+def _repeated_label(pkd: Floats, commonest: list[float | int] | None, sign: int = 1) -> list[str]:
     if commonest is None or commonest[1] <= max(1, FLOOR_SHARE * len(pkd)):
         return []
     value, n = commonest
@@ -115,15 +130,17 @@ def _repeated_label(pkd: Floats, commonest: list[float | int] | None) -> list[st
         return [f"All exact labels are {value:.3g}: there is nothing to learn."]
     start = f"{n} of {len(pkd)} exact labels equal {value:.4g}"
     limit = "telling these rows from the others inflates the scores. If it is a detection limit,"
-    if value == pkd.min():
+    if sign * value == (sign * pkd).min():
         return [f"{start}, a floor: {limit} see --floor censor|drop."]
-    if value == pkd.max():
+    if sign * value == (sign * pkd).max():
         return [f"{start}, a ceiling: {limit} mark them in a column censored."]
     return [f"{start}, neither the lowest nor the highest: check whether it is a default value."]
 
 
-def _implausible_labels(found: dict[str, Any], quantity: str) -> list[str]:
-    lines, apart = [], f"more than {CONFLICT_PKD:g} {quantity} apart"
+def _implausible_labels(found: dict[str, Any], reading: LabelReading) -> list[str]:
+    quantity, conflict = reading.quantity, reading.conflict
+    amount = f"{conflict:g}" if quantity.affinity else f"a standard deviation, {conflict:.3g}"
+    lines, apart = [], f"more than {amount} {quantity} apart"
     if n := found["out_of_range"]:
         what = "1 label is" if n == 1 else f"{n} labels are"
         lines.append(f"{what} outside the usual range of {quantity} (2 to 14). See --label.")
@@ -150,7 +167,7 @@ def _count_disputed_antigens(pairs: LabelledPairs) -> int:
         return 0
     frame = pd.DataFrame({"antigen": pairs.antigen, "assay": assay, "pkd": pairs.pkd})
     means = frame.groupby(["antigen", "assay"])["pkd"].mean().groupby("antigen")
-    return int(((means.max() - means.min()) > CONFLICT_PKD).sum())
+    return int(((means.max() - means.min()) > pairs.reading.conflict).sum())
 
 
 def explained(pkd: Floats, group: Ints) -> float | None:

@@ -282,12 +282,30 @@ class FitConfig(
 
     def check_combination(self) -> None:
         head = self.filled().head
+        if self.no_antigen:
+            self._refuse_antigens(head)
         for one in fields(self):
             if not is_used(one.name, head) and getattr(self, one.name) != one.default:
                 heads, name = ", ".join(WITH_A_NETWORK), flag(one.name)
                 msg = (
                     f"{name}: has no effect on the head {head}; it is an option of {heads}. Leave "
                     f"out {name}, or choose another --head."
+                )
+                raise BadOption(msg)
+
+    def _refuse_antigens(self, head: str) -> None:
+        """Refuse options about antigens in a run of antibodies alone."""
+        given = {
+            "--antigen-encoder": self.antigen_encoder is not None,
+            "--antigen-vectors": self.antigen_vectors is not None,
+            f"--head {head}": head == "antigen_ridge",
+            f"--split {self.split}": self.split_name in ("antigen", "both"),
+        }
+        for name, is_given in given.items():
+            if is_given:
+                msg = (
+                    f"--no-antigen and {name}: antibodies alone have no antigens; expected one of "
+                    "the two. Remove the other."
                 )
                 raise BadOption(msg)
 

@@ -40,7 +40,8 @@ ROUNDING = 1e-10
 STRENGTHS = np.logspace(-4, 3, 8)
 """Ridge strengths, in units of the mean eigenvalue of the training rows' scatter matrix."""
 ROUNDS, CLOSE = 20, 0.01
-"""Most ridges that are fitted, and the change of all labels in pKd at which no more are."""
+"""Most ridges that are fitted, and the change of all labels at which no more are: in pKd, or in
+standard deviations of the labels of another quantity."""
 LEAST_SIGMA = 1e-6
 
 
@@ -130,6 +131,7 @@ def impute_censored(training: TrainingRows) -> TrainingRows:
     side[rows] = 0
     training = replace(training, pairs=replace(pairs, pkd=pkd, censored=side))
     blocks, sigma = _blocks(training)[1], float(bound.std())
+    close = CLOSE if pairs.quantity.affinity else CLOSE * max(sigma, LEAST_SIGMA)
     for _ in range(ROUNDS):
         fit = fit_ridge(blocks, pkd, rows, training.fold, training.device)
         sigma = max(sigma, LEAST_SIGMA)
@@ -137,7 +139,7 @@ def impute_censored(training: TrainingRows) -> TrainingRows:
         sigma = float(np.sqrt(np.mean(np.square(label - fit.inner) + variance)))
         moved = np.abs(label - pkd[rows]).max()
         pkd[rows] = label
-        if moved < CLOSE:
+        if moved < close:
             break
     return training
 

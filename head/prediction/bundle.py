@@ -35,6 +35,7 @@ from abag.core.files import (
 from abag.core.options import BadOption
 from abag.embed.sequences.chains import KINDS
 from abag.embed.sequences.options import AntibodyRegion  # read by get_type_hints
+from abag.head.data.quantity import Quantity
 from abag.head.models.pair_model import PairVectors
 from abag.head.models.parts import PartsDiffer, check_weights
 from abag.head.models.registry import MODELS
@@ -62,7 +63,7 @@ if TYPE_CHECKING:
     from abag.head.models.pair_model import PairModel
     from abag.head.prediction.fitted import FittedParts, WeighedRun
 
-SCHEMA = 10
+SCHEMA = 11
 MOST = 1e15
 """Of a number in predictor.json; the square of a larger one could overflow."""
 
@@ -85,6 +86,7 @@ class PredictorRecord:
     antigen: VectorSpec
     antibody_region: AntibodyRegion
     label_sd: float
+    quantity: Quantity
 
 
 def record_digest(record: Mapping[str, Any], weights: bytes | Path) -> str:
@@ -180,7 +182,8 @@ def save_predictor(
             for view in stored.views
         )
         specs[kind] = VectorSpec(views=views, training_sequences=len(distinct(pairs.index(kind))))
-        for name, content in stored.folder.adapter_files().items():  # users can encode with it
+        adapter = stored.folder.adapter_files() if stored.views else {}
+        for name, content in adapter.items():  # users can encode with it
             path = folder.joinpath(f"{kind}-adapter", *Path(name).parts[1:])
             make_folder(path.parent)
             write_bytes(path, content)
@@ -203,6 +206,7 @@ def save_predictor(
         antibody=specs["antibody"],
         antigen=specs["antigen"],
         label_sd=float(pairs.pkd[pairs.censored == 0].std()),
+        quantity=pairs.quantity,
     )
     arrays = {name: np.ascontiguousarray(array) for name, array in tensors.items()}
     fields = asdict(record)
@@ -265,6 +269,7 @@ def load_predictor(path: Path | str, *, embed: Callable[..., object] | None = No
             embed=embed,
             adapters={k: path for k in KINDS if (path := folder / f"{k}-adapter").is_dir()},
             pairs=pairs if folder.name == "predictor" and pairs.is_file() else None,
+            quantity=record.quantity,
         )
 
 
@@ -323,7 +328,7 @@ def _check_values(record: PredictorRecord, tensors: Mapping[str, NDArray[Any]]) 
         if not np.isfinite(values).all():
             msg = f"{name} contains infinity or NaN"
             raise ValueError(msg)
-    if not (record.parts and record.regimes and record.antibody.views and record.antigen.views):
+    if not (record.parts and record.regimes and record.antibody.views):
         msg = "it has no parts, no regimes or no vectors"
         raise ValueError(msg)
     for one in record.regimes:

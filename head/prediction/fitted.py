@@ -29,7 +29,7 @@ from abag.head.models.parts import PartsDiffer
 from abag.head.models.registry import MEAN, MODELS, NETWORK
 from abag.head.prediction.mixture import Mixture, variance_of
 from abag.head.prediction.noise import fit_sequence_noise
-from abag.head.regimes.regimes import KNOWN, Reach
+from abag.head.regimes.regimes import KNOWN, Reach, without_antigens
 from abag.head.regimes.sides import effective_groups
 from abag.head.regimes.splits import TEST, grouped_folds
 
@@ -363,6 +363,8 @@ def score_held_out(
         baselines,
         (np.abs(error) <= COVERED * held_out.sigma)[exact].astype(np.float64),
     )
+    if pairs.no_antigen:
+        score["sentence"] = without_antigens(score["sentence"])
     if measured.note:
         score["sentence"] += f"; {measured.note}"
     unseen = int(np.quantile(held_out.unseen, REACHED, method="higher"))

@@ -33,6 +33,10 @@ class ScoringOptions(DeviceOptions, TableOptions, group="Encoders"):
     antibody_region: AntibodyRegion | None = option(  # type: ignore[assignment]
         None, python_only=True, help="As in the run; anything else is refused."
     )
+    no_antigen: bool = option(
+        False, python_only=True, help="As in the run; anything else is refused."
+    )
+    proposes_no_antigen = False
 
     def encoding(self, progress: bool) -> dict[str, Any]:
         return {
@@ -54,7 +58,8 @@ class PredictOptions(ScoringOptions, group="Encoders"):
         "TABLE itself.",
     )  # fmt: skip
     strong: float | None = option(
-        None, low=-20, high=20, metavar="PKD",
+        None, metavar="PKD",
         group="Output",
-        help="Add p_strong, the probability that a pKd is at least this: 9 is a Kd of 1 nM.",
+        help="Add p_strong, the probability that a pKd is at least this: 9 is a Kd of 1 nM. Of "
+        "another quantity: that it is this or better.",
     )  # fmt: skip

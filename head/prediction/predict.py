@@ -31,6 +31,7 @@ from abag.embed.sequences.table_writer import writing_table
 from abag.embed.sequences.tables import TableLike, read_table_chunks
 from abag.embed.store.store import open_store
 from abag.head.data.affinities import STRONG_COLUMN
+from abag.head.data.quantity import PKD, Quantity
 from abag.head.data.units import read_header
 from abag.head.evaluation.ties import SamePredictions
 from abag.head.prediction.options import PredictOptions
@@ -43,6 +44,7 @@ from abag.head.prediction.predictor import (
 from abag.head.prediction.tables import (
     CannotPredict,
     PairReader,
+    antigen_of_run,
     check_table_out,
     file_stamps,
     loaded,
@@ -53,7 +55,7 @@ from abag.head.prediction.tables import (
     row_bar,
     say_random_weights,
 )
-from abag.head.regimes.regimes import KNOWN, REGIMES
+from abag.head.regimes.regimes import KNOWN
 
 if TYPE_CHECKING:
     from abag.embed.sequences.chains import Kind
@@ -148,10 +150,23 @@ def predict(
     start_s, out, cross = time.monotonic(), Path(out), chosen.cross
     with messages.reporting(say, bars=progress):
         check_table_out(out, sources=(table, cross), force=chosen.force)
-        chosen = replace(chosen, antibody_region=region_of_run(chosen, predictor))
+        quantity = predictor.quantity
+        quantity.check_threshold(chosen.strong, "--strong")
+        chosen = replace(
+            chosen, antibody_region=region_of_run(chosen, predictor),
+            no_antigen=antigen_of_run(chosen, predictor),
+        )  # fmt: skip
+        if predictor.no_antigen and cross is not None:
+            msg = "--cross: the run is of antibodies alone; expected no antigens. Leave it out."
+            raise CannotPredict(msg)
         store = predictor.resolve_store(chosen.store)
         say_random_weights(predictor)
-        source = _PairTable(table, chosen) if cross is None else _Cross(table, cross, chosen)
+        added = quantity.columns(score_columns(chosen.strong))
+        source = (
+            _PairTable(table, chosen, added)
+            if cross is None
+            else _Cross(table, cross, chosen, added)
+        )
         before = file_stamps(table)
         antibodies, antigens = source.read()
         counts = predictor.encode(store, antibodies, antigens, **chosen.encoding(progress))
@@ -165,13 +180,13 @@ def predict(
                 f"outside the training data: {far} ({why}); measure some of these pairs before you "
                 "use their scores"
             )
-        same = SamePredictions()
+        same = SamePredictions(quantity)
         with writing_table(out) as write:
             for rows, scores in source.score(scorer):
                 same.add(scores)
-                strong = with_p_strong(scores, chosen.strong)
-                both = [part.reset_index(drop=True) for part in (rows, strong)]
-                write(rounded(pd.concat(both, axis=1), out))
+                found = quantity.outward(with_p_strong(scores, chosen.strong, quantity))
+                both = [part.reset_index(drop=True) for part in (rows, found)]
+                write(rounded(pd.concat(both, axis=1), out, added, predictor.digits))
             refuse_changed(table, before)
         several = max(len(antibodies.keys), len(antigens.keys)) > 1
         for text in same.describe("row") if several else ():
@@ -199,12 +214,14 @@ def score_columns(strong: float | None) -> tuple[str, ...]:
     return SCORE_COLUMNS if strong is None else (*SCORE_COLUMNS, STRONG_COLUMN)
 
 
-def with_p_strong(scores: pd.DataFrame, strong: float | None) -> pd.DataFrame:
-    """Add the probability that the pKd of a pair is at least `strong`, if that is given."""
+def with_p_strong(
+    scores: pd.DataFrame, strong: float | None, quantity: Quantity = PKD
+) -> pd.DataFrame:
+    """Add the probability that a pair is at least as good as `strong`, if that is given."""
     if strong is None:
         return scores
     z = (scores["pkd_predicted"] - strong) / scores["sigma"]
-    return scores.assign(p_strong=ndtr(z))
+    return scores.assign(p_strong=ndtr(quantity.sign * z))
 
 
 # ---- one pair ------------------------------------------------------------------------------------
@@ -220,25 +237,30 @@ def predict_pair(
     **options: Any,  # noqa: ANN401 - the options of Predictor.predict
 ) -> dict[str, Any]:
     """Predict one pair, see `Predictor.predict`, and say what the run has shown for its regime."""
-    if antigen is None:
+    quantity = predictor.quantity
+    if antigen is None and not predictor.no_antigen:
         msg = "A pair needs an antigen. Add --antigen SEQUENCE."
         raise CannotPredict(msg)
     if unused := sorted(options.keys() - PAIR_OPTIONS):
         msg = f"{flag(unused[0])}: is an option of tables; one pair does not use it. Leave it out."
         raise CannotPredict(msg)
     strong = PredictOptions(strong=strong).strong
-    scores = predictor.predict([heavy], [light], [antigen], **options)
-    row = with_p_strong(scores, strong).iloc[0]
+    quantity.check_threshold(strong, "--strong")
+    scores = predictor.predict([heavy], [light], [antigen or ""], **options)
+    scores = quantity.inward(scores, "pkd_predicted")
+    row = with_p_strong(scores, strong, quantity).iloc[0]
     regime = str(row["regime"])
     measured = predictor.regimes.get(regime)
     pair = {
-        "pkd_predicted": float(row["pkd_predicted"]),
+        quantity.predicted: float(row["pkd_predicted"]),
         "sigma": float(row["sigma"]),
         "regime": regime,
         "far": bool(row["far"]),
         "why_far": str(row["why_far"]),
-        "verdict": measured.verdict if measured else f"{REGIMES[regime].words}: not measured",
+        "verdict": measured.verdict if measured else f"{predictor.words(regime)}: not measured",
     }
+    if not quantity.affinity:
+        pair["quantity"] = quantity.to_json()
     if strong is not None:
         pair |= {"strong": strong, "p_strong": float(row["p_strong"])}
     return pair
@@ -246,32 +268,42 @@ def predict_pair(
 
 def describe_pair(pair: dict[str, Any]) -> str:
     """Say what was predicted of one pair, and how far it can be trusted."""
-    pkd, sigma = pair["pkd_predicted"], pair["sigma"]
-    low, high = (pkd + sign * ndtri(0.95) * sigma for sign in (-1, 1))
+    quantity = Quantity.of_json(pair["quantity"]) if "quantity" in pair else PKD
+    value, sigma, show = pair[quantity.predicted], pair["sigma"], quantity.show
+    low, high = (value + sign * ndtri(0.95) * sigma for sign in (-1, 1))
+    kd = f", Kd {float(f'{10 ** (9 - value):.3g}'):,g} nM" if quantity.affinity else ""
+    of = " of pKd" if quantity.affinity else ""
     text = (
-        f"pKd {pkd:.2f}, Kd {float(f'{10 ** (9 - pkd):.3g}'):,g} nM; 90 % interval of pKd "
-        f"{low:.2f} to {high:.2f} (sigma {sigma:.2f})\n{pair['verdict']}"
+        f"{_named(quantity)} {show(value)}{kd}; 90 % interval{of} {show(low)} to {show(high)} "
+        f"(sigma {show(sigma)})\n{pair['verdict']}"
     )
     if "p_strong" in pair:
-        text += f"\nProbability of a pKd of {pair['strong']:g} or more: {pair['p_strong']:.0%}."
+        side = "more" if quantity.sign > 0 else "less"
+        threshold = f"a pKd of {pair['strong']:g}" if quantity.affinity else f"{pair['strong']:g}"
+        text += f"\nProbability of {threshold} or {side}: {pair['p_strong']:.0%}."
     if pair["far"]:
         text += f"\nOutside the training data: {pair['why_far']}."
     return text
+
+
+def _named(quantity: Quantity) -> str:
+    """Name what a pair has; a predictor of pIC50 gives the pKd that this stands for."""
+    return "pKd" if quantity.affinity else str(quantity)
 
 
 # ---- a table of pairs ----------------------------------------------------------------------------
 
 
 class _PairTable:
-    def __init__(self, table: TableLike, options: PredictOptions) -> None:
-        self._table, self._options = table, options
+    def __init__(self, table: TableLike, options: PredictOptions, added: tuple[str, ...]) -> None:
+        self._table, self._options, self._added = table, options, added
         self.rows = self.skipped = 0
         self._sequences: list[Sequences] = []
         self._row = np.zeros(0, np.int64)
         """Rows of the table to score, from 0, (P,)."""
 
     def read(self) -> list[Sequences]:
-        reader = PairReader(self._table, self._options, score_columns(self._options.strong))
+        reader = PairReader(self._table, self._options, self._added)
         self._row = np.concatenate([chunk.row_numbers - chunk.first_row for chunk in reader])
         self._sequences, self.skipped = reader.sequences, reader.skipped
         self.rows = len(self._row)
@@ -317,11 +349,17 @@ def by_antibody(antibodies: Sequences) -> list[NDArray[np.int64]]:
 
 
 class _Cross:
-    def __init__(self, antibodies: TableLike, antigens: TableLike, options: PredictOptions) -> None:
+    def __init__(
+        self,
+        antibodies: TableLike,
+        antigens: TableLike,
+        options: PredictOptions,
+        added: tuple[str, ...],
+    ) -> None:
         if options.antigen is not None:
             msg = "--antigen and --cross: each defines the antigens. Remove one of them."
             raise CannotPredict(msg)
-        self._tables, self._options = (antibodies, antigens), options
+        self._tables, self._options, self._added = (antibodies, antigens), options, added
         self._same = antibodies is antigens
         if not (isinstance(antibodies, pd.DataFrame) or isinstance(antigens, pd.DataFrame)):
             self._same = Path(antibodies).samefile(antigens)
@@ -334,7 +372,7 @@ class _Cross:
         ]
         self._columns = self._select_columns(*read)
         for table, columns in zip(read, self._columns, strict=True):
-            refuse_score_columns(columns, table.source, score_columns(self._options.strong))
+            refuse_score_columns(columns, table.source, self._added)
         self.skipped = sum(len(table.skipped) for table in read)
         unique = [table.sequences[kind] for table, kind in zip(read, KINDS, strict=True)]
         self.rows = len(unique[0].chains) * len(unique[1].chains)

@@ -23,7 +23,7 @@ from abag.core.files import is_partial
 from abag.core.messages import counted, reporting, say
 from abag.core.options import user_path
 from abag.core.python_surface import as_html, names_keywords, shorten
-from abag.embed.sequences.chains import KINDS, keys_array
+from abag.embed.sequences.chains import KINDS, NO_ANTIGEN, keys_array
 from abag.embed.sequences.chains import antibody as antibody_chains
 from abag.embed.sequences.chains import antigen as antigen_chains
 from abag.embed.sequences.parsing import cut_to_domains
@@ -35,6 +35,8 @@ from abag.embed.store.store import (
     open_store,
 )
 from abag.head.data.affinities import PREDICT_COLUMNS
+from abag.head.data.quantity import PKD, Quantity
+from abag.head.data.vectors import StoredVectors
 from abag.head.models.pair_model import PairVectors
 from abag.head.prediction.mixture import Mixture, variance_of
 from abag.head.regimes.recognition import Recogniser
@@ -44,6 +46,7 @@ from abag.head.regimes.regimes import (
     NewSequences,
     Reach,
     find_regimes,
+    without_antigens,
 )
 
 if TYPE_CHECKING:
@@ -132,7 +135,7 @@ class VectorSpec:
     """The vectors that a predictor needs of one kind of sequence."""
 
     views: tuple[ViewSpec, ...]
-    """One or more; their vectors are joined."""
+    """One or more, whose vectors are joined; none of antigens in a run of antibodies alone."""
     training_sequences: int
 
     @property
@@ -142,12 +145,12 @@ class VectorSpec:
     @property
     def name(self) -> str:
         """Names of the encoders."""
-        return " + ".join(view.name for view in self.encoders)
+        return " + ".join(view.name for view in self.encoders) or "none"
 
     @property
     def fingerprint(self) -> str:
-        """That of the first encoder."""
-        return self.views[0].fingerprint
+        """That of the first encoder; empty without one."""
+        return self.views[0].fingerprint if self.views else ""
 
     @property
     def random_weights(self) -> bool:
@@ -159,7 +162,8 @@ class VectorSpec:
 
     @property
     def width(self) -> int:
-        return sum(view.width for view in self.views)
+        """Numbers of a vector; that of a sequence that nobody encodes is one 0."""
+        return sum(view.width for view in self.views) or 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,6 +238,18 @@ class Predictor:
     """Folders of the encoders' adapters, by kind."""
     pairs: Path | None = None
     """File of the training pairs, if the run is known."""
+    quantity: Quantity = PKD
+    """What is predicted."""
+
+    @property
+    def no_antigen(self) -> bool:
+        """Whether the run was of antibodies alone."""
+        return not self.antigen.views
+
+    @property
+    def digits(self) -> int:
+        """Digits after the point of predictions in text files."""
+        return self.quantity.digits(self.label_sd)
 
     @names_keywords
     def predict(
@@ -256,7 +272,7 @@ class Predictor:
         ----------
         heavy, light, antigen : sequence of str, or str
             One sequence per pair, or one for all pairs; either antibody chain can be left out.
-            The chains of an antigen are joined by ``|``.
+            The chains of an antigen are joined by ``|``. A run of antibodies alone takes none.
         store : path, optional
             Holds the vectors, and receives those of new sequences. By default the store of the
             run, or a temporary one if that does not exist.
@@ -272,7 +288,8 @@ class Predictor:
         DataFrame
             One row per pair, with ``pkd_predicted``, ``sigma`` (both in pKd), ``regime`` (what is
             new about the pair), ``far`` (bool: no regime that was measured covers the pair) and
-            ``why_far``.
+            ``why_far``. A run of another quantity than an affinity gives ``predicted`` in place of
+            ``pkd_predicted``, both in its unit.
 
         Raises
         ------
@@ -284,18 +301,26 @@ class Predictor:
             If a sequence is invalid, or an encoder is not the one of the run.
         """
         heavies, lights, antigens = _broadcast(heavy, light, antigen)
+        if self.no_antigen and any(antigens):
+            msg = (
+                "predict: an antigen is given, but the run is of antibodies alone; expected none. "
+                "Leave it out."
+            )
+            raise InvalidChains(msg)
         antibodies = [antibody_chains(h, x) for h, x in zip(heavies, lights, strict=True)]
         if self.antibody_region == "fv":
             antibodies = [cut_to_domains(chains)[0] for chains in antibodies]
         left = Sequences.of("antibody", antibodies)
-        right = Sequences.of("antigen", [antigen_chains(text) for text in antigens])
+        of_antigens = [NO_ANTIGEN if self.no_antigen else antigen_chains(one) for one in antigens]
+        right = Sequences.of("antigen", of_antigens)
         with reporting(say), self._working_store(store) as path:
             self.encode(
                 path, left, right,
                 antibody_encoder=antibody_encoder, antigen_encoder=antigen_encoder,
                 device=device, batch_tokens=batch_tokens, progress=progress,
             )  # fmt: skip
-            return Scorer(self, open_store(path), left, right).score_rows()[0]
+            scores, _ = Scorer(self, open_store(path), left, right).score_rows()
+            return self.quantity.outward(scores)
 
     def score(
         self,
@@ -356,9 +381,14 @@ class Predictor:
         """Say what the run has shown for the regimes that occur, most frequent first; return it."""
         for name, rows in sorted(counts.items(), key=lambda item: -item[1]):
             known = self.regimes.get(name)
-            verdict = known.verdict if known else f"{REGIMES[name].words}: not measured by the run"
+            verdict = known.verdict if known else f"{self.words(name)}: not measured by the run"
             say(f"{counted(rows, noun)}: {verdict}")
         return {name: self.regimes[name].verdict for name in counts if name in self.regimes}
+
+    def words(self, regime: str) -> str:
+        """Say what is new about the pairs of a regime."""
+        words = REGIMES[regime].words
+        return without_antigens(words) if self.no_antigen else words
 
     def __repr__(self) -> str:
         models = ", ".join(part.name for part in self.parts)
@@ -366,10 +396,12 @@ class Predictor:
             f"{kind}: {spec.name} ({spec.fingerprint[:8]}), {spec.pooling}, "
             f"{spec.training_sequences:,} sequences in training"
             for kind in KINDS
-            if (spec := self.spec(kind))
+            if (spec := self.spec(kind)).views
         ]
+        sides += ["antibodies alone"] if self.no_antigen else []
         verdicts = [one.verdict for one in self.regimes.values()]
-        return shorten([f"Predictor: {models}", *sides, *verdicts, f"store: {self.store}"])
+        what = "Predictor" if self.quantity.affinity else f"Predictor of {self.quantity}"
+        return shorten([f"{what}: {models}", *sides, *verdicts, f"store: {self.store}"])
 
     def _repr_html_(self) -> str:
         return as_html(repr(self))
@@ -382,6 +414,8 @@ class Predictor:
         self, store: Store | None, kind: Kind, keys: NDArray[np.uint8]
     ) -> NDArray[np.bool_]:
         """Return which of N sequences, keys (N, 16), lack a vector of the run's encoder, (N,)."""
+        if not self.spec(kind).views:
+            return np.zeros(len(keys), np.bool_)
         if store is not None:
             with suppress(NoSuchEncoder):
                 encoders = self.spec(kind).encoders
@@ -391,6 +425,8 @@ class Predictor:
 
     def read(self, store: Store, kind: Kind, keys: NDArray[np.uint8]) -> NDArray[np.float32]:
         """Read vectors of the run's encoder, (N, D), by keys of shape (N, 16)."""
+        if not self.spec(kind).views:
+            return StoredVectors.absent(len(keys)).x_ND
         spec, missing = self.spec(kind), int(self.missing(store, kind, keys).sum())
         if missing:
             stored = name_encoders(store.folders(kind))
@@ -440,7 +476,8 @@ class Predictor:
                 for part, one in zip(new, (antibodies, antigens), strict=True)
             ]
             table = pd.DataFrame(sides[0], columns=["heavy", "light"])
-            table["antigen"] = ["|".join(chains) for chains in sides[1]]
+            if not self.no_antigen:
+                table["antigen"] = ["|".join(chains) for chains in sides[1]]
             parts = [
                 f"{counted(len(part), kind)} with {self.spec(kind).name}"
                 for part, kind in zip(new, counts, strict=True)
@@ -452,6 +489,9 @@ class Predictor:
 
     def _embed(self, table: pd.DataFrame, store: Path, options: Mapping[str, Any]) -> None:
         assert self.embed is not None
+        if self.no_antigen:
+            self._embed_antibodies(table, store, options)
+            return
         sides = self.antibody.encoders, self.antigen.encoders
         given = {name: value for name, value in options.items() if value is not None}
         with reporting(details=False):  # which encoders, and how many sequences, has been said
@@ -475,6 +515,26 @@ class Predictor:
                     antibody_fingerprint=antibody.fingerprint,
                     antigen_fingerprint=antigen.fingerprint,
                     **of_run | given,
+                )
+
+    def _embed_antibodies(
+        self, table: pd.DataFrame, store: Path, options: Mapping[str, Any]
+    ) -> None:
+        """Encode antibodies alone, with each encoder of the run."""
+        assert self.embed is not None
+        given = {name: value for name, value in options.items() if value is not None}
+        given.pop("antigen_encoder", None)
+        with reporting(details=False):
+            for n, antibody in enumerate(self.antibody.encoders):
+                of_run: dict[str, Any] = {"antibody_encoder": antibody.origin, "no_antigen": True}
+                if layers := self._layers((antibody,), existing_store(store)):
+                    of_run["layers"] = layers
+                if n == 0 and "antibody" in self.adapters:
+                    of_run["antibody_adapter"] = self.adapters["antibody"]
+                elif n:
+                    given.pop("antibody_encoder", None)
+                self.embed(
+                    table, store, antibody_fingerprint=antibody.fingerprint, **of_run | given
                 )
 
     def _layers(self, encoders: Sequence[ViewSpec], store: Store | None) -> tuple[int, ...]:

@@ -170,11 +170,13 @@ def _check_errors(
     chance = CHANCE * max(standard_error(excess, group[rows]) for group in regime.measured.groups)
     # a share of the labels' variance: without any signal both predict a mean
     if excess.mean() > chance + SAME_SHARE * float(pairs.pkd.var()):
+        quantity = pairs.quantity
+        errors = [quantity.show(float(np.sqrt(one.mean()))) for one in (learned, held_out)]
         msg = (
             f"{folder}: the errors of the saved predictor on {len(rows)} pairs of the regime "
             f"{name} that it was trained on have a root mean square of "
-            f"{np.sqrt(learned.mean()):.2f} pKd, more than the {np.sqrt(held_out.mean()):.2f} of "
-            f"the same pairs held out. {HOW_TO_GO_ON}"
+            f"{errors[0]} {quantity}, more than the {errors[1]} of the same pairs held out. "
+            f"{HOW_TO_GO_ON}"
         )
         raise PredictorDiffers(msg)
 

@@ -18,6 +18,7 @@ from abag.embed.sequences.changes import SkippedRows, describe_counts
 from abag.embed.sequences.pairs import read_pair_chunks
 from abag.embed.sequences.table_writer import check_writable
 from abag.embed.sequences.tables import TableLike, bare_suffix
+from abag.head.data.quantity import DIGITS
 from abag.head.prediction.predictor import SCORE_COLUMNS, SequenceCollector
 
 if TYPE_CHECKING:
@@ -29,11 +30,10 @@ if TYPE_CHECKING:
     from abag.head.prediction.predictor import Predictor, Sequences
 
 ROUNDED = (
-    "pkd_predicted", "pkd_measured", "sigma", "p_strong", "difference", "difference_sigma", "score",
-    "expected_best", "probability_above",
+    "pkd_predicted", "pkd_measured", "predicted", "measured", "sigma", "difference",
+    "difference_sigma", "score", "expected_best",
 )  # fmt: skip
-DIGITS = 4
-"""After the point, in text files; Parquet has all."""
+PROBABILITIES = ("p_strong", "probability_above")
 
 
 class CannotPredict(AbagError):
@@ -112,11 +112,17 @@ def refuse_changed(table: TableLike, before: list[tuple[Path, int, int]]) -> Non
         raise CannotPredict(msg)
 
 
-def rounded(frame: pd.DataFrame, out: Path) -> pd.DataFrame:
-    """Round what was predicted, if the file that it is written to is text."""
+def rounded(
+    frame: pd.DataFrame, out: Path, added: Iterable[str], digits: int = DIGITS
+) -> pd.DataFrame:
+    """Round the columns that were `added`, if the file that they are written to is text.
+
+    `digits` after the point are those of the quantity; Parquet has all.
+    """
     if bare_suffix(out) == ".parquet":
         return frame
-    return frame.round(dict.fromkeys(ROUNDED, DIGITS))
+    kept = {name: digits for name in ROUNDED} | dict.fromkeys(PROBABILITIES, DIGITS)
+    return frame.round({name: kept[name] for name in added if name in kept})
 
 
 def region_of_run(options: ScoringOptions, predictor: Predictor) -> AntibodyRegion:
@@ -128,6 +134,21 @@ def region_of_run(options: ScoringOptions, predictor: Predictor) -> AntibodyRegi
         )
         raise CannotPredict(msg)
     return predictor.antibody_region
+
+
+def antigen_of_run(options: ScoringOptions, predictor: Predictor) -> bool:
+    """Return whether the run is of antibodies alone, which must not be contradicted."""
+    if predictor.no_antigen and (options.antigen is not None or "antigen" in options.columns):
+        given = "--column antigen=NAME" if options.antigen is None else "--antigen"
+        msg = f"{given}: the run is of antibodies alone; expected no antigen. Leave it out."
+        raise CannotPredict(msg)
+    if options.no_antigen and not predictor.no_antigen:
+        msg = (
+            "no_antigen=True: the run was trained with antigens; expected the antigen of each "
+            "pair. Leave it out."
+        )
+        raise CannotPredict(msg)
+    return predictor.no_antigen
 
 
 def check_table_out(

@@ -77,9 +77,17 @@ OF_SPLIT = {
     "mutations": "new_mutations", "column": "given", "file": "given",
 }  # fmt: skip
 """The regime that a split measures; ``mutations`` of an antigen library: antigen_variant."""
+OF_ANTIGENS = (", known antigens", " within antigens")
 UNMEASURED = "the run could not measure {}"
 MORE_UNSEEN = "it has {} unseen residues, more than the {} of nearly all tested pairs"
 MORE_MUTATIONS = "it has {} mutations, more than the {} of any tested pair"
+
+
+def without_antigens(text: str) -> str:
+    """Leave antigens out of what is said about a regime, for runs of antibodies alone."""
+    for words in OF_ANTIGENS:
+        text = text.replace(words, "")
+    return text
 
 
 class NewSequences(NamedTuple):

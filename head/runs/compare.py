@@ -22,6 +22,7 @@ from abag import AbagError
 from abag.core.files import FileDamaged, read_json
 from abag.core.messages import align
 from abag.core.options import user_path
+from abag.head.data.quantity import Quantity
 from abag.head.evaluation.regime_scores import INDISTINGUISHABLE, compare_models, describe_regimes
 from abag.head.regimes.splits import KEYS
 from abag.head.runs.run_folder import NoFinishedRun, SavedRun, read_config, read_run, training_logs
@@ -72,7 +73,11 @@ def runs(folders: Path | str | Sequence[Path | str]) -> RunsSummary:
         states.append(state)
         if saved is not None:
             finished[str(path)] = saved
-    states.sort(key=_score)  # stable: those without a score by name
+    # stable: those without a score by name; scores of one quantity are comparable
+    first: dict[str, float] = {}
+    for state in sorted(states, key=_score):
+        first.setdefault(str(state.get("quantity")), len(first))
+    states.sort(key=lambda state: (first[str(state.get("quantity"))], _score(state)))
     return {
         "runs": states,
         "differences": _differences(configs),
@@ -133,7 +138,8 @@ def _describe_run(run: Path) -> tuple[dict[str, Any], SavedRun | None]:
         "steps": saved.summary["steps"],
         "folds": int(saved.tested["fold"].max()) + 1,
         "regimes": saved.summary["regimes"],
-        "quantity": saved.quantity,
+        "quantity": str(saved.quantity),
+        **({} if saved.quantity.affinity else {"better": saved.quantity.better}),
     }, saved
 
 
@@ -195,12 +201,18 @@ def describe_runs(summary: RunsSummary) -> list[str]:
     return lines
 
 
+def _quantity_of(state: Mapping[str, Any]) -> Quantity:
+    return Quantity(name=state.get("quantity", "pKd"), affinity="better" not in state)
+
+
 def _score_tables(states: Sequence[Mapping[str, Any]], names: Mapping[str, str]) -> list[str]:
     lines, tables = list[str](), dict[str, list[list[str]]]()
+    quantities = {state["quantity"] for state in states if "quantity" in state}
     for state in states:
-        quantity = state.get("quantity", "pKd")
+        quantity = _quantity_of(state)
         head, *rows = describe_regimes(state.get("regimes", ()), quantity)
         for words, *cells in rows:
+            words = words if len(quantities) < 2 else f"{words}, {quantity}"
             table = tables.setdefault(words, [["run", *head[1:]]])
             table.append([names[state["run"]], *cells])
     for words, table in tables.items():

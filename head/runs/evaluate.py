@@ -6,7 +6,7 @@ elsewhere for the same pairs are scored with the same split and metrics, fold by
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,7 +40,7 @@ from abag.head.models.registry import MEAN, MODELS
 from abag.head.prediction.fitted import COVERED
 from abag.head.prediction.predictor import SAME_PREDICTION_PKD, Scorer
 from abag.head.regimes.clusters import PairGroups, with_clusters
-from abag.head.regimes.regimes import REGIMES
+from abag.head.regimes.regimes import REGIMES, without_antigens
 from abag.head.regimes.sides import LEAST_ROWS
 from abag.head.regimes.splits import KEYS
 from abag.head.runs.options import EvaluateOptions
@@ -57,6 +57,13 @@ if TYPE_CHECKING:
 
 ROWS_LOOKED_AT = 100
 """Rows that tell whether a column holds sequences."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _TableOfRun(TableOptions):
+    """How a table is read whose run has decided whether there are antigens."""
+
+    proposes_no_antigen = False
 
 
 class NothingToEvaluate(AbagError):
@@ -114,9 +121,12 @@ def evaluate(
     _check_inputs(table, chosen)
     with messages.reporting(say):
         saved = read_run(Path(run))
+        sign = saved.quantity.sign
+        saved.quantity.check_threshold(chosen.strong, "--strong")
         summary: RunSummary = {**saved.summary, "run": str(run)}
-        reading = TableOptions(
-            columns=chosen.columns, antigen=chosen.antigen,
+        reading = _TableOfRun(
+            columns=chosen.columns, antigen=_no_antigen_given(saved, chosen),
+            no_antigen=saved.config["no_antigen"],
             antibody_region=saved.config["antibody_region"],
             chains=saved.config["chains"],
             bad_rows=chosen.bad_rows or saved.config["bad_rows"],
@@ -130,13 +140,16 @@ def evaluate(
                 messages.say(f"{pairs.table.source}: {problem}")
             strong_pkd = chosen.strong
             if strong_pkd is None:
-                strong_pkd = strong_threshold(saved.config["select"])
+                strong_pkd = strong_threshold(saved.config["select"], saved.quantity)
             summary["table"], scored = _score_table(saved, pairs, chosen.store, strong_pkd)
             if chosen.strong is not None:
                 regimes = summary["table"]["regimes"]
-                summary["strong_at"] = score_strong(scored, regimes, chosen.strong, saved.tested)
+                summary["strong_at"] = score_strong(
+                    scored, regimes, chosen.strong, saved.tested, sign=sign
+                )
         elif chosen.strong is not None:
-            summary["strong_at"] = score_strong(saved.tested, summary["regimes"], chosen.strong)
+            regimes = summary["regimes"]
+            summary["strong_at"] = score_strong(saved.tested, regimes, chosen.strong, sign=sign)
         if chosen.predictions is not None:
             given = _as_in_the_run(saved, chosen.predictions, reading)
             others = read_pairs(chosen.predictions, given)
@@ -164,6 +177,17 @@ def _check_inputs(table: object, options: EvaluateOptions) -> None:
             raise NothingToEvaluate(msg)
 
 
+def _no_antigen_given(saved: SavedRun, options: EvaluateOptions) -> str | None:
+    """Return the antigen that was given; refuse one for a run of antibodies alone."""
+    if saved.config["no_antigen"] and (options.antigen or "antigen" in options.columns):
+        msg = (
+            "evaluate: an antigen is given, but the run is of antibodies alone; expected none. "
+            "Leave --antigen and --column antigen=NAME out."
+        )
+        raise NothingToEvaluate(msg)
+    return options.antigen
+
+
 def _as_in_the_run(
     saved: SavedRun, table: Path | str | pd.DataFrame, reading: TableOptions
 ) -> TableOptions:
@@ -183,7 +207,7 @@ def _as_in_the_run(
         if role not in taken and name in present
     }
     antigen = reading.antigen
-    of_run = saved.config["antigen"]
+    of_run = None if reading.no_antigen else saved.config["antigen"]
     if antigen is None and of_run is not None and "antigen" not in {*columns, *reading.columns}:
         column = None if "antigen" in first.ties else first.columns.get("antigen")
         if not first.has("antigen") or (column is not None and not holds_sequences(first, column)):
@@ -200,7 +224,8 @@ def _label_options(saved: SavedRun, table: SequenceTable, chosen: EvaluateOption
     options = LabelOptions(
         **{f.name: saved.config[f.name] for f in fields(LabelOptions)}
         | {
-            "label": chosen.label, "no_binding": None, "no_binding_empty": False,
+            "label": chosen.label, "better": None, "unit": None,
+            "no_binding": None, "no_binding_empty": False,
             "molar_mass": chosen.molar_mass or saved.config["molar_mass"],
         }
     )  # fmt: skip
@@ -215,7 +240,7 @@ def _label_options(saved: SavedRun, table: SequenceTable, chosen: EvaluateOption
 
 
 def _score_table(
-    saved: SavedRun, pairs: LabelledPairs, store: Path | str | None, strong_pkd: float
+    saved: SavedRun, pairs: LabelledPairs, store: Path | str | None, strong_pkd: float | None
 ) -> tuple[dict[str, Any], pd.DataFrame]:
     """Score the pairs of a table by what is new about them; return the scores of each, too."""
     pairs = with_clusters(PairGroups(pairs, SplitOptions(), cache_dir() / "clusters"))
@@ -257,7 +282,11 @@ def _score_table(
         of_mean = np.full(len(rows), saved.mean_label)
         others = {one: values[rows] for one, values in baselines.items()}
         inside = (np.abs(tested.pkd - own) <= COVERED * sigma[rows]).astype(np.float64)
-        regimes.append(score_regime(name, regime.words, tested, own, of_mean, others, inside))
+        words = predictor.words(name)
+        score = score_regime(name, words, tested, own, of_mean, others, inside)
+        if pairs.no_antigen:
+            score["sentence"] = without_antigens(score["sentence"])
+        regimes.append(score)
     error = (predicted - pairs.pkd)[exact]
     scored = found.assign(pkd=pairs.pkd, censored=pairs.censored, fold=0, group=pairs.antigen)
     return {
@@ -279,8 +308,8 @@ def _count_known(saved: SavedRun, pairs: LabelledPairs) -> dict[str, int]:
     }
     messages.say(
         f"{pairs.table.source}: {known['pair']} of {counted(len(pairs), 'pair')} are training "
-        f"pairs of the run; {known['antibody']} have a training antibody, {known['antigen']} a "
-        "training antigen"
+        f"pairs of the run; {known['antibody']} have a training antibody"
+        + ("" if pairs.no_antigen else f", {known['antigen']} a training antigen")
     )
     if known["pair"]:
         messages.say(
@@ -337,7 +366,7 @@ def _align_predictions(saved: SavedRun, table: SequenceTable, units: LabelOption
 def _read_predictions(
     saved: SavedRun, table: SequenceTable, units: LabelOptions
 ) -> tuple[pd.DataFrame, list[str]]:
-    affinities = read_predictions(table, units)
+    affinities = read_predictions(table, units, saved.quantity)
     column, value = affinities.column, affinities.pkd
     affinities.refuse_other_units(np.isfinite(value), "predictions")
     messages.say(affinities.describe(noun="predictions"))
@@ -345,6 +374,7 @@ def _read_predictions(
     if len(invalid):
         cell = table.describe_cell(invalid[0], column)
         expected = "a pKd" if affinities.unit == "pkd" else f"a number in {affinities.unit}"
+        expected = expected if saved.quantity.affinity else "a finite number"
         msg = (
             f"{cell} is not a valid prediction; expected {expected} "
             f"({counted(len(invalid), 'such row')}). Predict these pairs or remove them."
@@ -360,7 +390,8 @@ def _read_predictions(
         given["fold"] = fold.where(fold.isin(folds), -1).astype(np.int64)
         on.append("fold")
     first = given.groupby(on)["prediction"].transform("first")
-    repeated = int((abs(given["prediction"] - first) > SAME_PREDICTION_PKD).sum())
+    same = SAME_PREDICTION_PKD if saved.quantity.affinity else SAME_PREDICTION_PKD * value.std()
+    repeated = int((abs(given["prediction"] - first) > same).sum())
     if repeated:
         hint = ", or a column fold" if len(folds) > 1 else ""
         msg = (

@@ -37,8 +37,9 @@ class EvaluateOptions(ColumnOptions, group="Data"):
         None, metavar="NAME", default_text="as in the run", help="Rows of TABLE to score."
     )
     strong: float | None = option(
-        None, low=-20, high=20, metavar="PKD",
-        help="Say how well pairs with at least this pKd are found: precision, recall and cut-offs.",
+        None, metavar="PKD",
+        help="Say how well pairs with at least this pKd are found, or with values of another "
+        "quantity that are this or better: precision, recall and cut-offs.",
     )  # fmt: skip
     bad_rows: Literal["error", "skip"] | None = option(
         None,

@@ -31,6 +31,7 @@ from abag.core.files import write_text
 from abag.core.messages import printable
 from abag.core.options import schema
 from abag.embed.families.registry import ALIASES
+from abag.head.data.quantity import DIGITS, Quantity
 from abag.head.evaluation.metrics import (
     METRICS,
     MIN_ROWS_PER_ANTIGEN,
@@ -62,6 +63,8 @@ MAX_POINTS = 4000
 MAX_ANTIGENS = 20
 LONGEST = 40
 """Characters of a name that are shown."""
+CHART_DIGITS = 3
+"""After the point, of pKd in charts."""
 CURVE_POINTS = 150
 """Points per curve of the training loss, each the mean of as many steps."""
 COVERAGE = np.linspace(0.02, 0.98, 49)
@@ -128,7 +131,7 @@ def write_report(saved: SavedRun) -> None:
         [pairs, score["spearman"] and score["spearman"]["value"], score["rmse"]]
         for pairs, score in curve
     ]
-    charts["quantity"] = quantity
+    charts["quantity"] = str(quantity)
     shown, tested = sum(len(one["pair"]) for one in charts["tests"]), len(saved.tested)
     page = render_page(
         "report.html.j2",
@@ -149,7 +152,7 @@ def write_report(saved: SavedRun) -> None:
         sampled=f"Points are a sample of {shown:,} of {tested:,} test rows." * (shown < tested),
         least_rows=MIN_ROWS_PER_ANTIGEN,
         worst=_largest_errors(saved),
-        strong=page_of(summary["strong"]),
+        strong=page_of(summary["strong"], quantity),
         settings=_settings(saved),
     )
     write_text(saved.run / "report.html", page)
@@ -160,7 +163,7 @@ def write_card(run: Path, config: Mapping[str, Any], summary: RunSummary) -> str
     path = run / "predictor/README.md"
     if not path.parent.is_dir():
         return None
-    quantity = str(summary["data"]["quantity"])
+    quantity = Quantity.of_json(config["quantity"])
     head, *rows = describe_regimes(summary["regimes"], quantity)
     card = render_template(
         "model_card.md.j2",
@@ -171,6 +174,7 @@ def write_card(run: Path, config: Mapping[str, Any], summary: RunSummary) -> str
         rows=rows,
         licences=LICENCES,
         quantity=quantity,
+        noise=None if summary["noise"] is None else quantity.show(summary["noise"]),
     )
     write_text(path, card)
     return str(path)
@@ -214,16 +218,22 @@ def _largest_errors(saved: SavedRun) -> dict[str, Any]:
         "predicted − measured": error[worst].tolist(),
         f"sigma ({quantity})": mean["sigma"][worst].tolist(),
     }
+    if not quantity.affinity:  # of any scale
+        for name in [*cells][-4:]:
+            cells[name] = [quantity.show(value, 3) for value in cells[name]]
     return {"head": [*cells], "rows": [*zip(*cells.values(), strict=True)]}
 
 
-def _score_table(regime: RegimeSummary, quantity: str) -> dict[str, Any]:
+def _score_table(regime: RegimeSummary, quantity: Quantity) -> dict[str, Any]:
     names, split = [n for n, one in METRICS.items() if one.in_tables], regime["split"]
     return {
         "words": regime["words"],
         "head": ["", *(_heading(name, quantity) for name in names)],
         "rows": [
-            (model.replace("_", " "), *(scores.get(name) for name in names))
+            (
+                model.replace("_", " "),
+                *(_score_cell(name, scores.get(name), quantity) for name in names),
+            )
             for model, scores in regime["metrics"].items()
         ],
         "weights": [(n, f"{w:.2f}", MODELS[n].help) for n, w in regime["weights"].items()],
@@ -242,7 +252,13 @@ def _score_table(regime: RegimeSummary, quantity: str) -> dict[str, Any]:
     }
 
 
-def _heading(metric: str, quantity: str) -> Column:
+def _score_cell(metric: str, value: float | None, quantity: Quantity) -> float | str | None:
+    """Return a score; one in the unit of another quantity than an affinity as text."""
+    in_unit = bool(METRICS[metric].unit) and not quantity.affinity
+    return quantity.show(value, 3) if in_unit and value is not None else value
+
+
+def _heading(metric: str, quantity: Quantity) -> Column:
     """Return the heading of a column of scores; an arrow marks what is better if it is lower."""
     label = (
         metric_heading(metric, quantity) + "\N{NO-BREAK SPACE}↓" * METRICS[metric].lower_is_better
@@ -280,21 +296,29 @@ def chart_data(saved: SavedRun) -> dict[str, Any]:
     drawn = [rows.iloc[rng.permutation(len(rows))[: MAX_POINTS // len(tests)]] for rows in tests]
     pairs = np.unique(np.concatenate([one["pair"] for one in drawn]))
     names = name_antigens(saved.frame)
+    digits = chart_digits(saved)
     return {
-        "pairs": _describe_pairs(saved.frame.iloc[pairs], names.iloc[pairs]),
+        "pairs": _describe_pairs(saved.frame.iloc[pairs], names.iloc[pairs], digits),
         "tests": [
             {
                 "pair": np.searchsorted(pairs, one["pair"]).tolist(),
-                "predicted": _numbers(one["pkd_predicted"]),
-                "sigma": _numbers(one["sigma"]),
+                "predicted": _numbers(one["pkd_predicted"], digits),
+                "sigma": _numbers(one["sigma"], digits),
             }
             for one in drawn
         ],
-        "views": [_view(rows, names.to_numpy(str), lines) for rows in tests],
+        "views": [_view(rows, names.to_numpy(str), lines, digits) for rows in tests],
+        **({"digits": digits} if digits != CHART_DIGITS else {}),
     }
 
 
-def _describe_pairs(frame: pd.DataFrame, antigens: pd.Series) -> dict[str, Any]:
+def chart_digits(saved: SavedRun) -> int:
+    """Return the digits after the point of labels in charts."""
+    exact = saved.frame.loc[saved.frame["censored"] == 0, "pkd"]
+    return max(0, saved.quantity.digits(float(exact.std())) + CHART_DIGITS - DIGITS)
+
+
+def _describe_pairs(frame: pd.DataFrame, antigens: pd.Series, digits: int) -> dict[str, Any]:
     index, names = pd.factorize(antigens)
     return {
         "row": frame["row"].astype(int).tolist(),
@@ -302,33 +326,33 @@ def _describe_pairs(frame: pd.DataFrame, antigens: pd.Series) -> dict[str, Any]:
         "antibody": [*map(shorten, frame["antibody_name"])] if "antibody_name" in frame else None,
         "antigen": index.tolist(),
         "antigens": names.tolist(),
-        "pkd": _numbers(frame["pkd"]),
+        "pkd": _numbers(frame["pkd"], digits),
         "bound": frame["censored"].tolist(),
     }
 
 
-def _view(rows: pd.DataFrame, names: np.ndarray, log: Sequence[Series]) -> Series:
+def _view(rows: pd.DataFrame, names: np.ndarray, log: Sequence[Series], digits: int) -> Series:
     exact = rows[rows["censored"] == 0]
     measured, predicted, sigma = (
         exact[name].to_numpy(np.float64) for name in ("pkd", "pkd_predicted", "sigma")
     )
     error = predicted - measured
     return {
-        "calibration": _calibration(measured, predicted) if len(exact) > 1 else None,
+        "calibration": _calibration(measured, predicted, digits) if len(exact) > 1 else None,
         "coverage": _coverage(error, sigma) if len(exact) else None,
-        "deciles": _deciles(error, sigma) if len(exact) else None,
+        "deciles": _deciles(error, sigma, digits) if len(exact) else None,
         "antigens": _antigens(exact, names[exact["pair"]]),
         "training": _training(log, set(rows["fold"].tolist())),
     }
 
 
-def _calibration(measured: Floats, predicted: Floats) -> Series:
+def _calibration(measured: Floats, predicted: Floats, digits: int) -> Series:
     order = np.argsort(predicted, kind="stable")
     bins = np.array_split(order, min(10, max(2, len(measured) // 10)))
     return {
-        "x": _numbers([predicted[b].mean() for b in bins]),
-        "y": _numbers([measured[b].mean() for b in bins]),
-        "error": _numbers([measured[b].std() / np.sqrt(len(b)) for b in bins]),
+        "x": _numbers([predicted[b].mean() for b in bins], digits),
+        "y": _numbers([measured[b].mean() for b in bins], digits),
+        "error": _numbers([measured[b].std() / np.sqrt(len(b)) for b in bins], digits),
         "slope": calibration(measured, predicted)["calibration_slope"],
     }
 
@@ -339,11 +363,11 @@ def _coverage(error: Floats, sigma: Floats) -> Series:
     return {"x": _numbers(COVERAGE), "y": _numbers(inside)}
 
 
-def _deciles(error: Floats, sigma: Floats) -> Series:
+def _deciles(error: Floats, sigma: Floats, digits: int) -> Series:
     bins = np.array_split(np.argsort(sigma, kind="stable"), min(10, len(np.unique(sigma))))
     return {
-        "x": _numbers([sigma[b].mean() for b in bins]),
-        "y": _numbers([np.sqrt(np.mean(error[b] ** 2)) for b in bins]),
+        "x": _numbers([sigma[b].mean() for b in bins], digits),
+        "y": _numbers([np.sqrt(np.mean(error[b] ** 2)) for b in bins], digits),
     }
 
 

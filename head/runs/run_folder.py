@@ -30,6 +30,7 @@ from abag.head.data.labels import (
     LabelledPairs,
 )
 from abag.head.data.options import read_molar_mass
+from abag.head.data.quantity import Quantity
 from abag.head.data.units import to_pkd
 from abag.head.evaluation.metrics import Scores
 from abag.head.evaluation.regime_scores import RegimeScore, TestedPairs, describe_regimes
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-RUN_FORMAT = "abag-run 2"
+RUN_FORMAT = "abag-run 3"
 
 
 def read_config(run: Path) -> dict[str, Any]:
@@ -54,10 +55,15 @@ def read_config(run: Path) -> dict[str, Any]:
             "into another folder, or use the version of abag that wrote it."
         )
         raise FileDamaged(msg)
-    names = [*(one.name for one in schema(FitConfig)), "label_column", "label_unit"]
+    names = [*(one.name for one in schema(FitConfig)), "label_column", "label_unit", "quantity"]
     if missing := [name for name in names if name not in config]:
         msg = f"{path}: {missing[0]} is missing. Copy the whole run folder again."
         raise FileDamaged(msg)
+    try:
+        Quantity.of_json(config["quantity"])
+    except (TypeError, ValueError) as error:
+        msg = f"{path}: quantity is invalid ({error}). Copy the run folder again."
+        raise FileDamaged(msg) from error
     if type(epochs := config["epochs"]) is not int:
         msg = f"{path}: epochs is {epochs!r}; expected a whole number. Copy the run folder again."
         raise FileDamaged(msg)
@@ -73,6 +79,7 @@ def remembered_label(config: Mapping[str, Any]) -> Remembered:
     return Remembered(
         column=config["label_column"], unit=unit, no_binding_pkd=floor,
         no_binding_empty=config["no_binding_empty"],
+        quantity=Quantity.of_json(config["quantity"]),
     )  # fmt: skip
 
 
@@ -176,7 +183,9 @@ class DataSummary(TypedDict):
     antibodies: int
     antigens: int
     quantity: str
-    """Of the labels, such as pKd or pIC50."""
+    """Of the labels with its unit, such as pKd, pIC50 or Tm (°C)."""
+    better: NotRequired[str]
+    """Which values are better, ``higher`` or ``lower``, of another quantity than an affinity."""
 
 
 class RunSummary(TypedDict):
@@ -199,7 +208,8 @@ class RunSummary(TypedDict):
     noise: float | None
     counts: Mapping[str, int]
     strong: StrongSummary
-    """How well strong binders are found; strong is 9.0, or the threshold of ``--select``."""
+    """How well strong binders are found; strong is 9.0, or the threshold of ``--select``. Other
+    quantities than affinities have no threshold unless one is given: then no ``regimes``."""
     learning_curve: NotRequired[list[dict[str, Any]]]
     """With ``--learning-curve``: ``share`` of the training groups, mean number of
     ``training_pairs`` and ``score`` of the first regime. The last point is the run itself."""
@@ -225,8 +235,9 @@ class SavedRun:
     """Rows of ``predictions.parquet``: the test pairs of each fold of each regime."""
 
     @property
-    def quantity(self) -> str:
-        return str(self.summary["data"]["quantity"])
+    def quantity(self) -> Quantity:
+        """What the labels are; as text, its name and unit."""
+        return Quantity.of_json(self.config["quantity"])
 
     @property
     def mean_label(self) -> float:
@@ -276,8 +287,9 @@ def read_run(run: Path) -> SavedRun:
 
 def read_tables(run: Path, config: Mapping[str, Any], summary: RunSummary) -> SavedRun:
     """Read the tables of a run, whose summary may not be written yet."""
-    frame = pd.read_parquet(run / "pairs.parquet")
-    tested = pd.read_parquet(run / "predictions.parquet")
+    quantity = Quantity.of_json(config["quantity"])
+    frame = quantity.inward(pd.read_parquet(run / "pairs.parquet"), "pkd")
+    tested = quantity.inward(pd.read_parquet(run / "predictions.parquet"), "pkd", "pkd_predicted")
     labels = [*KEYS, "pkd", "censored"]
     same = frame[labels].iloc[tested["pair"]].reset_index(drop=True)
     if not same.equals(tested[labels]):

@@ -13,7 +13,7 @@ from abag.core.arrays import Floats, Ints, distinct
 from abag.core.files import replacing, write_json, write_text
 from abag.core.messages import align, counted, printable
 from abag.embed.sequences.chains import KINDS
-from abag.head.data.labels import quantity
+from abag.head.data.quantity import Quantity
 from abag.head.evaluation import metrics
 from abag.head.evaluation.metrics import rows_to_score
 from abag.head.evaluation.regime_scores import describe_regimes
@@ -31,8 +31,10 @@ if TYPE_CHECKING:
     from abag.head.evaluation.regime_scores import RegimeScore
     from abag.head.prediction.fitted import FittedParts, WeighedRegime
     from abag.head.regimes.folds import MeasuredRegime
-    from abag.head.runs.run_folder import RegimeSummary, RunSummary
+    from abag.head.runs.run_folder import DataSummary, RegimeSummary, RunSummary
 
+NOTICEABLE = 0.01
+"""Share of the spread of the labels below which a mean error is not worth a line."""
 NAMES = ("id", "antibody_name", "antigen_name")
 
 
@@ -69,15 +71,14 @@ def write_results(
         ("pairs.parquet", labels.assign(**clusters, **_names(pairs))),
     ):
         with replacing(run / name) as partial:
-            frame.to_parquet(partial, index=False)
+            pairs.quantity.outward(frame).to_parquet(partial, index=False)
     # products of some thousand numbers: to wake threads for them takes longer
     with threadpool_limits(1, user_api="blas"):
-        unit = quantity(pairs.table, config["affinity_type"])
-        threshold = metrics.strong_threshold(config["select"])
-        summary = _summarise(
-            run, pairs, measured, weighed, baselines, [*fitted, parts], unit, threshold
-        )
-    summary["strong"] = score_strong(tested, summary["regimes"], threshold)
+        threshold = metrics.strong_threshold(config["select"], pairs.quantity)
+        summary = _summarise(run, pairs, measured, weighed, baselines, [*fitted, parts], threshold)
+    if threshold is not None:
+        regimes, sign = summary["regimes"], pairs.quantity.sign
+        summary["strong"] = score_strong(tested, regimes, threshold, sign=sign)
     if curve:
         first = weighed[0]
         last = curve_point(first.measured.splits, first.score, 1.0)
@@ -132,8 +133,7 @@ def _summarise(
     weighed: Sequence[WeighedRegime],
     baselines: Sequence[Mapping[str, Floats]],
     fitted: Sequence[FittedParts],
-    unit: str,
-    threshold: float,
+    threshold: float | None,
 ) -> RunSummary:
     fits = list({id(one): one for one in fitted}.values())  # regimes share folds
     trained = [one.trained for one in fits if one.trained is not None]
@@ -153,30 +153,37 @@ def _summarise(
             for one in measured
             if not one.splits
         ],
-        "warnings": warnings(pairs, measured, unit),
+        "warnings": warnings(pairs, measured),
         "steps": sum(t.steps for t in trained),
         "epochs": 0 if of_all is None else of_all.epochs,
         "seconds": sum(one.seconds for one in fits),
         "resumed_from_step": max(resumed, default=None),
         "used": _settings_used([t.used for t in trained]),
-        "data": {
-            "source": pairs.table.source,
-            "pairs": len(pairs),
-            "antibodies": len(distinct(pairs.antibody)),
-            "antigens": len(distinct(pairs.antigen)),
-            "quantity": unit,
-        },
+        "data": _describe_source(pairs),
         "noise": pairs.noise,
         "counts": pairs.counts,
         "strong": {"threshold": threshold, "regimes": []},  # scored by the caller
     }
 
 
+def _describe_source(pairs: LabelledPairs) -> DataSummary:
+    data: DataSummary = {
+        "source": pairs.table.source,
+        "pairs": len(pairs),
+        "antibodies": len(distinct(pairs.antibody)),
+        "antigens": 0 if pairs.no_antigen else len(distinct(pairs.antigen)),
+        "quantity": str(pairs.quantity),
+    }
+    if not pairs.quantity.affinity:
+        data["better"] = pairs.quantity.better
+    return data
+
+
 def _summarise_regime(
     pairs: LabelledPairs,
     weighed: WeighedRegime,
     baselines: Sequence[Mapping[str, Floats]],
-    strong_pkd: float,
+    strong_pkd: float | None,
 ) -> RegimeSummary:
     splits = weighed.measured.splits
     names = [one for one in baselines[0] if all(one in fold for fold in baselines)]
@@ -228,7 +235,7 @@ def join_logs(run: Path) -> None:
 
 def describe_scores(summary: Mapping[str, Any]) -> str:
     """Lay out the scores in a summary of `fit` or `evaluate`: of another table first, if given."""
-    quantity, lines = summary["data"]["quantity"], list[str]()
+    quantity, lines = quantity_of(summary), list[str]()
     if "table" in summary:
         found = summary["table"]
         lines += [f"{found['source']}:", *_describe_regimes(found["regimes"], quantity)]
@@ -237,25 +244,41 @@ def describe_scores(summary: Mapping[str, Any]) -> str:
                 f"{counted(found['far'], 'pair')} outside training data: no measured row of the "
                 "run's table covers such pairs"
             )
-        if found["bias"] is not None and (bias := round(found["bias"], 2)):
+        if found["bias"] is not None and (bias := _noticeable(found["bias"], summary)):
             side = "high" if bias > 0 else "low"
-            amount = f"{abs(bias):.2f} {quantity}"
+            amount = f"{quantity.show(abs(bias))} {quantity}"
             lines.append(f"predictions are {amount} too {side} on average")
     if "predictions" in summary:
         found = summary["predictions"]
         lines += [f"{found['source']}:", *_describe_regimes(found["regimes"], quantity)]
         lines += found["verdicts"]
     if "strong_at" in summary:
-        lines += ["", *describe_strong(summary["strong_at"])]
+        lines += ["", *describe_strong(summary["strong_at"], quantity_of(summary))]
     if lines:
         lines += ["", f"{summary['run']}, cross-validated:"]
     return "\n".join([*lines, *_describe_regimes(summary["regimes"], quantity)])
 
 
+def quantity_of(summary: Mapping[str, Any]) -> Quantity:
+    """Return what the predictions of a summary are, with its unit in the name."""
+    data = summary["data"]
+    if "better" in data:
+        return Quantity(name=data["quantity"], better=data["better"], affinity=False)
+    return Quantity(name=data["quantity"])
+
+
+def _noticeable(bias: float, summary: Mapping[str, Any]) -> float:
+    """Return a mean error, or 0 if it would be shown as 0."""
+    if quantity_of(summary).affinity:
+        return round(bias, 2)
+    largest = max((one["rmse_of_mean"] for one in summary["regimes"]), default=0.0)
+    return bias if abs(bias) >= NOTICEABLE * largest else 0.0
+
+
 def describe_fit(summary: Mapping[str, Any]) -> str:
     """Describe a finished fit: the table that everybody should see, and what it means."""
     lines = _describe_data(summary)
-    lines += _describe_regimes(summary["regimes"], summary["data"]["quantity"])
+    lines += _describe_regimes(summary["regimes"], quantity_of(summary))
     lines += [f"{one['words']}: {one['why']}" for one in summary["not_measured"]]
     run = Path(summary["run"])
     places = {"report": run / "report.html", "predictor": run / "predictor"}
@@ -264,7 +287,7 @@ def describe_fit(summary: Mapping[str, Any]) -> str:
 
 def describe_briefly(summary: Mapping[str, Any]) -> list[str]:
     """Describe a finished fit for a notebook: verdicts, problems, then the table."""
-    head, *rows = describe_regimes(summary["regimes"], summary["data"]["quantity"])
+    head, *rows = describe_regimes(summary["regimes"], quantity_of(summary))
     return [
         *_describe_data(summary),
         *(one["sentence"] for one in summary["regimes"]),
@@ -275,13 +298,14 @@ def describe_briefly(summary: Mapping[str, Any]) -> list[str]:
 
 def _describe_data(summary: Mapping[str, Any]) -> list[str]:
     data = summary["data"]
+    antigens = f" and {counted(data['antigens'], 'antigen')}" if data["antigens"] else " alone"
     return [
         f"{summary['run']}: {counted(data['pairs'], 'pair')} of "
-        f"{counted(data['antibodies'], 'antibody')} and {counted(data['antigens'], 'antigen')}"
+        f"{counted(data['antibodies'], 'antibody')}{antigens}"
     ]
 
 
-def _describe_regimes(regimes: Sequence[Mapping[str, Any]], quantity: str) -> list[str]:
+def _describe_regimes(regimes: Sequence[Mapping[str, Any]], quantity: Quantity) -> list[str]:
     """Lay out scores with a column per regime, which fits into a terminal, and the verdicts."""
     if not regimes:
         return ["too few pairs of any kind to score"]

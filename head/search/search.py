@@ -19,7 +19,7 @@ from abag.core.arrays import distinct
 from abag.core.messages import reporting
 from abag.embed.sequences.chains import KINDS
 from abag.head.data.labels import LabelledPairs
-from abag.head.data.vectors import read_vectors
+from abag.head.data.vectors import StoredVectors, read_vectors
 from abag.head.evaluation.metrics import MeasuredRows, find_metric
 from abag.head.models.baselines import inner_folds as pairs_inner_folds
 from abag.head.models.config import VALIDATION_PAIRS, FitConfig, is_used
@@ -80,6 +80,8 @@ class SearchProblem:
     def vectors(self, kind: Kind, pooling: str) -> NDArray[np.float32]:
         """Read the vectors of a kind and pooling, one row per unique sequence of the table."""
         if (kind, pooling) not in self.read:
+            if kind == "antigen" and self.config.no_antigen:
+                return StoredVectors.absent().x_ND
             views = self.config.views_of(kind)
             if getattr(self.config, f"{kind}_vectors") is None:  # else nothing is left to choose
                 views = [{**views[0], "pooling": pooling}]
@@ -227,5 +229,8 @@ def _scored(problem: SearchProblem) -> tuple[list[NDArray[np.int64]], list[Measu
         own = np.flatnonzero(problem.fold == fold)
         rng = np.random.default_rng([problem.config.seed, FOLD_SUBSET, fold])
         rows.append(np.sort(rng.permutation(own)[:VALIDATION_PAIRS]))
-    labels = [MeasuredRows.of(pairs.pkd[r], pairs.antigen[r], pairs.censored[r]) for r in rows]
+    sign = pairs.quantity.sign
+    labels = [
+        MeasuredRows.of(pairs.pkd[r], pairs.antigen[r], pairs.censored[r], sign) for r in rows
+    ]
     return rows, labels

@@ -246,7 +246,7 @@ def _define_search(
         group=group,
         store=inputs.store,
         poolings={
-            kind: found.folder.poolings if kind not in fixed else ("mean",)
+            kind: found.folder.poolings if found.views and kind not in fixed else ("mean",)
             for kind, found in inputs.vectors.items()
         },
         views=(of_antibody, of_antigen) if len(of_antibody) + len(of_antigen) > 2 else None,

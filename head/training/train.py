@@ -495,13 +495,13 @@ class HeadTraining(ResumableTraining):
             select = self.config.select
             mean = metrics.average_folds(scored)[metrics.usual_name(select)]["mean"]
             shown = "undefined" if mean is None else f"{mean:.3f}"
-            heading = metrics.metric_heading(select)
+            heading = metrics.metric_heading(select, self.inputs.pairs.quantity)
             detail(f"{self.name}: epoch {epochs_done}: validation {heading} {shown}")
 
     def _validate(self) -> list[metrics.Scores]:
         """Score the mean of each fold's heads; keep the weights of heads that improved."""
         select, of_heads, of_folds = self.config.select, list[float | None](), []
-        strong_pkd = metrics.strong_threshold(select)
+        strong_pkd = metrics.strong_threshold(select, self.inputs.pairs.quantity)
         predicted = self.stack.predict_parts(self.scored_rows)
         for labels, predicted_MR in zip(self._labels, predicted, strict=True):
             of_folds.append(labels.score(predicted_MR.mean(axis=0), strong_pkd))

@@ -22,7 +22,7 @@ function describe(p) {
 }
 
 const describeTest = (t) => `${describe(t.pair)}\npredicted ${t.predicted}\n` +
-  `predicted − measured ${(t.predicted - pairs.pkd[t.pair]).toFixed(3)}\nsigma ${t.sigma}`;
+  `predicted − measured ${(t.predicted - pairs.pkd[t.pair]).toFixed(data.digits ?? 3)}\nsigma ${t.sigma}`;
 
 function byAntigen(items) {
   const groups = new Map();

@@ -2,6 +2,7 @@
 
 const ROW = 18, BAND = 16, LABELS = 66;
 const order = [..."GAVLIMPFWYSTCNQHKRDE"].filter((one) => data.residues.includes(one));
+const what = data.quantity ?? "pKd", digits = data.digits ?? 3, sign = data.sign ?? 1; // -1: lower is better
 const select = document.getElementById("parent"), farBox = document.getElementById("far");
 const figure = document.getElementById("map");
 
@@ -23,21 +24,21 @@ function cellsOf(parent) {
   });
 }
 
-const signed = (x) => `${x < 0 ? "−" : "+"}${Math.abs(x).toFixed(3)}`;
+const signed = (x) => `${x < 0 ? "−" : "+"}${Math.abs(x).toFixed(digits)}`;
 const nameOf = (site, residue) => `${site.prefix}:${site.wild}${site.position}${residue}`;
 
 function describe(parent, site, residue) {
   const place = `${site.chain} ${site.position}, ${site.region}`;
   if (residue === site.wild) {
     const own = parent.measuredPkd === undefined ? "" : `, measured ${parent.measuredPkd}`;
-    return `${site.label} ${site.wild}, wild type\n${place}\nparent: predicted pKd ${parent.pkd}${own}`;
+    return `${site.label} ${site.wild}, wild type\n${place}\nparent: predicted ${what} ${parent.pkd}${own}`;
   }
   const { difference, sigma, far, measured } = site.cells.get(residue);
   return [
     nameOf(site, residue), place,
     `difference ${signed(difference)}${sigma === undefined ? "" : ` ± ${sigma}`}`,
-    `predicted pKd ${(parent.pkd + difference).toFixed(3)}`,
-    measured === undefined ? "" : `measured pKd ${measured}, in training`,
+    `predicted ${what} ${(parent.pkd + difference).toFixed(digits)}`,
+    measured === undefined ? "" : `measured ${what} ${measured}, in training`,
     far ? "outside the training data" : "",
   ].filter(Boolean).join("\n");
 }
@@ -55,7 +56,7 @@ function limit(sites) {
 
 const shade = (x, most) => {
   const share = Math.round(100 * Math.min(1, Math.abs(x) / most));
-  return `fill: color-mix(in oklab, var(${x < 0 ? "--c2" : "--c1"}) ${share}%, var(--none))`;
+  return `fill: color-mix(in oklab, var(${sign * x < 0 ? "--c2" : "--c1"}) ${share}%, var(--none))`;
 };
 
 function draw() {
@@ -71,7 +72,7 @@ function draw() {
   order.forEach((one, r) => add(names, "text", { x: 36, y: BAND + ROW * r + 13, "text-anchor": "end" }, one));
   add(names, "text", { x: 36, y: meanRow + 13, "text-anchor": "end" }, "mean");
 
-  const svg = add(box, "svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": "Predicted change of pKd by position and residue" });
+  const svg = add(box, "svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `Predicted change of ${what} by position and residue` });
   drawBands(svg, sites, column, bottom);
   const far = [];
   let measured = 0;
@@ -123,7 +124,7 @@ function drawScale(most, far, measured) {
   }
   const ends = [[0, "start", -most], [126, "middle", 0], [252, "end", most]];
   for (const [x, anchor, value] of ends) {
-    add(svg, "text", { x, y: 28, "text-anchor": anchor }, value ? `${signed(value)} pKd` : "0");
+    add(svg, "text", { x, y: 28, "text-anchor": anchor }, value ? `${signed(value)} ${what}` : "0");
   }
   const outside = `; a stroke marks the ${far.toLocaleString("en")} mutants outside the training data`;
   const frames = `; a frame marks the ${measured.toLocaleString("en")} measured mutants`;
@@ -148,11 +149,11 @@ function listen(svg, parent, sites, column, meanRow) {
 }
 
 function csvRows() {
-  const head = ["parent", "mutation", "chain", "position", "region", "wild_type", "mutant", "pkd_predicted", "difference", "difference_sigma", "pkd_measured", "outside_training"];
+  const head = ["parent", "mutation", "chain", "position", "region", "wild_type", "mutant", data.columns?.pkd_predicted ?? "pkd_predicted", "difference", "difference_sigma", data.columns?.pkd_measured ?? "pkd_measured", "outside_training"];
   const rows = data.parents.flatMap((parent) => cellsOf(parent).flatMap((site) =>
     [...site.cells].map(([residue, { difference, sigma, far, measured }]) => [
       parent.name, nameOf(site, residue), site.chain, site.position, site.region, site.wild, residue,
-      (parent.pkd + difference).toFixed(3), String(difference), String(sigma ?? ""), String(measured ?? ""), far ? "yes" : "",
+      (parent.pkd + difference).toFixed(digits), String(difference), String(sigma ?? ""), String(measured ?? ""), far ? "yes" : "",
     ])));
   return [head, ...rows];
 }

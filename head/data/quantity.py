@@ -1,0 +1,184 @@
+"""What the labels of a run measure: the name, the unit, and which values are better.
+
+It is decided once, where the label column is read (`head.data.affinities`), kept in config.json, in
+the summary and in the predictor, and handed to all that prints, names columns or ranks. Affinities
+are pKd, with its units and checks; any other quantity stays as it is written: no logarithm, no
+usual range, no threshold of strong binders.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from abag.core.messages import printable
+from abag.core.options import BadOption
+from abag.head.data.options import Better
+from abag.head.data.units import plain_text
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+LONGEST_NAME = 60
+"""Characters of the name of a quantity that are kept."""
+DIGITS = 4
+"""Digits after the point of a predicted pKd in text files."""
+STRONG_RANGE = (-20, 20)
+"""Valid thresholds of pKd."""
+LARGE = 10_000
+"""From this on, numbers of other quantities are shown without digits after the point."""
+INSIDE = ("pkd", "pkd_predicted", "pkd_measured")
+OUTSIDE = ("measured", "predicted", "measured")
+"""Names of columns of labels and predictions: in code and for pKd, and for other quantities."""
+_DELTA_DELTA = re.compile(r"(?:delta[\s_\-]*){2,}(?=g)")
+_UNIT = re.compile(r"(?P<name>.*\S)\s*[(\[](?P<unit>[^()\[\]]*)[)\]]\s*")
+_HIGHER = re.compile(
+    "enrichment|expression|titer|titre|yield|neutrali[sz]|melting|thermostab|thermalstab|"
+    "solubility|relativebinding|bindingsignal|bindingintensity"
+)
+_LOWER = re.compile(
+    "ddg|aggregation|polyreactiv|polyspecific|viscosity|hydrophob|immunogenic|nonspecific|"
+    "retentiontime"
+)
+_WORDS_HIGHER = frozenset(
+    "tm tm1 tm2 tonset tagg t50 mfi od od450 nt50 nt80 id50 id80 pvnt50 prnt50".split()
+)
+"""Words and parts of words that name a quantity whose better values are known."""
+_SPREAD = frozenset(
+    "std sd sem se err error stdev stddev stderr ci ci95 cv variance uncertainty pvalue".split()
+)
+"""Words of a column that describes another one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quantity:
+    """What labels and predictions are."""
+
+    name: str = "pKd"
+    unit: str = ""
+    """As the user or the column writes it; empty if there is none."""
+    better: Better = "higher"
+    affinity: bool = True
+    """Whether it is pKd, pIC50 or pEC50, to which values of other units were converted."""
+
+    def __str__(self) -> str:
+        """Write the name with its unit, as in headings: ``Tm (°C)``."""
+        return printable(f"{self.name} ({self.unit})" if self.unit else self.name)
+
+    @property
+    def sign(self) -> int:
+        """1 if higher values are better, else -1."""
+        return 1 if self.better == "higher" else -1
+
+    @property
+    def description(self) -> str:
+        """Say what it is in half a sentence."""
+        if self.affinity:
+            return f"{self} = -log10({str(self)[1:]} in M)"
+        return f"{self}, {self.better} is better"
+
+    @property
+    def predicted(self) -> str:
+        """Name of the column of predictions."""
+        return self.column("pkd_predicted")
+
+    def column(self, name: str) -> str:
+        """Return the name that a column of the code has in tables."""
+        return name if self.affinity else dict(zip(INSIDE, OUTSIDE, strict=True)).get(name, name)
+
+    def columns(self, names: tuple[str, ...]) -> tuple[str, ...]:
+        """Return the names that columns of the code have in tables."""
+        return tuple(map(self.column, names))
+
+    def outward(self, frame: pd.DataFrame) -> pd.DataFrame:
+        """Name the columns of a table of the code as users see them."""
+        return frame.rename(columns={one: self.column(one) for one in INSIDE if one in frame})
+
+    def inward(self, frame: pd.DataFrame, *names: str) -> pd.DataFrame:
+        """Give these columns of a table that was written back their names in the code."""
+        return frame.rename(columns={self.column(one): one for one in names})
+
+    def show(self, value: float, digits: int = 2) -> str:
+        """Write a value: with `digits` after the point, or as many significant ones and two more.
+
+        The latter is for other quantities than affinities, which have any scale.
+        """
+        if self.affinity:
+            return f"{value:z.{digits}f}"
+        return f"{value:,.0f}" if abs(value) >= LARGE else f"{value:.{digits + 2}g}"
+
+    def digits(self, spread: float) -> int:
+        """Return the digits after the point in text files, for values of this spread."""
+        if self.affinity or not 0 < spread < math.inf:
+            return DIGITS
+        return max(0, DIGITS - math.floor(math.log10(spread)))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what `of_json` restores."""
+        return asdict(self)
+
+    @classmethod
+    def of_json(cls, record: Mapping[str, Any]) -> Quantity:
+        """Restore from JSON; TypeError or ValueError if it is none."""
+        made = cls(**record)
+        texts = isinstance(made.name, str) and isinstance(made.unit, str)
+        if not texts or made.better not in ("higher", "lower") or type(made.affinity) is not bool:
+            msg = f"{dict(record)} is no quantity"
+            raise ValueError(msg)
+        return made
+
+    def check_threshold(self, value: float | None, name: str) -> None:
+        """Refuse a threshold, given for the option `name`, that no value of an affinity reaches."""
+        low, high = STRONG_RANGE if self.affinity else (-math.inf, math.inf)
+        if value is not None and not (low <= value <= high and math.isfinite(value)):
+            expected = f"{low} to {high}" if self.affinity else "a finite number"
+            msg = f"{name}: {value} is out of range; expected {expected}."
+            raise BadOption(msg)
+
+
+PKD = Quantity()
+
+
+class ValueHeader(NamedTuple):
+    """What the name of a column says about a quantity that is no affinity."""
+
+    name: str
+    unit: str
+    better: Better | None
+    """None if the name does not tell."""
+    describes_another: bool = False
+    """Whether it is an error or an interval of another column."""
+
+
+def read_value_header(column: str) -> ValueHeader:
+    """Read the name of a column as that of a quantity, such as ``Tm (°C)``.
+
+    Parameters
+    ----------
+    column : str
+        As in the table.
+
+    Returns
+    -------
+    ValueHeader
+        A unit is what brackets at the end hold; `better` is known for usual quantities only.
+    """
+    found = _UNIT.fullmatch(column)
+    name = (column if found is None else found["name"]).strip()
+    unit = "" if found is None else found["unit"].strip()
+    text = _DELTA_DELTA.sub("dd", plain_text(name)[0])
+    words = re.findall("[a-z]+[0-9]*|[0-9]+", text)
+    joined = "".join(words)
+    better: Better | None = None
+    if _LOWER.search(joined):
+        better = "lower"
+    elif _HIGHER.search(joined) or _WORDS_HIGHER.intersection(words):
+        better = "higher"
+    describes_another = bool(_SPREAD.intersection(words))
+    return ValueHeader(
+        printable(name)[:LONGEST_NAME] or "value", printable(unit)[:LONGEST_NAME],
+        None if describes_another else better, describes_another,
+    )  # fmt: skip

@@ -1,0 +1,264 @@
+"""Tables of antibodies alone: what is encoded, fitted, predicted and refused."""
+
+import json
+
+import invoke
+import numpy as np
+import pandas as pd
+import pytest
+from drawn import COMPOSITION, draw_chain, mutated
+from sklearn.linear_model import Ridge
+from sklearn.pipeline import make_pipeline
+
+import abag
+from abag.core.options import BadOption
+from abag.embed.sequences.columns import MissingColumn
+from abag.embed.sequences.options import TableOptions
+from abag.embed.sequences.pairs import read_pairs
+from abag.embed.store.store import open_store
+from abag.head.estimators.regressor import AffinityRegressor
+from abag.head.estimators.scikit import AntibodySplit, PairVectorizer
+from abag.head.prediction.predictor import InvalidChains
+from abag.head.prediction.tables import CannotPredict
+from abag.head.runs.evaluate import NothingToEvaluate
+
+ONLY_ANTIBODIES = {"antibody_encoder": "composition", "no_antigen": True}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Antibodies of several families with an expression level, written by pandas, and a run."""
+    folder = tmp_path_factory.mktemp("alone")
+    rng = np.random.default_rng(0)
+    parents = [draw_chain(rng, 110) for _ in range(12)]
+    rows = [mutated(rng, parents[n % 12], 4) for n in range(96)]
+    level = [row.count("K") - row.count("D") + rng.normal() / 2 for row in rows]
+    frame = pd.DataFrame({"heavy": rows, "expression (mg/L)": np.round(level, 3)})
+    frame.to_csv(folder / "t.csv", index=False)
+    invoke.run("embed", folder / "t.csv", "--store", folder / "store", "--no-antigen",
+               "--antibody-encoder", "composition")  # fmt: skip
+    invoke.run("fit", folder / "t.csv", "--store", folder / "store", "--run", folder / "run",
+               "--no-antigen")  # fmt: skip
+    return folder
+
+
+@pytest.fixture
+def frame(folder):
+    return pd.read_csv(folder / "t.csv")
+
+
+# ---- without the option --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", ["plan", "embed", "fit"])
+def test_a_table_without_antigen_is_told_the_option(command, folder, tmp_path):
+    options = {"plan": [], "embed": ["--store", tmp_path / "s"]}
+    options["fit"] = ["--store", folder / "store", "--run", tmp_path / "r"]
+    said = invoke.one_line(command, folder / "t.csv", *options[command])
+    assert "no column for antigen; found 'heavy', 'expression (mg/L)'" in said
+    assert "--antigen SEQ" in said
+    assert said.endswith("learn from antibodies alone with --no-antigen.")
+    assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("column", "values"),
+    [("virus_strain", ["WA1", "BA.1"]), ("partner", [draw_chain(np.random.default_rng(n), 60)
+                                                     for n in (1, 2)])],
+)  # fmt: skip
+def test_a_column_that_may_hold_the_antigen_is_named(column, values, frame):
+    frame[column] = np.resize(values, len(frame))
+    with pytest.raises(MissingColumn, match=f"--no-antigen. {column!r} may hold it."):
+        read_pairs(frame)
+
+
+def test_an_antigen_column_is_used_without_the_option_and_ignored_with_it(frame, said):
+    frame["antigen"] = "MKTIIALSYIFCLVFADYKDDDDK"
+    assert read_pairs(frame).antigens.chains == [("MKTIIALSYIFCLVFADYKDDDDK",)]
+    read_pairs(frame, TableOptions(no_antigen=True)).report_notes()
+    assert said[0] == "table: column 'antigen' is ignored: antibodies alone (--no-antigen)"
+
+
+def test_a_column_that_may_hold_antigens_is_told_with_the_option_too(frame, said):
+    frame["strain"], frame["target_name"] = np.resize(["WA1", "BA.1"], len(frame)), "one"
+    read_pairs(frame, TableOptions(no_antigen=True)).report_notes()
+    assert said[0] == (
+        "table: column 'strain' may hold antigens, and is not used: antibodies alone (--no-antigen)"
+    )
+    assert not any("target_name" in line for line in said)
+
+
+@pytest.mark.parametrize("given", [{"antigen": "MKT"}, {"columns": {"antigen": "a"}}])
+def test_the_option_contradicts_an_antigen(given):
+    with pytest.raises(BadOption, match="each says what the antigen is"):
+        TableOptions(no_antigen=True, **given)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"antigen_encoder": "composition"}, {"antigen_vectors": ("mean",)}, {"head": "antigen_ridge"},
+     {"split": "antigen"}, {"split": "both"}],
+)  # fmt: skip
+def test_options_about_antigens_are_refused_with_it(given, folder, tmp_path):
+    with pytest.raises(BadOption, match="antibodies alone have no antigens"):
+        abag.fit(folder / "t.csv", folder / "store", tmp_path / "r", no_antigen=True, **given)
+
+
+# ---- with it -------------------------------------------------------------------------------------
+
+
+def test_nothing_is_loaded_or_stored_for_antigens(folder):
+    kinds = {one.kind for one in open_store(folder / "store").folders()}
+    assert kinds == {"antibody"}
+    config = json.loads((folder / "run/config.json").read_text())
+    assert config["no_antigen"] is True
+    assert config["antigen_encoder"] is config["antigen_fingerprint"] is None
+    record = json.loads((folder / "run/predictor/predictor.json").read_text())
+    assert record["antigen"]["views"] == []
+
+
+def test_a_run_says_that_it_is_of_antibodies_alone(folder):
+    done = invoke.run("plan", folder / "t.csv", "--no-antigen", "--antibody-encoder", "composition")
+    assert "antibodies alone (--no-antigen)" in done.stdout
+    summary = json.loads((folder / "run/summary.json").read_text())
+    assert summary["data"]["antigens"] == 0
+    words = [one["words"] for one in (*summary["regimes"], *summary["not_measured"])]
+    assert not any("antigen" in one for one in words)
+    assert not any("antigen" in one["sentence"] for one in summary["regimes"])
+    card = (folder / "run/predictor/README.md").read_text()
+    assert "of antibodies alone" in card
+    assert "antigen=" not in card
+    again = invoke.run("fit", folder / "t.csv", "--store", folder / "store", "--run",
+                       folder / "run", "--no-antigen")  # fmt: skip
+    assert "nothing to do" in again.stderr
+
+
+def test_the_vectors_say_nothing_about_antigens(folder, frame, tmp_path):
+    """A run with the same antigen in every row, as in old tables, gives the same predictions."""
+    frame["antigen"] = "MKTIIALSYIFCLVFADYKDDDDK"
+    abag.embed_table(frame, tmp_path / "store", **COMPOSITION)
+    abag.fit(frame, tmp_path / "store", tmp_path / "run", report=False)
+    bare = frame[["heavy"]]
+    abag.predict(bare, folder / "run", tmp_path / "alone.csv")
+    abag.predict(frame[["heavy", "antigen"]], tmp_path / "run", tmp_path / "one.csv")
+    alone, one = (pd.read_csv(tmp_path / name) for name in ("alone.csv", "one.csv"))
+    assert alone.columns.tolist() == [
+        "heavy", "predicted", "sigma", "regime", "far", "why_far",
+    ]  # fmt: skip
+    np.testing.assert_allclose(alone["predicted"], one["predicted"], atol=2e-3)
+    np.testing.assert_allclose(alone["sigma"], one["sigma"], atol=2e-3)
+
+
+def test_predict_encodes_new_antibodies_and_needs_no_antigen(folder, tmp_path):
+    rng = np.random.default_rng(5)
+    new = pd.DataFrame({"heavy": [draw_chain(rng, 110) for _ in range(3)]})
+    new["antigen"] = "MKTIIALSYIFCLVFADYKDDDDK"
+    said = []
+    abag.predict(new, folder / "run", tmp_path / "p.csv", say=said.append)
+    assert any("encoding 3 antibodies with composition" in line for line in said)
+    assert any("column 'antigen' is ignored: antibodies alone" in line for line in said)
+    table = pd.read_csv(tmp_path / "p.csv")
+    assert table["antigen"].tolist() == new["antigen"].tolist()
+    found = abag.load_predictor(folder / "run").predict(heavy=new["heavy"].tolist())
+    np.testing.assert_allclose(found["predicted"], table["predicted"], atol=1e-3)
+
+
+def test_an_antigen_that_is_given_is_refused(folder, frame, tmp_path):
+    run = folder / "run"
+    with pytest.raises(InvalidChains, match="of antibodies alone; expected none"):
+        abag.load_predictor(run).predict(heavy=["EVQL"], antigen="MKT")
+    with pytest.raises(CannotPredict, match="of antibodies alone; expected no antigen"):
+        abag.predict(frame, run, tmp_path / "p.csv", antigen="MKT")
+    with pytest.raises(CannotPredict, match=r"cross.*of antibodies alone"):
+        abag.predict(frame, run, tmp_path / "p.csv", cross=frame)
+    with pytest.raises(NothingToEvaluate, match="of antibodies alone"):
+        abag.evaluate(run, table=frame, antigen="MKT")
+    heavy = frame["heavy"][0]
+    with pytest.raises(CannotPredict, match="antigen"):
+        abag.scan(run, tmp_path / "s.csv", heavy=heavy, antigen="MKT")
+    with pytest.raises(BadOption, match="expected residues of an antibody"):
+        abag.scan(run, tmp_path / "s.csv", heavy=heavy, region="antigen")
+    assert not any(tmp_path.iterdir())
+
+
+def test_a_run_with_antigens_still_needs_them(frame, tmp_path):
+    frame["antigen"] = "MKTIIALSYIFCLVFADYKDDDDK"
+    abag.embed_table(frame, tmp_path / "store", **COMPOSITION)
+    abag.fit(frame, tmp_path / "store", tmp_path / "run", report=False, head="ridge")
+    with pytest.raises(MissingColumn, match="no column for antigen"):
+        abag.predict(frame[["heavy"]], tmp_path / "run", tmp_path / "p.csv")
+    with pytest.raises(CannotPredict, match="trained with antigens"):
+        abag.predict(frame[["heavy"]], tmp_path / "run", tmp_path / "p.csv", no_antigen=True)
+
+
+def test_evaluate_reads_a_table_of_antibodies_alone(folder, frame):
+    found = abag.evaluate(folder / "run", table=frame)["table"]
+    assert found["pairs"] == found["in_training"]["pair"] == len(frame)
+
+
+def test_the_candidates_of_a_run_are_ranked(folder, frame, tmp_path):
+    abag.predict(frame[["heavy"]], folder / "run", tmp_path / "p.csv")
+    abag.rank(tmp_path / "p.csv", tmp_path / "o.csv", batch=5, rule="mean", keep_far=True,
+              run=folder / "run", measured=frame.head(10))  # fmt: skip
+    best = pd.read_csv(tmp_path / "p.csv")[10:].nlargest(5, "predicted")
+    assert pd.read_csv(tmp_path / "o.csv")["heavy"].tolist() == best["heavy"].tolist()
+
+
+def test_a_shared_predictor_is_of_antibodies_alone_too(folder, frame, tmp_path):
+    abag.share(folder / "run", tmp_path / "shared")
+    predictor = abag.load_predictor(tmp_path / "shared")
+    assert predictor.no_antigen
+    assert "antibodies alone" in repr(predictor)
+
+
+def test_several_views_and_networks_work_on_one_block(folder, frame, tmp_path):
+    views = ("composition:mean", "composition:heavy_mean")
+    abag.fit(
+        frame, folder / "store", tmp_path / "run", no_antigen=True, report=False, head="mlp",
+        epochs=2, widths=(8,), antibody_vectors=views, device="cpu",
+    )  # fmt: skip
+    abag.predict(frame, tmp_path / "run", tmp_path / "p.csv", store=folder / "store")
+    assert pd.read_csv(tmp_path / "p.csv")["predicted"].notna().all()
+
+
+# ---- Python --------------------------------------------------------------------------------------
+
+
+def test_scikit_learn_sees_one_block_of_vectors(folder, frame):
+    X, y = frame[["heavy"]], frame["expression (mg/L)"]
+    store = folder / "store"
+    vectors = PairVectorizer(store, no_antigen=True).fit_transform(X)
+    stored = open_store(store).vectors("antibody", [(chain, "") for chain in X["heavy"]])
+    np.testing.assert_array_equal(vectors, stored)
+    model = make_pipeline(PairVectorizer(store, no_antigen=True), Ridge(1e-3)).fit(X, y)
+    assert model.score(X, y) > 0.5
+    ours = AffinityRegressor(store, no_antigen=True, head="ridge").fit(X, y)
+    assert ours.predictor_.no_antigen
+    value, sigma = ours.predict(X, return_std=True)
+    assert np.corrcoef(value, y)[0, 1] > 0.5
+    assert (sigma > 0).all()
+    groups = [{*test} for _, test in AntibodySplit(3, no_antigen=True).split(X)]
+    assert sorted(row for one in groups for row in one) == [*range(len(X))]
+
+
+def test_a_dataset_has_one_block_of_vectors(folder, frame):
+    found = abag.dataset(folder / "store", frame, no_antigen=True)
+    assert found.X.shape == (len(frame), found.vectors("antibody").shape[1])
+    assert sorted(found.y) == sorted(frame["expression (mg/L)"])
+    x, y = found.torch()[0]
+    assert (len(x), y.shape) == (found.X.shape[1], ())
+    assert "mg/L" in repr(found)
+
+
+def test_vectors_of_a_table_are_exported(folder, tmp_path):
+    abag.export_vectors(folder / "store", tmp_path / "v.parquet", table=folder / "t.csv",
+                        no_antigen=True)  # fmt: skip
+    assert len(pd.read_parquet(tmp_path / "v.parquet")) == 96
+
+
+def test_adapt_needs_antigens(folder, tmp_path):
+    pytest.importorskip("peft")
+    with pytest.raises(BadOption, match="trains on pairs of an antibody and an antigen"):
+        abag.adapt_encoders(
+            folder / "t.csv", tmp_path / "a", split_from=folder / "run", no_antigen=True
+        )

@@ -1,0 +1,487 @@
+"""Labels that are no affinity, from the column to every page: value, name, unit and direction."""
+
+import json
+import re
+
+import invoke
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.metrics import mean_squared_error
+from trastuzumab import HEAVY, LIGHT
+
+import abag
+from abag.core.options import BadOption
+from abag.embed.sequences.columns import MissingColumn
+from abag.embed.sequences.options import TableOptions
+from abag.embed.sequences.pairs import read_pairs
+from abag.head.data.affinities import BadLabel
+from abag.head.data.labels import label_pairs
+from abag.head.data.options import LabelOptions
+from abag.head.data.quantity import PKD, Quantity, read_value_header
+from abag.head.design.candidates import CannotRank
+from abag.head.estimators.regressor import AffinityRegressor
+from abag.head.evaluation.metrics import MeasuredRows
+from abag.head.evaluation.strong import score_strong
+from abag.head.evaluation.verdicts import label_problems
+from abag.head.runs.run_folder import read_run
+
+RESIDUES = "ACDEFGHIKLMNPQRSTVWY"
+SITES = range(98, 108)
+"""Residues of CDR H3 that the variants change."""
+
+
+def variants(n, seed=0):
+    """Draw variants of one antibody, each with an additive effect; the first is the parent."""
+    rng = np.random.default_rng(seed)
+    effect = rng.normal(size=(len(HEAVY), 20))
+    rows = {HEAVY: 0.0}
+    while len(rows) < n:
+        chain, total = list(HEAVY), 0.0
+        for at in rng.choice(SITES, rng.integers(1, 4), replace=False):
+            new = int(rng.integers(20))
+            total += effect[at, new] * (RESIDUES[new] != chain[at])
+            chain[at] = RESIDUES[new]
+        rows.setdefault("".join(chain), total)
+    return pd.DataFrame({"heavy": [*rows], "light": LIGHT, "effect": [*rows.values()]})
+
+
+def table(name, values):
+    return pd.DataFrame({"heavy": [*"ACDEFG"], "antigen": [*"HIKLMN"], name: values})
+
+
+def labelled(name, values, columns=None, **options):
+    read = read_pairs(table(name, values), TableOptions(columns=columns or {}))
+    return label_pairs(read, LabelOptions(**options))
+
+
+VALUES = [61.5, 0.0, -3.25, 70.0, 68.0, 64.0]
+
+
+# ---- the column ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("column", "name", "unit", "better"),
+    [
+        ("Tm (°C)", "Tm", "°C", "higher"), ("Fab Tm by DSF [°C]", "Fab Tm by DSF", "°C", "higher"),
+        ("ddG (kcal/mol)", "ddG", "kcal/mol", "lower"), ("ΔΔG", "ΔΔG", "", "lower"),
+        ("delta delta G", "delta delta G", "", "lower"), ("enrichment", "enrichment", "", "higher"),
+        ("log2_enrichment", "log2_enrichment", "", "higher"),
+        ("HEK Titer (mg/L)", "HEK Titer", "mg/L", "higher"),
+        ("neutralization (%)", "neutralization", "%", "higher"),
+        ("HIC Retention Time (Min)", "HIC Retention Time", "Min", "lower"),
+        ("fitness", "fitness", "", None), ("y", "y", "", None), ("atm", "atm", "", None),
+        ("expression_sd", "expression_sd", "", None),
+    ],
+)  # fmt: skip
+def test_the_name_of_a_column_tells_a_quantity_its_unit_and_direction(column, name, unit, better):
+    found = read_value_header(column)
+    assert (found.name, found.unit, found.better) == (name, unit, better)
+
+
+@pytest.mark.parametrize("columns", [{}, {"label": "Tm (°C)"}, {"pkd": "Tm (°C)"}])
+def test_a_usual_quantity_is_read_as_it_is_named(columns):
+    pairs = labelled("Tm (°C)", VALUES, columns)
+    assert pairs.quantity == Quantity(name="Tm", unit="°C", better="higher", affinity=False)
+    assert sorted(pairs.pkd) == sorted(VALUES)
+    assert pairs.reading.line == (
+        "labels: 'Tm (°C)' read as Tm (°C), higher is better (6 values, -3.25 to 70; the column is "
+        "named so)"
+    )
+
+
+def test_any_column_is_a_quantity_if_the_options_say_so():
+    pairs = labelled(
+        "y", VALUES, {"label": "y"}, label="value", better="lower", unit="nM of nothing"
+    )
+    assert str(pairs.quantity) == "y (nM of nothing)"
+    assert pairs.quantity.sign == -1
+    assert sorted(pairs.pkd) == sorted(VALUES)
+    assert labelled("y", VALUES, better="higher").quantity.name == "y"  # the only numbers
+
+
+def test_an_option_reverses_the_direction_of_a_known_name():
+    assert labelled("ddG", VALUES).quantity.better == "lower"
+    assert labelled("ddG", VALUES, better="higher").quantity.better == "higher"
+
+
+def test_an_enrichment_from_2_to_14_is_not_called_pkd():
+    pairs = labelled("enrichment", [2.0, 5, 8, 11, 13, 14], {"pkd": "enrichment"})
+    assert not pairs.quantity.affinity
+    assert "pKd" not in pairs.reading.line
+
+
+def test_pkd_stays_what_it_is():
+    pairs = labelled("pKd", [6.0, 6.5, 7, 7.5, 8, 9])
+    assert pairs.quantity == PKD
+    assert labelled("pIC50", [6.0, 6.5, 7, 7.5, 8, 9]).quantity == Quantity(name="pIC50")
+
+
+def test_an_affinity_beside_another_quantity_is_taken():
+    frame = table("KD (nM)", [1.0, 2, 3, 4, 5, 6]).assign(Tm=VALUES)
+    assert label_pairs(read_pairs(frame)).reading.column == "KD (nM)"
+
+
+def test_one_of_several_numbers_is_not_guessed():
+    frame = table("Tm", VALUES).assign(expression=VALUES)
+    said = "'Tm', 'expression' may be another quantity.* Use --column label=Tm"
+    with pytest.raises(MissingColumn, match=said):
+        label_pairs(read_pairs(frame))
+    with pytest.raises(MissingColumn, match="--column label=Tm"):
+        label_pairs(read_pairs(frame), LabelOptions(label="value"))
+
+
+def test_a_column_that_pandas_writes_for_its_index_is_not_a_label(tmp_path):
+    table("Tm", VALUES).to_csv(tmp_path / "t.csv")
+    assert label_pairs(read_pairs(tmp_path / "t.csv")).reading.column == "Tm"
+
+
+@pytest.mark.parametrize(
+    ("column", "options", "said"),
+    [
+        ("y", {"label": "value"}, "which of its values are better is not known.*--better higher"),
+        ("koff", {"label": "value"}, "--better higher"),
+        ("KD (nM)", {"label": "value", "better": "lower"}, "is named like kd_nm, an affinity"),
+        ("Tm", {"label": "kd_nm"}, "another quantity than an affinity, but --label says kd_nm"),
+        ("KD error", {}, "not like an affinity"),
+    ],
+)  # fmt: skip
+def test_contradictions_are_refused_with_the_line_that_reads_the_column(column, options, said):
+    with pytest.raises((BadLabel, MissingColumn), match=said):
+        labelled(column, VALUES, {"label": column}, **options)
+
+
+def test_options_of_other_quantities_are_refused_for_affinities():
+    with pytest.raises(BadOption, match="--label says pkd; expected --label value"):
+        LabelOptions(label="pkd", better="higher")
+    with pytest.raises(BadOption, match="--unit"):
+        LabelOptions(unit="a\nb")
+    with pytest.raises(BadOption, match="each names the label"):
+        TableOptions(columns={"label": "a", "pkd": "b"})
+
+
+# ---- the cells -----------------------------------------------------------------------------------
+
+
+def test_replicates_have_their_median_and_the_parent_keeps_its_zero(tmp_path):
+    drawn = variants(12)
+    frame = pd.concat([drawn] * 3, ignore_index=True)
+    frame["ddG"] = frame["effect"] + np.tile([-0.1, 0.0, 0.4], 12).round(3)
+    frame.loc[frame["heavy"] == HEAVY, "ddG"] = 0.0
+    frame.drop(columns="effect").to_csv(tmp_path / "t.csv", index=False)
+    pairs = label_pairs(read_pairs(tmp_path / "t.csv", TableOptions(no_antigen=True)))
+    expected = pd.read_csv(tmp_path / "t.csv").groupby("heavy")["ddG"].median()
+    found = {pairs.table.antibodies.chains[i][0]: y for i, y in zip(pairs.antibody, pairs.pkd)}  # noqa: B905
+    assert found == pytest.approx(expected.to_dict())
+    assert found[HEAVY] == 0.0
+
+
+def test_bounds_lie_on_the_side_that_is_written():
+    pairs = labelled("Tm", [">80", "<40", "61.5", "≥79", "-2", "0"], better="higher")
+    assert dict(zip(pairs.pkd.tolist(), pairs.censored.tolist(), strict=True)) == {
+        80: 1, 40: -1, 61.5: 0, 79: 1, -2: 0, 0: 0,
+    }  # fmt: skip
+
+
+def test_relations_in_a_column_are_of_the_quantity():
+    frame = table("ddG", [1.0, 2, 3, 4, 5, 6]).assign(censored=["", ">", "=", "<", "", ">6"])
+    pairs = label_pairs(read_pairs(frame))
+    assert dict(zip(pairs.pkd.tolist(), pairs.censored.tolist(), strict=True)) == {
+        1: 0, 2: 1, 3: 0, 4: -1, 5: 0, 6: 1,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(("better", "side"), [("higher", -1), ("lower", 1)])
+def test_words_for_no_binding_are_bounds_at_the_bad_end(better, side):
+    bound = 1.0 if better == "higher" else 9.0
+    options = {"label": "value", "better": better, "no_binding": bound}
+    pairs = labelled("y", ["2", "3", "4", "5", "NB", "6"], {"label": "y"}, **options)
+    assert pairs.censored[pairs.pkd == bound].tolist() == [side]
+
+
+@pytest.mark.parametrize("cell", [None, "", "n/a", np.nan])
+def test_a_missing_cell_is_missing(cell):
+    with pytest.raises(BadLabel, match=r"row 2, column 'Tm'|rows? 2"):
+        labelled("Tm", [60, cell, 62, 63, 64, 65])
+    pairs = labelled("Tm", [60, cell, 62, 63, 64, 65], bad_rows="skip")
+    assert sorted(pairs.pkd) == [60, 62, 63, 64, 65]
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ([0, 1, 0, 1, 1, 0], "holds only 0 and 1, which are two classes"),
+        ([-1, 1, 1, 1, -1, -1], "holds only -1 and 1, which are two classes"),
+        (["yes", "no", "no", "yes", "no", "no"], "'yes', 'no'.*which are classes"),
+        ([True, False, True, True, False, True], "True, False.*which are classes"),
+    ],
+)
+def test_two_values_are_classes_and_refused_with_the_reason(values, said):
+    with pytest.raises(BadLabel, match=f"{said}.*predicts numbers"):
+        labelled("expression", values, {"label": "expression"})
+
+
+def test_words_for_classes_are_no_affinities_either():
+    with pytest.raises(BadLabel, match=r"'yes', 'no'.*which are classes"):
+        labelled("binder", ["yes", "no", "no", "yes", "no", "no"], {"label": "binder"})
+
+
+def test_numbers_of_an_unknown_name_are_proposed():
+    said = "a quantity that is no affinity with --column label=DMS --label value --better higher"
+    with pytest.raises(MissingColumn, match=said):
+        labelled("DMS", VALUES)
+    with pytest.raises(MissingColumn, match=r"'fitness' may be one: .*\(value --better higher"):
+        labelled("fitness", VALUES)
+
+
+@pytest.mark.parametrize(("better", "worst"), [("higher", 1.0), ("lower", 9.0)])
+def test_the_floor_is_at_the_bad_end(better, worst):
+    drawn = variants(40)
+    values = np.linspace(2, 8, 40)
+    values[:6] = worst
+    frame = drawn.assign(y=values).drop(columns="effect")
+    read = read_pairs(frame, TableOptions(no_antigen=True))
+    options = {"label": "value", "better": better}
+    pairs = label_pairs(read, LabelOptions(**options, floor="censor"))
+    assert set(pairs.censored[pairs.pkd == worst]) == {-1 if better == "higher" else 1}
+    problems = label_problems(label_pairs(read, LabelOptions(**options)))
+    assert any("a floor" in problem for problem in problems)
+
+
+def test_labels_over_many_orders_of_magnitude_are_a_problem():
+    drawn = variants(40).drop(columns="effect")
+    read = read_pairs(drawn.assign(MFI=10 ** np.linspace(0, 6, 40)), TableOptions(no_antigen=True))
+    assert any("logarithms" in one for one in label_problems(label_pairs(read)))
+
+
+# ---- scores --------------------------------------------------------------------------------------
+
+
+def test_metrics_of_the_best_look_at_the_low_end_where_lower_is_better():
+    rng = np.random.default_rng(1)
+    y = rng.normal(size=200)
+    predicted = y + rng.normal(size=200)
+    antigen = np.zeros(200, int)
+    lower = MeasuredRows.of(y, antigen, sign=-1).score(predicted, -1.5)
+    mirror = MeasuredRows.of(-y, antigen).score(-predicted, 1.5)
+    for name in ("spearman", "rmse", "top_enrichment", "r2"):
+        assert lower[name] == pytest.approx(mirror[name])
+    assert lower["recall_at_-1.5"] == mirror["recall_at_1.5"]
+    picked = np.argsort(predicted)[:20]
+    best = np.argsort(y)[:20]
+    assert lower["top_enrichment"] == pytest.approx(len(set(picked) & set(best)) / 20 / 0.1)
+
+
+def test_metrics_of_strong_binders_need_a_threshold():
+    y = np.linspace(60, 80, 50)
+    scores = MeasuredRows.of(y, np.zeros(50, int)).score(y, None)
+    assert {scores[f"{name}_at_9"] for name in ("recall", "precision", "average_precision")} == {
+        None
+    }
+
+
+def test_pairs_are_strong_from_the_threshold_downward_where_lower_is_better():
+    rng = np.random.default_rng(2)
+    y = rng.normal(size=120)
+    rows = pd.DataFrame({
+        "regime": "known", "fold": np.arange(120) % 4, "group": np.arange(120), "pkd": y,
+        "censored": 0, "pkd_predicted": y + rng.normal(size=120) / 2, "sigma": 0.5,
+    })  # fmt: skip
+    (one,) = score_strong(rows, [{"regime": "known", "words": "w"}], -1.0, sign=-1)["regimes"]
+    assert one["strong"] == int((y <= -1).sum())
+    picked = rows["pkd_predicted"] <= -1
+    assert one["at_threshold"]["picked"] == int(picked.sum())
+    assert one["at_threshold"]["recall"] == pytest.approx(
+        (picked & (y <= -1)).sum() / (y <= -1).sum()
+    )
+    assert one["at_threshold"]["cutoff"] == -1.0
+
+
+# ---- a run, from table to order ------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Two runs on the same variants without antigens: of Tm, and of ddG, which is its mirror."""
+    folder = tmp_path_factory.mktemp("quantities")
+    drawn = variants(80)
+    of = {"tm": ("Tm (°C)", 70 + 3 * drawn["effect"]), "ddg": ("ddG (kcal/mol)", -drawn["effect"])}
+    for name, (column, values) in of.items():
+        frame = drawn[["heavy", "light"]].assign(**{column: values.round(4)})
+        frame.to_csv(folder / f"{name}.csv", index=False)
+        invoke.run("embed", folder / "tm.csv", "--store", folder / "store", "--no-antigen",
+                   "--antibody-encoder", "composition")  # fmt: skip
+        invoke.run("fit", folder / f"{name}.csv", "--store", folder / "store", "--no-antigen",
+                   "--run", folder / name, "--head", "gp")  # fmt: skip
+    return folder
+
+
+def test_a_run_keeps_its_quantity_everywhere(runs):
+    config = json.loads((runs / "tm/config.json").read_text())
+    predictor = json.loads((runs / "tm/predictor/predictor.json").read_text())
+    summary = json.loads((runs / "tm/summary.json").read_text())
+    quantity = {"name": "Tm", "unit": "°C", "better": "higher", "affinity": False}
+    assert config["quantity"] == predictor["quantity"] == quantity
+    assert (summary["data"]["quantity"], summary["data"]["better"]) == ("Tm (°C)", "higher")
+    assert summary["strong"] == {"threshold": None, "regimes": []}
+    assert abag.load_predictor(runs / "tm").quantity == Quantity(**quantity)
+
+
+def test_nothing_of_such_a_run_says_pkd(runs, tmp_path):
+    texts = [(runs / "ddg" / name).read_text() for name in ("report.html", "predictor/README.md")]
+    shown = [invoke.run("plan", runs / "ddg.csv", "--no-antigen").output]
+    shown.append(invoke.run("evaluate", "--run", runs / "ddg").output)
+    shown.append(invoke.run("runs", runs).output)
+    out = tmp_path / "p.csv"
+    shown.append(
+        invoke.run("predict", runs / "ddg.csv", "--run", runs / "ddg", "--out", out).output
+    )
+    pair = ["--run", runs / "ddg", "--heavy", HEAVY, "--light", LIGHT, "--strong", "-1"]
+    shown.append(invoke.run("predict", *pair).output)
+    scan = ["--heavy", HEAVY, "--light", LIGHT, "--region", "cdrh3", "--out", tmp_path / "s.csv"]
+    shown.append(invoke.run("scan", runs / "ddg", *scan).output)
+    texts.append((tmp_path / "s.html").read_text())
+    best = ["--batch", "3", "--keep-far", "--run", runs / "ddg", "--out", tmp_path / "o.csv"]
+    shown.append(invoke.run("rank", tmp_path / "s.csv", *best).output)
+    shown += [path.read_text().partition("\n")[0] for path in tmp_path.glob("*.csv")]
+    scripts = "|".join(["const what.*", r"data\.columns.*", "pkd: ?", r"\.pkd", "const pkd.*"])
+    for text in [*shown, *texts]:
+        text = re.sub(scripts, "", text)
+        assert not re.search(r"pKd|strong binder|[Kk]d in M", text)
+    for text in [*shown[:3], *shown[4:7], *texts]:
+        assert "ddG" in text
+
+
+def test_the_rmse_of_a_run_is_that_of_its_predictions(runs):
+    tested = pd.read_parquet(runs / "tm/predictions.parquet")
+    assert {"measured", "predicted", "sigma"} < {*tested}
+    for one in json.loads((runs / "tm/summary.json").read_text())["regimes"]:
+        rows = tested[tested["regime"] == one["regime"]]
+        rmse = mean_squared_error(rows["measured"], rows["predicted"]) ** 0.5
+        assert one["rmse"] == pytest.approx(rmse)
+    assert {"pkd", "pkd_predicted"} < {*read_run(runs / "tm").tested}
+
+
+def test_the_mirror_of_a_quantity_is_learned_as_its_mirror(runs, tmp_path):
+    found = {}
+    for name in ("tm", "ddg"):
+        abag.predict(runs / "tm.csv", runs / name, tmp_path / f"{name}.csv")
+        found[name] = pd.read_csv(tmp_path / f"{name}.csv")["predicted"]
+    np.testing.assert_allclose(found["tm"], 70 - 3 * found["ddg"], atol=0.02)
+
+
+def test_the_lowest_are_ranked_first_where_lower_is_better(runs, tmp_path):
+    scan, order = tmp_path / "s.csv", tmp_path / "o.csv"
+    parent = {"heavy": HEAVY, "light": LIGHT}
+    summary = abag.scan(runs / "ddg", scan, region="cdrh3", **parent)
+    table = pd.read_csv(scan)
+    improved = table[table["difference"] < -table["difference_sigma"]]
+    assert summary["improved"] == len(improved)
+    best = improved.nsmallest(5, "difference")["mutation"].tolist()
+    assert [one["mutation"] for one in summary["best"]] == best
+    assert np.allclose(table["difference"], table["predicted"] - summary["parent_pkd"], atol=2e-4)
+
+    chosen = {"batch": 6, "keep_far": True, "run": runs / "ddg"}
+    found = abag.rank(scan, order, rule="mean", **chosen)
+    lowest = table.nsmallest(6, "predicted")
+    assert pd.read_csv(order)["mutation"].tolist() == lowest["mutation"].tolist()
+    assert found["predicted"] == pytest.approx(
+        (lowest["predicted"].min(), lowest["predicted"].max())
+    )
+    abag.rank(scan, order, force=True, **chosen)
+    bound = table["predicted"] - table["sigma"]
+    assert (
+        pd.read_csv(order)["mutation"].tolist()
+        == table.loc[bound.nsmallest(6).index, "mutation"].tolist()
+    )
+    np.testing.assert_allclose(pd.read_csv(order)["score"], bound.nsmallest(6), atol=2e-4)
+
+
+def test_expected_improvement_is_below_the_best_where_lower_is_better(runs, tmp_path):
+    abag.predict(runs / "ddg.csv", runs / "ddg", tmp_path / "p.csv")
+    table = pd.read_csv(tmp_path / "p.csv")
+    measured = table.head(30)[["heavy", "light", "ddG (kcal/mol)"]]
+    measured.to_csv(tmp_path / "m.csv", index=False)
+    candidates = table.drop(columns="ddG (kcal/mol)")
+    found = abag.rank(
+        candidates, tmp_path / "o.csv", rule="improvement", batch=4, keep_far=True,
+        measured=tmp_path / "m.csv", run=runs / "ddg", above=-0.5,
+    )  # fmt: skip
+    assert found["best_measured"] == pytest.approx(measured["ddG (kcal/mol)"].min())
+    assert found["left_out"]["measured"] == 30
+    assert found["above"] == -0.5
+    order = pd.read_csv(tmp_path / "o.csv")
+    assert (order["expected_best"].diff().dropna() <= 1e-9).all()
+    likely = order["probability_above"] > 0.5
+    assert (likely == (order["predicted"] < -0.5)).all()
+
+
+def test_a_table_whose_direction_is_unknown_is_not_ranked(runs, tmp_path):
+    abag.predict(runs / "ddg.csv", runs / "ddg", tmp_path / "p.csv")
+    with pytest.raises(CannotRank, match=r"of a quantity that the table does not name.*better"):
+        abag.rank(tmp_path / "p.csv", tmp_path / "o.csv", batch=3, keep_far=True)
+    abag.rank(tmp_path / "p.csv", tmp_path / "o.csv", batch=3, keep_far=True, better="lower")
+    with pytest.raises(CannotRank, match=r"the run predicts ddG \(kcal/mol\), lower is better"):
+        abag.rank(tmp_path / "p.csv", tmp_path / "q.csv", run=runs / "ddg", better="higher")
+
+
+def test_evaluate_reads_the_quantity_of_the_run_and_no_other(runs):
+    summary = abag.evaluate(runs / "ddg", table=runs / "ddg.csv", strong=-1)
+    values = pd.read_csv(runs / "ddg.csv")["ddG (kcal/mol)"]
+    (one,) = summary["strong_at"]["regimes"]
+    assert one["strong"] == int((values <= -1).sum())
+    with pytest.raises(MissingColumn, match=r"no column for ddG \(kcal/mol\)"):
+        abag.evaluate(runs / "ddg", table=runs / "tm.csv")
+    with pytest.raises(BadLabel, match="higher is better; expected ddG"):
+        abag.evaluate(runs / "ddg", table=runs / "tm.csv", columns={"label": "Tm (°C)"})
+    joules = pd.read_csv(runs / "ddg.csv").rename(columns={"ddG (kcal/mol)": "ddG (kJ/mol)"})
+    with pytest.raises(BadLabel, match="is in kJ/mol; expected kcal/mol"):
+        abag.evaluate(runs / "ddg", table=joules)
+    kd = pd.read_csv(runs / "ddg.csv").rename(columns={"ddG (kcal/mol)": "KD (nM)"})
+    with pytest.raises(BadLabel, match="named like kd_nm, an affinity; expected ddG"):
+        abag.evaluate(runs / "ddg", table=kd, columns={"label": "KD (nM)"})
+
+
+def test_predictions_of_another_tool_are_compared_as_they_are(runs):
+    tested = pd.read_parquet(runs / "tm/predictions.parquet")
+    frame = pd.read_csv(runs / "tm.csv")
+    theirs = frame.assign(predicted=frame["Tm (°C)"])[["heavy", "light", "predicted"]]
+    keys = {*tested["antibody_key"]}
+    assert keys
+    used = read_pairs(theirs, TableOptions(no_antigen=True))
+    hexed = [bytes(key).hex() for key in used.antibodies.keys]
+    kept = theirs[[hexed[i] in keys for i in used.antibodies.of_row]]
+    found = abag.evaluate(runs / "tm", predictions=kept)["predictions"]
+    assert [one["rmse"] for one in found["regimes"]] == pytest.approx([0] * len(found["regimes"]))
+    assert all("Tm (°C)" in one for one in found["verdicts"])
+
+
+def test_small_values_keep_their_digits(tmp_path, runs):
+    drawn = variants(60, seed=3)
+    frame = drawn[["heavy", "light"]].assign(enrichment=1e-4 * (3 + drawn["effect"]))
+    abag.embed_table(frame, runs / "store", antibody_encoder="composition", no_antigen=True)
+    abag.fit(frame, runs / "store", tmp_path / "run", no_antigen=True, head="ridge", report=True)
+    abag.predict(frame, tmp_path / "run", tmp_path / "p.csv", store=runs / "store")
+    predicted = pd.read_csv(tmp_path / "p.csv")["predicted"]
+    assert predicted.nunique() > 50
+    report = (tmp_path / "run/report.html").read_text()
+    assert not re.search(r"RMSE \(enrichment\)[^%]{0,400}>0\.00<", report)
+
+
+# ---- scikit-learn --------------------------------------------------------------------------------
+
+
+def test_the_estimator_takes_a_named_series_or_the_options(runs):
+    frame = pd.read_csv(runs / "tm.csv")
+    X, y = frame[["heavy", "light"]], frame["Tm (°C)"]
+    quick = {"head": "ridge", "no_antigen": True}
+    named = AffinityRegressor(runs / "store", **quick).fit(X, y)
+    assert str(named.predictor_.quantity) == "Tm (°C)"
+    told = AffinityRegressor(runs / "store", better="lower", unit="K", **quick)
+    told.fit(X, y.to_numpy())
+    assert told.predictor_.quantity == Quantity(name="y", unit="K", better="lower", affinity=False)
+    np.testing.assert_allclose(named.predict(X), told.predict(X))
+    assert named.predict(X).std() > 0
+    with pytest.raises(BadLabel, match="better"):
+        AffinityRegressor(runs / "store", **quick).fit(X, y.to_numpy())
