@@ -35,6 +35,7 @@ from abag.head.models.baselines import (
     predict_baselines,
 )
 from abag.head.models.config import FitConfig
+from abag.head.models.kernel_search import with_searches
 from abag.head.models.pair_model import DoesNotApply, PairVectors, TrainingRows
 from abag.head.models.parts import RunParts
 from abag.head.models.ridge import impute_censored
@@ -256,15 +257,20 @@ def decide_parts(vectors: PairVectors, config: FitConfig, splits: Sequence[Split
 def fit_folds(
     trainings: Trainings,
     splits: Sequence[Split],
+    rows: Sequence[TrainingRows] | None = None,
     *,
     with_baselines: bool = True,
     title: str = "fit: folds",
 ) -> list[FittedParts]:
-    """Fit the parts of every split, and the baselines that they are compared with."""
+    """Fit the parts of every split, and the baselines that they are compared with.
+
+    `rows` are what closed forms learn from, by default `training_rows` of each split.
+    """
     from abag.head.training.train import matrix_threads
 
     pairs, device = trainings.inputs.pairs, trainings.device
-    rows = [training_rows(trainings, split) for split in splits]
+    if rows is None:
+        rows = [training_rows(trainings, split) for split in splits]
     n_training = max(len(one.rows) for one in rows)
     trained: dict[int, TrainedHeads] = {}
     fitted: dict[int, FittedParts] = {}
@@ -336,7 +342,11 @@ def fit_regimes(
     trainings: Trainings, regimes: Sequence[MeasuredRegime]
 ) -> tuple[list[FittedParts], WeighedRun, FittedParts]:
     """Fit the parts to every fold, weigh them by regime, and fit them to all pairs."""
-    fitted = fit_distinct_folds(trainings, splits_of(regimes))
+    splits, of_split = distinct_folds(splits_of(regimes))
+    last = all_pairs(regimes)
+    rows = searched_rows(trainings, [*splits, last])
+    of_distinct = fit_folds(trainings, splits, rows[:-1])
+    fitted = [of_distinct[at] for at in of_split]
     remaining, pairs = iter(fitted), trainings.inputs.pairs
     measured = [one for one in regimes if one.splits]
     weighed = weigh_run(pairs, [(one, [next(remaining) for _ in one.splits]) for one in measured])
@@ -348,13 +358,25 @@ def fit_regimes(
         config = replace(config, epochs=max(1, round(float(np.median(epochs)))))
     folder = trainings.folder / "all-pairs"
     own = trainings._replace(folder=folder, config=config, verbose=False)
-    splits = [all_pairs(regimes)]
-    (parts,) = fit_folds(own, splits, with_baselines=False, title="fit: all pairs")
+    (parts,) = fit_folds(own, [last], rows[-1:], with_baselines=False, title="fit: all pairs")
     return fitted, weighed, parts
 
 
-def fit_distinct_folds(trainings: Trainings, splits: Sequence[Split]) -> list[FittedParts]:
-    """Fit the parts of every split; those that train on the same pairs are fitted once."""
+def searched_rows(trainings: Trainings, splits: Sequence[Split]) -> list[TrainingRows]:
+    """Return what closed forms learn from in each split, with the kernels chosen for them.
+
+    The last split is that of all pairs.
+    """
+    rows = [training_rows(trainings, split) for split in splits]
+    models = (*trainings.parts.models, *trainings.parts.compared)
+    rows, tasks = with_searches(rows[-1], rows, models)
+    if tasks:
+        run_tasks(tasks, min(len(tasks), count_cores()), "fit: kernels")
+    return rows
+
+
+def distinct_folds(splits: Sequence[Split]) -> tuple[list[Split], list[int]]:
+    """Return the splits that train on different pairs, and which of them each split is."""
     first: dict[bytes, int] = {}
     of_split = []
     distinct_splits: list[Split] = []
@@ -364,8 +386,7 @@ def fit_distinct_folds(trainings: Trainings, splits: Sequence[Split]) -> list[Fi
             first[training] = len(distinct_splits)
             distinct_splits.append(split)
         of_split.append(first[training])
-    fitted = fit_folds(trainings, distinct_splits)
-    return [fitted[at] for at in of_split]
+    return distinct_splits, of_split
 
 
 def _learning_curve(

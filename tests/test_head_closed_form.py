@@ -6,14 +6,22 @@ from dataclasses import asdict, replace
 import numpy as np
 import pytest
 from drawn import labelled
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.stats import multivariate_normal
 
 from abag.head.data.vectors import Standardizer
 from abag.head.models import gaussian_process as module
 from abag.head.models import ridge as ridge_module
 from abag.head.models.baselines import inner_folds
-from abag.head.models.gaussian_process import GaussianProcess, fit_gaussian_process
+from abag.head.models.gaussian_process import (
+    Chosen,
+    GaussianProcess,
+    PairKernel,
+    fit_gaussian_process,
+    solved_kernels,
+)
+from abag.head.models.kernel_search import FoldLabels, SharedSearch, with_searches
 from abag.head.models.pair_model import DoesNotApply, PairVectors, TrainingRows
 from abag.head.models.registry import MODELS
 from abag.head.models.ridge import FeatureBlock, fit_linear, fit_ridge
@@ -89,7 +97,7 @@ def test_a_process_equals_the_plain_formula_on_one_row_a_pair(monkeypatch):
 
 def test_the_error_of_a_kernel_is_that_of_fits_without_each_fold():
     training = make_training()
-    solver = module._solver(training, {})
+    solver = module.solved_kernels(training, {})
     chosen = module.Chosen(module.PairKernel(0.3, 0.4, ((1.0,), (1.0,))), 0.05)
     square = 0.0
     kernel, rows = plain_kernel(training, 0.3, 0.4), training.rows
@@ -219,3 +227,81 @@ def test_pure_noise_is_predicted_by_about_its_mean(criterion):
     fit = fit_gaussian_process(training, criterion)
     test = np.setdiff1d(np.arange(300), training.rows)
     assert fit.predict(training.vectors)[test].std() < 0.35
+
+
+KERNEL = PairKernel(0.3, 1 / 3, ((1.0,), (1.0,)))
+
+
+def solver_of_all_pairs():
+    """Return 60 pairs of random vectors, and their kernel matrix."""
+    training = make_training(pairs=60)
+    solver = solved_kernels(training, {}, np.arange(len(training.rows)))
+    return solver, solver.train.matrix(KERNEL).copy()
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 10_000), noise=st.sampled_from([0.05, 1.0]), inner=st.integers(1, 5))
+def test_costs_of_a_fold_are_those_of_its_own_pairs(seed, noise, inner):
+    rng = np.random.default_rng(seed)
+    solver, matrix = solver_of_all_pairs()
+    n = len(matrix)
+    learned = rng.random(n) < rng.uniform(0.3, 1.0)
+    learned[:6] = True
+    fold = FoldLabels(learned, rng.permutation(np.arange(n) % inner), rng.normal(size=n))
+    other = FoldLabels(~learned | (np.arange(n) < 8), np.arange(n) % 2, rng.normal(size=n))
+    search = SharedSearch(solver, {}, [fold, other])
+    chosen = Chosen(KERNEL, noise)
+    full = matrix + noise * np.diag(solver.share)
+
+    own = full[np.ix_(learned, learned)]
+    y, of_inner = fold.target_C[learned], fold.inner_C[learned]
+    squares = 0.0
+    for k in np.unique(of_inner):
+        tested = of_inner == k
+        mean = y[~tested].mean() if not tested.all() else 0.0
+        weight = np.linalg.solve(own[np.ix_(~tested, ~tested)], y[~tested] - mean)
+        found = mean + matrix[np.ix_(learned, learned)][np.ix_(tested, ~tested)] @ weight
+        squares += np.square(y[tested] - found).sum()
+    assert search.cost(0, chosen, "error") == pytest.approx(squares, rel=1e-6)
+
+    centred = y - y.mean()
+    amplitude = centred @ np.linalg.solve(own, centred) / len(y)
+    log_density = multivariate_normal.logpdf(centred, cov=amplitude * own)
+    constant = len(y) * (1 + np.log(2 * np.pi) - np.log(len(y)))
+    assert search.cost(0, chosen, "evidence") == pytest.approx(
+        -2 * log_density - constant, rel=1e-6, abs=1e-6
+    )
+
+
+def test_a_choice_does_not_see_what_its_fold_holds_out():
+    solver, matrix = solver_of_all_pairs()
+    rng = np.random.default_rng(1)
+    learned = rng.random(len(matrix)) < 0.7
+    fold = FoldLabels(learned, np.arange(len(matrix)) % 3, rng.normal(size=len(matrix)))
+    other_labels = np.where(learned, fold.target_C, 100.0)
+    changed = replace(fold, target_C=other_labels)
+    costs = [
+        SharedSearch(solver, {}, [one]).cost(0, Chosen(KERNEL, 0.2), criterion)
+        for one in (fold, changed)
+        for criterion in ("error", "evidence")
+    ]
+    assert costs[:2] == pytest.approx(costs[2:], rel=1e-6)
+
+
+def test_folds_of_a_run_choose_what_they_would_choose_alone():
+    every = make_training(pairs=150, train=150)
+    folds = [
+        replace(every, rows=rows, fold=inner_folds(every.pairs.antibody[rows]), shared={})
+        for rows in (np.arange(100), np.arange(30, 150), np.arange(150))
+    ]
+    searched, tasks = with_searches(every, folds, ("kernel", "gp", "residue_kernel"))
+    for task in tasks:
+        task()
+    assert {*searched[0].searches} == {"vectors", "residue_kernel"}
+    for fold, shared in zip(folds, searched, strict=True):
+        for criterion in ("error", "evidence"):
+            alone = fit_gaussian_process(replace(fold, shared={}), criterion).settings
+            found = fit_gaussian_process(replace(shared, shared={}), criterion).settings
+            # vectors of all pairs set the unit of distances: neighbours on the grid may change
+            assert 0.3 <= found.scale / alone.scale <= 3.5
+            assert found.antibody.units == alone.antibody.units

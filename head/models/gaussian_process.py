@@ -13,7 +13,7 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal, NamedTuple, TypeAlias, cast
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,6 +42,10 @@ EXACT_PAIRS = 20_000
 VARIANCE_PAIRS, INDUCING_PAIRS = 1_024, 2_048
 """Random training pairs that variances come from, and that are inducing points of a larger fit."""
 JITTER = 1e-8
+CRITERIA: Mapping[str, Criterion] = {"kernel": "error", "gp": "evidence"}
+"""What chooses the kernel of a process on vectors, by the name of the model."""
+VECTORS = "vectors"
+"""Name of the search for kernels of vectors, see `kernel_search`."""
 
 
 # ---- kernels -------------------------------------------------------------------------------------
@@ -267,8 +271,19 @@ class SolvedKernels:
         return known[criterion]
 
 
+class KernelCosts(Protocol):
+    """What `choose_kernel` asks of the pairs that it chooses by."""
+
+    @property
+    def train(self) -> PairSet:
+        """The pairs."""
+
+    def cost(self, chosen: Chosen, criterion: Criterion) -> float:
+        """Return the cost of a kernel and noise; the lowest is chosen."""
+
+
 def choose_kernel(
-    solver: SolvedKernels, criterion: Criterion, weights: Sequence[Sequence[Weights]]
+    solver: KernelCosts, criterion: Criterion, weights: Sequence[Sequence[Weights]]
 ) -> Chosen:
     """Choose scale, mixture and noise with the first weights of each side, then the weights."""
     tried: dict[Chosen, float] = {}
@@ -502,22 +517,24 @@ def fit_gaussian_process(
     criterion: Criterion,
     *,
     views: Mapping[Kind, ColumnViews] | None = None,
+    columns: str = VECTORS,
 ) -> GaussianProcess:
-    """Fit a process; `views` has the sides whose columns need no scaling."""
+    """Fit a process; `views` has the sides whose columns need no scaling.
+
+    The kernel is chosen by the search of these `columns` that the folds of a run share, if there
+    is one, else by training pairs.
+    """
     views = views or {}
     solver = training.shared.get("solver")
     if not isinstance(solver, SolvedKernels):  # all processes fitted to these rows share it
-        solver = _solver(training, views)
+        solver = solved_kernels(training, views)
         training.shared.update(solver=solver, search=solver.first(SEARCH_PAIRS))
-    search = cast("SolvedKernels", training.shared["search"])
+    search = training.searches.get(columns) or training.shared["search"]
     pairs = len(solver)
-    tried = [
-        views[kind].weights if kind in views else view_weights(len(side.widths))
-        for kind, (side, _) in zip(KINDS, solver.train.sides, strict=True)
-    ]
     with blas_threads(pairs):
-        with blas_threads(len(search)):
-            chosen = choose_kernel(search, criterion, tried)
+        with blas_threads(min(pairs, SEARCH_PAIRS)):
+            tried = tried_weights(solver, views)
+            chosen = choose_kernel(cast("KernelCosts", search), criterion, tried)
         if training.size <= EXACT_PAIRS:
             weight, root, amplitude = _solve(solver, chosen)
         else:
@@ -536,10 +553,23 @@ def fit_gaussian_process(
     return GaussianProcess(settings, used, weight, root.astype(np.float32, order="C"))
 
 
-def _solver(training: TrainingRows, views: Mapping[Kind, ColumnViews]) -> SolvedKernels:
-    """Standardise the training sequences; pairs in random order, so the first are a sample."""
+def tried_weights(
+    solver: SolvedKernels, views: Mapping[Kind, ColumnViews]
+) -> list[Sequence[Weights]]:
+    """Return the weights of the views of each side that are tried."""
+    return [
+        views[kind].weights if kind in views else view_weights(len(side.widths))
+        for kind, (side, _) in zip(KINDS, solver.train.sides, strict=True)
+    ]
+
+
+def solved_kernels(
+    training: TrainingRows, views: Mapping[Kind, ColumnViews], order: Index | None = None
+) -> SolvedKernels:
+    """Standardise the training sequences; pairs in random `order`, so the first are a sample."""
     vectors = training.vectors
-    order = np.random.default_rng(0).permutation(len(training.rows))
+    if order is None:
+        order = np.random.default_rng(0).permutation(len(training.rows))
     sides = list[Side]()
     indices = list[Index]()
     tables = (

@@ -61,25 +61,25 @@ MODELS: Mapping[str, ModelEntry] = {
     "kernel": ModelEntry(
         help="kernel ridge, the kernel chosen by inner folds",
         load=gp.GaussianProcess.load, settings=gp.ProcessSettings, has_posterior=True,
-        fit=partial(gp.fit_gaussian_process, criterion="error"),
+        fit=partial(gp.fit_gaussian_process, criterion=gp.CRITERIA["kernel"]),
         most_pairs=12_000,
     ),
     "gp": ModelEntry(
         help="Gaussian process, the kernel chosen by the evidence",
         load=gp.GaussianProcess.load, settings=gp.ProcessSettings, has_posterior=True,
-        fit=partial(gp.fit_gaussian_process, criterion="evidence"),
+        fit=partial(gp.fit_gaussian_process, criterion=gp.CRITERIA["gp"]),
         most_pairs=5_000,
     ),
     "one_hot_kernel": ModelEntry(
         help="kernel ridge on the residues of variants", reads="residues",
         load=residues.ResidueKernel.load, settings=residues.ResidueSettings, has_posterior=True,
-        fit=partial(residues.fit_residue_kernel, head="one_hot_kernel", alike=False),
+        fit=partial(residues.fit_residue_kernel, head="one_hot_kernel"),
         most_pairs=12_000, is_stacked=False,
     ),
     "residue_kernel": ModelEntry(
         help="kernel ridge on substitutions of residues of variants", reads="residues",
         load=residues.ResidueKernel.load, settings=residues.ResidueSettings, has_posterior=True,
-        fit=partial(residues.fit_residue_kernel, head="residue_kernel", alike=True),
+        fit=partial(residues.fit_residue_kernel, head="residue_kernel"),
         most_pairs=12_000,
     ),
     "ridge": ModelEntry(

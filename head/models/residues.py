@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -60,6 +60,8 @@ WIDE = 10.0
 """How much wider the kernel of the third view is: nearly linear in the number of substitutions."""
 RESIDUE_WEIGHTS = ((1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.5, 0.5))
 """Weights that are tried: equal or not; substitutions; these, and almost linear in them."""
+SUBSTITUTIONS: Mapping[str, bool] = {"one_hot_kernel": False, "residue_kernel": True}
+"""Whether a process of residues has views of substitutions, by the name of the model."""
 ORDER = "ARNDCQEGHILKMFPSTWYV"
 BLOSUM62 = """
  4 -1 -2 -2  0 -1 -1  0 -2 -1 -1 -1 -1 -2 -1  1  0 -3 -2  0
@@ -467,16 +469,32 @@ class ResidueKernel:
         return cls(settings.sides, GaussianProcess.load(unpacked, settings.process))
 
 
-def fit_residue_kernel(training: TrainingRows, head: str, *, alike: bool) -> ResidueKernel:
-    """Fit a process to columns of residues; raise `DoesNotApply` if no side has variants."""
+class ResidueTraining(NamedTuple):
+    """What a process of residues is fitted to."""
+
+    sides: tuple[SideColumns, ...]
+    rows: TrainingRows
+    """With columns of residues in place of the vectors of these sides."""
+    views: Mapping[Kind, ColumnViews]
+
+
+def residue_training(training: TrainingRows, head: str) -> ResidueTraining:
+    """Compare variants by residues; raise `DoesNotApply` if no side has variants."""
     kinds = residue_sides(training, head)
+    alike = SUBSTITUTIONS[head]
     sides = columns_of(training.vectors, training.rows, kinds, marks_new=True)
-    residues = training.with_vectors(with_residues(training.vectors, sides, alike=alike))
+    rows = training.with_vectors(with_residues(training.vectors, sides, alike=alike))
     views = ColumnViews([(1.0,)])
     if alike:
         views = ColumnViews(RESIDUE_WEIGHTS, (1.0, 1.0, WIDE))
-    of_side: Mapping[Kind, ColumnViews] = dict.fromkeys(kinds, views)
-    return ResidueKernel(sides, fit_gaussian_process(residues, "error", views=of_side))
+    return ResidueTraining(sides, rows, dict.fromkeys(kinds, views))
+
+
+def fit_residue_kernel(training: TrainingRows, head: str) -> ResidueKernel:
+    """Fit a process to columns of residues; raise `DoesNotApply` if no side has variants."""
+    sides, rows, views = residue_training(training, head)
+    process = fit_gaussian_process(rows, "error", views=views, columns=head)
+    return ResidueKernel(sides, process)
 
 
 @dataclass(frozen=True, slots=True)

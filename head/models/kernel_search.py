@@ -1,0 +1,261 @@
+"""The choice of kernels for all folds of a run, from one factorisation per kernel and noise.
+
+A process of all pairs tells what each fold would predict: with P the inverse of the kernel matrix
+and its noise, and y the labels, errors of pairs X that are predicted from all others are
+(P_XX)^-1 (P y)_X. So a kernel costs one inverse for all folds, and not one per fold. The choice of
+a fold sees its own training pairs only: what it holds out is left out together with each inner
+fold. See Rasmussen and Williams, Gaussian Processes for Machine Learning, 5.4.2, of which this is
+the case of several pairs. C pairs of a sample, F folds.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+
+from abag.core.arrays import Bools, Floats, Ints
+from abag.head.models.gaussian_process import (
+    CRITERIA,
+    SEARCH_PAIRS,
+    VECTORS,
+    Chosen,
+    ColumnViews,
+    Criterion,
+    SolvedKernels,
+    blas_threads,
+    choose_kernel,
+    solve,
+    solve_triangle,
+    solved_kernels,
+    tried_weights,
+)
+from abag.head.models.residues import SUBSTITUTIONS, residue_training
+
+if TYPE_CHECKING:
+    from abag.embed.sequences.chains import Kind
+    from abag.head.models.gaussian_process import PairSet
+    from abag.head.models.pair_model import TrainingRows
+
+Views: TypeAlias = "Mapping[Kind, ColumnViews]"
+LEAST_LEARNED = 200
+"""Training pairs of a fold in a sample from which it chooses a kernel by them; in a table of no
+more than `SEARCH_PAIRS` pairs all of them are in the sample."""
+
+
+@dataclass(frozen=True, slots=True)
+class FoldLabels:
+    """What one fold knows of the sampled pairs."""
+
+    learned_C: Bools
+    """Which it learns from."""
+    inner_C: Ints
+    """Their inner folds; of others anything."""
+    target_C: Floats
+    """Their labels; of others anything."""
+
+
+@dataclass
+class SharedSearch:
+    """Errors of kernels in all folds, each computed when the first fold asks for it."""
+
+    solver: SolvedKernels
+    views: Views
+    folds: Sequence[FoldLabels]
+    _costs: dict[Chosen, list[dict[Criterion, float]]] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def cost(self, fold: int, chosen: Chosen, criterion: Criterion) -> float:
+        """Return the squared error on a fold's inner folds, or minus twice its evidence."""
+        with self._lock:
+            if chosen not in self._costs:
+                self._costs[chosen] = self._costs_of(chosen)
+            return self._costs[chosen][fold][criterion]
+
+    def choose(self, criteria: Sequence[Criterion]) -> None:
+        """Choose the kernels of all folds; afterwards their costs are known."""
+        weights = tried_weights(self.solver, self.views)
+        with blas_threads(len(self.solver)):
+            for fold in range(len(self.folds)):
+                for criterion in criteria:
+                    choose_kernel(FoldSearch(self, fold), criterion, weights)
+
+    def _costs_of(self, chosen: Chosen) -> list[dict[Criterion, float]]:
+        inverse_CC, log_determinant = self._invert(chosen)
+        targets_CF = np.stack([fold.target_C for fold in self.folds], axis=1)
+        solved_CF = inverse_CC @ targets_CF
+        of_one_C = inverse_CC.sum(axis=1)
+        return [
+            _costs_of_fold(fold, inverse_CC, log_determinant, solved_CF[:, at], of_one_C)
+            for at, fold in enumerate(self.folds)
+        ]
+
+    def _invert(self, chosen: Chosen) -> tuple[Floats, float]:
+        """Return the inverse of the kernel matrix with noise, and the log of the determinant."""
+        import torch
+
+        matrix = self.solver.matrix(chosen.kernel)
+        matrix[np.diag_indices_from(matrix)] += chosen.noise * self.solver.share
+        lower = torch.from_numpy(matrix)
+        torch.linalg.cholesky(lower, out=lower)
+        log_determinant = 2 * float(lower.diagonal().log().sum())
+        return torch.cholesky_inverse(lower).numpy(), log_determinant
+
+
+@dataclass(frozen=True, slots=True)
+class FoldSearch:
+    """One fold of a shared search, as `choose_kernel` sees it."""
+
+    shared: SharedSearch
+    fold: int
+
+    @property
+    def train(self) -> PairSet:
+        """The sampled pairs."""
+        return self.shared.solver.train
+
+    def cost(self, chosen: Chosen, criterion: Criterion) -> float:
+        """Return the cost of a kernel in this fold; see `SharedSearch.cost`."""
+        return self.shared.cost(self.fold, chosen, criterion)
+
+
+def _costs_of_fold(
+    fold: FoldLabels,
+    inverse_CC: Floats,
+    log_determinant: float,
+    solved_C: Floats,
+    of_one_C: Floats,
+) -> dict[Criterion, float]:
+    """Return both costs of a kernel in a fold.
+
+    Parameters
+    ----------
+    fold : FoldLabels
+        What the fold knows.
+    inverse_CC : ndarray, shape=(C, C)
+        Inverse of the kernel matrix of all sampled pairs, with their noise.
+    log_determinant : float
+        Of that matrix.
+    solved_C, of_one_C : ndarray, shape=(C,)
+        The inverse times the fold's labels, and times ones.
+    """
+    learned = np.flatnonzero(fold.learned_C)
+    held_out = np.flatnonzero(~fold.learned_C)
+    labels = fold.target_C[learned]
+    # the held-out pairs are taken out of the inverse: what is left is that of the others
+    root = cholesky(inverse_CC[np.ix_(held_out, held_out)])
+    away = np.empty((0, len(learned)))
+    if len(held_out):
+        away = solve_triangle(root, inverse_CC[np.ix_(held_out, learned)])
+    both_C2 = np.stack([solved_C, of_one_C], axis=1)
+    gone_H2 = solve_triangle(root, both_C2[held_out]) if len(held_out) else both_C2[:0]
+    mean = labels.mean()
+    weight_C = solved_C - mean * of_one_C
+    gone_H = gone_H2[:, 0] - mean * gone_H2[:, 1]
+    fit = float((fold.target_C - mean) @ weight_C - gone_H @ gone_H)
+    log_determinant += 2 * float(np.log(root.diagonal()).sum())
+    error = 0.0
+    inner = fold.inner_C[learned]
+    for k in np.unique(inner):
+        tested = inner == k
+        others_mean = labels[~tested].mean() if not tested.all() else 0.0
+        rows, own = learned[tested], away[:, tested]
+        block = inverse_CC[np.ix_(rows, rows)] - own.T @ own
+        weight_R2 = both_C2[rows] - own.T @ gone_H2
+        weight_R = weight_R2[:, 0] - others_mean * weight_R2[:, 1]
+        error += float(np.square(solve(cholesky(block), weight_R[:, None])).sum())
+    evidence = len(labels) * float(np.log(max(fit, 1e-300))) + log_determinant
+    return {"evidence": evidence, "error": error}
+
+
+def cholesky(matrix: Floats) -> Floats:
+    """Return the lower Cholesky factor of a matrix."""
+    import torch
+
+    return np.asarray(torch.linalg.cholesky(torch.from_numpy(matrix)))
+
+
+def with_searches(
+    every: TrainingRows, folds: Sequence[TrainingRows], models: Sequence[str]
+) -> tuple[list[TrainingRows], list[Callable[[], None]]]:
+    """Let folds share the searches that these models need.
+
+    Parameters
+    ----------
+    every : TrainingRows
+        All pairs that any fold learns from.
+    folds : sequence of TrainingRows
+        What each fold learns from.
+    models : sequence of str
+        Names of the models that are fitted.
+
+    Returns
+    -------
+    folds : list of TrainingRows
+        With the searches, which choose kernels when they are asked, or before.
+    tasks : list of callable
+        Each chooses the kernels of all folds in one search.
+    """
+    searches = dict[str, list[FoldSearch | None]]()
+    tasks = list[Callable[[], None]]()
+
+    def add(columns: str, features: TrainingRows, views: Views, criteria: list[Criterion]) -> None:
+        found = shared_search(features, views, folds)
+        searches[columns] = found
+        if (any_fold := next(filter(None, found), None)) is not None:
+            tasks.append(partial(any_fold.shared.choose, criteria))
+
+    criteria = [criterion for name, criterion in CRITERIA.items() if name in models]
+    if criteria:
+        add(VECTORS, every, {}, criteria)
+    for name in SUBSTITUTIONS:
+        if name in models:
+            _, features, views = residue_training(every, name)
+            add(name, features, views, ["error"])
+    found = [
+        replace(fold, searches={columns: of_folds[at] for columns, of_folds in searches.items()})
+        for at, fold in enumerate(folds)
+    ]
+    return found, tasks
+
+
+def shared_search(
+    features: TrainingRows, views: Views, folds: Sequence[TrainingRows]
+) -> list[FoldSearch | None]:
+    """Return the search of each fold; None for one that has too few pairs in the sample.
+
+    Parameters
+    ----------
+    features : TrainingRows
+        All pairs that any fold learns from, with the columns that the kernels see.
+    views : mapping
+        Sides whose columns need no scaling.
+    folds : sequence of TrainingRows
+        What each fold learns from, with its own labels of censored pairs.
+    """
+    order = np.random.default_rng(0).permutation(len(features.rows))[:SEARCH_PAIRS]
+    sample = replace(features, rows=features.rows[order], fold=features.fold[order], shared={})
+    solver = solved_kernels(sample, views, np.arange(len(order)))
+    labels = [_labels_of(fold, sample.rows) for fold in folds]
+    is_whole = len(order) == len(features.rows)
+    used = [is_whole or fold.learned_C.sum() >= LEAST_LEARNED for fold in labels]
+    shared = SharedSearch(solver, views, [*itertools.compress(labels, used)])
+    numbers = np.cumsum(used) - 1
+    return [
+        FoldSearch(shared, int(at)) if is_used else None
+        for at, is_used in zip(numbers, used, strict=True)
+    ]
+
+
+def _labels_of(fold: TrainingRows, sampled: Ints) -> FoldLabels:
+    learned_P = np.zeros(len(fold.pairs.pkd), np.bool_)
+    learned_P[fold.rows] = True
+    inner_P = np.full(len(learned_P), -1)
+    inner_P[fold.rows] = fold.fold
+    target_C = fold.pairs.pkd[sampled] - fold.pkd.mean()
+    return FoldLabels(learned_P[sampled], inner_P[sampled], target_C)
