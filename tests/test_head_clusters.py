@@ -19,7 +19,7 @@ from abag.head.regimes.clusters import (
     contained_peptides,
     distance_to_parent,
 )
-from abag.head.regimes.near_duplicates import cluster, contained_distances, whole_distances
+from abag.head.regimes.near_duplicates import are_contained, cluster, edits_inside, whole_distances
 
 
 @cache
@@ -77,11 +77,23 @@ def family_members(rng, n, longest=60):
 
 
 @settings(deadline=None, max_examples=60)
-@given(st.text("ACD", min_size=1, max_size=150), st.text("ACD", max_size=150))
+@given(st.text("ACD", min_size=1, max_size=150), st.text("ACD", min_size=1, max_size=150))
 def test_the_edit_distance_equals_that_of_dynamic_programming(x, y):
     first, second = np.array([x], dtype=object), np.array([y], dtype=object)
-    assert contained_distances(first, second).tolist() == [plain_distance(x, y, contained=True)]
+    inside = plain_distance(x, y, contained=True)
+    assert edits_inside()(x, y, inside) == inside
+    for most in (inside - 1, inside):
+        near = are_contained(first, second, np.array([most]))
+        assert near.tolist() == [inside <= most]
     assert whole_distances(first, second).tolist() == [plain_distance(x, y, contained=False)]
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.text("ACD", min_size=1, max_size=150), st.text("ACD", min_size=1, max_size=150))
+def test_parasail_counts_the_edits_that_edlib_counts(x, y):
+    pytest.importorskip("parasail")
+    inside = plain_distance(x, y, contained=True)
+    assert near_duplicates._edits_by_scores()(x, y, inside) == inside
 
 
 @pytest.mark.parametrize("contained", [False, True])

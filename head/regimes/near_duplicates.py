@@ -1,16 +1,16 @@
 """Connected components of near-duplicates, exact.
 
-Whole strings are compared by edit distance, antigens by aligning the shorter inside the longer:
-Myers' bit-parallel method (J. ACM 46, 1999; Hyyrö, Nordic J. Computing 10, 2003) in numpy. Pairs
-are skipped that lower bounds exclude, or that already share a component. N strings, K pairs, C rows
-and B columns of a block of pairs, W words of 64 residues, L residues, D dimensions.
+Whole strings are compared by edit distance (rapidfuzz), antigens by aligning the shorter inside the
+longer (edlib: Šošić and Šikić, Bioinformatics 33, 2017). Pairs are skipped that lower bounds
+exclude, or that already share a component. N strings, K pairs, C rows and B columns of a block of
+pairs, D dimensions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from functools import cache, partial
 from typing import TypeAlias
 
 import numpy as np
@@ -27,12 +27,12 @@ from abag.embed.sequences.chains import STANDARD_RESIDUES
 Words: TypeAlias = NDArray[np.uint64]
 Strings: TypeAlias = NDArray[np.object_]
 
-LETTERS = 27
-"""Codes 0 to 25 are A to Z; 26 is padding and equals nothing."""
-PADDING = chr(ord("A") + LETTERS - 1)
-WORD = 64
-ALIGNED = 8192
-"""Pairs aligned at once: few enough for the processor's cache, enough for numpy."""
+ALIGNED = 512
+"""Pairs that a thread aligns at a time."""
+TILE = 512
+"""Side of a block of pairs of antigens."""
+SPARSE = 0.2
+"""Share of all pairs of some strings below which they are bounded one by one."""
 NEIGHBOURS = 8
 """Others with which each string is compared before all pairs are."""
 FIRST_TARGETS = 16
@@ -60,7 +60,6 @@ PART = 2048
 _RESIDUES = len(STANDARD_RESIDUES)
 _NUMBER = np.zeros(128, np.int64)  # of a residue; others count as A, which adds no difference
 _NUMBER[[ord(letter) for letter in STANDARD_RESIDUES]] = np.arange(_RESIDUES)
-_ONE, _TOP = np.uint64(1), np.uint64(WORD - 1)
 
 
 def cluster(
@@ -373,20 +372,65 @@ def _pack(strings: Sequence[str]) -> Words:
 
 def contained_components(strings: Strings, identity: float) -> Ints:
     """Return the component of each of N strings, sorted by length, aligned inside later ones."""
-    n, edits = len(strings), _edits(strings, identity)
+    edits = _edits(strings, identity)
     labels = _join_mutants(strings, edits)
-    width = max(1, 8 * BATCH_PAIRS // n)  # many at once: batches of equal lengths waste no padding
-    for at in range(1, n, width):  # strings of similar lengths first: they join most
-        i = np.repeat(np.arange(n), width)
-        j = i + np.tile(np.arange(at, at + width), n)
-        i, j = i[j < n], j[j < n]
-        apart = labels[i] != labels[j]
-        i, j = i[apart], j[apart]
-        possible = _least_edits(strings[i], strings[j]) <= edits[i]
-        i, j = i[possible], j[possible]
-        near = contained_distances(strings[i], strings[j]) <= edits[i]
-        labels = _join(labels, i[near], j[near])
+    n = len(strings)
+    for step in range(1, NEIGHBOURS + 1):  # in a family of strains this joins nearly all
+        i = np.arange(n - step)
+        labels = _join_contained(strings, edits, labels, i, i + step)
+    # strings of similar lengths first: they join most
+    tiles = [(row, row + away) for away in range(0, n, TILE) for row in range(0, n - away, TILE)]
+    with bar(desc="clusters", total=len(tiles), unit=" tiles", delay=2) as drawn:
+        for row, column in tiles:
+            i, j = _pairs_of_tile(labels, row, column)
+            labels = _join_contained(strings, edits, labels, i, j)
+            drawn.update()
     return labels
+
+
+def _join_contained(strings: Strings, edits: Ints, labels: Ints, i: Ints, j: Ints) -> Ints:
+    """Join the components of K pairs, shorter and longer, that are near-duplicates."""
+    apart = labels[i] != labels[j]
+    i = i[apart]
+    j = j[apart]
+    least = _bound_edits(strings, i, j)
+    order = np.argsort(least, kind="stable")  # the closest make others superfluous
+    order = order[least[order] <= edits[i[order]]]
+    size = ALIGNED
+    while len(order):
+        batch = order[:size]
+        near = batch[are_contained(strings[i[batch]], strings[j[batch]], edits[i[batch]])]
+        labels = _join(labels, i[near], j[near])
+        order = order[size:]
+        order = order[labels[i[order]] != labels[j[order]]]
+        size *= 2
+    return labels
+
+
+def _pairs_of_tile(labels: Ints, row: int, column: int) -> tuple[Ints, Ints]:
+    """Return the pairs of a tile, shorter and longer, that share no component, (K,) each."""
+    is_apart = labels[row : row + TILE, None] != labels[column : column + TILE]
+    i, j = np.nonzero(is_apart)
+    i += row
+    j += column
+    return i[i < j], j[i < j]
+
+
+def _bound_edits(strings: Strings, i: Ints, j: Ints) -> Ints:
+    """Bound the edits of K pairs from below, (K,): what is in no common subsequence is edited."""
+    from rapidfuzz.distance import LCSseq
+    from rapidfuzz.process import cdist
+
+    rows, of_row = np.unique(i, return_inverse=True)
+    columns, of_column = np.unique(j, return_inverse=True)
+    if len(i) < SPARSE * len(rows) * len(columns):  # all pairs of these strings would take longer
+        return _least_edits(strings[i], strings[j])
+    common = cdist(
+        strings[rows].tolist(), strings[columns].tolist(), scorer=LCSseq.similarity,
+        dtype=np.int32, workers=-1,
+    )  # fmt: skip
+    lengths = np.array([len(text) for text in strings[rows]], np.int64)
+    return np.asarray(lengths[of_row] - common[of_row, of_column])
 
 
 def contained_near(queries: Strings, targets: Strings, identity: float) -> Bools:
@@ -427,8 +471,7 @@ def _are_contained(first: Strings, second: Strings, identity: float) -> Bools:
     near = np.zeros(len(patterns), np.bool_)
     possible = np.flatnonzero(_least_edits(patterns, texts) <= edits)
     if len(possible):
-        distance = contained_distances(patterns[possible], texts[possible])
-        near[possible] = distance <= edits[possible]
+        near[possible] = are_contained(patterns[possible], texts[possible], edits[possible])
     return near
 
 
@@ -499,64 +542,45 @@ def _least_edits(patterns: Strings, texts: Strings) -> Ints:
     return np.array([len(one) for one in patterns], np.int64) - np.asarray(common, np.int64)
 
 
-def contained_distances(patterns: Strings, texts: Strings) -> Ints:
-    """Smallest numbers of edits that turn K patterns, none empty, into parts of their texts."""
-    lengths = [np.array([len(one) for one in strings], np.int64) for strings in (patterns, texts)]
-    order = np.lexsort((lengths[1], -(-lengths[0] // WORD)))  # wastes little on padding
-    distance = np.empty(len(patterns), np.int64)
+def are_contained(patterns: Strings, texts: Strings, edits: Ints) -> Bools:
+    """Return which of K patterns are a part of their texts but for so many edits, (K,)."""
+    near = np.zeros(len(patterns), np.bool_)
+    align = edits_inside()
 
-    def align(start: int) -> None:
-        batch = order[start : start + ALIGNED]
-        distance[batch] = _batch_distances(patterns[batch], texts[batch])
+    def compare(start: int) -> None:
+        part = slice(start, start + ALIGNED)
+        each = zip(patterns[part], texts[part], edits[part].tolist(), strict=True)
+        near[part] = [align(pattern, text, most) <= most for pattern, text, most in each]
 
-    with ThreadPoolExecutor(count_cores()) as threads:  # most of the time is numpy's, without GIL
-        list(threads.map(align, range(0, len(order), ALIGNED)))
-    return distance
-
-
-def _batch_distances(patterns: Strings, texts: Strings) -> Ints:
-    unique, row_K = np.unique(patterns, return_inverse=True)
-    masks_WP = _letter_masks(unique.tolist())
-    distance = np.array([len(pattern) for pattern in patterns])
-    last_word, last_bit = np.divmod(distance - 1, WORD)
-    last_bit = last_bit.astype(np.uint64)
-    ends_WK = (last_word == np.arange(len(masks_WP))[:, None]).astype(np.uint64)
-    # steps of +1 and -1 down the column of the distance table
-    up_WK = np.full(ends_WK.shape, ~np.uint64(0))
-    down_WK = np.zeros_like(up_WK)
-    best = distance.copy()
-    for letters in _codes(texts.tolist()).T:
-        at = row_K * LETTERS + letters
-        grows = shrinks = np.uint64(0)  # steps along the row above the word
-        for w, masks in enumerate(masks_WP):
-            equal, up, down = masks[at], up_WK[w], down_WK[w]
-            vertical = equal | down
-            equal |= shrinks
-            horizontal = (((equal & up) + up) ^ up) | equal
-            plus, minus = down | ~(horizontal | up), up & horizontal
-            distance += ((plus >> last_bit) & ends_WK[w]).view(np.int64)
-            distance -= ((minus >> last_bit) & ends_WK[w]).view(np.int64)
-            above, below = (plus << _ONE) | grows, (minus << _ONE) | shrinks
-            up_WK[w], down_WK[w] = below | ~(vertical | above), above & vertical
-            grows, shrinks = plus >> _TOP, minus >> _TOP
-        # Padding after the end of the text equals nothing, so it never improves a distance.
-        np.minimum(best, distance, out=best)
-    return best
+    # the libraries work without Python's lock
+    with ThreadPoolExecutor(count_cores()) as threads:
+        list(threads.map(compare, range(0, len(patterns), ALIGNED)))
+    return near
 
 
-def _codes(strings: Sequence[str]) -> NDArray[np.uint8]:
-    """Return the letters of strings as numbers, padded to the longest, (N, L)."""
-    width = max(map(len, strings), default=0)
-    text = "".join(one.ljust(width, PADDING) for one in strings).encode("ascii")
-    return np.frombuffer(text, np.uint8).reshape(len(strings), width) - np.uint8(ord("A"))
+@cache
+def edits_inside() -> Callable[[str, str, int], int]:
+    """Return a function of a pattern, a text and the most edits that matter.
+
+    It counts the edits that turn the pattern into a part of the text; more than matter may be any
+    larger number. edlib takes a third of parasail's time, but has no wheel for Python 3.14.
+    """
+    try:
+        from edlib import align
+    except ImportError:
+        return _edits_by_scores()
+
+    def edits(pattern: str, text: str, most: int) -> int:
+        found: int = align(pattern, text, mode="HW", task="distance", k=most)["editDistance"]
+        return found if found >= 0 else most + 1
+
+    return edits
 
 
-def _letter_masks(patterns: Sequence[str]) -> Words:
-    """Positions of each letter in each pattern as bits, shape (W, patterns * LETTERS)."""
-    codes_NL = _codes(patterns)
-    masks_WP = np.zeros((-(-codes_NL.shape[1] // WORD), len(patterns) * LETTERS), np.uint64)
-    for position, letters in enumerate(codes_NL.T):
-        word, bit = divmod(position, WORD)
-        here = np.flatnonzero(letters != LETTERS - 1)
-        masks_WP[word][here * LETTERS + letters[here]] |= np.uint64(1 << bit)
-    return masks_WP
+def _edits_by_scores() -> Callable[[str, str, int], int]:
+    """Return the function of `edits_inside` from scores: 0 for a match, -1 for each edit."""
+    from parasail import matrix_create, sg_dx_scan_sat
+
+    letters = "".join(chr(code) for code in range(ord("A"), ord("Z") + 1))
+    scores = matrix_create(letters, 0, -1)
+    return lambda pattern, text, _most: -sg_dx_scan_sat(pattern, text, 1, 1, scores).score
