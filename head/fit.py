@@ -53,6 +53,7 @@ from abag.head.regimes.folds import all_pairs
 from abag.head.regimes.splits import TEST, TRAIN, UNUSED, learned_rows, thinned
 from abag.head.runs.run_folder import finished_summary, start_run
 from abag.head.runs.summary import curve_point, join_logs, write_results
+from abag.head.training.kept_parts import KeptParts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -266,7 +267,7 @@ def fit_folds(
 
     `rows` are what closed forms learn from, by default `training_rows` of each split.
     """
-    from abag.head.training.train import matrix_threads
+    from abag.head.training.train import matrix_threads, training_digest
 
     pairs, device = trainings.inputs.pairs, trainings.device
     if rows is None:
@@ -276,9 +277,18 @@ def fit_folds(
     fitted: dict[int, FittedParts] = {}
     mutations = count_mutations(pairs) if with_baselines else None
 
+    def kept_parts(i: int) -> KeptParts | None:
+        if not with_baselines:  # the models of all pairs are needed, not only what they predict
+            return None
+        of_fold = rows[i]
+        digest = training_digest(trainings.config, (of_fold.rows, of_fold.fold, of_fold.pkd))
+        return KeptParts(trainings.folder / f"fold-{i:02d}", digest)
+
     def fit_and_predict(i: int) -> None:
         with matrix_threads(n_training):
-            fitted[i] = fit_closed_forms(rows[i], trainings.parts, compared=with_baselines)
+            fitted[i] = fit_closed_forms(
+                rows[i], trainings.parts, compared=with_baselines, kept=kept_parts(i)
+            )
             if with_baselines:
                 inputs = BaselineInputs(rows[i], splits[i], mutations)
                 fitted[i].predicted |= predict_baselines(inputs)

@@ -30,6 +30,7 @@ from abag.head.regimes.folds import MeasuredRegime
 from abag.head.regimes.regimes import REGIMES
 from abag.head.regimes.sides import effective_groups
 from abag.head.regimes.splits import TEST, TRAIN, Split
+from abag.head.training import kept_parts
 
 QUICK = drawn.QUICK | {"split": "antibody", "folds": 2}
 
@@ -329,3 +330,48 @@ def test_options_that_the_head_does_not_use_are_refused(tmp_path, head, options)
         f"{name}, or choose another head."
     )
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("stopped_at", [1, 4, 9])
+def test_parts_of_folds_that_were_fitted_are_not_fitted_again(
+    case, tmp_path, monkeypatch, stopped_at
+):
+    whole = fit(case, tmp_path / "whole")
+    monkeypatch.setattr(kept_parts, "LEAST_SECONDS", 0.0)
+    monkeypatch.setattr("abag.head.fit.count_threads", lambda *_: 1)
+    fits = []
+    models = dict(registry.MODELS)
+
+    def counted(name, stop):
+        def fit_one(training):
+            if len(fits) == stop:
+                raise KeyboardInterrupt
+            fits.append((name, training.rows.tobytes()))
+            return models[name].fit(training)
+
+        return fit_one
+
+    for stop in (stopped_at, None):
+        for name, entry in models.items():
+            if entry.fit is not None:
+                monkeypatch.setitem(registry.MODELS, name, replace(entry, fit=counted(name, stop)))
+        if stop is not None:
+            with pytest.raises(KeyboardInterrupt):
+                fit(case, tmp_path / "run")
+    resumed = fit(case, tmp_path / "run")
+    assert len(fits) == len(set(fits))  # each part of each fold once
+    assert weights_of(tmp_path / "run") == weights_of(tmp_path / "whole")
+    assert resumed["regimes"] == whole["regimes"]
+    assert not (tmp_path / "run/checkpoints").exists()
+
+
+def test_a_damaged_part_is_fitted_again(tmp_path):
+    kept = kept_parts.KeptParts(tmp_path, "digest")
+    part = kept_parts.PartPredictions(np.arange(3.0), None)
+    kept.write("ridge", part, 10)
+    np.testing.assert_array_equal(kept.read("ridge").predicted, part.predicted)
+    assert kept.read("kernel") is None
+    assert kept_parts.KeptParts(tmp_path, "other").read("ridge") is None
+    path = tmp_path / "ridge/latest"
+    path.write_bytes(path.read_bytes()[:-1])
+    assert kept.read("ridge") is None

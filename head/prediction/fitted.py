@@ -27,11 +27,12 @@ from abag.head.evaluation.regime_scores import RegimeScore, TestedPairs, score_r
 from abag.head.models.pair_model import PairModel, TrainingRows, fit_sigma
 from abag.head.models.parts import PartsDiffer
 from abag.head.models.registry import MEAN, MODELS, NETWORK
-from abag.head.prediction.mixture import Mixture, variance_of
+from abag.head.prediction.mixture import Mixture, mean_variance
 from abag.head.prediction.noise import fit_sequence_noise
 from abag.head.regimes.regimes import KNOWN, Reach, without_antigens
 from abag.head.regimes.sides import effective_groups
 from abag.head.regimes.splits import TEST, grouped_folds
+from abag.head.training.kept_parts import PartPredictions
 
 if TYPE_CHECKING:
     from abag.embed.sequences.chains import Kind
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from abag.head.models.pair_model import Fit
     from abag.head.models.parts import RunParts
     from abag.head.regimes.folds import MeasuredRegime
+    from abag.head.training.kept_parts import KeptParts
     from abag.head.training.train import TrainedHeads
 
 PRIOR_GROUPS = 3.0
@@ -75,18 +77,37 @@ class FittedParts:
 
 
 def fit_closed_forms(
-    training: TrainingRows, parts: RunParts, *, compared: bool = True
+    training: TrainingRows,
+    parts: RunParts,
+    *,
+    compared: bool = True,
+    kept: KeptParts | None = None,
 ) -> FittedParts:
-    """Fit the parts in closed form that a run has, and if `compared` its baselines."""
+    """Fit the parts in closed form that a run has, and if `compared` its baselines.
+
+    Parts that are `kept` are not fitted again, and have no models.
+    """
     start_s = time.monotonic()
     fitted: dict[str, PairModel] = {}
+    found: dict[str, PartPredictions] = {}
     for name in (*parts.models, *(parts.compared if compared else ())):
-        fit = cast("Fit", MODELS[name].fit)
-        fitted[name] = fit(training)
+        part = None if kept is None else kept.read(name)
+        if part is None:
+            part_start_s = time.monotonic()
+            fit = cast("Fit", MODELS[name].fit)
+            model = fitted[name] = fit(training)
+            vectors = training.vectors
+            part = PartPredictions(model.predict(vectors), model.variance(vectors))
+            if kept is not None:
+                kept.write(name, part, time.monotonic() - part_start_s)
+        found[name] = part
     training.shared.clear()
-    predicted = {name: model.predict(training.vectors) for name, model in fitted.items()}
-    models: dict[str, tuple[PairModel, ...]] = {name: (fitted[name],) for name in parts.models}
-    variance = variance_of(models.values(), training.vectors)
+    models: dict[str, tuple[PairModel, ...]] = {
+        name: (fitted[name],) if name in fitted else () for name in parts.models
+    }
+    predicted = {name: part.predicted for name, part in found.items()}
+    variances = [found[name].variance for name in parts.models]
+    variance = mean_variance(variances, len(training.vectors.antibody))
     return FittedParts(models, predicted, variance, seconds=time.monotonic() - start_s)
 
 

@@ -65,8 +65,14 @@ def variance_of(parts: Iterable[Sequence[PairModel]], vectors: PairVectors) -> F
     part, else 0.
     """
     models = [tuple(part) for part in parts]
-    found = [v for part in models for model in part if (v := model.variance(vectors)) is not None]
-    if not found:
+    found = [model.variance(vectors) for part in models for model in part]
+    if all(variance is None for variance in found):
         several = [part for part in models if len(part) > 1]
         found = [np.var([one.predict(vectors) for one in part], axis=0) for part in several]
-    return np.asarray(np.mean(found or [np.zeros(len(vectors.antibody))], axis=0))
+    return mean_variance(found, len(vectors.antibody))
+
+
+def mean_variance(variances: Iterable[Floats | None], pairs: int) -> Floats:
+    """Return the mean of the variances of models that have one, (P,); 0 if none has."""
+    found = [variance for variance in variances if variance is not None]
+    return np.asarray(np.mean(found or [np.zeros(pairs)], axis=0))
