@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from abag.head.design.options import RankOptions
 
 ADDED_COLUMNS = RANK_COLUMNS
-MEASURED_ROLES = frozenset({"pkd", "censored", "affinity_type"})
+MEASURED_ROLES = frozenset({"pkd", "label", "censored", "affinity_type"})
 """Roles of columns that only the table of measured pairs has."""
 PREDICTION_ROLES = frozenset({"prediction", "sigma"})
 """Roles of columns that only the table of predictions has."""
