@@ -16,6 +16,7 @@ from abag.embed.sequences.columns import MissingColumn
 from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.store import open_store
+from abag.head.design.candidates import CannotRank
 from abag.head.estimators.regressor import AffinityRegressor
 from abag.head.estimators.scikit import AntibodySplit, PairVectorizer
 from abag.head.prediction.predictor import InvalidChains
@@ -69,6 +70,12 @@ def test_a_table_without_antigen_is_told_the_option(command, folder, tmp_path):
 def test_a_column_that_may_hold_the_antigen_is_named(column, values, frame):
     frame[column] = np.resize(values, len(frame))
     with pytest.raises(MissingColumn, match=f"--no-antigen. {column!r} may hold it."):
+        read_pairs(frame)
+
+
+def test_a_column_of_names_of_antigens_is_told_the_option_too(frame):
+    frame["target"] = "HER2"
+    with pytest.raises(MissingColumn, match=r"holds names, such as 'HER2'.*alone: --no-antigen"):
         read_pairs(frame)
 
 
@@ -204,6 +211,19 @@ def test_the_candidates_of_a_run_are_ranked(folder, frame, tmp_path):
     assert pd.read_csv(tmp_path / "o.csv")["heavy"].tolist() == best["heavy"].tolist()
 
 
+def test_rank_reads_no_antigen_where_the_run_has_none(folder, frame, tmp_path, said):
+    abag.predict(frame[["heavy"]].assign(target="HER2"), folder / "run", tmp_path / "p.csv")
+    choice = {"batch": 5, "rule": "mean", "keep_far": True, "run": folder / "run"}
+    abag.rank(tmp_path / "p.csv", tmp_path / "o.csv", **choice)
+    best = pd.read_csv(tmp_path / "p.csv").nlargest(5, "predicted")
+    order = pd.read_csv(tmp_path / "o.csv")
+    assert order["heavy"].tolist() == best["heavy"].tolist()
+    assert order["target"].tolist() == ["HER2"] * 5
+    assert not any("known antigens" in line for line in said)
+    with pytest.raises(CannotRank, match="of antibodies alone; expected none"):
+        abag.rank(tmp_path / "p.csv", tmp_path / "q.csv", antigen="MKT", **choice)
+
+
 def test_a_shared_predictor_is_of_antibodies_alone_too(folder, frame, tmp_path):
     abag.share(folder / "run", tmp_path / "shared")
     predictor = abag.load_predictor(tmp_path / "shared")
@@ -262,3 +282,13 @@ def test_adapt_needs_antigens(folder, tmp_path):
         abag.adapt_encoders(
             folder / "t.csv", tmp_path / "a", split_from=folder / "run", no_antigen=True
         )
+
+
+def test_near_duplicates_of_a_given_split_are_those_of_antibodies(folder, frame, tmp_path):
+    frame["part"] = np.resize(["train"] * 6 + ["validation", "test"], len(frame))
+    found = abag.fit(
+        frame, folder / "store", tmp_path / "r", no_antigen=True, split="column=part", head="ridge"
+    )
+    said = [line for line in found["warnings"] if "near-duplicate" in line]
+    assert not any("antigen" in line for line in said)
+    assert said

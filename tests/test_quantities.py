@@ -15,7 +15,7 @@ from abag.core.options import BadOption
 from abag.embed.sequences.columns import MissingColumn
 from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.pairs import read_pairs
-from abag.head.data.affinities import BadLabel
+from abag.head.data.affinities import BadLabel, UnclearLabel
 from abag.head.data.labels import label_pairs
 from abag.head.data.options import LabelOptions
 from abag.head.data.quantity import PKD, Quantity, read_value_header
@@ -73,6 +73,19 @@ VALUES = [61.5, 0.0, -3.25, 70.0, 68.0, 64.0]
         ("HIC Retention Time (Min)", "HIC Retention Time", "Min", "lower"),
         ("fitness", "fitness", "", None), ("y", "y", "", None), ("atm", "atm", "", None),
         ("expression_sd", "expression_sd", "", None),
+        ("-ddG", "-ddG", "", "higher"), ("neg_ddG", "neg_ddG", "", "higher"),
+        ("−ΔΔG (kcal/mol)", "−ΔΔG", "kcal/mol", "higher"),
+        ("minus log enrichment", "minus log enrichment", "", "lower"),
+        ("enrichment_neg", "enrichment_neg", "", None),
+        ("expression_loss", "expression_loss", "", None),
+        ("neutralization_escape", "neutralization_escape", "", None),
+        ("neutralization IC80 (µg/mL)", "neutralization IC80", "µg/mL", "lower"),
+        ("NT50", "NT50", "", "higher"), ("NT50 (ng/mL)", "NT50", "ng/mL", None),
+        ("aggregation temperature (°C)", "aggregation temperature", "°C", "higher"),
+        ("aggregation onset (°C)", "aggregation onset", "°C", None),
+        ("ΔTm (°C)", "ΔTm", "°C", "higher"), ("dTm", "dTm", "", "higher"),
+        ("log10(MFI)", "log10(MFI)", "", "higher"), ("log2(signal)", "log2(signal)", "", None),
+        ("Tm (SD)", "Tm", "SD", None), ("enrichment p-value", "enrichment p-value", "", None),
     ],
 )  # fmt: skip
 def test_the_name_of_a_column_tells_a_quantity_its_unit_and_direction(column, name, unit, better):
@@ -110,6 +123,31 @@ def test_an_enrichment_from_2_to_14_is_not_called_pkd():
     pairs = labelled("enrichment", [2.0, 5, 8, 11, 13, 14], {"pkd": "enrichment"})
     assert not pairs.quantity.affinity
     assert "pKd" not in pairs.reading.line
+
+
+@pytest.mark.parametrize("column", ["HIC", "BVP ELISA", "fitness", "value"])
+def test_a_label_that_says_nothing_is_not_called_pkd_unless_the_user_does(column):
+    values = [2.0, 5, 8, 11, 13, 14]
+    with pytest.raises(
+        UnclearLabel, match=r"does not say what it measures.*--label value --better"
+    ):
+        labelled(column, values, {"label": column})
+    assert labelled(column, values, {"label": column}, label="pkd").quantity == PKD
+    assert labelled(column, values, {"pkd": column}).quantity == PKD
+    assert labelled(column, values, {"label": column}, better="lower").quantity.name == column
+
+
+def test_a_label_that_is_named_wins_over_a_column_of_affinities():
+    frame = table("KD (nM)", [1.0, 2, 3, 4, 5, 6]).assign(Tm=VALUES, censored="=")
+    pairs = label_pairs(read_pairs(frame, TableOptions(columns={"label": "Tm"})))
+    assert pairs.reading.column == pairs.table.columns["pkd"] == "Tm"
+    assert "label" not in pairs.table.columns
+
+
+@pytest.mark.parametrize("column", ["% inhibition", "ΔlogKa", "stability", "dG_unfold (kcal/mol)"])
+def test_a_column_that_is_no_affinity_is_proposed_as_a_value(column):
+    with pytest.raises(MissingColumn, match=r"affinity with --column .*--label value --better"):
+        labelled(column, VALUES)
 
 
 def test_pkd_stays_what_it_is():
@@ -220,6 +258,12 @@ def test_a_missing_cell_is_missing(cell):
 def test_two_values_are_classes_and_refused_with_the_reason(values, said):
     with pytest.raises(BadLabel, match=f"{said}.*predicts numbers"):
         labelled("expression", values, {"label": "expression"})
+
+
+@pytest.mark.parametrize("options", [{}, {"label": "value"}])
+def test_two_values_are_refused_before_anything_is_asked(options):
+    with pytest.raises(BadLabel, match="holds only -1 and 1, which are two classes"):
+        labelled("y", [-1, 1, 1, 1, -1, -1], {"label": "y"}, **options)
 
 
 def test_words_for_classes_are_no_affinities_either():

@@ -40,6 +40,7 @@ ROLES: dict[str, tuple[str, ...]] = {
     ),
     "antigen": (f"{_ANTIGEN}(chain)?{_SEQUENCE}", "antigen|ag", f"target|matalpha{_SEQUENCE}"),
     "pkd": (),  # head.data.affinities finds the label
+    "label": (),  # of any quantity, which has to be said
     "prediction": ("pkdpredicted|predictedpkd|predictions?|predicted",),
     "sigma": (
         "(pkd)?sigma",

@@ -27,15 +27,12 @@ class ColumnOptions(Options, group="Data"):
     )
 
     def check_combination(self) -> None:
-        if "label" in self.columns:  # of any quantity; the role has the name of the usual one
-            if "pkd" in self.columns:
-                msg = (
-                    "--column label=NAME and --column pkd=NAME: each names the label; expected one "
-                    "of them. Remove the other."
-                )
-                raise BadOption(msg)
-            named = {("pkd" if r == "label" else r): name for r, name in self.columns.items()}
-            object.__setattr__(self, "columns", named)
+        if {"label", "pkd"} <= self.columns.keys():
+            msg = (
+                "--column label=NAME and --column pkd=NAME: each names the label; expected one "
+                "of them. Remove the other."
+            )
+            raise BadOption(msg)
         if self.antigen is not None and "antigen" in self.columns:
             msg = (
                 "--antigen and --column antigen=NAME: each defines the antigen; expected one of "

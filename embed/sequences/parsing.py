@@ -330,6 +330,8 @@ def parse_antigens(table: Table, options: TableOptions) -> ParsedColumn:
             "with --antigen SEQ; else add a column of sequences and name it with "
             "--column antigen=NAME."
         )
+        if options.proposes_no_antigen:
+            msg += " If the label does not depend on it, learn from antibodies alone: --no-antigen."
         raise MissingColumn(msg)
     column.mark("short antigen", _with_short_chain(column.chains))
     joined = pa.array(["|".join(chains) for chains in column.chains], pa.large_string())

@@ -160,7 +160,7 @@ class Affinities:
             return
         where = f"{self.source}: column {self.column}"
         if not self.quantity.affinity:
-            self._refuse_classes(where, raw)
+            refuse_two_values(raw, where, str(self.quantity))
             return
         role = "pkd" if noun == "labels" else "prediction"
         choose = f"Choose the column with --column {role}=NAME"
@@ -177,17 +177,18 @@ class Affinities:
             )
             raise BadLabel(msg)
 
-    def _refuse_classes(self, where: str, raw: Floats) -> None:
-        """Refuse numbers of which there are only two."""
-        distinct = np.unique(raw)
-        if len(distinct) == 2 < len(raw):
-            low, high = (f"{one:g}" for one in distinct)
-            msg = (
-                f"{where} holds only {low} and {high}, which are two classes, not measurements of "
-                f"{self.quantity}; abag predicts numbers, and expected more than two different "
-                "ones. Choose a column of measurements with --column label=NAME."
-            )
-            raise BadLabel(msg)
+
+def refuse_two_values(raw: Floats, where: str, what: str) -> None:
+    """Refuse numbers, shape (R,), of which there are only two, as measurements of `what`."""
+    distinct = np.unique(raw[np.isfinite(raw)])
+    if len(distinct) == 2 < np.isfinite(raw).sum():
+        low, high = (f"{value:g}" for value in distinct)
+        msg = (
+            f"{where} holds only {low} and {high}, which are two classes, not measurements of "
+            f"{what}; abag predicts numbers, and expected more than two different ones. Choose a "
+            "column of measurements with --column label=NAME."
+        )
+        raise BadLabel(msg)
 
 
 def outside(values: Floats, bounds: tuple[float, float]) -> Bools:
@@ -205,7 +206,8 @@ def read_affinities(
     Parameters
     ----------
     table : Table
-        With ``pkd`` among its roles if the user named the column.
+        With ``pkd`` or ``label`` among its roles if the user named the column; with ``label``,
+        what it measures has to be stated.
     options : LabelOptions
     remembered : Remembered, optional
         Used for a column of the same name that states no unit.
@@ -221,7 +223,7 @@ def read_affinities(
     BadLabel
         If the name of the column contradicts ``--label``, or the column is no measurement.
     """
-    column = table.columns.get("pkd")
+    column = table.columns.get("label", table.columns.get("pkd"))
     if column is None and remembered is not None and remembered.column in map(str, table.names):
         column = remembered.column
     elif column is None and remembered is not None and not remembered.quantity.affinity:
@@ -306,7 +308,21 @@ def _unit_of(
         given = ", ".join(unit for unit in TO_PKD if unit != "pkd")
         msg = (
             f"{where} names no unit that is understood; expected one of {given}. Give it with "
-            f"--column {shlex.quote(f'{role}={column}')} --label UNIT."
+            f"--column {shlex.quote(f'{role}={column}')} --label UNIT"
+            + (
+                "; a quantity that is no affinity needs --label value --better higher, or lower."
+                if role == "pkd"
+                else "."
+            )
+        )
+        raise UnclearLabel(msg)
+    is_words = all(map(says_class, table.frame[column].dropna()))  # which are refused later
+    if role == "pkd" and table.columns.get("label") == column and not is_words:
+        refuse_two_values(read_bounds(table.frame[column])[0], where, "an affinity")
+        msg = (
+            f"{where} does not say what it measures; expected an affinity in a unit, or another "
+            "quantity. Add --label pkd, or another unit such as kd_nm, or for a quantity that is "
+            "no affinity --label value --better higher, or lower."
         )
         raise UnclearLabel(msg)
     return "pkd", "" if role == "prediction" else "no unit is stated", PKD
@@ -356,6 +372,7 @@ def _other_quantity(
         raise BadLabel(msg)
     better = options.better or value.better
     if better is None:
+        refuse_two_values(read_bounds(table.frame[column])[0], where, value.name)
         msg = (
             f"{where}: which of its values are better is not known; expected higher or lower. Add "
             "--better higher, or --better lower."
@@ -475,7 +492,8 @@ def _refuse_unclear_value(table: Table, options: LabelOptions) -> None:
 
 def _advise_value(table: Table) -> str:
     """Say how a column of numbers is read whose name says nothing; empty without one."""
-    numbers = [name for name in _number_columns(table) if not read_header(name).not_label]
+    numbers = _number_columns(table)  # rates and differences come last
+    numbers.sort(key=lambda name: bool(read_header(name).not_label))
     if not numbers:
         return ""
     named = shlex.quote(f"label={numbers[0]}")

@@ -483,7 +483,8 @@ def label_sense(
 def with_label(table: SequenceTable, affinities: Affinities) -> SequenceTable:
     """Return the table with its label among its columns."""
     columns = {**table.columns, "pkd": affinities.column}
-    return replace(table, columns={role: columns[role] for role in ROLES if role in columns})
+    roles = [role for role in ROLES if role in columns and role != "label"]
+    return replace(table, columns={role: columns[role] for role in roles})
 
 
 def _reading(table: SequenceTable, affinities: Affinities, options: LabelOptions) -> LabelReading:

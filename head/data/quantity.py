@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from abag.core.messages import printable
 from abag.core.options import BadOption
 from abag.head.data.options import Better
-from abag.head.data.units import plain_text
+from abag.head.data.units import plain_text, read_header
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -37,20 +37,35 @@ _DELTA_DELTA = re.compile(r"(?:delta[\s_\-]*){2,}(?=g)")
 _UNIT = re.compile(r"(?P<name>.*\S)\s*[(\[](?P<unit>[^()\[\]]*)[)\]]\s*")
 _HIGHER = re.compile(
     "enrichment|expression|titer|titre|yield|neutrali[sz]|melting|thermostab|thermalstab|"
-    "solubility|relativebinding|bindingsignal|bindingintensity"
+    "solubility|rel(?:ative)?binding|bindingsignal|bindingintensity"
 )
 _LOWER = re.compile(
     "ddg|aggregation|polyreactiv|polyspecific|viscosity|hydrophob|immunogenic|nonspecific|"
     "retentiontime"
 )
-_WORDS_HIGHER = frozenset(
-    "tm tm1 tm2 tonset tagg t50 mfi od od450 nt50 nt80 id50 id80 pvnt50 prnt50".split()
+_FUNCTION = re.compile(
+    r"\W*(?:log|log2|log10|log1p|ln|asinh|sqrt|mean|median|delta)", re.IGNORECASE
 )
+_TITERS = frozenset("nt50 nt80 id50 id80 pvnt50 prnt50".split())
+"""Dilutions of sera at which a share of viruses is neutralised."""
+_WORDS_HIGHER = _TITERS | frozenset(
+    "tm tm1 tm2 tonset tagg t50 dtm deltatm mfi od od450 expr".split()
+)
+_WORDS_LOWER = frozenset("ic80 ic90 ic95 ic99".split())
 """Words and parts of words that name a quantity whose better values are known."""
+_NEGATED = (["neg"], ["negative"], ["minus"])
+"""First words that reverse a quantity, as a minus does."""
+_UNDECIDED = frozenset(
+    "neg negative minus loss escape resistance resistant decrease reduction reduced drop inverse "
+    "reciprocal rank".split()
+)
+"""Words with which the usual direction of a quantity may be reversed."""
 _SPREAD = frozenset(
-    "std sd sem se err error stdev stddev stderr ci ci95 cv variance uncertainty pvalue".split()
+    "std sd sem se err error stdev stddev stderr ci ci95 cv variance uncertainty pvalue pval "
+    "qvalue qval padj fdr".split()
 )
 """Words of a column that describes another one."""
+_OPPOSITE: dict[Better | None, Better | None] = {"higher": "lower", "lower": "higher", None: None}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,19 +181,54 @@ def read_value_header(column: str) -> ValueHeader:
     ValueHeader
         A unit is what brackets at the end hold; `better` is known for usual quantities only.
     """
-    found = _UNIT.fullmatch(column)
-    name = (column if found is None else found["name"]).strip()
-    unit = "" if found is None else found["unit"].strip()
-    text = _DELTA_DELTA.sub("dd", plain_text(name)[0])
-    words = re.findall("[a-z]+[0-9]*|[0-9]+", text)
-    joined = "".join(words)
-    better: Better | None = None
-    if _LOWER.search(joined):
-        better = "lower"
-    elif _HIGHER.search(joined) or _WORDS_HIGHER.intersection(words):
-        better = "higher"
-    describes_another = bool(_SPREAD.intersection(words))
+    bracketed = _UNIT.fullmatch(column)
+    if bracketed is None or _is_of_function(bracketed["name"], bracketed["unit"]):
+        name = column.strip()
+        unit = ""
+    else:
+        name = bracketed["name"].strip()
+        unit = bracketed["unit"].strip()
+    describes_another = not _SPREAD.isdisjoint(_words(column))
     return ValueHeader(
         printable(name)[:LONGEST_NAME] or "value", printable(unit)[:LONGEST_NAME],
-        None if describes_another else better, describes_another,
+        None if describes_another else _better_values(column, name), describes_another,
     )  # fmt: skip
+
+
+def _is_of_function(name: str, bracketed: str) -> bool:
+    """Tell whether brackets hold a quantity instead of a unit, as in ``log10(MFI)``."""
+    return (
+        bool(_FUNCTION.fullmatch(name.strip())) or _usual_direction(_words(bracketed)) is not None
+    )
+
+
+def _words(name: str) -> list[str]:
+    text = _DELTA_DELTA.sub("dd", plain_text(name)[0])
+    text = re.sub(r"\b([pq])[\s_-]+(?=val)", r"\1", text)
+    return re.findall("[a-z]+[0-9]*|[0-9]+", text)
+
+
+def _usual_direction(words: list[str]) -> Better | None:
+    joined = "".join(words)
+    if _LOWER.search(joined):
+        return "higher" if "temperature" in joined else "lower"  # of an onset: it is a stability
+    if not _WORDS_LOWER.isdisjoint(words):
+        return "lower"
+    is_known = _HIGHER.search(joined) or not _WORDS_HIGHER.isdisjoint(words)
+    return "higher" if is_known else None
+
+
+def _better_values(column: str, name: str) -> Better | None:
+    """Return which values of a column are better, if its name tells."""
+    words = _words(name)
+    better = _usual_direction(words)
+    joined = "".join(words)
+    neutralises = "neutrali" in joined or not _TITERS.isdisjoint(words)
+    if neutralises and better == "higher" and read_header(f"IC50 {column}").units:
+        return None  # a concentration that neutralises, or one at which neutralisation was measured
+    if "aggregation" in joined and better == "lower" and "°" in column:
+        return None  # its onset, or a share at a temperature
+    is_negated = plain_text(name)[0].lstrip().startswith("-") or words[:1] in _NEGATED
+    if not _UNDECIDED.isdisjoint(_words(column)[int(is_negated) :]):
+        return None
+    return _OPPOSITE[better] if is_negated else better

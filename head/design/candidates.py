@@ -35,7 +35,6 @@ from abag.head.data.options import LabelOptions
 from abag.head.data.quantity import PKD, Quantity
 from abag.head.data.units import to_pkd
 from abag.head.models.pair_model import Index
-from abag.head.prediction.bundle import load_predictor
 from abag.head.prediction.predictor import SAME_PREDICTION_PKD, Sequences
 from abag.head.prediction.tables import PairReader
 from abag.head.runs.run_folder import read_config, remembered_label
@@ -44,9 +43,10 @@ if TYPE_CHECKING:
     from abag.embed.sequences.chains import Chains
     from abag.embed.sequences.pairs import SequenceTable
     from abag.head.design.options import RankOptions
+    from abag.head.prediction.predictor import Predictor
 
 ADDED_COLUMNS = RANK_COLUMNS
-MEASURED_ROLES = frozenset({"pkd", "censored", "affinity_type"})
+MEASURED_ROLES = frozenset({"pkd", "label", "censored", "affinity_type"})
 """Roles of columns that only the table of measured pairs has."""
 PREDICTION_ROLES = frozenset({"prediction", "sigma"})
 """Roles of columns that only the table of predictions has."""
@@ -133,15 +133,15 @@ def read_candidates(
     return Candidates(reader.source, frame, antibodies, antigens, reader.first_row, same)
 
 
-def quantity_of(table: TableLike, options: RankOptions) -> Quantity:
-    """Return what is predicted: as the run says, or the options.
+def quantity_of(table: TableLike, options: RankOptions, predictor: Predictor | None) -> Quantity:
+    """Return what is predicted: as the `predictor` of the run says, or the options.
 
     A table that `predict` or `scan` wrote for another quantity than an affinity does not say which
     values are better: it is refused without a run and without ``--better``.
     """
     better = options.better
-    if options.run is not None:
-        of_run = load_predictor(options.run).quantity
+    if predictor is not None:
+        of_run = predictor.quantity
         if better not in (None, of_run.better):
             msg = (
                 f"--better {better}: the run predicts {of_run.description}; expected the same. "
@@ -184,8 +184,18 @@ def without_labels(options: RankOptions) -> RankOptions:
     return replace(options, columns=columns)
 
 
-def with_antigen(table: TableLike, options: RankOptions) -> RankOptions:
-    """Give a table that names no antigen the same one in every row."""
+def with_antigen(
+    table: TableLike, options: RankOptions, predictor: Predictor | None
+) -> RankOptions:
+    """Give a table that names no antigen the same one in every row, or none, as the run has."""
+    if predictor is not None and predictor.no_antigen:
+        if options.antigen is not None or "antigen" in options.columns:
+            msg = (
+                "rank: an antigen is given, but the run is of antibodies alone; expected none. "
+                "Leave --antigen and --column antigen=NAME out."
+            )
+            raise CannotRank(msg)
+        return replace(options, no_antigen=True)
     columns = without_labels(options).columns
     first = next(read_table_chunks(table, columns=columns, limit=1))
     if options.antigen is not None or options.no_antigen or first.has("antigen"):

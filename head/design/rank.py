@@ -171,9 +171,10 @@ def rank(
     with messages.reporting(say, bars=progress):
         check_table_out(out, sources=(predictions, chosen.measured), force=chosen.force)
         before = file_stamps(predictions)
-        chosen = with_antigen(predictions, chosen)
+        predictor = None if chosen.run is None else load_predictor(chosen.run)
+        chosen = with_antigen(predictions, chosen, predictor)
         of_predictions = without_labels(chosen)
-        quantity = quantity_of(predictions, chosen)
+        quantity = quantity_of(predictions, chosen, predictor)
         # from here on, higher is better
         candidates = towards_better(
             read_candidates(predictions, of_predictions, quantity), quantity
@@ -418,13 +419,13 @@ def _say_unranked(
             return why
     if options.run is None or "regime" not in candidates.frame:
         return None
-    regimes = load_predictor(options.run).regimes.items()
-    by_chance = [name for name, one in regimes if is_by_chance(one.verdict)]
+    predictor = load_predictor(options.run)
+    by_chance = [name for name, one in predictor.regimes.items() if is_by_chance(one.verdict)]
     regime = candidates.frame["regime"].iloc[batch].astype(str)
     unranked = int(regime.isin(by_chance).sum())
     if not unranked:
         return None
-    words = ", ".join(REGIMES[name].words for name in by_chance if (regime == name).any())
+    words = ", ".join(predictor.words(name) for name in by_chance if (regime == name).any())
     why = (
         f"{unranked:,} of {counted(size, 'pair')} are of a kind that the run has not ranked better "
         f"than chance ({words})"

@@ -29,7 +29,7 @@ EXPLAINED_SHARE = 0.5
 
 def warnings(pairs: LabelledPairs, measured: Sequence[MeasuredRegime]) -> list[str]:
     """Describe what limits the meaning of the scores: labels, censored rows, leaks."""
-    return [*label_problems(pairs), *_split_warnings(measured), *_censored_rows(pairs)]
+    return [*label_problems(pairs), *_split_warnings(pairs, measured), *_censored_rows(pairs)]
 
 
 def _censored_rows(pairs: LabelledPairs) -> list[str]:
@@ -42,8 +42,14 @@ def _censored_rows(pairs: LabelledPairs) -> list[str]:
     ]
 
 
-def _split_warnings(measured: Sequence[MeasuredRegime]) -> list[str]:
+def _split_warnings(pairs: LabelledPairs, measured: Sequence[MeasuredRegime]) -> list[str]:
     lines = []
+    if pairs.no_antigen:
+        near_in_words = "a near-duplicate in training"
+        new = "antibodies"
+    else:
+        near_in_words = "a near-duplicate in training (both antibody and antigen)"
+        new = "antibodies or antigens"
     for one in measured:
         if not one.splits:
             continue
@@ -55,8 +61,8 @@ def _split_warnings(measured: Sequence[MeasuredRegime]) -> list[str]:
         near = leaks.get("near", 0)
         if near and one.regime.name == "given":
             lines.append(
-                f"{near} of {tests} test rows have a near-duplicate in training (both antibody "
-                "and antigen): their scores say little about new antibodies or antigens."
+                f"{near} of {tests} test rows have {near_in_words}: their scores say little about "
+                f"new {new}."
             )
     return list(dict.fromkeys(lines))
 

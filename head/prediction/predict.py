@@ -66,7 +66,7 @@ PAIR_OPTIONS = {"store", "antibody_encoder", "antigen_encoder", "device", "batch
 """Options of one pair, as in `Predictor.predict`."""
 PAIRS, ANTIBODIES = 1 << 16, 1 << 14
 """Most pairs and antibodies scored at a time: up to 400 MB of vectors at the real widths."""
-PAIR_ROLES = frozenset({"pkd", "prediction", "sigma", "censored", "affinity_type"})
+PAIR_ROLES = frozenset({"pkd", "label", "prediction", "sigma", "censored", "affinity_type"})
 """Roles of columns that describe one pair, and would be wrong beside another."""
 KIND_ROLES: dict[Kind, frozenset[str]] = {
     "antibody": frozenset({"heavy", "light", "antibody"}),

@@ -200,7 +200,9 @@ def _as_in_the_run(
     antibody = {"heavy", "light", "antibody"}
     taken = set(reading.columns)
     taken |= antibody if taken & antibody else set()
-    taken |= {"pkd", "prediction"} | ({"antigen"} if reading.antigen is not None else set())
+    taken |= {"pkd", "label", "prediction"} | (
+        {"antigen"} if reading.antigen is not None else set()
+    )
     columns = {
         role: name
         for role, name in saved.config["columns"].items()
