@@ -84,7 +84,7 @@ BERT = Family(
 PROTBERT = replace(
     BERT,
     name="protbert",
-    vocab_sizes=(30,),
+    own_values={"vocab_size": 30},
     tokens=_PROTBERT_TOKENS,
     vocabulary=_vocabulary(_PROTBERT_TOKENS, separator="[SEP]", max_residues=1021),
     package=None,

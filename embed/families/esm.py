@@ -1,4 +1,4 @@
-"""ESM-2 and ESM C: one chain per span, with a classification token."""
+"""ESM-2, ESM-1b, ESM-1v and ESM C: one chain per span, with a classification token."""
 
 from __future__ import annotations
 
@@ -60,6 +60,31 @@ ESM = Family(
         "is_folding_model": False,
     },
 )  # fmt: skip
+
+ESM1 = replace(
+    ESM,
+    name="esm1",
+    own_values={"position_embedding_type": "absolute"},
+    backends=("packed", "reference"),
+    required={
+        "position_embedding_type": "absolute", "token_dropout": True, "mask_token_id": 32,
+        "pad_token_id": 1, "hidden_act": "gelu", "is_decoder": False,
+    },
+    fewest_positions=1026,  # 1,024 tokens, counted from the id after that of the padding
+    architecture=replace(
+        _LAYERS,
+        position_embedding="embeddings.position_embeddings",
+        positions_after_pad=True,
+        first_norm="embeddings.layer_norm",
+        first_norm_key="emb_layer_norm_before",
+        rotary="",
+    ),
+    unused_weights=("contact_head.", "pooler."),
+    tiny_config={
+        **ESM.tiny_config, "position_embedding_type": "absolute", "emb_layer_norm_before": True,
+    },
+)  # fmt: skip
+"""ESM-1b and ESM-1v: learned positions; ESM-1b also has a norm of the embeddings."""
 
 _ROPE = {"rope_type": "default", "rope_theta": 10000.0}
 

@@ -6,7 +6,7 @@ A table holds names and numbers only. torch and transformers are imported when a
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from abag import AbagError
@@ -58,6 +58,7 @@ class Architecture:
     up: tuple[str, ...]  # the first product of the feed-forward, with its gate as one matrix or two
     down: str
     first_norm: str = ""  # of the embeddings
+    first_norm_key: str = ""  # in config.json, if that says whether there is a first norm
     last_norm: str = ""
     qk_norms: tuple[str, str] | None = None  # of all queries and of all keys of a token
     type_embedding: str = ""  # its first row is added to every embedding
@@ -125,7 +126,7 @@ class Family:
     package: Package | None = None  # of aliases that are not on the hub
 
     model_type: str = ""  # in config.json
-    vocab_sizes: tuple[int, ...] = ()  # in config.json, of several families of a model_type
+    own_values: Config = field(default_factory=dict)  # no other family of the model_type has them
     config_keys: tuple[str, ...] = ()  # that config.json must have; all change vectors
     config_defaults: Config = field(default_factory=dict)  # of other keys that change vectors
     required: Config = field(default_factory=dict)  # the only values that some keys may have
@@ -203,7 +204,10 @@ class Family:
         if self.architecture is None:
             msg = f"encoder family {self.name}: has no layers"
             raise AbagError(msg)
-        return self.gated.get(str(config.get("feed_forward_proj")), self.architecture)
+        declared = self.gated.get(str(config.get("feed_forward_proj")), self.architecture)
+        if declared.first_norm_key and not config.get(declared.first_norm_key):
+            return replace(declared, first_norm="")
+        return declared
 
     def checked_config(self, checkpoint: EncoderCheckpoint) -> dict[str, Any]:
         """Return config.json with all defaults, if abag has the layers that it describes."""

@@ -62,7 +62,7 @@ _AMPLIFY_LAYERS = Architecture(
 AMPLIFY = Family(
     name="amplify",
     model_type="AMPLIFY",
-    vocab_sizes=(27,),  # later models of its authors have 32 tokens, and other layers
+    own_values={"vocab_size": 27},  # later models of its authors have 32 tokens, and other layers
     tokens=_AMPLIFY_TOKENS,
     # its second stage was trained on 2048 tokens, two of them special; X is an unknown token
     vocabulary=Vocabulary.of(
