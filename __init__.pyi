@@ -1,6 +1,6 @@
 """Types of the public names; written by tests/make_stub.py from the declared options."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -9,8 +9,13 @@ if TYPE_CHECKING:  # type checkers resolve import cycles by leaving such imports
 
     from abag.adapt.config import AdaptConfig as AdaptConfig
     from abag.adapt.train import AdaptSummary
+    from abag.core.options import EncoderOptions as EncoderOptions
     from abag.embed.embed import EmbedSummary
     from abag.embed.options import EmbedOptions as EmbedOptions
+    from abag.embed.options import ResidueFileOptions as ResidueFileOptions
+    from abag.embed.options import ResidueOptions as ResidueOptions
+    from abag.embed.residue_files import ResidueSummary
+    from abag.embed.residues import ResidueVectors
     from abag.embed.sequences.chains import Kind
     from abag.embed.sequences.tables import TableLike
     from abag.embed.store.encoder_folder import EncoderFolder
@@ -47,6 +52,7 @@ __all__ = [
     "AdaptConfig",
     "DatasetOptions",
     "EmbedOptions",
+    "EncoderOptions",
     "EvaluateOptions",
     "ExportOptions",
     "FitConfig",
@@ -55,6 +61,8 @@ __all__ = [
     "PredictOptions",
     "Predictor",
     "RankOptions",
+    "ResidueFileOptions",
+    "ResidueOptions",
     "ScanOptions",
     "ShareOptions",
     "Store",
@@ -64,6 +72,7 @@ __all__ = [
     "dataset",
     "embed_table",
     "evaluate",
+    "export_residues",
     "export_vectors",
     "fit",
     "load_predictor",
@@ -72,6 +81,7 @@ __all__ = [
     "predict",
     "rank",
     "report",
+    "residues",
     "runs",
     "scan",
     "share",
@@ -178,15 +188,15 @@ def embed_table(
     antigen_backend: Literal['packed', 'reference', 'faesm'] = 'packed',
     antibody_adapter: Path | str | None = None,
     antigen_adapter: Path | str | None = None,
-    layers: tuple[int, ...] | None = None,
-    poolings: tuple[str, ...] | None = None,
     attention: Literal['auto', 'triton', 'flash-attn', 'varlen', 'sdpa'] = 'auto',
     batch_tokens: int | None = None,
+    progress: bool = False,
+    layers: tuple[int, ...] | None = None,
+    poolings: tuple[str, ...] | None = None,
     commit_seconds: float = 30.0,
     store_dtype: Literal['float16', 'float32'] = 'float16',
     devices: int | Literal['all'] | None = None,
     ray: str | None = None,
-    progress: bool = False,
 ) -> EmbedSummary: ...
 def evaluate(
     run: Path | str,
@@ -224,6 +234,33 @@ def export_vectors(
     dtype: Literal['stored', 'float32'] = 'stored',
     force: bool = False,
 ) -> ExportSummary: ...
+def export_residues(
+    table: TableLike,
+    out: Path | str,
+    *,
+    antibody_encoder: str = 'igt5',
+    antigen_encoder: str = 'esm2-650m',
+    columns: Mapping[str, str] = ...,
+    antigen: str | None = None,
+    bad_rows: Literal['error', 'skip'] = 'error',
+    limit: int | None = None,
+    antibody_region: Literal['as-given', 'fv'] = 'as-given',
+    chains: Literal['as-given', 'auto', 'most'] = 'as-given',
+    skipped: Path | str | None = None,
+    device: str = 'auto',
+    kind: Literal['both', 'antibody', 'antigen'] = 'both',
+    long_antigens: Literal['window', 'truncate', 'error'] = 'window',
+    precision: Literal['auto', 'bf16', 'fp16', 'fp32'] = 'auto',
+    antibody_backend: Literal['packed', 'reference'] = 'packed',
+    antigen_backend: Literal['packed', 'reference', 'faesm'] = 'packed',
+    antibody_adapter: Path | str | None = None,
+    antigen_adapter: Path | str | None = None,
+    attention: Literal['auto', 'triton', 'flash-attn', 'varlen', 'sdpa'] = 'auto',
+    batch_tokens: int | None = None,
+    progress: bool = False,
+    dtype: Literal['float16', 'float32'] = 'float16',
+    file_mb: int = 256,
+) -> ResidueSummary: ...
 def fit(
     table: Path | str | pd.DataFrame,
     store: Path | str,
@@ -361,6 +398,31 @@ def report(
     *,
     say: Callable[[str], None] | None = None,
 ) -> ReportSummary: ...
+def residues(
+    table: TableLike,
+    *,
+    antibody_encoder: str = 'igt5',
+    antigen_encoder: str = 'esm2-650m',
+    columns: Mapping[str, str] = ...,
+    antigen: str | None = None,
+    bad_rows: Literal['error', 'skip'] = 'error',
+    limit: int | None = None,
+    antibody_region: Literal['as-given', 'fv'] = 'as-given',
+    chains: Literal['as-given', 'auto', 'most'] = 'as-given',
+    skipped: Path | str | None = None,
+    device: str = 'auto',
+    kind: Literal['both', 'antibody', 'antigen'] = 'both',
+    long_antigens: Literal['window', 'truncate', 'error'] = 'window',
+    precision: Literal['auto', 'bf16', 'fp16', 'fp32'] = 'auto',
+    antibody_backend: Literal['packed', 'reference'] = 'packed',
+    antigen_backend: Literal['packed', 'reference', 'faesm'] = 'packed',
+    antibody_adapter: Path | str | None = None,
+    antigen_adapter: Path | str | None = None,
+    attention: Literal['auto', 'triton', 'flash-attn', 'varlen', 'sdpa'] = 'auto',
+    batch_tokens: int | None = None,
+    progress: bool = False,
+    dtype: Literal['float16', 'float32'] = 'float16',
+) -> Iterator[ResidueVectors]: ...
 def runs(
     folders: Path | str | Sequence[Path | str],
 ) -> RunsSummary: ...

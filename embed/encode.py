@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -86,7 +87,7 @@ def encode_stream(
     """
     carry: torch.Tensor | None = None
     pending: _Pending | None = None
-    for batch in _prefetch(fill_batches(layout.numbered_spans(chains, extra), budget)):
+    for batch in prefetch(fill_batches(layout.numbered_spans(chains, extra), budget)):
         with current_device(plan.device):  # not around the yield: the caller keeps its own
             pooled_SPD = _pooled(encoder, batch, plan, carry, layers)
             carry = pooled_SPD[-1].clone() if batch.continues else None
@@ -129,8 +130,8 @@ class _Pending:
         done = len(batch.sequences) - batch.continues
         self._positions = batch.sequences[:done]
         self._lengths = np.diff(batch.offsets)
-        self._finite_S = _to_host(pooled_SPD[:done].isfinite().flatten(1).all(1))
-        self._stored_SPD = _to_host(pooled_SPD[:done].to(dtype))
+        self._finite_S = to_host(pooled_SPD[:done].isfinite().flatten(1).all(1))
+        self._stored_SPD = to_host(pooled_SPD[:done].to(dtype))
         self._copied: Any = None
         if pooled_SPD.is_cuda:
             self._copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
@@ -148,7 +149,7 @@ class _Pending:
         return Encoded(self._positions, self._lengths, stored_SPD, bad)
 
 
-def _to_host(x: torch.Tensor) -> torch.Tensor:
+def to_host(x: torch.Tensor) -> torch.Tensor:
     """Start copying to pinned host memory; a CPU tensor is returned as it is."""
     if not x.is_cuda:
         return x
@@ -156,7 +157,7 @@ def _to_host(x: torch.Tensor) -> torch.Tensor:
     return host.copy_(x, non_blocking=True)
 
 
-def _prefetch(batches: Iterable[PackedBatch]) -> Iterator[PackedBatch]:
+def prefetch(batches: Iterable[PackedBatch]) -> Iterator[PackedBatch]:
     """Make batches in a thread, a few in advance; the thread ends with its consumer."""
     source = iter(batches)
     with ThreadPoolExecutor(1, "tokenise") as thread:
@@ -212,12 +213,73 @@ def encode_parts(
     return encoding
 
 
+class Completed(Protocol):
+    """What an encoder has made of S sequences."""
+
+    @property
+    def positions(self) -> NDArray[np.int64]:
+        """Return where the sequences are in the input, shape (S,); consecutive over batches."""
+        ...
+
+
+C = TypeVar("C", bound=Completed)
+
+
+class TokenBudget:
+    """The most tokens per batch, which shrink as often as the memory of the device runs out.
+
+    `kept` says what becomes of the sequences before one that does not fit even alone.
+    """
+
+    def __init__(self, plan: DevicePlan, batch_tokens: int | None, kept: str) -> None:
+        self._plan, self._kept = plan, kept
+        self._tokens = batch_tokens or default_batch_tokens(plan)
+
+    def stream(
+        self,
+        lengths: NDArray[np.int64],
+        encode: Callable[[int, int], Iterator[C]],
+        name: Callable[[int], str],
+    ) -> Iterator[tuple[int, C]]:
+        """Encode N sequences, whose longest spans have the given descending lengths, (N,).
+
+        ``encode(first, tokens)`` encodes those from `first` on. Yields what it does, with `first`.
+        `name` names a sequence that does not fit the device even alone.
+        """
+        first = 0
+        while first < len(lengths):
+            tokens = max(self._tokens, int(lengths[first]))
+            done = first
+            try:
+                for completed in encode(first, tokens):
+                    yield first, completed
+                    done += len(completed.positions)
+            except (RuntimeError, MemoryError) as error:
+                if not _is_out_of_memory(error):
+                    raise
+                self._shrink(tokens, int(lengths[done]), partial(name, done), error)
+            first = done
+
+    def _shrink(self, tokens: int, longest: int, name: Callable[[], str], error: Exception) -> None:
+        if tokens <= longest:  # a batch of its own
+            msg = (
+                f"{name()}, {tokens:,} tokens: out of memory on {self._plan.device} even alone; "
+                f"{self._kept}. Cut or remove it, or use a device with more memory."
+            )
+            raise DeviceFull(msg) from error
+        if self._plan.device.type == "cuda":
+            torch.cuda.empty_cache()
+        self._tokens = max(tokens // 2, longest)
+        note(f"out of memory with {tokens:,} tokens per batch; continuing with {self._tokens:,}")
+
+
 class Encoding:
     """Encodes parts into a store, within the token budget that turned out to fit the device."""
 
     def __init__(self, job: KindJob, encoder: Encoder, writer: ShardWriter, drawn: Any) -> None:  # noqa: ANN401 - a bar
         self._job, self._encoder, self._writer, self._bar = job, encoder, writer, drawn
-        self._budget = job.options.batch_tokens or default_batch_tokens(job.plan)
+        kept = "the sequences encoded before it are stored"
+        self._budget = TokenBudget(job.plan, job.options.batch_tokens, kept)
         self._start_s, self.seconds = time.perf_counter(), 0.0  # until the latest batch
         self.sequences = self.tokens = 0
         self.unnumbered = 0  # antibodies with a chain whose CDRs are unknown
@@ -229,41 +291,25 @@ class Encoding:
 
     def encode(self, part: SequencePart) -> None:
         job = self._job
-        lengths = [max(job.identity.layout.span_lengths(chains)) for chains in part.chains]
+        lengths = np.array([max(job.identity.layout.span_lengths(c)) for c in part.chains])
         todo, extra = longest_first(lengths), None
         if job.extra_poolings:
             extra, unnumbered = weigh_cdrs(part.chains)
             self.unnumbered += unnumbered
-        while len(todo):
-            done, longest = 0, lengths[todo[0]]
-            budget = max(self._budget, longest)
-            stream = encode_stream(
-                self._encoder, job.identity.layout, [part.chains[i] for i in todo], job.plan,
-                budget, STORED[job.options.store_dtype], job.folder.layers,
-                None if extra is None else [extra[i] for i in todo],
+
+        def encode(first: int, tokens: int) -> Iterator[Encoded]:
+            left = todo[first:].tolist()
+            return encode_stream(
+                self._encoder, job.identity.layout, [part.chains[i] for i in left], job.plan,
+                tokens, STORED[job.options.store_dtype], job.folder.layers,
+                None if extra is None else [extra[i] for i in left],
             )  # fmt: skip
-            try:
-                for vectors in stream:
-                    self._store(part, todo, vectors)
-                    done += len(vectors.positions)
-            except (RuntimeError, MemoryError) as error:
-                if not _is_out_of_memory(error):
-                    raise
-                if budget <= lengths[todo[done]]:  # a batch of its own
-                    msg = (
-                        f"{_name(job, part, int(todo[done]))}, {budget:,} tokens: out of memory on "
-                        f"{job.plan.device} even alone; the sequences encoded before it are "
-                        "stored. Cut or remove it, or use a device with more memory."
-                    )
-                    raise DeviceFull(msg) from error
-                if job.plan.device.type == "cuda":
-                    torch.cuda.empty_cache()
-                self._budget = max(budget // 2, lengths[todo[done]])
-                note(
-                    f"out of memory with {budget:,} tokens per batch; continuing with "
-                    f"{self._budget:,}"
-                )
-            todo = todo[done:]
+
+        def name(place: int) -> str:
+            return _name(job, part, int(todo[place]))
+
+        for first, vectors in self._budget.stream(lengths[todo], encode, name):
+            self._store(part, todo[first:], vectors)
 
     def _store(self, part: SequencePart, todo: NDArray[np.int64], vectors: Encoded) -> None:
         job, at = self._job, todo[vectors.positions]
