@@ -193,6 +193,7 @@ def embed_table(
     progress: bool = False,
     layers: tuple[int, ...] | None = None,
     poolings: tuple[str, ...] | None = None,
+    loglik: bool | None = None,
     commit_seconds: float = 30.0,
     store_dtype: Literal['float16', 'float32'] = 'float16',
     devices: int | Literal['all'] | None = None,

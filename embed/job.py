@@ -25,6 +25,7 @@ from abag.embed.options import CDR_MEAN, EmbedOptions, EncodingOptions
 from abag.embed.sequences.chains import PLURAL, Kind
 from abag.embed.sequences.partitions import Partitions, SequencePart
 from abag.embed.store.encoder_folder import EncoderFolder
+from abag.embed.store.shard import MAX_ARRAYS
 from abag.embed.store.store import Store
 
 if TYPE_CHECKING:
@@ -34,6 +35,10 @@ if TYPE_CHECKING:
 _NO_RUN_ID = "none"  # what torchrun sets without --rdzv-id, for every job
 MAX_LAYERS = 14
 """With four poolings each they fill the 64 datasets of a shard."""
+_OTHER_ARRAYS: dict[Kind, tuple[str, ...]] = {
+    "antibody": ("key", "length", "has_heavy", "has_light"), "antigen": ("key", "length"),
+}  # fmt: skip
+"""Arrays of a shard beside those of poolings."""
 
 
 class SequenceTooLong(AbagError):
@@ -187,6 +192,8 @@ class KindJob:
             longest = max(longest, *map(len, chain.from_iterable(part.chains)))
         backend = self.options.backend(self.kind)
         check_backend(self.identity, backend, layers=bool(self.options.layers))
+        if self.options.loglik:
+            _ = self.head  # refuses an encoder without one before anything is written
         if self.options.ray is None:
             check_attention(self.identity, self.plan, self.options)
         if self.options.long_antigens == "error":
@@ -217,20 +224,23 @@ class KindJob:
     def _open_folder(self, store: Store, *, create: bool = False) -> EncoderFolder:
         """Return the encoder's folder, with the poolings it was begun with, or those asked for."""
         identity, options = self.identity, self.options
-        asked: dict[str, list[Any]] = {}
+        asked: dict[str, list[Any] | str] = {}
         if options.layers is not None:
             known = {n for n in options.layers if n <= identity.shape.layers}
             asked["layers"] = sorted(known)
         if options.poolings is not None:
             asked["poolings"] = list(options.poolings) if self.kind == "antibody" else []
+        if options.loglik:
+            asked["loglik"] = self.head
         same = (f for f in store.folders(self.kind) if f.fingerprint == identity.fingerprint)
         begun = next(same, None)
         new = identity.info() | {name: value for name, value in asked.items() if value}
         folder = (store.create_folder if create else store.find_folder)(
             self.kind, new if begun is None else begun.info
         )
+        self._check_loglik(folder)
         for name, value in asked.items():
-            if (held := folder.info.get(name, [])) != value:
+            if (held := folder.info.get(name, type(value)())) != value:
                 ours, theirs = (",".join(map(str, one)) or "none" for one in (value, held))
                 msg = (
                     f"{folder.path}: begun with --{name} {theirs}, but --{name} {ours} was given; "
@@ -238,10 +248,42 @@ class KindJob:
                     "continue, or give a new --store."
                 )
                 raise PoolingsMismatch(msg)
+        most = MAX_ARRAYS - len(_OTHER_ARRAYS[self.kind]) - bool(folder.head)
+        layout, layers = identity.layout, len(folder.layers)
+        if len((*layout.poolings, *folder.info.get("poolings", ()))) * (1 + layers) > most:
+            msg = (
+                f"--layers: {layers} layers are more than a shard can hold with the other poolings "
+                f"of {self.plural} ({most} arrays). Leave out some."
+            )
+            raise AbsentLayer(msg)
         if (held := folder.info.get("poolings", [])) not in ([], [CDR_MEAN]):
             msg = f"{folder.path}: has the poolings {held!r}; this abag knows {CDR_MEAN} only."
             raise PoolingsMismatch(msg)
         return folder
+
+    @cached_property
+    def head(self) -> str:
+        """Digest of the head of the encoder's language model; or raise `NoLanguageHead`."""
+        from abag.embed.encoders.heads import head_digest
+
+        return head_digest(self.identity.checkpoint)
+
+    def _check_loglik(self, folder: EncoderFolder) -> None:
+        """Check that likelihoods are wanted where they are stored, and those of the same head."""
+        held, asked = folder.head, self.options.loglik
+        msg = ""
+        if asked is not None and bool(held) != asked:
+            msg = "begun without --loglik, but it was given"
+            if held:
+                msg = "begun with --loglik, but False was given"
+        elif held and held != self.head:
+            msg = f"has likelihoods of head {held}, that of this checkpoint is {self.head}"
+        if msg:
+            msg = (
+                f"{folder.path}: {msg}; all sequences of a store have the same values. Leave out "
+                "--loglik, give the checkpoint that began it, or a new --store."
+            )
+            raise PoolingsMismatch(msg)
 
     def own_parts(self) -> Iterator[SequencePart]:
         """Yield the missing sequences that this process has to encode."""
@@ -256,6 +298,8 @@ class KindJob:
         if layers := self.folder.layers:
             numbers = ", ".join(map(str, layers))
             lines.append(f"{self.plural}: poolings of layers {numbers} are stored too")
+        if self.folder.head:
+            lines.append(f"{self.plural}: loglik, the mean log-probability of residues, is stored")
         chosen = self.options.store_dtype
         if others := {block.number_format for block in self.folder.shards()} - {chosen}:
             kept = f"stored {self.plural} keep their {others.pop()} vectors"

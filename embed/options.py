@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 CDR_MEAN = "cdr_mean"
 """The pooling over the CDR residues of both chains."""
+LOGLIK = "loglik"
+"""The mean log-probability of all residues, a stored value of width 1."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,6 +88,11 @@ class EmbedOptions(EncodingOptions, group="Encoders"):
         None, metavar="NAMES", default_text="those of the store",
         rare=True,
         help="Also store this pooling of antibodies: cdr_mean, the mean over CDR residues.",
+    )  # fmt: skip
+    loglik: bool | None = option(
+        None, default_text="as the store was begun",
+        help="Also store the mean log-probability of the residues, by the encoder's own language "
+        "model.",
     )  # fmt: skip
     commit_seconds: float = option(
         30.0, low=0, rare=True, group="Output",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from abag.embed.families.family import SIZE_KEYS, Architecture, Config, Family
+from abag.embed.families.family import SIZE_KEYS, Architecture, Config, Family, LanguageHead
 from abag.embed.packing import Vocabulary, number_tokens
 
 _TOKENS = number_tokens(
@@ -43,6 +43,10 @@ ESM = Family(
         "is_decoder": False,
     },
     architecture=_LAYERS,
+    head=LanguageHead(
+        dense="lm_head.dense", norm="lm_head.layer_norm", decoder="lm_head.decoder.weight",
+        tied=True, bias="lm_head.bias",
+    ),
     transformers_class="EsmModel",
     transformers_options={"add_pooling_layer": False},
     weight_prefix="esm.",
@@ -134,6 +138,10 @@ ESMC = Family(
         eps=1e-5,
         residual_layers=36,
         last_norm_biased=False,
+    ),
+    head=LanguageHead(
+        dense="lm_head.dense", norm="lm_head.layer_norm", decoder="lm_head.decoder.weight",
+        bias="lm_head.decoder.bias",
     ),
     transformers_class="EsmcModel",
     weight_prefix="esmc.",

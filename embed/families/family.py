@@ -87,6 +87,41 @@ class Architecture:
         return float((layers / self.residual_layers) ** 0.5) if self.residual_layers else 1.0
 
 
+@dataclass(frozen=True, kw_only=True)
+class LanguageHead:
+    """What turns hidden states into scores of tokens, and the names of its tensors in the files.
+
+    A product with its activation, unless `dense` is empty, a norm, and a product with one row per
+    token. Names are as in `Architecture`, those of `decoder` and `bias` as they are.
+    """
+
+    dense: str = ""
+    gated: bool = False  # SwiGLU, whose gate is the second half, instead of GELU
+    norm: str
+    norm_kind: Literal["layer", "rms"] = "layer"
+    decoder: str  # its weights
+    tied: bool = False  # to the embedding, unless config.json says otherwise
+    bias: str = ""
+    bias_again: str = ""  # another name of the same tensor
+
+    def is_tied(self, config: Config) -> bool:
+        return self.tied and config.get("tie_word_embeddings") is not False
+
+    def weight_names(self, config: Config) -> WeightNames:
+        """Return which tensors of a checkpoint are needed beside those of the encoder."""
+        names = [f"{self.norm}.weight"]
+        if self.norm_kind == "layer":
+            names.append(f"{self.norm}.bias")
+        if self.dense:
+            names += [f"{self.dense}.weight", f"{self.dense}.bias"]
+        if not self.is_tied(config):
+            names.append(self.decoder)
+        if self.bias:
+            names.append(self.bias)
+        again = {self.bias_again: self.bias} if self.bias_again else {}
+        return WeightNames(only=tuple(names), tied=again)
+
+
 class EncoderShape(NamedTuple):
     """Sizes that decide how much an encoder computes; all 0 if it has no layers."""
 
@@ -139,6 +174,7 @@ class Family:
     architecture: Architecture | None = None  # of its layers, if it has any
     # for other values of feed_forward_proj in config.json
     gated: Mapping[str, Architecture] = field(default_factory=dict)
+    head: LanguageHead | None = None  # of its language model, if checkpoints have one
     transformers_class: str = ""  # of the reference implementation; abag's own if there is none
     transformers_options: Config = field(default_factory=dict)  # of its from_pretrained
     weight_prefix: str = ""  # of the encoder in a model with a task head
