@@ -130,14 +130,17 @@ def export_residues(
     with reporting(bars=chosen.progress, silent=not chosen.progress):
         pairs, sides = read_sides(table, encoders, chosen)
         outputs = [_Output(side, folder, _divide(side, chosen.file_mb)) for side in sides]
-        about = _describe(outputs, chosen)
+        rows = _rows_csv(pairs, outputs)
+        about = _describe(outputs, chosen, rows)
         _check_folder(folder, about)
         _check_room(folder, outputs, chosen)
         with only_writer(folder):
             _check_folder(folder, about)  # another process may have begun it since
             sweep_partials(folder)
-            write_json(folder / ABOUT_FILE, about)
-            write_bytes(folder / ROWS_FILE, _rows_csv(pairs, outputs))
+            if not (folder / ABOUT_FILE).exists():
+                write_json(folder / ABOUT_FILE, about)
+            if not (folder / ROWS_FILE).exists():
+                write_bytes(folder / ROWS_FILE, rows)
             kinds = {PLURAL[output.side.kind]: output.write(chosen) for output in outputs}
     return cast(
         "ResidueSummary",
@@ -270,7 +273,7 @@ class _Output:
             raise CannotWriteResidues(msg) from error
 
 
-def _describe(outputs: list[_Output], options: ResidueFileOptions) -> dict[str, Any]:
+def _describe(outputs: list[_Output], options: ResidueFileOptions, rows: bytes) -> dict[str, Any]:
     kinds: dict[str, Any] = {}
     for output in outputs:
         side = output.side
@@ -281,9 +284,16 @@ def _describe(outputs: list[_Output], options: ResidueFileOptions) -> dict[str, 
             "sequences": len(keys),
             "residues": int(side.residues.sum()),
             "width": side.width,
-            "digest": hashlib.blake2b(keys.tobytes(), digest_size=16).hexdigest(),
+            "digest": _digest(keys.tobytes()),
         }
-    return {**FORMAT, "dtype": options.dtype, "file_mb": options.file_mb, "kinds": kinds}
+    return {
+        **FORMAT, "dtype": options.dtype, "file_mb": options.file_mb, "kinds": kinds,
+        "rows": _digest(rows),
+    }  # fmt: skip
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.blake2b(content, digest_size=16).hexdigest()
 
 
 def _check_folder(folder: Path, about: dict[str, Any]) -> None:
@@ -328,6 +338,8 @@ def _differences(about: dict[str, Any], begun: dict[str, Any]) -> list[tuple[str
             for name, value in one.items()
             if name != "encoder" and value != known.get(name)
         ]
+    if not found and about["rows"] != begun.get("rows"):  # the same sequences, in other rows
+        found.append(("rows", about["rows"], begun.get("rows")))
     return found
 
 

@@ -160,8 +160,10 @@ def test_a_second_run_writes_only_what_is_missing_or_damaged(table, tmp_path):
     for place, (text, row, vectors) in before.items():
         assert after[place][:2] == (text, row)
         np.testing.assert_allclose(after[place][2], vectors, rtol=2e-3, atol=2e-3)
+    state = {path: path.stat().st_mtime_ns for path in out.iterdir()}
     third = abag.export_residues(table, out, **options)
     assert third["antibodies"]["written"] == 0
+    assert {path: path.stat().st_mtime_ns for path in out.iterdir()} == state
 
 
 def test_a_full_disk_is_refused_before_anything_is_encoded(table, tmp_path, monkeypatch, said):
@@ -189,6 +191,14 @@ def test_other_sequences_or_options_are_refused_and_the_files_left(tmp_path, cha
     with pytest.raises(CannotWriteResidues, match=words):
         abag.export_residues(table, out, **options | change)
     assert {path: path.read_bytes() for path in out.iterdir()} == before
+
+
+def test_the_same_sequences_in_other_rows_are_another_table(tmp_path):
+    options = {"kind": "antigen", "antigen_encoder": "tiny-esm2"}
+    abag.export_residues(pd.DataFrame({"antigen": ["MKT", "MK"]}), tmp_path / "out", **options)
+    again = pd.DataFrame({"antigen": ["MKT", "MK", "MKT"]})
+    with pytest.raises(CannotWriteResidues, match="begun with rows "):
+        abag.export_residues(again, tmp_path / "out", **options)
 
 
 def test_a_folder_of_other_files_or_a_cut_policy_is_refused(table, tmp_path):

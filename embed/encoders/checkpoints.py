@@ -228,7 +228,7 @@ def _config_problem(config: dict[str, Any], family: Family) -> str:
 
 
 def _fetch(source: HubSource, *, local: bool) -> Path:
-    """Fetch config, tokenizer and the encoder's weights, without the shards of a decoder."""
+    """Fetch config, tokenizer and weights of encoder and head, without the shards of a decoder."""
     from huggingface_hub import snapshot_download
 
     options = {"revision": source.revision, "local_files_only": local}
@@ -238,14 +238,17 @@ def _fetch(source: HubSource, *, local: bool) -> Path:
     if not (folder / "config.json").is_file():
         msg = _LACKS.format(source, "config.json")
         raise EncoderNotFound(msg)
-    _, family = _read_config(folder / "config.json")
+    config, family = _read_config(folder / "config.json")
     names = family.weight_names
     for whole in WHOLE_FILES:
         get(allow_patterns=["config.json", whole])  # huggingface_hub warns if nothing matches
         if (folder / whole).is_file():
             break
         if (index := folder / f"{whole}.index.json").is_file():
-            get(allow_patterns=shard_names(index, names))
+            needed = shard_names(index, names)
+            if family.head is not None:  # small, and nearly always in one of the same shards
+                needed += shard_names(index, family.head.weight_names(family.complete(config)))
+            get(allow_patterns=needed)
             break
     if not weight_files(folder, names):
         msg = _LACKS.format(source, " or ".join(WHOLE_FILES))
