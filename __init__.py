@@ -1,7 +1,8 @@
 """abag: encode each antibody and antigen once, train affinity heads in seconds.
 
 `embed_table` encodes the unique sequences of a table into a store; `open_store` reads it, and
-`export_vectors` writes its vectors to a file. `fit` trains a head on the stored vectors, `evaluate`
+`export_vectors` writes its vectors to a file; `residues` and `export_residues` give one vector per
+residue. `fit` trains a head on the stored vectors, `evaluate`
 scores it, `predict` and `load_predictor` use it, `scan` predicts mutants, and `rank` chooses what
 to measure next. `plan` estimates costs, `runs` compares runs, `report` writes the report of a run
 again, `sweep` searches hyperparameters and `adapt_encoders` trains adapters of the encoders. These
@@ -35,6 +36,10 @@ _FUNCTIONS = {
     "export_vectors": (
         "embed.store.export", "describe_export", "embed.store.options:ExportOptions"
     ),
+    "export_residues": (
+        "embed.residue_files", "describe_residues",
+        "core.options:EncoderOptions", "embed.options:ResidueFileOptions",
+    ),
     "fit": ("head.fit", _SCORES, _FIT),
     "plan": ("head.plan", "describe_plan", "head.runs.options:PlanOptions"),
     "predict": (
@@ -42,6 +47,9 @@ _FUNCTIONS = {
     ),
     "rank": ("head.design.rank", "describe_rank", "head.design.options:RankOptions"),
     "report": ("head.runs.report", "describe_report"),
+    "residues": (
+        "embed.residues", "", "core.options:EncoderOptions", "embed.options:ResidueOptions"
+    ),
     "runs": ("head.runs.compare", "describe_runs"),
     "scan": ("head.design.scan", "describe_scan", "head.design.options:ScanOptions"),
     "share": ("head.share", "describe_share", "head.share:ShareOptions"),

@@ -336,6 +336,25 @@ def share(run: Path, to: Path, as_json: bool, **options: Any) -> None:
     _call("share", run, to, as_json=as_json, **options)
 
 
+@_command("export_residues", name="residues")
+@_TABLE
+@click.option("--out", type=_PATH, required=True,
+              help="New folder, or one that the same command began.")  # fmt: skip
+@_JSON
+def residues(table: Path, out: Path, as_json: bool, **options: Any) -> None:
+    """Write a vector per residue, for models of your own.
+
+    A store holds no residues, so that the encoders have to run. The size is printed first, and
+    refused if the disk has too little room: 1,000 antibodies with IgT5 take 0.5 GB. The command can
+    be stopped at any time; run it again to continue.
+
+    \b
+    Example:
+      abag residues pairs.csv --out residues --kind antibody
+    """
+    _call("export_residues", table, out, as_json=as_json, progress=True, **options)
+
+
 @main.group("store")
 def store_group() -> None:
     """Inspect, check and combine stores."""

@@ -2,6 +2,7 @@
 
     python benchmarks/bench_encoders.py --out DIR [--encoder igt5 esmc-300m ...] [--tiny] [--quick]
                                         [--count 2048] [--budgets 8192 65536 ...] [--agreement 256]
+                                        [--loglik]
 
 The models have their real sizes and seeded random weights. Share of peak is
 (2 x matmul weights x tokens + 4 x layers x inner width x sum of squared lengths) / seconds,
@@ -28,9 +29,10 @@ import torch
 import torch.nn.functional as F
 from shapes import SHAPES, count_flops
 
-from abag.core.device import DevicePlan, plan_device
+from abag.core.device import DevicePlan, plan_device, to_device
 from abag.core.messages import first_line
 from abag.embed.encoders.checkpoints import save_random_checkpoint
+from abag.embed.encoders.heads import load_head
 from abag.embed.encoders.identity import identify
 from abag.embed.encoders.loading import load_encoder
 from abag.embed.families.registry import ALIASES, FAMILIES, family_of
@@ -107,6 +109,8 @@ class Bench:
         speeds, whose, parts = self.speeds, self.reference_name, []
         if ours := speeds.get("abag"):
             parts.append(f"{100 * ours:.1f} % of peak")
+            if "loglik" in speeds:
+                parts.append(f"with likelihoods {100 * speeds['loglik']:.1f} %")
             parts += [
                 f"{ours / speeds[how]:.2f} times the speed of {whose}, {how}"
                 for how in ("sorted", "compiled")
@@ -194,6 +198,19 @@ class Bench:
     def ours(self, precision="bf16", attention="auto"):
         plan = plan_device(str(self.device), precision)
         return load_encoder(self.identity, plan, attention=attention)
+
+    def with_likelihoods(self, encoder):
+        """Run the encoder, then the head of its language model, as `embed --loglik` does."""
+        head = load_head(self.identity.checkpoint, plan_device(str(self.device), "bf16"))
+
+        @torch.inference_mode()
+        def run(batch):
+            each_T = head.log_probabilities(encoder(batch), to_device(batch.ids, self.device))
+            weights_TP = to_device(batch.weights[:, :1], self.device)
+            bounds = to_device(batch.bounds.astype(np.int64), self.device)
+            return pool_tokens(each_T[:, None], weights_TP, bounds)
+
+        return run
 
     def products(self):
         """Time the matrix products of the encoder alone, on as many tokens."""
@@ -411,6 +428,14 @@ def time_abag(bench, args, notes):
         bench.time(f"abag packed, {n} tokens per batch", encoder, bench.batches(n), repeat=3)
         for n in budgets
     )
+    if args.loglik and bench.identity.family.head is not None:
+        bench.speeds["loglik"] = max(
+            bench.time(
+                f"abag packed with likelihoods, {n} tokens per batch",
+                bench.with_likelihoods(encoder), bench.batches(n), repeat=3,
+            )
+            for n in budgets
+        )  # fmt: skip
     if bench.name.startswith("esm2") and device.type == "cuda":
         other = bench.ours(attention="varlen")
         bench.time("abag packed, varlen attention", other, full, repeat=3)
@@ -458,7 +483,8 @@ def report(results, peak, args):
         f"bf16 product of 8192-cubed: {peak / 1e12:.0f} TFLOP/s in this run.",
         f"Command: `python benchmarks/bench_encoders.py --encoder {' '.join(args.encoder)} "
         f"--count {args.count} --budgets {' '.join(map(str, args.budgets))} "
-        f"--agreement {args.agreement}{' --tiny' * args.tiny}{' --quick' * args.quick}`",
+        f"--agreement {args.agreement}{' --tiny' * args.tiny}{' --quick' * args.quick}"
+        f"{' --loglik' * args.loglik}`",
     ]
     for name, result in results.items():
         lines += ["", f"## {name}", "", "| path | seq/s | tokens/s | share of peak | GiB |"]
@@ -480,6 +506,7 @@ def main(argv=None):
     parser.add_argument("--tiny", action="store_true")
     parser.add_argument("--quick", action="store_true", help="ours only")
     parser.add_argument("--agreement", type=int, default=256, help="sequences compared with fp32")
+    parser.add_argument("--loglik", action="store_true", help="ours with likelihoods, too")
     parser.add_argument("--count", type=int, default=2048, help="sequences")
     parser.add_argument("--budgets", type=int, nargs="+", default=[8192, 16384, 32768, 65536])
     args = parser.parse_args(argv)
@@ -491,7 +518,8 @@ def main(argv=None):
     for name in args.encoder:
         with attempt(name, failures), tempfile.TemporaryDirectory() as folder:
             config = config_of(name, args.tiny)
-            save_random_checkpoint(Path(folder), config, seed=0)
+            with_head = args.loglik and family_of(config).head is not None
+            save_random_checkpoint(Path(folder), config, seed=0, with_head=with_head)
             results[name] = bench_one(name, Path(folder), config, args, device, peak)
             failures += [f"{name}: {one}" for one in results[name]["failures"]]
         (args.out / "encoders.md").write_text(report(results, peak, args))

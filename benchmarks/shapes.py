@@ -14,6 +14,10 @@ SHAPES = {
         **_TINY["esm"], "hidden_size": 1280, "intermediate_size": 5120,
         "num_hidden_layers": 33, "num_attention_heads": 20,
     },
+    "esm1b": {
+        **_TINY["esm1"], "hidden_size": 1280, "intermediate_size": 5120,
+        "num_hidden_layers": 33, "num_attention_heads": 20,
+    },
     "esm2-35m": {
         **_TINY["esm"], "hidden_size": 480, "intermediate_size": 1920,
         "num_hidden_layers": 12, "num_attention_heads": 20,

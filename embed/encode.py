@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -21,9 +22,11 @@ from abag import AbagError
 from abag.core.cache import cache_dir
 from abag.core.device import DevicePlan, current_device, default_batch_tokens, to_device
 from abag.core.messages import bar, detail, note
+from abag.embed.encoders.heads import LanguageModelHead, load_head
 from abag.embed.encoders.loading import load_encoder
 from abag.embed.families.family import Encoder, PoolingEncoder
 from abag.embed.job import KindJob, Rank
+from abag.embed.options import LOGLIK
 from abag.embed.packing import (
     LayerPooling,
     Layout,
@@ -66,6 +69,7 @@ class Encoded(NamedTuple):
     stored_SPD: NDArray[np.float16 | np.float32]  # P poolings, D values
     # position of the first vector that must not be stored, and why
     bad: tuple[int, str] | None
+    loglik_S: NDArray[np.float32] | None = None  # mean log-probability of the residues
 
 
 def encode_stream(
@@ -77,20 +81,23 @@ def encode_stream(
     dtype: torch.dtype,
     layers: Sequence[int] = (),
     extra: Sequence[ResidueWeights] | None = None,
+    head: LanguageModelHead | None = None,
 ) -> Iterator[Encoded]:
     """Encode sequences in the given order; longest first, memory runs out at once or never.
 
     The poolings of `layers` follow those of the last layer; `extra` weighs the residues of each
-    sequence in one more pooling, see `Layout.spans`. If a batch does not fit into memory, vectors
-    yielded before are valid.
+    sequence in one more pooling, see `Layout.spans`; a `head` gives their likelihoods. If a batch
+    does not fit into memory, vectors yielded before are valid.
     """
-    carry: torch.Tensor | None = None
+    carry: _Sums | None = None
     pending: _Pending | None = None
-    for batch in _prefetch(fill_batches(layout.numbered_spans(chains, extra), budget)):
+    for batch in prefetch(fill_batches(layout.numbered_spans(chains, extra), budget)):
         with current_device(plan.device):  # not around the yield: the caller keeps its own
-            pooled_SPD = _pooled(encoder, batch, plan, carry, layers)
-            carry = pooled_SPD[-1].clone() if batch.continues else None
-            latest = _Pending(batch, pooled_SPD, dtype)
+            sums = _pooled(encoder, batch, plan, layers, head)
+            if carry is not None:
+                sums.add_to_first(carry)
+            carry = sums.last() if batch.continues else None
+            latest = _Pending(batch, sums, dtype)
         if pending is not None:
             yield pending.fetch()
         pending = latest
@@ -98,39 +105,63 @@ def encode_stream(
         yield pending.fetch()
 
 
+class _Sums(NamedTuple):
+    """What a batch adds to the S sequences that it contains, or begins, or ends."""
+
+    pooled_SPD: torch.Tensor
+    loglik_S: torch.Tensor | None
+
+    @torch.inference_mode()
+    def last(self) -> _Sums:
+        """Return a copy of the sums of the last sequence, which continues in the next batch."""
+        loglik_S = None if self.loglik_S is None else self.loglik_S[-1:].clone()
+        return _Sums(self.pooled_SPD[-1:].clone(), loglik_S)
+
+    @torch.inference_mode()
+    def add_to_first(self, carry: _Sums) -> None:
+        self.pooled_SPD[:1] += carry.pooled_SPD
+        if self.loglik_S is not None and carry.loglik_S is not None:
+            self.loglik_S[:1] += carry.loglik_S
+
+
 @torch.inference_mode()
 def _pooled(
     encoder: Encoder,
     batch: PackedBatch,
     plan: DevicePlan,
-    carry: torch.Tensor | None,
     layers: Sequence[int],
-) -> torch.Tensor:
-    """Pool a batch, shape (S, P, D); `carry` is the sum so far of its first sequence, (P, D)."""
+    head: LanguageModelHead | None,
+) -> _Sums:
+    """Encode and pool a batch."""
     weights_TP = to_device(batch.weights, plan.device)
     bounds = to_device(batch.bounds.astype(np.int64), plan.device)
     if isinstance(encoder, PoolingEncoder):
-        pooled_SPD = encoder.pool(batch)
-    elif layers:
+        return _Sums(encoder.pool(batch), None)
+    if layers:
         layer_pooling = LayerPooling(layers, weights_TP, bounds)
-        last_SPD = pool_tokens(encoder(batch, layer_pooling), weights_TP, bounds)
-        pooled_SPD = torch.cat([last_SPD, *(layer_pooling.pooled[n] for n in layers)], dim=1)
+        hidden_TD = encoder(batch, layer_pooling)
+        pooled = [layer_pooling.pooled[n] for n in layers]
     else:
-        pooled_SPD = pool_tokens(encoder(batch), weights_TP, bounds)
-    if carry is not None:
-        pooled_SPD[0] += carry
-    return pooled_SPD
+        hidden_TD, pooled = encoder(batch), []
+    pooled_SPD = torch.cat([pool_tokens(hidden_TD, weights_TP, bounds), *pooled], dim=1)
+    if head is None:
+        return _Sums(pooled_SPD, None)
+    each_T = head.log_probabilities(hidden_TD, to_device(batch.ids, plan.device))
+    # the weights of the mean: special tokens have none, windows share theirs
+    loglik_S = pool_tokens(each_T[:, None], weights_TP[:, :1], bounds)[:, 0, 0]
+    return _Sums(pooled_SPD, loglik_S)
 
 
 class _Pending:
     """Pooled vectors that are being copied from the device."""
 
-    def __init__(self, batch: PackedBatch, pooled_SPD: torch.Tensor, dtype: torch.dtype) -> None:
-        done = len(batch.sequences) - batch.continues
+    def __init__(self, batch: PackedBatch, sums: _Sums, dtype: torch.dtype) -> None:
+        done, pooled_SPD = len(batch.sequences) - batch.continues, sums.pooled_SPD
         self._positions = batch.sequences[:done]
         self._lengths = np.diff(batch.offsets)
-        self._finite_S = _to_host(pooled_SPD[:done].isfinite().flatten(1).all(1))
-        self._stored_SPD = _to_host(pooled_SPD[:done].to(dtype))
+        self._loglik_S = None if sums.loglik_S is None else to_host(sums.loglik_S[:done])
+        self._finite_S = to_host(pooled_SPD[:done].isfinite().flatten(1).all(1))
+        self._stored_SPD = to_host(pooled_SPD[:done].to(dtype))
         self._copied: Any = None
         if pooled_SPD.is_cuda:
             self._copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
@@ -140,15 +171,20 @@ class _Pending:
         if self._copied is not None:
             self._copied.synchronize()
         stored_SPD = self._stored_SPD.numpy()
-        at_S = np.flatnonzero(~np.isfinite(stored_SPD).all((1, 2)))
+        loglik_S = None if self._loglik_S is None else self._loglik_S.numpy()
+        finite_S = np.isfinite(stored_SPD).all((1, 2))
+        exact_S = self._finite_S.numpy()
+        if loglik_S is not None:
+            exact_S = exact_S & np.isfinite(loglik_S)
+        at_S = np.flatnonzero(~(finite_S & exact_S))
         bad = None
         if len(at_S):
-            overflows = self._finite_S[at_S[0]]  # only in the type of the store
+            overflows = exact_S[at_S[0]]  # only in the type of the store
             bad = int(self._positions[at_S[0]]), "overflow" if overflows else "not finite"
-        return Encoded(self._positions, self._lengths, stored_SPD, bad)
+        return Encoded(self._positions, self._lengths, stored_SPD, bad, loglik_S)
 
 
-def _to_host(x: torch.Tensor) -> torch.Tensor:
+def to_host(x: torch.Tensor) -> torch.Tensor:
     """Start copying to pinned host memory; a CPU tensor is returned as it is."""
     if not x.is_cuda:
         return x
@@ -156,7 +192,7 @@ def _to_host(x: torch.Tensor) -> torch.Tensor:
     return host.copy_(x, non_blocking=True)
 
 
-def _prefetch(batches: Iterable[PackedBatch]) -> Iterator[PackedBatch]:
+def prefetch(batches: Iterable[PackedBatch]) -> Iterator[PackedBatch]:
     """Make batches in a thread, a few in advance; the thread ends with its consumer."""
     source = iter(batches)
     with ThreadPoolExecutor(1, "tokenise") as thread:
@@ -195,6 +231,8 @@ def encode_parts(
     """Encode sequences that are not stored yet, longest of each part first, and commit them."""
     plan = job.plan
     attrs = {"precision": plan.precision, "device": str(plan.device), "backend": job.backend}
+    if head := job.folder.head:
+        attrs["head"] = head
     title = f"{job.kind} · {job.identity.checkpoint.name}"
     hidden = {} if shown else {"disable": True}
     with (
@@ -212,13 +250,75 @@ def encode_parts(
     return encoding
 
 
+class Completed(Protocol):
+    """What an encoder has made of S sequences."""
+
+    @property
+    def positions(self) -> NDArray[np.int64]:
+        """Return where the sequences are in the input, shape (S,); consecutive over batches."""
+        ...
+
+
+C = TypeVar("C", bound=Completed)
+
+
+class TokenBudget:
+    """The most tokens per batch, which shrink as often as the memory of the device runs out.
+
+    `kept` says what becomes of the sequences before one that does not fit even alone.
+    """
+
+    def __init__(self, plan: DevicePlan, batch_tokens: int | None, kept: str) -> None:
+        self._plan, self._kept = plan, kept
+        self._tokens = batch_tokens or default_batch_tokens(plan)
+
+    def stream(
+        self,
+        lengths: NDArray[np.int64],
+        encode: Callable[[int, int], Iterator[C]],
+        name: Callable[[int], str],
+    ) -> Iterator[tuple[int, C]]:
+        """Encode N sequences, whose longest spans have the given descending lengths, (N,).
+
+        ``encode(first, tokens)`` encodes those from `first` on. Yields what it does, with `first`.
+        `name` names a sequence that does not fit the device even alone.
+        """
+        first = 0
+        while first < len(lengths):
+            tokens = max(self._tokens, int(lengths[first]))
+            done = first
+            try:
+                for completed in encode(first, tokens):
+                    yield first, completed
+                    done += len(completed.positions)
+            except (RuntimeError, MemoryError) as error:
+                if not _is_out_of_memory(error):
+                    raise
+                self._shrink(tokens, int(lengths[done]), partial(name, done), error)
+            first = done
+
+    def _shrink(self, tokens: int, longest: int, name: Callable[[], str], error: Exception) -> None:
+        if tokens <= longest:  # a batch of its own
+            msg = (
+                f"{name()}, {tokens:,} tokens: out of memory on {self._plan.device} even alone; "
+                f"{self._kept}. Cut or remove it, or use a device with more memory."
+            )
+            raise DeviceFull(msg) from error
+        if self._plan.device.type == "cuda":
+            torch.cuda.empty_cache()
+        self._tokens = max(tokens // 2, longest)
+        note(f"out of memory with {tokens:,} tokens per batch; continuing with {self._tokens:,}")
+
+
 class Encoding:
     """Encodes parts into a store, within the token budget that turned out to fit the device."""
 
     def __init__(self, job: KindJob, encoder: Encoder, writer: ShardWriter, drawn: Any) -> None:  # noqa: ANN401 - a bar
         self._job, self._encoder, self._writer, self._bar = job, encoder, writer, drawn
-        self._budget = job.options.batch_tokens or default_batch_tokens(job.plan)
+        kept = "the sequences encoded before it are stored"
+        self._budget = TokenBudget(job.plan, job.options.batch_tokens, kept)
         self._start_s, self.seconds = time.perf_counter(), 0.0  # until the latest batch
+        self._head = load_head(job.identity.checkpoint, job.plan) if job.folder.head else None
         self.sequences = self.tokens = 0
         self.unnumbered = 0  # antibodies with a chain whose CDRs are unknown
 
@@ -229,41 +329,25 @@ class Encoding:
 
     def encode(self, part: SequencePart) -> None:
         job = self._job
-        lengths = [max(job.identity.layout.span_lengths(chains)) for chains in part.chains]
+        lengths = np.array([max(job.identity.layout.span_lengths(c)) for c in part.chains])
         todo, extra = longest_first(lengths), None
         if job.extra_poolings:
             extra, unnumbered = weigh_cdrs(part.chains)
             self.unnumbered += unnumbered
-        while len(todo):
-            done, longest = 0, lengths[todo[0]]
-            budget = max(self._budget, longest)
-            stream = encode_stream(
-                self._encoder, job.identity.layout, [part.chains[i] for i in todo], job.plan,
-                budget, STORED[job.options.store_dtype], job.folder.layers,
-                None if extra is None else [extra[i] for i in todo],
+
+        def encode(first: int, tokens: int) -> Iterator[Encoded]:
+            left = todo[first:].tolist()
+            return encode_stream(
+                self._encoder, job.identity.layout, [part.chains[i] for i in left], job.plan,
+                tokens, STORED[job.options.store_dtype], job.folder.layers,
+                None if extra is None else [extra[i] for i in left], self._head,
             )  # fmt: skip
-            try:
-                for vectors in stream:
-                    self._store(part, todo, vectors)
-                    done += len(vectors.positions)
-            except (RuntimeError, MemoryError) as error:
-                if not _is_out_of_memory(error):
-                    raise
-                if budget <= lengths[todo[done]]:  # a batch of its own
-                    msg = (
-                        f"{_name(job, part, int(todo[done]))}, {budget:,} tokens: out of memory on "
-                        f"{job.plan.device} even alone; the sequences encoded before it are "
-                        "stored. Cut or remove it, or use a device with more memory."
-                    )
-                    raise DeviceFull(msg) from error
-                if job.plan.device.type == "cuda":
-                    torch.cuda.empty_cache()
-                self._budget = max(budget // 2, lengths[todo[done]])
-                note(
-                    f"out of memory with {budget:,} tokens per batch; continuing with "
-                    f"{self._budget:,}"
-                )
-            todo = todo[done:]
+
+        def name(place: int) -> str:
+            return _name(job, part, int(todo[place]))
+
+        for first, vectors in self._budget.stream(lengths[todo], encode, name):
+            self._store(part, todo[first:], vectors)
 
     def _store(self, part: SequencePart, todo: NDArray[np.int64], vectors: Encoded) -> None:
         job, at = self._job, todo[vectors.positions]
@@ -281,10 +365,15 @@ class Encoding:
                 )
             raise NonFiniteVector(msg)
         residues = np.array([sum(map(len, part.chains[i])) for i in at], dtype=np.int32)
-        poolings = {name: vectors.stored_SPD[:, p] for p, name in enumerate(job.poolings)}
+        poolings: dict[str, NDArray[np.floating[Any]]] = {
+            name: vectors.stored_SPD[:, p] for p, name in enumerate(job.poolings)
+        }
+        if vectors.loglik_S is not None:  # in float32: a mutation changes its third digit
+            poolings[LOGLIK] = vectors.loglik_S[:, None]
         flags = {}
         if job.kind == "antibody":  # without a light chain, `light_mean` is zeros
             present = np.array([[bool(c) for c in part.chains[i]] for i in at], dtype=np.uint8)
+            present = present.reshape(-1, 2)  # a batch may hold a part of one antibody only
             flags = {"has_heavy": present[:, 0].copy(), "has_light": present[:, 1].copy()}
         self._writer.add(part.keys[at], residues, poolings, flags)
         self.sequences += len(at)

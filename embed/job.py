@@ -21,18 +21,24 @@ from numpy.typing import NDArray
 from abag import AbagError
 from abag.embed.encoders.adapters import copy_adapter
 from abag.embed.encoders.identity import Identity, check_backend, identify
-from abag.embed.options import CDR_MEAN, EmbedOptions
+from abag.embed.options import CDR_MEAN, EmbedOptions, EncodingOptions
 from abag.embed.sequences.chains import PLURAL, Kind
 from abag.embed.sequences.partitions import Partitions, SequencePart
 from abag.embed.store.encoder_folder import EncoderFolder
+from abag.embed.store.shard import MAX_ARRAYS
 from abag.embed.store.store import Store
 
 if TYPE_CHECKING:
     from abag.core.device import DevicePlan
+    from abag.embed.packing import Layout
 
 _NO_RUN_ID = "none"  # what torchrun sets without --rdzv-id, for every job
 MAX_LAYERS = 14
 """With four poolings each they fill the 64 datasets of a shard."""
+_OTHER_ARRAYS: dict[Kind, tuple[str, ...]] = {
+    "antibody": ("key", "length", "has_heavy", "has_light"), "antigen": ("key", "length"),
+}  # fmt: skip
+"""Arrays of a shard beside those of poolings."""
 
 
 class SequenceTooLong(AbagError):
@@ -156,12 +162,7 @@ class KindJob:
 
     @cached_property
     def plan(self) -> DevicePlan:
-        """Device and precision; an encoder without weights always runs on the CPU."""
-        from abag.core.device import plan_device
-
-        if self.identity.checkpoint.folder is None:
-            return plan_device("cpu", "fp32")
-        return plan_device(self._device, self.options.precision)
+        return plan_for(self.identity, self._device, self.options)
 
     @property
     def backend(self) -> str:
@@ -180,7 +181,7 @@ class KindJob:
 
     def survey(self, partitions: Partitions) -> None:
         """Count the sequences, and refuse what cannot be encoded with these options."""
-        layout, options = self.identity.layout, self.options
+        layout = self.identity.layout
         self.partitions = partitions
         longest = 0
         for part in partitions.parts():
@@ -189,27 +190,14 @@ class KindJob:
             self.replaced += part.replaced
             self.long += sum(map(layout.is_long, part.chains))
             longest = max(longest, *map(len, chain.from_iterable(part.chains)))
-        self._check_backend()
-        if self.long and options.long_antigens == "error":
-            msg = (
-                f"{self.long} {self.kind} sequences have a chain of more than {layout.limit} "
-                f"residues (longest {longest}), the most that "
-                f"{self.identity.checkpoint.name} takes at once; "
-                "give --long-antigens window or truncate"
-            )
-            raise SequenceTooLong(msg)
-
-    def _check_backend(self) -> None:
-        options = self.options
-        check_backend(self.identity, options.backend(self.kind), layers=bool(options.layers))
-        chosen = options.attention != "auto" and options.ray is None  # auto finds one everywhere
-        if chosen and self.backend == "packed":
-            from abag.embed.kernels.attention import choose_attention
-
-            biased, width = self.identity.family.biased_attention, self.identity.shape.head_width
-            choose_attention(
-                self.plan, biased=biased, head_width=width, requested=options.attention
-            )
+        backend = self.options.backend(self.kind)
+        check_backend(self.identity, backend, layers=bool(self.options.layers))
+        if self.options.loglik:
+            _ = self.head  # refuses an encoder without one before anything is written
+        if self.options.ray is None:
+            check_attention(self.identity, self.plan, self.options)
+        if self.options.long_antigens == "error":
+            refuse_long(self.identity, self.long, longest)
 
     def look_up(self, store: Store, rank: Rank) -> None:
         """Find what the store lacks, and which part of it this rank encodes; write nothing."""
@@ -236,20 +224,23 @@ class KindJob:
     def _open_folder(self, store: Store, *, create: bool = False) -> EncoderFolder:
         """Return the encoder's folder, with the poolings it was begun with, or those asked for."""
         identity, options = self.identity, self.options
-        asked: dict[str, list[Any]] = {}
+        asked: dict[str, list[Any] | str] = {}
         if options.layers is not None:
             known = {n for n in options.layers if n <= identity.shape.layers}
             asked["layers"] = sorted(known)
         if options.poolings is not None:
             asked["poolings"] = list(options.poolings) if self.kind == "antibody" else []
+        if options.loglik:
+            asked["loglik"] = self.head
         same = (f for f in store.folders(self.kind) if f.fingerprint == identity.fingerprint)
         begun = next(same, None)
         new = identity.info() | {name: value for name, value in asked.items() if value}
         folder = (store.create_folder if create else store.find_folder)(
             self.kind, new if begun is None else begun.info
         )
+        self._check_loglik(folder)
         for name, value in asked.items():
-            if (held := folder.info.get(name, [])) != value:
+            if (held := folder.info.get(name, type(value)())) != value:
                 ours, theirs = (",".join(map(str, one)) or "none" for one in (value, held))
                 msg = (
                     f"{folder.path}: begun with --{name} {theirs}, but --{name} {ours} was given; "
@@ -257,10 +248,42 @@ class KindJob:
                     "continue, or give a new --store."
                 )
                 raise PoolingsMismatch(msg)
+        most = MAX_ARRAYS - len(_OTHER_ARRAYS[self.kind]) - bool(folder.head)
+        layout, layers = identity.layout, len(folder.layers)
+        if len((*layout.poolings, *folder.info.get("poolings", ()))) * (1 + layers) > most:
+            msg = (
+                f"--layers: {layers} layers are more than a shard can hold with the other poolings "
+                f"of {self.plural} ({most} arrays). Leave out some."
+            )
+            raise AbsentLayer(msg)
         if (held := folder.info.get("poolings", [])) not in ([], [CDR_MEAN]):
             msg = f"{folder.path}: has the poolings {held!r}; this abag knows {CDR_MEAN} only."
             raise PoolingsMismatch(msg)
         return folder
+
+    @cached_property
+    def head(self) -> str:
+        """Digest of the head of the encoder's language model; or raise `NoLanguageHead`."""
+        from abag.embed.encoders.heads import head_digest
+
+        return head_digest(self.identity.checkpoint)
+
+    def _check_loglik(self, folder: EncoderFolder) -> None:
+        """Check that likelihoods are wanted where they are stored, and those of the same head."""
+        held, asked = folder.head, self.options.loglik
+        msg = ""
+        if asked is not None and bool(held) != asked:
+            msg = "begun without --loglik, but it was given"
+            if held:
+                msg = "begun with --loglik, but False was given"
+        elif held and held != self.head:
+            msg = f"has likelihoods of head {held}, that of this checkpoint is {self.head}"
+        if msg:
+            msg = (
+                f"{folder.path}: {msg}; all sequences of a store have the same values. Leave out "
+                "--loglik, give the checkpoint that began it, or a new --store."
+            )
+            raise PoolingsMismatch(msg)
 
     def own_parts(self) -> Iterator[SequencePart]:
         """Yield the missing sequences that this process has to encode."""
@@ -271,24 +294,18 @@ class KindJob:
 
     def remarks(self) -> list[str]:
         """Describe what else happens to the sequences and their vectors, one line each."""
-        lines, layout, name = [], self.identity.layout, self.identity.checkpoint.name
-        if self.long:
-            policy = "truncated" if layout.long == "truncate" else "encoded in overlapping windows"
-            lines.append(
-                f"{self.long:,} {self.plural} have a chain of more than {layout.limit:,} "
-                f"residues: {policy}"
-            )
+        lines = describe_long(self.identity.layout, self.long)
         if layers := self.folder.layers:
             numbers = ", ".join(map(str, layers))
             lines.append(f"{self.plural}: poolings of layers {numbers} are stored too")
+        if self.folder.head:
+            lines.append(f"{self.plural}: loglik, the mean log-probability of residues, is stored")
         chosen = self.options.store_dtype
         if others := {block.number_format for block in self.folder.shards()} - {chosen}:
             kept = f"stored {self.plural} keep their {others.pop()} vectors"
             kept += f"; those encoded now are stored as {chosen}" if self.missing else ""
             lines.append(kept)
-        if self.identity.checkpoint.random:
-            lines.append(f"{name}: random weights, its vectors have no biological meaning")
-        return lines
+        return lines + describe_weights(self.identity)
 
     def change_of_precision(self) -> str:
         """Describe a change of precision since the store was begun; empty if there is none."""
@@ -311,10 +328,62 @@ class KindJob:
             raise Incomplete(msg)
 
 
-def identify_for(name: str, kind: Kind, options: EmbedOptions) -> Identity:
+# --- the same for all that encode -----------------------------------------------------------------
+
+
+def identify_for(name: str, kind: Kind, options: EncodingOptions) -> Identity:
     if kind == "antigen":
         return identify(name, kind, options.long_antigens, options.antigen_adapter)
     return identify(name, kind, adapter=options.antibody_adapter)
+
+
+def plan_for(identity: Identity, device: str, options: EncodingOptions) -> DevicePlan:
+    """Choose device and precision; an encoder without weights always runs on the CPU."""
+    from abag.core.device import plan_device
+
+    if identity.checkpoint.folder is None:
+        return plan_device("cpu", "fp32")
+    return plan_device(device, options.precision)
+
+
+def check_attention(identity: Identity, plan: DevicePlan, options: EncodingOptions) -> None:
+    """Check that the attention kernel that was asked for can run an encoder."""
+    backend = identity.family.effective_backend(options.backend(identity.layout.kind))
+    if options.attention == "auto" or backend != "packed":  # auto finds one everywhere
+        return
+    from abag.embed.kernels.attention import choose_attention
+
+    biased, width = identity.family.biased_attention, identity.shape.head_width
+    choose_attention(plan, biased=biased, head_width=width, requested=options.attention)
+
+
+def refuse_long(identity: Identity, long: int, longest: int) -> None:
+    """Raise `SequenceTooLong` if there are `long` sequences that an encoder does not take whole."""
+    if not long:
+        return
+    layout = identity.layout
+    msg = (
+        f"{long} {layout.kind} sequences have a chain of more than {layout.limit} residues "
+        f"(longest {longest}), the most that {identity.checkpoint.name} takes at once; "
+        "give --long-antigens window or truncate"
+    )
+    raise SequenceTooLong(msg)
+
+
+def describe_long(layout: Layout, long: int) -> list[str]:
+    """Say in a line, if there are `long` sequences that are not encoded whole, what is done."""
+    if not long:
+        return []
+    policy = "truncated" if layout.long == "truncate" else "encoded in overlapping windows"
+    plural = PLURAL[layout.kind]
+    return [f"{long:,} {plural} have a chain of more than {layout.limit:,} residues: {policy}"]
+
+
+def describe_weights(identity: Identity) -> list[str]:
+    """Say in a line if the vectors of an encoder carry no biology."""
+    name = identity.checkpoint.name
+    text = f"{name}: random weights, its vectors have no biological meaning"
+    return [text] if identity.checkpoint.random else []
 
 
 def check_layers(identities: Sequence[Identity], layers: Sequence[int]) -> None:

@@ -15,11 +15,13 @@ if TYPE_CHECKING:
 
 CDR_MEAN = "cdr_mean"
 """The pooling over the CDR residues of both chains."""
+LOGLIK = "loglik"
+"""The mean log-probability of all residues, a stored value of width 1."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class EmbedOptions(DeviceOptions, SkippedOptions, TableOptions, group="Encoders"):
-    """Options of stage one."""
+class EncodingOptions(DeviceOptions, SkippedOptions, TableOptions, group="Encoders"):
+    """Which sequences of a table are encoded, and how."""
 
     kind: Literal["both", "antibody", "antigen"] = option(
         "both", group="Data",
@@ -47,6 +49,35 @@ class EmbedOptions(DeviceOptions, SkippedOptions, TableOptions, group="Encoders"
         None, metavar="ADAPTER",
         help="Folder written by abag adapt; merged into the antigen encoder.",
     )  # fmt: skip
+    attention: Literal["auto", "triton", "flash-attn", "varlen", "sdpa"] = option(
+        "auto", rare=True, group="Hardware",
+        help="Attention kernel of the packed encoders; auto: the fastest that runs here.",
+    )  # fmt: skip
+    batch_tokens: int | None = option(
+        None, low=1, metavar="N", default_text="from the device", rare=True, group="Hardware",
+        help="Most tokens per batch.",
+    )  # fmt: skip
+    progress: bool = option(
+        False, python_only=True, help="Print messages and a progress bar on stderr."
+    )
+
+    def check_combination(self) -> None:
+        if self.kind == "antibody" and self.antigen is not None:
+            msg = "--antigen with --kind antibody: no antigen is encoded. Remove one of them."
+            raise BadOption(msg)
+
+    @property
+    def kinds(self) -> tuple[Kind, ...]:
+        return ("antibody", "antigen") if self.kind == "both" else (self.kind,)
+
+    def backend(self, kind: Kind) -> Literal["packed", "reference", "faesm"]:
+        return self.antibody_backend if kind == "antibody" else self.antigen_backend
+
+
+@dataclass(frozen=True, kw_only=True)
+class EmbedOptions(EncodingOptions, group="Encoders"):
+    """Options of stage one."""
+
     layers: tuple[int, ...] | None = option(
         None, metavar="NUMBERS", default_text="those of the store",
         rare=True,
@@ -58,13 +89,10 @@ class EmbedOptions(DeviceOptions, SkippedOptions, TableOptions, group="Encoders"
         rare=True,
         help="Also store this pooling of antibodies: cdr_mean, the mean over CDR residues.",
     )  # fmt: skip
-    attention: Literal["auto", "triton", "flash-attn", "varlen", "sdpa"] = option(
-        "auto", rare=True, group="Hardware",
-        help="Attention kernel of the packed encoders; auto: the fastest that runs here.",
-    )  # fmt: skip
-    batch_tokens: int | None = option(
-        None, low=1, metavar="N", default_text="from the device", rare=True, group="Hardware",
-        help="Most tokens per batch.",
+    loglik: bool | None = option(
+        None, default_text="as the store was begun",
+        help="Also store the mean log-probability of the residues, by the encoder's own language "
+        "model.",
     )  # fmt: skip
     commit_seconds: float = option(
         30.0, low=0, rare=True, group="Output",
@@ -82,9 +110,6 @@ class EmbedOptions(DeviceOptions, SkippedOptions, TableOptions, group="Encoders"
         group="Hardware",
         help="Run on a Ray cluster: the one at ADDRESS, the current one, or one started here.",
     )  # fmt: skip
-    progress: bool = option(
-        False, python_only=True, help="Print messages and a progress bar on stderr."
-    )
 
     def check_combination(self) -> None:
         if self.devices is not None and self.ray is not None:
@@ -98,8 +123,21 @@ class EmbedOptions(DeviceOptions, SkippedOptions, TableOptions, group="Encoders"
             )
             raise BadOption(msg)
 
-        if self.kind == "antibody" and self.antigen is not None:
-            msg = "--antigen with --kind antibody: no antigen is encoded. Remove one of them."
+
+@dataclass(frozen=True, kw_only=True)
+class ResidueOptions(EncodingOptions, group="Encoders"):
+    """Options of one vector per residue."""
+
+    dtype: Literal["float16", "float32"] = option(
+        "float16", group="Output", help="Number format of the vectors."
+    )
+
+    def check_combination(self) -> None:
+        if self.long_antigens == "truncate":
+            msg = (
+                "--long-antigens truncate: the residues that are cut off would have no vectors; "
+                "expected window or error. Give one of them."
+            )
             raise BadOption(msg)
         if self.kind == "antigen" and self.no_antigen:
             msg = (
@@ -108,14 +146,23 @@ class EmbedOptions(DeviceOptions, SkippedOptions, TableOptions, group="Encoders"
             )
             raise BadOption(msg)
 
+<<<<<<< HEAD
     @property
     def kinds(self) -> tuple[Kind, ...]:
         if self.no_antigen:
             return ("antibody",)
         return ("antibody", "antigen") if self.kind == "both" else (self.kind,)
+=======
+>>>>>>> embed
 
-    def backend(self, kind: Kind) -> Literal["packed", "reference", "faesm"]:
-        return self.antibody_backend if kind == "antibody" else self.antigen_backend
+@dataclass(frozen=True, kw_only=True)
+class ResidueFileOptions(ResidueOptions, group="Output"):
+    """Options of files of one vector per residue."""
+
+    file_mb: int = option(
+        256, low=1, metavar="N", rare=True,
+        help="Megabytes of vectors per file; a longer sequence has a file of its own.",
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -186,6 +186,13 @@ class Layout:
             spans.append(TokenSpan(ids_L, weights_LP))
         return spans
 
+    def pieces(self, chains: Chains) -> list[tuple[int, int, int]]:
+        """Return what the residue tokens of `spans` are, in their order.
+
+        Each piece is a chain, its first residue, and one past its last; windows overlap.
+        """
+        return [piece for pieces in self._divide(chains) for piece in pieces]
+
     def numbered_spans(
         self, sequences: Iterable[Chains], extra: Sequence[ResidueWeights] | None = None
     ) -> Iterator[tuple[int, TokenSpan]]:

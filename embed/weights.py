@@ -108,6 +108,7 @@ class WeightNames:
     prefix: str = ""
     unused: tuple[str, ...] = ()  # prefixes, inside the encoder, of tensors that it does not need
     tied: Mapping[str, str] = field(default_factory=dict)  # second names of one tensor
+    only: tuple[str, ...] = ()  # if any: these instead of all that are not `unused`
 
     def of_encoder(self, names: Collection[str]) -> dict[str, str]:
         """Map names in the encoder's module, as transformers defines it, to those in the files."""
@@ -127,7 +128,7 @@ class WeightNames:
         for second, first in self.tied.items():
             if second in found:
                 found.setdefault(first, found.pop(second))
-        return found
+        return {own: found[own] for own in found if own in self.only} if self.only else found
 
 
 def _without_wrappers(names: Collection[str]) -> dict[str, str]:

@@ -9,7 +9,7 @@ from abag.core.python_surface import PublicFunction
 HEADER = '''\
 """Types of the public names; written by tests/make_stub.py from the declared options."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -47,7 +47,8 @@ def stub():
 TYPES = {
     "EncoderFolder": "abag.embed.store.encoder_folder", "Kind": "abag.embed.sequences.chains",
     "AdaptSummary": "abag.adapt.train", "EmbedSummary": "abag.embed.embed",
-    "ExportSummary": "abag.embed.store.export", "TableLike": "abag.embed.sequences.tables",
+    "ExportSummary": "abag.embed.store.export", "ResidueSummary": "abag.embed.residue_files",
+    "ResidueVectors": "abag.embed.residues", "TableLike": "abag.embed.sequences.tables",
     "Plan": "abag.head.plan", "PredictSummary": "abag.head.prediction.predict",
     "RankSummary": "abag.head.design.rank", "RunSummary": "abag.head.runs.run_folder",
     "RunsSummary": "abag.head.runs.compare", "ReportSummary": "abag.head.runs.report",

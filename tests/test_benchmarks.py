@@ -33,7 +33,8 @@ def run_script():
 
 @pytest.mark.parametrize(("script", "options", "report"), [
     ("bench_encoders.py", ["--encoder", "igt5", "--quick", "--agreement", "16"], "encoders.md"),
-    ("bench_encoders.py", ["--encoder", "esmc-300m", "--agreement", "16"], "encoders.md"),
+    ("bench_encoders.py", ["--encoder", "esmc-300m", "--agreement", "16", "--loglik"],
+     "encoders.md"),
     ("bench_embed.py", [], "embed.md"),
     pytest.param("bench_predict.py", [], "predict.md", marks=pytest.mark.slow),
     pytest.param("bench_scale.py", [], "scale.md", marks=pytest.mark.slow),

@@ -6,6 +6,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 
+import pandas as pd
 import pytest
 import torch
 from ablang2.models.ablang2.ablang import AbLang
@@ -13,6 +14,7 @@ from ablang2.models.ablang2.tokenizers import ABtokenizer
 from encoding import CPU, LayerStates, assert_close
 from safetensors.torch import save_file
 
+import abag
 from abag.embed.encoders.identity import TokenizerMismatch, identify
 from abag.embed.encoders.loading import load_encoder
 from abag.embed.families.registry import FAMILIES
@@ -121,3 +123,19 @@ def test_a_package_with_other_token_ids_is_refused(package):
     path.write_text(path.read_text().replace('"H": 3', '"H": 4').replace('"K": 4', '"K": 3'))
     with pytest.raises(TokenizerMismatch, match="disagrees with abag's vocabulary"):
         load_encoder(identify("ablang2", "antibody"), CPU)
+
+
+@torch.no_grad()
+def test_likelihoods_are_those_of_the_package(package, theirs, tmp_path):
+    torch.nn.init.normal_(theirs.AbHead.bias, 0, 0.3)
+    torch.save(theirs.state_dict(), package / WEIGHTS / "model.pt")
+    pairs = [(HEAVY, LIGHT), (HEAVY, ""), ("", LIGHT)]
+    table = pd.DataFrame(pairs, columns=["heavy", "light"])
+    abag.embed_table(table, tmp_path / "store", "ablang2", kind="antibody", loglik=True)
+    ours = abag.open_store(tmp_path / "store").vectors("antibody", pairs, pooling="loglik")
+    for chains, value in zip(pairs, ours[:, 0], strict=True):
+        (ids,) = ABtokenizer()(chains)
+        logp = theirs(ids[None])[0].log_softmax(-1).gather(1, ids[:, None])[:, 0]
+        is_residue = torch.tensor([ABtokenizer().token_to_aa[int(i)].isalpha() for i in ids])
+        assert int(is_residue.sum()) == sum(map(len, chains))
+        assert value == pytest.approx(float(logp[is_residue].mean()), rel=1e-5)

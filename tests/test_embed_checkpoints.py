@@ -32,7 +32,8 @@ ENCODER = {name: FAMILIES[name].transformers_class for name in CONFIG}
 HEADS = [
     ("t5", "T5Model"), ("t5", "T5ForConditionalGeneration"), ("t5", "T5ForTokenClassification"),
     ("t5", "T5ForQuestionAnswering"), ("esm", "EsmForMaskedLM"),
-    ("esm", "EsmForTokenClassification"), ("ankh", "T5ForConditionalGeneration"),
+    ("esm1", "EsmForMaskedLM"), ("esm", "EsmForTokenClassification"),
+    ("ankh", "T5ForConditionalGeneration"),
     ("ankh3", "T5ForConditionalGeneration"), ("esmc", "EsmcForMaskedLM"),
     ("roformer", "RoFormerForMaskedLM"), ("roberta", "RobertaForMaskedLM"),
     ("bert", "BertForMaskedLM"), ("bert", "BertForSequenceClassification"),
@@ -392,7 +393,9 @@ def test_a_value_in_config_json_that_changes_vectors_changes_the_fingerprint(tmp
 @pytest.mark.parametrize(("name", "change", "message"), [
     ("tiny-esm2", {"rope_theta": 5000.0}, "rope_theta 5000.0; only 10000.0 is supported"),
     ("tiny-esm2", {"token_dropout": None}, "token_dropout False; only True is supported"),
-    ("tiny-esm2", {"position_embedding_type": None}, "'absolute'; only 'rotary' is supported"),
+    ("tiny-esm2", {"position_embedding_type": "relative_key"}, "'relative_key'; only 'rotary' is"),
+    ("esm1", {"token_dropout": False}, "token_dropout False; only True is supported"),
+    ("esm1", {"max_position_embeddings": 514}, "514; esm1 encoders need 1026"),
     ("tiny-igt5", {"dense_act_fn": "gelu"}, "dense_act_fn 'gelu'; only 'relu' is supported"),
     ("tiny-igt5", {"feed_forward_proj": "gated-relu"}, "feed_forward_proj 'gated-relu'; only"),
     ("amplify", {"rms_norm": False}, "rms_norm False; only True is supported"),

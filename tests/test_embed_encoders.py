@@ -11,7 +11,7 @@ from encoding import CPU, assert_close, batch_of, change_weights, distance, pool
 from faults import raising
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformers import EsmModel, T5EncoderModel
+from transformers import EsmConfig, EsmModel, T5EncoderModel
 
 from abag.embed.encoders.checkpoints import TINY_CONFIG, save_random_checkpoint
 from abag.embed.encoders.identity import find_checkpoint, identify
@@ -88,6 +88,44 @@ def test_a_2500_residue_antigen_averages_its_windows_residue_by_residue_then_poo
     assert_close(ours["cls"], np.mean(cls, axis=0))
 
 
+@torch.no_grad()
+def esm1_states(model, chain):
+    """Every residue's vector from transformers itself, (L, D)."""
+    letters = {letter: i for i, letter in TOKENS["tiny-esm2"][1].items()}
+    ids = torch.tensor([[0, *(letters[letter] for letter in chain), 2]])
+    return model(input_ids=ids).last_hidden_state[0, 1:-1].numpy()
+
+
+@pytest.mark.parametrize("normed", [True, False], ids=["esm1b", "esm1v"])
+@pytest.mark.parametrize("backend", ["packed", "reference"])
+def test_esm1_reads_learned_positions_and_windows_as_transformers_does(normed, backend, tmp_path):
+    torch.manual_seed(5)
+    config = EsmConfig(
+        vocab_size=33, hidden_size=64, num_hidden_layers=2, num_attention_heads=4,
+        intermediate_size=256, position_embedding_type="absolute", max_position_embeddings=1026,
+        emb_layer_norm_before=normed, token_dropout=True, mask_token_id=32, pad_token_id=1,
+    )  # fmt: skip
+    model = EsmModel(config, add_pooling_layer=False).eval()
+    for name, parameter in model.named_parameters():  # the initial norms change nothing
+        parameter.data += torch.randn_like(parameter) * (0.3 if "norm" in name.lower() else 0.1)
+    model.save_pretrained(tmp_path)
+    (tmp_path / "vocab.json").write_text(json.dumps(FAMILIES["esm1"].tokens))
+    identity = identify(str(tmp_path), "antigen")
+    assert identity.checkpoint.family == "esm1"
+    encoder = load_encoder(identity, CPU, backend=backend)
+    longest, longer = draw_chain(RNG, 1022), draw_chain(RNG, 1500)
+    assert_close(
+        vectors(identity, (longest,), encoder)["mean"], esm1_states(model, longest).mean(0)
+    )
+    total_LD, cover_L = np.zeros((1500, 64)), np.zeros(1500)
+    for start in (0, 511):
+        window = longer[start : start + 1022]
+        total_LD[start : start + 1022] += esm1_states(model, window)
+        cover_L[start : start + 1022] += 1
+    ours = vectors(identity, (longer,), encoder)["mean"]
+    assert_close(ours, (total_LD / cover_L[:, None]).mean(0))
+
+
 @pytest.mark.parametrize("name", ["tiny-igt5", "tiny-esm2"])
 def test_pooling_one_residue_off_is_far_outside_the_tolerance(name):
     chain = draw_chain(RNG, 120)
@@ -160,7 +198,8 @@ def test_an_unknown_name_lists_the_aliases():
 
 
 @pytest.mark.parametrize(("name", "near"), [
-    ("igt6", "igt5"), ("esm2-650M", "esm2-650m"), ("ESM2_t33_650M", "esm2-650m"), ("esmc", "esmc-"),
+    ("igt6", "igt5"), ("esm1v", "esm1v-"), ("esm2-650M", "esm2-650m"),
+    ("ESM2_t33_650M", "esm2-650m"), ("esmc", "esmc-"),
     ("Ankh3", "ankh3-"),
 ])  # fmt: skip
 def test_a_name_like_that_of_an_encoder_is_answered_with_its_alias(name, near):

@@ -182,6 +182,10 @@ def test_esmc_without_its_class_in_transformers_runs_as_a_module_of_abag(monkeyp
 @pytest.mark.parametrize(
     ("config", "family"),
     [
+        ({"model_type": "esm", "position_embedding_type": "rotary"}, "esm"),
+        ({"model_type": "esm", "position_embedding_type": "absolute"}, "esm1"),
+        ({"model_type": "esm"}, "esm1"),  # transformers leaves a default value out
+        ({"model_type": "esm", "position_embedding_type": None}, "esm1"),
         ({"model_type": "bert", "vocab_size": 25}, "bert"),
         ({"model_type": "bert", "vocab_size": 30}, "protbert"),
         ({"model_type": "t5", "vocab_size": 128}, "t5"),
@@ -191,7 +195,7 @@ def test_esmc_without_its_class_in_transformers_runs_as_a_module_of_abag(monkeyp
         ({"model_type": "t5", "vocab_size": 32128}, "t5"),  # its tokenizer will be refused
     ],
 )
-def test_the_vocabulary_decides_between_families_of_one_model_type(config, family):
+def test_config_json_decides_between_families_of_one_model_type(config, family):
     assert family_of(config) is FAMILIES[family]
 
 

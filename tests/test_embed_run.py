@@ -357,7 +357,7 @@ def test_a_folder_that_is_not_a_store_is_refused_and_left_alone(tmp_path):
 
 def test_a_missing_weight_stops_the_run_after_what_was_encoded_before(table, tmp_path):
     folder = shutil.copytree(find_checkpoint("tiny-esm2").folder, tmp_path / "esm")
-    lost = "encoder.layer.1.output.dense.weight"
+    lost = "esm.encoder.layer.1.output.dense.weight"
     change_weights(folder, lambda tensors: {n: x for n, x in tensors.items() if n != lost})
     with pytest.raises(abag.AbagError, match=r"layer.1.output.dense.weight is missing; the downl"):
         embed_table(table, tmp_path / "store", "composition", str(folder))

@@ -185,6 +185,8 @@ GOLDEN = [  # tokenizer, family, text of each span, its ids: of an antibody, the
     (ankh3, "ankh3", ["[NLU]MX"], [[3, 24, 27, 1]]),
     (esm2, "esm", ["E V Q", "D I X"], [[0, 9, 7, 16, 2], [0, 13, 12, 24, 2]]),
     (esm2, "esm", ["M X"], [[0, 20, 24, 2]]),
+    (esm2, "esm1", ["E V Q", "D I X"], [[0, 9, 7, 16, 2], [0, 13, 12, 24, 2]]),
+    (esm2, "esm1", ["M X"], [[0, 20, 24, 2]]),
     (esmc, "esmc", ["EVQ", "DIX"], [[0, 9, 7, 16, 2], [0, 13, 12, 24, 2]]),
     (esmc, "esmc", ["MX"], [[0, 20, 24, 2]]),
     (amplify, "amplify", ["EVQ", "DIX"], [[3, 11, 9, 18, 4], [3, 15, 14, 1, 4]]),

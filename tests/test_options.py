@@ -20,7 +20,7 @@ from abag.cli import main
 from abag.core.command_line import OptionsCommand
 from abag.core.options import BadOption, DeviceOptions, EncoderOptions, Options, option, schema
 from abag.embed.embed import embed_table
-from abag.embed.options import EmbedOptions
+from abag.embed.options import EmbedOptions, ResidueFileOptions
 from abag.embed.store.options import ExportOptions
 from abag.head.data.options import SPLIT_VALUES
 from abag.head.design.options import ScanOptions
@@ -39,7 +39,8 @@ ROOT = Path(__file__).parent.parent
 CLASSES = {
     "adapt": [AdaptConfig], "doctor": [DeviceOptions, EncoderOptions],
     "embed": [EmbedOptions, EncoderOptions], "evaluate": [EvaluateOptions], "fit": [FitConfig],
-    "plan": [PlanOptions], "predict": [PredictOptions], "scan": [ScanOptions],
+    "plan": [PlanOptions], "predict": [PredictOptions],
+    "residues": [EncoderOptions, ResidueFileOptions], "scan": [ScanOptions],
     "store export": [ExportOptions], "sweep": [SweepOptions, FitConfig],
 }  # fmt: skip
 

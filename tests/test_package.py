@@ -196,7 +196,8 @@ LAYERS = """
     core
     embed.sequences embed.options embed.store embed.packing embed.kernels embed.weights
     embed.families embed.encoders
-    embed.ranks embed.job embed.encode embed.ray_cluster embed.embed
+    embed.ranks embed.job embed.encode embed.ray_cluster embed.embed embed.residues
+    embed.residue_files
     embed.doctor
     head.data head.regimes head.evaluation head.models
     head.inputs head.runs.run_folder head.training head.prediction

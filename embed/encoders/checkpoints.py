@@ -228,7 +228,7 @@ def _config_problem(config: dict[str, Any], family: Family) -> str:
 
 
 def _fetch(source: HubSource, *, local: bool) -> Path:
-    """Fetch config, tokenizer and the encoder's weights, without the shards of a decoder."""
+    """Fetch config, tokenizer and weights of encoder and head, without the shards of a decoder."""
     from huggingface_hub import snapshot_download
 
     options = {"revision": source.revision, "local_files_only": local}
@@ -238,14 +238,17 @@ def _fetch(source: HubSource, *, local: bool) -> Path:
     if not (folder / "config.json").is_file():
         msg = _LACKS.format(source, "config.json")
         raise EncoderNotFound(msg)
-    _, family = _read_config(folder / "config.json")
+    config, family = _read_config(folder / "config.json")
     names = family.weight_names
     for whole in WHOLE_FILES:
         get(allow_patterns=["config.json", whole])  # huggingface_hub warns if nothing matches
         if (folder / whole).is_file():
             break
         if (index := folder / f"{whole}.index.json").is_file():
-            get(allow_patterns=shard_names(index, names))
+            needed = shard_names(index, names)
+            if family.head is not None:  # small, and nearly always in one of the same shards
+                needed += shard_names(index, family.head.weight_names(family.complete(config)))
+            get(allow_patterns=needed)
             break
     if not weight_files(folder, names):
         msg = _LACKS.format(source, " or ".join(WHOLE_FILES))
@@ -279,10 +282,15 @@ Draw: TypeAlias = Callable[[tuple[int, ...], float], NDArray[np.float32]]
 """Draws an array of a normal distribution, given its shape and its scale."""
 
 
-def save_random_checkpoint(folder: Path, config: Config, seed: int) -> Path:
-    """Write a checkpoint of random weights to a folder; equal seeds give equal bytes."""
+def save_random_checkpoint(
+    folder: Path, config: Config, seed: int, *, with_head: bool = False
+) -> Path:
+    """Write a checkpoint of random weights to a folder; equal seeds give equal bytes.
+
+    With the head of its language model, the names of the encoder's tensors have their prefix.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    for name, content in _random_files(config, seed).items():
+    for name, content in _random_files(config, seed, with_head=with_head).items():
         (folder / name).write_bytes(content)
     return folder
 
@@ -291,14 +299,16 @@ def tiny_folder(name: str) -> Path:
     """Return the cached folder of a tiny checkpoint, written on first use."""
     folder = cache_dir() / "tiny" / name
     folder.mkdir(parents=True, exist_ok=True)
-    for file_name, data in _random_files(TINY_CONFIG[name], seed=0).items():
+    has_head = FAMILIES[ALIASES[name].family].head is not None
+    files = _random_files(TINY_CONFIG[name], seed=0, with_head=has_head)
+    for file_name, data in files.items():
         path = folder / file_name
         if not path.is_file() or path.read_bytes() != data:
             write_bytes(path, data)
     return folder
 
 
-def _random_files(config: Config, seed: int) -> dict[str, bytes]:
+def _random_files(config: Config, seed: int, *, with_head: bool = False) -> dict[str, bytes]:
     from safetensors.numpy import save
 
     family, rng = family_of(config), np.random.default_rng(seed)
@@ -307,9 +317,13 @@ def _random_files(config: Config, seed: int) -> dict[str, bytes]:
     def draw(shape: tuple[int, ...], scale: float) -> NDArray[np.float32]:
         return rng.standard_normal(shape, dtype=np.float32) * np.float32(scale)
 
+    weights = draw_weights(family, config, draw)
+    if with_head:
+        weights = {f"{family.weight_prefix}{name}": x for name, x in weights.items()}
+        weights |= draw_head(family, config, draw)
     return {
         "config.json": json.dumps(dict(config), indent=1).encode(),
-        "model.safetensors": save(draw_weights(family, config, draw), metadata={"format": "pt"}),
+        "model.safetensors": save(weights, metadata={"format": "pt"}),
         "vocab.json": json.dumps(dict(family.tokens)).encode(),
     }
 
@@ -360,4 +374,25 @@ def draw_weights(family: Family, config: Config, draw: Draw) -> dict[str, NDArra
     table(declared.relative_bias, buckets, shape.heads, 0.5)
     if declared.last_norm:
         norm(declared.last_norm, biased=declared.norm == "layer" and declared.last_norm_biased)
+    return weights
+
+
+def draw_head(family: Family, config: Config, draw: Draw) -> dict[str, NDArray[np.float32]]:
+    """Draw the weights of the head of a language model, by their names in the files."""
+    head = family.head
+    assert head is not None
+    config = family.complete(config)
+    width, size = family.shape(config).width, int(config["vocab_size"])
+    weights: dict[str, NDArray[np.float32]] = {}
+    if head.dense:
+        rows = (1 + head.gated) * width
+        weights[f"{head.dense}.weight"] = draw((rows, width), width**-0.5)
+        weights[f"{head.dense}.bias"] = draw((rows,), 0.1)
+    weights[f"{head.norm}.weight"] = 1 + draw((width,), 0.1)
+    if head.norm_kind == "layer":
+        weights[f"{head.norm}.bias"] = draw((width,), 0.1)
+    if not head.is_tied(config):
+        weights[head.decoder] = draw((size, width), width**-0.5)
+    if head.bias:
+        weights[head.bias] = draw((size,), 0.1)
     return weights

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from abag.embed.families.family import Architecture, Config, Family, Package
+from abag.embed.families.family import Architecture, Config, Family, LanguageHead, Package
 from abag.embed.packing import Vocabulary, number_tokens
 
 
@@ -68,6 +68,11 @@ BERT = Family(
     fewest_positions=512,
     check=_check,
     architecture=_LAYERS,
+    head=LanguageHead(
+        dense="cls.predictions.transform.dense", norm="cls.predictions.transform.LayerNorm",
+        decoder="cls.predictions.decoder.weight", tied=True, bias="cls.predictions.bias",
+        bias_again="cls.predictions.decoder.bias",
+    ),
     transformers_class="BertModel",
     transformers_options={"add_pooling_layer": False},
     weight_prefix="bert.",
@@ -84,7 +89,7 @@ BERT = Family(
 PROTBERT = replace(
     BERT,
     name="protbert",
-    vocab_sizes=(30,),
+    own_values={"vocab_size": 30},
     tokens=_PROTBERT_TOKENS,
     vocabulary=_vocabulary(_PROTBERT_TOKENS, separator="[SEP]", max_residues=1021),
     package=None,
@@ -133,6 +138,10 @@ ROBERTA = replace(
     config_defaults={**BERT.config_defaults, "pad_token_id": 1},
     fewest_positions=152,  # they count from the id of the padding
     architecture=replace(_LAYERS, positions_after_pad=True),
+    head=LanguageHead(
+        dense="lm_head.dense", norm="lm_head.layer_norm", decoder="lm_head.decoder.weight",
+        tied=True, bias="lm_head.bias", bias_again="lm_head.decoder.bias",
+    ),
     transformers_class="RobertaModel",
     weight_prefix="roberta.",
     tiny_config={

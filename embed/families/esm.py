@@ -1,10 +1,10 @@
-"""ESM-2 and ESM C: one chain per span, with a classification token."""
+"""ESM-2, ESM-1b, ESM-1v and ESM C: one chain per span, with a classification token."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from abag.embed.families.family import SIZE_KEYS, Architecture, Config, Family
+from abag.embed.families.family import SIZE_KEYS, Architecture, Config, Family, LanguageHead
 from abag.embed.packing import Vocabulary, number_tokens
 
 _TOKENS = number_tokens(
@@ -43,6 +43,10 @@ ESM = Family(
         "is_decoder": False,
     },
     architecture=_LAYERS,
+    head=LanguageHead(
+        dense="lm_head.dense", norm="lm_head.layer_norm", decoder="lm_head.decoder.weight",
+        tied=True, bias="lm_head.bias",
+    ),
     transformers_class="EsmModel",
     transformers_options={"add_pooling_layer": False},
     weight_prefix="esm.",
@@ -60,6 +64,31 @@ ESM = Family(
         "is_folding_model": False,
     },
 )  # fmt: skip
+
+ESM1 = replace(
+    ESM,
+    name="esm1",
+    own_values={"position_embedding_type": "absolute"},
+    backends=("packed", "reference"),
+    required={
+        "position_embedding_type": "absolute", "token_dropout": True, "mask_token_id": 32,
+        "pad_token_id": 1, "hidden_act": "gelu", "is_decoder": False,
+    },
+    fewest_positions=1026,  # 1,024 tokens, counted from the id after that of the padding
+    architecture=replace(
+        _LAYERS,
+        position_embedding="embeddings.position_embeddings",
+        positions_after_pad=True,
+        first_norm="embeddings.layer_norm",
+        first_norm_key="emb_layer_norm_before",
+        rotary="",
+    ),
+    unused_weights=("contact_head.", "pooler."),
+    tiny_config={
+        **ESM.tiny_config, "position_embedding_type": "absolute", "emb_layer_norm_before": True,
+    },
+)  # fmt: skip
+"""ESM-1b and ESM-1v: learned positions; ESM-1b also has a norm of the embeddings."""
 
 _ROPE = {"rope_type": "default", "rope_theta": 10000.0}
 
@@ -109,6 +138,10 @@ ESMC = Family(
         eps=1e-5,
         residual_layers=36,
         last_norm_biased=False,
+    ),
+    head=LanguageHead(
+        dense="lm_head.dense", norm="lm_head.layer_norm", decoder="lm_head.decoder.weight",
+        bias="lm_head.decoder.bias",
     ),
     transformers_class="EsmcModel",
     weight_prefix="esmc.",

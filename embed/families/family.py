@@ -6,7 +6,7 @@ A table holds names and numbers only. torch and transformers are imported when a
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from abag import AbagError
@@ -58,6 +58,7 @@ class Architecture:
     up: tuple[str, ...]  # the first product of the feed-forward, with its gate as one matrix or two
     down: str
     first_norm: str = ""  # of the embeddings
+    first_norm_key: str = ""  # in config.json, if that says whether there is a first norm
     last_norm: str = ""
     qk_norms: tuple[str, str] | None = None  # of all queries and of all keys of a token
     type_embedding: str = ""  # its first row is added to every embedding
@@ -84,6 +85,41 @@ class Architecture:
     def branch_scale(self, layers: int) -> float:
         """Return what the output of each part of a layer is divided by."""
         return float((layers / self.residual_layers) ** 0.5) if self.residual_layers else 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class LanguageHead:
+    """What turns hidden states into scores of tokens, and the names of its tensors in the files.
+
+    A product with its activation, unless `dense` is empty, a norm, and a product with one row per
+    token. Names are as in `Architecture`, those of `decoder` and `bias` as they are.
+    """
+
+    dense: str = ""
+    gated: bool = False  # SwiGLU, whose gate is the second half, instead of GELU
+    norm: str
+    norm_kind: Literal["layer", "rms"] = "layer"
+    decoder: str  # its weights
+    tied: bool = False  # to the embedding, unless config.json says otherwise
+    bias: str = ""
+    bias_again: str = ""  # another name of the same tensor
+
+    def is_tied(self, config: Config) -> bool:
+        return self.tied and config.get("tie_word_embeddings") is not False
+
+    def weight_names(self, config: Config) -> WeightNames:
+        """Return which tensors of a checkpoint are needed beside those of the encoder."""
+        names = [f"{self.norm}.weight"]
+        if self.norm_kind == "layer":
+            names.append(f"{self.norm}.bias")
+        if self.dense:
+            names += [f"{self.dense}.weight", f"{self.dense}.bias"]
+        if not self.is_tied(config):
+            names.append(self.decoder)
+        if self.bias:
+            names.append(self.bias)
+        again = {self.bias_again: self.bias} if self.bias_again else {}
+        return WeightNames(only=tuple(names), tied=again)
 
 
 class EncoderShape(NamedTuple):
@@ -125,7 +161,7 @@ class Family:
     package: Package | None = None  # of aliases that are not on the hub
 
     model_type: str = ""  # in config.json
-    vocab_sizes: tuple[int, ...] = ()  # in config.json, of several families of a model_type
+    own_values: Config = field(default_factory=dict)  # no other family of the model_type has them
     config_keys: tuple[str, ...] = ()  # that config.json must have; all change vectors
     config_defaults: Config = field(default_factory=dict)  # of other keys that change vectors
     required: Config = field(default_factory=dict)  # the only values that some keys may have
@@ -138,6 +174,7 @@ class Family:
     architecture: Architecture | None = None  # of its layers, if it has any
     # for other values of feed_forward_proj in config.json
     gated: Mapping[str, Architecture] = field(default_factory=dict)
+    head: LanguageHead | None = None  # of its language model, if checkpoints have one
     transformers_class: str = ""  # of the reference implementation; abag's own if there is none
     transformers_options: Config = field(default_factory=dict)  # of its from_pretrained
     weight_prefix: str = ""  # of the encoder in a model with a task head
@@ -203,7 +240,10 @@ class Family:
         if self.architecture is None:
             msg = f"encoder family {self.name}: has no layers"
             raise AbagError(msg)
-        return self.gated.get(str(config.get("feed_forward_proj")), self.architecture)
+        declared = self.gated.get(str(config.get("feed_forward_proj")), self.architecture)
+        if declared.first_norm_key and not config.get(declared.first_norm_key):
+            return replace(declared, first_norm="")
+        return declared
 
     def checked_config(self, checkpoint: EncoderCheckpoint) -> dict[str, Any]:
         """Return config.json with all defaults, if abag has the layers that it describes."""

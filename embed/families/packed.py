@@ -189,6 +189,11 @@ class PackedLayerNormEncoder(PackedEncoder):
             layer, shift_D = self._load_layer(weights, at, norms[2 * i : 2 * i + 2], shift_D)
             self._layers.append(layer)
         self._last_shift_D = shift_D
+        # of the embeddings: shift, factors and offsets; after each sum, a layer begins with a norm
+        self._first_norm: tuple[Tensor, Tensor, Tensor] | None = None
+        if declared.first_norm and not declared.norm_after:
+            no_shift_D = torch.zeros(d, device=self._device)
+            self._first_norm = (no_shift_D, *weights.norm(declared.first_norm, d))
         last = norms[-1] if declared.norm_after else declared.last_norm
         if declared.last_norm_biased:
             self._last_norm = weights.norm(last, d)
@@ -258,6 +263,8 @@ class PackedLayerNormEncoder(PackedEncoder):
         x_TD = self._embed_VD[ids_T]
         if self._positions_PD is not None:
             x_TD += self._positions_PD[geometry.positions]
+        if self._first_norm is not None:
+            x_TD = ops.layer_norm(x_TD, *self._first_norm, eps)
         for i, layer in enumerate(self._layers):
             y_TD = ops.layer_norm(x_TD, layer.shift1_D, *layer.norm1, eps)
             if after:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from abag.embed.families.bert import BERT, PROTBERT, ROBERTA, ROFORMER
 from abag.embed.families.composition import COMPOSITION
-from abag.embed.families.esm import ESM, ESMC
+from abag.embed.families.esm import ESM, ESM1, ESMC
 from abag.embed.families.family import Config, Family
 from abag.embed.families.swiglu import ABLANG2, AMPLIFY, GLM2
 from abag.embed.families.t5 import ANKH, ANKH3, PROSTT5, T5
@@ -26,7 +26,7 @@ class Alias(NamedTuple):
 
 
 _ALL = (
-    T5, PROSTT5, ANKH, ANKH3, ESM, ESMC, AMPLIFY, GLM2, BERT, PROTBERT, ROFORMER, ROBERTA,
+    T5, PROSTT5, ANKH, ANKH3, ESM, ESM1, ESMC, AMPLIFY, GLM2, BERT, PROTBERT, ROFORMER, ROBERTA,
     ABLANG2, COMPOSITION,
 )  # fmt: skip
 FAMILIES: dict[str, Family] = {family.name: family for family in _ALL}
@@ -35,6 +35,8 @@ _PROTTRANS = "AFL-3.0 (Elnaggar et al. 2021)"
 _ANKH = "CC BY-NC-SA 4.0 (Elnaggar et al. 2023)"
 _ANKH3 = "CC BY-NC-SA 4.0 (Alsamkary et al. 2025)"
 _ALCHEMAB = "AntiBERTa2 License 1.0 (Barton et al. 2023)"
+_ESM1B = "MIT (Rives et al. 2021)"
+_ESM1V = "MIT (Meier et al. 2021)"
 _ESM2 = "MIT (Lin et al. 2023)"
 _ESMC = "MIT (Biohub, ESM C)"
 _AMPLIFY = "MIT (Fournier et al. 2024)"
@@ -99,6 +101,12 @@ ALIASES: dict[str, Alias] = {
         "ankh3", "ElnaggarLab/ankh3-xl", "e00113df5c95ef71df7ea3f5a73d56bd00e473a4",
         3.49e9, 2560, _ANKH3,
     ),
+    "esm1b": _hub("esm1", "facebook/esm1b_t33_650M_UR50S", None, 6.5e8, 1280, _ESM1B),
+    "esm1v-1": _hub("esm1", "facebook/esm1v_t33_650M_UR90S_1", None, 6.5e8, 1280, _ESM1V),
+    "esm1v-2": _hub("esm1", "facebook/esm1v_t33_650M_UR90S_2", None, 6.5e8, 1280, _ESM1V),
+    "esm1v-3": _hub("esm1", "facebook/esm1v_t33_650M_UR90S_3", None, 6.5e8, 1280, _ESM1V),
+    "esm1v-4": _hub("esm1", "facebook/esm1v_t33_650M_UR90S_4", None, 6.5e8, 1280, _ESM1V),
+    "esm1v-5": _hub("esm1", "facebook/esm1v_t33_650M_UR90S_5", None, 6.5e8, 1280, _ESM1V),
     "esm2-8m": _esm2("t6_8M", "c731040fcd8d73dceaa04b0a8e6329b345b0f5df", 7.4e6, 320),
     "esm2-35m": _esm2("t12_35M", "6fbf070e65b0b7291e7bbcd451118c216cff79d8", 3.3e7, 480),
     "esm2-150m": _esm2("t30_150M", "a695f6045e2e32885fa60af20c13cb35398ce30c", 1.48e8, 640),
@@ -139,11 +147,13 @@ def hub_source(name: str) -> HubSource:
 
 
 def family_of(config: Config) -> Family | None:
-    """Return the family of a config.json; families of the same model_type differ in vocabulary."""
+    """Return the family of a config.json; values tell families of the same model_type apart."""
     of_type = config.get("model_type")
     families = [family for family in FAMILIES.values() if of_type and family.model_type == of_type]
-    own = [family for family in families if config.get("vocab_size") in family.vocab_sizes]
-    return next(iter(own + [f for f in families if not f.vocab_sizes]), None)
+    own = [
+        f for f in families if f.own_values and f.own_values.items() <= f.complete(config).items()
+    ]
+    return next(iter(own + [f for f in families if not f.own_values]), None)
 
 
 def known_alias(name: str, origin: str) -> Alias | None:

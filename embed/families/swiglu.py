@@ -15,7 +15,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from abag.embed.families.family import SIZE_KEYS, Architecture, Config, Family, Package
+from abag.embed.families.family import (
+    SIZE_KEYS,
+    Architecture,
+    Config,
+    Family,
+    LanguageHead,
+    Package,
+)
 from abag.embed.packing import Vocabulary, number_tokens
 
 
@@ -62,7 +69,7 @@ _AMPLIFY_LAYERS = Architecture(
 AMPLIFY = Family(
     name="amplify",
     model_type="AMPLIFY",
-    vocab_sizes=(27,),  # later models of its authors have 32 tokens, and other layers
+    own_values={"vocab_size": 27},  # later models of its authors have 32 tokens, and other layers
     tokens=_AMPLIFY_TOKENS,
     # its second stage was trained on 2048 tokens, two of them special; X is an unknown token
     vocabulary=Vocabulary.of(
@@ -74,6 +81,9 @@ AMPLIFY = Family(
     required=_AMPLIFY_FIXED,
     architecture=_AMPLIFY_LAYERS,
     unused_weights=("decoder.", "layer_norm_2."),
+    head=LanguageHead(
+        norm="layer_norm_2", norm_kind="rms", decoder="decoder.weight", bias="decoder.bias"
+    ),
     lora_targets=("q", "v"),
     lora_projections=("q", "k", "v", "wo", "w12", "w3"),
     layer_list="transformer_encoder",
@@ -111,6 +121,9 @@ GLM2 = Family(
     ),
     weight_prefix="glm2.",
     unused_weights=("lm_head.",),
+    head=LanguageHead(
+        norm="lm_head.norm", norm_kind="rms", decoder="lm_head.proj_output.weight"
+    ),
     lora_targets=("wqkv",),
     lora_projections=("wqkv", "wo", "w1", "w2", "w3"),
     layer_list="encoder.layers",
@@ -160,6 +173,10 @@ ABLANG2 = Family(
         scaled_twice=True,  # as the published code does
     ),
     weight_prefix="AbRep.",
+    head=LanguageHead(
+        dense="AbHead.ff.0", gated=True, norm="AbHead.ff.2", decoder="AbHead.weights", tied=True,
+        bias="AbHead.bias",
+    ),
     lora_targets=("q_proj", "v_proj"),
     lora_projections=("q_proj", "k_proj", "v_proj", "out_proj"),
     layer_list="encoder_blocks",

@@ -67,7 +67,7 @@ _PROSTT5_TOKENS = {**_TOKENS, "<AA2fold>": 149}
 PROSTT5 = replace(
     T5,
     name="prostt5",
-    vocab_sizes=(150,),
+    own_values={"vocab_size": 150},
     tokens=_PROSTT5_TOKENS,
     vocabulary=Vocabulary.of(_PROSTT5_TOKENS, start="<AA2fold>", end="</s>"),
     tiny_config={**T5.tiny_config, "vocab_size": 150},
@@ -76,7 +76,7 @@ PROSTT5 = replace(
 ANKH = replace(
     T5,
     name="ankh",
-    vocab_sizes=(144,),
+    own_values={"vocab_size": 144},
     vocabulary=Vocabulary.of(_TOKENS, end="</s>"),
     lora_projections=("q", "k", "v", "o", "wi_0", "wi_1", "wo"),
     tiny_config={
@@ -93,7 +93,7 @@ _read_ankh3 = partial(Vocabulary.of, unknown="<unk>", start="[NLU]", end="</s>")
 ANKH3 = replace(
     ANKH,
     name="ankh3",
-    vocab_sizes=(256,),
+    own_values={"vocab_size": 256},
     tokens=_ANKH3_TOKENS,
     vocabulary=_read_ankh3(_ANKH3_TOKENS),
     read_vocabulary=_read_ankh3,

@@ -94,6 +94,11 @@ class EncoderFolder:
         return tuple(self.info.get("layers", ()))
 
     @property
+    def head(self) -> str:
+        """Digest of the head that gives `loglik`; empty if that is not stored."""
+        return str(self.info.get("loglik", ""))
+
+    @property
     def poolings(self) -> tuple[str, ...]:
         """Names of the stored poolings; empty if nothing is stored."""
         return next((tuple(shard.widths) for shard in self.shards()), ())
@@ -201,6 +206,8 @@ class EncoderFolder:
         if "@" in name:
             layer = name.rpartition("@")[2]
             msg += f" To store it, run abag embed --layers {layer} into a new store."
+        if name == "loglik":
+            msg += " To store it, run abag embed --loglik into a new store."
         return UnknownPooling(msg)
 
     # --- following what other processes add ---
@@ -281,6 +288,12 @@ class EncoderFolder:
         if (kind, fingerprint) != (self.kind, self.fingerprint):
             msg = (
                 f"{shard.path}: made by {kind} encoder {fingerprint}; expected {self.fingerprint}."
+            )
+            raise DamagedShard(msg)
+        if (head := shard.attrs.get("head", "")) != self.head:
+            msg = (
+                f"{shard.path}: likelihoods of head {head or 'none'}; expected "
+                f"{self.head or 'none'}."
             )
             raise DamagedShard(msg)
 

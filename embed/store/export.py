@@ -226,7 +226,9 @@ def _stored_side(store: Store, options: ExportOptions) -> _Side:
 def _read_vectors(
     sides: list[_Side], table: SequenceTable | None, options: ExportOptions
 ) -> _Exported:
-    formats = {shard.number_format for side in sides for shard in side.folder.shards()}
+    formats = {
+        shard.number_format_of(side.pooling) for side in sides for shard in side.folder.shards()
+    }
     half = options.dtype == "stored" and formats == {"float16"}
     frame = pd.DataFrame(index=pd.RangeIndex(len(sides[0].keys)))
     names, vectors = [], []

@@ -165,7 +165,7 @@ def copy_folder(folder: EncoderFolder, target: Store) -> Counter[str]:
 
 def refuse_mismatch(folder: EncoderFolder, into: EncoderFolder) -> None:
     """Refuse shards that would count as damaged beside those of `into`."""
-    for key in ("fingerprint", "layers", "poolings"):
+    for key in ("fingerprint", "layers", "poolings", "loglik"):
         ours, theirs = folder.info.get(key, []), into.info.get(key, [])
         if ours != theirs:
             msg = (

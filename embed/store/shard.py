@@ -91,7 +91,13 @@ class Shard:
     @property
     def number_format(self) -> str:
         """Type of the vectors: ``float16`` or ``float32``."""
-        return np.dtype(self.arrays[next(iter(self.widths))].dtype).name
+        return self.number_format_of(next(iter(self.widths)))
+
+    def number_format_of(self, pooling: str) -> str:
+        """Return the type of a pooling, and that of the first for one that is not stored."""
+        widths = self.widths
+        name = pooling if pooling in widths else next(iter(widths))
+        return np.dtype(self.arrays[name].dtype).name
 
     @property
     def layout(self) -> dict[str, tuple[int, ...]]:

@@ -6,11 +6,18 @@ import pytest
 import torch
 from fake_hub import Problem
 from safetensors.torch import load_file
-from transformers import EsmModel, T5Config, T5ForConditionalGeneration
+from transformers import (
+    EsmConfig,
+    EsmForMaskedLM,
+    EsmModel,
+    T5Config,
+    T5ForConditionalGeneration,
+)
 
 from abag.embed.encoders.checkpoints import TINY_CONFIG, save_random_checkpoint
+from abag.embed.encoders.heads import head_digest
 from abag.embed.encoders.identity import find_checkpoint
-from abag.embed.families.registry import hub_source
+from abag.embed.families.registry import FAMILIES, hub_source
 from abag.embed.weights import BadCheckpoint, EncoderNotFound
 
 
@@ -123,6 +130,19 @@ def test_only_the_shards_of_the_encoder_are_fetched_and_once(hub, tmp_path, suff
     hub.asked.clear()
     assert find_checkpoint("lab/t5") == found
     assert not hub.asked
+
+
+def test_the_shards_of_the_head_of_a_language_model_are_fetched_too(hub, tmp_path):
+    model = EsmForMaskedLM(EsmConfig.from_dict(TINY_CONFIG["tiny-esm2"]))
+    model.save_pretrained(tmp_path / "model", max_shard_size="10KB")
+    (tmp_path / "model" / "vocab.json").write_text(json.dumps(FAMILIES["esm"].tokens))
+    contents = {path.name: path.read_bytes() for path in (tmp_path / "model").iterdir()}
+    shards = json.loads(contents["model.safetensors.index.json"])["weight_map"]
+    of_head = {shard for name, shard in shards.items() if name.startswith("lm_head.")}
+    assert of_head - {shard for name, shard in shards.items() if name.startswith("esm.")}
+    hub.put("model", "lab/masked", contents)
+    here, there = find_checkpoint(str(tmp_path / "model")), find_checkpoint("lab/masked")
+    assert head_digest(there) == head_digest(here)
 
 
 def test_a_whole_file_is_preferred_to_shards_and_a_revision_is_part_of_the_name(hub, checkpoint):

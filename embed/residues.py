@@ -1,0 +1,313 @@
+"""One vector per residue, for models that attend to residues: yielded, never stored.
+
+A store holds pooled vectors, so the encoders have to run: on packed batches, as in `embed`. The
+vectors of a sequence are in the order of its chains and of the residues in them. A residue that
+several windows of a long chain contain has the mean of its vectors in these windows.
+
+T residue tokens, R residues of a sequence, D width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from abag.core.messages import note, reporting, say
+from abag.core.options import EncoderOptions
+from abag.embed.encoders.identity import Identity, check_backend
+from abag.embed.families.registry import known_alias
+from abag.embed.job import (
+    check_attention,
+    describe_long,
+    describe_weights,
+    identify_for,
+    plan_for,
+    refuse_long,
+)
+from abag.embed.options import ResidueOptions
+from abag.embed.packing import Layout, PackedBatch, fill_batches, longest_first
+from abag.embed.sequences.chains import KINDS, Chains, Kind
+from abag.embed.sequences.pairs import SequenceTable, UniqueSequences, read_pairs
+from abag.embed.store.shard import is_finite
+
+if TYPE_CHECKING:
+    from abag.core.device import DevicePlan
+    from abag.embed.families.family import Encoder
+    from abag.embed.sequences.tables import TableLike
+
+NumberFormat = Literal["float16", "float32"]
+Vectors: TypeAlias = NDArray[np.float16 | np.float32]
+"""Of the residues of a sequence, shape (R, D)."""
+
+
+class ResidueVectors(NamedTuple):
+    """One sequence of a table, and a vector for each of its residues."""
+
+    kind: Kind
+    row: int
+    """Number of the row in which the sequence occurs first."""
+    chains: Chains
+    """(heavy, light) of an antibody, the sorted chains of an antigen."""
+    vectors: Vectors
+    """Shape (R, D): those of the first chain, then those of the next."""
+
+
+def residues(
+    table: TableLike,
+    **options: Any,  # noqa: ANN401 - the fields of EncoderOptions and ResidueOptions
+) -> Iterator[ResidueVectors]:
+    """Encode the sequences of a table, and yield a vector for each of their residues.
+
+    Parameters
+    ----------
+    table : path or DataFrame
+        As for `embed_table`; it has to fit into memory.
+    **options
+        Fields of `EncoderOptions` and `ResidueOptions`.
+
+    Yields
+    ------
+    ResidueVectors
+        Of every distinct antibody, then of every distinct antigen, in both cases the longest
+        first.
+
+    Raises
+    ------
+    AbagError
+        For any invalid input, before anything is encoded; DeviceFull and NonFiniteVector while
+        the vectors are yielded.
+    """
+    encoders, others = EncoderOptions.take(options)
+    chosen = ResidueOptions.from_keywords(others, "residues")
+    with reporting(silent=not chosen.progress):
+        _, sides = read_sides(table, encoders, chosen)
+    return chain.from_iterable(
+        (
+            ResidueVectors(side.kind, side.row(at), side.sequences.chains[at], vectors)
+            for at, vectors in side.encode(side.order)
+        )
+        for side in sides
+    )
+
+
+def read_sides(
+    table: TableLike, encoders: EncoderOptions, options: ResidueOptions
+) -> tuple[SequenceTable, list[Side]]:
+    """Read a table and check it, its encoders and the device, before anything is encoded."""
+    names = dict(zip(KINDS, (encoders.antibody_encoder, encoders.antigen_encoder), strict=True))
+    pairs = read_pairs(table, options, kinds=options.kinds)
+    pairs.report_notes()
+    if options.skipped is not None:
+        pairs.skipped.write(Path(options.skipped))
+    sides = []
+    for kind in options.kinds:
+        identity = identify_for(names[kind], kind, options)
+        side = Side(identity, pairs.sequences[kind], options)
+        side.check()
+        sides.append(side)
+    return pairs, sides
+
+
+@dataclass(frozen=True)
+class Side:
+    """The distinct sequences of one kind, and the encoder that they are for."""
+
+    identity: Identity
+    sequences: UniqueSequences
+    options: ResidueOptions
+
+    @property
+    def kind(self) -> Kind:
+        return self.sequences.kind
+
+    def row(self, at: int) -> int:
+        return int(self.sequences.first_rows[at])
+
+    def check(self) -> None:
+        """Refuse what cannot be encoded, and say what happens to sequences and vectors."""
+        identity, layout, options = self.identity, self.identity.layout, self.options
+        check_backend(identity, options.backend(self.kind))
+        check_attention(identity, self.plan, options)
+        long = sum(map(layout.is_long, self.sequences.chains))
+        if options.long_antigens == "error":
+            refuse_long(identity, long, max(map(len, chain.from_iterable(self.sequences.chains))))
+        for line in describe_long(layout, long) + describe_weights(identity):
+            say(f"  {line}")
+        alias = known_alias(identity.checkpoint.name, identity.checkpoint.origin)
+        if alias is not None and not alias.commercial:
+            note(
+                f"{identity.checkpoint.name}: the licence of its weights, {alias.licence}, forbids "
+                "commercial use"
+            )
+
+    @cached_property
+    def plan(self) -> DevicePlan:
+        return plan_for(self.identity, self.options.device, self.options)
+
+    def load(self) -> Encoder:
+        from abag.embed.encoders.loading import load_encoder
+
+        backend, attention = self.options.backend(self.kind), self.options.attention
+        return load_encoder(self.identity, self.plan, backend=backend, attention=attention)
+
+    @cached_property
+    def width(self) -> int:
+        return self.identity.shape.width or self.load().width
+
+    @cached_property
+    def residues(self) -> NDArray[np.int64]:
+        """Residues of each of the N sequences, shape (N,)."""
+        return np.array([sum(map(len, chains)) for chains in self.sequences.chains], np.int64)
+
+    @cached_property
+    def order(self) -> NDArray[np.int64]:
+        """The sequences by descending length, shape (N,), the same for the same table."""
+        longest = [max(self.identity.layout.span_lengths(c)) for c in self.sequences.chains]
+        return longest_first(longest)
+
+    def encode(self, order: NDArray[np.int64]) -> Iterator[tuple[int, Vectors]]:
+        """Encode sequences, given by position with descending lengths; yield them in this order."""
+        from abag.embed.encode import TokenBudget
+
+        layout, chains = self.identity.layout, self.sequences.chains
+        longest = np.array([max(layout.span_lengths(chains[i])) for i in order], np.int64)
+        kept = "what was yielded before it is complete"
+        budget = TokenBudget(self.plan, self.options.batch_tokens, kept)
+        encoder = self.load()  # not kept: the next kind needs the memory
+
+        def encode(first: int, tokens: int) -> Iterator[_Completed]:
+            left = [chains[i] for i in order[first:].tolist()]
+            return _residue_stream(encoder, layout, left, self.plan, tokens, self.options.dtype)
+
+        for first, completed in budget.stream(longest, encode, lambda at: self.name(order[at])):
+            for position, vectors in zip(completed.positions, completed.vectors, strict=True):
+                at = int(order[first + position])
+                self._check_finite(at, vectors)
+                yield at, vectors
+
+    def name(self, at: int) -> str:
+        text = "|".join(self.sequences.chains[at])
+        shown = text if len(text) <= 24 else f"{text[:12]}...{text[-6:]} ({len(text)} characters)"
+        return f"row {self.row(at)}: {self.kind} {shown}"
+
+    def _check_finite(self, at: int, vectors: Vectors) -> None:
+        if is_finite(vectors):
+            return
+        from abag.embed.encode import NonFiniteVector
+
+        remedy = "--dtype float32, and if that fails too --precision fp32"
+        if self.options.dtype == "float32":
+            remedy = "--precision fp32, or check the checkpoint's weights"
+        msg = (
+            f"{self.name(at)}: the vector of a residue is not finite as {self.options.dtype}, "
+            f"from {self.identity.checkpoint.name} in {self.plan.precision}. Give {remedy}."
+        )
+        raise NonFiniteVector(msg)
+
+
+class _Completed(NamedTuple):
+    """The sequences that a batch completed."""
+
+    positions: NDArray[np.int64]  # shape (S,): in the input; consecutive over batches
+    vectors: list[Vectors]  # of S sequences
+
+
+def _residue_stream(
+    encoder: Encoder,
+    layout: Layout,
+    chains: Sequence[Chains],
+    plan: DevicePlan,
+    tokens: int,
+    dtype: NumberFormat,
+) -> Iterator[_Completed]:
+    """Encode sequences in the given order, one batch ahead of what is yielded."""
+    from abag.core.device import current_device
+    from abag.embed.encode import prefetch
+
+    begun: list[NDArray[Any]] = []  # token vectors of a sequence whose windows fill several batches
+    pending: _Pending | None = None
+    for batch in prefetch(fill_batches(layout.numbered_spans(chains), tokens)):
+        divided = any(layout.is_long(chains[i]) for i in batch.sequences.tolist())
+        with current_device(plan.device):  # not around the yield: the caller keeps its own
+            latest = _Pending(encoder, batch, plan, dtype, exact=divided)
+        if pending is not None:
+            yield pending.fetch(layout, chains, begun)
+        pending = latest
+    if pending is not None:
+        yield pending.fetch(layout, chains, begun)
+
+
+class _Pending:
+    """Vectors of residue tokens that are being copied from the device."""
+
+    def __init__(
+        self, encoder: Encoder, batch: PackedBatch, plan: DevicePlan, dtype: NumberFormat, *,
+        exact: bool,
+    ) -> None:  # fmt: skip
+        import torch
+
+        from abag.core.device import to_device
+        from abag.embed.encode import STORED, to_host
+
+        self._batch, self._dtype = batch, dtype
+        is_residue_T = batch.weights[:, 0] > 0  # special tokens have no weight in the mean
+        counts = np.add.reduceat(is_residue_T, batch.bounds[:-1], dtype=np.int64)
+        self._ends = np.cumsum(counts)
+        # what is averaged over windows stays in fp32 until then
+        copied = torch.float32 if exact else STORED[dtype]
+        with torch.inference_mode():
+            hidden_TD = encoder(batch)
+            at_T = to_device(np.flatnonzero(is_residue_T), plan.device)
+            self._host_TD = to_host(hidden_TD[at_T].to(copied))
+        self._copied: Any = None
+        if hidden_TD.is_cuda:
+            self._copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            self._copied.record()
+
+    def fetch(
+        self, layout: Layout, chains: Sequence[Chains], begun: list[NDArray[Any]]
+    ) -> _Completed:
+        """Wait for the copy; `begun` holds, before and after, what a sequence has so far."""
+        if self._copied is not None:
+            self._copied.synchronize()
+        batch, vectors = self._batch, []
+        of_sequence = np.split(self._host_TD.numpy(), self._ends[:-1])
+        for place, (position, tokens_TD) in enumerate(
+            zip(batch.sequences.tolist(), of_sequence, strict=True)
+        ):
+            begun.append(tokens_TD)
+            if batch.continues and place == len(of_sequence) - 1:
+                break
+            whole_TD = np.concatenate(begun) if len(begun) > 1 else tokens_TD
+            begun.clear()
+            if layout.is_long(chains[position]):
+                whole_TD = average_windows(whole_TD, layout.pieces(chains[position]))
+            vectors.append(whole_TD.astype(self._dtype))  # a copy: the batch need not stay
+        return _Completed(batch.sequences[: len(vectors)], vectors)
+
+
+def average_windows(
+    tokens_TD: NDArray[np.float32], pieces: Sequence[tuple[int, int, int]]
+) -> NDArray[np.float32]:
+    """Average the vectors of each residue over the windows that contain it: (R, D) in fp32.
+
+    `pieces` are those of `Layout.pieces`; together they have T residues.
+    """
+    ends = {i: stop for i, _, stop in pieces}  # windows are in ascending order
+    first = dict(zip(ends, np.cumsum([0, *ends.values()])[:-1].tolist(), strict=True))
+    total_RD = np.zeros((sum(ends.values()), tokens_TD.shape[1]), np.float32)
+    windows_R = np.zeros(len(total_RD), np.float32)
+    begin = 0
+    for i, start, stop in pieces:
+        place = slice(first[i] + start, first[i] + stop)
+        total_RD[place] += tokens_TD[begin : begin + stop - start]
+        windows_R[place] += 1
+        begin += stop - start
+    return total_RD / windows_R[:, None]
