@@ -65,9 +65,17 @@ class EncodingOptions(DeviceOptions, SkippedOptions, TableOptions, group="Encode
         if self.kind == "antibody" and self.antigen is not None:
             msg = "--antigen with --kind antibody: no antigen is encoded. Remove one of them."
             raise BadOption(msg)
+        if self.kind == "antigen" and self.no_antigen:
+            msg = (
+                "--no-antigen with --kind antigen: nothing is encoded; expected one of them. "
+                "Remove the other."
+            )
+            raise BadOption(msg)
 
     @property
     def kinds(self) -> tuple[Kind, ...]:
+        if self.no_antigen:
+            return ("antibody",)
         return ("antibody", "antigen") if self.kind == "both" else (self.kind,)
 
     def backend(self, kind: Kind) -> Literal["packed", "reference", "faesm"]:
@@ -139,21 +147,7 @@ class ResidueOptions(EncodingOptions, group="Encoders"):
                 "expected window or error. Give one of them."
             )
             raise BadOption(msg)
-        if self.kind == "antigen" and self.no_antigen:
-            msg = (
-                "--no-antigen with --kind antigen: nothing is encoded; expected one of them. "
-                "Remove the other."
-            )
-            raise BadOption(msg)
 
-<<<<<<< HEAD
-    @property
-    def kinds(self) -> tuple[Kind, ...]:
-        if self.no_antigen:
-            return ("antibody",)
-        return ("antibody", "antigen") if self.kind == "both" else (self.kind,)
-=======
->>>>>>> embed
 
 @dataclass(frozen=True, kw_only=True)
 class ResidueFileOptions(ResidueOptions, group="Output"):
