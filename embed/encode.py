@@ -26,7 +26,6 @@ from abag.embed.encoders.heads import LanguageModelHead, load_head
 from abag.embed.encoders.loading import load_encoder
 from abag.embed.families.family import Encoder, PoolingEncoder
 from abag.embed.job import KindJob, Rank
-from abag.embed.options import LOGLIK
 from abag.embed.packing import (
     LayerPooling,
     Layout,
@@ -40,6 +39,7 @@ from abag.embed.sequences.chains import Chains
 from abag.embed.sequences.domains import IMGT_REGIONS, position_number
 from abag.embed.sequences.numbering import CHAINS, NO_DOMAIN, Numbered, number_antibodies
 from abag.embed.sequences.partitions import SequencePart
+from abag.embed.store.encoder_folder import LOGLIK
 from abag.embed.store.writer import ShardWriter
 
 AHEAD = 4

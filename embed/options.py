@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
 CDR_MEAN = "cdr_mean"
 """The pooling over the CDR residues of both chains."""
-LOGLIK = "loglik"
-"""The mean log-probability of all residues, a stored value of width 1."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -30,6 +30,8 @@ from abag.embed.store.writer import COMMIT_ROWS, ShardWriter
 
 _NAMED = re.compile(r"(?<![0-9a-f])[0-9a-f]{32}(?![0-9a-f])")
 """The name of a shard, in that of a copy such as ``NAME (1).h5``."""
+LOGLIK = "loglik"
+"""The mean log-probability of all residues: a stored value of width 1, and its key in `info`."""
 S = TypeVar("S", bound=np.generic)
 FileVersion = tuple[int, int]  # size in bytes and time of the last change in nanoseconds
 
@@ -96,12 +98,17 @@ class EncoderFolder:
     @property
     def head(self) -> str:
         """Digest of the head that gives `loglik`; empty if that is not stored."""
-        return str(self.info.get("loglik", ""))
+        return str(self.info.get(LOGLIK, ""))
 
     @property
     def poolings(self) -> tuple[str, ...]:
         """Names of the stored poolings; empty if nothing is stored."""
         return next((tuple(shard.widths) for shard in self.shards()), ())
+
+    @property
+    def vector_poolings(self) -> tuple[str, ...]:
+        """Names of the stored poolings that are vectors, which a likelihood is not."""
+        return tuple(name for name in self.poolings if name != LOGLIK)
 
     def shards(self) -> list[Shard]:
         """Return the sound shards, in the order in which keys are looked up."""
@@ -206,7 +213,7 @@ class EncoderFolder:
         if "@" in name:
             layer = name.rpartition("@")[2]
             msg += f" To store it, run abag embed --layers {layer} into a new store."
-        if name == "loglik":
+        if name == LOGLIK:
             msg += " To store it, run abag embed --loglik into a new store."
         return UnknownPooling(msg)
 

@@ -34,7 +34,6 @@ from abag.core.files import (
 )
 from abag.core.messages import align, bar, counted, reporting, say
 from abag.core.options import BadOption, flag
-from abag.embed.options import LOGLIK
 from abag.embed.sequences.chains import KINDS
 from abag.head.data.labels import training_labels
 from abag.head.evaluation.metrics import find_metric
@@ -64,7 +63,6 @@ if TYPE_CHECKING:
     from optuna.study import Study
     from optuna.trial import Trial
 
-    from abag.embed.store.encoder_folder import EncoderFolder
     from abag.head.data.labels import LabelledPairs
     from abag.head.inputs import RunInputs
     from abag.head.regimes.splits import Split
@@ -248,9 +246,7 @@ def _define_search(
         group=group,
         store=inputs.store,
         poolings={
-            kind: (
-                _vector_poolings(found.folder) if found.views and kind not in fixed else ("mean",)
-            )
+            kind: (found.folder.vector_poolings if found.views and kind not in fixed else ("mean",))
             for kind, found in inputs.vectors.items()
         },
         views=(of_antibody, of_antigen) if len(of_antibody) + len(of_antigen) > 2 else None,
@@ -264,11 +260,6 @@ def _define_search(
         f"{folds} inner folds; {counted(record['test_pairs'], 'test pair')} held out"
     )
     return problem, record
-
-
-def _vector_poolings(folder: EncoderFolder) -> tuple[str, ...]:
-    """Return the stored poolings that are vectors, which a likelihood is not."""
-    return tuple(name for name in folder.poolings if name != LOGLIK)
 
 
 def _open_folder(folder: Path, record: Mapping[str, Any]) -> None:
