@@ -1,6 +1,7 @@
 """Tables of antibodies alone: what is encoded, fitted, predicted and refused."""
 
 import json
+import re
 
 import invoke
 import numpy as np
@@ -292,3 +293,20 @@ def test_near_duplicates_of_a_given_split_are_those_of_antibodies(folder, frame,
     said = [line for line in found["warnings"] if "near-duplicate" in line]
     assert not any("antigen" in line for line in said)
     assert said
+
+
+def test_pages_and_tables_of_scores_leave_antigens_out(folder):
+    report = (folder / "run/report.html").read_text()
+    shown = re.sub("<script.*?</script>|<figure.*?</figure>", "", report, flags=re.S)
+    settings = shown.index("Settings and data")
+    assert "antigen" not in shown[:settings].lower()
+    assert "coloured by antigen" not in report
+    charts = json.loads(re.search(r"<script[^>]*json[^>]*>(.*?)</script>", report, re.S)[1])
+    assert all(view["antigens"]["names"] == [] for view in charts["views"])
+    summary = json.loads((folder / "run/summary.json").read_text())
+    for regime in summary["regimes"]:
+        assert not any("antigen" in model for model in (*regime["metrics"], *regime["weights"]))
+    assert "within antigen" not in (folder / "run/predictor/README.md").read_text()
+    evaluated = invoke.run("evaluate", folder / "t.csv", "--run", folder / "run").stdout
+    assert "Spearman" in evaluated
+    assert "antigen" not in evaluated

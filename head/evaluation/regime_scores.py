@@ -407,9 +407,15 @@ class Column(NamedTuple):
     """For those who point at it in a page."""
 
 
-def columns(quantity: Quantity) -> list[Column]:
-    """Return the columns of the table of regimes, after the regime itself."""
-    return [
+WITHIN_COLUMNS = ("Spearman within antigen", "Spearman within antibody")
+
+
+def columns(quantity: Quantity, *, no_antigen: bool = False) -> list[Column]:
+    """Return the columns of the table of regimes, after the regime itself.
+
+    With `no_antigen` those are left out that compare antigens, or antibodies within one.
+    """
+    shown = [
         Column("pairs", "Different pairs that were tested."),
         Column("groups", "Effective number of independent groups of these pairs."),
         Column(
@@ -446,15 +452,21 @@ def columns(quantity: Quantity) -> list[Column]:
         ),
         Column("best baseline", "The baseline with the smallest error."),
     ]
+    return [column for column in shown if not (no_antigen and column.label in WITHIN_COLUMNS)]
 
 
 def describe_regimes(
-    scores: Sequence[Mapping[str, Any]], quantity: Quantity = PKD
+    scores: Sequence[Mapping[str, Any]], quantity: Quantity = PKD, *, no_antigen: bool = False
 ) -> list[list[str]]:
-    """Lay out scores as rows of text, the head first; brackets hold 95 % intervals."""
-    rows = [["", *(column.label for column in columns(quantity))]]
+    """Lay out scores as rows of text, the head first; brackets hold 95 % intervals.
+
+    The columns are those of `columns`.
+    """
+    rows = [["", *(column.label for column in columns(quantity, no_antigen=no_antigen))]]
+    names = ["spearman"]
+    if not no_antigen:
+        names += ["spearman_within_antigen", "spearman_within_antibody"]
     for one in scores:
-        names = ("spearman", "spearman_within_antigen", "spearman_within_antibody")
         claims = [one[name] for name in names]
         limits = one["intervals"]
         cells = [

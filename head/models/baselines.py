@@ -107,7 +107,9 @@ def group_mean(group: Ints, pkd: Floats, split: Split, fit_rows: Ints) -> Floats
     return mean
 
 
-def _antigen_mean(inputs: BaselineInputs) -> Floats:
+def _antigen_mean(inputs: BaselineInputs) -> Floats | None:
+    if inputs.pairs.no_antigen:
+        return None
     return group_mean(inputs.pairs.antigen, inputs.pairs.pkd, inputs.split, inputs.fit_rows)
 
 

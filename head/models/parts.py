@@ -30,6 +30,10 @@ SUM_TOLERANCE = 1e-6
 """Largest distance from 1 of the sum of a regime's weights."""
 
 
+OF_ANTIGENS = ("antigen_ridge",)
+"""Models that learn from antigens alone; runs without antigens have none of them."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunParts:
     """The models that a run fits to each fold and to all pairs."""
@@ -70,7 +74,10 @@ class RunParts:
         reasons = [describe_left_out(n_pairs)] if config.stacks else []
         found = []
         sides, why_none = find_residue_sides(vectors, fits)
+        absent = OF_ANTIGENS if config.no_antigen else ()
         for name in dict.fromkeys((*wanted, *baselines)):
+            if name in absent:
+                continue
             reason = why_none if MODELS[name].reads == "residues" else ""
             reason = reason or _why_not(name, vectors, fits, sides)
             if reason and name == head:

@@ -143,12 +143,13 @@ def write_report(saved: SavedRun) -> None:
         source=summary["data"]["source"],
         digest=saved.config["pairs_digest"],
         regimes=[one["words"] for one in summary["regimes"]],
-        head=["", *columns(quantity)],
-        rows=describe_regimes(summary["regimes"], quantity)[1:],
+        no_antigen=saved.no_antigen,
+        head=["", *columns(quantity, no_antigen=saved.no_antigen)],
+        rows=describe_regimes(summary["regimes"], quantity, no_antigen=saved.no_antigen)[1:],
         verdicts=[one["sentence"] for one in summary["regimes"]],
         not_measured=[f"{one['words']}: {one['why']}" for one in summary["not_measured"]],
         warnings=summary["warnings"],
-        scores=[_score_table(one, quantity) for one in summary["regimes"]],
+        scores=[_score_table(one, saved) for one in summary["regimes"]],
         sampled=f"Points are a sample of {shown:,} of {tested:,} test rows." * (shown < tested),
         least_rows=MIN_ROWS_PER_ANTIGEN,
         worst=_largest_errors(saved),
@@ -164,7 +165,9 @@ def write_card(run: Path, config: Mapping[str, Any], summary: RunSummary) -> str
     if not path.parent.is_dir():
         return None
     quantity = Quantity.of_json(config["quantity"])
-    head, *rows = describe_regimes(summary["regimes"], quantity)
+    head, *rows = describe_regimes(
+        summary["regimes"], quantity, no_antigen=bool(config["no_antigen"])
+    )
     card = render_template(
         "model_card.md.j2",
         source=summary["data"]["source"],
@@ -211,7 +214,8 @@ def _largest_errors(saved: SavedRun) -> dict[str, Any]:
     for role in ("id", "antibody_name"):
         if role in rows:
             cells[role.replace("_name", "")] = [*map(shorten, rows[role])]
-    cells["antigen"] = name_antigens(rows).tolist()
+    if not saved.no_antigen:
+        cells["antigen"] = name_antigens(rows).tolist()
     cells |= {
         f"measured ({quantity})": mean["pkd"][worst].tolist(),
         f"predicted ({quantity})": mean["pkd_predicted"][worst].tolist(),
@@ -224,8 +228,14 @@ def _largest_errors(saved: SavedRun) -> dict[str, Any]:
     return {"head": [*cells], "rows": [*zip(*cells.values(), strict=True)]}
 
 
-def _score_table(regime: RegimeSummary, quantity: Quantity) -> dict[str, Any]:
-    names, split = [n for n, one in METRICS.items() if one.in_tables], regime["split"]
+def _score_table(regime: RegimeSummary, saved: SavedRun) -> dict[str, Any]:
+    quantity = saved.quantity
+    split = regime["split"]
+    names = [name for name, metric in METRICS.items() if metric.in_tables]
+    absent = set[str]()
+    if saved.no_antigen:  # pairs are antibodies
+        names.remove("spearman_within_antigen")
+        absent = {"antigen", "pair"}
     return {
         "words": regime["words"],
         "head": ["", *(_heading(name, quantity) for name in names)],
@@ -243,11 +253,13 @@ def _score_table(regime: RegimeSummary, quantity: Quantity) -> dict[str, Any]:
             (kind, identity, rows)
             for kind, levels in split["leaks_of_all_folds"].items()
             for identity, rows in levels.items()
+            if kind not in absent
         ],
         "clusters": [
             (kind, identity, size["clusters"], f"{size['largest_share']:.0%}")
             for kind, levels in split["clusters"].items()
             for identity, size in levels.items()
+            if kind not in absent
         ],
     }
 
@@ -296,6 +308,8 @@ def chart_data(saved: SavedRun) -> dict[str, Any]:
     drawn = [rows.iloc[rng.permutation(len(rows))[: MAX_POINTS // len(tests)]] for rows in tests]
     pairs = np.unique(np.concatenate([one["pair"] for one in drawn]))
     names = name_antigens(saved.frame)
+    if saved.no_antigen:
+        names[:] = "exact"  # beside censored ones in the legend
     digits = chart_digits(saved)
     return {
         "pairs": _describe_pairs(saved.frame.iloc[pairs], names.iloc[pairs], digits),
@@ -307,7 +321,7 @@ def chart_data(saved: SavedRun) -> dict[str, Any]:
             }
             for one in drawn
         ],
-        "views": [_view(rows, names.to_numpy(str), lines, digits) for rows in tests],
+        "views": [_view(rows, names.to_numpy(str), lines, saved) for rows in tests],
         **({"digits": digits} if digits != CHART_DIGITS else {}),
     }
 
@@ -331,8 +345,10 @@ def _describe_pairs(frame: pd.DataFrame, antigens: pd.Series, digits: int) -> di
     }
 
 
-def _view(rows: pd.DataFrame, names: np.ndarray, log: Sequence[Series], digits: int) -> Series:
+def _view(rows: pd.DataFrame, names: np.ndarray, log: Sequence[Series], saved: SavedRun) -> Series:
     exact = rows[rows["censored"] == 0]
+    of_antigens = exact[:0] if saved.no_antigen else exact
+    digits = chart_digits(saved)
     measured, predicted, sigma = (
         exact[name].to_numpy(np.float64) for name in ("pkd", "pkd_predicted", "sigma")
     )
@@ -341,7 +357,7 @@ def _view(rows: pd.DataFrame, names: np.ndarray, log: Sequence[Series], digits: 
         "calibration": _calibration(measured, predicted, digits) if len(exact) > 1 else None,
         "coverage": _coverage(error, sigma) if len(exact) else None,
         "deciles": _deciles(error, sigma, digits) if len(exact) else None,
-        "antigens": _antigens(exact, names[exact["pair"]]),
+        "antigens": _antigens(of_antigens, names[of_antigens["pair"]]),
         "training": _training(log, set(rows["fold"].tolist())),
     }
 

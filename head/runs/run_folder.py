@@ -240,6 +240,11 @@ class SavedRun:
         return Quantity.of_json(self.config["quantity"])
 
     @property
+    def no_antigen(self) -> bool:
+        """Whether the run is of antibodies alone."""
+        return bool(self.config["no_antigen"])
+
+    @property
     def mean_label(self) -> float:
         """Mean of the exact labels, in pKd."""
         return float(self.frame.loc[self.frame["censored"] == 0, "pkd"].mean())

@@ -238,7 +238,7 @@ def describe_scores(summary: Mapping[str, Any]) -> str:
     quantity, lines = quantity_of(summary), list[str]()
     if "table" in summary:
         found = summary["table"]
-        lines += [f"{found['source']}:", *_describe_regimes(found["regimes"], quantity)]
+        lines += [f"{found['source']}:", *_describe_regimes(found["regimes"], summary)]
         if found["far"]:
             lines.append(
                 f"{counted(found['far'], 'pair')} outside training data: no measured row of the "
@@ -250,13 +250,13 @@ def describe_scores(summary: Mapping[str, Any]) -> str:
             lines.append(f"predictions are {amount} too {side} on average")
     if "predictions" in summary:
         found = summary["predictions"]
-        lines += [f"{found['source']}:", *_describe_regimes(found["regimes"], quantity)]
+        lines += [f"{found['source']}:", *_describe_regimes(found["regimes"], summary)]
         lines += found["verdicts"]
     if "strong_at" in summary:
         lines += ["", *describe_strong(summary["strong_at"], quantity_of(summary))]
     if lines:
         lines += ["", f"{summary['run']}, cross-validated:"]
-    return "\n".join([*lines, *_describe_regimes(summary["regimes"], quantity)])
+    return "\n".join([*lines, *_describe_regimes(summary["regimes"], summary)])
 
 
 def quantity_of(summary: Mapping[str, Any]) -> Quantity:
@@ -278,7 +278,7 @@ def _noticeable(bias: float, summary: Mapping[str, Any]) -> float:
 def describe_fit(summary: Mapping[str, Any]) -> str:
     """Describe a finished fit: the table that everybody should see, and what it means."""
     lines = _describe_data(summary)
-    lines += _describe_regimes(summary["regimes"], quantity_of(summary))
+    lines += _describe_regimes(summary["regimes"], summary)
     lines += [f"{one['words']}: {one['why']}" for one in summary["not_measured"]]
     run = Path(summary["run"])
     places = {"report": run / "report.html", "predictor": run / "predictor"}
@@ -287,7 +287,7 @@ def describe_fit(summary: Mapping[str, Any]) -> str:
 
 def describe_briefly(summary: Mapping[str, Any]) -> list[str]:
     """Describe a finished fit for a notebook: verdicts, problems, then the table."""
-    head, *rows = describe_regimes(summary["regimes"], quantity_of(summary))
+    head, *rows = _lay_out(summary["regimes"], summary)
     return [
         *_describe_data(summary),
         *(one["sentence"] for one in summary["regimes"]),
@@ -305,11 +305,18 @@ def _describe_data(summary: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _describe_regimes(regimes: Sequence[Mapping[str, Any]], quantity: Quantity) -> list[str]:
+def _lay_out(regimes: Sequence[Mapping[str, Any]], summary: Mapping[str, Any]) -> list[list[str]]:
+    no_antigen = summary["data"]["antigens"] == 0
+    return describe_regimes(regimes, quantity_of(summary), no_antigen=no_antigen)
+
+
+def _describe_regimes(
+    regimes: Sequence[Mapping[str, Any]], summary: Mapping[str, Any]
+) -> list[str]:
     """Lay out scores with a column per regime, which fits into a terminal, and the verdicts."""
     if not regimes:
         return ["too few pairs of any kind to score"]
-    head, *rows = describe_regimes(regimes, quantity)
+    head, *rows = _lay_out(regimes, summary)
     words = [row[0].partition(", ") for row in rows]
     above = ["", *(first + comma.strip() for first, comma, _ in words)]
     below = ["", *(second for *_, second in words)]
