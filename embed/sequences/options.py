@@ -12,6 +12,7 @@ from abag.embed.sequences.columns import SEQUENCE_ROLES
 
 AntibodyRegion: TypeAlias = Literal["as-given", "fv"]
 ChainPlaces: TypeAlias = Literal["as-given", "auto", "most"]
+Numbering: TypeAlias = Literal["sequential", "imgt", "kabat", "chothia"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +24,10 @@ class ColumnOptions(Options, group="Data"):
         help="Column of a role: heavy, light, antibody, antigen, pkd ... Repeat for several.",
     )  # fmt: skip
     antigen: str | None = option(
-        None, metavar="SEQ", help="One antigen sequence for a table without an antigen column."
+        None,
+        metavar="SEQ|FILE",
+        help="One antigen sequence, or a FASTA file with one, for a table without an antigen "
+        "column.",
     )
 
     def check_combination(self) -> None:
@@ -76,7 +80,72 @@ class SkippedOptions(BadRowOptions, group="Data"):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TableOptions(BadRowOptions, ColumnOptions, group="Data"):
+class FileOptions(Options, group="Data"):
+    """How rows lie in the file of a table."""
+
+    sheet: str | None = option(
+        None, metavar="NAME", default_text="the only one with values", rare=True, may_change=True,
+        help="Sheet of an Excel file.",
+    )  # fmt: skip
+    matrix: bool = option(
+        False, rare=True, may_change=True,
+        help="TABLE has a row per antibody, a column per antigen and labels in the cells.",
+    )  # fmt: skip
+
+
+DEFAULT_LAYOUT = FileOptions()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReferenceOptions(ColumnOptions, group="Data"):
+    """Sequences that are not in the table: of names, and of parents of variants."""
+
+    sequences: tuple[str, ...] = option(
+        (), metavar="FILE", rare=True, may_change=True,
+        click={"multiple": True, "type": str},
+        help="FASTA file, or table of names and sequences, for columns that hold names. Repeat for "
+        "several.",
+    )  # fmt: skip
+    parent: str | None = option(
+        None, metavar="SEQ|FILE", rare=True, may_change=True,
+        help="Antibody, heavy|light, that the mutations in a column such as H:A50G,L:S52T are of.",
+    )  # fmt: skip
+    numbering: Numbering = option(
+        "sequential", rare=True, may_change=True, help="Numbering of mutations."
+    )
+    first_residue: int = option(
+        1, metavar="N", rare=True, may_change=True,
+        help="Sequential number of the first residue of a mutated chain, such as 331 of an RBD.",
+    )  # fmt: skip
+
+    def check_combination(self) -> None:
+        both = self.columns.keys() & set(SEQUENCE_ROLES) - {"antigen"}
+        if self.parent is not None and both:
+            role = sorted(both)[0]
+            msg = (
+                f"--parent and --column {role}={self.columns[role]}: each defines the antibody; "
+                "expected one of them. Remove the other."
+            )
+            raise BadOption(msg)
+        if self.parent is not None and not self.parent.strip():
+            msg = "--parent: is empty; expected a sequence or a file. Give one or leave it out."
+            raise BadOption(msg)
+        if self.first_residue != 1 and self.numbering != "sequential":
+            msg = (
+                f"--first-residue {self.first_residue} with --numbering {self.numbering}: only "
+                "sequential numbers begin somewhere; expected one of them. Remove the other."
+            )
+            raise BadOption(msg)
+
+    @property
+    def refers(self) -> bool:
+        """Whether cells may refer to sequences that the table does not hold."""
+        mutated = self.columns.keys() & {"mutations", "antigen_mutations"}
+        return bool(self.sequences or self.parent or mutated)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableOptions(BadRowOptions, FileOptions, ReferenceOptions, group="Data"):
     """How a table of pairs is read."""
 
     limit: int | None = option(

@@ -29,7 +29,9 @@ from abag.embed.sequences.changes import (
 )
 from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.parsing import (
+    NO_REFERENCES,
     ParsedColumn,
+    References,
     drop_unused_roles,
     parse_antibodies,
     parse_antigens,
@@ -37,6 +39,7 @@ from abag.embed.sequences.parsing import (
     roles_by_content,
     with_roles,
 )
+from abag.embed.sequences.resolve import check_parent, find_references, with_references
 from abag.embed.sequences.tables import (
     Table,
     TableLike,
@@ -77,7 +80,8 @@ class UniqueSequences:
 class SequenceTable(Table):
     """The rows of a table that hold valid sequences, of one kind or of both."""
 
-    row_numbers: NDArray[np.int64]  # shape=(R,); number of each row, counted from `first_row`
+    row_numbers: NDArray[np.int64]  # shape=(R,); number of each row in its file
+    positions: NDArray[np.int64]  # shape=(R,); place of each row among all of the table, from 0
     sequences: Mapping[Kind, UniqueSequences]
     skipped: SkippedRows
     counts: dict[str, int]
@@ -133,7 +137,7 @@ def read_pairs(
     """
     whole = read_table(
         table, columns=options.columns, limit=options.limit, as_written=as_written,
-        chains=options.chains, kinds=kinds,
+        chains=options.chains, kinds=kinds, files=options,
     )  # fmt: skip
     (pairs,) = _checked([whole], kinds, options)
     return pairs
@@ -150,7 +154,8 @@ def read_pair_chunks(
     """Read a table as `read_pairs` in chunks of rows, of which one without good rows is empty."""
     chunks = read_table_chunks(
         table, columns=options.columns, limit=options.limit, as_written=as_written,
-        only_sequences=only_sequences, chains=options.chains, kinds=kinds,
+        only_sequences=only_sequences and not options.refers, chains=options.chains, kinds=kinds,
+        files=options,
     )  # fmt: skip
     return _checked(chunks, kinds, options)
 
@@ -159,9 +164,14 @@ def _checked(
     chunks: Iterable[Table], kinds: Sequence[Kind], options: TableOptions
 ) -> Iterator[SequenceTable]:
     rows, skipped, refused, roles = 0, SkippedRows(), False, None
-    for chunk in chunks:
-        roles = roles_by_content(chunk) if roles is None else roles  # the first chunk decides
-        pairs = _check_rows(with_roles(chunk, roles), kinds, options)
+    references = NO_REFERENCES
+    for whole in chunks:
+        if roles is None:  # the first chunk decides
+            roles = roles_by_content(whole)
+            references = find_references(with_roles(whole, roles), options, kinds)
+            check_parent(references)
+        chunk = with_references(with_roles(whole, roles), references)
+        pairs = _check_rows(chunk, kinds, options, references)
         rows += len(pairs.frame)
         skipped.update(pairs.skipped)
         refused = refused or (options.bad_rows == "error" and bool(pairs.skipped.bad))
@@ -171,17 +181,22 @@ def _checked(
         raise skipped.refusal(pairs.source, kept=rows)
 
 
-def _check_rows(whole: Table, kinds: Sequence[Kind], options: TableOptions) -> SequenceTable:
+def _check_rows(
+    whole: Table, kinds: Sequence[Kind], options: TableOptions, references: References
+) -> SequenceTable:
     table, ignored = drop_unused_roles(whole, options)
     if table.frame.index[0] == 0:  # the first chunk decides
         refuse_exchanged(table, options, kinds)
     parse = {"antibody": parse_antibodies, "antigen": parse_antigens}
-    parsed = {kind: parse[kind](table, options) for kind in KINDS if kind in kinds}
+    parsed = {kind: parse[kind](table, options, references) for kind in KINDS if kind in kinds}
     empty = whole.are_empty()
     bad = np.any([column.is_bad()[column.codes] for column in parsed.values()], axis=0)
     problems = table.reader.problems if "antibody" in parsed else {}
     bad = (bad | table.frame.index.isin([*problems])) & ~empty
-    numbers = table.frame.index.to_numpy(np.int64) + table.first_row
+    positions = table.frame.index.to_numpy(np.int64)
+    numbers = positions + table.first_row
+    if table.reader.numbers is not None:
+        numbers = np.array(table.reader.numbers, np.int64)[positions]
     skipped = SkippedRows([(row, EMPTY_ROW) for row in numbers[empty].tolist()])
     for at in np.flatnonzero(bad).tolist():
         problem = problems.get(int(table.frame.index[at]))
@@ -196,12 +211,15 @@ def _check_rows(whole: Table, kinds: Sequence[Kind], options: TableOptions) -> S
     replaced = sum(int(unique.replaced.sum()) for unique in sequences.values())
     counts = {"rows": len(keep), "skipped_rows": len(skipped), **count_changes(forms, replaced)}
     examples = [column.examples for column in parsed.values()]
-    may_join_rows = bare_suffix(Path(whole.source)) in (".csv", ".tsv")
+    may_join_rows = bare_suffix(Path(whole.source)) in (".csv", ".tsv", ".txt")
     counts["line_breaks"] = count_line_breaks(whole.frame) if may_join_rows else 0
     return SequenceTable(
         **{f.name: getattr(table, f.name) for f in fields(Table)},
-        row_numbers=numbers[keep], sequences=sequences, counts=counts, skipped=skipped,
-        ignored=[*(table.reader.remarks if "antibody" in parsed else ()), *ignored],
+        row_numbers=numbers[keep], positions=positions[keep], sequences=sequences,
+        counts=counts, skipped=skipped,
+        ignored=[
+            *(table.reader.remarks if "antibody" in parsed else ()), *ignored, *references.remarks,
+        ],
         examples=dict(ChainMap(*examples)),
     )  # fmt: skip
 

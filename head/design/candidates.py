@@ -164,7 +164,7 @@ def _read_numbers(chunk: SequenceTable) -> pd.DataFrame:
         raise BadPredictions(msg) from error
     mean = _finite(chunk, column, "prediction", "a pKd" if unit == "pkd" else f"a value in {unit}")
     mean = to_pkd(mean, unit)
-    found = pd.DataFrame({"row": chunk.row_numbers - chunk.first_row, "mean": mean})
+    found = pd.DataFrame({"row": chunk.positions, "mean": mean})
     if chunk.has("sigma"):
         sigma = chunk.column("sigma")
         if unit != "pkd":

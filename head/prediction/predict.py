@@ -272,7 +272,7 @@ class _PairTable:
 
     def read(self) -> list[Sequences]:
         reader = PairReader(self._table, self._options, score_columns(self._options.strong))
-        self._row = np.concatenate([chunk.row_numbers - chunk.first_row for chunk in reader])
+        self._row = np.concatenate([chunk.positions for chunk in reader])
         self._sequences, self.skipped = reader.sequences, reader.skipped
         self.rows = len(self._row)
         return self._sequences
@@ -291,8 +291,9 @@ class _PairTable:
         with row_bar("writing", self.rows) as shown:
             limit = self._options.limit
             chunks = read_table_chunks(
-                self._table, limit=limit, as_written=True, chains=self._options.chains
-            )
+                self._table, limit=limit, as_written=True, chains=self._options.chains,
+                files=self._options,
+            )  # fmt: skip
             for chunk in chunks:
                 first, frame = chunk.frame.index[:1].to_numpy(), chunk.frame
                 start, end = np.searchsorted(self._row, [*first, *(first + len(frame))])
