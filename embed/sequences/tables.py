@@ -43,8 +43,10 @@ from abag.embed.sequences.columns import (
 from abag.embed.sequences.matrix import read_matrix
 from abag.embed.sequences.options import DEFAULT_LAYOUT, ChainPlaces, FileOptions
 
-TableLike: TypeAlias = Path | str | pd.DataFrame
+OneTable: TypeAlias = Path | str | pd.DataFrame
 """A file, a folder of Parquet files, or a table in memory."""
+TableLike: TypeAlias = OneTable | Sequence[OneTable]
+"""A table, or several that are read as one (`embed.sequences.joined`)."""
 
 EXCEL = ".xlsx"
 TEXT_ROLES = (*SEQUENCE_ROLES, "mutations", "antigen_mutations")
@@ -117,7 +119,7 @@ class Table:
 
 
 def read_table(
-    table: TableLike,
+    table: OneTable,
     *,
     columns: Mapping[str, str] | None = None,
     limit: int | None = None,
@@ -145,7 +147,7 @@ def read_table(
 
 
 def read_table_chunks(
-    table: TableLike,
+    table: OneTable,
     *,
     columns: Mapping[str, str] | None = None,
     limit: int | None = None,

@@ -18,9 +18,10 @@ import pandas as pd
 from abag import AbagError
 from abag.core.arrays import Bools, Floats, Ints
 from abag.core.messages import counted, say
+from abag.embed.sequences.joined import read_chunks
 from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.pairs import read_pairs
-from abag.embed.sequences.tables import TableLike, read_table_chunks
+from abag.embed.sequences.tables import TableLike
 from abag.head.data.affinities import (
     RANK_COLUMNS,
     USUAL_PKD,
@@ -134,7 +135,7 @@ def without_labels(options: RankOptions) -> RankOptions:
 def with_antigen(table: TableLike, options: RankOptions) -> RankOptions:
     """Give a table that names no antigen the same one in every row."""
     columns = without_labels(options).columns
-    first = next(read_table_chunks(table, columns=columns, limit=1))
+    first = next(read_chunks(table, replace(options, columns=columns, limit=1)))
     if options.antigen is not None or first.has("antigen"):
         return options
     say(f"{first.source}: no antigen column; all rows are taken as pairs with the same antigen")
@@ -223,9 +224,7 @@ def sites_of(sites: pd.Series) -> list[list[str]]:
 def read_rows(table: TableLike, options: TableOptions, rows: Ints) -> pd.DataFrame:
     """Read all columns of some rows of a table, in the order of `rows`, as they are written."""
     wanted, parts = np.sort(rows), []
-    for chunk in read_table_chunks(
-        table, columns=options.columns, limit=options.limit, as_written=True
-    ):
+    for chunk in read_chunks(table, options, as_written=True):
         parts.append(chunk.frame.loc[wanted[np.isin(wanted, chunk.frame.index)]])
     return pd.concat(parts).reindex(rows).reset_index(drop=True)
 
@@ -262,7 +261,7 @@ class Measured:
 
 def read_measured(table: TableLike, candidates: Candidates, options: RankOptions) -> Measured:
     """Read a table of measured pairs and find its pairs among the candidates."""
-    first = next(read_table_chunks(table, limit=1))
+    first = next(read_chunks(table, replace(options, columns={}, limit=1)))
     columns = {
         role: name
         for role, name in options.columns.items()

@@ -26,9 +26,10 @@ from abag.core.arrays import sort_keys
 from abag.core.messages import counted
 from abag.core.options import flag
 from abag.embed.sequences.chains import KINDS
+from abag.embed.sequences.joined import one_table, read_chunks
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.sequences.table_writer import writing_table
-from abag.embed.sequences.tables import TableLike, read_table_chunks
+from abag.embed.sequences.tables import TableLike
 from abag.embed.store.store import open_store
 from abag.head.data.affinities import STRONG_COLUMN
 from abag.head.data.units import read_header
@@ -289,11 +290,7 @@ class _PairTable:
                 shown.update(len(rows))
         scores = pd.concat(parts, ignore_index=True).set_axis(np.concatenate(order)).sort_index()
         with row_bar("writing", self.rows) as shown:
-            limit = self._options.limit
-            chunks = read_table_chunks(
-                self._table, limit=limit, as_written=True, chains=self._options.chains,
-                files=self._options,
-            )  # fmt: skip
+            chunks = read_chunks(self._table, self._options, as_written=True)
             for chunk in chunks:
                 first, frame = chunk.frame.index[:1].to_numpy(), chunk.frame
                 start, end = np.searchsorted(self._row, [*first, *(first + len(frame))])
@@ -322,6 +319,7 @@ class _Cross:
         if options.antigen is not None:
             msg = "--antigen and --cross: each defines the antigens. Remove one of them."
             raise CannotPredict(msg)
+        antibodies, antigens = one_table(antibodies), one_table(antigens)
         self._tables, self._options = (antibodies, antigens), options
         self._same = antibodies is antigens
         if not (isinstance(antibodies, pd.DataFrame) or isinstance(antigens, pd.DataFrame)):

@@ -15,6 +15,7 @@ from abag.core.files import why_not_writable
 from abag.core.messages import bar, say
 from abag.embed.sequences.chains import KINDS
 from abag.embed.sequences.changes import SkippedRows, describe_counts
+from abag.embed.sequences.joined import one_table, several
 from abag.embed.sequences.pairs import read_pair_chunks
 from abag.embed.sequences.table_writer import check_writable
 from abag.embed.sequences.tables import TableLike, bare_suffix
@@ -96,7 +97,9 @@ def file_stamps(table: TableLike) -> list[tuple[Path, int, int]]:
     """Return the sizes and times of the files of a table, for `refuse_changed`."""
     if isinstance(table, pd.DataFrame):
         return []
-    path = Path(table)
+    if isinstance(table, list | tuple):
+        return [stamp for one in table for stamp in file_stamps(one)]
+    path = Path(one_table(table))  # type: ignore[arg-type] - no frame, as checked above
     files = sorted(path.rglob("*")) if path.is_dir() else [path]
     found = ((file, file.stat()) for file in files if file.exists())
     return [(file, stat.st_size, stat.st_mtime_ns) for file, stat in found]
@@ -135,8 +138,9 @@ def check_table_out(
 ) -> None:
     """Refuse a table, and `more` files, that cannot be written, before anything is read."""
     check_writable(out)
+    flat = [one for source in sources for one in (several(source or "") or [source])]
     for path in (out, *more):
-        if why := why_not_writable(path, sources, force=force):
+        if why := why_not_writable(path, flat, force=force):
             raise CannotPredict(why)
 
 
