@@ -44,6 +44,7 @@ _RANGE = re.compile(
     rf"{_CHAIN}(?P<wild>[A-Z])(?P<position>\d+[A-Z]?)_(?P<last_wild>[A-Z])(?P<last>\d+[A-Z]?)"
     r"(?P<what>DEL|INS(?P<inserted>[A-Z]+))(?![A-Z0-9])"
 )
+_OTHER_CHANGE = re.compile(r"\dFS$")  # a frame shift, which reads as residue 1F to S
 _ACCESSION = re.compile(r"^(?:[A-Z]{2}_|ENS[A-Z]+)\d+(?:\.\d+)?:(?=p\.)")
 _SEPARATORS = re.compile(r"[\s,;:/_+|&-]*")
 _EXPECTED = (
@@ -113,7 +114,7 @@ def read_mutations(text: str) -> tuple[Mutation, ...]:
     chain = ""
     while at < len(bare):
         match = _RANGE.match(bare, at) or _SUBSTITUTION.match(bare, at)
-        if match is None:
+        if match is None or _OTHER_CHANGE.search(match[0]):
             msg = f"{text!r} is not understood at {bare[at : at + 12]!r}; {_EXPECTED}"
             raise BadMutation(msg)
         mutation = _read_one(match, text)

@@ -148,6 +148,14 @@ class ReferenceOptions(ColumnOptions, group="Data"):
 class TableOptions(BadRowOptions, FileOptions, ReferenceOptions, group="Data"):
     """How a table of pairs is read."""
 
+    def check_combination(self) -> None:
+        if self.matrix and self.antigen is not None:
+            msg = (
+                "--matrix and --antigen: a matrix has its antigens in the names of its columns; "
+                "expected one of them. Remove the other."
+            )
+            raise BadOption(msg)
+
     limit: int | None = option(
         None, low=1, metavar="N", help="Read only the first N rows.", default_text="all rows"
     )

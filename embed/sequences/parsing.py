@@ -213,7 +213,10 @@ def _suggest_columns(table: Table) -> str:
         if role := "" if _REGION.search(name) else _role_by_content(table, name):
             found.setdefault(role, []).append(_as_options([(role, name)]))
     if not found:
-        return "No column holds sequences: add columns with those of the chains."
+        return (
+            "No column holds sequences: add columns with those of the chains, or give a FASTA file "
+            "or table of names and sequences with --sequences FILE."
+        )
     chains = " ".join(_any_of(found[role]) for role in ("heavy", "light") if role in found)
     antibodies = _any_of([*filter(None, [chains]), *found.get("antibody", ())])
     antigens = _any_of(found.get("antigen", []))

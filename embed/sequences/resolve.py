@@ -330,6 +330,8 @@ def _unused(table: Table, names: NamedSequences) -> MissingColumn:
         f"{quote_names(known[:3])}"
     )
     how = "Name it with --column antibody=NAME or --column antigen=NAME."
+    if any(names.find("antigen", name) for name in map(str, table.names)):
+        how = "Columns are called so: add --matrix if each holds the labels of one antigen."
     return MissingColumn(with_found(problem, table.names, how))
 
 

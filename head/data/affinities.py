@@ -275,7 +275,8 @@ def _find_label(table: Table, label: Label | None) -> str:
     if len(best) > 1 and first < 2:
         msg = (
             f"{table.source}: columns {quote_names(best)} fit pkd equally well; expected one. "
-            "Choose with --column pkd=NAME."
+            f"Choose with {' or '.join(_as_label(name) for name in best)}; for a run of each, give "
+            "each its own --run folder, and compare them with abag runs."
         )
         raise AmbiguousColumn(msg)
     if label is not None and not best:
@@ -314,6 +315,10 @@ def _find_label(table: Table, label: Label | None) -> str:
         )
         raise MissingColumn(msg)
     return table.column("pkd")
+
+
+def _as_label(name: str) -> str:
+    return f"--column {shlex.quote(f'pkd={name}')}"
 
 
 def _free_columns(table: Table) -> list[str]:
