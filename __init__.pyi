@@ -134,7 +134,7 @@ def adapt_encoders(
 ) -> AdaptSummary: ...
 def dataset(
     store: Store | Path | str,
-    table: Path | str | pd.DataFrame,
+    table: TableLike,
     *,
     say: Callable[[str], None] | None = None,
     columns: Mapping[str, str] = ...,
@@ -249,7 +249,7 @@ def export_vectors(
     force: bool = False,
 ) -> ExportSummary: ...
 def fit(
-    table: Path | str | pd.DataFrame,
+    table: TableLike,
     store: Path | str,
     run: Path | str,
     *,

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import cast
 
-import numpy as np
 import pandas as pd
 
 from abag.embed.sequences.chains import KINDS, Kind
@@ -101,7 +101,7 @@ def one_table(table: TableLike) -> OneTable:
             return one_table(table[0])
         msg = f"{len(table)} tables: expected one. Give them one by one."
         raise BadTable(msg)
-    return table  # type: ignore[return-value] - a str is a Sequence, too
+    return cast("OneTable", table)  # a str is a Sequence, too
 
 
 def join_tables(
@@ -245,8 +245,3 @@ def read_chunks(
                 columns=dict(joined.columns), ties={},
             )  # fmt: skip
         start += read
-
-
-def file_numbers(lengths: Sequence[int]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """Return which table each row is of, (R,), by the number of rows of each."""
-    return np.repeat(np.arange(len(lengths)), lengths)

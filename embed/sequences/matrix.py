@@ -58,11 +58,12 @@ def read_matrix(
     cells = cells.reset_index(drop=True)
     texts = cells.mask(cells.isin(MISSING_TEXT)).apply(lambda column: column.str.strip())
     texts = texts.mask(texts == "")
-    columns, ties = find_columns([*cells], given, source)
+    names = [str(name) for name in cells]
+    columns, ties = find_columns(names, given, source)
     named = {columns[role] for role in _OF_ANTIBODIES if role in columns}
     named |= {name for role in _OF_ANTIBODIES for name in ties.get(role, ())}
-    antigens = [name for name in cells if name not in named and _holds_labels(texts[name])]
-    others = [name for name in cells if name not in antigens]
+    antigens = [name for name in names if name not in named and _holds_labels(texts[name])]
+    others = [name for name in names if name not in antigens]
     if not antigens or not others:
         what = "columns of labels" if not antigens else "column that names the antibodies"
         msg = (

@@ -110,7 +110,7 @@ def read_mutations(text: str) -> tuple[Mutation, ...]:
     bare = re.sub(r"[\[\]()]|\bp\.", "", _ACCESSION.sub("", text.strip())).upper()
     bare = _LONG.sub(lambda code: _CODES[code[0]], bare)
     found: list[Mutation] = []
-    at = _SEPARATORS.match(bare).end()  # type: ignore[union-attr] - it may be empty
+    at = _next(bare, 0)
     chain = ""
     while at < len(bare):
         match = _RANGE.match(bare, at) or _SUBSTITUTION.match(bare, at)
@@ -121,8 +121,14 @@ def read_mutations(text: str) -> tuple[Mutation, ...]:
         # in "VH: A50G, S52T" the chain is that of both
         chain = mutation.chain or chain
         found.append(mutation._replace(chain=chain))
-        at = _SEPARATORS.match(bare, match.end()).end()  # type: ignore[union-attr]
+        at = _next(bare, match.end())
     return tuple(found)
+
+
+def _next(text: str, at: int) -> int:
+    """Return where the separators end that begin here."""
+    separators = _SEPARATORS.match(text, at)
+    return separators.end() if separators else at
 
 
 def _read_one(match: re.Match[str], text: str) -> Mutation:

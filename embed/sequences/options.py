@@ -101,13 +101,13 @@ class ReferenceOptions(ColumnOptions, group="Data"):
     """Sequences that are not in the table: of names, and of parents of variants."""
 
     sequences: tuple[str, ...] = option(
-        (), metavar="FILE", rare=True, may_change=True,
+        (), metavar="FILE", may_change=True,
         click={"multiple": True, "type": str},
         help="FASTA file, or table of names and sequences, for columns that hold names. Repeat for "
         "several.",
     )  # fmt: skip
     parent: str | None = option(
-        None, metavar="SEQ|FILE", rare=True, may_change=True,
+        None, metavar="SEQ|FILE", may_change=True,
         help="Antibody, heavy|light, that the mutations in a column such as H:A50G,L:S52T are of.",
     )  # fmt: skip
     numbering: Numbering = option(

@@ -57,7 +57,10 @@ _MUTATION_COLUMN = re.compile(
     "hgvs(pro|p)?|(aa|aminoacid|protein|ab|antibody)?(mutations?|mutants?|muts?|substitutions?|"
     "variants?|changes?)(s|list|string|str|code|name|id|pdb|cleaned|spdb|scleaned)?"
 )
-_PLURAL = {"heavy": "heavy chains", "light": "light chains", **PLURAL}
+_PLURAL = {
+    "heavy": "heavy chains", "light": "light chains", "antibody": PLURAL["antibody"],
+    "antigen": PLURAL["antigen"],
+}  # fmt: skip
 LOOKED_AT = 1_000
 """Distinct cells of a column by which its content is recognized."""
 SAMPLED = 20

@@ -121,7 +121,7 @@ def predict(
 
     Parameters
     ----------
-    table : path or DataFrame
+    table : path, DataFrame or list of these
         Pairs; with ``cross``, antibodies. See `abag.embed.sequences.tables.read_table`.
     run : path or Predictor
         As for `abag.load_predictor`, or what it returned.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pandas as pd
 
@@ -18,7 +18,7 @@ from abag.embed.sequences.changes import SkippedRows, describe_counts
 from abag.embed.sequences.joined import one_table, several
 from abag.embed.sequences.pairs import read_pair_chunks
 from abag.embed.sequences.table_writer import check_writable
-from abag.embed.sequences.tables import TableLike, bare_suffix
+from abag.embed.sequences.tables import OneTable, TableLike, bare_suffix
 from abag.head.prediction.predictor import SCORE_COLUMNS, SequenceCollector
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def file_stamps(table: TableLike) -> list[tuple[Path, int, int]]:
         return []
     if isinstance(table, list | tuple):
         return [stamp for one in table for stamp in file_stamps(one)]
-    path = Path(one_table(table))  # type: ignore[arg-type] - no frame, as checked above
+    path = Path(cast("Path | str", table))
     files = sorted(path.rglob("*")) if path.is_dir() else [path]
     found = ((file, file.stat()) for file in files if file.exists())
     return [(file, stat.st_size, stat.st_mtime_ns) for file, stat in found]
@@ -138,7 +138,9 @@ def check_table_out(
 ) -> None:
     """Refuse a table, and `more` files, that cannot be written, before anything is read."""
     check_writable(out)
-    flat = [one for source in sources for one in (several(source or "") or [source])]
+    flat: list[OneTable | None] = []
+    for source in sources:
+        flat += [None] if source is None else several(source) or [one_table(source)]
     for path in (out, *more):
         if why := why_not_writable(path, flat, force=force):
             raise CannotPredict(why)
