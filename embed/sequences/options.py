@@ -108,7 +108,8 @@ class ReferenceOptions(ColumnOptions, group="Data"):
     )  # fmt: skip
     parent: str | None = option(
         None, metavar="SEQ|FILE", may_change=True,
-        help="Antibody, heavy|light, that the mutations in a column such as H:A50G,L:S52T are of.",
+        help="Antibody, or FASTA file with one, that the mutations in a column such as "
+        "H:A50G,L:S52T are of.",
     )  # fmt: skip
     numbering: Numbering = option(
         "sequential", rare=True, may_change=True, help="Numbering of mutations."
