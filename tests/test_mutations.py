@@ -4,6 +4,7 @@ import pandas as pd
 import pytest
 
 from abag.core.options import BadOption
+from abag.embed.sequences.columns import MissingColumn
 from abag.embed.sequences.mutations import BadMutation, MutationRules, mutate, read_mutations
 from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.pairs import read_pairs
@@ -244,7 +245,7 @@ def test_the_numbers_that_fit_are_proposed():
 @pytest.mark.parametrize(("cell", "words"), [
     ("E1G,E1K", "changes a residue twice"), ("E1*", "is a stop codon"), ("p.Glu1Ter", "is a stop"),
     ("E1B", "B is not one of the 20 residues"), ("E1fs", "is not understood at 'E1FS'"),
-    ("1G", "is not understood"), ("V2G and", "is not understood"), ("E1delinsGG", "understood"),
+    ("G1", "is not understood"), ("V2G and", "is not understood"), ("E1delinsGG", "understood"),
     ("E1_Q3insG", "3 does not follow 1"),
 ])  # fmt: skip
 def test_what_is_not_clear_is_refused(cell, words):
@@ -255,6 +256,22 @@ def test_a_mutation_without_a_chain_of_two_is_refused():
     assert "names no chain; expected H:E1G or L:E1G" in refusal(["E1G"], parent=f"{HEAVY}|{LIGHT}")
     text = refusal(["D:E1G"], parent=f"{HEAVY}|{LIGHT}")
     assert "has no chain D; expected H and L" in text
+
+
+def test_mutations_without_a_wild_type_as_in_evolvepro_are_read_and_said_to_be_unchecked():
+    table = pd.DataFrame({"Variant": ["33K", "50W_99S", "WT", "H:3K"], "activity": [1, 2, 3, 4]})
+    read = read_pairs(table, TableOptions(parent=f"{HEAVY}|", antigen=RBD))
+    expected = [
+        exchanged(HEAVY, (33, "K")), exchanged(HEAVY, (50, "W"), (99, "S")), HEAVY,
+        exchanged(HEAVY, (3, "K")),
+    ]  # fmt: skip
+    assert [read.antibodies.chains[i][0] for i in read.antibodies.of_row] == expected
+    assert "mutations such as '33K' name no wild-type residue" in " ".join(read.notes)
+    assert "no residue 500" in refusal(["500G", "WT"], parent=f"{HEAVY}|")
+    # the well of a plate is not a mutation
+    wells = table.rename(columns={"Variant": "well"})
+    with pytest.raises(MissingColumn, match="no column holds mutations"):
+        read_pairs(wells, TableOptions(parent=f"{HEAVY}|", antigen=RBD))
 
 
 def test_letters_need_a_numbering_that_has_them():

@@ -132,9 +132,13 @@ def test_a_first_word_of_two_records_stands_for_none_of_them(tmp_path):
 
 def test_sequences_that_no_column_names_are_refused(tmp_path):
     path = antibody_fasta(tmp_path / "a.fasta")
-    table = pd.DataFrame({"heavy": [HEAVY], "antigen": [ANTIGENS["HER2 ECD"]]})
+    table = pd.DataFrame({"clone": ["x"], "antigen": [ANTIGENS["HER2 ECD"]]})
     with pytest.raises(MissingColumn, match="no column holds names of --sequences"):
         read_pairs(table, TableOptions(sequences=(path,)))
+    # a table of measured pairs may have the sequences that another one names
+    table = table.assign(heavy=HEAVY)
+    notes = read_pairs(table, TableOptions(sequences=(path,))).notes
+    assert "--sequences a.fasta is not used: the columns hold sequences" in notes
 
 
 def test_a_table_of_names_alone_proposes_the_option(tmp_path):

@@ -1,7 +1,7 @@
 """Variants that a table writes as mutations of a parent: ``H:A50G,L:S52T``, ``p.Ala50Gly``.
 
-Promises that every wild-type residue is compared with the parent's, and that what is not understood
-is refused.
+Promises that every wild-type residue that is named is compared with the parent's, and that what is
+not understood is refused.
 """
 
 from __future__ import annotations
@@ -36,10 +36,11 @@ _HEAVY_NAMES = frozenset(("H", "HC", "VH", "VHH", "HEAVY", "HEAVYCHAIN"))
 _LIGHT_NAMES = frozenset(("L", "LC", "VL", "VK", "LIGHT", "LIGHTCHAIN"))
 _CHAIN = r"(?:(?P<chain>(?:HEAVY|LIGHT)(?:[ _]?CHAIN)?|VHH|VH|VL|VK|HC|LC|[A-Z0-9])\s*[:_./ -]\s*)?"
 _SUBSTITUTION = re.compile(
-    rf"{_CHAIN}(?P<wild>[A-Z])(?P<inner>[A-Z])?(?P<position>\d+(?:\.\d+)?[A-Z]?)"
+    rf"{_CHAIN}(?:(?P<wild>[A-Z])(?P<inner>[A-Z])?)?(?P<position>\d+(?:\.\d+)?[A-Z]?)"
     r"(?P<mutant>DEL|[A-Z*=Δ-])(?![A-Z0-9])"
 )
-"""``A50G``, ``H:A50G``, and with the chain behind the wild type, as SKEMPI writes, ``AH50G``."""
+"""``A50G``, ``H:A50G``, with the chain behind the wild type, as SKEMPI writes, ``AH50G``, and
+without the wild type, as EVOLVEpro writes, ``50G``."""
 _RANGE = re.compile(
     rf"{_CHAIN}(?P<wild>[A-Z])(?P<position>\d+[A-Z]?)_(?P<last_wild>[A-Z])(?P<last>\d+[A-Z]?)"
     r"(?P<what>DEL|INS(?P<inserted>[A-Z]+))(?![A-Z0-9])"
@@ -68,7 +69,7 @@ class Mutation(NamedTuple):
 
     text: str
     chain: ChainId
-    wild: str
+    wild: str  # empty if it is not named, and cannot be checked
     position: str
     last_wild: str
     last: str
@@ -107,7 +108,7 @@ def read_mutations(text: str) -> tuple[Mutation, ...]:
     if means_parent(text):
         return ()
     # NP_000537.3:p.Ala50Gly and p.[Ala50Gly;Ser52Thr]
-    bare = re.sub(r"[\[\]()]|\bp\.", "", _ACCESSION.sub("", text.strip())).upper()
+    bare = re.sub(r"[\[\]()'\"]|\bp\.", "", _ACCESSION.sub("", text.strip())).upper()
     bare = _LONG.sub(lambda code: _CODES[code[0]], bare)
     found: list[Mutation] = []
     at = _next(bare, 0)
@@ -138,11 +139,15 @@ def _read_one(match: re.Match[str], text: str) -> Mutation:
         msg = f"{text!r} names two chains, {parts['chain']} and {inner}; expected one"
         raise BadMutation(msg)
     chain = _chain_id(parts["chain"] or inner)
-    wild, position = parts["wild"], _lettered(parts["position"])
+    wild = parts["wild"] or ""
+    position = _lettered(parts["position"])
     last_wild, last = parts.get("last_wild") or wild, _lettered(parts.get("last") or position)
     mutant = parts.get("mutant", "")
     inserted = parts.get("inserted") or ""
     residues = {"DEL": "", "-": "", "Δ": "", "=": wild}.get(mutant, mutant) + inserted
+    if mutant == "=" and not wild:
+        msg = f"{match[0]!r} names no residue; {_EXPECTED}"
+        raise BadMutation(msg)
     if "*" in residues:
         msg = f"{match[0]!r} is a stop codon, which leaves no whole chain; remove the row"
         raise BadMutation(msg)
@@ -257,7 +262,7 @@ def _edit(
             msg = f"{what}{hint})"
             raise BadMutation(msg)
         held = residues[places[position]]
-        if held != wild:
+        if wild and held != wild:
             msg = (
                 f"{mutation.text!r}: residue {position} of {where} is {held}, not {wild} "
                 f"({rules.words})"

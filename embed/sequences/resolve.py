@@ -24,7 +24,13 @@ from abag.embed.sequences.columns import (
     with_found,
 )
 from abag.embed.sequences.domains import find_domains
-from abag.embed.sequences.mutations import BadMutation, MutationRules, read_mutations
+from abag.embed.sequences.mutations import (
+    BadMutation,
+    Mutation,
+    MutationRules,
+    means_parent,
+    read_mutations,
+)
 from abag.embed.sequences.names import (
     ANY,
     Entry,
@@ -110,8 +116,11 @@ def find_references(table: Table, options: TableOptions, kinds: Sequence[Kind]) 
             for role, name in found.items()
         ]
     is_used = by_name or parent != options.parent or antigen != options.antigen
-    if names is not None and not is_used and len(kinds) > 1:
-        raise _unused(table, names)
+    if names is not None and not is_used:
+        sides = [side for side in _SIDES if side.kind in kinds and given[side.kind] is None]
+        if not all(_has_sequences(table, side) for side in sides):
+            raise _unused(table, names)
+        remarks.append(f"--sequences {names.source} is not used: the columns hold sequences")
     mutations = _mutation_columns(table, options, kinds)
     rules = {
         kind: MutationRules(
@@ -125,6 +134,12 @@ def find_references(table: Table, options: TableOptions, kinds: Sequence[Kind]) 
         f"{of_kind.words}; empty cells, WT and the like are that itself"
         for kind, of_kind in rules.items()
     ]
+    for name in dict.fromkeys(mutations.values()):
+        if name in table.frame and (unchecked := _without_wild(table, name)):
+            remarks.append(
+                f"column {name!r}: mutations such as {unchecked[0]!r} name no wild-type residue, "
+                "so that it is not checked: are the numbers those of the parent?"
+            )
     columns |= {MUTATIONS[kind]: name for kind, name in mutations.items()}
     return References(
         columns=columns, names=names, by_name=frozenset(by_name), parent=parent, antigen=antigen,
@@ -303,6 +318,11 @@ def _name_columns(
     return {role: fits[0]} if fits else {}
 
 
+def _has_sequences(table: Table, side: _Side) -> bool:
+    present = [table.columns[role] for role in side.roles if role in table.columns]
+    return any(name in table.frame and holds_sequences(table, name) for name in present)
+
+
 def _cells(table: Table, name: str) -> list[object]:
     cells: list[object] = table.frame[name].dropna().iloc[: 50 * LOOKED_AT].unique().tolist()
     return [cell for cell in cells[:LOOKED_AT] if cell_name(cell)]
@@ -353,9 +373,10 @@ def _mutation_columns(
     if options.parent is None or "antibody" in found or "antibody" not in kinds:
         return found
     names = [name for name in map(str, table.frame.columns) if name not in found.values()]
-    fits = [name for name in names if _holds_mutations(table, name)]
-    called = [name for name in fits if _MUTATION_COLUMN.fullmatch(simplified(name))]
-    best = called or fits
+    named = [name for name in names if _MUTATION_COLUMN.fullmatch(simplified(name))]
+    called = [name for name in named if _holds_mutations(table, name)]
+    # 50G, without a wild type, may be a well or a name in any other column
+    best = called or [name for name in names if _holds_mutations(table, name, with_wild=True)]
     if len(best) == 1:
         return {"antibody": best[0], **found}
     if not best and found:
@@ -372,18 +393,28 @@ def _mutation_columns(
     raise MissingColumn(with_found(problem, table.names, how))
 
 
-def _holds_mutations(table: Table, name: str) -> bool:
+def _holds_mutations(table: Table, name: str, *, with_wild: bool = False) -> bool:
     """Tell whether most cells that are not of the parent are mutations."""
     cells = [cell for cell in _cells(table, name) if isinstance(cell, str)]
-    read = 0
-    parents = 0
-    for cell in cells:
-        try:
-            read += bool(read_mutations(cell))
-            parents += not read_mutations(cell)
-        except BadMutation:
-            continue
-    return read > 0 and 2 * read >= len(cells) - parents
+    others = [cell for cell in cells if not means_parent(cell)]
+    read = [mutations for cell in others if (mutations := _read(cell))]
+    if with_wild:
+        read = [mutations for mutations in read if all(one.wild for one in mutations)]
+    return len(read) > 0 and 2 * len(read) >= len(others)
+
+
+def _read(cell: str) -> tuple[Mutation, ...]:
+    """Return the mutations in a cell, none if it is not understood."""
+    try:
+        return read_mutations(cell)
+    except BadMutation:
+        return ()
+
+
+def _without_wild(table: Table, name: str) -> list[str]:
+    """Return mutations of a column that do not name the wild type."""
+    cells = [cell for cell in _cells(table, name) if isinstance(cell, str)]
+    return [one.text for cell in cells for one in _read(cell) if not one.wild]
 
 
 def check_parent(references: References, option: str = "--parent") -> None:
