@@ -10,6 +10,7 @@ from abag.embed.sequences.columns import MissingColumn
 from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.pairs import read_pair_chunks, read_pairs
 from abag.embed.sequences.tables import BadTable
+from abag.head.data.demo import demo_table
 from tests.trastuzumab import HEAVY, LIGHT
 
 ANTIGENS = {
@@ -154,3 +155,24 @@ def test_one_antigen_may_come_from_a_file(tmp_path):
     two = write_fasta(tmp_path / "two.fasta", [*ANTIGENS.items()])
     with pytest.raises(BadTable, match="holds 2 sequences"):
         read_pairs(pd.DataFrame({"heavy": [HEAVY]}), TableOptions(antigen=two))
+
+
+def test_a_run_of_names_is_continued_when_the_files_have_moved(tmp_path):
+    pairs = demo_table().head(60)
+    names = pairs[["heavy", "light"]].drop_duplicates()
+    names.insert(0, "name", [f"ab{n}" for n in range(len(names))])
+    names.to_csv(tmp_path / "names.csv", index=False)
+    table = pairs.merge(names, on=["heavy", "light"])[["name", "antigen", "pKd"]]
+    store, options = tmp_path / "store", {"split": "random", "epochs": 1, "device": "cpu"}
+    given = {"sequences": [tmp_path / "names.csv"]}
+    abag.embed_table(table, store, "composition", "composition", **given)
+    first = abag.fit(table, store, tmp_path / "run", report=False, **given, **options)
+    (tmp_path / "names.csv").rename(tmp_path / "moved.csv")
+    given = {"sequences": [tmp_path / "moved.csv"]}
+    assert abag.fit(table, store, tmp_path / "run", report=False, **given, **options) == first
+    # other sequences of the names are other pairs
+    changed = names.assign(heavy=names["heavy"].str.replace("W", "Y"))
+    changed.to_csv(tmp_path / "moved.csv", index=False)
+    abag.embed_table(table, store, "composition", "composition", **given)
+    with pytest.raises(abag.AbagError, match="pairs"):
+        abag.fit(table, store, tmp_path / "run", report=False, **given, **options)

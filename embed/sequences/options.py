@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -120,6 +121,11 @@ class ReferenceOptions(ColumnOptions, group="Data"):
     )  # fmt: skip
 
     def check_combination(self) -> None:
+        # of Python users: config.json holds text
+        object.__setattr__(self, "sequences", tuple(map(os.fspath, self.sequences)))
+        for name in ("parent", "antigen"):
+            if isinstance(given := getattr(self, name), os.PathLike):
+                object.__setattr__(self, name, os.fspath(given))
         both = self.columns.keys() & set(SEQUENCE_ROLES) - {"antigen"}
         if self.parent is not None and both:
             role = sorted(both)[0]
