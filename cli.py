@@ -6,20 +6,32 @@ import sys
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import click
 
 from abag import _FUNCTIONS, AbagError, __version__
-from abag.core.command_line import CommandGroup, GroupedOption, OptionsCommand, UserPath, outline
+from abag.core.command_line import (
+    CommandGroup,
+    GroupedOption,
+    OptionsCommand,
+    UserPath,
+    one_or_all,
+    outline,
+)
 from abag.core.files import json_text
 from abag.core.messages import counted, printable, reporting
 from abag.core.python_surface import PublicFunction
 
 T = TypeVar("T")
+Tables: TypeAlias = Path | list[Path]
+"""One table, or several that are read as one."""
 
 _PATH = UserPath()
 _TABLE = click.argument("table", type=_PATH)
+_TABLES = click.argument(
+    "tables", type=_PATH, nargs=-1, required=True, metavar="TABLE...", callback=one_or_all
+)
 _STORE = click.option("--store", cls=GroupedOption, group="Data", type=_PATH, required=True,
                       help="Folder of vectors.")  # fmt: skip
 _RUN = click.option("--run", type=_PATH, required=True, help="Folder of the run.")
@@ -64,7 +76,7 @@ def _print(result: T, as_json: bool, describe: Callable[[T], Iterable[str]]) -> 
 
 
 @_command("", "core.options:EncoderOptions", "embed.options:EmbedOptions")
-@_TABLE
+@_TABLES
 @_STORE
 @click.option(
     "--prepare-fit/--no-prepare-fit", cls=GroupedOption, group="Hardware", rare=True, default=True,
@@ -72,12 +84,13 @@ def _print(result: T, as_json: bool, describe: Callable[[T], Iterable[str]]) -> 
     "  [default: on]",
 )  # fmt: skip
 @_JSON
-def embed(table: Path, store: Path, as_json: bool, prepare_fit: bool, **options: Any) -> None:
+def embed(tables: Tables, store: Path, as_json: bool, prepare_fit: bool, **options: Any) -> None:
     """Encode the sequences of a table into a store.
 
-    TABLE is a CSV, TSV or Parquet file, or a folder of Parquet files, of any size, or a FASTA or
-    Excel file. Sequences that the store holds are not encoded again. The command can be stopped at
-    any time; run it again to continue. Under torchrun or srun, each rank encodes its share.
+    TABLE is a CSV, TSV or Parquet file, or a folder of Parquet files, of any size, or a JSON Lines,
+    FASTA or Excel file; several are read as one table. Sequences that the store holds are not
+    encoded again. The command can be stopped at any time; run it again to continue. Under torchrun
+    or srun, each rank encodes its share.
 
     \b
     Example:
@@ -89,22 +102,24 @@ def embed(table: Path, store: Path, as_json: bool, prepare_fit: bool, **options:
     if prepare_fit and options.get("kind", "both") == "both":
         from abag.head.prepare import preparing
 
-        meanwhile = partial(preparing, table, options)
-        summary = embed_meanwhile(meanwhile, table, store, progress=True, **options)
+        meanwhile = partial(preparing, tables, options)
+        summary = embed_meanwhile(meanwhile, tables, store, progress=True, **options)
     else:
-        summary = embed_table(table, store, progress=True, **options)
+        summary = embed_table(tables, store, progress=True, **options)
     if not rank_here().number:  # only the first rank prints
         _print(summary, as_json, describe_embedding)
 
 
 @_command("fit")
-@_TABLE
+@_TABLES
 @_STORE
 @_RUN
 @click.option("-v", "--verbose", is_flag=True,
               help="Print every message, all scores and those of every validation.")  # fmt: skip
 @_JSON
-def fit(table: Path, store: Path, run: Path, as_json: bool, verbose: bool, **options: Any) -> None:
+def fit(
+    tables: Tables, store: Path, run: Path, as_json: bool, verbose: bool, **options: Any
+) -> None:
     """Train a head on stored vectors and compare it with baselines.
 
     The command can be stopped at any time; run it again to continue.
@@ -117,12 +132,12 @@ def fit(table: Path, store: Path, run: Path, as_json: bool, verbose: bool, **opt
     from abag.head.runs.summary import describe_fit
 
     with reporting(details=verbose):
-        summary = fit_head(table, store, run, progress=True, verbose=verbose, **options)
+        summary = fit_head(tables, store, run, progress=True, verbose=verbose, **options)
     _print(summary, as_json, describe_fit)
 
 
 @_command("predict")
-@click.argument("table", type=_PATH, required=False)
+@click.argument("tables", type=_PATH, nargs=-1, metavar="[TABLE...]", callback=one_or_all)
 @click.option("--run", type=_PATH, required=True,
               help="Folder of a run or of its predictor, or hf://user/name.")  # fmt: skip
 @click.option("--out", type=_PATH, help="Table to write: .csv, .tsv or .parquet.")
@@ -130,7 +145,7 @@ def fit(table: Path, store: Path, run: Path, as_json: bool, verbose: bool, **opt
 @click.option("--light", metavar="SEQUENCE", help="Light chain of one antibody, instead of TABLE.")
 @_JSON
 def predict(
-    run: Path, as_json: bool, table: Path | None = None, out: Path | None = None,
+    run: Path, as_json: bool, tables: Tables | None = None, out: Path | None = None,
     heavy: str = "", light: str = "", **options: Any,
 ) -> None:  # fmt: skip
     """Write a table's rows with predicted pKd and its sigma.
@@ -145,12 +160,12 @@ def predict(
       abag predict --run runs/first --heavy EVQL --light DIQM --antigen MKTI
     """
     if not (heavy or light):
-        if table is None or out is None:
+        if tables is None or out is None:
             msg = "Give a TABLE and --out FILE, or one pair with --heavy, --light and --antigen."
             raise AbagError(msg)
-        _call("predict", table, run, out, as_json=as_json, progress=True, **options)
+        _call("predict", tables, run, out, as_json=as_json, progress=True, **options)
         return
-    if table is not None or out is not None:
+    if tables is not None or out is not None:
         msg = (
             f"{'--heavy' if heavy else '--light'} predicts one pair and prints it. Leave out "
             "TABLE and --out, or put the pair in the table."
@@ -164,11 +179,11 @@ def predict(
 
 
 @_command("plan")
-@_TABLE
+@_TABLES
 @click.option("-v", "--verbose", is_flag=True,
               help="Print where each time comes from, too.")  # fmt: skip
 @_JSON
-def plan(table: Path, as_json: bool, verbose: bool, **options: Any) -> None:
+def plan(tables: Tables, as_json: bool, verbose: bool, **options: Any) -> None:
     """Describe a table, its problems and the cost of encoding.
 
     \b
@@ -178,7 +193,7 @@ def plan(table: Path, as_json: bool, verbose: bool, **options: Any) -> None:
     from abag.head.plan import describe_plan
     from abag.head.plan import plan as make_plan
 
-    found = make_plan(table, **options)
+    found = make_plan(tables, **options)
     _print(found, as_json, lambda found: describe_plan(found, verbose=verbose))
     sys.exit(1 if found["refused"] else 0)
 

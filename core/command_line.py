@@ -146,6 +146,13 @@ class UserPath(click.Path):
         return Path(str(super().convert(user_path(value, name.strip("'")), param, ctx)))
 
 
+def one_or_all(
+    _ctx: click.Context, _param: click.Parameter, given: tuple[Path, ...]
+) -> Path | list[Path] | None:
+    """Return the only path, several as a list, and none as None."""
+    return given[0] if len(given) == 1 else [*given] or None
+
+
 class GroupedOption(click.Option):
     """An option under a heading in help; `rare` ones are shown by ``--help-all`` only."""
 

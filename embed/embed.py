@@ -90,8 +90,9 @@ def embed_table(
 
     Parameters
     ----------
-    table : path or DataFrame
-        A file or a folder of Parquet files, of any size: it is read in chunks.
+    table : path, DataFrame or list of these
+        A file or a folder of Parquet files, of any size: it is read in chunks. Several are read as
+        one table.
     store : path
         Created if it does not exist.
     antibody_encoder, antigen_encoder : str

@@ -58,9 +58,9 @@ from abag.head.training.kept_parts import KeptParts
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    import pandas as pd
     import torch
 
+    from abag.embed.sequences.tables import TableLike
     from abag.head.evaluation.regime_scores import RegimeScore
     from abag.head.inputs import RunInputs
     from abag.head.regimes.folds import MeasuredRegime
@@ -76,7 +76,7 @@ end its wait."""
 
 
 def fit(
-    table: Path | str | pd.DataFrame,
+    table: TableLike,
     store: Path | str,
     run: Path | str,
     *,
@@ -90,7 +90,7 @@ def fit(
 
     Parameters
     ----------
-    table : path or DataFrame
+    table : path, DataFrame or list of these
         Pairs with a measured affinity.
     store : path
         Has a vector for every sequence of the table.
@@ -124,7 +124,7 @@ def fit(
 
 
 def _fit(
-    table: Path | str | pd.DataFrame,
+    table: TableLike,
     store: Path | str,
     run: Path,
     config: FitConfig,

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 
 from abag.core.cache import cache_dir
 from abag.core.files import read_json
@@ -29,6 +28,7 @@ from abag.head.regimes.splits import TRAIN, describe_parts
 if TYPE_CHECKING:
     from abag.embed.sequences.options import AntibodyRegion
     from abag.embed.sequences.pairs import SequenceTable
+    from abag.embed.sequences.tables import TableLike
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class RunInputs:
 
 
 def read_inputs(
-    table: Path | str | pd.DataFrame,
+    table: TableLike,
     store: Path | str,
     config: FitConfig,
     run: Path | None = None,

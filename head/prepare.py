@@ -24,6 +24,7 @@ from abag.core.messages import detail, reporting
 from abag.embed.sequences.options import TableOptions
 
 if TYPE_CHECKING:
+    from abag.embed.sequences.tables import TableLike
     from abag.head.models.config import FitConfig
 
 FEWEST_CORES = 4
@@ -32,7 +33,7 @@ MOST_ROWS = 1_000_000
 """A fit holds the whole table in memory, about 2 kB per row; encoding does not."""
 
 
-def prepare_fit(table: Path | str, config: FitConfig) -> None:
+def prepare_fit(table: TableLike, config: FitConfig) -> None:
     from abag.embed.sequences.numbering import number_antibodies
     from abag.head.data.labels import read_labelled_pairs
     from abag.head.regimes.clusters import PairGroups
@@ -42,7 +43,9 @@ def prepare_fit(table: Path | str, config: FitConfig) -> None:
     number_antibodies(pairs.table.antibodies.chains, cache_dir() / "numbering")
 
 
-def preparing(table: Path, options: Mapping[str, Any], rows: int) -> AbstractContextManager[None]:
+def preparing(
+    table: Path | list[Path], options: Mapping[str, Any], rows: int
+) -> AbstractContextManager[None]:
     """Prepare a fit of a table, read with these options of `abag embed`, until the block ends."""
     if count_cores() < FEWEST_CORES or rows > MOST_ROWS:
         return nullcontext()
@@ -50,8 +53,10 @@ def preparing(table: Path, options: Mapping[str, Any], rows: int) -> AbstractCon
 
 
 @contextmanager
-def _in_a_process(table: Path, options: TableOptions) -> Iterator[None]:
-    request = json.dumps({"table": str(table.absolute()), **options.to_json()})
+def _in_a_process(table: Path | list[Path], options: TableOptions) -> Iterator[None]:
+    tables = [table] if isinstance(table, Path) else table
+    paths = [str(one.absolute()) for one in tables]
+    request = json.dumps({"table": paths, **options.to_json()})
     command = [sys.executable, "-P", "-m", __name__, request]
     try:
         process = Popen(command, stdin=PIPE, stdout=DEVNULL, stderr=DEVNULL, start_new_session=True)

@@ -11,7 +11,7 @@ AIRR Rearrangement schema 1.5, docs.airr-community.org.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -63,6 +63,8 @@ class ReaderNotes(NamedTuple):
     remarks: tuple[str, ...] = ()
     cut: bool = False
     """Whether chains may hold more than the variable domain, which alone the format means."""
+    numbers: Sequence[int] | None = None
+    """Number of each row in the file; None: they follow each other."""
 
 
 NO_NOTES = ReaderNotes()

@@ -92,6 +92,7 @@ class BadCell(NamedTuple):
     text: str  # of the cell
     error: str
     refusal: type[AbagError] = BadTable  # what a table with such a row is refused with
+    file: str = ""  # of several that are read as one table
 
 
 EMPTY_ROW = BadCell("", "empty row", "", "every cell is empty")
@@ -113,10 +114,18 @@ class SkippedRows:
     @property
     def bad(self) -> list[tuple[int, BadCell]]:
         """The rows that only ``--bad-rows skip`` skips, in the order of the table."""
-        return sorted((row, cell) for row, cell in self.rows if cell.reason not in _ALWAYS_SKIPPED)
+        return [(row, cell) for row, cell in self._ordered() if cell.reason not in _ALWAYS_SKIPPED]
+
+    def _ordered(self) -> list[tuple[int, BadCell]]:
+        files = [*dict.fromkeys(cell.file for _, cell in self.rows)]
+        return sorted(self.rows, key=lambda one: (files.index(one[1].file), one[0]))
 
     def update(self, other: SkippedRows) -> None:
         self.rows += other.rows
+
+    def of_file(self, file: str) -> SkippedRows:
+        """Return the same rows as those of one of several files."""
+        return SkippedRows([(row, cell._replace(file=file)) for row, cell in self.rows])
 
     def notes(self) -> list[str]:
         """Say how many rows each reason costs, and of how many distinct cells."""
@@ -130,8 +139,9 @@ class SkippedRows:
         ]
         lines = [f"{counted(len(bad), 'bad row')} skipped ({'; '.join(parts)})"] if bad else []
         for reason, words in _ALWAYS_SKIPPED.items():
-            if of_these := [row for row, cell in self.rows if cell.reason == reason]:
-                count, first = counted(len(of_these), "row"), min(of_these)
+            of_these = [_place(*one) for one in self._ordered() if one[1].reason == reason]
+            if of_these:
+                count, first = counted(len(of_these), "row"), of_these[0]
                 lines.append(f"{count} {words} skipped; the first is row {first}")
         return lines
 
@@ -148,10 +158,10 @@ class SkippedRows:
         (row, first), *_ = bad
         if len(bad) == 1:
             advice = " Or skip it with --bad-rows skip." if kept else ""
-            return first.refusal(f"{source}: row {row}, {first.error}{advice}")
+            return first.refusal(f"{source}: row {_place(row, first)}, {first.error}{advice}")
         rows_of: dict[str, list[str]] = {}
         for row, cell in bad[:LISTED_ROWS]:
-            rows_of.setdefault(cell.error, []).append(str(row))
+            rows_of.setdefault(cell.error, []).append(_place(row, cell))
         listed = [f"row{'s' * (len(n) > 1)} {', '.join(n)}, {e}" for e, n in rows_of.items()]
         if len(bad) > LISTED_ROWS:
             listed.append(f"and {len(bad) - LISTED_ROWS:,} more")
@@ -162,6 +172,8 @@ class SkippedRows:
 
     def write(self, path: Path) -> None:
         """Write a CSV with a line per row, in their order, but not over any other file."""
+        has_files = any(cell.file for _, cell in self.rows)
+        columns = (*COLUMNS, "file") if has_files else COLUMNS
         header = ",".join(COLUMNS)
         if path.exists() and not path.read_bytes().startswith(header.encode()):
             msg = (
@@ -169,8 +181,13 @@ class SkippedRows:
                 "Choose another --skipped."
             )
             raise BadTable(msg)
-        lines = [(row, *cell[:4]) for row, cell in sorted(self.rows)]
-        write_text(path, pd.DataFrame(lines, columns=COLUMNS).to_csv(index=False))
+        lines = [(row, *cell[:4], cell.file)[: len(columns)] for row, cell in self._ordered()]
+        write_text(path, pd.DataFrame(lines, columns=columns).to_csv(index=False))
+
+
+def _place(row: int, cell: BadCell) -> str:
+    """Return the number of a row, and of several files the one that has it."""
+    return f"{row} of {cell.file}" if cell.file else str(row)
 
 
 def count_changes(forms: Mapping[str, int], replaced: int) -> dict[str, int]:

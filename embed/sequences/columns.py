@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from difflib import get_close_matches
 
 from abag import AbagError
 
@@ -49,6 +50,8 @@ ROLES: dict[str, tuple[str, ...]] = {
     "censored": ("censored|censor|censoring", "(kd|affinity|aff|label)?(relation|operator|op)"),
     "assay": ("assay|assayid|assayname", "dataset|study", "source"),
     "affinity_type": ("(affinity|label|measurement)type",),
+    "mutations": (),  # embed.sequences.variants finds them where there is a parent
+    "antigen_mutations": (),
     "id": ("id|pairid|rowid",),
     "antibody_name": ("(antibody|ab|mab|fab|fv|nanobody)(name|id)", "clone(name|id)?"),
     "antigen_name": (f"{_ANTIGEN}(name|id)", "pdb(id)?"),
@@ -62,6 +65,8 @@ UNIT_ROLES = (
 )  # fmt: skip
 """Units of labels (``--label``), which are easily taken for roles; a label has the role ``pkd``."""
 SEQUENCE_ROLES = ("heavy", "light", "antibody", "antigen")
+LISTED_NAMES = 12
+"""Columns that an error lists before it counts the others."""
 
 
 class MissingColumn(AbagError):
@@ -89,9 +94,10 @@ def find_columns(
             msg = f"--column {role}={name}: no such role; expected one of {expected}."
             raise MissingColumn(msg)
         if name not in present:
-            choices = f"no such column; found {quote_names(present)}"
-            msg = f"{source}: --column {role}={name}: {choices}. Give one of these."
-            raise MissingColumn(msg)
+            close = get_close_matches(name, present, n=2, cutoff=0.7)
+            advice = f"Did you mean {' or '.join(map(repr, close))}?" if close else ""
+            problem = f"{source}: --column {role}={name}: no such column"
+            raise MissingColumn(with_found(problem, present, advice or "Give one of these."))
     free = [name for name in present if name not in given.values()]
     fits = {role: _best_fits(role, free) for role in ROLES if role not in given}
     found = {role: names[0] for role, names in fits.items() if len(names) == 1}
@@ -102,15 +108,29 @@ def quote_names(names: Iterable[Hashable]) -> str:
     return ", ".join(repr(str(name)) for name in names)
 
 
+def quote_some(names: Sequence[Hashable]) -> str:
+    """Quote the first names, and count the others."""
+    rest = len(names) - LISTED_NAMES
+    return quote_names(names[:LISTED_NAMES]) + (f" and {rest} more" if rest > 0 else "")
+
+
+def with_found(problem: str, names: Sequence[Hashable], advice: str) -> str:
+    """Write an error about the columns of a table; a long list of these follows the advice."""
+    if len(names) <= LISTED_NAMES:
+        return f"{problem}; found {quote_some(names)}. {advice}"
+    return f"{problem}. {advice} Found {quote_some(names)}."
+
+
 def _best_fits(role: str, names: Sequence[str]) -> list[str]:
     for pattern in ROLES[role]:
-        fits = [name for name in names if re.fullmatch(pattern, _simplified(name))]
+        fits = [name for name in names if re.fullmatch(pattern, simplified(name))]
         if fits:
             return fits
     return []
 
 
-def _simplified(name: str) -> str:
+def simplified(name: str) -> str:
+    """Return the lower-case letters and digits of a name."""
     # pandas names the second of two columns called "heavy" "heavy.1"
     # a minus at the start, as in -log10(Kd), reverses the meaning
     # signs such as a delta stay, so that no pattern matches what they change

@@ -155,9 +155,13 @@ def find_domains(sequence: str) -> tuple[Domain, ...]:
     )
 
 
-def locate_positions(sequence: str, chain: ChainName) -> dict[str, int]:
-    """Return IMGT position, such as ``"112A"``, to index, in 0.1 ms; empty without a domain."""
-    found = _annotator(("IGH",) if chain == "heavy" else ("IGK", "IGL")).number(sequence)
+def locate_positions(sequence: str, chain: ChainName, scheme: str = "imgt") -> dict[str, int]:
+    """Return position, such as ``"112A"``, to index, in 0.1 ms; empty without a domain.
+
+    `scheme` is imgt, kabat or chothia.
+    """
+    genes = ("IGH",) if chain == "heavy" else ("IGK", "IGL")
+    found = _annotator(genes, scheme).number(sequence)
     if not _is_domain(found, sequence):
         return {}
     places = range(found.query_start, found.query_end + 1)
@@ -177,10 +181,10 @@ def _is_domain(found: Any, sequence: str) -> bool:  # noqa: ANN401  # immunum sh
 
 
 @cache
-def _annotator(genes: tuple[str, ...] = ("IGH", "IGK", "IGL")) -> Any:  # noqa: ANN401  # immunum ships no types
+def _annotator(genes: tuple[str, ...] = ("IGH", "IGK", "IGL"), scheme: str = "imgt") -> Any:  # noqa: ANN401  # immunum ships no types
     from immunum import Annotator
 
-    return Annotator(list(genes), "imgt", MIN_CONFIDENCE)
+    return Annotator(list(genes), scheme, MIN_CONFIDENCE)
 
 
 def _refuse_unexplained(residues: str, most: int = MAX_EXTRA_RESIDUES) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ from abag.embed.sequences.columns import SEQUENCE_ROLES
 
 AntibodyRegion: TypeAlias = Literal["as-given", "fv"]
 ChainPlaces: TypeAlias = Literal["as-given", "auto", "most"]
+Numbering: TypeAlias = Literal["sequential", "imgt", "kabat", "chothia"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +25,10 @@ class ColumnOptions(Options, group="Data"):
         help="Column of a role: heavy, light, antibody, antigen, label ... Repeat for several.",
     )  # fmt: skip
     antigen: str | None = option(
-        None, metavar="SEQ", help="One antigen sequence for a table without an antigen column."
+        None,
+        metavar="SEQ|FILE",
+        help="One antigen sequence, or a FASTA file with one, for a table without an antigen "
+        "column.",
     )
 
     def check_combination(self) -> None:
@@ -82,7 +87,78 @@ class SkippedOptions(BadRowOptions, group="Data"):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TableOptions(BadRowOptions, ColumnOptions, group="Data"):
+class FileOptions(Options, group="Data"):
+    """How rows lie in the file of a table."""
+
+    sheet: str | None = option(
+        None, metavar="NAME", default_text="the only one with values", rare=True, may_change=True,
+        help="Sheet of an Excel file.",
+    )  # fmt: skip
+    matrix: bool = option(
+        False, rare=True, may_change=True,
+        help="TABLE has a row per antibody, a column per antigen and labels in the cells.",
+    )  # fmt: skip
+
+
+DEFAULT_LAYOUT = FileOptions()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReferenceOptions(ColumnOptions, group="Data"):
+    """Sequences that are not in the table: of names, and of parents of variants."""
+
+    sequences: tuple[str, ...] = option(
+        (), metavar="FILE", may_change=True,
+        click={"multiple": True, "type": str},
+        help="FASTA file, or table of names and sequences, for columns that hold names. Repeat for "
+        "several.",
+    )  # fmt: skip
+    parent: str | None = option(
+        None, metavar="SEQ|FILE", may_change=True,
+        help="Antibody, or FASTA file with one, that the mutations in a column such as "
+        "H:A50G,L:S52T are of.",
+    )  # fmt: skip
+    numbering: Numbering = option(
+        "sequential", rare=True, may_change=True, help="Numbering of mutations."
+    )
+    first_residue: int = option(
+        1, metavar="N", rare=True, may_change=True,
+        help="Sequential number of the first residue of a mutated chain, such as 331 of an RBD.",
+    )  # fmt: skip
+
+    def check_combination(self) -> None:
+        # of Python users: config.json holds text
+        object.__setattr__(self, "sequences", tuple(map(os.fspath, self.sequences)))
+        for name in ("parent", "antigen"):
+            if isinstance(given := getattr(self, name), os.PathLike):
+                object.__setattr__(self, name, os.fspath(given))
+        both = self.columns.keys() & set(SEQUENCE_ROLES) - {"antigen"}
+        if self.parent is not None and both:
+            role = sorted(both)[0]
+            msg = (
+                f"--parent and --column {role}={self.columns[role]}: each defines the antibody; "
+                "expected one of them. Remove the other."
+            )
+            raise BadOption(msg)
+        if self.parent is not None and not self.parent.strip():
+            msg = "--parent: is empty; expected a sequence or a file. Give one or leave it out."
+            raise BadOption(msg)
+        if self.first_residue != 1 and self.numbering != "sequential":
+            msg = (
+                f"--first-residue {self.first_residue} with --numbering {self.numbering}: only "
+                "sequential numbers begin somewhere; expected one of them. Remove the other."
+            )
+            raise BadOption(msg)
+
+    @property
+    def refers(self) -> bool:
+        """Whether cells may refer to sequences that the table does not hold."""
+        mutated = self.columns.keys() & {"mutations", "antigen_mutations"}
+        return bool(self.sequences or self.parent or mutated)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableOptions(BadRowOptions, FileOptions, ReferenceOptions, group="Data"):
     """How a table of pairs is read."""
 
     proposes_no_antigen: ClassVar[bool] = True
@@ -109,6 +185,13 @@ class TableOptions(BadRowOptions, ColumnOptions, group="Data"):
     )
 
     def check_combination(self) -> None:
+        if self.matrix and (self.antigen is not None or self.no_antigen):
+            given = "--no-antigen" if self.no_antigen else "--antigen"
+            msg = (
+                f"--matrix and {given}: a matrix has its antigens in the names of its columns; "
+                "expected one of them. Remove the other."
+            )
+            raise BadOption(msg)
         if self.no_antigen and (self.antigen is not None or "antigen" in self.columns):
             given = "--antigen" if self.antigen is not None else "--column antigen=NAME"
             msg = (

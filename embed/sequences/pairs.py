@@ -27,9 +27,12 @@ from abag.embed.sequences.changes import (
     count_line_breaks,
     describe_counts,
 )
+from abag.embed.sequences.joined import JoinedTables, Part, join_tables, one_table, several
 from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.parsing import (
+    NO_REFERENCES,
     ParsedColumn,
+    References,
     drop_unused_roles,
     parse_antibodies,
     parse_antigens,
@@ -37,6 +40,7 @@ from abag.embed.sequences.parsing import (
     roles_by_content,
     with_roles,
 )
+from abag.embed.sequences.resolve import check_parent, find_references, with_references
 from abag.embed.sequences.tables import (
     Table,
     TableLike,
@@ -77,13 +81,17 @@ class UniqueSequences:
 class SequenceTable(Table):
     """The rows of a table that hold valid sequences, of one kind or of both."""
 
-    row_numbers: NDArray[np.int64]  # shape=(R,); number of each row, counted from `first_row`
+    row_numbers: NDArray[np.int64]  # shape=(R,); number of each row in its file
+    positions: NDArray[np.int64]  # shape=(R,); place of each row among all of the table, from 0
     sequences: Mapping[Kind, UniqueSequences]
     skipped: SkippedRows
     counts: dict[str, int]
     """Rows kept and skipped; unique antibodies that were split, residues that were replaced."""
     ignored: list[str]  # one line per sequence column that is not used, or remark of the reader
     examples: Mapping[str, str]  # residues that `describe_counts` shows
+    files: tuple[Part, ...] = ()
+    """The tables, of several that are read as one."""
+    file_of_row: NDArray[np.int64] | None = None  # shape=(R,); which of these each row is of
 
     @property
     def antibodies(self) -> UniqueSequences:
@@ -104,8 +112,17 @@ class SequenceTable(Table):
 
     def describe_cell(self, at: int | np.integer[Any], column: str) -> str:
         """Say where the cell of a row here is, and what it holds."""
-        where = f"{self.source}: row {self.row_numbers[at]}, column {column}"
+        where = f"{self.source}: row {self.row_name(at)}, column {column}"
         return f"{where}: {self.cell_text(at, column)}"
+
+    def file_name(self, at: int | np.integer[Any]) -> str:
+        """Return the name of the table of a row here, of several; else nothing."""
+        return "" if self.file_of_row is None else self.files[self.file_of_row[at]].source
+
+    def row_name(self, at: int | np.integer[Any]) -> str:
+        """Return the number of a row here, and of several tables the one that has it."""
+        file = self.file_name(at)
+        return f"{self.row_numbers[at]} of {file}" if file else str(self.row_numbers[at])
 
     def cell_text(self, at: int | np.integer[Any], column: str) -> str:
         value = self.frame[column].iloc[at]
@@ -131,9 +148,13 @@ def read_pairs(
     for heavy and light take precedence over one for the antibody that ``options.columns`` does not
     name. `as_written` is that of `read_table`.
     """
+    tables = several(table)
+    if tables is not None:
+        joined = join_tables(tables, options, kinds)
+        return _as_one(joined, [*_read_parts(joined, options, kinds, as_written)])
     whole = read_table(
-        table, columns=options.columns, limit=options.limit, as_written=as_written,
-        chains=options.chains, kinds=kinds,
+        one_table(table), columns=options.columns, limit=options.limit, as_written=as_written,
+        chains=options.chains, kinds=kinds, files=options,
     )  # fmt: skip
     (pairs,) = _checked([whole], kinds, options)
     return pairs
@@ -148,20 +169,120 @@ def read_pair_chunks(
     only_sequences: bool = False,
 ) -> Iterator[SequenceTable]:
     """Read a table as `read_pairs` in chunks of rows, of which one without good rows is empty."""
+    tables = several(table)
+    if tables is not None:
+        return _read_part_chunks(join_tables(tables, options, kinds), options, kinds, as_written)
     chunks = read_table_chunks(
-        table, columns=options.columns, limit=options.limit, as_written=as_written,
-        only_sequences=only_sequences, chains=options.chains, kinds=kinds,
+        one_table(table), columns=options.columns, limit=options.limit, as_written=as_written,
+        only_sequences=only_sequences and not options.refers, chains=options.chains, kinds=kinds,
+        files=options,
     )  # fmt: skip
     return _checked(chunks, kinds, options)
+
+
+def _read_parts(
+    joined: JoinedTables, options: TableOptions, kinds: Sequence[Kind], as_written: bool
+) -> Iterator[SequenceTable]:
+    """Read several tables one after the other, each whole, with the columns of all."""
+    start = 0
+    for number, part in enumerate(joined.parts):
+        limit = None if options.limit is None else options.limit - start
+        if limit == 0:
+            return
+        own = replace(part.options, limit=limit)
+        read = read_pairs(part.table, own, kinds=kinds, as_written=as_written)
+        yield _in_joined(read, joined, number, start)
+        start += len(read.frame) + len(read.skipped)
+
+
+def _read_part_chunks(
+    joined: JoinedTables, options: TableOptions, kinds: Sequence[Kind], as_written: bool
+) -> Iterator[SequenceTable]:
+    start = 0
+    for number, part in enumerate(joined.parts):
+        limit = None if options.limit is None else options.limit - start
+        if limit == 0:
+            return
+        own = replace(part.options, limit=limit)
+        rows = 0
+        for chunk in read_pair_chunks(part.table, own, kinds=kinds, as_written=as_written):
+            yield _in_joined(chunk, joined, number, start)
+            rows += len(chunk.frame) + len(chunk.skipped)
+        start += rows
+
+
+def _in_joined(read: SequenceTable, joined: JoinedTables, number: int, start: int) -> SequenceTable:
+    """Return rows of one of several tables as rows of all of them."""
+    part = joined.parts[number]
+    frame = joined.align(read.frame, part, as_written=read.as_written)
+    roles = {role: part.renamed.get(name, name) for role, name in read.columns.items()}
+    return replace(
+        read, source=part.source, frame=frame, names=[*joined.names],
+        columns={**joined.columns, **roles}, positions=read.positions + start,
+        skipped=read.skipped.of_file(part.source), files=joined.parts,
+        file_of_row=np.full(len(frame), number),
+        ignored=[f"{part.source}: {note}" for note in read.ignored],
+    )  # fmt: skip
+
+
+def _as_one(joined: JoinedTables, parts: Sequence[SequenceTable]) -> SequenceTable:
+    """Join the rows of several tables, each with the columns of all."""
+    first = parts[0]
+    # columns that a table lacks have no type there, and are left to the others
+    frames = [part.frame.dropna(axis="columns", how="all") for part in parts]
+    frame = pd.concat(frames, ignore_index=True).reindex(columns=[*joined.names])
+    counts: Counter[str] = Counter()
+    skipped = SkippedRows()
+    for part in parts:
+        counts.update(part.counts)
+        skipped.update(part.skipped)
+    examples = dict(ChainMap(*[{**part.examples} for part in parts]))
+    used = {name for part in parts for name in part.columns.values()}
+    return replace(
+        first, source=joined.source, frame=frame,
+        columns={role: name for role, name in joined.columns.items() if name in used},
+        row_numbers=np.concatenate([part.row_numbers for part in parts]),
+        positions=np.concatenate([part.positions for part in parts]),
+        file_of_row=np.concatenate([part.file_of_row for part in parts]),
+        sequences={
+            kind: _merged(kind, [part.sequences[kind] for part in parts])
+            for kind in first.sequences
+        },
+        counts=dict(counts), skipped=skipped, examples=examples,
+        ignored=[*joined.describe(), *(note for part in parts for note in part.ignored)],
+    )  # fmt: skip
+
+
+def _merged(kind: Kind, parts: Sequence[UniqueSequences]) -> UniqueSequences:
+    """Join the sequences of several tables; those that several have are one."""
+    chains = [chains for part in parts for chains in part.chains]
+    numbered = {sequence: number for number, sequence in enumerate(dict.fromkeys(chains))}
+    of_part = np.array([numbered[sequence] for sequence in chains], np.int64)
+    starts = np.cumsum([0, *(len(part.chains) for part in parts)])
+    of_row = [of_part[part.of_row + at] for part, at in zip(parts, starts, strict=False)]
+    _, first = np.unique(of_part, return_index=True)
+    forms = [form for part in parts for form in part.forms]
+    return UniqueSequences(
+        kind=kind, chains=[*numbered], keys=keys_array(kind, [*numbered]),
+        of_row=np.concatenate(of_row),
+        first_rows=np.concatenate([part.first_rows for part in parts])[first],
+        replaced=np.concatenate([part.replaced for part in parts])[first],
+        forms=[forms[i] for i in first.tolist()],
+    )  # fmt: skip
 
 
 def _checked(
     chunks: Iterable[Table], kinds: Sequence[Kind], options: TableOptions
 ) -> Iterator[SequenceTable]:
     rows, skipped, refused, roles = 0, SkippedRows(), False, None
-    for chunk in chunks:
-        roles = roles_by_content(chunk) if roles is None else roles  # the first chunk decides
-        pairs = _check_rows(with_roles(chunk, roles), kinds, options)
+    references = NO_REFERENCES
+    for whole in chunks:
+        if roles is None:  # the first chunk decides
+            roles = roles_by_content(whole)
+            references = find_references(with_roles(whole, roles), options, kinds)
+            check_parent(references)
+        chunk = with_references(with_roles(whole, roles), references)
+        pairs = _check_rows(chunk, kinds, options, references)
         rows += len(pairs.frame)
         skipped.update(pairs.skipped)
         refused = refused or (options.bad_rows == "error" and bool(pairs.skipped.bad))
@@ -171,17 +292,22 @@ def _checked(
         raise skipped.refusal(pairs.source, kept=rows)
 
 
-def _check_rows(whole: Table, kinds: Sequence[Kind], options: TableOptions) -> SequenceTable:
+def _check_rows(
+    whole: Table, kinds: Sequence[Kind], options: TableOptions, references: References
+) -> SequenceTable:
     table, ignored = drop_unused_roles(whole, options)
     if table.frame.index[0] == 0:  # the first chunk decides
         refuse_exchanged(table, options, kinds)
     parse = {"antibody": parse_antibodies, "antigen": parse_antigens}
-    parsed = {kind: parse[kind](table, options) for kind in KINDS if kind in kinds}
+    parsed = {kind: parse[kind](table, options, references) for kind in KINDS if kind in kinds}
     empty = whole.are_empty()
     bad = np.any([column.is_bad()[column.codes] for column in parsed.values()], axis=0)
     problems = table.reader.problems if "antibody" in parsed else {}
     bad = (bad | table.frame.index.isin([*problems])) & ~empty
-    numbers = table.frame.index.to_numpy(np.int64) + table.first_row
+    positions = table.frame.index.to_numpy(np.int64)
+    numbers = positions + table.first_row
+    if table.reader.numbers is not None:
+        numbers = np.array(table.reader.numbers, np.int64)[positions]
     skipped = SkippedRows([(row, EMPTY_ROW) for row in numbers[empty].tolist()])
     for at in np.flatnonzero(bad).tolist():
         problem = problems.get(int(table.frame.index[at]))
@@ -196,12 +322,15 @@ def _check_rows(whole: Table, kinds: Sequence[Kind], options: TableOptions) -> S
     replaced = sum(int(unique.replaced.sum()) for unique in sequences.values())
     counts = {"rows": len(keep), "skipped_rows": len(skipped), **count_changes(forms, replaced)}
     examples = [column.examples for column in parsed.values()]
-    may_join_rows = bare_suffix(Path(whole.source)) in (".csv", ".tsv")
+    may_join_rows = bare_suffix(Path(whole.source)) in (".csv", ".tsv", ".txt")
     counts["line_breaks"] = count_line_breaks(whole.frame) if may_join_rows else 0
     return SequenceTable(
         **{f.name: getattr(table, f.name) for f in fields(Table)},
-        row_numbers=numbers[keep], sequences=sequences, counts=counts, skipped=skipped,
-        ignored=[*(table.reader.remarks if "antibody" in parsed else ()), *ignored],
+        row_numbers=numbers[keep], positions=positions[keep], sequences=sequences,
+        counts=counts, skipped=skipped,
+        ignored=[
+            *(table.reader.remarks if "antibody" in parsed else ()), *ignored, *references.remarks,
+        ],
         examples=dict(ChainMap(*examples)),
     )  # fmt: skip
 

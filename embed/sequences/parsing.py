@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from operator import add
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -23,7 +24,6 @@ from numpy.typing import NDArray
 from abag import AbagError
 from abag.core.messages import bar
 from abag.embed.sequences.chains import (
-    BAD_SEQUENCE,
     KINDS,
     NO_ANTIGEN,
     REPLACED,
@@ -40,7 +40,12 @@ from abag.embed.sequences.chains import (
     sequence_text,
 )
 from abag.embed.sequences.changes import BadCell
-from abag.embed.sequences.columns import SEQUENCE_ROLES, MissingColumn, quote_names
+from abag.embed.sequences.columns import (
+    SEQUENCE_ROLES,
+    MissingColumn,
+    quote_names,
+    with_found,
+)
 from abag.embed.sequences.domains import (
     CONSTANT_MOTIF,
     WHOLE_DOMAIN,
@@ -50,6 +55,8 @@ from abag.embed.sequences.domains import (
     variable_domain,
 )
 from abag.embed.sequences.flanks import HISTIDINE_TAG, J_MOTIFS, find_leaders, find_tails
+from abag.embed.sequences.mutations import BadMutation, MutationRules, mutate, propose_numbers
+from abag.embed.sequences.names import NamedSequences, UnknownName, cell_name
 from abag.embed.sequences.options import ChainPlaces, TableOptions
 from abag.embed.sequences.tables import CHUNK_ROWS, BadTable, Table
 
@@ -70,7 +77,10 @@ _REASONS: dict[type[AbagError], str] = {
     EmptySequence: "empty sequence",
     UnknownResidue: "unknown residue",
     UnsureDomains: "unsure domains",
+    UnknownName: "name without a sequence",
+    BadMutation: "mutation",
 }
+_UNREADABLE = tuple(_REASONS)
 _VARIABLE_DOMAIN = re.compile(
     "[^C]{18,23}C.{7,25}W.{45,85}C.{3,40}(?:WG.G.{4}V[ST][SAP]|FG.G[TS].[LV].[IVL][KLE])"
 )
@@ -128,6 +138,40 @@ class ParsedColumn:
             self.examples.setdefault(word, example)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class References:
+    """What cells of a table refer to: sequences of names, and parents of mutations."""
+
+    columns: Mapping[str, str] = field(default_factory=dict)
+    """Columns of roles that are known by what they refer to."""
+    names: NamedSequences | None = None
+    by_name: frozenset[str] = frozenset()
+    """Roles of columns that hold names."""
+    parent: str | None = None
+    """Antibody of every row, before its mutations."""
+    rules: Mapping[Kind, MutationRules] = field(default_factory=dict)
+    """Kinds of sequences that have a column of mutations."""
+    antigen: str | None = None
+    """Antigen of every row, before its mutations."""
+    remarks: tuple[str, ...] = ()
+
+    def text(self, role: str, cell: object) -> str:
+        """Return the text of a sequence in a cell; `UnknownName` if it is a name without one."""
+        if role not in self.by_name or self.names is None:
+            return sequence_text(cell)
+        named = self.names.find(role, cell)
+        if named is not None:
+            return named
+        if not isinstance(cell, str) or (cell and not _SEQUENCE.fullmatch(cell)):
+            raise self.names.unknown(role, cell)
+        return sequence_text(cell)
+
+
+NO_REFERENCES = References()
+MUTATIONS: dict[Kind, str] = {"antibody": "mutations", "antigen": "antigen_mutations"}
+"""Roles of the columns of mutations."""
+
+
 def roles_by_content(table: Table) -> dict[str, str]:
     """Of several columns that fit a role, take the only one that holds sequences, by role."""
     held = {
@@ -176,7 +220,10 @@ def _suggest_columns(table: Table) -> str:
         if role := "" if _REGION.search(name) else _role_by_content(table, name):
             found.setdefault(role, []).append(_as_options([(role, name)]))
     if not found:
-        return "No column holds sequences: add columns with those of the chains."
+        return (
+            "No column holds sequences: add columns with those of the chains, or give a FASTA file "
+            "or table of names and sequences with --sequences FILE."
+        )
     chains = " ".join(_any_of(found[role]) for role in ("heavy", "light") if role in found)
     antibodies = _any_of([*filter(None, [chains]), *found.get("antibody", ())])
     antigens = _any_of(found.get("antigen", []))
@@ -228,7 +275,9 @@ def drop_unused_roles(table: Table, options: TableOptions) -> tuple[Table, list[
         replaced_by["antigen"] = "--antigen"
     if options.no_antigen:
         replaced_by["antigen"] = "antibodies alone"
-    if "antibody" in options.columns:
+    if options.parent is not None:
+        replaced_by |= dict.fromkeys(("heavy", "light", "antibody"), "--parent")
+    elif "antibody" in options.columns:
         column = f"column {options.columns['antibody']!r}"
         replaced_by |= {"heavy": column, "light": column}
     elif table.has("heavy") or table.has("light"):
@@ -257,28 +306,37 @@ def _differ(table: Table, name: str) -> bool:
     return name in table.frame and len(table.frame[name].dropna().astype(str).unique()) > 1
 
 
-def parse_antibodies(table: Table, options: TableOptions) -> ParsedColumn:
+def parse_antibodies(
+    table: Table, options: TableOptions, references: References = NO_REFERENCES
+) -> ParsedColumn:
     """Parse the antibodies of a table and bring their chains into place."""
+    if "antibody" in references.rules:
+        return _arranged(_parse_variants(table, "antibody", references), table, options)
+    if references.parent is not None:
+        parent = ParsedColumn.constant(len(table.frame), parse_antibody(references.parent).chains)
+        return _arranged(parent, table, options)
     if table.has("antibody"):
-        return _arranged(_parse_column(table, "antibody", parse_antibody), table, options)
+        column = _parse_column(table, "antibody", parse_antibody, references)
+        _refuse_names(column, table, references)
+        return _arranged(column, table, options)
     roles = [role for role in ("heavy", "light") if table.has(role)]
     if not roles:
-        msg = (
-            f"{table.source}: no column for heavy, light or antibody; found {table.found}. "
+        problem = f"{table.source}: no column for heavy, light or antibody"
+        advice = (
             "Name them with --column heavy=NAME, light=NAME or antibody=NAME"
             + (", or separate columns by commas. " if len(table.names) == 1 else ". ")
             + _suggest_columns(table)
         )
-        raise MissingColumn(msg)
+        raise MissingColumn(with_found(problem, table.names, advice))
     if roles == ["light"] and "light" not in options.columns:  # heavy may be in another column
         light = table.column("light")
-        msg = (
-            f"{table.source}: no column for heavy, only {light!r} for light; found {table.found}. "
+        problem = f"{table.source}: no column for heavy, only {light!r} for light"
+        advice = (
             "Name it with --column heavy=NAME, or, if the antibodies have no heavy chains, the "
             f"other with --column light={shlex.quote(light)}."
         )
-        raise MissingColumn(msg)
-    parsed = {role: _parse_column(table, role, parse_chain) for role in roles}
+        raise MissingColumn(with_found(problem, table.names, advice))
+    parsed = {role: _parse_column(table, role, parse_chain, references) for role in roles}
     absent = ParsedColumn.constant(len(table.frame), ("",))
     where = f"column {quote_names([table.column(role) for role in roles])}"
     joined = _join(parsed.get("heavy", absent), parsed.get("light", absent), where)
@@ -304,12 +362,17 @@ def _join(heavy: ParsedColumn, light: ParsedColumn, where: str) -> ParsedColumn:
     )  # fmt: skip
 
 
-def parse_antigens(table: Table, options: TableOptions) -> ParsedColumn:
+def parse_antigens(
+    table: Table, options: TableOptions, references: References = NO_REFERENCES
+) -> ParsedColumn:
     """Parse the antigens of a table, unless the options have one for all rows, or say none."""
     if options.no_antigen:
         return ParsedColumn.constant(len(table.frame), NO_ANTIGEN)
+    if "antigen" in references.rules:
+        return _with_antigen_notes(_parse_variants(table, "antigen", references))
     if options.antigen is not None:
-        return ParsedColumn.constant(len(table.frame), antigen(options.antigen))
+        text = options.antigen if references.antigen is None else references.antigen
+        return ParsedColumn.constant(len(table.frame), antigen(text))
     if not table.has("antigen"):
         advice = ", or give one antigen for all rows with --antigen SEQ"
         if options.proposes_no_antigen:
@@ -317,22 +380,27 @@ def parse_antigens(table: Table, options: TableOptions) -> ParsedColumn:
         if candidates := _antigen_candidates(table):
             advice += f". {quote_names(candidates)} may hold it"
         table.column("antigen", advice)
-    table.column("antigen")
-    column = _parse_column(table, "antigen", parse_antigen)
+    column = _parse_column(table, "antigen", parse_antigen, references)
     names = [cell.text for cell in column.bad.values() if cell.text.strip()]
     is_long = any(max(map(len, chains)) >= SHORT for chains in column.chains)
     distinct = len(column.chains) - 1  # less that of empty cells
     most = distinct / 2 if options.bad_rows == "error" else distinct - 1
-    if table.frame.index[0] == 0 and names and not is_long and len(names) > most:
+    is_unread = "antigen" not in references.by_name
+    if table.frame.index[0] == 0 and names and not is_long and len(names) > most and is_unread:
         msg = (
             f"{table.source}: column {table.column('antigen')!r} holds names, such as "
             f"{names[0]!r}, not sequences. If all rows have the same antigen, give its sequence "
             "with --antigen SEQ; else add a column of sequences and name it with "
-            "--column antigen=NAME."
+            "--column antigen=NAME, or give a FASTA file or table of names and sequences with "
+            "--sequences FILE."
         )
         if options.proposes_no_antigen:
             msg += " If the label does not depend on it, learn from antibodies alone: --no-antigen."
         raise MissingColumn(msg)
+    return _with_antigen_notes(column)
+
+
+def _with_antigen_notes(column: ParsedColumn) -> ParsedColumn:
     column.mark("short antigen", _with_short_chain(column.chains))
     joined = pa.array(["|".join(chains) for chains in column.chains], pa.large_string())
     column.mark("tagged antigen", np.flatnonzero(having(HISTIDINE_TAG, joined)).tolist())
@@ -350,32 +418,132 @@ def _antigen_candidates(table: Table) -> list[str]:
     ][:MOST_CANDIDATES]
 
 
-def _parse_column(table: Table, role: str, parse: Callable[[str], ParsedSequence]) -> ParsedColumn:
-    name = table.column(role)
-    kind: Kind = "antigen" if role == "antigen" else "antibody"
+def _refuse_names(column: ParsedColumn, table: Table, references: References) -> None:
+    """Refuse a table whose column of antibodies holds names."""
+    if table.frame.index[0] or "antibody" in references.by_name:
+        return
+    names = [cell.text for cell in column.bad.values() if cell.text.strip()]
+    is_long = any(max(map(len, chains)) >= SHORT_DOMAIN for chains in column.chains)
+    if len(names) > 1 and not is_long and all(len(name) < SHORT for name in names):
+        where = f"{table.source}: column {table.column('antibody')!r}"
+        msg = (
+            f"{where} holds names, such as {names[0]!r}, not sequences. Give a FASTA file or table "
+            "of names and sequences with --sequences FILE, or name the columns of sequences with "
+            "--column heavy=NAME and --column light=NAME."
+        )
+        raise MissingColumn(msg)
+
+
+def distinct_cells(table: Table, role: str) -> tuple[NDArray[np.int64], list[Any]]:
+    """Return the distinct cells of a column, the missing one first, and which each row has."""
     try:
         codes, distinct = pd.factorize(table.cells(role))  # -1: missing
     except (TypeError, NotImplementedError) as error:  # lists, structs
+        name = table.column(role)
         held = table.frame[name].dtype
         msg = f"{table.source}: column {name!r} holds {held} values; expected text. Convert it."
         raise BadTable(msg) from error
-    texts = ["", *distinct.tolist()]
+    return codes.astype(np.int64) + 1, ["", *distinct.tolist()]
+
+
+def _parse_variants(table: Table, kind: Kind, references: References) -> ParsedColumn:
+    """Parse the sequences of a kind that rows give as a parent and its mutations."""
+    rules = references.rules[kind]
+    name = table.column(MUTATIONS[kind])
+    of_row, parents = _parents(table, kind, references)
+    changes_of_row, changes = distinct_cells(table, MUTATIONS[kind])
+    codes, pairs = pd.factorize(of_row * len(changes) + changes_of_row)
+    parse = parse_antibody if kind == "antibody" else parse_antigen
+    no_chains: Chains = ("", "") if kind == "antibody" else ("",)
+    column = ParsedColumn(
+        codes=codes.astype(np.int64), chains=[no_chains] * len(pairs),
+        replaced=np.zeros(len(pairs), np.int32), forms=[""] * len(pairs), bad={},
+    )  # fmt: skip
+    given: list[tuple[str, str]] = []
+    for i, pair in enumerate(bar(iterable=pairs.tolist(), desc=f"reading {name}", delay=2)):
+        parent, change = divmod(pair, len(changes))
+        text = cell_name(changes[change])
+        try:
+            parent_text = parents[parent]
+            if isinstance(parent_text, AbagError):
+                raise parent_text
+            given.append((parent_text, text))
+            parsed = parse(mutate(parent_text, text, rules))
+            column.chains[i], column.replaced[i], column.forms[i] = parsed
+        except _UNREADABLE as error:
+            msg = f"column {name!r}: {error}".rstrip(".") + "."
+            column.bad[i] = BadCell(kind, _REASONS[type(error)], text, msg, type(error))
+    mutated = [i for i, cell in column.bad.items() if cell.refusal is BadMutation]
+    if mutated and (hint := propose_numbers(given, rules)):
+        for i in mutated:
+            column.bad[i] = column.bad[i]._replace(error=f"{column.bad[i].error} {hint}")
+    return column
+
+
+def _parents(
+    table: Table, kind: Kind, references: References
+) -> tuple[NDArray[np.int64], list[str | AbagError]]:
+    """Return the distinct parents, or what is wrong with them, and which each row has."""
+    constant = references.parent if kind == "antibody" else references.antigen
+    if constant is not None:
+        return np.zeros(len(table.frame), np.int64), [constant]
+
+    def texts(role: str) -> tuple[NDArray[np.int64], list[str | AbagError]]:
+        of_row, cells = distinct_cells(table, role)
+        read: list[str | AbagError] = []
+        for cell in cells:
+            try:
+                read.append(references.text(role, cell))
+            except _UNREADABLE as error:
+                located = type(error)(f"column {table.column(role)!r}: {error}")
+                read.append(located)
+        return of_row, read
+
+    if kind == "antigen":
+        table.column("antigen", ", or give one antigen for all rows with --antigen SEQ")
+        return texts("antigen")
+    roles = [role for role in ("heavy", "light") if table.has(role)]
+    if not roles:
+        table.column("antibody", ", or give one parent for all rows with --parent SEQ")
+        return texts("antibody")
+    heavy_of_row, heavies = texts("heavy") if "heavy" in roles else _no_chain(table)
+    light_of_row, lights = texts("light") if "light" in roles else _no_chain(table)
+    codes, pairs = pd.factorize(heavy_of_row * len(lights) + light_of_row)
+    joined: list[str | AbagError] = []
+    for heavy, light in zip(*np.divmod(pairs, len(lights)), strict=True):
+        chains = (heavies[heavy], lights[light])
+        wrong = next((chain for chain in chains if isinstance(chain, AbagError)), None)
+        joined.append("|".join(map(str, chains)) if wrong is None else wrong)
+    return codes.astype(np.int64), joined
+
+
+def _no_chain(table: Table) -> tuple[NDArray[np.int64], list[str | AbagError]]:
+    return np.zeros(len(table.frame), np.int64), [""]
+
+
+def _parse_column(
+    table: Table, role: str, parse: Callable[[str], ParsedSequence], references: References
+) -> ParsedColumn:
+    name = table.column(role)
+    kind: Kind = "antigen" if role == "antigen" else "antibody"
+    codes, texts = distinct_cells(table, role)
     chains: list[Chains] = [*zip(texts, strict=True)]
     replaced, forms = np.zeros(len(texts), np.int32), [""] * len(texts)
     bad: dict[int, BadCell] = {}
     # a string of both chains is always looked at: it may have to be split
     todo: Sequence[int] = range(len(texts))
-    if parse is not parse_antibody:  # only those that may not be one chain as they are
+    if (
+        parse is not parse_antibody and role not in references.by_name
+    ):  # only those that may not be one chain as they are
         plain = [text if isinstance(text, str) and text.isascii() else "" for text in texts]
         todo = np.flatnonzero(~having(_PROTEIN, pa.array(plain, pa.large_string()))).tolist()
     for i in bar(iterable=todo, desc=f"reading {name}", unit=" texts", delay=2):
         try:
-            chains[i], replaced[i], forms[i] = parse(sequence_text(texts[i]))
-        except BAD_SEQUENCE as error:
+            chains[i], replaced[i], forms[i] = parse(references.text(role, texts[i]))
+        except _UNREADABLE as error:
             msg, reason = f"column {name!r}: {error}", _REASONS[type(error)]
             chains[i] = ("", "") if parse is parse_antibody else ("",)
             bad[i] = BadCell(kind, reason, str(texts[i]), msg, type(error))
-    codes = codes.astype(np.int64) + 1
     return ParsedColumn(codes=codes, chains=chains, replaced=replaced, forms=forms, bad=bad)
 
 

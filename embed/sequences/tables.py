@@ -10,7 +10,9 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+import json
 import re
+import shlex
 import warnings
 import zipfile
 import zlib
@@ -35,17 +37,29 @@ from abag.embed.sequences.columns import (
     MissingColumn,
     find_columns,
     quote_names,
+    quote_some,
+    with_found,
 )
-from abag.embed.sequences.options import ChainPlaces
+from abag.embed.sequences.matrix import read_matrix
+from abag.embed.sequences.options import DEFAULT_LAYOUT, ChainPlaces, FileOptions
 
-TableLike: TypeAlias = Path | str | pd.DataFrame
+OneTable: TypeAlias = Path | str | pd.DataFrame
 """A file, a folder of Parquet files, or a table in memory."""
+TableLike: TypeAlias = OneTable | Sequence[OneTable]
+"""A table, or several that are read as one (`embed.sequences.joined`)."""
 
+EXCEL = ".xlsx"
+TEXT_ROLES = (*SEQUENCE_ROLES, "mutations", "antigen_mutations")
+"""Roles of columns that are read as text."""
 CHUNK_ROWS = 50_000  # rows in memory at a time: about 40 MB of antibodies and antigens
 
 
 class BadTable(AbagError):
     """A table that cannot be read or written, or has no rows."""
+
+
+class MissingReader(Exception):
+    """A package that reads a format is not installed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,10 +77,6 @@ class Table:
     as_written: bool  # whether missing cells of text files are still text (`MISSING_TEXT`)
     reader: ReaderNotes = NO_NOTES
 
-    @property
-    def found(self) -> str:
-        return quote_names(self.names)
-
     def column(self, role: str, advice: str = "") -> str:
         """Return the name of the column that plays a role; refuse none, and several."""
         if role in self.columns:
@@ -77,11 +87,9 @@ class Table:
                 f"expected one. Choose with --column {role}=NAME."
             )
             raise AmbiguousColumn(msg)
-        msg = (
-            f"{self.source}: no column for {role}; found {self.found}. "
-            f"Name it with --column {role}=NAME{advice}."
-        )
-        raise MissingColumn(msg)
+        problem = f"{self.source}: no column for {role}"
+        how = f"Name it with --column {role}=NAME{advice}."
+        raise MissingColumn(with_found(problem, self.names, how))
 
     def has(self, role: str) -> bool:
         return role in self.columns or role in self.ties
@@ -111,13 +119,14 @@ class Table:
 
 
 def read_table(
-    table: TableLike,
+    table: OneTable,
     *,
     columns: Mapping[str, str] | None = None,
     limit: int | None = None,
     as_written: bool = False,
     chains: ChainPlaces = "as-given",
     kinds: Sequence[Kind] = KINDS,
+    files: FileOptions = DEFAULT_LAYOUT,
 ) -> Table:
     """Read a whole table and find the roles of its columns, except those that the user chose.
 
@@ -125,19 +134,20 @@ def read_table(
     ``NA``), and Parquet keeps its types. Otherwise pandas chooses types for all but sequences.
     `chains` and `kinds` are those of `ReadOptions`.
     """
-    given = columns or {}
     read = read_table_chunks(
-        table, columns=given, limit=limit, rows=None, as_written=as_written, chains=chains,
-        kinds=kinds,
+        table, columns=columns, limit=limit, rows=None, as_written=as_written, chains=chains,
+        kinds=kinds, files=files,
     )  # fmt: skip
     first, *others = read
+    if not others:
+        return first
     frame = pd.concat([first.frame, *(chunk.frame for chunk in others)], ignore_index=True)
-    roles, ties = find_columns(frame.columns, given, first.source)
+    roles, ties = find_columns(frame.columns, columns or {}, first.source)
     return replace(first, frame=frame, columns=roles, ties=ties, names=[*frame.columns])
 
 
 def read_table_chunks(
-    table: TableLike,
+    table: OneTable,
     *,
     columns: Mapping[str, str] | None = None,
     limit: int | None = None,
@@ -146,18 +156,27 @@ def read_table_chunks(
     only_sequences: bool = False,
     chains: ChainPlaces = "as-given",
     kinds: Sequence[Kind] = KINDS,
+    files: FileOptions = DEFAULT_LAYOUT,
 ) -> Iterator[Table]:
     """Read a table in chunks of `rows`, or one per file, perhaps only Parquet's sequences."""
-    given = columns or {}
+    given = dict(columns or {})
     if isinstance(table, pd.DataFrame):
-        source, chunks = "table", in_chunks(table, rows)
+        source, chunks = "table", in_chunks(table, None if files.matrix else rows)
     else:
         source = Path(table).name or str(table)
         options = ReadOptions(
             rows=rows, limit=limit, as_written=as_written, only_sequences=only_sequences,
-            columns=given, source=source, chains=chains, kinds=kinds,
+            columns=given, source=source, chains=chains, kinds=kinds, sheet=files.sheet,
         )  # fmt: skip
+        if files.matrix:
+            options = replace(options, rows=None, limit=None, as_written=True, only_sequences=False)
         chunks = read_file_chunks(Path(table), options)
+    if files.matrix:
+        whole, roles, reader = _read_matrix(chunks, given, source)
+        if not as_written:
+            whole = whole.apply(_as_numbers)
+        chunks = in_chunks(whole, rows, reader)
+        given = roles | given
     start = 0
     for names, whole, first_row, reader in chunks:
         frame = whole if limit is None else whole.head(limit - start)
@@ -176,6 +195,31 @@ def read_table_chunks(
         raise BadTable(msg)
 
 
+def _read_matrix(
+    chunks: Iterator[Chunk], given: Mapping[str, str], source: str
+) -> tuple[pd.DataFrame, dict[str, str], ReaderNotes]:
+    read = [*chunks]
+    if not read:
+        msg = f"{source}: the table has no rows; expected at least one."
+        raise BadTable(msg)
+    cells = pd.concat([chunk.frame for chunk in read], ignore_index=True).astype(object)
+    texts = cells.map(lambda cell: "" if pd.isna(cell) else str(cell))
+    texts.columns = [str(name) for name in texts]
+    try:
+        return read_matrix(texts, given, source, read[0].first_row)
+    except ValueError as error:
+        msg = f"{source}: {error}."
+        raise BadTable(msg) from None
+
+
+def _as_numbers(cells: pd.Series) -> pd.Series:
+    """Return a column as numbers if all its cells are, as pandas reads CSV files."""
+    try:
+        return pd.to_numeric(cells)
+    except ValueError:
+        return cells
+
+
 # --- files ---------------------------------------------------------------------------------------
 
 
@@ -192,13 +236,12 @@ class ReadOptions:
     source: str  # name of the file, for messages
     chains: ChainPlaces = "as-given"  # ``most``: which of several chains of an AIRR cell to take
     kinds: Sequence[Kind] = KINDS  # of sequences that are asked for
+    sheet: str | None = None  # of an Excel file; None: the only one with values
 
     def sequence_columns(self, names: Sequence[str]) -> list[str]:
         """List the columns that hold, or may hold, sequences; they are read as text."""
         columns, ties = find_columns(names, self.columns, self.source)
-        found = [
-            name for role in SEQUENCE_ROLES for name in (columns.get(role), *ties.get(role, ()))
-        ]
+        found = [name for role in TEXT_ROLES for name in (columns.get(role), *ties.get(role, ()))]
         return [*dict.fromkeys(name for name in found if name is not None)]
 
 
@@ -226,6 +269,7 @@ _FOREIGN = {
     b"\xff\xfe": "it is UTF-16 text; save it as UTF-8",
     b"\xfe\xff": "it is UTF-16 text; save it as UTF-8",
     b"sep=": "its first line tells Excel the separator; remove that line",
+    b">": "it is FASTA, or its first name begins with '>'; rename it to end in .fasta",
 }
 """What a text file is mistaken for, by its first bytes."""
 _MORE_FIELDS = (
@@ -248,6 +292,12 @@ def read_file_chunks(path: Path, options: ReadOptions) -> Iterator[Chunk]:
                 "Convert or rename it."
             )
             raise BadTable(msg)
+        if options.sheet is not None and suffix != EXCEL:
+            msg = (
+                f"{file}: is not an Excel file; expected one that ends in {EXCEL} with --sheet "
+                f"{shlex.quote(options.sheet)}. Leave --sheet out."
+            )
+            raise BadTable(msg)
         if not file.is_file():  # a pipe would be waited for
             msg = f"{file}: is not a regular file; expected a table. Save it to a file first."
             raise BadTable(msg)
@@ -259,6 +309,12 @@ def read_file_chunks(path: Path, options: ReadOptions) -> Iterator[Chunk]:
                     yield from FORMATS[suffix](io.BytesIO(stream.read()), options)
                 else:
                     yield from FORMATS[suffix](stream, options)
+        except MissingReader as error:
+            msg = (
+                f"{file}: Excel files need openpyxl, which is not installed. Run pip install "
+                "openpyxl, or save the sheet as CSV."
+            )
+            raise BadTable(msg) from error
         except _READING as error:
             msg = (
                 f"{file}: cannot be read: {_reason(error)}; expected a {suffix} table. "
@@ -379,13 +435,13 @@ def _read_fasta(file: IO[bytes], options: ReadOptions) -> Iterator[Chunk]:
 
 def _read_excel(file: IO[bytes], options: ReadOptions) -> Iterator[Chunk]:
     """Read the only sheet that has values, as a CSV export of it would be read."""
-    rows, first_row = _read_sheet(file)
+    rows, first_row = _read_sheet(file, options.sheet)
     text = io.StringIO(newline="")
     csv.writer(text, quoting=csv.QUOTE_ALL).writerows(rows)
     yield from _read_separated(text, ",", options, first_row)
 
 
-def _read_sheet(file: IO[bytes]) -> tuple[list[list[str]], int]:
+def _read_sheet(file: IO[bytes], chosen: str | None) -> tuple[list[list[str]], int]:
     """Return the rows of a plain sheet from its header on, and the number of the second."""
     if not zipfile.is_zipfile(file):
         msg = "it is incomplete, has a password, or is not an .xlsx file; save it again as .xlsx"
@@ -393,12 +449,13 @@ def _read_sheet(file: IO[bytes]) -> tuple[list[list[str]], int]:
     try:
         import openpyxl
     except ModuleNotFoundError as error:
-        msg = "Excel files need openpyxl, which is not installed; run pip install openpyxl"
-        raise ValueError(msg) from error
+        raise MissingReader from error
     sheets: dict[str, pd.DataFrame] = {}
     with warnings.catch_warnings():  # of styles and extensions that openpyxl leaves out
         warnings.simplefilter("ignore")
-        for sheet in openpyxl.load_workbook(file, data_only=True).worksheets:
+        titles = openpyxl.load_workbook(file, data_only=True).worksheets
+        titles = _choose_sheets(titles, chosen)
+        for sheet in titles:
             if merged := sheet.merged_cells.ranges:
                 msg = f"cells {min(map(str, merged))} are merged; unmerge them and fill each one"
                 raise ValueError(msg)
@@ -410,8 +467,9 @@ def _read_sheet(file: IO[bytes]) -> tuple[list[list[str]], int]:
                 sheets[sheet.title] = cells.loc[:, (cells != "").any()]
     if len(sheets) != 1:
         names = ", ".join(map(repr, sheets))
-        several = f"it has {len(sheets)} sheets with values, {names}; save the table as its own"
-        raise ValueError(f"{several} file" if sheets else "no cell has a value")
+        first = shlex.quote(next(iter(sheets), ""))
+        several = f"it has {len(sheets)} sheets with values, {names}; choose one with --sheet"
+        raise ValueError(f"{several} {first} or the like" if sheets else "no cell has a value")
     (cells,) = sheets.values()
     header = int(cells.index[0]) + 1
     unnamed = [column for column in cells.columns[1:] if cells[column].iloc[0] == ""]
@@ -423,6 +481,70 @@ def _read_sheet(file: IO[bytes]) -> tuple[list[list[str]], int]:
         )
         raise ValueError(msg)
     return cells.to_numpy().tolist(), header + 1
+
+
+def _choose_sheets(sheets: Sequence[Any], chosen: str | None) -> list[Any]:
+    """Return the sheet that the user chose, or all."""
+    if chosen is None:
+        return [*sheets]
+    exact = [sheet for sheet in sheets if sheet.title == chosen]
+    alike = [sheet for sheet in sheets if sheet.title.strip().lower() == chosen.strip().lower()]
+    if not exact and len(alike) != 1:
+        titles = quote_some([sheet.title for sheet in sheets])
+        msg = f"it has no sheet {chosen!r}; choose another with --sheet, of {titles}"
+        raise ValueError(msg)
+    return exact or alike
+
+
+# --- JSON Lines -----------------------------------------------------------------------------------
+
+
+def _read_json_lines(file: IO[bytes], options: ReadOptions) -> Iterator[Chunk]:
+    """Read an object per line, as a CSV file with the same cells would be read."""
+    records = [*_json_records(file.read().decode("utf-8-sig"))]
+    names = [*dict.fromkeys(name for _, record in records for name in record)]
+    text = io.StringIO(newline="")
+    writer = csv.writer(text, quoting=csv.QUOTE_ALL)
+    writer.writerow(names)
+    for number, record in records:
+        writer.writerow([_json_cell(record.get(name), name, number) for name in names])
+    yield from _read_separated(text, ",", options, first_row=1)
+
+
+def _json_records(text: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the objects of a file and the numbers of their lines; numbers stay as written."""
+    lines = text.rstrip().split("\n")
+    if lines == [""]:
+        msg = "it is empty"
+        raise ValueError(msg)
+    for number, line in enumerate(lines, 1):
+        try:
+            record = json.loads(
+                line, parse_float=str, parse_int=str, parse_constant=str,
+                object_pairs_hook=_distinct_names,
+            )  # fmt: skip
+        except json.JSONDecodeError as error:
+            msg = f"line {number} is not JSON ({error.msg}); expected one object per line"
+            raise ValueError(msg) from None
+        if not isinstance(record, dict) or not record:
+            msg = (
+                f"line {number} holds {line.strip()[:20]!r}, not an object; expected one object "
+                'such as {"heavy": "EVQ", "pKd": 8.5} per line'
+            )
+            raise ValueError(msg)
+        yield number, record
+
+
+def _distinct_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    _refuse_repeated([name for name, _ in pairs])
+    return dict(pairs)
+
+
+def _json_cell(value: object, name: str, number: int) -> str:
+    if isinstance(value, dict | list):
+        msg = f"line {number}: {name!r} holds {type(value).__name__}; expected text or a number"
+        raise ValueError(msg)
+    return "" if value is None else str(value)
 
 
 # --- FASTA: one chain per record ------------------------------------------------------------------
@@ -535,10 +657,13 @@ def _refuse_unsupported(field: pa.Field) -> None:
 FORMATS: dict[str, Callable[[IO[bytes], ReadOptions], Iterator[Chunk]]] = {
     ".csv": _read_text,
     ".tsv": _read_text,
+    ".txt": _read_text,
+    ".jsonl": _read_json_lines,
+    ".ndjson": _read_json_lines,
     ".parquet": _read_parquet,
-    ".xlsx": _read_excel,
+    EXCEL: _read_excel,
     ".fasta": _read_fasta,
     ".fa": _read_fasta,
 }
 """Readers by the suffix of the file's name, less ``.gz``: each yields rows from top to bottom."""
-_SEEKING = (".parquet", ".xlsx")  # formats whose readers need random access
+_SEEKING = (".parquet", EXCEL)  # formats whose readers need random access

@@ -22,7 +22,12 @@ from pandas.api.types import is_any_real_numeric_dtype
 from abag import AbagError
 from abag.core.arrays import Bools, Floats
 from abag.core.messages import counted
-from abag.embed.sequences.columns import AmbiguousColumn, MissingColumn, quote_names
+from abag.embed.sequences.columns import (
+    AmbiguousColumn,
+    MissingColumn,
+    quote_names,
+    with_found,
+)
 from abag.head.data.options import Better, Label, LabelOptions
 from abag.head.data.quantity import PKD, Quantity, read_value_header
 from abag.head.data.units import (
@@ -435,11 +440,9 @@ def _find_same(table: Table, quantity: Quantity) -> str:
     ]
     if len(same) == 1:
         return same[0]
-    msg = (
-        f"{table.source}: no column for {quantity}, which the run predicts; found {table.found}. "
-        "Name it with --column label=NAME."
-    )
-    raise MissingColumn(msg)
+    problem = f"{table.source}: no column for {quantity}, which the run predicts"
+    how = "Name it with --column label=NAME."
+    raise MissingColumn(with_found(problem, table.names, how))
 
 
 def _find_value(table: Table) -> str | None:
@@ -471,11 +474,9 @@ def _refuse_unclear_value(table: Table, options: LabelOptions) -> None:
     asked = options.label == "value"
     known = [name for name in numbers if asked or read_value_header(name).better]
     if not known and asked:
-        msg = (
-            f"{table.source}: no column of numbers for the label; found {table.found}. Name it "
-            "with --column label=NAME."
-        )
-        raise MissingColumn(msg)
+        problem = f"{table.source}: no column of numbers for the label"
+        how = "Name it with --column label=NAME."
+        raise MissingColumn(with_found(problem, table.names, how))
     if not known:
         return
     listed = known[:_MOST_PROPOSED]
@@ -529,7 +530,8 @@ def _find_label(table: Table, options: LabelOptions) -> str:
     if len(best) > 1 and first < 2:
         msg = (
             f"{table.source}: columns {quote_names(best)} fit pkd equally well; expected one. "
-            "Choose with --column pkd=NAME."
+            f"Choose with {' or '.join(_as_label(name) for name in best)}; for a run of each, give "
+            "each its own --run folder, and compare them with abag runs."
         )
         raise AmbiguousColumn(msg)
     if label is not None and not best:
@@ -572,6 +574,10 @@ def _find_label(table: Table, options: LabelOptions) -> str:
     if label is None:
         _refuse_unclear_value(table, options)
     return table.column("pkd", _advise_value(table))
+
+
+def _as_label(name: str) -> str:
+    return f"--column {shlex.quote(f'pkd={name}')}"
 
 
 def _free_columns(table: Table) -> list[str]:

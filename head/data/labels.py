@@ -35,6 +35,7 @@ from abag.head.data.affinities import (
     says_class,
     says_no_binding,
 )
+from abag.head.data.joined_labels import with_one_label
 from abag.head.data.options import Floor, Label, LabelOptions, Replicates
 from abag.head.data.quantity import PKD, Quantity
 from abag.head.data.units import HIGHER_IS_STRONGER, POSITIVE, read_header, to_pkd
@@ -154,6 +155,7 @@ def label_pairs(
     `remembered` is that of `read_affinities`.
     """
     options = options or LabelOptions()
+    table = with_one_label(table, options, remembered)
     affinities = read_affinities(table, options, remembered=remembered)
     column, unit = affinities.column, affinities.unit
     table = with_label(table, affinities)
@@ -166,7 +168,12 @@ def label_pairs(
     low, high = options.bounds(affinity=quantity.affinity)
     usable = wanted & (low <= pkd) & (pkd <= high)
     bad = [
-        (int(table.row_numbers[at]), _bad_cell(table, at, unit, quantity, pkd[at], (low, high)))
+        (
+            int(table.row_numbers[at]),
+            _bad_cell(table, at, unit, quantity, pkd[at], (low, high))._replace(
+                file=table.file_name(at)
+            ),
+        )
         for at in np.flatnonzero(wanted & ~usable).tolist()
     ]
     pkd[~usable] = np.nan
@@ -350,7 +357,7 @@ def _refuse_conflicts(table: SequenceTable, rows: pd.DataFrame, quantity: Quanti
     spread = _disagreement(rows)
     if spread.max() > 0:
         worst = rows.set_index(["antibody", "antigen"]).loc[[spread.idxmax()]]
-        at = ", ".join(str(table.row_numbers[r]) for r in worst["row"][:5])
+        at = ", ".join(table.row_name(r) for r in worst["row"][:5])
         msg = (
             f"{table.source}: rows {at} measure the same pair and differ by up to "
             f"{quantity.show(spread.max())} {quantity}. Fix them, or use --replicates median."
@@ -475,6 +482,7 @@ def label_sense(
 ) -> tuple[SequenceTable, LabelReading]:
     """Return the table with its label among its roles, and what `label_pairs` would read."""
     options = options or LabelOptions()
+    table = with_one_label(table, options)
     affinities = read_affinities(table, options)
     table = with_label(table, affinities)
     return table, _reading(table, affinities, options)

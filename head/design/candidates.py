@@ -18,9 +18,10 @@ import pandas as pd
 from abag import AbagError
 from abag.core.arrays import Bools, Floats, Ints
 from abag.core.messages import counted, say
+from abag.embed.sequences.joined import read_chunks
 from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.pairs import read_pairs
-from abag.embed.sequences.tables import TableLike, read_table_chunks
+from abag.embed.sequences.tables import TableLike
 from abag.head.data.affinities import (
     RANK_COLUMNS,
     USUAL_PKD,
@@ -149,7 +150,8 @@ def quantity_of(table: TableLike, options: RankOptions, predictor: Predictor | N
             )
             raise CannotRank(msg)
         return PKD if of_run.affinity else of_run
-    first = next(read_table_chunks(table, columns=without_labels(options).columns, limit=1))
+    columns = without_labels(options).columns
+    first = next(read_chunks(table, replace(options, columns=columns, limit=1)))
     column = first.columns.get("prediction")
     names = {*map(str, first.names)}
     if better is None and column == "predicted" and names & {"why_far", "difference_sigma"}:
@@ -197,7 +199,7 @@ def with_antigen(
             raise CannotRank(msg)
         return replace(options, no_antigen=True)
     columns = without_labels(options).columns
-    first = next(read_table_chunks(table, columns=columns, limit=1))
+    first = next(read_chunks(table, replace(options, columns=columns, limit=1)))
     if options.antigen is not None or options.no_antigen or first.has("antigen"):
         return options
     say(f"{first.source}: no antigen column; all rows are taken as pairs with the same antigen")
@@ -229,7 +231,7 @@ def _read_numbers(chunk: SequenceTable, quantity: Quantity) -> pd.DataFrame:
         raise BadPredictions(msg) from error
     mean = _finite(chunk, column, "prediction", "a pKd" if unit == "pkd" else f"a value in {unit}")
     mean = to_pkd(mean, unit)
-    found = pd.DataFrame({"row": chunk.row_numbers - chunk.first_row, "mean": mean})
+    found = pd.DataFrame({"row": chunk.positions, "mean": mean})
     if chunk.has("sigma"):
         sigma = chunk.column("sigma")
         if unit != "pkd":
@@ -303,9 +305,7 @@ def sites_of(sites: pd.Series) -> list[list[str]]:
 def read_rows(table: TableLike, options: TableOptions, rows: Ints) -> pd.DataFrame:
     """Read all columns of some rows of a table, in the order of `rows`, as they are written."""
     wanted, parts = np.sort(rows), []
-    for chunk in read_table_chunks(
-        table, columns=options.columns, limit=options.limit, as_written=True
-    ):
+    for chunk in read_chunks(table, options, as_written=True):
         parts.append(chunk.frame.loc[wanted[np.isin(wanted, chunk.frame.index)]])
     return pd.concat(parts).reindex(rows).reset_index(drop=True)
 
@@ -344,7 +344,7 @@ class Measured:
 
 def read_measured(table: TableLike, candidates: Candidates, options: RankOptions) -> Measured:
     """Read a table of measured pairs and find its pairs among the candidates."""
-    first = next(read_table_chunks(table, limit=1))
+    first = next(read_chunks(table, replace(options, columns={}, limit=1)))
     columns = {
         role: name
         for role, name in options.columns.items()

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from abag.embed.sequences.chains import Kind
+    from abag.embed.sequences.tables import TableLike
     from abag.embed.store.encoder_folder import EncoderFolder
     from abag.embed.store.store import Store
     from abag.head.data.labels import LabelledPairs
@@ -164,7 +165,7 @@ class PairDataset:
 
 def dataset(
     store: Store | Path | str,
-    table: Path | str | pd.DataFrame,
+    table: TableLike,
     *,
     say: Callable[[str], None] | None = None,
     **options: Any,  # noqa: ANN401 - the fields of DatasetOptions

@@ -26,9 +26,10 @@ from abag.core.arrays import sort_keys
 from abag.core.messages import counted
 from abag.core.options import flag
 from abag.embed.sequences.chains import KINDS
+from abag.embed.sequences.joined import one_table, read_chunks
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.sequences.table_writer import writing_table
-from abag.embed.sequences.tables import TableLike, read_table_chunks
+from abag.embed.sequences.tables import TableLike
 from abag.embed.store.store import open_store
 from abag.head.data.affinities import STRONG_COLUMN
 from abag.head.data.quantity import PKD, Quantity
@@ -122,7 +123,7 @@ def predict(
 
     Parameters
     ----------
-    table : path or DataFrame
+    table : path, DataFrame or list of these
         Pairs; with ``cross``, antibodies. See `abag.embed.sequences.tables.read_table`.
     run : path or Predictor
         As for `abag.load_predictor`, or what it returned.
@@ -304,7 +305,7 @@ class _PairTable:
 
     def read(self) -> list[Sequences]:
         reader = PairReader(self._table, self._options, self._added)
-        self._row = np.concatenate([chunk.row_numbers - chunk.first_row for chunk in reader])
+        self._row = np.concatenate([chunk.positions for chunk in reader])
         self._sequences, self.skipped = reader.sequences, reader.skipped
         self.rows = len(self._row)
         return self._sequences
@@ -321,10 +322,7 @@ class _PairTable:
                 shown.update(len(rows))
         scores = pd.concat(parts, ignore_index=True).set_axis(np.concatenate(order)).sort_index()
         with row_bar("writing", self.rows) as shown:
-            limit = self._options.limit
-            chunks = read_table_chunks(
-                self._table, limit=limit, as_written=True, chains=self._options.chains
-            )
+            chunks = read_chunks(self._table, self._options, as_written=True)
             for chunk in chunks:
                 first, frame = chunk.frame.index[:1].to_numpy(), chunk.frame
                 start, end = np.searchsorted(self._row, [*first, *(first + len(frame))])
@@ -359,7 +357,11 @@ class _Cross:
         if options.antigen is not None:
             msg = "--antigen and --cross: each defines the antigens. Remove one of them."
             raise CannotPredict(msg)
-        self._tables, self._options, self._added = (antibodies, antigens), options, added
+        antibodies = one_table(antibodies)
+        antigens = one_table(antigens)
+        self._tables = (antibodies, antigens)
+        self._options = options
+        self._added = added
         self._same = antibodies is antigens
         if not (isinstance(antibodies, pd.DataFrame) or isinstance(antigens, pd.DataFrame)):
             self._same = Path(antibodies).samefile(antigens)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pandas as pd
 
@@ -15,9 +15,10 @@ from abag.core.files import why_not_writable
 from abag.core.messages import bar, say
 from abag.embed.sequences.chains import KINDS
 from abag.embed.sequences.changes import SkippedRows, describe_counts
+from abag.embed.sequences.joined import one_table, several
 from abag.embed.sequences.pairs import read_pair_chunks
 from abag.embed.sequences.table_writer import check_writable
-from abag.embed.sequences.tables import TableLike, bare_suffix
+from abag.embed.sequences.tables import OneTable, TableLike, bare_suffix
 from abag.head.data.quantity import DIGITS
 from abag.head.prediction.predictor import SCORE_COLUMNS, SequenceCollector
 
@@ -96,7 +97,9 @@ def file_stamps(table: TableLike) -> list[tuple[Path, int, int]]:
     """Return the sizes and times of the files of a table, for `refuse_changed`."""
     if isinstance(table, pd.DataFrame):
         return []
-    path = Path(table)
+    if isinstance(table, list | tuple):
+        return [stamp for one in table for stamp in file_stamps(one)]
+    path = Path(cast("Path | str", table))
     files = sorted(path.rglob("*")) if path.is_dir() else [path]
     found = ((file, file.stat()) for file in files if file.exists())
     return [(file, stat.st_size, stat.st_mtime_ns) for file, stat in found]
@@ -156,8 +159,11 @@ def check_table_out(
 ) -> None:
     """Refuse a table, and `more` files, that cannot be written, before anything is read."""
     check_writable(out)
+    flat: list[OneTable | None] = []
+    for source in sources:
+        flat += [None] if source is None else several(source) or [one_table(source)]
     for path in (out, *more):
-        if why := why_not_writable(path, sources, force=force):
+        if why := why_not_writable(path, flat, force=force):
             raise CannotPredict(why)
 
 

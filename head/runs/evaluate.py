@@ -20,10 +20,10 @@ from abag.core.arrays import Floats, Ints, hex_keys
 from abag.core.cache import cache_dir
 from abag.core.messages import counted
 from abag.embed.sequences.chains import KINDS
+from abag.embed.sequences.joined import read_chunks
 from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.sequences.parsing import holds_sequences
-from abag.embed.sequences.tables import read_table_chunks
 from abag.embed.store.store import open_store
 from abag.head.data.affinities import read_numbers, read_predictions
 from abag.head.data.labels import label_pairs, report_counts
@@ -195,7 +195,7 @@ def _as_in_the_run(
 
     The label is not among them: `remembered_label` has it.
     """
-    first = next(read_table_chunks(table, columns=reading.columns, limit=ROWS_LOOKED_AT))
+    first = next(read_chunks(table, replace(reading, limit=ROWS_LOOKED_AT)))
     present = {*map(str, first.names)}
     antibody = {"heavy", "light", "antibody"}
     taken = set(reading.columns)

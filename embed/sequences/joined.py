@@ -1,0 +1,247 @@
+"""Several tables read as one: the roles of columns are found per table.
+
+Promises that rows keep the order of the tables, and that no column is lost: columns of the same
+role get the name that they have in the first table, others stay, and one more names the table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import cast
+
+import pandas as pd
+
+from abag.embed.sequences.chains import KINDS, Kind
+from abag.embed.sequences.columns import SEQUENCE_ROLES
+from abag.embed.sequences.options import TableOptions
+from abag.embed.sequences.parsing import roles_by_content, with_roles
+from abag.embed.sequences.resolve import find_references, with_references
+from abag.embed.sequences.tables import (
+    EXCEL,
+    BadTable,
+    OneTable,
+    Table,
+    TableLike,
+    bare_suffix,
+    read_table_chunks,
+)
+
+FILE_COLUMNS = ("file", "source_file", "joined_file")
+"""Names of the column that names the table of a row; the first that is free."""
+_NEEDED = (*SEQUENCE_ROLES, "mutations", "antigen_mutations", "pkd")
+"""Roles whose columns must not be mixed up."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """One of several tables."""
+
+    table: OneTable
+    source: str
+    options: TableOptions
+    """As given, with the columns that this table has."""
+    names: tuple[str, ...]
+    """Its columns, as they are called in the joined table."""
+    renamed: Mapping[str, str]
+    """New names of columns."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinedTables:
+    """Several tables, and the columns that they have together."""
+
+    parts: tuple[Part, ...]
+    names: tuple[str, ...]
+    columns: Mapping[str, str]  # role to column name
+    file_column: str
+    is_text: bool
+    """Whether cells that are read as they are written become text, because types differ."""
+
+    @property
+    def source(self) -> str:
+        return ", ".join(part.source for part in self.parts)
+
+    def describe(self) -> list[str]:
+        """Say which columns were renamed, one line per table that has some."""
+        lines = [f"column {self.file_column!r} names the table of a row"]
+        for part in self.parts:
+            pairs = ", ".join(f"{old!r} as {new!r}" for old, new in part.renamed.items())
+            lines += [f"{part.source}: columns are read as those of the others: {pairs}"] * (
+                len(pairs) > 0
+            )
+        return lines
+
+    def align(self, frame: pd.DataFrame, part: Part, *, as_written: bool) -> pd.DataFrame:
+        """Give rows of one table the columns of all."""
+        aligned = frame.rename(columns=dict(part.renamed))
+        if as_written and self.is_text:
+            texts = aligned.astype(object)
+            aligned = texts.where(texts.notna(), "").map(str)
+        absent = [name for name in self.names if name not in aligned and name != self.file_column]
+        fill = "" if as_written and self.is_text else None
+        for name in absent:
+            aligned[name] = pd.Series([fill] * len(aligned), aligned.index, dtype=object)
+        aligned[self.file_column] = part.source
+        return aligned[[*self.names]]
+
+
+def several(table: TableLike) -> list[OneTable] | None:
+    """Return the tables of a list of two or more, else None."""
+    if isinstance(table, list | tuple):
+        return [*table] if len(table) > 1 else None
+    return None
+
+
+def one_table(table: TableLike) -> OneTable:
+    """Return the only table."""
+    if isinstance(table, list | tuple):
+        if len(table) == 1:
+            return one_table(table[0])
+        msg = f"{len(table)} tables: expected one. Give them one by one."
+        raise BadTable(msg)
+    return cast("OneTable", table)  # a str is a Sequence, too
+
+
+def join_tables(
+    tables: Sequence[OneTable], options: TableOptions, kinds: Sequence[Kind] = KINDS
+) -> JoinedTables:
+    """Find the roles of the columns of each table, and the columns of all together.
+
+    Raises
+    ------
+    AbagError
+        If a table cannot be read, is given twice, or has two columns for what is one in another.
+    """
+    sources = _name_tables(tables)
+    read = [
+        _read_top(table, source, options, kinds)
+        for table, source in zip(tables, sources, strict=True)
+    ]
+    canonical: dict[str, str] = {}
+    for _, top in read:
+        for role, name in top.columns.items():
+            canonical.setdefault(role, name)
+    parts = [
+        _part(table, source, own, top, canonical)
+        for table, source, (own, top) in zip(tables, sources, read, strict=True)
+    ]
+    names = [*dict.fromkeys(name for part in parts for name in part.names)]
+    file_column = next((name for name in FILE_COLUMNS if name not in names), "")
+    if not file_column:
+        msg = (
+            f"{sources[0]}: has the columns {', '.join(FILE_COLUMNS)}, so that none is left to "
+            "name the tables; expected one of these free. Rename one."
+        )
+        raise BadTable(msg)
+    typed = [isinstance(one, pd.DataFrame) or _is_parquet(one) for one in tables]
+    differ = any(part.names != parts[0].names for part in parts)
+    return JoinedTables(
+        parts=tuple(parts), names=(*names, file_column),
+        columns={role: name for role, name in canonical.items() if name in names},
+        file_column=file_column, is_text=differ or any(typed) != all(typed),
+    )  # fmt: skip
+
+
+def _is_parquet(table: Path | str) -> bool:
+    return Path(table).is_dir() or bare_suffix(Path(table)) == ".parquet"
+
+
+def _name_tables(tables: Sequence[OneTable]) -> list[str]:
+    """Name each table by its file, or by its path where files of two folders have one name."""
+    paths = [None if isinstance(one, pd.DataFrame) else Path(one) for one in tables]
+    resolved = [path.resolve() for path in paths if path is not None]
+    for at, path in enumerate(resolved):
+        if path in resolved[:at]:
+            msg = f"{path.name}: is given twice; expected different tables. Remove one."
+            raise BadTable(msg)
+    names = [path.name for path in paths if path is not None]
+    return [
+        f"table {number}" if path is None
+        else path.name if names.count(path.name) == 1
+        else str(path)
+        for number, path in enumerate(paths, 1)
+    ]  # fmt: skip
+
+
+def _read_top(
+    table: OneTable, source: str, options: TableOptions, kinds: Sequence[Kind]
+) -> tuple[TableOptions, Table]:
+    """Read the first rows of a table with the options that are for it."""
+    own = options
+    if options.sheet is not None and (
+        isinstance(table, pd.DataFrame) or bare_suffix(Path(table)) != EXCEL
+    ):
+        own = replace(own, sheet=None)
+    header = next(read_table_chunks(table, limit=1, chains=own.chains, kinds=kinds, files=own))
+    present = {role: name for role, name in options.columns.items() if name in header.names}
+    if options.matrix:
+        present = {**options.columns}
+    own = replace(own, columns=present)
+    top = next(read_table_chunks(table, columns=present, chains=own.chains, kinds=kinds, files=own))
+    top = replace(with_roles(top, roles_by_content(top)), source=source)
+    return own, with_references(top, find_references(top, own, kinds))
+
+
+def _part(
+    table: OneTable, source: str, options: TableOptions, top: Table, canonical: Mapping[str, str]
+) -> Part:
+    renamed: dict[str, str] = {}
+    ordered = sorted(top.columns.items(), key=lambda one: one[0] not in _NEEDED)
+    for role, name in ordered:
+        new = canonical[role]
+        if new == name or name in renamed:
+            continue
+        if new in map(str, top.names) or new in renamed.values():
+            if role not in _NEEDED:
+                continue
+            msg = (
+                f"{source}: column {name!r} is {role}, as {new!r} is in the first table, but "
+                f"{new!r} is another column here; expected one name for one role. Rename one."
+            )
+            raise BadTable(msg)
+        renamed[name] = new
+    names = tuple(renamed.get(name, name) for name in map(str, top.names))
+    return Part(table=table, source=source, options=options, names=names, renamed=renamed)
+
+
+def read_chunks(
+    table: TableLike,
+    options: TableOptions,
+    *,
+    kinds: Sequence[Kind] = KINDS,
+    as_written: bool = False,
+    rows: int | None = None,
+) -> Iterator[Table]:
+    """Read the rows of a table, or of several, in chunks and without checking them.
+
+    Rows are numbered through all tables by the index of the frames.
+    """
+    tables = several(table)
+    kept = {"as_written": as_written, "kinds": kinds, **({} if rows is None else {"rows": rows})}
+    if tables is None:
+        yield from read_table_chunks(
+            one_table(table), columns=options.columns, limit=options.limit, chains=options.chains,
+            files=options, **kept,  # type: ignore[arg-type]
+        )  # fmt: skip
+        return
+    joined = join_tables(tables, options, kinds)
+    start = 0
+    for part in joined.parts:
+        limit = None if options.limit is None else options.limit - start
+        if limit == 0:
+            return
+        read = 0
+        for chunk in read_table_chunks(
+            part.table, columns=part.options.columns, limit=limit, chains=options.chains,
+            files=part.options, **kept,  # type: ignore[arg-type]
+        ):  # fmt: skip
+            frame = joined.align(chunk.frame, part, as_written=as_written)
+            frame = frame.set_axis(pd.RangeIndex(start + read, start + read + len(frame)))
+            read += len(frame)
+            yield replace(
+                chunk, source=part.source, frame=frame, names=[*joined.names],
+                columns=dict(joined.columns), ties={},
+            )  # fmt: skip
+        start += read

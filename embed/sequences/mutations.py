@@ -1,0 +1,362 @@
+"""Variants that a table writes as mutations of a parent: ``H:A50G,L:S52T``, ``p.Ala50Gly``.
+
+Promises that every wild-type residue that is named is compared with the parent's, and that what is
+not understood is refused.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import pairwise
+from typing import NamedTuple, TypeAlias
+
+from abag import AbagError
+from abag.embed.sequences.chains import STANDARD_RESIDUES, Kind, parse_antibody, parse_chain
+from abag.embed.sequences.domains import ChainName, locate_positions
+from abag.embed.sequences.options import Numbering
+
+ChainId: TypeAlias = str
+"""``H`` or ``L`` of an antibody, another letter as in a PDB file, or empty."""
+
+PARENT_WORDS = frozenset(
+    "- = _ wt _wt _sy wildtype wild parent parental none reference p.= p.(=)".split()
+)
+"""Cells, without spaces and hyphens inside, of what has no mutation."""
+_CODES = {
+    "ALA": "A", "ARG": "R", "ASN": "N", "ASP": "D", "CYS": "C", "GLN": "Q", "GLU": "E", "GLY": "G",
+    "HIS": "H", "ILE": "I", "LEU": "L", "LYS": "K", "MET": "M", "PHE": "F", "PRO": "P", "SER": "S",
+    "THR": "T", "TRP": "W", "TYR": "Y", "VAL": "V", "TER": "*",
+}  # fmt: skip
+_LONG = re.compile(f"(?<![A-Z])(?:{'|'.join(_CODES)})(?=\\d)|(?<=\\d)(?:{'|'.join(_CODES)})")
+_HEAVY_NAMES = frozenset(("H", "HC", "VH", "VHH", "HEAVY", "HEAVYCHAIN"))
+_LIGHT_NAMES = frozenset(("L", "LC", "VL", "VK", "LIGHT", "LIGHTCHAIN"))
+_CHAIN = r"(?:(?P<chain>(?:HEAVY|LIGHT)(?:[ _]?CHAIN)?|VHH|VH|VL|VK|HC|LC|[A-Z0-9])\s*[:_./ -]\s*)?"
+_SUBSTITUTION = re.compile(
+    rf"{_CHAIN}(?:(?P<wild>[A-Z])(?P<inner>[A-Z])?)?(?P<position>\d+(?:\.\d+)?[A-Z]?)"
+    r"(?P<mutant>DEL|[A-Z*=Δ-])(?![A-Z0-9])"
+)
+"""``A50G``, ``H:A50G``, with the chain behind the wild type, as SKEMPI writes, ``AH50G``, and
+without the wild type, as EVOLVEpro writes, ``50G``."""
+_RANGE = re.compile(
+    rf"{_CHAIN}(?P<wild>[A-Z])(?P<position>\d+[A-Z]?)_(?P<last_wild>[A-Z])(?P<last>\d+[A-Z]?)"
+    r"(?P<what>DEL|INS(?P<inserted>[A-Z]+))(?![A-Z0-9])"
+)
+_OTHER_CHANGE = re.compile(r"\dFS$")  # a frame shift, which reads as residue 1F to S
+_ACCESSION = re.compile(r"^(?:[A-Z]{2}_|ENS[A-Z]+)\d+(?:\.\d+)?:(?=p\.)")
+_SEPARATORS = re.compile(r"[\s,;:/_+|&-]*")
+_EXPECTED = (
+    "expected substitutions such as A50G, H:A50G or p.Ala50Gly, deletions A50del, or insertions "
+    "A50_S51insGG"
+)
+ENOUGH = 0.9
+"""Share of the variants that have to fit other numbers before these are proposed."""
+LEAST_VARIANTS = 3
+LOOKED_AT = 2_000
+"""Variants that are tried with other numbers."""
+_CHAIN_WORDS: Mapping[str, str] = {"H": "the heavy chain", "L": "the light chain", "": "the parent"}
+
+
+class BadMutation(AbagError):
+    """A mutation that is not understood, or not of the parent."""
+
+
+class Mutation(NamedTuple):
+    """Residues of a chain that are replaced."""
+
+    text: str
+    chain: ChainId
+    wild: str  # empty if it is not named, and cannot be checked
+    position: str
+    last_wild: str
+    last: str
+    residues: str
+    """What replaces those from `position` to `last`."""
+    inserts: bool = False
+    """Whether `residues` go between the two."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MutationRules:
+    """How the mutations of one kind of sequence are read."""
+
+    kind: Kind
+    numbering: Numbering = "sequential"
+    first_residue: int = 1
+    """Sequential number of the first residue."""
+    shared: bool = False
+    """Whether the cells name the mutations of the other kind too."""
+
+    @property
+    def words(self) -> str:
+        start = f" from {self.first_residue}" if self.first_residue != 1 else ""
+        return f"{self.numbering} numbering{start}"
+
+
+def means_parent(text: str) -> bool:
+    """Tell whether a cell says that there is no mutation."""
+    bare = "".join(text.lower().split())
+    return bare in PARENT_WORDS or bare.replace("-", "").replace("_", "") in PARENT_WORDS | {""}
+
+
+@lru_cache(100_000)
+def read_mutations(text: str) -> tuple[Mutation, ...]:
+    """Read the mutations in a cell, none for the parent; `BadMutation` for what is not clear."""
+    if means_parent(text):
+        return ()
+    # NP_000537.3:p.Ala50Gly and p.[Ala50Gly;Ser52Thr]
+    bare = re.sub(r"[\[\]()'\"]|\bp\.", "", _ACCESSION.sub("", text.strip())).upper()
+    bare = _LONG.sub(lambda code: _CODES[code[0]], bare)
+    found: list[Mutation] = []
+    at = _next(bare, 0)
+    chain = ""
+    while at < len(bare):
+        match = _RANGE.match(bare, at) or _SUBSTITUTION.match(bare, at)
+        if match is None or _OTHER_CHANGE.search(match[0]):
+            msg = f"{text!r} is not understood at {bare[at : at + 12]!r}; {_EXPECTED}"
+            raise BadMutation(msg)
+        mutation = _read_one(match, text)
+        # in "VH: A50G, S52T" the chain is that of both
+        chain = mutation.chain or chain
+        found.append(mutation._replace(chain=chain))
+        at = _next(bare, match.end())
+    return tuple(found)
+
+
+def _next(text: str, at: int) -> int:
+    """Return where the separators end that begin here."""
+    separators = _SEPARATORS.match(text, at)
+    return separators.end() if separators else at
+
+
+def _read_one(match: re.Match[str], text: str) -> Mutation:
+    parts = match.groupdict()
+    inner = parts.get("inner") or ""
+    if inner and parts["chain"]:
+        msg = f"{text!r} names two chains, {parts['chain']} and {inner}; expected one"
+        raise BadMutation(msg)
+    chain = _chain_id(parts["chain"] or inner)
+    wild = parts["wild"] or ""
+    position = _lettered(parts["position"])
+    last_wild, last = parts.get("last_wild") or wild, _lettered(parts.get("last") or position)
+    mutant = parts.get("mutant", "")
+    inserted = parts.get("inserted") or ""
+    residues = {"DEL": "", "-": "", "Δ": "", "=": wild}.get(mutant, mutant) + inserted
+    if mutant == "=" and not wild:
+        msg = f"{match[0]!r} names no residue; {_EXPECTED}"
+        raise BadMutation(msg)
+    if "*" in residues:
+        msg = f"{match[0]!r} is a stop codon, which leaves no whole chain; remove the row"
+        raise BadMutation(msg)
+    strange = set(wild + last_wild + residues) - set(STANDARD_RESIDUES)
+    if strange:
+        msg = f"{match[0]!r}: {min(strange)} is not one of the 20 residues; {_EXPECTED}"
+        raise BadMutation(msg)
+    return Mutation(match[0], chain, wild, position, last_wild, last, residues, bool(inserted))
+
+
+def _chain_id(name: str) -> ChainId:
+    letters = re.sub("[ _]", "", name)
+    return "H" if letters in _HEAVY_NAMES else "L" if letters in _LIGHT_NAMES else letters
+
+
+def _lettered(position: str) -> str:
+    """Write an insertion of IMGT, 111.1, as 111A."""
+    number, _, insertion = position.partition(".")
+    return number + (chr(ord("A") + int(insertion) - 1) if insertion.isdigit() else insertion)
+
+
+def mutate(parent: str, text: str, rules: MutationRules) -> str:
+    """Apply the mutations in a cell to a parent, which is text as in a column of sequences.
+
+    Raises
+    ------
+    AbagError
+        `BadMutation`, or what parsing the parent raises.
+    """
+    mutations = read_mutations(text)
+    if rules.shared:
+        mutations = tuple(_of_kind(mutations, rules.kind))
+    if not mutations:
+        return parent
+    chains = _chains_of(parent, mutations, rules)
+    edits: dict[ChainId, list[tuple[int, int, str]]] = {}
+    for mutation in mutations:
+        chain = _chain_of(mutation, chains, rules)
+        edits.setdefault(chain, []).append(_edit(mutation, chain, chains[chain], rules))
+    for chain, changes in edits.items():
+        chains[chain] = _apply(chains[chain], changes, text)
+    return "|".join(chains.values())
+
+
+def _of_kind(mutations: Sequence[Mutation], kind: Kind) -> Iterator[Mutation]:
+    """Yield those of the chains of one kind, of a cell that has both."""
+    for mutation in mutations:
+        if not mutation.chain:
+            msg = f"{mutation.text!r} names no chain; expected H:, L: or that of the antigen"
+            raise BadMutation(msg)
+        if (mutation.chain in ("H", "L")) == (kind == "antibody"):
+            yield mutation
+
+
+def _chains_of(
+    parent: str, mutations: Sequence[Mutation], rules: MutationRules
+) -> dict[ChainId, str]:
+    parts = [parse_chain(part).chains[0] if part.strip() else "" for part in _split(parent)]
+    if rules.kind == "antigen":
+        return {str(number) if number else "": part for number, part in enumerate(parts)}
+    by_chain = any(one.chain for one in mutations) or rules.numbering != "sequential"
+    if len(parts) == 1 and by_chain:  # else the numbers are those of the whole string
+        parts = [*parse_antibody(parent).chains]
+    return {"": parts[0]} if len(parts) == 1 else dict(zip("HL", parts, strict=False))
+
+
+def _split(parent: str) -> list[str]:
+    return re.split("[|:]", parent)
+
+
+def _chain_of(mutation: Mutation, chains: Mapping[ChainId, str], rules: MutationRules) -> ChainId:
+    if rules.kind == "antigen":
+        if len(chains) > 1:
+            msg = (
+                f"{mutation.text!r}: the antigen has {len(chains)} chains; expected one. Write its "
+                "sequence in each row"
+            )
+            raise BadMutation(msg)
+        return ""
+    filled = [name for name, chain in chains.items() if chain]
+    if not mutation.chain:
+        if len(filled) == 1:
+            return filled[0]
+        msg = f"{mutation.text!r} names no chain; expected H:{mutation.text} or L:{mutation.text}"
+        raise BadMutation(msg)
+    if mutation.chain not in filled:
+        has = " and ".join(filled)
+        msg = (
+            f"{mutation.text!r}: the antibody has no chain {mutation.chain}; expected {has}. If it "
+            "is one of the antigen, name this column as --column antigen_mutations=NAME too"
+        )
+        raise BadMutation(msg)
+    return mutation.chain
+
+
+def _edit(
+    mutation: Mutation, chain: ChainId, residues: str, rules: MutationRules
+) -> tuple[int, int, str]:
+    """Return where residues are replaced, from 0, the end excluded, and by what."""
+    places = _positions(residues, chain, rules.numbering, rules.first_residue)
+    where = _CHAIN_WORDS[chain] if rules.kind == "antibody" else "the antigen"
+    pairs = [(mutation.position, mutation.wild), (mutation.last, mutation.last_wild)]
+    for position, wild in pairs:
+        if position not in places:
+            what = f"{mutation.text!r}: {where} has no residue {position} ({rules.words}"
+            named = "; 52A and the like are of --numbering imgt, kabat or chothia"
+            hint = named if rules.numbering == "sequential" and position[-1:].isalpha() else ""
+            if not places:
+                hint = "; no variable domain is recognized"
+            elif not hint:
+                hint = f"; it has {next(iter(places))} to {[*places][-1]}"
+            msg = f"{what}{hint})"
+            raise BadMutation(msg)
+        held = residues[places[position]]
+        if wild and held != wild:
+            msg = (
+                f"{mutation.text!r}: residue {position} of {where} is {held}, not {wild} "
+                f"({rules.words})"
+            )
+            raise BadMutation(msg)
+    first, last = places[mutation.position], places[mutation.last]
+    if last < first or (mutation.inserts and last != first + 1):
+        msg = f"{mutation.text!r}: {mutation.last} does not follow {mutation.position}; expected so"
+        raise BadMutation(msg)
+    if mutation.inserts:
+        return last, last, mutation.residues
+    return first, last + 1, mutation.residues
+
+
+@lru_cache(4096)
+def _positions(
+    residues: str, chain: ChainId, numbering: Numbering, first: int
+) -> Mapping[str, int]:
+    """Return the index of each position of a chain."""
+    if numbering == "sequential":
+        return {str(first + at): at for at in range(len(residues))}
+    name: ChainName = "light" if chain == "L" else "heavy"
+    return locate_positions(residues, name, numbering)
+
+
+def _apply(residues: str, edits: Sequence[tuple[int, int, str]], text: str) -> str:
+    ordered = sorted(edits, reverse=True)
+    for later, earlier in pairwise(ordered):
+        if later[0] < earlier[1] or later[:2] == earlier[:2]:
+            msg = f"{text!r} changes a residue twice; expected one mutation per residue"
+            raise BadMutation(msg)
+    for start, end, new in ordered:
+        residues = residues[:start] + new + residues[end:]
+    return residues
+
+
+# --- other numbers --------------------------------------------------------------------------------
+
+
+def propose_numbers(variants: Sequence[tuple[str, str]], rules: MutationRules) -> str:
+    """Name the options with which nearly all variants, (parent, mutations), fit, if there are any.
+
+    Empty if there are none, or too few variants.
+    """
+    tried = [one for one in variants[:LOOKED_AT] if _is_read(one[1])]
+    if len(tried) < LEAST_VARIANTS:
+        return ""
+    others: list[MutationRules] = []
+    if rules.kind == "antibody":
+        for numbering in ("kabat", "chothia", "imgt"):
+            others.append(replace(rules, numbering=numbering, first_residue=1))
+    starts = Counter(start for one in tried for start in _possible_starts(*one, rules))
+    for start, _ in starts.most_common(1):
+        others.append(replace(rules, numbering="sequential", first_residue=start))
+    now = sum(_fits(*one, rules) for one in tried)
+    fits = {other: sum(_fits(*one, other) for one in tried) for other in others if other != rules}
+    most = max(fits.values(), default=0)
+    if most < ENOUGH * len(tried) or most <= now:
+        return ""
+    options = [
+        f"--first-residue {other.first_residue}"
+        if other.numbering == "sequential"
+        else f"--numbering {other.numbering}"
+        for other, count in fits.items()
+        if count == most
+    ]
+    return f"{most:,} of {len(tried):,} variants fit {' or '.join(options)}."
+
+
+def _is_read(text: str) -> bool:
+    try:
+        return bool(read_mutations(text))
+    except BadMutation:
+        return False
+
+
+def _fits(parent: str, text: str, rules: MutationRules) -> bool:
+    try:
+        mutate(parent, text, rules)
+    except AbagError:
+        return False
+    return True
+
+
+def _possible_starts(parent: str, text: str, rules: MutationRules) -> Iterator[int]:
+    """Yield which number the first residue may have for one mutation to fit."""
+    mutation = read_mutations(text)[0]
+    if not mutation.position.isdigit():
+        return
+    try:
+        chains = _chains_of(parent, [mutation], replace(rules, numbering="sequential"))
+        residues = chains[_chain_of(mutation, chains, rules)]
+    except AbagError:
+        return
+    for at, residue in enumerate(residues):
+        if residue == mutation.wild:
+            yield int(mutation.position) - at

@@ -1,0 +1,428 @@
+"""What cells of a table refer to, decided once from its first rows.
+
+Columns of names are found by the names in them, columns of mutations by their names and content.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from abag import AbagError
+from abag.core.messages import counted
+from abag.embed.sequences.chains import PLURAL, RESIDUES, Kind, parse_antibody
+from abag.embed.sequences.columns import (
+    SEQUENCE_ROLES,
+    AmbiguousColumn,
+    MissingColumn,
+    quote_names,
+    quote_some,
+    simplified,
+    with_found,
+)
+from abag.embed.sequences.domains import find_domains
+from abag.embed.sequences.mutations import (
+    BadMutation,
+    Mutation,
+    MutationRules,
+    means_parent,
+    read_mutations,
+)
+from abag.embed.sequences.names import (
+    ANY,
+    Entry,
+    NamedSequences,
+    cell_name,
+    fasta_entries,
+    is_fasta,
+    name_sequences,
+)
+from abag.embed.sequences.options import TableOptions
+from abag.embed.sequences.parsing import (
+    MUTATIONS,
+    NO_REFERENCES,
+    References,
+    chain_types,
+    holds_sequences,
+    roles_by_content,
+)
+from abag.embed.sequences.tables import FORMATS, BadTable, Table, bare_suffix, read_table
+
+_GENERIC_SEQUENCE = re.compile("(protein)?(seq|sequence|aa|aaseq|aminoacidsequence)")
+_NAME_COLUMNS: Mapping[Kind | None, str] = {
+    "antibody": "(antibody|ab|mab|fab|fv|nanobody|clone|parent)(name|id)?",
+    "antigen": "(antigen|ag|target|strain)(name|id)?",
+    None: "(name|names|id|identifier|accession|entry|label|protein|construct|sample|molecule|"
+    "variant|record)(name|id)?",
+}
+"""Names of the columns of names in a table of these."""
+_MUTATION_COLUMN = re.compile(
+    "hgvs(pro|p)?|(aa|aminoacid|protein|ab|antibody)?(mutations?|mutants?|muts?|substitutions?|"
+    "variants?|changes?)(s|list|string|str|code|name|id|pdb|cleaned|spdb|scleaned)?"
+)
+_PLURAL = {
+    "heavy": "heavy chains", "light": "light chains", "antibody": PLURAL["antibody"],
+    "antigen": PLURAL["antigen"],
+}  # fmt: skip
+LOOKED_AT = 1_000
+"""Distinct cells of a column by which its content is recognized."""
+SAMPLED = 20
+"""Named sequences whose domains are looked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Side:
+    kind: Kind
+    roles: tuple[str, ...]
+    """Of columns that may hold its sequences."""
+    name_role: str
+
+
+_SIDES = (
+    _Side("antibody", ("heavy", "light", "antibody"), "antibody_name"),
+    _Side("antigen", ("antigen",), "antigen_name"),
+)
+
+
+def find_references(table: Table, options: TableOptions, kinds: Sequence[Kind]) -> References:
+    """Decide what the cells of a table refer to, from its first rows.
+
+    Raises
+    ------
+    AbagError
+        If a file of sequences cannot be read, or no column refers to it.
+    """
+    if not (options.sequences or options.parent or options.columns.keys() & {*MUTATIONS.values()}):
+        antigen = _constant(options.antigen, "--antigen", "antigen", None)
+        return replace(NO_REFERENCES, antigen=antigen)
+    names = load_names(options.sequences) if options.sequences else None
+    parent = _constant(options.parent, "--parent", "antibody", names)
+    antigen = _constant(options.antigen, "--antigen", "antigen", names)
+    given = {"antibody": parent, "antigen": antigen}
+    columns: dict[str, str] = {}
+    by_name: set[str] = set()
+    remarks: list[str] = []
+    for side in _SIDES:
+        if names is None or given[side.kind] is not None or side.kind not in kinds:
+            continue
+        found = _name_columns(table, names, options, side, {*columns.values()})
+        by_name |= found.keys()
+        columns |= found
+        remarks += [
+            f"column {name!r} holds names of {_PLURAL[role]}, looked up in {names.source}"
+            for role, name in found.items()
+        ]
+    is_used = by_name or parent != options.parent or antigen != options.antigen
+    if names is not None and not is_used:
+        sides = [side for side in _SIDES if side.kind in kinds and given[side.kind] is None]
+        if not all(_has_sequences(table, side) for side in sides):
+            raise _unused(table, names)
+        remarks.append(f"--sequences {names.source} is not used: the columns hold sequences")
+    mutations = _mutation_columns(table, options, kinds)
+    rules = {
+        kind: MutationRules(
+            kind=kind, numbering=options.numbering, first_residue=options.first_residue,
+            shared=len({*mutations.values()}) < len(mutations),
+        )
+        for kind in mutations
+    }  # fmt: skip
+    remarks += [
+        f"column {mutations[kind]!r} holds mutations of {_owner(kind, given)}, "
+        f"{of_kind.words}; empty cells, WT and the like are that itself"
+        for kind, of_kind in rules.items()
+    ]
+    for name in dict.fromkeys(mutations.values()):
+        if name in table.frame and (unchecked := _without_wild(table, name)):
+            remarks.append(
+                f"column {name!r}: mutations such as {unchecked[0]!r} name no wild-type residue, "
+                "so that it is not checked: are the numbers those of the parent?"
+            )
+    columns |= {MUTATIONS[kind]: name for kind, name in mutations.items()}
+    return References(
+        columns=columns, names=names, by_name=frozenset(by_name), parent=parent, antigen=antigen,
+        rules=rules, remarks=tuple(remarks),
+    )  # fmt: skip
+
+
+def with_references(table: Table, references: References) -> Table:
+    """Give a table the columns that were found by what they refer to."""
+    found = references.columns
+    replaced = {"heavy", "light"} if "antibody" in found else set[str]()
+    columns = {role: name for role, name in table.columns.items() if role not in replaced}
+    ties = {
+        role: names
+        for role, names in table.ties.items()
+        if role not in replaced and role not in found
+    }
+    return replace(table, columns={**columns, **found}, ties=ties)
+
+
+def _owner(kind: Kind, given: Mapping[str, str | None]) -> str:
+    if given[kind] is None:
+        return f"the {kind} of the row"
+    return "--parent" if kind == "antibody" else "--antigen"
+
+
+# --- sequences of options -------------------------------------------------------------------------
+
+
+def _constant(
+    given: str | None, option: str, kind: Kind, names: NamedSequences | None
+) -> str | None:
+    """Return the sequence of an option: as it is, of a file with one, or of a name."""
+    if given is None:
+        return None
+    named = names.find(kind, given) if names is not None else None
+    if named is not None:
+        return named
+    if set(given.upper()) <= {*RESIDUES, *"UZOB|: \t\n"} and not bare_suffix(Path(given[:200])):
+        return given
+    path = Path(given)
+    if bare_suffix(path) not in FORMATS:
+        return given  # which is refused as a sequence
+    of_role: dict[str, list[str]] = {}
+    for entry in _entries(path):
+        of_role.setdefault(entry.role, []).append(entry.text)
+    texts = {role: [*dict.fromkeys(listed)] for role, listed in of_role.items()}
+    found = _one_antibody(texts) if kind == "antibody" else _one_antigen(texts)
+    if found is None:
+        most = max(map(len, texts.values()))
+        msg = (
+            f"{option} {given}: holds {counted(most, 'sequence')} of a kind, or other chains; "
+            f"expected one {kind}. Remove the others, or give the sequence itself."
+        )
+        raise BadTable(msg)
+    return found
+
+
+def _one_antibody(texts: Mapping[str, list[str]]) -> str | None:
+    chains = [texts.get(role, []) for role in ("heavy", "light")]
+    if any(chains) and max(map(len, chains)) == 1:
+        return "|".join("".join(chain) for chain in chains)
+    alone = texts.get("antibody") or texts.get(ANY, [])
+    if len(alone) == 1:
+        return alone[0]
+    types = [[domain.chain for domain in find_domains(text.upper())] for text in alone]
+    if sorted(types) == [["heavy"], ["light"]]:
+        return "|".join(alone if types[0] == ["heavy"] else alone[::-1])
+    return None
+
+
+def _one_antigen(texts: Mapping[str, list[str]]) -> str | None:
+    alone = texts.get("antigen") or texts.get(ANY, [])
+    return alone[0] if len(alone) == 1 else None
+
+
+# --- files of names and sequences -----------------------------------------------------------------
+
+
+def load_names(paths: Sequence[str | Path]) -> NamedSequences:
+    """Read the sequences of FASTA files and tables by their names.
+
+    Raises
+    ------
+    AbagError
+        If a file cannot be read, names no sequence, or a name has two.
+    """
+    entries = [entry for path in paths for entry in _entries(Path(path).expanduser())]
+    return name_sequences(entries, ", ".join(Path(path).name for path in paths))
+
+
+def _entries(path: Path) -> Iterator[Entry]:
+    return fasta_entries(path) if is_fasta(path) else _table_entries(path)
+
+
+def _table_entries(path: Path) -> Iterator[Entry]:
+    table = read_table(path, as_written=True)
+    table = replace(table, frame=table.frame.astype(object))
+    roles = {
+        role: name
+        for role, name in {**table.columns, **roles_by_content(table)}.items()
+        if role in SEQUENCE_ROLES and holds_sequences(table, name)
+    }
+    if _GENERIC_SEQUENCE.fullmatch(simplified(roles.get("antibody", ""))):
+        roles[ANY] = roles.pop("antibody")
+    if not roles:
+        others = [name for name in map(str, table.names) if holds_sequences(table, name)]
+        if len(others) != 1:
+            problem = f"--sequences {path}: no column for sequences"
+            advice = "Call the columns name, and heavy and light, antibody, antigen or sequence."
+            raise MissingColumn(with_found(problem, table.names, advice))
+        roles[ANY] = others[0]
+    for role, name in roles.items():
+        kind: Kind | None = None if role == ANY else "antigen" if role == "antigen" else "antibody"
+        named = table.frame[_name_column(table, kind, roles)].tolist()
+        for at, (cell, text) in enumerate(zip(named, table.frame[name].tolist(), strict=True)):
+            residues = "" if text is None or text != text else str(text).strip()
+            if not residues or residues in ("NA", "nan", "None"):
+                continue
+            where = f"{path.name} row {at + table.first_row}"
+            if not cell_name(cell):
+                msg = f"--sequences {where}: has no name; expected one. Name it or remove it."
+                raise BadTable(msg)
+            yield Entry(cell_name(cell), role, residues, where)
+
+
+def _name_column(table: Table, kind: Kind | None, roles: Mapping[str, str]) -> str:
+    """Return the column that names the sequences of a kind; the first one if none is called so."""
+    others = [name for name in map(str, table.names) if name not in roles.values()]
+    order = [kind, None] if kind is not None else [None, "antibody", "antigen"]
+    for pattern in order:
+        for name in others:
+            if re.fullmatch(_NAME_COLUMNS[pattern], simplified(name)):  # type: ignore[index]
+                return name
+    if not others:
+        problem = f"--sequences {table.source}: no column for names"
+        raise MissingColumn(with_found(problem, table.names, "Call one name."))
+    return others[0]
+
+
+# --- columns of names -----------------------------------------------------------------------------
+
+
+def _name_columns(
+    table: Table, names: NamedSequences, options: TableOptions, side: _Side, taken: set[str]
+) -> dict[str, str]:
+    """Find the columns of one side that hold names, by role; empty if it has sequences."""
+    chosen = {role: options.columns[role] for role in side.roles if role in options.columns}
+    present = chosen or {role: table.columns[role] for role in side.roles if role in table.columns}
+    present = {role: name for role, name in present.items() if name in table.frame}
+    named = {role: name for role, name in present.items() if _hits(table, names, role, name)}
+    if named:
+        return named
+    if any(holds_sequences(table, name) for name in present.values()):
+        return {}
+    if chosen:
+        return chosen  # whose names are then listed as unknown
+    role = side.roles[-1]
+    called = table.columns.get(side.name_role)
+    if called in table.frame and _hits(table, names, role, str(called)):
+        return {role: str(called)}
+    fits = [
+        name
+        for name in map(str, table.frame.columns)
+        if name not in taken
+        and _share(table, names, role, name) >= 0.5
+        and _is_of_side(table, names, role, name)
+    ]
+    if len(fits) > 1:
+        lines = " or ".join(f"--column {shlex.quote(f'{role}={name}')}" for name in fits)
+        msg = (
+            f"{table.source}: columns {quote_names(fits)} hold names of {names.source}; expected "
+            f"one for {role}. Choose it with {lines}."
+        )
+        raise AmbiguousColumn(msg)
+    return {role: fits[0]} if fits else {}
+
+
+def _has_sequences(table: Table, side: _Side) -> bool:
+    present = [table.columns[role] for role in side.roles if role in table.columns]
+    return any(name in table.frame and holds_sequences(table, name) for name in present)
+
+
+def _cells(table: Table, name: str) -> list[object]:
+    cells: list[object] = table.frame[name].dropna().iloc[: 50 * LOOKED_AT].unique().tolist()
+    return [cell for cell in cells[:LOOKED_AT] if cell_name(cell)]
+
+
+def _hits(table: Table, names: NamedSequences, role: str, name: str) -> list[str]:
+    """Return the sequences of the names in a column."""
+    found = [names.find(role, cell) for cell in _cells(table, name)]
+    return [text for text in found if text is not None]
+
+
+def _share(table: Table, names: NamedSequences, role: str, name: str) -> float:
+    cells = _cells(table, name)
+    return len(_hits(table, names, role, name)) / len(cells) if cells else 0.0
+
+
+def _is_of_side(table: Table, names: NamedSequences, role: str, name: str) -> bool:
+    """Tell whether most of the sequences that a column names are of antibodies, or are not."""
+    texts = [*dict.fromkeys(_hits(table, names, role, name))][:SAMPLED]
+    domains = sum(any(chain_types(part.upper()) for part in text.split("|")) for text in texts)
+    return (2 * domains > len(texts)) == (role != "antigen")
+
+
+def _unused(table: Table, names: NamedSequences) -> MissingColumn:
+    known = [*dict.fromkeys(name for _, name in names.of)]
+    problem = (
+        f"{table.source}: no column holds names of --sequences {names.source}, such as "
+        f"{quote_names(known[:3])}"
+    )
+    how = "Name it with --column antibody=NAME or --column antigen=NAME."
+    if any(names.find("antigen", name) for name in map(str, table.names)):
+        how = "Columns are called so: add --matrix if each holds the labels of one antigen."
+    return MissingColumn(with_found(problem, table.names, how))
+
+
+# --- columns of mutations -------------------------------------------------------------------------
+
+
+def _mutation_columns(
+    table: Table, options: TableOptions, kinds: Sequence[Kind]
+) -> dict[Kind, str]:
+    """Return the column of mutations of each kind that has one."""
+    found: dict[Kind, str] = {
+        kind: options.columns[role]
+        for kind, role in MUTATIONS.items()
+        if role in options.columns and kind in kinds
+    }
+    if options.parent is None or "antibody" in found or "antibody" not in kinds:
+        return found
+    names = [name for name in map(str, table.frame.columns) if name not in found.values()]
+    named = [name for name in names if _MUTATION_COLUMN.fullmatch(simplified(name))]
+    called = [name for name in named if _holds_mutations(table, name)]
+    # 50G, without a wild type, may be a well or a name in any other column
+    best = called or [name for name in names if _holds_mutations(table, name, with_wild=True)]
+    if len(best) == 1:
+        return {"antibody": best[0], **found}
+    if not best and found:
+        return found  # every row has the parent, and a variant of the antigen
+    if best:
+        lines = " or ".join(f"--column {shlex.quote(f'mutations={name}')}" for name in best)
+        msg = (
+            f"{table.source}: columns {quote_some(best)} hold mutations; expected one. Choose it "
+            f"with {lines}."
+        )
+        raise AmbiguousColumn(msg)
+    problem = f"{table.source}: --parent: no column holds mutations such as A50G or H:A50G"
+    how = "Name it with --column mutations=NAME, or leave --parent out."
+    raise MissingColumn(with_found(problem, table.names, how))
+
+
+def _holds_mutations(table: Table, name: str, *, with_wild: bool = False) -> bool:
+    """Tell whether most cells that are not of the parent are mutations."""
+    cells = [cell for cell in _cells(table, name) if isinstance(cell, str)]
+    others = [cell for cell in cells if not means_parent(cell)]
+    read = [mutations for cell in others if (mutations := _read(cell))]
+    if with_wild:
+        read = [mutations for mutations in read if all(one.wild for one in mutations)]
+    return len(read) > 0 and 2 * len(read) >= len(others)
+
+
+def _read(cell: str) -> tuple[Mutation, ...]:
+    """Return the mutations in a cell, none if it is not understood."""
+    try:
+        return read_mutations(cell)
+    except BadMutation:
+        return ()
+
+
+def _without_wild(table: Table, name: str) -> list[str]:
+    """Return mutations of a column that do not name the wild type."""
+    cells = [cell for cell in _cells(table, name) if isinstance(cell, str)]
+    return [one.text for cell in cells for one in _read(cell) if not one.wild]
+
+
+def check_parent(references: References, option: str = "--parent") -> None:
+    """Raise the error of a parent that is no antibody, before rows are read."""
+    if references.parent is None:
+        return
+    try:
+        parse_antibody(references.parent)
+    except AbagError as error:
+        msg = f"{option}: {error}"
+        raise type(error)(msg) from None

@@ -1,0 +1,84 @@
+"""The labels of several tables that are read as one: one column in one unit."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from abag.head.data.affinities import BadLabel, Remembered, read_affinities
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from abag.embed.sequences.pairs import SequenceTable
+    from abag.head.data.affinities import Affinities
+    from abag.head.data.options import LabelOptions
+
+
+def with_one_label(
+    table: SequenceTable, options: LabelOptions, remembered: Remembered | None = None
+) -> SequenceTable:
+    """Return several tables with the label of each in the column of the first.
+
+    A single table is returned as it is.
+
+    Raises
+    ------
+    BadLabel
+        If the units differ, or one table has the label of another beside its own.
+    AbagError
+        As `read_affinities`, of the table that has no label.
+    """
+    if table.file_of_row is None:
+        return table
+    used = [number for number in range(len(table.files)) if (table.file_of_row == number).any()]
+    labels = [read_affinities(_part(table, n), options, remembered=remembered) for n in used]
+    for label in labels:
+        label.refuse_other_units(np.isfinite(label.pkd))
+    if len({label.unit for label in labels}) > 1:
+        listed = "; ".join(f"{one.column!r} of {one.source} as {one.unit}" for one in labels)
+        msg = (
+            f"{table.source}: the labels are in different units: {listed}; expected one unit. "
+            "Convert the columns to one unit, such as pKd, or fit the tables apart."
+        )
+        raise BadLabel(msg)
+    return _in_one_column(table, used, labels)
+
+
+def _part(table: SequenceTable, number: int) -> SequenceTable:
+    """Return the rows and columns of one of several tables."""
+    file = table.files[number]
+    rows = np.flatnonzero(table.file_of_row == number)
+    frame = table.frame.iloc[rows][[*file.names]].reset_index(drop=True)
+    columns = {role: name for role, name in table.columns.items() if name in file.names}
+    return replace(
+        table, source=file.source, frame=frame, names=[*file.names], columns=columns,
+        row_numbers=table.row_numbers[rows], files=(), file_of_row=None,
+    )  # fmt: skip
+
+
+def _in_one_column(
+    table: SequenceTable, used: Sequence[int], labels: Sequence[Affinities]
+) -> SequenceTable:
+    column = labels[0].column
+    frame = table.frame.copy()
+    notes: list[str] = []
+    for number, label in zip(used, labels, strict=True):
+        if label.column == column:
+            continue
+        if column in table.files[number].names:
+            msg = (
+                f"{label.source}: its label is {label.column!r}, that of {labels[0].source} is "
+                f"{column!r}, which {label.source} has, too; expected one name. Choose it with "
+                "--column pkd=NAME."
+            )
+            raise BadLabel(msg)
+        rows = table.file_of_row == number
+        values = frame[column].astype(object)
+        values[rows] = frame.loc[rows, label.column]
+        frame[column] = values
+        notes.append(f"{label.source}: label {label.column!r} is read as {column!r}")
+    columns = {**table.columns, "pkd": column}
+    return replace(table, frame=frame, columns=columns, ignored=[*table.ignored, *notes])

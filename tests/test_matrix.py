@@ -1,0 +1,76 @@
+"""A matrix of labels is read as a row per cell that is filled."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from abag.core.options import BadOption
+from abag.embed.sequences.options import FileOptions, TableOptions
+from abag.embed.sequences.pairs import read_pairs
+from abag.embed.sequences.tables import BadTable, read_table
+from abag.head.data.labels import label_pairs
+from abag.head.data.options import LabelOptions
+from tests.trastuzumab import D13_HEAVY, D13_LIGHT, HEAVY, LIGHT
+
+ANTIGENS = ["TQVCTGTDMKLRLPASPETHLDMLRHLYQGC", "MRVKEKYQHLWRWGWRWGTMLLGMLMICSAT"]
+CELLS = pd.DataFrame({
+    "heavy": [HEAVY, D13_HEAVY, HEAVY], "light": [LIGHT, D13_LIGHT, ""], "note": ["a", "b", "c"],
+    ANTIGENS[0]: ["12.5", ">1000", ""], ANTIGENS[1]: [np.nan, "3", "40"],
+})  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["m.csv", "m.xlsx", "m.parquet", "m.jsonl"])
+def test_each_filled_cell_is_a_pair_and_an_empty_one_is_none(tmp_path, name):
+    path = tmp_path / name
+    write = {"csv": CELLS.to_csv, "xlsx": CELLS.to_excel, "parquet": CELLS.to_parquet}
+    if name == "m.jsonl":
+        CELLS.to_json(path, orient="records", lines=True)
+    else:
+        write[name.partition(".")[2]](path, index=False)
+    read = read_pairs(path, TableOptions(matrix=True))
+    found = [
+        ("|".join(read.antibodies.chains[a]), read.antigens.chains[g][0])
+        for a, g in zip(read.antibodies.of_row, read.antigens.of_row, strict=True)
+    ]
+    first, second, third = (f"{h}|{k}" for h, k in zip(CELLS["heavy"], CELLS["light"], strict=True))
+    expected = [(first, 0), (second, 0), (second, 1), (third, 1)]
+    assert found == [(antibody, ANTIGENS[at]) for antibody, at in expected]
+    header = 1 if name in ("m.csv", "m.xlsx") else 0
+    assert read.row_numbers.tolist() == [header + n for n in (1, 2, 2, 3)]
+    assert read.frame["note"].tolist() == ["a", "b", "b", "c"]
+    labels = label_pairs(read, LabelOptions(label="kd_nm"))
+    sides = dict(zip(labels.pkd.round(6).tolist(), labels.censored.tolist(), strict=True))
+    assert sides == {
+        round(9 - np.log10(kd), 6): side for kd, side in ((12.5, 0), (1000, -1), (3, 0), (40, 0))
+    }
+    assert "4 labels, 2 empty cells left out as not measured" in read.notes[0]
+
+
+def test_names_on_both_sides_of_a_matrix(tmp_path):
+    (tmp_path / "all.fasta").write_text(
+        f">tras_H\n{HEAVY}\n>tras_L\n{LIGHT}\n>D1.3_H\n{D13_HEAVY}\n>D1.3_L\n{D13_LIGHT}\n"
+        f">HER2\n{ANTIGENS[0]}\n>gp120\n{ANTIGENS[1]}\n"
+    )
+    cells = pd.DataFrame({"Unnamed: 0": ["tras", "D1.3"], "HER2": [8.1, None], "gp120": [5.5, 6.0]})
+    cells.to_csv(tmp_path / "m.csv", index=False)
+    options = TableOptions(matrix=True, sequences=(str(tmp_path / "all.fasta"),))
+    read = read_pairs(tmp_path / "m.csv", options)
+    assert [read.antibodies.chains[i] for i in read.antibodies.of_row] == [
+        (HEAVY, LIGHT), (HEAVY, LIGHT), (D13_HEAVY, D13_LIGHT),
+    ]  # fmt: skip
+    assert [read.antigens.chains[i][0] for i in read.antigens.of_row] == [*ANTIGENS, ANTIGENS[1]]
+    assert read.frame["label"].tolist() == [8.1, 5.5, 6.0]
+    # a column of numbers that names no antigen is not dropped
+    cells.assign(weight=[1.0, 2.0]).to_csv(tmp_path / "w.csv", index=False)
+    with pytest.raises(Exception, match="'weight' has no sequence in all"):
+        read_pairs(tmp_path / "w.csv", options)
+
+
+def test_a_table_of_pairs_is_no_matrix(tmp_path):
+    table = pd.DataFrame({"heavy": [HEAVY], "antigen": [ANTIGENS[0]], "pKd": [8.0]})
+    with pytest.raises(BadTable, match="--matrix makes of the other columns"):
+        read_table(table, files=FileOptions(matrix=True))
+    with pytest.raises(BadTable, match="has no columns of labels"):
+        read_table(table[["heavy"]], files=FileOptions(matrix=True))
+    with pytest.raises(BadOption, match="--matrix and --antigen"):
+        TableOptions(matrix=True, antigen=ANTIGENS[0])

@@ -1,0 +1,293 @@
+"""Variants that are written as mutations of a parent are read as their sequences."""
+
+import pandas as pd
+import pytest
+
+from abag.core.options import BadOption
+from abag.embed.sequences.columns import MissingColumn
+from abag.embed.sequences.mutations import BadMutation, MutationRules, mutate, read_mutations
+from abag.embed.sequences.options import TableOptions
+from abag.embed.sequences.pairs import read_pairs
+from tests.trastuzumab import HEAVY, LIGHT
+
+RBD = "NITNLCPFGEVFNATRFASVYAWNRKRISNCVADYSVLYNSASFSTFKCYG"  # from residue 331 of the spike
+ANTIBODY = MutationRules(kind="antibody")
+ANTIGEN = MutationRules(kind="antigen")
+ONE_TO_THREE = {
+    "A": "Ala", "R": "Arg", "N": "Asn", "D": "Asp", "C": "Cys", "Q": "Gln", "E": "Glu", "G": "Gly",
+    "H": "His", "I": "Ile", "L": "Leu", "K": "Lys", "M": "Met", "F": "Phe", "P": "Pro", "S": "Ser",
+    "T": "Thr", "W": "Trp", "Y": "Tyr", "V": "Val",
+}  # fmt: skip
+
+
+def exchanged(chain, *changes):
+    """Exchange residues by their places, from 1, with plain lists."""
+    residues = [*chain]
+    for place, residue in changes:
+        residues[place - 1] = residue
+    return "".join(residues)
+
+
+def variants(table, **options):
+    read = read_pairs(table, TableOptions(**options))
+    return [read.antibodies.chains[i] for i in read.antibodies.of_row]
+
+
+def named(chain, place, residue):
+    return f"{chain[place - 1]}{place}{residue}"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "H:{0},L:{1}", "H:{0};L:{1}", "H:{0}/L:{1}", "H:{0} L:{1}", "H_{0}_L_{1}", "VH:{0}, VL:{1}",
+        "heavy:{0}|light:{1}", "h:{0}+l:{1}", "H:{0}:L:{1}", " H-{0} & L-{1} ", "HC:{0} , LC:{1}",
+        "H.{0},L.{1}", "Heavy chain {0}; light chain {1}",
+    ],
+)  # fmt: skip
+def test_mutations_of_both_chains_in_all_ways_of_writing_them(text):
+    heavy, light = named(HEAVY, 33, "A"), named(LIGHT, 91, "K")
+    expected = (exchanged(HEAVY, (33, "A")), exchanged(LIGHT, (91, "K")))
+    table = pd.DataFrame({"mutations": [text.format(heavy, light)]})
+    assert variants(table, parent=f"{HEAVY}|{LIGHT}", antigen=RBD) == [expected]
+
+
+def test_a_chain_holds_for_the_mutations_that_follow_it():
+    one, two = named(HEAVY, 33, "A"), named(HEAVY, 50, "K")
+    text = f"VH: {one}, {two}; VL: {named(LIGHT, 32, 'Y')}"
+    expected = f"{exchanged(HEAVY, (33, 'A'), (50, 'K'))}|{exchanged(LIGHT, (32, 'Y'))}"
+    assert mutate(f"{HEAVY}|{LIGHT}", text, ANTIBODY) == expected
+
+
+@pytest.mark.parametrize("text", [
+    "", "WT", "wt", "wild-type", "Wildtype", "wild type", "-", "_wt", "_sy", "parent", "p.=",
+])  # fmt: skip
+def test_what_has_no_mutation_is_the_parent(text):
+    assert mutate(HEAVY, text, ANTIBODY) == HEAVY
+
+
+@pytest.mark.parametrize("text", [
+    "{0}:{1}", "{0},{1}", "{0}_{1}", "{0} {1}", "{0}+{1}", "p.[{2};{3}]", "{2};{3}", "p.{2};p.{3}",
+    "NP_000537.3:p.[{2};{3}]", "{4},{5}",
+])  # fmt: skip
+def test_tables_of_deep_mutational_scans(text):
+    one, two = named(RBD, 5, "A"), named(RBD, 20, "W")
+    long = [f"{ONE_TO_THREE[m[0]]}{m[1:-1]}{ONE_TO_THREE[m[-1]]}" for m in (one, two)]
+    cell = text.format(one, two, *long, one.lower(), two.lower())
+    assert mutate(RBD, cell, ANTIGEN) == exchanged(RBD, (5, "A"), (20, "W"))
+
+
+def test_the_notation_of_skempi_has_the_chain_behind_the_wild_type():
+    place = 52
+    text = f"{HEAVY[place - 1]}H{place}G,{LIGHT[30 - 1]}L{30}D"
+    expected = f"{exchanged(HEAVY, (place, 'G'))}|{exchanged(LIGHT, (30, 'D'))}"
+    assert mutate(f"{HEAVY}|{LIGHT}", text, ANTIBODY) == expected
+
+
+def test_deletions_and_insertions():
+    one, two = RBD[9], RBD[10]
+    assert mutate(RBD, f"{one}10del", ANTIGEN) == RBD[:9] + RBD[10:]
+    assert mutate(RBD, f"{one}10-", ANTIGEN) == RBD[:9] + RBD[10:]
+    assert mutate(RBD, f"{one}10_{two}11del", ANTIGEN) == RBD[:9] + RBD[11:]
+    assert mutate(RBD, f"{one}10_{two}11insGGS", ANTIGEN) == RBD[:10] + "GGS" + RBD[10:]
+    text = f"{one}10_{two}11insGG,{RBD[4]}5W,{RBD[19]}20del"
+    expected = RBD[:4] + "W" + RBD[5:10] + "GG" + RBD[10:19] + RBD[20:]
+    assert mutate(RBD, text, ANTIGEN) == expected
+
+
+# Published positions of trastuzumab (hu4D5-8), Kabat numbering: Kelley and O'Connell 1993,
+# Biochemistry 32:6828; the sequence has R50, W95 and Y100a of the heavy chain at 50, 99 and 105.
+KABAT = {
+    "R50A": 50,
+    "P52aA": 53,
+    "W95A": 99,
+    "G97A": 101,
+    "F100A": 104,
+    "Y100aA": 105,
+    "D101A": 108,
+}
+KABAT_LIGHT = {"N30A": 30, "F53A": 53, "H91A": 91, "Y92A": 92, "T94A": 94}
+
+
+@pytest.mark.parametrize("scheme", ["kabat", "chothia"])
+def test_published_positions_with_letters(scheme):
+    table = pd.DataFrame({"mutant": [f"H:{m}" for m in KABAT] + [f"L:{m}" for m in KABAT_LIGHT]})
+    read = variants(table, parent=f"{HEAVY}|{LIGHT}", antigen=RBD, numbering=scheme)
+    expected = [(exchanged(HEAVY, (place, "A")), LIGHT) for place in KABAT.values()]
+    expected += [(HEAVY, exchanged(LIGHT, (place, "A"))) for place in KABAT_LIGHT.values()]
+    assert read == expected
+
+
+# IGKV4-1 and IGHV4-39, whose first CDRs have six and two residues more: Kabat places them at 27A to
+# 27F and at 35A and 35B, Chothia at 30A to 30F and at 31A and 31B (Al-Lazikani et al. 1997,
+# J Mol Biol 273:927)
+LONG_L1 = (
+    "DIVMTQSPDSLAVSLGERATINCKSSQSVLYSSNNKNYLAWYQQKPGQPPKLLIYWASTRESGVPDRFSGSGSGTDFTLTISSLQAEDVAVYYCQQ"
+    "YYSTPLTFGQGTKVEIK"
+)
+LONG_H1 = (
+    "QLQLQESGPGLVKPSETLSLTCTVSGGSISSSSYYWGWIRQPPGKGLEWIGSIYYSGSTYYNPSLKSRVTISVDTSKNQFSLKLSSVTAADTAVYY"
+    "CARDYYGSYFDYWGQGTLVTVSS"
+)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "light", "heavy"),
+    [
+        ("kabat", ["S27AA", "S27FA", "N28A"], ["W35AA", "G35BA", "W36A"]),
+        ("chothia", ["Y30AA", "K30FA", "N31A"], ["S31AA", "S31BA", "Y32A"]),
+    ],
+)
+def test_kabat_and_chothia_place_insertions_differently(scheme, light, heavy):
+    after_cysteine = LONG_L1.index("CKSSQ") + 1  # of residue 24
+    steps = {"kabat": (4, 9, 10), "chothia": (7, 12, 13)}[scheme]
+    light_places = [after_cysteine + 1 + step for step in steps]
+    tryptophan = LONG_H1.index("WIRQ") + 1  # residue 36
+    steps = {"kabat": (-2, -1, 0), "chothia": (-6, -5, -4)}[scheme]
+    heavy_places = [tryptophan + step for step in steps]
+    cells = [f"L:{m}" for m in light] + [f"H:{m}" for m in heavy]
+    read = variants(
+        pd.DataFrame({"m": cells}), parent=f"{LONG_H1}|{LONG_L1}", antigen=RBD, numbering=scheme
+    )
+    expected = [(LONG_H1, exchanged(LONG_L1, (place, "A"))) for place in light_places]
+    expected += [(exchanged(LONG_H1, (place, "A")), LONG_L1) for place in heavy_places]
+    assert read == expected
+
+
+def test_imgt_numbers_of_conserved_residues():
+    # the cysteines 23 and 104 and the tryptophans 41 and 118 of IMGT
+    cysteines = [at for at, residue in enumerate(HEAVY, 1) if residue == "C"]
+    j_motif = HEAVY.index("WGQG") + 1
+    table = pd.DataFrame({"mutant": ["C23A", "C104A", "W118A"]})
+    read = variants(table, parent=f"{HEAVY}|", antigen=RBD, numbering="imgt")
+    places = [cysteines[0], cysteines[1], j_motif]
+    assert read == [(exchanged(HEAVY, (place, "A")), "") for place in places]
+
+
+def test_a_single_chain_parent_is_numbered_as_it_is_given():
+    linker = "GGGGSGGGGSGGGGS"
+    parent = HEAVY + linker + LIGHT
+    place = len(HEAVY + linker) + 30
+    table = pd.DataFrame({"variant": ["WT", named(parent, place, "W"), named(parent, 3, "K")]})
+    expected = [
+        (HEAVY, LIGHT), (HEAVY, exchanged(LIGHT, (30, "W"))), (exchanged(HEAVY, (3, "K")), LIGHT),
+    ]  # fmt: skip
+    assert variants(table, parent=parent, antigen=RBD) == expected
+
+
+def test_a_parent_from_a_fasta_file_whose_chains_are_told_by_content(tmp_path):
+    (tmp_path / "wt.fasta").write_text(f">4D5 one\n{LIGHT}\n>4D5 two\n{HEAVY}\n")
+    table = pd.DataFrame({"mutant": [f"H:{named(HEAVY, 33, 'A')}", None], "n": [1, 2]})
+    read = variants(table, parent=str(tmp_path / "wt.fasta"), antigen=RBD)
+    assert read == [(exchanged(HEAVY, (33, "A")), LIGHT), (HEAVY, LIGHT)]
+
+
+def test_variants_of_the_antigen_are_of_the_antigen_of_the_row_or_of_all():
+    cells = [f"{RBD[170 - 166]}{170 - 166 + 331}K", "WT"]
+    options = {"columns": {"antigen_mutations": "mutant"}, "first_residue": 331}
+    table = pd.DataFrame({"heavy": [HEAVY] * 2, "mutant": cells})
+    expected = [(exchanged(RBD, (5, "K")),), (RBD,)]
+    for read in (
+        read_pairs(table, TableOptions(antigen=RBD, **options)),
+        read_pairs(table.assign(antigen=RBD), TableOptions(**options)),
+    ):
+        assert [read.antigens.chains[i] for i in read.antigens.of_row] == expected
+
+
+def test_one_column_with_the_mutations_of_both_sides():
+    both = {"mutations": "Mutation", "antigen_mutations": "Mutation"}
+    cells = [f"H:{named(HEAVY, 33, 'A')},A:{named(RBD, 5, 'K')}", f"A:{named(RBD, 6, 'K')}"]
+    table = pd.DataFrame({"Mutation": cells})
+    read = read_pairs(table, TableOptions(parent=f"{HEAVY}|{LIGHT}", antigen=RBD, columns=both))
+    heavies = [read.antibodies.chains[i][0] for i in read.antibodies.of_row]
+    assert heavies == [exchanged(HEAVY, (33, "A")), HEAVY]
+    targets = [read.antigens.chains[i] for i in read.antigens.of_row]
+    assert targets == [(exchanged(RBD, (5, "K")),), (exchanged(RBD, (6, "K")),)]
+
+
+def test_mutations_of_antibodies_that_each_row_has(tmp_path):
+    other = HEAVY.replace("W", "Y")
+    column = {"columns": {"mutations": "mut"}}
+    cells = [f"H:{named(HEAVY, 33, 'A')}", f"H:{named(other, 36, 'K')}"]
+    table = pd.DataFrame({"heavy": [HEAVY, other], "light": [LIGHT] * 2, "mut": cells})
+    expected = [(exchanged(HEAVY, (33, "A")), LIGHT), (exchanged(other, (36, "K")), LIGHT)]
+    assert variants(table, antigen=RBD, **column) == expected
+    # and of antibodies that each row names
+    names = pd.DataFrame({"name": ["a", "b"], "heavy": [HEAVY, other], "light": [LIGHT] * 2})
+    names.to_csv(tmp_path / "names.csv", index=False)
+    table = pd.DataFrame({"clone": ["a", "b"], "mut": cells})
+    sequences = (str(tmp_path / "names.csv"),)
+    assert variants(table, antigen=RBD, sequences=sequences, **column) == expected
+
+
+def refusal(cells, **options):
+    with pytest.raises(BadMutation) as caught:
+        variants(pd.DataFrame({"mutant": cells}), antigen=RBD, **options)
+    return str(caught.value)
+
+
+def test_every_wild_type_residue_is_checked_and_bad_rows_are_listed():
+    good = named(HEAVY, 33, "A")
+    text = refusal([good, "W33A", good, "W500A"], parent=f"{HEAVY}|")
+    assert text.startswith("table: 2 rows are bad")
+    found = "row 2, column 'mutant': 'W33A': residue 33 of the heavy chain is Y, not W (sequential"
+    assert found in text
+    assert "row 4, column 'mutant': 'W500A': the heavy chain has no residue 500" in text
+
+
+def test_the_numbers_that_fit_are_proposed():
+    kabat = [f"H:{m}" for m in KABAT]
+    assert "7 of 7 variants fit --numbering kabat" in refusal(kabat, parent=f"{HEAVY}|{LIGHT}")
+    shifted = [f"{HEAVY[at]}{at}A" for at in (3, 10, 20, 30, 50)]  # from 0, as Python counts
+    assert "5 of 5 variants fit --first-residue 0" in refusal(shifted, parent=f"{HEAVY}|")
+
+
+@pytest.mark.parametrize(("cell", "words"), [
+    ("E1G,E1K", "changes a residue twice"), ("E1*", "is a stop codon"), ("p.Glu1Ter", "is a stop"),
+    ("E1B", "B is not one of the 20 residues"), ("E1fs", "is not understood at 'E1FS'"),
+    ("G1", "is not understood"), ("V2G and", "is not understood"), ("E1delinsGG", "understood"),
+    ("E1_Q3insG", "3 does not follow 1"),
+])  # fmt: skip
+def test_what_is_not_clear_is_refused(cell, words):
+    assert words in refusal([cell, named(HEAVY, 3, "A")], parent=f"{HEAVY}|")
+
+
+def test_a_mutation_without_a_chain_of_two_is_refused():
+    assert "names no chain; expected H:E1G or L:E1G" in refusal(["E1G"], parent=f"{HEAVY}|{LIGHT}")
+    text = refusal(["D:E1G"], parent=f"{HEAVY}|{LIGHT}")
+    assert "has no chain D; expected H and L" in text
+
+
+def test_mutations_without_a_wild_type_as_in_evolvepro_are_read_and_said_to_be_unchecked():
+    table = pd.DataFrame({"Variant": ["33K", "50W_99S", "WT", "H:3K"], "activity": [1, 2, 3, 4]})
+    read = read_pairs(table, TableOptions(parent=f"{HEAVY}|", antigen=RBD))
+    expected = [
+        exchanged(HEAVY, (33, "K")), exchanged(HEAVY, (50, "W"), (99, "S")), HEAVY,
+        exchanged(HEAVY, (3, "K")),
+    ]  # fmt: skip
+    assert [read.antibodies.chains[i][0] for i in read.antibodies.of_row] == expected
+    assert "mutations such as '33K' name no wild-type residue" in " ".join(read.notes)
+    assert "no residue 500" in refusal(["500G", "WT"], parent=f"{HEAVY}|")
+    # the well of a plate is not a mutation
+    wells = table.rename(columns={"Variant": "well"})
+    with pytest.raises(MissingColumn, match="no column holds mutations"):
+        read_pairs(wells, TableOptions(parent=f"{HEAVY}|", antigen=RBD))
+
+
+def test_letters_need_a_numbering_that_has_them():
+    assert "--numbering imgt, kabat or chothia" in refusal(["P52aA"], parent=f"{HEAVY}|")
+
+
+def test_options_that_contradict_each_other_are_refused():
+    with pytest.raises(BadOption, match="each defines the antibody"):
+        TableOptions(parent=HEAVY, columns={"heavy": "VH"})
+    with pytest.raises(BadOption, match="--first-residue 331 with --numbering kabat"):
+        TableOptions(first_residue=331, numbering="kabat")
+
+
+def test_no_mutation_is_ever_lost():
+    text = ",".join(
+        named(HEAVY, place, "A" if HEAVY[place - 1] != "A" else "G") for place in range(1, 60)
+    )
+    assert len(read_mutations(text)) == 59
+    assert sum(a != b for a, b in zip(mutate(HEAVY, text, ANTIBODY), HEAVY, strict=True)) == 59

@@ -1,0 +1,178 @@
+"""Columns of names are looked up in FASTA files and tables of sequences."""
+
+import gzip
+
+import pandas as pd
+import pytest
+
+import abag
+from abag.embed.sequences.columns import MissingColumn
+from abag.embed.sequences.options import TableOptions
+from abag.embed.sequences.pairs import read_pair_chunks, read_pairs
+from abag.embed.sequences.tables import BadTable
+from abag.head.data.demo import demo_table
+from tests.trastuzumab import HEAVY, LIGHT
+
+ANTIGENS = {
+    "HER2 ECD": "TQVCTGTDMKLRLPASPETHLDMLRHLYQGCQVVQGNLELTYLPTNASLSF",
+    "HIV-1 gp120": "MRVKEKYQHLWRWGWRWGTMLLGMLMICSATEKLWVTVYYGVPVWKEATTT",
+}
+OTHER_HEAVY = HEAVY.replace("W", "Y")
+
+
+def write_fasta(path, records):
+    text = "".join(f">{name}\n{chain[:40]}\n{chain[40:]}\n" for name, chain in records)
+    path.write_bytes(gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode())
+    return str(path)
+
+
+def antibody_fasta(path):
+    return write_fasta(
+        path, [("tras_H", HEAVY), ("tras_L", LIGHT), ("vhh1_VHH heavy", OTHER_HEAVY)]
+    )
+
+
+def chains_of(pairs, kind):
+    return [pairs.sequences[kind].chains[i] for i in pairs.sequences[kind].of_row]
+
+
+@pytest.mark.parametrize("name", ["abs.fasta", "abs.fa.gz"])
+def test_names_on_both_sides_are_read_as_their_sequences(tmp_path, name):
+    antibodies = write_fasta(
+        tmp_path / name, [("tras_H", HEAVY), ("tras_L", LIGHT), ("mut heavy chain", OTHER_HEAVY)]
+    )
+    pd.DataFrame({"name": [*ANTIGENS], "sequence": [*ANTIGENS.values()]}).to_excel(
+        tmp_path / "ag.xlsx", index=False
+    )
+    table = pd.DataFrame(
+        {"mAb": ["tras", "mut", "Tras"], "strain": ["HER2 ECD", "HIV-1 gp120", "HIV-1 gp120"]}
+    )
+    read = read_pairs(table, TableOptions(sequences=(antibodies, str(tmp_path / "ag.xlsx"))))
+    assert chains_of(read, "antibody") == [(HEAVY, LIGHT), (OTHER_HEAVY, ""), (HEAVY, LIGHT)]
+    expected = [ANTIGENS["HER2 ECD"], ANTIGENS["HIV-1 gp120"], ANTIGENS["HIV-1 gp120"]]
+    assert chains_of(read, "antigen") == [(text,) for text in expected]
+    assert read.frame["mAb"].tolist() == ["tras", "mut", "Tras"]
+    assert "column 'mAb' holds names of antibodies, looked up in" in " ".join(read.notes)
+
+
+@pytest.mark.parametrize("column", ["Clone", "Sample ID", "unusual"])
+def test_a_table_of_name_heavy_light_names_antibodies_in_any_column(tmp_path, column):
+    pd.DataFrame({"Name": [1, 2], "VH": [HEAVY, OTHER_HEAVY], "VL": [LIGHT, None]}).to_csv(
+        tmp_path / "ab.csv", index=False
+    )
+    table = pd.DataFrame({column: [2, 1], "antigen": [*ANTIGENS.values()], "n": [7, 8]})
+    read = read_pairs(table, TableOptions(sequences=(str(tmp_path / "ab.csv"),)))
+    assert chains_of(read, "antibody") == [(OTHER_HEAVY, ""), (HEAVY, LIGHT)]
+
+
+def test_records_of_a_database_are_found_by_accession_and_entry_name(tmp_path):
+    path = write_fasta(tmp_path / "a.fasta", [("sp|P04626|ERBB2_HUMAN ", ANTIGENS["HER2 ECD"])])
+    table = pd.DataFrame(
+        {"heavy": [HEAVY] * 3, "antigen": ["P04626", "ERBB2_HUMAN", "sp|P04626|ERBB2_HUMAN"]}
+    )
+    read = read_pairs(table, TableOptions(sequences=(path,)))
+    assert chains_of(read, "antigen") == [(ANTIGENS["HER2 ECD"],)] * 3
+
+
+def test_names_without_a_sequence_are_bad_rows_and_peptides_are_no_names(tmp_path):
+    path = antibody_fasta(tmp_path / "a.fasta")
+    table = pd.DataFrame({"clone": ["tras", "tra", "ACE"], "antigen": [ANTIGENS["HER2 ECD"]] * 3})
+    options = TableOptions(sequences=(path,))
+    with pytest.raises(abag.AbagError, match="2 rows are bad") as caught:
+        read_pairs(table, options)
+    # ACE consists of residues, and is no sequence in a column of names
+    assert "row 2, column 'clone': 'tra' has no sequence in a.fasta (did you mean 'tras'?)" in str(
+        caught.value
+    )
+    assert "row 3, column 'clone': 'ACE' has no sequence" in str(caught.value)
+    read = read_pairs(table, TableOptions(sequences=(path,), bad_rows="skip"))
+    assert read.notes[-1].startswith("2 bad rows skipped (name without a sequence: 2 rows")
+
+
+def test_chunks_are_read_by_what_the_first_decided(tmp_path, monkeypatch):
+    monkeypatch.setattr("abag.embed.sequences.tables.CHUNK_ROWS", 2)
+    path = antibody_fasta(tmp_path / "a.fasta")
+    names = ["tras", "tras", "unknown", "unknown", "tras"]
+    table = pd.DataFrame({"clone": names, "antigen": [ANTIGENS["HER2 ECD"]] * 5})
+    table.to_csv(tmp_path / "t.csv", index=False)
+    options = TableOptions(sequences=(path,), bad_rows="skip")
+    chunks = [*read_pair_chunks(tmp_path / "t.csv", options)]
+    assert sum(len(chunk.frame) for chunk in chunks) == 3
+    assert [p for chunk in chunks for p in chunk.positions.tolist()] == [0, 1, 4]
+
+
+@pytest.mark.parametrize("suffix", [".fasta", ".csv"])
+def test_a_name_with_two_sequences_is_refused_with_both_places(tmp_path, suffix):
+    rows = [("VEGF", ANTIGENS["HER2 ECD"]), ("x", HEAVY), ("VEGF", ANTIGENS["HIV-1 gp120"])]
+    if suffix == ".csv":
+        pd.DataFrame(rows, columns=["name", "sequence"]).to_csv(tmp_path / "a.csv", index=False)
+        places = "'VEGF' at a.csv row 2 and a.csv row 4"
+    else:
+        write_fasta(tmp_path / "a.fasta", rows)
+        places = "'VEGF' at a.fasta record 1 and a.fasta record 3"
+    table = pd.DataFrame({"heavy": [HEAVY], "antigen": ["VEGF"]})
+    with pytest.raises(BadTable, match="a name has different sequences") as caught:
+        read_pairs(table, TableOptions(sequences=(str(tmp_path / f"a{suffix}"),)))
+    assert places in str(caught.value)
+
+
+def test_the_same_sequence_twice_is_no_conflict(tmp_path):
+    text = ANTIGENS["HER2 ECD"]
+    path = write_fasta(tmp_path / "a.fasta", [("VEGF", text), ("VEGF", text.lower())])
+    table = pd.DataFrame({"heavy": [HEAVY], "antigen": ["VEGF"]})
+    assert chains_of(read_pairs(table, TableOptions(sequences=(path,))), "antigen") == [(text,)]
+
+
+def test_a_first_word_of_two_records_stands_for_none_of_them(tmp_path):
+    records = [("VEGF human", ANTIGENS["HER2 ECD"]), ("VEGF mouse", ANTIGENS["HIV-1 gp120"])]
+    path = write_fasta(tmp_path / "a.fasta", records)
+    table = pd.DataFrame({"heavy": [HEAVY] * 2, "antigen": ["VEGF", "VEGF mouse"]})
+    with pytest.raises(abag.AbagError, match="'VEGF' may be 'VEGF human'"):
+        read_pairs(table, TableOptions(sequences=(path,)))
+
+
+def test_sequences_that_no_column_names_are_refused(tmp_path):
+    path = antibody_fasta(tmp_path / "a.fasta")
+    table = pd.DataFrame({"clone": ["x"], "antigen": [ANTIGENS["HER2 ECD"]]})
+    with pytest.raises(MissingColumn, match="no column holds names of --sequences"):
+        read_pairs(table, TableOptions(sequences=(path,)))
+    # a table of measured pairs may have the sequences that another one names
+    table = table.assign(heavy=HEAVY)
+    notes = read_pairs(table, TableOptions(sequences=(path,))).notes
+    assert "--sequences a.fasta is not used: the columns hold sequences" in notes
+
+
+def test_a_table_of_names_alone_proposes_the_option(tmp_path):
+    table = pd.DataFrame({"antibody": ["mAb-1", "mAb-2"], "antigen": ["HER2 ECD"] * 2})
+    with pytest.raises(MissingColumn, match="--sequences FILE"):
+        read_pairs(table)
+
+
+def test_one_antigen_may_come_from_a_file(tmp_path):
+    path = write_fasta(tmp_path / "her2.fasta", [("HER2 ECD", ANTIGENS["HER2 ECD"])])
+    read = read_pairs(pd.DataFrame({"heavy": [HEAVY]}), TableOptions(antigen=path))
+    assert chains_of(read, "antigen") == [(ANTIGENS["HER2 ECD"],)]
+    two = write_fasta(tmp_path / "two.fasta", [*ANTIGENS.items()])
+    with pytest.raises(BadTable, match="holds 2 sequences"):
+        read_pairs(pd.DataFrame({"heavy": [HEAVY]}), TableOptions(antigen=two))
+
+
+def test_a_run_of_names_is_continued_when_the_files_have_moved(tmp_path):
+    pairs = demo_table().head(60)
+    names = pairs[["heavy", "light"]].drop_duplicates()
+    names.insert(0, "name", [f"ab{n}" for n in range(len(names))])
+    names.to_csv(tmp_path / "names.csv", index=False)
+    table = pairs.merge(names, on=["heavy", "light"])[["name", "antigen", "pKd"]]
+    store, options = tmp_path / "store", {"split": "random", "epochs": 1, "device": "cpu"}
+    given = {"sequences": [tmp_path / "names.csv"]}
+    abag.embed_table(table, store, "composition", "composition", **given)
+    first = abag.fit(table, store, tmp_path / "run", report=False, **given, **options)
+    (tmp_path / "names.csv").rename(tmp_path / "moved.csv")
+    given = {"sequences": [tmp_path / "moved.csv"]}
+    assert abag.fit(table, store, tmp_path / "run", report=False, **given, **options) == first
+    # other sequences of the names are other pairs
+    changed = names.assign(heavy=names["heavy"].str.replace("W", "Y"))
+    changed.to_csv(tmp_path / "moved.csv", index=False)
+    abag.embed_table(table, store, "composition", "composition", **given)
+    with pytest.raises(abag.AbagError, match="pairs"):
+        abag.fit(table, store, tmp_path / "run", report=False, **given, **options)

@@ -1,0 +1,145 @@
+"""Several tables are read as one, each by its own columns."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import abag
+from abag.embed.sequences.options import TableOptions
+from abag.embed.sequences.pairs import read_pair_chunks, read_pairs
+from abag.embed.sequences.tables import BadTable
+from abag.head.data.demo import demo_table
+from abag.head.data.labels import BadLabel, label_pairs
+from abag.head.data.options import LabelOptions
+from tests.invoke import PLAIN_ENCODERS, one_line, run
+
+PAIRS = demo_table().head(90)
+FIRST = PAIRS.head(50)
+SECOND = PAIRS.iloc[45:].rename(columns={"heavy": "VH", "light": "VL", "antigen": "ag_seq"})
+BOTH = pd.concat([FIRST, PAIRS.iloc[45:]], ignore_index=True)
+
+
+def texts(read, kind):
+    return ["|".join(read.sequences[kind].chains[i]) for i in read.sequences[kind].of_row]
+
+
+@pytest.fixture
+def files(tmp_path):
+    FIRST.to_csv(tmp_path / "a.csv", index=False)
+    SECOND.assign(round=2).to_csv(tmp_path / "b.txt", sep="\t", index=False)
+    return [tmp_path / "a.csv", tmp_path / "b.txt"]
+
+
+def test_rows_and_sequences_are_those_of_one_table_with_all_rows(files):
+    read, whole = read_pairs(files), read_pairs(BOTH)
+    for kind in ("antibody", "antigen"):
+        assert texts(read, kind) == texts(whole, kind)
+        assert set(read.sequences[kind].chains) == set(whole.sequences[kind].chains)
+        assert (read.sequences[kind].keys == whole.sequences[kind].keys).all()
+    assert read.frame["pKd"].tolist() == BOTH["pKd"].tolist()
+    assert read.frame["file"].tolist() == ["a.csv"] * 50 + ["b.txt"] * 45
+    assert read.frame["round"].isna().tolist() == [True] * 50 + [False] * 45
+    assert read.row_numbers.tolist() == [*range(2, 52), *range(2, 47)]
+    assert read.positions.tolist() == [*range(95)]
+    notes = " ".join(read.notes)
+    assert "b.txt: columns are read as those of the others: 'VH' as 'heavy'" in notes
+
+
+def test_chunks_of_several_tables_are_their_rows(files, monkeypatch):
+    monkeypatch.setattr("abag.embed.sequences.tables.CHUNK_ROWS", 20)
+    chunks = [*read_pair_chunks(files, TableOptions(), as_written=True)]
+    assert [text for chunk in chunks for text in texts(chunk, "antibody")] == texts(
+        read_pairs(BOTH), "antibody"
+    )
+    assert [at for chunk in chunks for at in chunk.positions.tolist()] == [*range(95)]
+    assert {tuple(chunk.frame.columns) for chunk in chunks} == {
+        ("id", "heavy", "light", "antigen", "pKd", "round", "file")
+    }
+
+
+def test_the_first_rows_of_several_tables(files):
+    read = read_pairs(files, TableOptions(limit=60))
+    assert read.frame["id"].tolist() == BOTH["id"].head(60).tolist()
+
+
+def test_replicates_across_tables_are_joined_as_those_within_one(tmp_path, files):
+    shifted = SECOND.assign(pKd=SECOND["pKd"] + 0.5)
+    shifted.to_csv(tmp_path / "b.csv", index=False)
+    read = label_pairs(read_pairs([files[0], tmp_path / "b.csv"]))
+    usual = {"VH": "heavy", "VL": "light", "ag_seq": "antigen"}
+    whole = pd.concat([FIRST, shifted.rename(columns=usual)])
+    expected = label_pairs(read_pairs(whole.reset_index(drop=True)))
+    assert read.counts == expected.counts
+    assert read.counts["replicate_rows"] == 5
+    np.testing.assert_array_equal(read.pkd, expected.pkd)
+    assert read.noise == expected.noise
+
+
+def test_labels_of_one_unit_with_other_names_are_one_column(tmp_path, files):
+    SECOND.rename(columns={"pKd": "pKd (SPR)"}).to_csv(tmp_path / "c.csv", index=False)
+    read = label_pairs(read_pairs([files[0], tmp_path / "c.csv"]))
+    expected = label_pairs(read_pairs(BOTH))
+    np.testing.assert_array_equal(read.pkd, expected.pkd)
+    assert "c.csv: label 'pKd (SPR)' is read as 'pKd'" in read.table.notes
+
+
+def test_labels_in_different_units_are_refused(tmp_path, files):
+    nanomolar = SECOND.assign(**{"KD (nM)": 10 ** (9 - SECOND["pKd"])}).drop(columns="pKd")
+    nanomolar.to_csv(tmp_path / "nm.csv", index=False)
+    with pytest.raises(BadLabel, match="the labels are in different units") as caught:
+        label_pairs(read_pairs([files[0], tmp_path / "nm.csv"]))
+    assert "'pKd' of a.csv as pkd; 'KD (nM)' of nm.csv as kd_nm" in str(caught.value)
+
+
+def test_a_table_whose_values_are_of_another_unit_is_refused_by_its_name(tmp_path):
+    for name, scale in (("nm.csv", 1.0), ("m.csv", 1e-9)):
+        kd = 10 ** (9 - FIRST["pKd"]) * scale
+        FIRST.drop(columns="pKd").assign(Kd=kd).to_csv(tmp_path / name, index=False)
+    tables = [tmp_path / "nm.csv", tmp_path / "m.csv"]
+    with pytest.raises(BadLabel, match=r"^m\.csv: column Kd"):
+        label_pairs(read_pairs(tables), LabelOptions(label="kd_nm"))
+
+
+def test_bad_rows_are_listed_with_their_table(tmp_path, files):
+    changed = SECOND.copy()
+    changed.loc[46, "VH"] = "EVQ!"
+    changed.loc[47, "pKd"] = None
+    changed.to_csv(tmp_path / "d.csv", index=False)
+    store = ("--store", tmp_path / "store")
+    run("embed", files[0], *store, *PLAIN_ENCODERS)
+    done = run("fit", files[0], tmp_path / "d.csv", *store, "--run", tmp_path / "r", code=1)
+    assert "row 3 of d.csv, column 'VH': character '!'" in done.stderr
+    assert "row 4 of d.csv, column 'pKd': an empty cell" in done.stderr
+    assert not (tmp_path / "r").exists()
+
+
+def test_columns_that_would_be_mixed_up_are_refused(tmp_path, files):
+    SECOND.assign(heavy="x").to_csv(tmp_path / "e.csv", index=False)
+    with pytest.raises(abag.AbagError, match=r"^e\.csv"):
+        read_pairs([files[0], tmp_path / "e.csv"])
+    with pytest.raises(BadTable, match="is given twice"):
+        read_pairs([files[0], files[0]])
+
+
+def test_commands_read_several_tables(tmp_path, files):
+    store = ("--store", tmp_path / "store")
+    embedded = json.loads(run("embed", *files, *store, *PLAIN_ENCODERS, "--json").stdout)
+    assert embedded["rows"] == 95
+    assert embedded["antibodies"]["unique"] == len(PAIRS[["heavy", "light"]].drop_duplicates())
+    assert json.loads(run("plan", *files, "--json").stdout)["rows"] == 95
+    options = ("--split", "random", "--epochs", 1, "--device", "cpu")
+    folder = ("--run", tmp_path / "r")
+    fitted = json.loads(run("fit", *files, *store, *folder, *options, "--json").stdout)
+    assert fitted["data"]["pairs"] == len(PAIRS.drop_duplicates(["heavy", "light", "antigen"]))
+    run("predict", *files, *store, *folder, "--out", tmp_path / "out.csv")
+    out = pd.read_csv(tmp_path / "out.csv", keep_default_na=False)
+    assert out["heavy"].tolist() == BOTH["heavy"].tolist()
+    assert out["file"].tolist() == ["a.csv"] * 50 + ["b.txt"] * 45
+    run("predict", files[1], *store, *folder, "--out", tmp_path / "b.csv")
+    alone = pd.read_csv(tmp_path / "b.csv")
+    assert out["pkd_predicted"][50:].astype(float).tolist() == alone["pkd_predicted"].tolist()
+    crossed = ("--cross", files[0], "--out", tmp_path / "x.csv")
+    text = one_line("predict", *files, *crossed, *store, *folder)
+    assert "2 tables: expected one" in text

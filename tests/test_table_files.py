@@ -1,0 +1,110 @@
+"""Formats of tables beside CSV, Parquet and FASTA, and messages about tables of many columns."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from abag.embed.sequences.columns import MissingColumn
+from abag.embed.sequences.options import FileOptions
+from abag.embed.sequences.pairs import read_pairs
+from abag.embed.sequences.tables import BadTable, read_table, read_table_chunks
+from abag.head.data.demo import demo_table
+from tests.invoke import one_line, run
+
+TABLE = demo_table().head(40).assign(n=range(40), note=["", "NA", "a,b", "é"] * 10)
+
+
+@pytest.mark.parametrize("as_written", [False, True])
+@pytest.mark.parametrize("name", ["a.txt", "a.txt.gz", "a.jsonl", "a.ndjson", "a.jsonl.gz"])
+def test_text_and_json_lines_are_read_like_the_csv_file_with_the_same_cells(
+    tmp_path, name, as_written
+):
+    TABLE.to_csv(tmp_path / "a.csv", index=False)
+    if ".txt" in name:
+        TABLE.to_csv(tmp_path / name, sep="\t", index=False)
+    else:
+        TABLE.to_json(tmp_path / name, orient="records", lines=True, force_ascii=False)
+    expected = read_table(tmp_path / "a.csv", as_written=as_written)
+    found = read_table(tmp_path / name, as_written=as_written)
+    pd.testing.assert_frame_equal(found.frame, expected.frame)
+    assert found.columns == expected.columns
+    assert found.first_row == (2 if ".txt" in name else 1)
+    chunks = read_table_chunks(tmp_path / name, rows=7, as_written=as_written)
+    joined = pd.concat([chunk.frame for chunk in chunks])
+    pd.testing.assert_frame_equal(joined, expected.frame, check_dtype=False)
+
+
+def test_lines_may_lack_names_and_numbers_stay_as_they_are_written(tmp_path):
+    lines = ['{"heavy": "EVQ", "pKd": 8.50}', '{"heavy": "EVK", "x": null, "pKd": 1e1}']
+    (tmp_path / "a.jsonl").write_text("\ufeff" + "\n".join(lines) + "\n\n")
+    written = read_table(tmp_path / "a.jsonl", as_written=True).frame
+    assert written.to_dict("list") == {
+        "heavy": ["EVQ", "EVK"], "pKd": ["8.50", "1e1"], "x": ["", ""],
+    }  # fmt: skip
+    assert read_table(tmp_path / "a.jsonl").frame["pKd"].tolist() == [8.5, 10.0]
+
+
+@pytest.mark.parametrize(("text", "words"), [
+    ('[{"heavy": "EVQ"}]', "line 1 holds"), ('{"heavy": "EVQ"}\n{"heavy"', "line 2 is not JSON"),
+    ('{"heavy": ["EVQ"]}', "'heavy' holds list"), ("", "it is empty"), ("3", "line 1 holds"),
+    ('{"a": 1, "a": 2}', "two columns are called 'a'"), ("{}", "line 1 holds '{}'"),
+])  # fmt: skip
+def test_what_is_no_json_lines_file_is_refused_in_one_line(tmp_path, text, words):
+    (tmp_path / "a.jsonl").write_text(text)
+    with pytest.raises(BadTable) as caught:
+        read_table(tmp_path / "a.jsonl")
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_fasta_in_a_text_file_is_named(tmp_path):
+    (tmp_path / "a.txt").write_text(">ab1\nEVQL\n")
+    with pytest.raises(BadTable, match="it is FASTA"):
+        read_table(tmp_path / "a.txt")
+
+
+def test_a_sheet_is_chosen_by_its_name(tmp_path):
+    path = tmp_path / "a.xlsx"
+    with pd.ExcelWriter(path) as book:
+        TABLE.head(3).to_excel(book, sheet_name="Fig. 1", index=False)
+        TABLE.tail(5).to_excel(book, sheet_name="Table S2", index=False)
+        merged = pd.DataFrame({"a": [1]})
+        merged.to_excel(book, sheet_name="legend", index=False)
+        book.sheets["legend"].merge_cells("A1:B1")
+    for name, rows in (("Table S2", TABLE.tail(5)), ("fig. 1", TABLE.head(3))):
+        read = read_table(path, files=FileOptions(sheet=name))
+        assert read.frame["id"].tolist() == rows["id"].tolist()
+    assert "rows" in json.loads(run("plan", path, "--sheet", "Table S2", "--json").stdout)
+    text = one_line("plan", path, "--sheet", "S2")
+    assert "it has no sheet 'S2'; choose another with --sheet, of 'Fig. 1', 'Table S2'" in text
+    TABLE.to_csv(tmp_path / "a.csv", index=False)
+    assert "is not an Excel file" in one_line("plan", tmp_path / "a.csv", "--sheet", "x")
+
+
+def test_several_sheets_with_values_name_the_option_with_a_name(tmp_path):
+    path = tmp_path / "a.xlsx"
+    with pd.ExcelWriter(path) as book:
+        for name in ("Fig. 1", "Table S2"):
+            TABLE.to_excel(book, sheet_name=name, index=False)
+    assert "choose one with --sheet 'Fig. 1' or the like" in one_line("plan", path)
+
+
+def test_a_long_list_of_columns_follows_the_advice():
+    table = pd.DataFrame(np.zeros((2, 80)), columns=[f"col{n}" for n in range(80)])
+    with pytest.raises(MissingColumn) as caught:
+        read_pairs(table)
+    text = str(caught.value)
+    assert text.index("--column heavy=NAME") < text.index("Found 'col0'")
+    assert text.endswith("'col11' and 68 more.")
+    with pytest.raises(MissingColumn, match="Did you mean 'col7'") as caught:
+        read_table(table, columns={"heavy": "Col7"})
+    assert len(str(caught.value)) < 400
+
+
+def test_several_label_columns_are_named_with_the_line_of_each(tmp_path):
+    table = demo_table().head(60).rename(columns={"pKd": "pKd (SPR)"})
+    table.assign(**{"pKd BLI": table["pKd (SPR)"]}).to_csv(tmp_path / "a.csv", index=False)
+    found = json.loads(run("plan", tmp_path / "a.csv", "--json", code=1).stdout)["refused"]
+    assert "--column 'pkd=pKd (SPR)' or --column 'pkd=pKd BLI'" in found
