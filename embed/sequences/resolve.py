@@ -103,8 +103,7 @@ def find_references(table: Table, options: TableOptions, kinds: Sequence[Kind]) 
     """
     if not (options.sequences or options.parent or options.columns.keys() & {*MUTATIONS.values()}):
         antigen = _constant(options.antigen, "--antigen", "antigen", None)
-        remarks = tuple(_unapplied(table, options))
-        return replace(NO_REFERENCES, antigen=antigen, remarks=remarks)
+        return replace(NO_REFERENCES, antigen=antigen, remarks=tuple(_unapplied(table)))
     names = load_names(options.sequences) if options.sequences else None
     parent = _constant(options.parent, "--parent", "antibody", names)
     if parent is not None:
@@ -113,7 +112,7 @@ def find_references(table: Table, options: TableOptions, kinds: Sequence[Kind]) 
     given = {"antibody": parent, "antigen": antigen}
     columns: dict[str, str] = {}
     by_name: set[str] = set()
-    remarks = list[str]()
+    remarks: list[str] = []
     for side in _SIDES:
         if names is None or given[side.kind] is not None or side.kind not in kinds:
             continue
@@ -423,7 +422,7 @@ def _check_parent(parent: str) -> None:
         raise type(error)(msg) from None
 
 
-def _unapplied(table: Table, options: TableOptions) -> Iterator[str]:
+def _unapplied(table: Table) -> Iterator[str]:
     """Say that a column of mutations is not applied, if the sequences do not follow it."""
     for name in map(str, table.frame.columns):
         if not _MUTATION_COLUMN.fullmatch(simplified(name)):
