@@ -4,6 +4,7 @@ import pandas as pd
 import pytest
 
 from abag.core.options import BadOption
+from abag.embed.sequences.chains import UnknownResidue
 from abag.embed.sequences.columns import MissingColumn
 from abag.embed.sequences.mutations import BadMutation, MutationRules, mutate, read_mutations
 from abag.embed.sequences.options import TableOptions
@@ -291,3 +292,21 @@ def test_no_mutation_is_ever_lost():
     )
     assert len(read_mutations(text)) == 59
     assert sum(a != b for a, b in zip(mutate(HEAVY, text, ANTIBODY), HEAVY, strict=True)) == 59
+
+
+def test_a_column_of_mutations_that_is_not_applied_is_said():
+    cells = [named(HEAVY, place, "W") for place in (2, 3, 4, 5)]
+    table = pd.DataFrame({"heavy": [HEAVY] * 4, "antigen": [RBD] * 4, "mutation": cells})
+    (note,) = read_pairs(table).notes
+    assert "holds mutations that are not applied" in note
+    assert "--column mutations=mutation or --column antigen_mutations=mutation" in note
+    # the sequences of the variants are in the table
+    table["heavy"] = [exchanged(HEAVY, (place, "W")) for place in (2, 3, 4, 5)]
+    assert read_pairs(table).notes == []
+
+
+def test_a_parent_that_is_no_antibody_is_refused_first():
+    table = pd.DataFrame({"mutant": ["WT"], "n": [1]})
+    for parent in (HEAVY + "1", "ATGCATGC" * 10):
+        with pytest.raises(UnknownResidue, match=r"^--parent: "):
+            read_pairs(table, TableOptions(parent=parent, antigen=RBD))

@@ -65,6 +65,14 @@ def test_a_table_of_name_heavy_light_names_antibodies_in_any_column(tmp_path, co
     assert chains_of(read, "antibody") == [(OTHER_HEAVY, ""), (HEAVY, LIGHT)]
 
 
+def test_a_table_with_a_row_per_chain_names_antibodies(tmp_path):
+    rows = [("a", "H", HEAVY), ("a", "L", LIGHT), ("b", "heavy", OTHER_HEAVY)]
+    pd.DataFrame(rows, columns=["name", "chain", "sequence"]).to_csv(tmp_path / "c.csv")
+    table = pd.DataFrame({"clone": ["b", "a"], "antigen": [*ANTIGENS.values()]})
+    read = read_pairs(table, TableOptions(sequences=(str(tmp_path / "c.csv"),)))
+    assert chains_of(read, "antibody") == [(OTHER_HEAVY, ""), (HEAVY, LIGHT)]
+
+
 def test_records_of_a_database_are_found_by_accession_and_entry_name(tmp_path):
     path = write_fasta(tmp_path / "a.fasta", [("sp|P04626|ERBB2_HUMAN ", ANTIGENS["HER2 ECD"])])
     table = pd.DataFrame(

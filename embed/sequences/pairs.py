@@ -40,7 +40,7 @@ from abag.embed.sequences.parsing import (
     roles_by_content,
     with_roles,
 )
-from abag.embed.sequences.resolve import check_parent, find_references, with_references
+from abag.embed.sequences.resolve import find_references, with_references
 from abag.embed.sequences.tables import (
     Table,
     TableLike,
@@ -280,7 +280,6 @@ def _checked(
         if roles is None:  # the first chunk decides
             roles = roles_by_content(whole)
             references = find_references(with_roles(whole, roles), options, kinds)
-            check_parent(references)
         chunk = with_references(with_roles(whole, roles), references)
         pairs = _check_rows(chunk, kinds, options, references)
         rows += len(pairs.frame)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from abag import AbagError
 from abag.core.messages import counted
-from abag.embed.sequences.chains import PLURAL, RESIDUES, Kind, parse_antibody
+from abag.embed.sequences.chains import PLURAL, RESIDUES, Kind, parse_antibody, sequence_text
 from abag.embed.sequences.columns import (
     SEQUENCE_ROLES,
     AmbiguousColumn,
@@ -67,6 +67,12 @@ _PLURAL = {
     "heavy": "heavy chains", "light": "light chains", "antibody": PLURAL["antibody"],
     "antigen": PLURAL["antigen"],
 }  # fmt: skip
+_CHAINS = {
+    **dict.fromkeys(("H", "VH", "HC", "VHH", "HEAVY", "IGH"), "heavy"),
+    **dict.fromkeys(("L", "VL", "LC", "K", "LIGHT", "KAPPA", "LAMBDA", "IGK", "IGL"), "light"),
+    **dict.fromkeys(("AG", "ANTIGEN"), "antigen"),
+}
+"""Roles of chains as a column of a table of sequences names them."""
 LOOKED_AT = 1_000
 """Distinct cells of a column by which its content is recognized."""
 SAMPLED = 20
@@ -97,9 +103,11 @@ def find_references(table: Table, options: TableOptions, kinds: Sequence[Kind]) 
     """
     if not (options.sequences or options.parent or options.columns.keys() & {*MUTATIONS.values()}):
         antigen = _constant(options.antigen, "--antigen", "antigen", None)
-        return replace(NO_REFERENCES, antigen=antigen)
+        return replace(NO_REFERENCES, antigen=antigen, remarks=tuple(_unapplied(table)))
     names = load_names(options.sequences) if options.sequences else None
     parent = _constant(options.parent, "--parent", "antibody", names)
+    if parent is not None:
+        _check_parent(parent)
     antigen = _constant(options.antigen, "--antigen", "antigen", names)
     given = {"antibody": parent, "antigen": antigen}
     columns: dict[str, str] = {}
@@ -255,6 +263,7 @@ def _table_entries(path: Path) -> Iterator[Entry]:
     for role, name in roles.items():
         kind: Kind | None = None if role == ANY else "antigen" if role == "antigen" else "antibody"
         named = table.frame[_name_column(table, kind, roles)].tolist()
+        of_row = _chain_roles(table) if role == ANY else [role] * len(named)
         for at, (cell, text) in enumerate(zip(named, table.frame[name].tolist(), strict=True)):
             residues = "" if text is None or text != text else str(text).strip()
             if not residues or residues in ("NA", "nan", "None"):
@@ -263,7 +272,18 @@ def _table_entries(path: Path) -> Iterator[Entry]:
             if not cell_name(cell):
                 msg = f"--sequences {where}: has no name; expected one. Name it or remove it."
                 raise BadTable(msg)
-            yield Entry(cell_name(cell), role, residues, where)
+            yield Entry(cell_name(cell), of_row[at], residues, where)
+
+
+def _chain_roles(table: Table) -> list[str]:
+    """Return the role of each sequence by a column that names its chain, else `ANY`."""
+    for name in map(str, table.names):
+        if re.fullmatch("(chain)?(type|name|id)?|locus", simplified(name)):
+            cells = [cell_name(cell).upper() for cell in table.frame[name].tolist()]
+            roles = [_CHAINS.get(cell, ANY) for cell in cells]
+            if ANY not in roles:
+                return roles
+    return [ANY] * len(table.frame)
 
 
 def _name_column(table: Table, kind: Kind | None, roles: Mapping[str, str]) -> str:
@@ -393,6 +413,34 @@ def _mutation_columns(
     raise MissingColumn(with_found(problem, table.names, how))
 
 
+def _check_parent(parent: str) -> None:
+    """Raise the error of a parent that is no antibody, before rows are read."""
+    try:
+        parse_antibody(sequence_text(parent))
+    except AbagError as error:
+        msg = f"--parent: {error}"
+        raise type(error)(msg) from None
+
+
+def _unapplied(table: Table) -> Iterator[str]:
+    """Say that a column of mutations is not applied, if the sequences do not follow it."""
+    for name in map(str, table.frame.columns):
+        if not _MUTATION_COLUMN.fullmatch(simplified(name)):
+            continue
+        if not _holds_mutations(table, name, with_wild=True):
+            continue
+        held = [table.columns[role] for role in SEQUENCE_ROLES if role in table.columns]
+        held = [column for column in held if column in table.frame and column != name]
+        sequences = len(table.frame[held].drop_duplicates()) if held else 1
+        if held and 2 * sequences <= table.frame[name].nunique():
+            role = "--column " + shlex.quote(f"mutations={name}")
+            other = "--column " + shlex.quote(f"antigen_mutations={name}")
+            yield (
+                f"column {name!r} holds mutations that are not applied, and the sequences are "
+                f"fewer: if these are the parents, give {role} or {other}"
+            )
+
+
 def _holds_mutations(table: Table, name: str, *, with_wild: bool = False) -> bool:
     """Tell whether most cells that are not of the parent are mutations."""
     cells = [cell for cell in _cells(table, name) if isinstance(cell, str)]
@@ -415,14 +463,3 @@ def _without_wild(table: Table, name: str) -> list[str]:
     """Return mutations of a column that do not name the wild type."""
     cells = [cell for cell in _cells(table, name) if isinstance(cell, str)]
     return [one.text for cell in cells for one in _read(cell) if not one.wild]
-
-
-def check_parent(references: References, option: str = "--parent") -> None:
-    """Raise the error of a parent that is no antibody, before rows are read."""
-    if references.parent is None:
-        return
-    try:
-        parse_antibody(references.parent)
-    except AbagError as error:
-        msg = f"{option}: {error}"
-        raise type(error)(msg) from None
