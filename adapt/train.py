@@ -251,10 +251,10 @@ class AdapterTraining(ResumableTraining):
         loss = float(self._losses(order, predicted_V).mean())
         pairs, pkd = self.pairs, predicted_V.double().cpu().numpy() * self.scale + self.mean
         quantity = pairs.quantity
-        rows = metrics.MeasuredRows.of(
+        measured = metrics.MeasuredRows.of(
             pairs.pkd[order], pairs.antigen[order], pairs.censored[order], quantity.sign
         )
-        scores = rows.score(pkd, metrics.STRONG_PKD if quantity.affinity else None)
+        scores = measured.score(pkd, metrics.STRONG_PKD if quantity.affinity else None)
         return loss, scores
 
     def _seed(self, stream: int, number: int) -> None:

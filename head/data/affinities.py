@@ -406,7 +406,8 @@ def _refuse_affinity_options(table: Table, options: LabelOptions, quantity: Quan
 def _refuse_other_kind(table: Table, column: str, quantity: Quantity) -> None:
     """Refuse a column whose name says another direction, or another unit, than the run has."""
     value = read_value_header(column)
-    unit, same = value.unit, value.name.casefold() == quantity.name.casefold()
+    unit = value.unit
+    same = value.name.casefold() == quantity.name.casefold()
     if not same and value.better not in (None, quantity.better):
         msg = (
             f"{table.source}: column {column!r} is named like a quantity of which {value.better} "
@@ -668,7 +669,8 @@ def _read_column(
         side=(direction * side).astype(np.int8), no_binding=np.zeros(len(raw), np.bool_),
         molar_mass_kda=mass, quantity=quantity,
     )  # fmt: skip
-    floor, empty = None, options.no_binding_empty
+    floor = None
+    empty = options.no_binding_empty
     if options.no_binding is not None:
         floor = float(to_pkd(np.array([options.no_binding]), unit, mass)[0])
         if quantity.affinity and not USUAL_PKD[0] - 2 <= floor <= USUAL_PKD[1]:
@@ -702,7 +704,8 @@ def _with_no_binding(
         if (blank & is_text).any():
             words = (*words, "")
         says |= blank & is_text
-    exact, sign = np.isfinite(found.pkd) & (found.side == 0), found.quantity.sign
+    exact = np.isfinite(found.pkd) & (found.side == 0)
+    sign = found.quantity.sign
     if says.any() and exact.any() and sign * floor > (sign * found.pkd[exact]).max():
         msg = (
             f"{found.source}: --no-binding: a non-binder would be weaker than {bound}, which is "
