@@ -229,7 +229,7 @@ def read_affinities(
     elif column is None and remembered is not None and not remembered.quantity.affinity:
         column = _find_same(table, remembered.quantity)
     elif column is None:
-        column = _find_label(table, options)
+        column = _find_label(table, options, of_run=remembered is not None)
     unit, why, quantity = _unit_of(table, column, "pkd", options, remembered)
     return _read_column(table, column, unit, why, options, remembered, quantity)
 
@@ -450,8 +450,11 @@ def _find_value(table: Table) -> str | None:
 
 
 def _number_columns(table: Table) -> list[str]:
-    """List the free columns of numbers that no command has written."""
-    return [
+    """List the free columns of numbers that no command has written.
+
+    Constants, such as the pH of an assay, are left out if there are others.
+    """
+    numbers = [
         name
         for name in _free_columns(table)
         if not written_by(name, table.names)
@@ -459,6 +462,8 @@ def _number_columns(table: Table) -> list[str]:
         and not read_value_header(name).describes_another
         and _holds_numbers(table, name)
     ]
+    varied = [name for name in numbers if len(table.frame[name].dropna().unique()) > 1]
+    return varied or numbers
 
 
 def _is_named_affinity(name: str) -> bool:
@@ -504,8 +509,11 @@ def _advise_value(table: Table) -> str:
     )
 
 
-def _find_label(table: Table, options: LabelOptions) -> str:
-    """Return the only column whose name says that it is the label, in the unit of `label`."""
+def _find_label(table: Table, options: LabelOptions, *, of_run: bool = False) -> str:
+    """Return the only column whose name says that it is the label, in the unit of `label`.
+
+    For a table of a run of affinities (`of_run`), other quantities are neither taken nor proposed.
+    """
     label = options.label
     asked = options.better is not None or options.unit is not None
     if label == "value" or asked:
@@ -559,7 +567,8 @@ def _find_label(table: Table, options: LabelOptions) -> str:
     ]
     if written and not hints:
         hints = _propose_numbers(table)
-    if not hints and not written and label is None and (value := _find_value(table)) is not None:
+    takes_value = label is None and not of_run
+    if not hints and not written and takes_value and (value := _find_value(table)) is not None:
         return value
     if hints:
         msg = f"{table.source}: no column for pkd, but {' '.join([*hints, *written])}"
@@ -570,9 +579,9 @@ def _find_label(table: Table, options: LabelOptions) -> str:
             "and name it with --column pkd=NAME."
         )
         raise MissingColumn(msg)
-    if label is None:
+    if takes_value:
         _refuse_unclear_value(table, options)
-    return table.column("pkd", _advise_value(table))
+    return table.column("pkd", "" if of_run else _advise_value(table))
 
 
 def _free_columns(table: Table) -> list[str]:
