@@ -72,7 +72,7 @@ VALUES = [61.5, 0.0, -3.25, 70.0, 68.0, 64.0]
         ("neutralization (%)", "neutralization", "%", "higher"),
         ("HIC Retention Time (Min)", "HIC Retention Time", "Min", "lower"),
         ("fitness", "fitness", "", None), ("y", "y", "", None), ("atm", "atm", "", None),
-        ("expression_sd", "expression_sd", "", None),
+        ("expression_sd", "expression_sd", "", None), ("HIC RT (min)", "HIC RT", "min", "lower"),
         ("-ddG", "-ddG", "", "higher"), ("neg_ddG", "neg_ddG", "", "higher"),
         ("−ΔΔG (kcal/mol)", "−ΔΔG", "kcal/mol", "higher"),
         ("minus log enrichment", "minus log enrichment", "", "lower"),
@@ -168,6 +168,12 @@ def test_one_of_several_numbers_is_not_guessed():
         label_pairs(read_pairs(frame))
     with pytest.raises(MissingColumn, match="--column label=Tm"):
         label_pairs(read_pairs(frame), LabelOptions(label="value"))
+
+
+def test_a_quantity_beside_a_copy_called_fitness_is_proposed_first():
+    said = "but 'Tm' is named like a quantity that is no affinity: use --column label=Tm. 'fitness'"
+    with pytest.raises(UnclearLabel, match=said):
+        label_pairs(read_pairs(table("Tm", VALUES).assign(fitness=VALUES)))
 
 
 def test_a_constant_beside_the_label_is_no_second_label():

@@ -571,7 +571,8 @@ def _find_label(table: Table, options: LabelOptions, *, of_run: bool = False) ->
     if not hints and not written and takes_value and (value := _find_value(table)) is not None:
         return value
     if hints:
-        msg = f"{table.source}: no column for pkd, but {' '.join([*hints, *written])}"
+        quantities = _propose_quantities(table) if takes_value else []
+        msg = f"{table.source}: no column for pkd, but {' '.join([*quantities, *hints, *written])}"
         raise UnclearLabel(msg)
     if written:
         msg = (
@@ -606,6 +607,17 @@ def _propose(table: Table, name: str) -> list[str]:
         return [f"{name!r} is named like {header.units[0]}: {use} {header.units[0]}."]
     hint = "." if header.affinity else " (value --better higher: if it is no affinity)."
     return [f"{name!r} may be one: {use} UNIT{hint}"]
+
+
+def _propose_quantities(table: Table) -> list[str]:
+    """Say how the columns are read that are named like another quantity than an affinity."""
+    named = [name for name in _number_columns(table) if read_value_header(name).better]
+    return [
+        f"{name!r} is named like a quantity that is no affinity: use --column "
+        f"{shlex.quote(f'label={name}')}."
+        for name in named[:_MOST_PROPOSED]
+        if not _is_named_affinity(name)
+    ]
 
 
 def _propose_numbers(table: Table) -> list[str]:
