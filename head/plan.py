@@ -159,10 +159,14 @@ def plan(
     read = read_pairs(table, replace(chosen, bad_rows="skip"))
     pairs, refused = _read_labels(read, chosen)
     labels = None if pairs is None else summarize_labels(pairs)
-    sense, problems, what = "", list[str](), PKD
+    sense = ""
+    problems = list[str]()
+    what = PKD
     with suppress(AbagError):  # no label column: maybe it is for predict
         read, reading = label_sense(read, chosen)
-        sense, problems, what = reading.line, [*reading.problems], reading.quantity
+        sense = reading.line
+        problems = [*reading.problems]
+        what = reading.quantity
     problems += [refused] if pairs is None and refused else []
     if pairs is not None and labels is not None:
         labels["quantity"] = str(pairs.quantity)

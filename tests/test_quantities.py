@@ -15,7 +15,7 @@ from abag.core.options import BadOption
 from abag.embed.sequences.columns import MissingColumn
 from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.pairs import read_pairs
-from abag.head.data.affinities import BadLabel, UnclearLabel
+from abag.head.data.affinities import BadLabel, Remembered, UnclearLabel
 from abag.head.data.labels import label_pairs
 from abag.head.data.options import LabelOptions
 from abag.head.data.quantity import PKD, Quantity, read_value_header
@@ -72,7 +72,7 @@ VALUES = [61.5, 0.0, -3.25, 70.0, 68.0, 64.0]
         ("neutralization (%)", "neutralization", "%", "higher"),
         ("HIC Retention Time (Min)", "HIC Retention Time", "Min", "lower"),
         ("fitness", "fitness", "", None), ("y", "y", "", None), ("atm", "atm", "", None),
-        ("expression_sd", "expression_sd", "", None),
+        ("expression_sd", "expression_sd", "", None), ("HIC RT (min)", "HIC RT", "min", "lower"),
         ("-ddG", "-ddG", "", "higher"), ("neg_ddG", "neg_ddG", "", "higher"),
         ("−ΔΔG (kcal/mol)", "−ΔΔG", "kcal/mol", "higher"),
         ("minus log enrichment", "minus log enrichment", "", "lower"),
@@ -168,6 +168,19 @@ def test_one_of_several_numbers_is_not_guessed():
         label_pairs(read_pairs(frame))
     with pytest.raises(MissingColumn, match="--column label=Tm"):
         label_pairs(read_pairs(frame), LabelOptions(label="value"))
+
+
+def test_a_quantity_beside_a_copy_called_fitness_is_proposed_first():
+    said = "but 'Tm' is named like a quantity that is no affinity: use --column label=Tm. 'fitness'"
+    with pytest.raises(UnclearLabel, match=said):
+        label_pairs(read_pairs(table("Tm", VALUES).assign(fitness=VALUES)))
+
+
+def test_a_constant_beside_the_label_is_no_second_label():
+    frame = table("Tm", VALUES).assign(pH=7.4)
+    assert label_pairs(read_pairs(frame)).reading.column == "Tm"
+    read = read_pairs(table("fitness", VALUES).assign(pH=7.4))
+    assert label_pairs(read, LabelOptions(better="higher")).reading.column == "fitness"
 
 
 def test_a_column_that_pandas_writes_for_its_index_is_not_a_label(tmp_path):
@@ -291,6 +304,16 @@ def test_the_floor_is_at_the_bad_end(better, worst):
     assert set(pairs.censored[pairs.pkd == worst]) == {-1 if better == "higher" else 1}
     problems = label_problems(label_pairs(read, LabelOptions(**options)))
     assert any("a floor" in problem for problem in problems)
+
+
+def test_replicates_that_differ_by_more_than_a_standard_deviation_are_said():
+    frame = pd.concat([table("Tm", VALUES), table("Tm", [-9.0, *VALUES[1:]])], ignore_index=True)
+    spread = pd.Series(frame["Tm"]).std()
+    (said,) = [line for line in label_problems(label_pairs(read_pairs(frame))) if "apart" in line]
+    assert said == (
+        f"1 pair has labels or bounds more than {spread:.3g} Tm, a standard deviation, apart. See "
+        "--replicates."
+    )
 
 
 def test_labels_over_many_orders_of_magnitude_are_a_problem():
@@ -485,6 +508,15 @@ def test_evaluate_reads_the_quantity_of_the_run_and_no_other(runs):
     kd = pd.read_csv(runs / "ddg.csv").rename(columns={"ddG (kcal/mol)": "KD (nM)"})
     with pytest.raises(BadLabel, match="named like kd_nm, an affinity; expected ddG"):
         abag.evaluate(runs / "ddg", table=kd, columns={"label": "KD (nM)"})
+
+
+def test_no_other_quantity_is_proposed_to_a_run_of_affinities():
+    remembered = Remembered(column="KD (nM)", unit="kd_nm")
+    for name in ("enrichment", "y"):
+        with pytest.raises(MissingColumn, match="no column for pkd") as refused:
+            label_pairs(read_pairs(table(name, VALUES)), remembered=remembered)
+        assert "value" not in str(refused.value)
+        assert "quantity" not in str(refused.value)
 
 
 def test_predictions_of_another_tool_are_compared_as_they_are(runs):

@@ -234,7 +234,7 @@ def read_affinities(
     elif column is None and remembered is not None and not remembered.quantity.affinity:
         column = _find_same(table, remembered.quantity)
     elif column is None:
-        column = _find_label(table, options)
+        column = _find_label(table, options, of_run=remembered is not None)
     unit, why, quantity = _unit_of(table, column, "pkd", options, remembered)
     return _read_column(table, column, unit, why, options, remembered, quantity)
 
@@ -411,7 +411,8 @@ def _refuse_affinity_options(table: Table, options: LabelOptions, quantity: Quan
 def _refuse_other_kind(table: Table, column: str, quantity: Quantity) -> None:
     """Refuse a column whose name says another direction, or another unit, than the run has."""
     value = read_value_header(column)
-    unit, same = value.unit, value.name.casefold() == quantity.name.casefold()
+    unit = value.unit
+    same = value.name.casefold() == quantity.name.casefold()
     if not same and value.better not in (None, quantity.better):
         msg = (
             f"{table.source}: column {column!r} is named like a quantity of which {value.better} "
@@ -452,8 +453,11 @@ def _find_value(table: Table) -> str | None:
 
 
 def _number_columns(table: Table) -> list[str]:
-    """List the free columns of numbers that no command has written."""
-    return [
+    """List the free columns of numbers that no command has written.
+
+    Constants, such as the pH of an assay, are left out if there are others.
+    """
+    numbers = [
         name
         for name in _free_columns(table)
         if not written_by(name, table.names)
@@ -461,6 +465,8 @@ def _number_columns(table: Table) -> list[str]:
         and not read_value_header(name).describes_another
         and _holds_numbers(table, name)
     ]
+    varied = [name for name in numbers if len(table.frame[name].dropna().unique()) > 1]
+    return varied or numbers
 
 
 def _is_named_affinity(name: str) -> bool:
@@ -504,8 +510,11 @@ def _advise_value(table: Table) -> str:
     )
 
 
-def _find_label(table: Table, options: LabelOptions) -> str:
-    """Return the only column whose name says that it is the label, in the unit of `label`."""
+def _find_label(table: Table, options: LabelOptions, *, of_run: bool = False) -> str:
+    """Return the only column whose name says that it is the label, in the unit of `label`.
+
+    For a table of a run of affinities (`of_run`), other quantities are neither taken nor proposed.
+    """
     label = options.label
     asked = options.better is not None or options.unit is not None
     if label == "value" or asked:
@@ -560,10 +569,12 @@ def _find_label(table: Table, options: LabelOptions) -> str:
     ]
     if written and not hints:
         hints = _propose_numbers(table)
-    if not hints and not written and label is None and (value := _find_value(table)) is not None:
+    takes_value = label is None and not of_run
+    if not hints and not written and takes_value and (value := _find_value(table)) is not None:
         return value
     if hints:
-        msg = f"{table.source}: no column for pkd, but {' '.join([*hints, *written])}"
+        quantities = _propose_quantities(table) if takes_value else []
+        msg = f"{table.source}: no column for pkd, but {' '.join([*quantities, *hints, *written])}"
         raise UnclearLabel(msg)
     if written:
         msg = (
@@ -571,9 +582,9 @@ def _find_label(table: Table, options: LabelOptions) -> str:
             "and name it with --column pkd=NAME."
         )
         raise MissingColumn(msg)
-    if label is None:
+    if takes_value:
         _refuse_unclear_value(table, options)
-    return table.column("pkd", _advise_value(table))
+    return table.column("pkd", "" if of_run else _advise_value(table))
 
 
 def _as_label(name: str) -> str:
@@ -602,6 +613,17 @@ def _propose(table: Table, name: str) -> list[str]:
         return [f"{name!r} is named like {header.units[0]}: {use} {header.units[0]}."]
     hint = "." if header.affinity else " (value --better higher: if it is no affinity)."
     return [f"{name!r} may be one: {use} UNIT{hint}"]
+
+
+def _propose_quantities(table: Table) -> list[str]:
+    """Say how the columns are read that are named like another quantity than an affinity."""
+    named = [name for name in _number_columns(table) if read_value_header(name).better]
+    return [
+        f"{name!r} is named like a quantity that is no affinity: use --column "
+        f"{shlex.quote(f'label={name}')}."
+        for name in named[:_MOST_PROPOSED]
+        if not _is_named_affinity(name)
+    ]
 
 
 def _propose_numbers(table: Table) -> list[str]:
@@ -674,7 +696,8 @@ def _read_column(
         side=(direction * side).astype(np.int8), no_binding=np.zeros(len(raw), np.bool_),
         molar_mass_kda=mass, quantity=quantity,
     )  # fmt: skip
-    floor, empty = None, options.no_binding_empty
+    floor = None
+    empty = options.no_binding_empty
     if options.no_binding is not None:
         floor = float(to_pkd(np.array([options.no_binding]), unit, mass)[0])
         if quantity.affinity and not USUAL_PKD[0] - 2 <= floor <= USUAL_PKD[1]:
@@ -708,7 +731,8 @@ def _with_no_binding(
         if (blank & is_text).any():
             words = (*words, "")
         says |= blank & is_text
-    exact, sign = np.isfinite(found.pkd) & (found.side == 0), found.quantity.sign
+    exact = np.isfinite(found.pkd) & (found.side == 0)
+    sign = found.quantity.sign
     if says.any() and exact.any() and sign * floor > (sign * found.pkd[exact]).max():
         msg = (
             f"{found.source}: --no-binding: a non-binder would be weaker than {bound}, which is "

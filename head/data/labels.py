@@ -203,7 +203,8 @@ def label_pairs(
     rows, floored = _apply_floor(rows, options.floor, quantity)
     if not quantity.affinity:
         reading = replace(reading, conflict=_spread(rows))
-    noise, conflicts = _replicate_noise(rows), int((_disagreement(rows) > reading.conflict).sum())
+    noise = _replicate_noise(rows)
+    conflicts = int((_disagreement(rows) > reading.conflict).sum())
     pairs = _merge_replicates(table, rows, options.replicates, quantity)
     pairs = pairs.sort_values(["antibody", "antigen", "censored", "pkd"], kind="stable")
     types = {"pkd": np.float64, "censored": np.int8}
@@ -303,7 +304,8 @@ def _bad_cell(
 
 def _apply_floor(rows: pd.DataFrame, floor: Floor, quantity: Quantity) -> tuple[pd.DataFrame, int]:
     """Drop or censor the rows at the floor, the worst value, if there is one, and count them."""
-    exact, strength = rows["censored"] == 0, quantity.sign * rows["pkd"]
+    exact = rows["censored"] == 0
+    strength = quantity.sign * rows["pkd"]
     at_floor = exact & (strength == strength[exact].min())
     count = int(at_floor.sum())
     if count <= FLOOR_SHARE * exact.sum() or count == exact.sum():
@@ -496,7 +498,9 @@ def with_label(table: SequenceTable, affinities: Affinities) -> SequenceTable:
 
 
 def _reading(table: SequenceTable, affinities: Affinities, options: LabelOptions) -> LabelReading:
-    column, unit, what = affinities.column, affinities.unit, affinities.quantity
+    column = affinities.column
+    unit = affinities.unit
+    what = affinities.quantity
     if not what.affinity:
         return LabelReading(
             column=column, unit=unit, why=affinities.why, line=affinities.describe(), quantity=what

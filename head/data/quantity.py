@@ -41,7 +41,7 @@ _HIGHER = re.compile(
 )
 _LOWER = re.compile(
     "ddg|aggregation|polyreactiv|polyspecific|viscosity|hydrophob|immunogenic|nonspecific|"
-    "retentiontime"
+    "retentiontime|(?:hic|cic|smac)rt"
 )
 _FUNCTION = re.compile(
     r"\W*(?:log|log2|log10|log1p|ln|asinh|sqrt|mean|median|delta)", re.IGNORECASE

@@ -101,7 +101,8 @@ def describe_rank(summary: RankSummary) -> str:
     """Describe the batch in a few lines."""
     low, high = summary["predicted"]
     quantity = Quantity.of_json(summary["quantity"]) if "quantity" in summary else PKD
-    show, reach = quantity.show, "above" if quantity.sign > 0 else "below"
+    show = quantity.show
+    reach = "above" if quantity.sign > 0 else "below"
     lines = [
         f"Chose {summary['pairs']:,} of {summary['candidates']:,} ({summary['chosen_by']}). "
         f"Predicted {quantity}: {show(low)} to {show(high)}."

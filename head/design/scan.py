@@ -151,7 +151,8 @@ def describe_far(found: ScanSummary) -> str:
 
 def _describe_best(one: Mapping[str, Any], quantity: Quantity, *, several: bool) -> str:
     sigma, measured = one["difference_sigma"], one[quantity.column("pkd_measured")]
-    show, difference = quantity.show, one["difference"]
+    show = quantity.show
+    difference = one["difference"]
     spread = "" if sigma is None else f" ± {show(sigma)}"
     sign = "+" if difference > 0 else "-"
     predicted = f"{quantity} {show(one[quantity.predicted])}"

@@ -80,7 +80,8 @@ def labelled(
             "Pass a column, such as table['pKd']."
         )
         raise NotAFrame(msg)
-    chosen, label = options or LabelOptions(), _LABEL
+    chosen = options or LabelOptions()
+    label = _LABEL
     if isinstance(name := getattr(y, "name", None), str):
         is_other = chosen.better is not None or chosen.unit is not None
         if is_other or read_value_header(name).better is not None:

@@ -184,7 +184,8 @@ def _calibration(strong: Bools, p: Floats) -> list[dict[str, Any]]:
 
 def describe_strong(found: StrongSummary, quantity: Quantity = PKD) -> list[str]:
     """Describe how well strong binders are found, in lines of text."""
-    relation, show = ">=" if quantity.sign > 0 else "<=", quantity.show
+    relation = ">=" if quantity.sign > 0 else "<="
+    show = quantity.show
     what = "Strong binders: pKd" if quantity.affinity else f"Strong pairs: {quantity}"
     lines = [f"{what} {relation} {found['threshold']:g}"]
     for one in found["regimes"]:

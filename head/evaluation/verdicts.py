@@ -144,9 +144,10 @@ def _repeated_label(pkd: Floats, commonest: list[float | int] | None, sign: int 
 
 
 def _implausible_labels(found: dict[str, Any], reading: LabelReading) -> list[str]:
-    quantity, conflict = reading.quantity, reading.conflict
-    amount = f"{conflict:g}" if quantity.affinity else f"a standard deviation, {conflict:.3g}"
-    lines, apart = [], f"more than {amount} {quantity} apart"
+    quantity = reading.quantity
+    amount = f"{reading.conflict:.3g} {quantity}"
+    apart = f"more than {amount}{'' if quantity.affinity else ', a standard deviation,'} apart"
+    lines = []
     if n := found["out_of_range"]:
         what = "1 label is" if n == 1 else f"{n} labels are"
         lines.append(f"{what} outside the usual range of {quantity} (2 to 14). See --label.")

@@ -270,7 +270,9 @@ def predict_pair(
 def describe_pair(pair: dict[str, Any]) -> str:
     """Say what was predicted of one pair, and how far it can be trusted."""
     quantity = Quantity.of_json(pair["quantity"]) if "quantity" in pair else PKD
-    value, sigma, show = pair[quantity.predicted], pair["sigma"], quantity.show
+    show = quantity.show
+    value = pair[quantity.predicted]
+    sigma = pair["sigma"]
     low, high = (value + sign * ndtri(0.95) * sigma for sign in (-1, 1))
     kd = f", Kd {float(f'{10 ** (9 - value):.3g}'):,g} nM" if quantity.affinity else ""
     of = " of pKd" if quantity.affinity else ""

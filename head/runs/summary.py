@@ -77,7 +77,8 @@ def write_results(
         threshold = metrics.strong_threshold(config["select"], pairs.quantity)
         summary = _summarise(run, pairs, measured, weighed, baselines, [*fitted, parts], threshold)
     if threshold is not None:
-        regimes, sign = summary["regimes"], pairs.quantity.sign
+        regimes = summary["regimes"]
+        sign = pairs.quantity.sign
         summary["strong"] = score_strong(tested, regimes, threshold, sign=sign)
     if curve:
         first = weighed[0]
@@ -235,7 +236,8 @@ def join_logs(run: Path) -> None:
 
 def describe_scores(summary: Mapping[str, Any]) -> str:
     """Lay out the scores in a summary of `fit` or `evaluate`: of another table first, if given."""
-    quantity, lines = quantity_of(summary), list[str]()
+    quantity = quantity_of(summary)
+    lines = list[str]()
     if "table" in summary:
         found = summary["table"]
         lines += [f"{found['source']}:", *_describe_regimes(found["regimes"], summary)]
