@@ -128,6 +128,8 @@ class OptionSchema:
         """Return a value of NumPy as Python's, and a list as a tuple: config.json is made of it."""
         if self.type in _NUMBERS or self._is_tuple:
             value = _without_numpy(value)
+        if self.type is str and isinstance(value, PathLike):
+            return os.fspath(value)
         if self._is_tuple and isinstance(value, list | tuple):
             return tuple(map(_without_numpy, value))
         return value

@@ -238,16 +238,18 @@ def _read(
 ) -> SequenceTable:
     """Read, check and key every sequence; return the last chunk, with the counts of all."""
     counts, skipped, examples = Counter[str](), SkippedRows(), dict[str, str]()
+    ignored: list[str] = []
     with bar(desc="reading", unit=" rows", unit_scale=True, delay=5) as drawn:
         for pairs in read_pair_chunks(table, options, kinds=options.kinds, only_sequences=True):
             counts.update(pairs.counts)
             skipped.update(pairs.skipped)
             examples = {**pairs.examples, **examples}
+            ignored += [note for note in pairs.ignored if note not in ignored]
             for part in partitions:
                 part.add(pairs.sequences[part.kind])
             drawn.update(len(pairs.frame) + len(pairs.skipped))
     last = replace(pairs, frame=pairs.frame.head(0), sequences={})  # lets go of its rows
-    return replace(last, counts=dict(counts), skipped=skipped, examples=examples)
+    return replace(last, counts=dict(counts), skipped=skipped, examples=examples, ignored=ignored)
 
 
 def _identify(
@@ -302,9 +304,9 @@ def _announce(reading: SequenceTable, jobs: Sequence[KindJob], device: str) -> N
 
         plan = plan_device(device, options.precision)
         place = f"running on {plan.reason}, {plan.precision}"
-    detail(f"{reading.source}: {counted(reading.counts['rows'], 'row')}; {place}")
+    detail(f"{reading.all_sources}: {counted(reading.counts['rows'], 'row')}; {place}")
     if options.no_antigen:
-        detail(f"{reading.source}: antibodies alone (--no-antigen)")
+        detail(f"{reading.all_sources}: antibodies alone (--no-antigen)")
     forms = sum((job.forms for job in jobs), Counter())
     counts = count_changes(forms, sum(job.replaced for job in jobs))
     counts["line_breaks"] = reading.counts["line_breaks"]

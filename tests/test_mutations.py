@@ -245,7 +245,7 @@ def test_the_numbers_that_fit_are_proposed():
 
 @pytest.mark.parametrize(("cell", "words"), [
     ("E1G,E1K", "changes a residue twice"), ("E1*", "is a stop codon"), ("p.Glu1Ter", "is a stop"),
-    ("E1B", "B is not one of the 20 residues"), ("E1fs", "is not understood at 'E1FS'"),
+    ("E1B", "B is not one of the 20 residues"), ("E1fs", "is a frame shift"),
     ("G1", "is not understood"), ("V2G and", "is not understood"), ("E1delinsGG", "understood"),
     ("E1_Q3insG", "3 does not follow 1"),
 ])  # fmt: skip

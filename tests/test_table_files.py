@@ -47,7 +47,8 @@ def test_lines_may_lack_names_and_numbers_stay_as_they_are_written(tmp_path):
 
 
 @pytest.mark.parametrize(("text", "words"), [
-    ('[{"heavy": "EVQ"}]', "line 1 holds"), ('{"heavy": "EVQ"}\n{"heavy"', "line 2 is not JSON"),
+    ('[{"heavy": "EVQ"}]', "line 1 begins a JSON array"),
+    ('{"heavy": "EVQ"}\n{"heavy"', "line 2 is not JSON"),
     ('{"heavy": ["EVQ"]}', "'heavy' holds list"), ("", "it is empty"), ("3", "line 1 holds"),
     ('{"a": 1, "a": 2}', "two columns are called 'a'"), ("{}", "line 1 holds '{}'"),
 ])  # fmt: skip
@@ -57,6 +58,12 @@ def test_what_is_no_json_lines_file_is_refused_in_one_line(tmp_path, text, words
         read_table(tmp_path / "a.jsonl")
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_lists_in_columns_that_are_passed_on_stay_json(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"heavy": "EVQ", "tags": ["a,b", 1.50, {"é": null}]}')
+    (cell,) = read_table(tmp_path / "a.jsonl").frame["tags"]
+    assert json.loads(cell) == ["a,b", "1.50", {"é": None}]
 
 
 def test_fasta_in_a_text_file_is_named(tmp_path):

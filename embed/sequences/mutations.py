@@ -45,7 +45,7 @@ _RANGE = re.compile(
     rf"{_CHAIN}(?P<wild>[A-Z])(?P<position>\d+[A-Z]?)_(?P<last_wild>[A-Z])(?P<last>\d+[A-Z]?)"
     r"(?P<what>DEL|INS(?P<inserted>[A-Z]+))(?![A-Z0-9])"
 )
-_OTHER_CHANGE = re.compile(r"\dFS$")  # a frame shift, which reads as residue 1F to S
+_FRAME_SHIFT = re.compile(r"\d[A-Za-z]{0,3}fs")  # unlike Y100fS, residue 100F to S
 _ACCESSION = re.compile(r"^(?:[A-Z]{2}_|ENS[A-Z]+)\d+(?:\.\d+)?:(?=p\.)")
 _SEPARATORS = re.compile(r"[\s,;:/_+|&-]*")
 _EXPECTED = (
@@ -110,12 +110,15 @@ def read_mutations(text: str) -> tuple[Mutation, ...]:
     # NP_000537.3:p.Ala50Gly and p.[Ala50Gly;Ser52Thr]
     bare = re.sub(r"[\[\]()'\"]|\bp\.", "", _ACCESSION.sub("", text.strip())).upper()
     bare = _LONG.sub(lambda code: _CODES[code[0]], bare)
+    if _FRAME_SHIFT.search(text):
+        msg = f"{text!r} is a frame shift, which leaves no whole chain; remove the row"
+        raise BadMutation(msg)
     found: list[Mutation] = []
     at = _next(bare, 0)
     chain = ""
     while at < len(bare):
         match = _RANGE.match(bare, at) or _SUBSTITUTION.match(bare, at)
-        if match is None or _OTHER_CHANGE.search(match[0]):
+        if match is None:
             msg = f"{text!r} is not understood at {bare[at : at + 12]!r}; {_EXPECTED}"
             raise BadMutation(msg)
         mutation = _read_one(match, text)

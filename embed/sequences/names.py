@@ -20,6 +20,7 @@ FASTA = (".fasta", ".fa")
 ANY = "sequence"
 """Role of a sequence of which the file does not say what it is."""
 LISTED = 20
+_CHAINS = ("heavy", "light")
 _ENDING = re.compile(
     r"(?P<stem>.+?)[\s_|:./-]+(?:(?P<heavy>h|vh|vhh|hc|heavy)|(?P<light>l|vl|lc|light|k|vk|kappa|"
     r"lambda)|(?P<antigen>ag|antigen))(?:[\s_-]*(?:chain|domain|seq|sequence|aa))*",
@@ -67,6 +68,8 @@ class NamedSequences:
             return None
         if role in ("antibody", "heavy", "light"):
             heavy, light = self._look_up("heavy", name), self._look_up("light", name)
+            if role == "antibody" and any(self._is_ambiguous(one, name) for one in _CHAINS):
+                return None  # else a heavy chain would lose its light chain
             if role == "antibody" and (heavy or light):
                 return f"{heavy or ''}|{light or ''}"
             if role != "antibody" and (heavy if role == "heavy" else light):
@@ -81,10 +84,17 @@ class NamedSequences:
         texts = {self.of[role, one] for one in names}
         return texts.pop() if len(texts) == 1 else None
 
+    def _is_ambiguous(self, role: str, name: str) -> bool:
+        names = self.alike.get((role, _folded(name)), frozenset())
+        return (role, name) not in self.of and len({self.of[role, one] for one in names}) > 1
+
     def unknown(self, role: str, cell: object) -> UnknownName:
         """Make the error of a name without a sequence."""
         name = cell_name(cell)
-        several = self.alike.get((role, _folded(name))) or self.alike.get((ANY, _folded(name)))
+        roles = (*_CHAINS, role, ANY) if role == "antibody" else (role, ANY)
+        several = next(
+            (self.alike[r, _folded(name)] for r in roles if self._is_ambiguous(r, name)), ()
+        )
         if several:
             listed = ", ".join(map(repr, sorted(several)[:3]))
             msg = f"{name!r} may be {listed} in {self.source}; expected one. Write the whole name"

@@ -143,7 +143,8 @@ class ReferenceOptions(ColumnOptions, group="Data"):
         if self.parent is not None and not self.parent.strip():
             msg = "--parent: is empty; expected a sequence or a file. Give one or leave it out."
             raise BadOption(msg)
-        if self.first_residue != 1 and self.numbering != "sequential":
+        has_antigens = "antigen_mutations" in self.columns  # whose numbers are sequential
+        if self.first_residue != 1 and self.numbering != "sequential" and not has_antigens:
             msg = (
                 f"--first-residue {self.first_residue} with --numbering {self.numbering}: only "
                 "sequential numbers begin somewhere; expected one of them. Remove the other."

@@ -115,6 +115,11 @@ class SequenceTable(Table):
         where = f"{self.source}: row {self.row_name(at)}, column {column}"
         return f"{where}: {self.cell_text(at, column)}"
 
+    @property
+    def all_sources(self) -> str:
+        """Names of all tables of which this is a chunk."""
+        return ", ".join(part.source for part in self.files) or self.source
+
     def file_name(self, at: int | np.integer[Any]) -> str:
         """Return the name of the table of a row here, of several; else nothing."""
         return "" if self.file_of_row is None else self.files[self.file_of_row[at]].source
@@ -206,7 +211,8 @@ def _read_part_chunks(
         own = replace(part.options, limit=limit)
         rows = 0
         for chunk in read_pair_chunks(part.table, own, kinds=kinds, as_written=as_written):
-            yield _in_joined(chunk, joined, number, start)
+            read = _in_joined(chunk, joined, number, start)
+            yield replace(read, ignored=[*joined.describe(), *read.ignored])
             rows += len(chunk.frame) + len(chunk.skipped)
         start += rows
 

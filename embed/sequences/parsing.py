@@ -55,7 +55,13 @@ from abag.embed.sequences.domains import (
     variable_domain,
 )
 from abag.embed.sequences.flanks import HISTIDINE_TAG, J_MOTIFS, find_leaders, find_tails
-from abag.embed.sequences.mutations import BadMutation, MutationRules, mutate, propose_numbers
+from abag.embed.sequences.mutations import (
+    BadMutation,
+    MutationRules,
+    mutate,
+    propose_numbers,
+    read_mutations,
+)
 from abag.embed.sequences.names import NamedSequences, UnknownName, cell_name
 from abag.embed.sequences.options import ChainPlaces, TableOptions
 from abag.embed.sequences.tables import CHUNK_ROWS, BadTable, Table
@@ -220,6 +226,11 @@ def _suggest_columns(table: Table) -> str:
         if role := "" if _REGION.search(name) else _role_by_content(table, name):
             found.setdefault(role, []).append(_as_options([(role, name)]))
     if not found:
+        if mutations := _column_of_mutations(table):
+            return (
+                f"Column {mutations!r} holds mutations: give the antibody that they are of with "
+                "--parent SEQ or --parent FILE."
+            )
         return (
             "No column holds sequences: add columns with those of the chains, or give a FASTA file "
             "or table of names and sequences with --sequences FILE."
@@ -228,6 +239,19 @@ def _suggest_columns(table: Table) -> str:
     antibodies = _any_of([*filter(None, [chains]), *found.get("antibody", ())])
     antigens = _any_of(found.get("antigen", []))
     return f"By their content: {' '.join(filter(None, [antibodies, antigens]))}."
+
+
+def _column_of_mutations(table: Table) -> str:
+    """Return the first column with mutations that name the wild type; empty if there is none."""
+    for name in map(str, table.frame.columns):
+        cells = table.frame[name].iloc[:CHUNK_ROWS].dropna().unique()[:CHECKED_AT_MOST].tolist()
+        try:
+            mutations = [one for cell in cells for one in read_mutations(str(cell))]
+        except BadMutation:
+            continue
+        if mutations and all(one.wild for one in mutations):
+            return name
+    return ""
 
 
 def _any_of(options: Sequence[str]) -> str:
@@ -289,7 +313,7 @@ def drop_unused_roles(table: Table, options: TableOptions) -> tuple[Table, list[
         if role == "antigen" and options.no_antigen
         else f"column {table.columns[role]!r} is ignored, replaced by {by}"
         for role, by in replaced_by.items()
-        if role in table.columns
+        if role in table.columns and table.columns[role] != table.columns.get("mutations")
     ]
     if options.no_antigen:
         several = [name for name in _antigen_candidates(table) if _differ(table, name)]

@@ -10,10 +10,18 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypedDict
 
 from abag import AbagError
 from abag.core.messages import counted
-from abag.embed.sequences.chains import PLURAL, RESIDUES, Kind, parse_antibody, sequence_text
+from abag.embed.sequences.chains import (
+    MISSING_TEXT,
+    PLURAL,
+    RESIDUES,
+    Kind,
+    parse_antibody,
+    sequence_text,
+)
 from abag.embed.sequences.columns import (
     SEQUENCE_ROLES,
     AmbiguousColumn,
@@ -35,15 +43,17 @@ from abag.embed.sequences.names import (
     ANY,
     Entry,
     NamedSequences,
+    UnknownName,
     cell_name,
     fasta_entries,
     is_fasta,
     name_sequences,
 )
-from abag.embed.sequences.options import TableOptions
+from abag.embed.sequences.options import Numbering, TableOptions
 from abag.embed.sequences.parsing import (
     MUTATIONS,
     NO_REFERENCES,
+    SHORT,
     References,
     chain_types,
     holds_sequences,
@@ -77,6 +87,11 @@ LOOKED_AT = 1_000
 """Distinct cells of a column by which its content is recognized."""
 SAMPLED = 20
 """Named sequences whose domains are looked for."""
+
+
+class _Numbers(TypedDict):
+    numbering: Numbering
+    first_residue: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,8 +138,7 @@ def find_references(table: Table, options: TableOptions, kinds: Sequence[Kind]) 
             f"column {name!r} holds names of {_PLURAL[role]}, looked up in {names.source}"
             for role, name in found.items()
         ]
-    is_used = by_name or parent != options.parent or antigen != options.antigen
-    if names is not None and not is_used:
+    if names is not None and not (by_name or _are_names(options, names)):
         sides = [side for side in _SIDES if side.kind in kinds and given[side.kind] is None]
         if not all(_has_sequences(table, side) for side in sides):
             raise _unused(table, names)
@@ -132,7 +146,7 @@ def find_references(table: Table, options: TableOptions, kinds: Sequence[Kind]) 
     mutations = _mutation_columns(table, options, kinds)
     rules = {
         kind: MutationRules(
-            kind=kind, numbering=options.numbering, first_residue=options.first_residue,
+            kind=kind, **_numbers(kind, options, mutations),
             shared=len({*mutations.values()}) < len(mutations),
         )
         for kind in mutations
@@ -155,6 +169,14 @@ def find_references(table: Table, options: TableOptions, kinds: Sequence[Kind]) 
     )  # fmt: skip
 
 
+def _numbers(kind: Kind, options: TableOptions, mutations: Mapping[Kind, str]) -> _Numbers:
+    """Return how the residues of a kind are numbered; schemes are those of variable domains."""
+    if kind == "antigen":
+        return {"numbering": "sequential", "first_residue": options.first_residue}
+    first = 1 if "antigen" in mutations else options.first_residue
+    return {"numbering": options.numbering, "first_residue": first}
+
+
 def with_references(table: Table, references: References) -> Table:
     """Give a table the columns that were found by what they refer to."""
     found = references.columns
@@ -166,6 +188,13 @@ def with_references(table: Table, references: References) -> Table:
         if role not in replaced and role not in found
     }
     return replace(table, columns={**columns, **found}, ties=ties)
+
+
+def _are_names(options: TableOptions, names: NamedSequences) -> bool:
+    """Tell whether an option has the name of a sequence."""
+    parent = options.parent is not None and names.find("antibody", options.parent)
+    antigen = options.antigen is not None and names.find("antigen", options.antigen)
+    return bool(parent or antigen)
 
 
 def _owner(kind: Kind, given: Mapping[str, str | None]) -> str:
@@ -200,7 +229,8 @@ def _constant(
         most = max(map(len, texts.values()))
         msg = (
             f"{option} {given}: holds {counted(most, 'sequence')} of a kind, or other chains; "
-            f"expected one {kind}. Remove the others, or give the sequence itself."
+            f"expected one {kind}. Choose it by its name with --sequences {shlex.quote(given)} "
+            f"{option} NAME, or give the sequence itself."
         )
         raise BadTable(msg)
     return found
@@ -266,7 +296,7 @@ def _table_entries(path: Path) -> Iterator[Entry]:
         of_row = _chain_roles(table) if role == ANY else [role] * len(named)
         for at, (cell, text) in enumerate(zip(named, table.frame[name].tolist(), strict=True)):
             residues = "" if text is None or text != text else str(text).strip()
-            if not residues or residues in ("NA", "nan", "None"):
+            if not residues or residues in MISSING_TEXT:
                 continue
             where = f"{path.name} row {at + table.first_row}"
             if not cell_name(cell):
@@ -416,10 +446,17 @@ def _mutation_columns(
 def _check_parent(parent: str) -> None:
     """Raise the error of a parent that is no antibody, before rows are read."""
     try:
-        parse_antibody(sequence_text(parent))
+        chains = parse_antibody(sequence_text(parent)).chains
     except AbagError as error:
         msg = f"--parent: {error}"
         raise type(error)(msg) from None
+    longest = max(map(len, chains))
+    if longest < SHORT:  # all letters of trastuzumab are residues
+        msg = (
+            f"--parent {parent}: has {longest} residues; expected a variable domain, of about 110 "
+            "to 130 residues, a FASTA file, or a name in a file given with --sequences FILE."
+        )
+        raise UnknownName(msg)
 
 
 def _unapplied(table: Table) -> Iterator[str]:

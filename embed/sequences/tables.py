@@ -503,11 +503,17 @@ def _read_json_lines(file: IO[bytes], options: ReadOptions) -> Iterator[Chunk]:
     """Read an object per line, as a CSV file with the same cells would be read."""
     records = [*_json_records(file.read().decode("utf-8-sig"))]
     names = [*dict.fromkeys(name for _, record in records for name in record)]
+    sequences = options.sequence_columns(names)
     text = io.StringIO(newline="")
     writer = csv.writer(text, quoting=csv.QUOTE_ALL)
     writer.writerow(names)
     for number, record in records:
-        writer.writerow([_json_cell(record.get(name), name, number) for name in names])
+        for name in sequences:
+            if isinstance(record.get(name), dict | list):
+                held = type(record[name]).__name__
+                msg = f"line {number}: {name!r} holds {held}; expected a sequence as text"
+                raise ValueError(msg)
+        writer.writerow([_json_cell(record.get(name)) for name in names])
     yield from _read_separated(text, ",", options, first_row=1)
 
 
@@ -516,6 +522,12 @@ def _json_records(text: str) -> Iterator[tuple[int, dict[str, Any]]]:
     lines = text.rstrip().split("\n")
     if lines == [""]:
         msg = "it is empty"
+        raise ValueError(msg)
+    if lines[0].lstrip().startswith("["):
+        msg = (
+            "line 1 begins a JSON array; save one object per line, as pandas does with "
+            "to_json(path, orient='records', lines=True)"
+        )
         raise ValueError(msg)
     for number, line in enumerate(lines, 1):
         try:
@@ -540,10 +552,10 @@ def _distinct_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return dict(pairs)
 
 
-def _json_cell(value: object, name: str, number: int) -> str:
+def _json_cell(value: object) -> str:
+    """Return a value as text; lists and objects, which are passed on only, as JSON."""
     if isinstance(value, dict | list):
-        msg = f"line {number}: {name!r} holds {type(value).__name__}; expected text or a number"
-        raise ValueError(msg)
+        return json.dumps(value, ensure_ascii=False)
     return "" if value is None else str(value)
 
 

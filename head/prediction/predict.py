@@ -28,6 +28,7 @@ from abag.core.options import flag
 from abag.embed.sequences.chains import KINDS
 from abag.embed.sequences.joined import one_table, read_chunks
 from abag.embed.sequences.pairs import read_pairs
+from abag.embed.sequences.parsing import MUTATIONS
 from abag.embed.sequences.table_writer import writing_table
 from abag.embed.sequences.tables import TableLike
 from abag.embed.store.store import open_store
@@ -74,8 +75,8 @@ KIND_ROLES: dict[Kind, frozenset[str]] = {
     "antigen": frozenset({"antigen"}),
 }
 NAME_ROLES: dict[Kind, frozenset[str]] = {
-    "antibody": frozenset({"id", "antibody_name"}),
-    "antigen": frozenset({"id", "antigen_name"}),
+    "antibody": frozenset({"id", "antibody_name", "mutations"}),
+    "antigen": frozenset({"id", "antigen_name", "antigen_mutations"}),
 }
 """Roles of columns that name a sequence by the first row that has it."""
 
@@ -384,7 +385,8 @@ class _Cross:
 
     def _read_kind(self, table: TableLike, kind: Kind) -> SequenceTable:
         given = self._options.columns.items()
-        columns = {role: name for role, name in given if role in KIND_ROLES[kind]}
+        roles = KIND_ROLES[kind] | {MUTATIONS[kind]}
+        columns = {role: name for role, name in given if role in roles}
         options = replace(self._options, columns=columns)
         read = read_pairs(table, options, kinds=(kind,), as_written=True)
         read.report_notes()

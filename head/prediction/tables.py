@@ -85,7 +85,9 @@ class PairReader:
                 skipped.update(chunk.skipped)
                 counts.update(chunk.counts)
                 shown.update(len(chunk.frame))
-                self.source, self.first_row, ignored = chunk.source, chunk.first_row, chunk.ignored
+                self.source = chunk.all_sources
+                self.first_row = chunk.first_row
+                ignored += [note for note in chunk.ignored if note not in ignored]
                 examples = {**chunk.examples, **examples}
                 yield chunk
         for note in ignored + describe_counts(counts, skipped, examples):

@@ -19,9 +19,10 @@ from abag.core import messages
 from abag.core.arrays import Floats, Ints, hex_keys
 from abag.core.cache import cache_dir
 from abag.core.messages import counted
+from abag.core.options import schema
 from abag.embed.sequences.chains import KINDS
 from abag.embed.sequences.joined import read_chunks
-from abag.embed.sequences.options import TableOptions
+from abag.embed.sequences.options import FileOptions, ReferenceOptions, TableOptions
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.sequences.parsing import holds_sequences
 from abag.embed.store.store import open_store
@@ -124,9 +125,11 @@ def evaluate(
         sign = saved.quantity.sign
         saved.quantity.check_threshold(chosen.strong, "--strong")
         summary: RunSummary = {**saved.summary, "run": str(run)}
+        of_table = [*schema(FileOptions), *schema(ReferenceOptions)]
+        given = {one.name: getattr(chosen, one.name) for one in of_table}
+        given["antigen"] = _no_antigen_given(saved, chosen)
         reading = _TableOfRun(
-            columns=chosen.columns, antigen=_no_antigen_given(saved, chosen),
-            no_antigen=saved.config["no_antigen"],
+            **given, no_antigen=saved.config["no_antigen"],
             antibody_region=saved.config["antibody_region"],
             chains=saved.config["chains"],
             bad_rows=chosen.bad_rows or saved.config["bad_rows"],
@@ -170,6 +173,9 @@ def _check_inputs(table: object, options: EvaluateOptions) -> None:
     if options.predictions is None:
         of_tables = options.columns or options.antigen or options.bad_rows
         unread["--column, --antigen and --bad-rows"] = bool(of_tables)
+        references = options.parent or options.sequences
+        unread["--parent and --sequences"] = bool(references)
+        unread["--sheet and --matrix"] = bool(options.sheet or options.matrix)
         unread["--label and --molar-mass"] = bool(options.label or options.molar_mass)
     for names, given in unread.items():
         if table is None and given:
@@ -200,6 +206,7 @@ def _as_in_the_run(
     antibody = {"heavy", "light", "antibody"}
     taken = set(reading.columns)
     taken |= antibody if taken & antibody else set()
+    taken |= {"mutations", "antigen_mutations"}  # they may be of another parent
     taken |= {"pkd", "label", "prediction"} | (
         {"antigen"} if reading.antigen is not None else set()
     )

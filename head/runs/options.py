@@ -7,13 +7,18 @@ from pathlib import Path
 from typing import Any, Literal
 
 from abag.core.options import EncoderOptions, option
-from abag.embed.sequences.options import ColumnOptions, SkippedOptions, TableOptions
+from abag.embed.sequences.options import (
+    FileOptions,
+    ReferenceOptions,
+    SkippedOptions,
+    TableOptions,
+)
 from abag.head.data.options import Label, LabelOptions, read_molar_mass
 from abag.head.models.config import ViewNames
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvaluateOptions(ColumnOptions, group="Data"):
+class EvaluateOptions(FileOptions, ReferenceOptions, group="Data"):
     """All options of ``evaluate``."""
 
     store: Path | str | None = option(
