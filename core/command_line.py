@@ -236,7 +236,8 @@ class OptionsCommand(click.Command):
             )
 
     def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 - click's own signature
-        ctx.params = {name: value for name, value in ctx.params.items() if value is not None}
+        # an option that may be repeated is () if it was not given
+        ctx.params = {name: value for name, value in ctx.params.items() if value not in (None, ())}
         return super().invoke(ctx)
 
 

@@ -114,7 +114,7 @@ def test_the_kernel_is_that_of_mismatches_between_each_two_antibodies():
     chains = [one for one in variants(60) if len(one[0]) == len(TRASTUZUMAB)]
     rng = np.random.default_rng(1)
     training = make_training(chains, 8 + rng.normal(size=len(chains)), 40)
-    fit = fit_residue_kernel(training, "one_hot_kernel", alike=False)
+    fit = fit_residue_kernel(training, "one_hot_kernel")
     settings = fit.inner.settings
     # residues that training did not have are of one kind, and where nothing varied half as far
     seen = ["".join({one[0][at] for one in chains[:40]}) for at in range(len(TRASTUZUMAB))]
@@ -163,10 +163,10 @@ def test_residues_that_replace_each_other_share_what_the_residue_kernel_learns()
     )
     training, train = make_training(chains, pkd, 60), 60
     errors = {}
-    for kind in (False, True):
-        model = fit_residue_kernel(training, "kernel", alike=kind)
+    for kind in ("one_hot_kernel", "residue_kernel"):
+        model = fit_residue_kernel(training, kind)
         errors[kind] = np.square(model.predict(training.vectors) - pkd)[train:].mean()
-    assert errors[True] < errors[False]
+    assert errors["residue_kernel"] < errors["one_hot_kernel"]
     assert model.inner.kernel.weights[0] != (1.0, 0.0, 0.0)
     arrays = {name: np.array(array) for name, array in model.arrays().items()}
     again = type(model).load(arrays, model.settings)

@@ -89,7 +89,12 @@ def test_the_conda_recipe_has_the_dependencies_of_the_package():
     _, run = RECIPE.split("\n  run:\n")
     recipe = [" ".join(line.split()[1:]) for line in run.split("\n\n")[0].splitlines()]
     ours = [f"python{PROJECT['requires-python']}", *PROJECT["dependencies"]]
-    assert recipe == [one.replace("torch", "pytorch").replace(">=", " >=") for one in ours]
+    # parasail stands in where edlib has no wheel; conda has edlib for all versions
+    ours = [one.partition(";")[0] for one in ours if not one.startswith("parasail")]
+    names = {"torch": "pytorch", "edlib": "python-edlib"}
+    for name, of_conda in names.items():
+        ours = [one.replace(name, of_conda) for one in ours]
+    assert recipe == [one.replace(">=", " >=") for one in ours]
 
 
 def test_every_imported_package_is_a_dependency_or_in_an_extra():

@@ -195,8 +195,8 @@ def test_weights_of_a_part_that_was_not_fitted_to_all_pairs_are_not_saved(
 ):
     original = fitted.fit_closed_forms
 
-    def without_ridge(training, of_run, *, compared=True):
-        found = original(training, of_run, compared=compared)
+    def without_ridge(training, of_run, *, compared=True, kept=None):
+        found = original(training, of_run, compared=compared, kept=kept)
         if not compared:  # the fit to all pairs
             del found.models["ridge"]
         return found

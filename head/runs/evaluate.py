@@ -126,10 +126,10 @@ def evaluate(
         saved.quantity.check_threshold(chosen.strong, "--strong")
         summary: RunSummary = {**saved.summary, "run": str(run)}
         of_table = [*schema(FileOptions), *schema(ReferenceOptions)]
-        given = {one.name: getattr(chosen, one.name) for one in of_table}
-        given["antigen"] = _no_antigen_given(saved, chosen)
+        of_reading = {one.name: getattr(chosen, one.name) for one in of_table}
+        of_reading["antigen"] = _no_antigen_given(saved, chosen)
         reading = _TableOfRun(
-            **given, no_antigen=saved.config["no_antigen"],
+            **of_reading, no_antigen=saved.config["no_antigen"],
             antibody_region=saved.config["antibody_region"],
             chains=saved.config["chains"],
             bad_rows=chosen.bad_rows or saved.config["bad_rows"],
