@@ -245,11 +245,11 @@ def test_a_fit_fails_whose_predictor_knows_its_training_labels_worse_than_its_fo
 ):
     original = fitted.fit_closed_forms
 
-    def worse(training, of_run, *, compared=True):
+    def worse(training, of_run, *, compared=True, kept=None):
         if not compared:  # all pairs: fitted to other labels
             labels = np.random.default_rng(0).permutation(training.pairs.pkd)
             training = replace(training, pairs=replace(training.pairs, pkd=labels), shared={})
-        return original(training, of_run, compared=compared)
+        return original(training, of_run, compared=compared, kept=kept)
 
     monkeypatch.setattr("abag.head.fit.fit_closed_forms", worse)
     with pytest.raises(self_check.PredictorDiffers, match=r"more than the .* held out"):
