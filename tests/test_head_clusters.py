@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from trastuzumab import HEAVY, LIGHT
 
 from abag.embed.sequences.domains import locate_positions, position_number
-from abag.head.regimes import near_duplicates
+from abag.head.regimes import contained, near_duplicates
 from abag.head.regimes.clusters import (
     antibody_clusters,
     antigen_clusters,
@@ -19,7 +19,8 @@ from abag.head.regimes.clusters import (
     contained_peptides,
     distance_to_parent,
 )
-from abag.head.regimes.near_duplicates import cluster, contained_distances, whole_distances
+from abag.head.regimes.contained import Block, contained_near
+from abag.head.regimes.near_duplicates import cluster, whole_distances
 
 
 @cache
@@ -80,8 +81,69 @@ def family_members(rng, n, longest=60):
 @given(st.text("ACD", min_size=1, max_size=150), st.text("ACD", max_size=150))
 def test_the_edit_distance_equals_that_of_dynamic_programming(x, y):
     first, second = np.array([x], dtype=object), np.array([y], dtype=object)
-    assert contained_distances(first, second).tolist() == [plain_distance(x, y, contained=True)]
+    assert Block([y]).distances(x).tolist() == [plain_distance(x, y, contained=True)]
     assert whole_distances(first, second).tolist() == [plain_distance(x, y, contained=False)]
+
+
+def test_a_text_is_aligned_as_if_it_were_alone_in_its_block():
+    rng = np.random.default_rng(5)
+    for length in (1, 7, 8, 9, 63, 64, 90):
+        texts = family_members(rng, 12, longest=80)
+        pattern = "".join(rng.choice(list("ACDEW"), length))
+        expected = [plain_distance(pattern, text, contained=True) for text in texts]
+        assert Block(texts).distances(pattern).tolist() == expected
+
+
+@pytest.fixture(params=["edlib", "no edlib"])
+def each_platform(request, monkeypatch):
+    if request.param == "no edlib":
+        monkeypatch.setattr(contained, "edlib", None)
+
+
+@pytest.mark.usefixtures("each_platform")
+def test_antigens_of_twilight_families_are_clustered_as_by_comparing_every_pair(monkeypatch):
+    # families of whole proteins and domains, with 25 to 70 % identity to their parents
+    rng = np.random.default_rng(8)
+    for block in (1, 400, 1 << 17):
+        monkeypatch.setattr(contained, "BLOCK", block)
+        parents = draw_chains(rng, 4, 90)
+        strings = []
+        for _ in range(24):
+            text = substituted(rng, parents[rng.integers(4)], rng.choice([0.3, 0.5, 0.7, 0.8]))
+            start = rng.integers(40)
+            strings.append(mutated(rng, text[start : start + rng.integers(40, 90)], 3))
+        for identity in (0.9, 0.6, 0.4):
+            found = cluster(strings, identity, contained=True)
+            assert partition(found) == partition(plain_clusters(strings, identity, True))
+
+
+def test_other_processes_find_the_same_clusters(monkeypatch):
+    strings = family_members(np.random.default_rng(3), 60)
+    expected = cluster(strings, 0.8, contained=True)
+    asked = []
+    ask = contained._ask
+    monkeypatch.setattr(contained, "_ask", lambda *args: asked.append(1) or ask(*args))
+    monkeypatch.setattr(contained, "count_cores", lambda: 2)
+    monkeypatch.setattr(contained, "WORTH_PROCESSES_S", 0)
+    monkeypatch.setattr(contained, "FIRST_PATTERNS", 1)
+    assert cluster(strings, 0.8, contained=True).tolist() == expected.tolist()
+    assert asked
+
+
+@pytest.mark.usefixtures("each_platform")
+def test_new_antigens_are_near_those_that_comparing_every_pair_finds():
+    for seed in range(4):
+        rng = np.random.default_rng(seed)
+        strings = family_members(rng, 40)
+        queries, targets = strings[:15], strings[15:]
+        for identity in (0.9, 0.6):
+            expected = []
+            for x in queries:
+                pairs = [sorted((x, y), key=len) for y in targets]
+                edits = [(plain_distance(a, b, contained=True), len(a)) for a, b in pairs]
+                expected.append(any(k <= np.floor((1 - identity) * n + 1e-9) for k, n in edits))
+            found = contained_near(np.array(queries, object), np.array(targets, object), identity)
+            assert found.tolist() == expected
 
 
 @pytest.mark.parametrize("contained", [False, True])
@@ -90,7 +152,7 @@ def test_clusters_equal_those_of_comparing_every_pair(contained, monkeypatch):
         rng = np.random.default_rng(seed)
         monkeypatch.setattr(near_duplicates, "NEIGHBOURS", int(rng.choice([0, 8])))
         monkeypatch.setattr(near_duplicates, "SAMPLE", int(rng.choice([4, 10_000])))
-        for name in ("ROWS", "COLUMNS", "BATCH_PAIRS", "ALIGNED"):
+        for name in ("ROWS", "COLUMNS", "BATCH_PAIRS"):
             monkeypatch.setattr(near_duplicates, name, int(rng.choice([1, 5, 10_000])))
         strings = family_members(rng, 24)
         queries = rng.random(24) < 0.5 if seed % 2 and not contained else None

@@ -1,9 +1,8 @@
 """Connected components of near-duplicates, exact.
 
-Whole strings are compared by edit distance, antigens by aligning the shorter inside the longer:
-Myers' bit-parallel method (J. ACM 46, 1999; Hyyrö, Nordic J. Computing 10, 2003) in numpy. Pairs
-are skipped that lower bounds exclude, or that already share a component. N strings, K pairs, C rows
-and B columns of a block of pairs, W words of 64 residues, L residues, D dimensions.
+Whole strings are compared by edit distance; `contained` aligns the shorter of two antigens inside
+the longer. Pairs are skipped that lower bounds exclude, or that already share a component. N
+strings, K pairs, C rows and B columns of a block of pairs, L residues, D dimensions.
 """
 
 from __future__ import annotations
@@ -23,20 +22,12 @@ from abag.core.arrays import Bools, Ints, Matrix
 from abag.core.cores import count_cores
 from abag.core.messages import bar
 from abag.embed.sequences.chains import STANDARD_RESIDUES
+from abag.head.regimes.contained import Strings, contained_components, count_edits
 
 Words: TypeAlias = NDArray[np.uint64]
-Strings: TypeAlias = NDArray[np.object_]
 
-LETTERS = 27
-"""Codes 0 to 25 are A to Z; 26 is padding and equals nothing."""
-PADDING = chr(ord("A") + LETTERS - 1)
-WORD = 64
-ALIGNED = 8192
-"""Pairs aligned at once: few enough for the processor's cache, enough for numpy."""
 NEIGHBOURS = 8
 """Others with which each string is compared before all pairs are."""
-FIRST_TARGETS = 16
-"""Others of similar length with which a string is aligned first."""
 FEW_QUERIES = 64
 """Strings up to which all others are compared at once: profiles of 110,000 take seconds."""
 CLOSEST = 4
@@ -60,7 +51,6 @@ PART = 2048
 _RESIDUES = len(STANDARD_RESIDUES)
 _NUMBER = np.zeros(128, np.int64)  # of a residue; others count as A, which adds no difference
 _NUMBER[[ord(letter) for letter in STANDARD_RESIDUES]] = np.arange(_RESIDUES)
-_ONE, _TOP = np.uint64(1), np.uint64(WORD - 1)
 
 
 def cluster(
@@ -121,9 +111,7 @@ def _join(labels: Ints, i: Ints, j: Ints) -> Ints:
 
 
 def _edits(strings: Strings, identity: float) -> Ints:
-    """Return the edits up to which others are near-duplicates of N strings, (N,)."""
-    lengths = np.array([len(text) for text in strings])
-    return np.floor((1 - identity) * lengths + 1e-9).astype(np.int64)
+    return count_edits(np.array([len(text) for text in strings]), identity)
 
 
 class Components:
@@ -371,106 +359,6 @@ def _pack(strings: Sequence[str]) -> Words:
     return np.pad(bits, ((0, 0), (0, BITS // 8 - bits.shape[1]))).view(np.uint64)
 
 
-def contained_components(strings: Strings, identity: float) -> Ints:
-    """Return the component of each of N strings, sorted by length, aligned inside later ones."""
-    n, edits = len(strings), _edits(strings, identity)
-    labels = _join_mutants(strings, edits)
-    width = max(1, 8 * BATCH_PAIRS // n)  # many at once: batches of equal lengths waste no padding
-    for at in range(1, n, width):  # strings of similar lengths first: they join most
-        i = np.repeat(np.arange(n), width)
-        j = i + np.tile(np.arange(at, at + width), n)
-        i, j = i[j < n], j[j < n]
-        apart = labels[i] != labels[j]
-        i, j = i[apart], j[apart]
-        possible = _least_edits(strings[i], strings[j]) <= edits[i]
-        i, j = i[possible], j[possible]
-        near = contained_distances(strings[i], strings[j]) <= edits[i]
-        labels = _join(labels, i[near], j[near])
-    return labels
-
-
-def contained_near(queries: Strings, targets: Strings, identity: float) -> Bools:
-    """Return which of N strings have a near-duplicate among others by alignment inside, (N,).
-
-    The shorter of two is aligned inside the longer, as in `contained_components`.
-    """
-    unique, index = np.unique(queries, return_inverse=True)
-    others = np.unique(targets)
-    found = np.isin(unique, others)
-    found |= _near_by_substitutions(unique, others, identity)
-    lengths = np.array([len(text) for text in others])
-    size = FIRST_TARGETS
-    at = 0
-    # those of similar length first; ever more at a time, while fewer queries are left
-    while at < len(others) and not found.all():
-        left = np.flatnonzero(~found)
-        wanted = np.array([len(text) for text in unique[left]])
-        away = np.abs(lengths - wanted[:, None])
-        nearest = np.argsort(away, axis=1, kind="stable")[:, at : at + size]
-        i = np.repeat(left, nearest.shape[1])
-        j = nearest.ravel()
-        for start in range(0, len(i), BATCH_PAIRS):
-            part = slice(start, start + BATCH_PAIRS)
-            near = _are_contained(unique[i[part]], others[j[part]], identity)
-            found[i[part][near]] = True
-        at += size
-        size *= 4
-    return np.asarray(found[index])
-
-
-def _are_contained(first: Strings, second: Strings, identity: float) -> Bools:
-    """Return which of K pairs are near-duplicates by alignment of the shorter, (K,)."""
-    longer = np.array([len(a) > len(b) for a, b in zip(first, second, strict=True)], np.bool_)
-    patterns = np.where(longer, second, first)
-    texts = np.where(longer, first, second)
-    edits = _edits(patterns, identity)
-    near = np.zeros(len(patterns), np.bool_)
-    possible = np.flatnonzero(_least_edits(patterns, texts) <= edits)
-    if len(possible):
-        distance = contained_distances(patterns[possible], texts[possible])
-        near[possible] = distance <= edits[possible]
-    return near
-
-
-def _near_by_substitutions(queries: Strings, targets: Strings, identity: float) -> Bools:
-    """Return which of N strings differ from another of their length by few residues, (N,)."""
-    found = np.zeros(len(queries), np.bool_)
-    of_query = np.array([len(text) for text in queries])
-    of_target = np.array([len(text) for text in targets])
-    edits = _edits(queries, identity)
-    for length in np.unique(of_query).tolist():
-        others = np.flatnonzero(of_target == length)
-        rows = np.flatnonzero(of_query == length)
-        residues = _as_residues(queries[rows], length)
-        for target in _as_residues(targets[others], length):
-            if not len(rows):
-                break
-            near = np.count_nonzero(residues != target, axis=1) <= edits[rows]
-            found[rows[near]] = True
-            rows = rows[~near]
-            residues = residues[~near]
-    return found
-
-
-def _as_residues(strings: Strings, length: int) -> NDArray[np.uint8]:
-    text = "".join(strings).encode("ascii")
-    return np.frombuffer(text, np.uint8).reshape(len(strings), length)
-
-
-def _join_mutants(strings: Strings, edits: Ints) -> Ints:
-    """Join near-duplicates of equal length that differ by substitutions: tables hold many."""
-    labels = np.arange(len(strings))
-    lengths = np.array([len(text) for text in strings])
-    for length in np.unique(lengths).tolist():
-        free = np.flatnonzero(lengths == length)
-        residues = _as_residues(strings[free], length)
-        while len(free):
-            near = np.count_nonzero(residues != residues[0], axis=1) <= edits[free[0]]
-            labels[free[near]] = free[0]
-            free, residues = free[~near], residues[~near]
-    return labels
-
-
 def whole_distances(
     first: Strings, second: Strings, largest: int | None = None, *, workers: int = -1
 ) -> Ints:
@@ -486,77 +374,3 @@ def whole_distances(
         dtype=np.int32, workers=workers,
     )  # fmt: skip
     return np.asarray(found, np.int64)
-
-
-def _least_edits(patterns: Strings, texts: Strings) -> Ints:
-    """Bound K distances inside texts: a pattern keeps at most its longest common subsequence."""
-    from rapidfuzz.distance import LCSseq
-    from rapidfuzz.process import cpdist
-
-    common = cpdist(
-        patterns.tolist(), texts.tolist(), scorer=LCSseq.similarity, dtype=np.int32, workers=-1
-    )
-    return np.array([len(one) for one in patterns], np.int64) - np.asarray(common, np.int64)
-
-
-def contained_distances(patterns: Strings, texts: Strings) -> Ints:
-    """Smallest numbers of edits that turn K patterns, none empty, into parts of their texts."""
-    lengths = [np.array([len(one) for one in strings], np.int64) for strings in (patterns, texts)]
-    order = np.lexsort((lengths[1], -(-lengths[0] // WORD)))  # wastes little on padding
-    distance = np.empty(len(patterns), np.int64)
-
-    def align(start: int) -> None:
-        batch = order[start : start + ALIGNED]
-        distance[batch] = _batch_distances(patterns[batch], texts[batch])
-
-    with ThreadPoolExecutor(count_cores()) as threads:  # most of the time is numpy's, without GIL
-        list(threads.map(align, range(0, len(order), ALIGNED)))
-    return distance
-
-
-def _batch_distances(patterns: Strings, texts: Strings) -> Ints:
-    unique, row_K = np.unique(patterns, return_inverse=True)
-    masks_WP = _letter_masks(unique.tolist())
-    distance = np.array([len(pattern) for pattern in patterns])
-    last_word, last_bit = np.divmod(distance - 1, WORD)
-    last_bit = last_bit.astype(np.uint64)
-    ends_WK = (last_word == np.arange(len(masks_WP))[:, None]).astype(np.uint64)
-    # steps of +1 and -1 down the column of the distance table
-    up_WK = np.full(ends_WK.shape, ~np.uint64(0))
-    down_WK = np.zeros_like(up_WK)
-    best = distance.copy()
-    for letters in _codes(texts.tolist()).T:
-        at = row_K * LETTERS + letters
-        grows = shrinks = np.uint64(0)  # steps along the row above the word
-        for w, masks in enumerate(masks_WP):
-            equal, up, down = masks[at], up_WK[w], down_WK[w]
-            vertical = equal | down
-            equal |= shrinks
-            horizontal = (((equal & up) + up) ^ up) | equal
-            plus, minus = down | ~(horizontal | up), up & horizontal
-            distance += ((plus >> last_bit) & ends_WK[w]).view(np.int64)
-            distance -= ((minus >> last_bit) & ends_WK[w]).view(np.int64)
-            above, below = (plus << _ONE) | grows, (minus << _ONE) | shrinks
-            up_WK[w], down_WK[w] = below | ~(vertical | above), above & vertical
-            grows, shrinks = plus >> _TOP, minus >> _TOP
-        # Padding after the end of the text equals nothing, so it never improves a distance.
-        np.minimum(best, distance, out=best)
-    return best
-
-
-def _codes(strings: Sequence[str]) -> NDArray[np.uint8]:
-    """Return the letters of strings as numbers, padded to the longest, (N, L)."""
-    width = max(map(len, strings), default=0)
-    text = "".join(one.ljust(width, PADDING) for one in strings).encode("ascii")
-    return np.frombuffer(text, np.uint8).reshape(len(strings), width) - np.uint8(ord("A"))
-
-
-def _letter_masks(patterns: Sequence[str]) -> Words:
-    """Positions of each letter in each pattern as bits, shape (W, patterns * LETTERS)."""
-    codes_NL = _codes(patterns)
-    masks_WP = np.zeros((-(-codes_NL.shape[1] // WORD), len(patterns) * LETTERS), np.uint64)
-    for position, letters in enumerate(codes_NL.T):
-        word, bit = divmod(position, WORD)
-        here = np.flatnonzero(letters != LETTERS - 1)
-        masks_WP[word][here * LETTERS + letters[here]] |= np.uint64(1 << bit)
-    return masks_WP

@@ -1,0 +1,329 @@
+"""Near-duplicates by aligning the shorter of two strings inside the longer, exact.
+
+A pattern is aligned inside many texts at once: each row of the table of edit distances is two
+Python integers, whose bits run along all texts and say where the distance grows or shrinks by one
+(Myers, J. ACM 46, 1999; Hyyrö, Nordic J. Computing 10, 2003). Texts of similar length are excluded
+by their longest common subsequence, and most others by the first rows. N strings, T texts.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from subprocess import run
+from typing import TypeAlias
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from rapidfuzz.distance import LCSseq
+from rapidfuzz.process import cdist
+
+from abag.core.arrays import Bools, Ints
+from abag.core.cores import count_cores
+from abag.core.messages import bar
+
+try:  # not on every platform: it only saves time
+    import edlib
+except ImportError:
+    edlib = None
+
+Strings: TypeAlias = NDArray[np.object_]
+Pairs: TypeAlias = list[tuple[int, int]]
+
+BLOCK = 1 << 17
+"""Bits of one block of texts: integers that stay in the processor's cache."""
+UNRELATED = 0.7
+"""Edits per residue of a pattern inside an unrelated text; at most 1 in 100 have fewer."""
+COMMON = 0.36
+"""Share of a pattern that an unrelated text of its length has in common with it, in order."""
+COMMON_PER_LENGTH = 0.2
+"""How much more if the text is longer by one length of the pattern."""
+FIRST_PATTERNS = 32
+"""Compared before the others are divided among processes: they join most of each family."""
+CELL_SECONDS = 2e-10
+"""Of one cell of the table of edit distances (benchmarks/bench_clusters.py)."""
+WORTH_PROCESSES_S = 10.0
+"""Seconds from which on processes save more time than they take to start."""
+SPACER = ord("-")
+_BITS = np.arange(256)[:, None] >> np.arange(8) & 1
+_STEPS = (_BITS[:, None] - _BITS[None]).cumsum(axis=2)  # of a byte that grows and one that shrinks
+_TOTAL = _STEPS[..., -1].astype(np.int16).ravel()
+_LEAST = _STEPS.min(axis=2).astype(np.int16).ravel()
+
+
+def count_edits(lengths: Ints, identity: float) -> Ints:
+    """Return the edits up to which others are near-duplicates of strings of N lengths, (N,)."""
+    return np.floor((1 - identity) * lengths + 1e-9).astype(np.int64)
+
+
+class Block:
+    """T texts side by side, each after a spacer and up to the end of a byte."""
+
+    def __init__(self, texts: Sequence[str]) -> None:
+        sizes = np.array([len(text) // 8 + 1 for text in texts])
+        self._begins = np.cumsum(sizes) - sizes
+        padded = "".join(
+            f"-{text}".ljust(8 * size, "-")
+            for text, size in zip(texts, sizes.tolist(), strict=True)
+        )
+        self._text = "".join(texts)
+        codes = np.frombuffer(padded.encode("ascii"), np.uint8)
+        self._n_bytes = int(sizes.sum())
+        self._residues = _as_integer(codes != SPACER)
+        self._places = {
+            chr(code): _as_integer(codes == code)
+            for code in np.flatnonzero(np.bincount(codes)).tolist()
+            if code != SPACER
+        }
+
+    def distances(self, pattern: str) -> Ints:
+        """Return the fewest edits that turn a pattern into a part of each text, (T,)."""
+        residues = self._residues
+        places = self._places
+        grows = shrinks = 0  # along the text; the first row is 0 everywhere
+        for letter in pattern:
+            equal = places.get(letter, 0)
+            # where the distance is that of the pair of residues before
+            diagonal = ((((equal & grows) + grows) ^ grows) | equal | shrinks) & residues
+            # from row to row, one residue on: where it does not grow, and where it shrinks
+            no_more = ((diagonal | grows) ^ shrinks) << 1
+            less = (diagonal & grows) << 1
+            both = diagonal & no_more
+            shrinks = diagonal ^ both
+            grows = (less | (no_more ^ both)) & residues
+        index = self._as_bytes(grows).astype(np.uint16) << 8 | self._as_bytes(shrinks)
+        total = _TOTAL[index]
+        before = np.cumsum(total, dtype=np.int64) - total
+        lowest = np.minimum.reduceat(before + _LEAST[index], self._begins) - before[self._begins]
+        return np.asarray(len(pattern) + np.minimum(lowest, 0))
+
+    def may_have(self, pattern: str, edits: int) -> bool:
+        """Return whether a pattern is inside the texts, in sequence, with so many edits."""
+        result = edlib.align(pattern, self._text, mode="HW", task="distance", k=edits)
+        return bool(result["editDistance"] >= 0)
+
+    def _as_bytes(self, bits: int) -> NDArray[np.uint8]:
+        return np.frombuffer(bits.to_bytes(self._n_bytes, "little"), np.uint8)
+
+
+def _as_integer(bits: Bools) -> int:
+    return int.from_bytes(np.packbits(bits, bitorder="little").tobytes(), "little")
+
+
+class Texts:
+    """T strings, sorted by length, inside which others are aligned."""
+
+    def __init__(self, strings: Strings, identity: float) -> None:
+        self.strings = strings
+        self.identity = identity
+        self.lengths = np.array([len(text) for text in strings], np.int64)
+        ends = np.cumsum(self.lengths + 8) // BLOCK
+        bounds = np.flatnonzero(np.diff(ends, prepend=-1, append=-1))
+        self._parts = [
+            slice(a, b) for a, b in zip(bounds.tolist(), bounds[1:].tolist(), strict=False)
+        ]
+        self._blocks: dict[int, Block] = {}
+
+    def near(self, pattern: str, wanted: Bools) -> Iterator[Ints]:
+        """Yield which of the wanted texts, (T,), none shorter, have a pattern inside.
+
+        Texts may become unwanted meanwhile.
+        """
+        edits = int(count_edits(np.array([len(pattern)]), self.identity)[0])
+        possible = self._without_others(pattern, edits, wanted)
+        for part in self._parts:
+            rows = part.start + np.flatnonzero(possible[part] & wanted[part])
+            if len(rows):
+                near = self._inside(pattern, edits, part, rows)
+                yield rows[near]
+
+    def _without_others(self, pattern: str, edits: int, wanted: Bools) -> Bools:
+        """Exclude texts of similar length that have too little in common with a pattern."""
+        longer = max(0.0, (self.identity - COMMON) / COMMON_PER_LENGTH)
+        rows = np.flatnonzero(wanted & (self.lengths <= len(pattern) * (1 + longer)))
+        possible = wanted.copy()
+        if len(rows):
+            least = len(pattern) - edits
+            common = cdist(
+                [pattern], self.strings[rows].tolist(), scorer=LCSseq.similarity,
+                score_cutoff=least, dtype=np.int32,
+            )[0]  # fmt: skip
+            possible[rows] = common >= least
+        return possible
+
+    def _inside(self, pattern: str, edits: int, part: slice, rows: Ints) -> Bools:
+        size = part.stop - part.start
+        if 2 * len(rows) < size:
+            return _near_in(Block(self.strings[rows].tolist()), self.strings[rows], pattern, edits)
+        if part.start not in self._blocks:
+            self._blocks[part.start] = Block(self.strings[part].tolist())
+        block = self._blocks[part.start]
+        return _near_in(block, self.strings[part], pattern, edits)[rows - part.start]
+
+
+def _near_in(block: Block, strings: Strings, pattern: str, edits: int) -> Bools:
+    """Return which texts of a block have a pattern inside with so many edits, (T,)."""
+    if edlib is not None and not block.may_have(pattern, edits):
+        return np.zeros(len(strings), np.bool_)
+    first = int(edits / UNRELATED) + 1
+    near = block.distances(pattern[:first]) <= edits  # a part of a pattern takes no more edits
+    if first < len(pattern) and near.any():
+        rest = block if near.all() else Block(strings[near].tolist())
+        near[near] = rest.distances(pattern) <= edits
+    return near
+
+
+def contained_components(strings: Strings, identity: float) -> Ints:
+    """Return the component of each of N strings, sorted by length, aligned inside later ones."""
+    labels = _join_mutants(strings, identity)
+    texts = Texts(strings, identity)
+    n = len(strings)
+    first = np.unique(np.linspace(0, n - 1, FIRST_PATTERNS, dtype=np.int64))
+    _join(labels, _near_pairs(texts, labels, first))
+    rest = np.setdiff1d(np.arange(n), first)
+    seconds = _forecast(texts, labels)
+    cores = count_cores()
+    if cores == 1 or seconds < WORTH_PROCESSES_S:
+        parts = np.array_split(rest, max(1, int(seconds)))
+        search = partial(_near_pairs, texts, labels)
+        for pairs in bar(iterable=map(search, parts), desc="clusters", total=len(parts), delay=2):
+            _join(labels, pairs)
+        return labels
+    # other interpreters, because this one computes on one core only
+    parts = [rest[at :: 4 * cores] for at in range(4 * cores)]
+    with ThreadPoolExecutor(cores) as threads:
+        search = partial(_ask, texts, labels.copy())
+        for pairs in bar(
+            iterable=threads.map(search, parts), desc="clusters", total=len(parts), delay=2
+        ):
+            _join(labels, pairs)
+    return labels
+
+
+def _forecast(texts: Texts, labels: Ints) -> float:
+    """Estimate the seconds of one core for all pairs of different components."""
+    longest_first = pd.Series(texts.lengths[::-1].astype(float))
+    others = longest_first.cumsum() - longest_first.groupby(labels[::-1]).cumsum()
+    rows = min(1.0, (1 - texts.identity) / UNRELATED)
+    return CELL_SECONDS * rows * float((longest_first * others).sum())
+
+
+def _near_pairs(texts: Texts, labels: Ints, patterns: Ints) -> Pairs:
+    """Find pairs of strings that join all components that any of the patterns would join."""
+    labels = labels.copy()
+    pairs: Pairs = []
+    for i in patterns.tolist():
+        wanted = labels != labels[i]
+        wanted[: i + 1] = False
+        for rows in texts.near(texts.strings[i], wanted):
+            near = [(i, j) for j in rows.tolist() if labels[j] != labels[i]]
+            _join(labels, near)
+            wanted &= labels != labels[i]
+            pairs += near
+    return pairs
+
+
+def _join(labels: Ints, pairs: Pairs) -> None:
+    for i, j in pairs:
+        if labels[i] != labels[j]:
+            labels[labels == labels[j]] = labels[i]
+
+
+def _ask(texts: Texts, labels: Ints, patterns: Ints) -> Pairs:
+    request = {
+        "strings": texts.strings.tolist(), "identity": texts.identity,
+        "labels": labels.tolist(), "patterns": patterns.tolist(),
+    }  # fmt: skip
+    command = [sys.executable, "-P", "-m", __name__]
+    done = run(command, input=json.dumps(request), capture_output=True, text=True)
+    if done.returncode:  # such as abag on a path that only this interpreter has
+        return _near_pairs(texts, labels, patterns)
+    return [(i, j) for i, j in json.loads(done.stdout)]
+
+
+def _serve() -> None:
+    """Answer the request of `_ask`."""
+    request = json.load(sys.stdin)
+    texts = Texts(np.array(request["strings"], object), request["identity"])
+    labels, patterns = np.array(request["labels"]), np.array(request["patterns"])
+    json.dump(_near_pairs(texts, labels, patterns), sys.stdout)
+
+
+def contained_near(queries: Strings, targets: Strings, identity: float) -> Bools:
+    """Return which of N strings have a near-duplicate among others by alignment inside, (N,).
+
+    The shorter of two is aligned inside the longer, as in `contained_components`.
+    """
+    unique, index = np.unique(queries, return_inverse=True)
+    order = np.argsort([len(text) for text in unique], kind="stable")
+    unique = unique[order]
+    others = _by_length(np.unique(targets))
+    found = np.isin(unique, others)
+    found |= _near_by_substitutions(unique, others, identity)
+    texts = Texts(others, identity)
+    for at in np.flatnonzero(~found).tolist():
+        wanted = texts.lengths >= len(unique[at])
+        found[at] = any(len(rows) for rows in texts.near(unique[at], wanted))
+    texts = Texts(unique, identity)
+    for other in others:
+        if found.all():
+            break
+        wanted = ~found & (texts.lengths > len(other))
+        for rows in texts.near(other, wanted):
+            found[rows] = True
+    rank = np.empty(len(order), np.int64)
+    rank[order] = np.arange(len(order))
+    return np.asarray(found[rank[index]])
+
+
+def _by_length(strings: Strings) -> Strings:
+    return strings[np.argsort([len(text) for text in strings], kind="stable")]
+
+
+def _near_by_substitutions(queries: Strings, targets: Strings, identity: float) -> Bools:
+    """Return which of N strings differ from another of their length by few residues, (N,)."""
+    found = np.zeros(len(queries), np.bool_)
+    of_query = np.array([len(text) for text in queries])
+    of_target = np.array([len(text) for text in targets])
+    edits = count_edits(of_query, identity)
+    for length in np.unique(of_query).tolist():
+        others = np.flatnonzero(of_target == length)
+        rows = np.flatnonzero(of_query == length)
+        residues = _as_residues(queries[rows], length)
+        for target in _as_residues(targets[others], length):
+            if not len(rows):
+                break
+            near = np.count_nonzero(residues != target, axis=1) <= edits[rows]
+            found[rows[near]] = True
+            rows = rows[~near]
+            residues = residues[~near]
+    return found
+
+
+def _as_residues(strings: Strings, length: int) -> NDArray[np.uint8]:
+    text = "".join(strings).encode("ascii")
+    return np.frombuffer(text, np.uint8).reshape(len(strings), length)
+
+
+def _join_mutants(strings: Strings, identity: float) -> Ints:
+    """Join near-duplicates of equal length that differ by substitutions: tables hold many."""
+    labels = np.arange(len(strings))
+    lengths = np.array([len(text) for text in strings])
+    for length in np.unique(lengths).tolist():
+        free = np.flatnonzero(lengths == length)
+        residues = _as_residues(strings[free], length)
+        edits = count_edits(np.array([length]), identity)[0]
+        while len(free):
+            near = np.count_nonzero(residues != residues[0], axis=1) <= edits
+            labels[free[near]] = free[0]
+            free = free[~near]
+            residues = residues[~near]
+    return labels
+
+
+if __name__ == "__main__":
+    _serve()
