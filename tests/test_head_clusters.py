@@ -104,7 +104,7 @@ def each_platform(request, monkeypatch):
 def test_antigens_of_twilight_families_are_clustered_as_by_comparing_every_pair(monkeypatch):
     # families of whole proteins and domains, with 25 to 70 % identity to their parents
     rng = np.random.default_rng(8)
-    for block in (1, 400, 1 << 17):
+    for block in (1, 400, 1 << 15):
         monkeypatch.setattr(contained, "BLOCK", block)
         parents = draw_chains(rng, 4, 90)
         strings = []
@@ -124,7 +124,7 @@ def test_other_processes_find_the_same_clusters(monkeypatch):
     ask = contained._ask
     monkeypatch.setattr(contained, "_ask", lambda *args: asked.append(1) or ask(*args))
     monkeypatch.setattr(contained, "count_cores", lambda: 2)
-    monkeypatch.setattr(contained, "WORTH_PROCESSES_S", 0)
+    monkeypatch.setattr(contained, "PART_S", 1e-6)
     monkeypatch.setattr(contained, "FIRST_PATTERNS", 1)
     assert cluster(strings, 0.8, contained=True).tolist() == expected.tolist()
     assert asked

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -17,7 +18,6 @@ from subprocess import run
 from typing import TypeAlias
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 from rapidfuzz.distance import LCSseq
 from rapidfuzz.process import cdist
@@ -34,8 +34,8 @@ except ImportError:
 Strings: TypeAlias = NDArray[np.object_]
 Pairs: TypeAlias = list[tuple[int, int]]
 
-BLOCK = 1 << 17
-"""Bits of one block of texts: integers that stay in the processor's cache."""
+BLOCK = 1 << 15
+"""Residues of one block of texts: in more, short patterns occur by chance."""
 UNRELATED = 0.7
 """Edits per residue of a pattern inside an unrelated text; at most 1 in 100 have fewer."""
 COMMON = 0.36
@@ -43,11 +43,11 @@ COMMON = 0.36
 COMMON_PER_LENGTH = 0.2
 """How much more if the text is longer by one length of the pattern."""
 FIRST_PATTERNS = 32
-"""Compared before the others are divided among processes: they join most of each family."""
-CELL_SECONDS = 2e-10
-"""Of one cell of the table of edit distances (benchmarks/bench_clusters.py)."""
-WORTH_PROCESSES_S = 10.0
-"""Seconds from which on processes save more time than they take to start."""
+"""Compared before the others, to see how long those will take and to join families."""
+PART_S = 5.0
+"""Seconds of one process at least, which takes one to start."""
+PARTS = 4
+"""Most parts per core: the bar moves after each."""
 SPACER = ord("-")
 _BITS = np.arange(256)[:, None] >> np.arange(8) & 1
 _STEPS = (_BITS[:, None] - _BITS[None]).cumsum(axis=2)  # of a byte that grows and one that shrinks
@@ -183,33 +183,29 @@ def contained_components(strings: Strings, identity: float) -> Ints:
     texts = Texts(strings, identity)
     n = len(strings)
     first = np.unique(np.linspace(0, n - 1, FIRST_PATTERNS, dtype=np.int64))
+    begun = time.thread_time()
     _join(labels, _near_pairs(texts, labels, first))
+    seconds = (time.thread_time() - begun) * n / len(first)
     rest = np.setdiff1d(np.arange(n), first)
-    seconds = _forecast(texts, labels)
     cores = count_cores()
-    if cores == 1 or seconds < WORTH_PROCESSES_S:
+    n_parts = min(PARTS * cores, int(seconds / PART_S))
+    if cores == 1 or n_parts < 2:
         parts = np.array_split(rest, max(1, int(seconds)))
-        search = partial(_near_pairs, texts, labels)
-        for pairs in bar(iterable=map(search, parts), desc="clusters", total=len(parts), delay=2):
-            _join(labels, pairs)
-        return labels
-    # other interpreters, because this one computes on one core only
-    parts = [rest[at :: 4 * cores] for at in range(4 * cores)]
-    with ThreadPoolExecutor(cores) as threads:
-        search = partial(_ask, texts, labels.copy())
-        for pairs in bar(
-            iterable=threads.map(search, parts), desc="clusters", total=len(parts), delay=2
-        ):
-            _join(labels, pairs)
+        found = map(partial(_near_pairs, texts, labels), parts)  # which sees what was joined
+        _join_all(labels, found, len(parts))
+    else:
+        # other interpreters, because Python and edlib compute on one core only
+        parts = [rest[at::n_parts] for at in range(n_parts)]
+        with ThreadPoolExecutor(cores) as threads:
+            _join_all(labels, threads.map(partial(_ask, texts, labels.copy()), parts), n_parts)
     return labels
 
 
-def _forecast(texts: Texts, labels: Ints) -> float:
-    """Estimate the seconds of one core for all pairs of different components."""
-    longest_first = pd.Series(texts.lengths[::-1].astype(float))
-    others = longest_first.cumsum() - longest_first.groupby(labels[::-1]).cumsum()
-    rows = min(1.0, (1 - texts.identity) / UNRELATED)
-    return CELL_SECONDS * rows * float((longest_first * others).sum())
+def _join_all(labels: Ints, found: Iterator[Pairs], n_parts: int) -> None:
+    with bar(desc="clusters", total=n_parts, unit=" parts", delay=2) as drawn:
+        for pairs in found:
+            _join(labels, pairs)
+            drawn.update()
 
 
 def _near_pairs(texts: Texts, labels: Ints, patterns: Ints) -> Pairs:
@@ -219,6 +215,8 @@ def _near_pairs(texts: Texts, labels: Ints, patterns: Ints) -> Pairs:
     for i in patterns.tolist():
         wanted = labels != labels[i]
         wanted[: i + 1] = False
+        if not wanted.any():
+            continue
         for rows in texts.near(texts.strings[i], wanted):
             near = [(i, j) for j in rows.tolist() if labels[j] != labels[i]]
             _join(labels, near)
