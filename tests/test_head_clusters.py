@@ -117,6 +117,20 @@ def test_antigens_of_twilight_families_are_clustered_as_by_comparing_every_pair(
             assert partition(found) == partition(plain_clusters(strings, identity, True))
 
 
+@pytest.mark.usefixtures("each_platform")
+@pytest.mark.parametrize("identity", [0.9, 0.6, 0.4])
+def test_antigens_with_just_as_many_edits_as_allowed_are_near(identity):
+    text = draw_chain(np.random.default_rng(6), 66).replace("W", "A")
+    edits = int(np.floor((1 - identity) * 60 + 1e-9))
+    for more, expected in ((0, [0, 0]), (1, [0, 1])):
+        unmatched = "W" * (edits + more)  # at the start, where unrelated ones are recognised
+        pattern = unmatched + text[3 + len(unmatched) : 63]
+        assert plain_distance(pattern, text, contained=True) == edits + more
+        assert cluster([text, pattern], identity, contained=True).tolist() == expected
+        near = contained_near(np.array([pattern], object), np.array([text], object), identity)
+        assert near.tolist() == [expected == [0, 0]]
+
+
 def test_other_processes_find_the_same_clusters(monkeypatch):
     strings = family_members(np.random.default_rng(3), 60)
     expected = cluster(strings, 0.8, contained=True)

@@ -88,7 +88,9 @@ def test_a_release_has_one_version():
 def test_the_conda_recipe_has_the_dependencies_of_the_package():
     _, run = RECIPE.split("\n  run:\n")
     recipe = [" ".join(line.split()[1:]) for line in run.split("\n\n")[0].splitlines()]
-    ours = [f"python{PROJECT['requires-python']}", *PROJECT["dependencies"]]
+    # what is installed on some platforms only is not needed, and the recipe is for all
+    everywhere = [one for one in PROJECT["dependencies"] if ";" not in one]
+    ours = [f"python{PROJECT['requires-python']}", *everywhere]
     assert recipe == [one.replace("torch", "pytorch").replace(">=", " >=") for one in ours]
 
 

@@ -57,7 +57,7 @@ _LEAST = _STEPS.min(axis=2).astype(np.int16).ravel()
 
 def count_edits(lengths: Ints, identity: float) -> Ints:
     """Return the edits up to which others are near-duplicates of strings of N lengths, (N,)."""
-    return np.floor((1 - identity) * lengths + 1e-9).astype(np.int64)
+    return np.asarray(np.floor((1 - identity) * lengths + 1e-9), np.int64)
 
 
 class Block:
@@ -162,7 +162,7 @@ class Texts:
         if part.start not in self._blocks:
             self._blocks[part.start] = Block(self.strings[part].tolist())
         block = self._blocks[part.start]
-        return _near_in(block, self.strings[part], pattern, edits)[rows - part.start]
+        return np.asarray(_near_in(block, self.strings[part], pattern, edits)[rows - part.start])
 
 
 def _near_in(block: Block, strings: Strings, pattern: str, edits: int) -> Bools:
