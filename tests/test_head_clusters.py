@@ -131,6 +131,36 @@ def test_antigens_with_just_as_many_edits_as_allowed_are_near(identity):
         assert near.tolist() == [expected == [0, 0]]
 
 
+def replaced(text, places, source):
+    letters = list(text)
+    for at in places:
+        letters[at] = source[at]
+    return "".join(letters)
+
+
+@pytest.mark.parametrize("identity", [0.6, 0.4])
+def test_variants_of_antigens_that_are_just_far_from_each_other_are_compared_one_by_one(
+    identity, monkeypatch
+):
+    # some variants of two parents are nearer to each other than the parents, which are far
+    monkeypatch.setattr(contained, "SUBSTITUTED", 0.1)  # of short antigens
+    joined = []
+    for seed in range(12):
+        rng = np.random.default_rng(seed)
+        parent, other = draw_chains(rng, 2, 60)
+        edits = int(np.floor((1 - identity) * 60 + 1e-9)) + seed % 4
+        # a residue more, because antigens of one length are compared by substitutions first
+        second = replaced(parent, rng.choice(60, edits, replace=False), other) + "W"
+        strings = [parent, second]
+        for _ in range(5):
+            strings.append(replaced(second, rng.choice(60, 2, replace=False), parent))
+            strings.append(replaced(parent, rng.choice(60, 2, replace=False), second))
+        found = cluster(strings, identity, contained=True)
+        assert partition(found) == partition(plain_clusters(strings, identity, True))
+        joined.append(len(set(found)) == 1)
+    assert any(joined)
+
+
 def test_other_processes_find_the_same_clusters(monkeypatch):
     strings = family_members(np.random.default_rng(3), 60)
     expected = cluster(strings, 0.8, contained=True)

@@ -44,6 +44,8 @@ COMMON_PER_LENGTH = 0.2
 """How much more if the text is longer by one length of the pattern."""
 FIRST_PATTERNS = 32
 """Compared before the others, to see how long those will take and to join families."""
+SUBSTITUTED = 0.04
+"""Largest share of substitutions in a family: with more, unrelated families would not be far."""
 PART_S = 5.0
 """Seconds of one process at least, which takes one to start."""
 PARTS = 4
@@ -128,76 +130,119 @@ class Texts:
         ]
         self._blocks: dict[int, Block] = {}
 
-    def near(self, pattern: str, wanted: Bools) -> Iterator[Ints]:
+    def near(self, pattern: str, wanted: Bools, more: Ints | None = None) -> Iterator[Ints]:
         """Yield which of the wanted texts, (T,), none shorter, have a pattern inside.
 
-        Texts may become unwanted meanwhile.
+        Texts may become unwanted meanwhile. `more` are edits beyond those of near-duplicates, (T,).
         """
-        edits = int(count_edits(np.array([len(pattern)]), self.identity)[0])
-        possible = self._without_others(pattern, edits, wanted)
+        edits = np.full(len(wanted), count_edits(np.array([len(pattern)]), self.identity)[0])
+        edits += 0 if more is None else more
+        possible = self._have_enough(pattern, edits, wanted)
         for part in self._parts:
             rows = part.start + np.flatnonzero(possible[part] & wanted[part])
             if len(rows):
                 near = self._inside(pattern, edits, part, rows)
                 yield rows[near]
 
-    def _without_others(self, pattern: str, edits: int, wanted: Bools) -> Bools:
+    def _have_enough(self, pattern: str, edits: Ints, wanted: Bools) -> Bools:
         """Exclude texts of similar length that have too little in common with a pattern."""
         longer = max(0.0, (self.identity - COMMON) / COMMON_PER_LENGTH)
         rows = np.flatnonzero(wanted & (self.lengths <= len(pattern) * (1 + longer)))
         possible = wanted.copy()
         if len(rows):
-            least = len(pattern) - edits
+            least = len(pattern) - edits[rows]
             common = cdist(
                 [pattern], self.strings[rows].tolist(), scorer=LCSseq.similarity,
-                score_cutoff=least, dtype=np.int32,
+                score_cutoff=max(0, int(least.min())), dtype=np.int32,
             )[0]  # fmt: skip
             possible[rows] = common >= least
         return possible
 
-    def _inside(self, pattern: str, edits: int, part: slice, rows: Ints) -> Bools:
+    def _inside(self, pattern: str, edits: Ints, part: slice, rows: Ints) -> Bools:
         size = part.stop - part.start
         if 2 * len(rows) < size:
-            return _near_in(Block(self.strings[rows].tolist()), self.strings[rows], pattern, edits)
+            strings = self.strings[rows]
+            return _near_in(Block(strings.tolist()), strings, pattern, edits[rows])
         if part.start not in self._blocks:
             self._blocks[part.start] = Block(self.strings[part].tolist())
-        block = self._blocks[part.start]
-        return np.asarray(_near_in(block, self.strings[part], pattern, edits)[rows - part.start])
+        near = _near_in(self._blocks[part.start], self.strings[part], pattern, edits[part])
+        return np.asarray(near[rows - part.start])
 
 
-def _near_in(block: Block, strings: Strings, pattern: str, edits: int) -> Bools:
+def _near_in(block: Block, strings: Strings, pattern: str, edits: Ints) -> Bools:
     """Return which texts of a block have a pattern inside with so many edits, (T,)."""
-    if edlib is not None and not block.may_have(pattern, edits):
+    most = int(edits.max())
+    if edlib is not None and not block.may_have(pattern, most):
         return np.zeros(len(strings), np.bool_)
-    first = int(edits / UNRELATED) + 1
+    first = int(most / UNRELATED) + 1
     near = block.distances(pattern[:first]) <= edits  # a part of a pattern takes no more edits
     if first < len(pattern) and near.any():
         rest = block if near.all() else Block(strings[near].tolist())
-        near[near] = rest.distances(pattern) <= edits
+        near[near] = rest.distances(pattern) <= edits[near]
     return near
+
+
+class Families:
+    """Strings that differ from a founder of their length by few substitutions.
+
+    Members differ by no fewer edits than their founders, less the substitutions of both.
+    """
+
+    def __init__(self, texts: Texts) -> None:
+        most = (SUBSTITUTED * texts.lengths).astype(np.int64)
+        founders, self._family, changes = _families(texts.strings, most)
+        self._changes = np.zeros(len(founders), np.int64)
+        np.maximum.at(self._changes, self._family, changes)
+        self._founders = Texts(texts.strings[founders], texts.identity)
+        self._compared: dict[int, tuple[Bools, Bools]] = {}
+
+    def possible(self, i: int, wanted: Bools) -> Bools:
+        """Exclude texts whose founder is too far from that of a pattern, (N,)."""
+        families = np.zeros(len(self._changes), np.bool_)
+        families[self._family[wanted]] = True
+        if 2 * np.count_nonzero(families) > np.count_nonzero(wanted):
+            return wanted  # founders are about as many
+        own = int(self._family[i])
+        none = np.zeros(len(families), np.bool_)
+        compared, possible = self._compared.setdefault(own, (none, none.copy()))
+        families &= ~compared
+        if families.any():
+            more = self._changes[own] + self._changes
+            for rows in self._founders.near(self._founders.strings[own], families, more):
+                possible[rows] = True
+            compared |= families
+        return wanted & possible[self._family]
 
 
 def contained_components(strings: Strings, identity: float) -> Ints:
     """Return the component of each of N strings, sorted by length, aligned inside later ones."""
-    labels = _join_mutants(strings, identity)
-    texts = Texts(strings, identity)
     n = len(strings)
+    texts = Texts(strings, identity)
+    founders, family, _ = _families(strings, count_edits(texts.lengths, identity))
+    labels = founders[family]
+    if (labels == labels[0]).all():  # variants of one antigen
+        return labels
+    families = Families(texts)
     first = np.unique(np.linspace(0, n - 1, FIRST_PATTERNS, dtype=np.int64))
     begun = time.thread_time()
-    _join(labels, _near_pairs(texts, labels, first))
+    _join(labels, _near_pairs(texts, families, labels, first))
     seconds = (time.thread_time() - begun) * n / len(first)
     rest = np.setdiff1d(np.arange(n), first)
     cores = count_cores()
     n_parts = min(PARTS * cores, int(seconds / PART_S))
     if cores == 1 or n_parts < 2:
         parts = np.array_split(rest, max(1, int(seconds)))
-        found = map(partial(_near_pairs, texts, labels), parts)  # which sees what was joined
+        found = map(
+            partial(_near_pairs, texts, families, labels), parts
+        )  # which sees what was joined
         _join_all(labels, found, len(parts))
     else:
         # other interpreters, because Python and edlib compute on one core only
         parts = [rest[at::n_parts] for at in range(n_parts)]
         with ThreadPoolExecutor(cores) as threads:
-            _join_all(labels, threads.map(partial(_ask, texts, labels.copy()), parts), n_parts)
+            _join_all(
+                labels, threads.map(partial(_ask, texts, families, labels.copy()), parts), n_parts
+            )
     return labels
 
 
@@ -208,7 +253,7 @@ def _join_all(labels: Ints, found: Iterator[Pairs], n_parts: int) -> None:
             drawn.update()
 
 
-def _near_pairs(texts: Texts, labels: Ints, patterns: Ints) -> Pairs:
+def _near_pairs(texts: Texts, families: Families, labels: Ints, patterns: Ints) -> Pairs:
     """Find pairs of strings that join all components that any of the patterns would join."""
     labels = labels.copy()
     pairs: Pairs = []
@@ -217,6 +262,7 @@ def _near_pairs(texts: Texts, labels: Ints, patterns: Ints) -> Pairs:
         wanted[: i + 1] = False
         if not wanted.any():
             continue
+        wanted = families.possible(i, wanted)
         for rows in texts.near(texts.strings[i], wanted):
             near = [(i, j) for j in rows.tolist() if labels[j] != labels[i]]
             _join(labels, near)
@@ -231,7 +277,7 @@ def _join(labels: Ints, pairs: Pairs) -> None:
             labels[labels == labels[j]] = labels[i]
 
 
-def _ask(texts: Texts, labels: Ints, patterns: Ints) -> Pairs:
+def _ask(texts: Texts, families: Families, labels: Ints, patterns: Ints) -> Pairs:
     request = {
         "strings": texts.strings.tolist(), "identity": texts.identity,
         "labels": labels.tolist(), "patterns": patterns.tolist(),
@@ -239,7 +285,7 @@ def _ask(texts: Texts, labels: Ints, patterns: Ints) -> Pairs:
     command = [sys.executable, "-P", "-m", __name__]
     done = run(command, input=json.dumps(request), capture_output=True, text=True)
     if done.returncode:  # such as abag on a path that only this interpreter has
-        return _near_pairs(texts, labels, patterns)
+        return _near_pairs(texts, families, labels, patterns)
     return [(i, j) for i, j in json.loads(done.stdout)]
 
 
@@ -248,7 +294,7 @@ def _serve() -> None:
     request = json.load(sys.stdin)
     texts = Texts(np.array(request["strings"], object), request["identity"])
     labels, patterns = np.array(request["labels"]), np.array(request["patterns"])
-    json.dump(_near_pairs(texts, labels, patterns), sys.stdout)
+    json.dump(_near_pairs(texts, Families(texts), labels, patterns), sys.stdout)
 
 
 def contained_near(queries: Strings, targets: Strings, identity: float) -> Bools:
@@ -307,20 +353,26 @@ def _as_residues(strings: Strings, length: int) -> NDArray[np.uint8]:
     return np.frombuffer(text, np.uint8).reshape(len(strings), length)
 
 
-def _join_mutants(strings: Strings, identity: float) -> Ints:
-    """Join near-duplicates of equal length that differ by substitutions: tables hold many."""
-    labels = np.arange(len(strings))
+def _families(strings: Strings, most: Ints) -> tuple[Ints, Ints, Ints]:
+    """Group N strings of equal length that differ from a founder by so many substitutions, (N,).
+
+    Returns the founder of each family, and of each string its family and its substitutions, (N,).
+    """
+    founder = np.arange(len(strings))
+    changes = np.zeros(len(strings), np.int64)
     lengths = np.array([len(text) for text in strings])
     for length in np.unique(lengths).tolist():
         free = np.flatnonzero(lengths == length)
         residues = _as_residues(strings[free], length)
-        edits = count_edits(np.array([length]), identity)[0]
         while len(free):
-            near = np.count_nonzero(residues != residues[0], axis=1) <= edits
-            labels[free[near]] = free[0]
+            differ = np.count_nonzero(residues != residues[0], axis=1)
+            near = differ <= most[free[0]]
+            founder[free[near]] = free[0]
+            changes[free[near]] = differ[near]
             free = free[~near]
             residues = residues[~near]
-    return labels
+    founders, family = np.unique(founder, return_inverse=True)
+    return founders, family, changes
 
 
 if __name__ == "__main__":
