@@ -161,17 +161,14 @@ def test_variants_of_antigens_that_are_just_far_from_each_other_are_compared_one
     assert any(joined)
 
 
-def test_other_processes_find_the_same_clusters(monkeypatch):
+def test_threads_find_the_same_clusters_of_antigens(monkeypatch):
     strings = family_members(np.random.default_rng(3), 60)
-    expected = cluster(strings, 0.8, contained=True)
-    asked = []
-    ask = contained._ask
-    monkeypatch.setattr(contained, "_ask", lambda *args: asked.append(1) or ask(*args))
-    monkeypatch.setattr(contained, "count_cores", lambda: 2)
-    monkeypatch.setattr(contained, "PART_S", 1e-6)
+    expected = plain_clusters(strings, 0.8, True)
+    monkeypatch.setattr(contained, "count_cores", lambda: 8)
     monkeypatch.setattr(contained, "FIRST_PATTERNS", 1)
-    assert cluster(strings, 0.8, contained=True).tolist() == expected.tolist()
-    assert asked
+    for parts in (1, 3, 100):
+        monkeypatch.setattr(contained, "PARTS", parts)
+        assert partition(cluster(strings, 0.8, contained=True)) == partition(expected)
 
 
 @pytest.mark.usefixtures("each_platform")

@@ -2,25 +2,20 @@
 
 A pattern is aligned inside many texts at once: each row of the table of edit distances is two
 Python integers, whose bits run along all texts and say where the distance grows or shrinks by one
-(Myers, J. ACM 46, 1999; Hyyrö, Nordic J. Computing 10, 2003). Texts of similar length are excluded
-by their longest common subsequence, and most others by the first rows. N strings, T texts.
+(Myers, J. ACM 46, 1999; Hyyrö, Nordic J. Computing 10, 2003). Before that, texts are excluded by
+their longest common subsequence, by founders of families of variants, and by edlib or the first
+rows of the table. N strings, T texts.
 """
 
 from __future__ import annotations
 
-import json
-import sys
-import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from subprocess import run
 from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from rapidfuzz.distance import LCSseq
-from rapidfuzz.process import cdist
 
 from abag.core.arrays import Bools, Ints
 from abag.core.cores import count_cores
@@ -43,13 +38,11 @@ COMMON = 0.36
 COMMON_PER_LENGTH = 0.2
 """How much more if the text is longer by one length of the pattern."""
 FIRST_PATTERNS = 32
-"""Compared before the others, to see how long those will take and to join families."""
+"""Compared before the others, because they join most of each family."""
 SUBSTITUTED = 0.04
 """Largest share of substitutions in a family: with more, unrelated families would not be far."""
-PART_S = 5.0
-"""Seconds of one process at least, which takes one to start."""
-PARTS = 4
-"""Most parts per core: the bar moves after each."""
+PARTS = 64
+"""Of the patterns, for the threads; each knows what those before it have joined."""
 SPACER = ord("-")
 _BITS = np.arange(256)[:, None] >> np.arange(8) & 1
 _STEPS = (_BITS[:, None] - _BITS[None]).cumsum(axis=2)  # of a byte that grows and one that shrinks
@@ -146,6 +139,9 @@ class Texts:
 
     def _have_enough(self, pattern: str, edits: Ints, wanted: Bools) -> Bools:
         """Exclude texts of similar length that have too little in common with a pattern."""
+        from rapidfuzz.distance import LCSseq
+        from rapidfuzz.process import cdist
+
         longer = max(0.0, (self.identity - COMMON) / COMMON_PER_LENGTH)
         rows = np.flatnonzero(wanted & (self.lengths <= len(pattern) * (1 + longer)))
         possible = wanted.copy()
@@ -210,7 +206,7 @@ class Families:
             more = self._changes[own] + self._changes
             for rows in self._founders.near(self._founders.strings[own], families, more):
                 possible[rows] = True
-            compared |= families
+            compared |= families  # last: other threads compare again what is not marked yet
         return wanted & possible[self._family]
 
 
@@ -224,38 +220,22 @@ def contained_components(strings: Strings, identity: float) -> Ints:
         return labels
     families = Families(texts)
     first = np.unique(np.linspace(0, n - 1, FIRST_PATTERNS, dtype=np.int64))
-    begun = time.thread_time()
     _join(labels, _near_pairs(texts, families, labels, first))
-    seconds = (time.thread_time() - begun) * n / len(first)
     rest = np.setdiff1d(np.arange(n), first)
-    cores = count_cores()
-    n_parts = min(PARTS * cores, int(seconds / PART_S))
-    if cores == 1 or n_parts < 2:
-        parts = np.array_split(rest, max(1, int(seconds)))
-        found = map(
-            partial(_near_pairs, texts, families, labels), parts
-        )  # which sees what was joined
-        _join_all(labels, found, len(parts))
-    else:
-        # other interpreters, because Python and edlib compute on one core only
-        parts = [rest[at::n_parts] for at in range(n_parts)]
-        with ThreadPoolExecutor(cores) as threads:
-            _join_all(
-                labels, threads.map(partial(_ask, texts, families, labels.copy()), parts), n_parts
-            )
-    return labels
-
-
-def _join_all(labels: Ints, found: Iterator[Pairs], n_parts: int) -> None:
-    with bar(desc="clusters", total=n_parts, unit=" parts", delay=2) as drawn:
-        for pairs in found:
+    parts = [rest[at::PARTS] for at in range(min(PARTS, len(rest)))]
+    with (
+        ThreadPoolExecutor(count_cores()) as threads,  # edlib and rapidfuzz release the lock
+        bar(desc="clusters", total=len(parts), unit=" parts", delay=2) as drawn,
+    ):
+        for pairs in threads.map(partial(_near_pairs, texts, families, labels), parts):
             _join(labels, pairs)
             drawn.update()
+    return labels
 
 
 def _near_pairs(texts: Texts, families: Families, labels: Ints, patterns: Ints) -> Pairs:
     """Find pairs of strings that join all components that any of the patterns would join."""
-    labels = labels.copy()
+    labels = labels.copy()  # which the caller changes meanwhile
     pairs: Pairs = []
     for i in patterns.tolist():
         wanted = labels != labels[i]
@@ -275,26 +255,6 @@ def _join(labels: Ints, pairs: Pairs) -> None:
     for i, j in pairs:
         if labels[i] != labels[j]:
             labels[labels == labels[j]] = labels[i]
-
-
-def _ask(texts: Texts, families: Families, labels: Ints, patterns: Ints) -> Pairs:
-    request = {
-        "strings": texts.strings.tolist(), "identity": texts.identity,
-        "labels": labels.tolist(), "patterns": patterns.tolist(),
-    }  # fmt: skip
-    command = [sys.executable, "-P", "-m", __name__]
-    done = run(command, input=json.dumps(request), capture_output=True, text=True)
-    if done.returncode:  # such as abag on a path that only this interpreter has
-        return _near_pairs(texts, families, labels, patterns)
-    return [(i, j) for i, j in json.loads(done.stdout)]
-
-
-def _serve() -> None:
-    """Answer the request of `_ask`."""
-    request = json.load(sys.stdin)
-    texts = Texts(np.array(request["strings"], object), request["identity"])
-    labels, patterns = np.array(request["labels"]), np.array(request["patterns"])
-    json.dump(_near_pairs(texts, Families(texts), labels, patterns), sys.stdout)
 
 
 def contained_near(queries: Strings, targets: Strings, identity: float) -> Bools:
@@ -373,7 +333,3 @@ def _families(strings: Strings, most: Ints) -> tuple[Ints, Ints, Ints]:
             residues = residues[~near]
     founders, family = np.unique(founder, return_inverse=True)
     return founders, family, changes
-
-
-if __name__ == "__main__":
-    _serve()
