@@ -5,9 +5,10 @@
 The antibodies resemble a repertoire: 50 x 40 germlines of unequal frequency, random CDRH3 loops,
 clones of several members, and 0 to 20 % of mutations. The antigens are unrelated proteins of
 different lengths, or mutants. Those called drawn are the random chains of one length of the table
-of `bench_time_to_answer.py`. The clusters of a sample are compared with those of aligning every
-pair. `--table CSV` clusters the column `antigen` of a table instead. `--libraries` times single alignments by rapidfuzz, edlib and parasail, as far as they are
-installed.
+of `bench_time_to_answer.py`. Antigens of drawn lengths are unrelated ones with the lengths and the residue frequencies of
+proteins, strains differ like gp160 of HIV, and variants have a few mutations of one antigen. The clusters of a sample are
+compared with those of aligning every pair. `--table CSV` clusters the column `antigen` of a table instead. `--libraries` times
+one alignment of antigens of drawn lengths by each library that is installed.
 """
 
 from __future__ import annotations
@@ -24,15 +25,40 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from rapidfuzz import __version__ as rapidfuzz_version
-from rapidfuzz.distance import Levenshtein
-from rapidfuzz.process import cdist
+from rapidfuzz.distance import LCSseq, Levenshtein
+from rapidfuzz.process import cdist, cpdist
 from scipy import sparse
 
 from abag.core.cores import count_cores
 from abag.head.regimes.clusters import antibody_clusters, antigen_clusters, clone_clusters
-from abag.head.regimes.near_duplicates import are_contained
+from abag.head.regimes.contained import Block
 
 RESIDUES = np.array(list("ACDEFGHIKLMNPQRSTVWY"))
+FREQUENCIES = np.array(
+    [
+        8.25,
+        1.38,
+        5.46,
+        6.72,
+        3.86,
+        7.07,
+        2.27,
+        5.91,
+        5.8,
+        9.65,
+        2.41,
+        4.06,
+        4.74,
+        3.93,
+        5.53,
+        6.63,
+        5.35,
+        6.86,
+        1.1,
+        2.92,
+    ]
+)
+"""Of the residues in UniProtKB/Swiss-Prot, percent."""
 TRASTUZUMAB = (
     "EVQLVESGGGLVQPGGSLRLSCAASGFNIKDTYIHWVRQAPGKGLEWVARIYPTNGYTRYADSVKGRFTISADTSKNTAYLQMNSLRAEDTAVYYC"
     "SRWGGDGFYAMDYWGQGTLVTVSS",
@@ -101,6 +127,50 @@ def library(n, mutations=8, seed=4):
             at = rng.choice(len(child), mutations, replace=False)
             child[at] = (child[at] + rng.integers(1, 20, size=mutations)) % 20
         found.append(tuple("".join(RESIDUES[child]) for child in children))
+    return found
+
+
+def proteins(lengths, rng):
+    """Unrelated proteins of these lengths."""
+    share = FREQUENCIES / FREQUENCIES.sum()
+    return [RESIDUES[rng.choice(20, length, p=share)] for length in lengths]
+
+
+def drawn_lengths(n, seed=0):
+    """Unrelated antigens of 30 to 1,022 residues, with a median of 300."""
+    rng = np.random.default_rng(seed)
+    lengths = np.clip(rng.lognormal(np.log(300), 0.6, n), 30, 1022).astype(int)
+    return [("".join(letters),) for letters in proteins(lengths, rng)]
+
+
+def strains(n, seed=0):
+    """Strains of one protein of 850 residues that have 70 to 84 % in common, with loops of other lengths."""
+    rng = np.random.default_rng(seed)
+    (parent,) = proteins([850], rng)
+    found = []
+    for _ in range(n):
+        hit = rng.random(850) < rng.uniform(0.08, 0.17)
+        letters = np.where(hit, RESIDUES[rng.integers(20, size=850)], parent).tolist()
+        for _ in range(rng.integers(8)):
+            at, length = rng.integers(len(letters)), rng.integers(1, 8)
+            if rng.random() < 0.5:
+                del letters[at : at + length]
+            else:
+                letters[at:at] = RESIDUES[rng.integers(20, size=length)].tolist()
+        found.append(("".join(letters),))
+    return found
+
+
+def variants(n, seed=0):
+    """Variants of one antigen of 200 residues with 1 to 10 mutations."""
+    rng = np.random.default_rng(seed)
+    (parent,) = proteins([200], rng)
+    found = []
+    for _ in range(n):
+        child = parent.copy()
+        at = rng.choice(200, rng.integers(1, 11), replace=False)
+        child[at] = RESIDUES[rng.integers(20, size=len(at))]
+        found.append(("".join(child),))
     return found
 
 
@@ -181,6 +251,12 @@ def cases(n_antibodies, n_antigens):
         ),
         "drawn antigens, 40 and 90 %": (lambda: drawn(n_antigens, 300), as_a_fit),
         "unrelated antigens, 40 and 90 %": (lambda: synthetic_antigens(n_antigens), as_a_fit),
+        "antigens of drawn lengths, 40 %": (
+            lambda: drawn_lengths(n_antigens),
+            lambda antigens: [antigen_clusters(antigens, 0.4)],
+        ),
+        "strains of gp160, 40 and 90 %": (lambda: strains(n_antigens * 3 // 10), as_a_fit),
+        "variants of one antigen, 40 and 90 %": (lambda: variants(n_antigens * 35 // 3), as_a_fit),
         "mutants of 20 antigens, 40 and 90 %": (
             lambda: synthetic_antigens(n_antigens * 5, families=20),
             as_a_fit,
@@ -223,43 +299,50 @@ def checked(n_antibodies, sample):
     return lines
 
 
-def libraries(n=8192):
-    """Markdown table: time of one alignment by each library."""
-    rng = np.random.default_rng(3)
-    proteins = ["".join(RESIDUES[rng.integers(20, size=350)]) for _ in range(200)]
-    parent = rng.integers(20, size=230)
-    variants = ["".join(RESIDUES[np.where(rng.random(230) < 0.06, rng.integers(20, size=230), parent)])
-                for _ in range(200)]  # fmt: skip
-    i, j = rng.integers(200, size=(2, n))
-    texts = np.array(proteins, object)
-    allowed = np.full(n, 210)
-    rows = {"abag, contained": (lambda: are_contained(texts[i], texts[j], allowed), n)}
-    rows["rapidfuzz, whole, at most 23 edits"] = (
-        lambda: cdist(variants, variants, scorer=Levenshtein.distance, score_cutoff=23), 200 * 200
-    )  # fmt: skip
-    pairs = list(zip(i.tolist(), j.tolist(), strict=True))
+def libraries(n=300):
+    """Markdown table: time of one alignment of antigens of drawn lengths inside longer ones."""
+    texts = sorted((one for (one,) in drawn_lengths(n)), key=len)
+    asked = range(0, n - 1, 5)
+    pairs = [(i, j) for i in asked for j in range(i + 1, n)]
+    edits = [int(0.6 * len(text) + 1e-9) for text in texts]
+    blocks = {i: Block(texts[i + 1 :]) for i in asked}
+    joined = {i: "".join(texts[i + 1 :]) for i in asked}
+    first, second = [texts[i] for i, _ in pairs], [texts[j] for _, j in pairs]
+    rows = {
+        "abag without a library, in all others": lambda: [blocks[i].distances(texts[i]) for i in asked],
+        "rapidfuzz, common subsequence, which bounds the edits": lambda: cpdist(first, second, scorer=LCSseq.similarity),
+        "rapidfuzz, edits of whole strings": lambda: cpdist(first, second, scorer=Levenshtein.distance),
+    }  # fmt: skip
     if importlib.util.find_spec("edlib"):
         import edlib
 
-        rows["edlib, contained, at most 210 edits"] = (
-            lambda: [edlib.align(proteins[a], proteins[b], mode="HW", k=210) for a, b in pairs], n
-        )  # fmt: skip
-        rows["edlib, whole, at most 23 edits"] = (
-            lambda: [edlib.align(variants[a], variants[b], mode="NW", k=23) for a, b in pairs], n
-        )  # fmt: skip
+        rows["edlib, each pair"] = lambda: [
+            edlib.align(texts[i], texts[j], mode="HW", k=edits[i]) for i, j in pairs
+        ]
+        rows["edlib, in all others in sequence"] = lambda: [
+            edlib.align(texts[i], joined[i], mode="HW", k=edits[i]) for i in asked
+        ]
     if importlib.util.find_spec("parasail"):
         import parasail
 
         matrix = parasail.matrix_create("".join(RESIDUES), 0, -1)
-        align = parasail.sg_dx_striped_16
-        rows["parasail, contained"] = (
-            lambda: [align(proteins[a], proteins[b], 1, 1, matrix) for a, b in pairs], n
-        )  # fmt: skip
-    lines = ["", "| one alignment (contained: 350 residues, whole: 230) | us |", "|---|---|"]
-    for name, (call, count) in rows.items():
-        begun = time.perf_counter()
+        for bits in (8, 16):  # 8 bits overflow above 127 edits
+            align = getattr(parasail, f"sg_dx_striped_{bits}")
+            profile = getattr(parasail, f"profile_create_{bits}")
+            search = getattr(parasail, f"sg_dx_striped_profile_{bits}")
+            rows[f"parasail, {bits} bits, each pair"] = lambda align=align: [
+                align(texts[i], texts[j], 1, 1, matrix) for i, j in pairs
+            ]
+            rows[f"parasail, {bits} bits, in all others in sequence"] = (
+                lambda search=search, profile=profile: [
+                    search(profile(texts[i], matrix), joined[i], 1, 1) for i in asked
+                ]
+            )
+    lines = ["", "| one alignment inside a longer antigen | CPU us |", "|---|--:|"]
+    for name, call in rows.items():
+        begun = time.process_time()
         call()
-        lines.append(f"| {name} | {(time.perf_counter() - begun) / count * 1e6:.2f} |")
+        lines.append(f"| {name} | {(time.process_time() - begun) / len(pairs) * 1e6:.2f} |")
     return lines
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from trastuzumab import HEAVY, LIGHT
 
 from abag.embed.sequences.domains import locate_positions, position_number
-from abag.head.regimes import near_duplicates
+from abag.head.regimes import contained, near_duplicates
 from abag.head.regimes.clusters import (
     antibody_clusters,
     antigen_clusters,
@@ -19,7 +19,8 @@ from abag.head.regimes.clusters import (
     contained_peptides,
     distance_to_parent,
 )
-from abag.head.regimes.near_duplicates import are_contained, cluster, edits_inside, whole_distances
+from abag.head.regimes.contained import Block, contained_near
+from abag.head.regimes.near_duplicates import cluster, whole_distances
 
 
 @cache
@@ -80,20 +81,110 @@ def family_members(rng, n, longest=60):
 @given(st.text("ACD", min_size=1, max_size=150), st.text("ACD", min_size=1, max_size=150))
 def test_the_edit_distance_equals_that_of_dynamic_programming(x, y):
     first, second = np.array([x], dtype=object), np.array([y], dtype=object)
-    inside = plain_distance(x, y, contained=True)
-    assert edits_inside()(x, y, inside) == inside
-    for most in (inside - 1, inside):
-        near = are_contained(first, second, np.array([most]))
-        assert near.tolist() == [inside <= most]
+    assert Block([y]).distances(x).tolist() == [plain_distance(x, y, contained=True)]
     assert whole_distances(first, second).tolist() == [plain_distance(x, y, contained=False)]
 
 
-@settings(deadline=None, max_examples=60)
-@given(st.text("ACD", min_size=1, max_size=150), st.text("ACD", min_size=1, max_size=150))
-def test_parasail_counts_the_edits_that_edlib_counts(x, y):
-    pytest.importorskip("parasail")
-    inside = plain_distance(x, y, contained=True)
-    assert near_duplicates._edits_by_scores()(x, y, inside) == inside
+def test_a_text_is_aligned_as_if_it_were_alone_in_its_block():
+    rng = np.random.default_rng(5)
+    for length in (1, 7, 8, 9, 63, 64, 90):
+        texts = family_members(rng, 12, longest=80)
+        pattern = "".join(rng.choice(list("ACDEW"), length))
+        expected = [plain_distance(pattern, text, contained=True) for text in texts]
+        assert Block(texts).distances(pattern).tolist() == expected
+
+
+@pytest.fixture(params=["edlib", "no edlib"])
+def each_platform(request, monkeypatch):
+    if request.param == "no edlib":
+        monkeypatch.setattr(contained, "edlib", None)
+
+
+@pytest.mark.usefixtures("each_platform")
+def test_antigens_of_twilight_families_are_clustered_as_by_comparing_every_pair(monkeypatch):
+    # families of whole proteins and domains, with 25 to 70 % identity to their parents
+    rng = np.random.default_rng(8)
+    for block in (1, 400, 1 << 15):
+        monkeypatch.setattr(contained, "BLOCK", block)
+        parents = draw_chains(rng, 4, 90)
+        strings = []
+        for _ in range(24):
+            text = substituted(rng, parents[rng.integers(4)], rng.choice([0.3, 0.5, 0.7, 0.8]))
+            start = rng.integers(40)
+            strings.append(mutated(rng, text[start : start + rng.integers(40, 90)], 3))
+        for identity in (0.9, 0.6, 0.4):
+            found = cluster(strings, identity, contained=True)
+            assert partition(found) == partition(plain_clusters(strings, identity, True))
+
+
+@pytest.mark.usefixtures("each_platform")
+@pytest.mark.parametrize("identity", [0.9, 0.6, 0.4])
+def test_antigens_with_just_as_many_edits_as_allowed_are_near(identity):
+    text = draw_chain(np.random.default_rng(6), 66).replace("W", "A")
+    edits = int(np.floor((1 - identity) * 60 + 1e-9))
+    for more, expected in ((0, [0, 0]), (1, [0, 1])):
+        unmatched = "W" * (edits + more)  # at the start, where unrelated ones are recognised
+        pattern = unmatched + text[3 + len(unmatched) : 63]
+        assert plain_distance(pattern, text, contained=True) == edits + more
+        assert cluster([text, pattern], identity, contained=True).tolist() == expected
+        near = contained_near(np.array([pattern], object), np.array([text], object), identity)
+        assert near.tolist() == [expected == [0, 0]]
+
+
+def replaced(text, places, source):
+    letters = list(text)
+    for at in places:
+        letters[at] = source[at]
+    return "".join(letters)
+
+
+@pytest.mark.parametrize("identity", [0.6, 0.4])
+def test_variants_of_antigens_that_are_just_far_from_each_other_are_compared_one_by_one(
+    identity, monkeypatch
+):
+    # some variants of two parents are nearer to each other than the parents, which are far
+    monkeypatch.setattr(contained, "SUBSTITUTED", 0.1)  # of short antigens
+    joined = []
+    for seed in range(12):
+        rng = np.random.default_rng(seed)
+        parent, other = draw_chains(rng, 2, 60)
+        edits = int(np.floor((1 - identity) * 60 + 1e-9)) + seed % 4
+        # a residue more, because antigens of one length are compared by substitutions first
+        second = replaced(parent, rng.choice(60, edits, replace=False), other) + "W"
+        strings = [parent, second]
+        for _ in range(5):
+            strings.append(replaced(second, rng.choice(60, 2, replace=False), parent))
+            strings.append(replaced(parent, rng.choice(60, 2, replace=False), second))
+        found = cluster(strings, identity, contained=True)
+        assert partition(found) == partition(plain_clusters(strings, identity, True))
+        joined.append(len(set(found)) == 1)
+    assert any(joined)
+
+
+def test_threads_find_the_same_clusters_of_antigens(monkeypatch):
+    strings = family_members(np.random.default_rng(3), 60)
+    expected = plain_clusters(strings, 0.8, True)
+    monkeypatch.setattr(contained, "count_cores", lambda: 8)
+    monkeypatch.setattr(contained, "FIRST_PATTERNS", 1)
+    for parts in (1, 3, 100):
+        monkeypatch.setattr(contained, "PARTS", parts)
+        assert partition(cluster(strings, 0.8, contained=True)) == partition(expected)
+
+
+@pytest.mark.usefixtures("each_platform")
+def test_new_antigens_are_near_those_that_comparing_every_pair_finds():
+    for seed in range(4):
+        rng = np.random.default_rng(seed)
+        strings = family_members(rng, 40)
+        queries, targets = strings[:15], strings[15:]
+        for identity in (0.9, 0.6):
+            expected = []
+            for x in queries:
+                pairs = [sorted((x, y), key=len) for y in targets]
+                edits = [(plain_distance(a, b, contained=True), len(a)) for a, b in pairs]
+                expected.append(any(k <= np.floor((1 - identity) * n + 1e-9) for k, n in edits))
+            found = contained_near(np.array(queries, object), np.array(targets, object), identity)
+            assert found.tolist() == expected
 
 
 @pytest.mark.parametrize("contained", [False, True])
@@ -102,7 +193,7 @@ def test_clusters_equal_those_of_comparing_every_pair(contained, monkeypatch):
         rng = np.random.default_rng(seed)
         monkeypatch.setattr(near_duplicates, "NEIGHBOURS", int(rng.choice([0, 8])))
         monkeypatch.setattr(near_duplicates, "SAMPLE", int(rng.choice([4, 10_000])))
-        for name in ("ROWS", "COLUMNS", "BATCH_PAIRS", "ALIGNED"):
+        for name in ("ROWS", "COLUMNS", "BATCH_PAIRS"):
             monkeypatch.setattr(near_duplicates, name, int(rng.choice([1, 5, 10_000])))
         strings = family_members(rng, 24)
         queries = rng.random(24) < 0.5 if seed % 2 and not contained else None

@@ -1,9 +1,8 @@
 """Connected components of near-duplicates, exact.
 
-Whole strings are compared by edit distance (rapidfuzz), antigens by aligning the shorter inside the
-longer (edlib: Šošić and Šikić, Bioinformatics 33, 2017). Pairs are skipped that lower bounds
-exclude, or that already share a component. N strings, K pairs, C rows and B columns of a block of
-pairs, D dimensions.
+Whole strings are compared by edit distance; `contained` aligns the shorter of two antigens inside
+the longer. Pairs are skipped that lower bounds exclude, or that already share a component. N
+strings, K pairs, C rows and B columns of a block of pairs, L residues, D dimensions.
 """
 
 from __future__ import annotations
@@ -23,20 +22,12 @@ from abag.core.arrays import Bools, Ints, Matrix
 from abag.core.cores import count_cores
 from abag.core.messages import bar
 from abag.embed.sequences.chains import STANDARD_RESIDUES
+from abag.head.regimes.contained import Strings, contained_components, count_edits
 
 Words: TypeAlias = NDArray[np.uint64]
-Strings: TypeAlias = NDArray[np.object_]
 
-ALIGNED = 512
-"""Pairs that a thread aligns at a time."""
-TILE = 512
-"""Side of a block of pairs of antigens."""
-SPARSE = 0.2
-"""Share of all pairs of some strings below which they are bounded one by one."""
 NEIGHBOURS = 8
 """Others with which each string is compared before all pairs are."""
-FIRST_TARGETS = 16
-"""Others of similar length with which a string is aligned first."""
 FEW_QUERIES = 64
 """Strings up to which all others are compared at once: profiles of 110,000 take seconds."""
 CLOSEST = 4
@@ -120,9 +111,7 @@ def _join(labels: Ints, i: Ints, j: Ints) -> Ints:
 
 
 def _edits(strings: Strings, identity: float) -> Ints:
-    """Return the edits up to which others are near-duplicates of N strings, (N,)."""
-    lengths = np.array([len(text) for text in strings])
-    return np.floor((1 - identity) * lengths + 1e-9).astype(np.int64)
+    return count_edits(np.array([len(text) for text in strings]), identity)
 
 
 class Components:
@@ -370,150 +359,6 @@ def _pack(strings: Sequence[str]) -> Words:
     return np.pad(bits, ((0, 0), (0, BITS // 8 - bits.shape[1]))).view(np.uint64)
 
 
-def contained_components(strings: Strings, identity: float) -> Ints:
-    """Return the component of each of N strings, sorted by length, aligned inside later ones."""
-    edits = _edits(strings, identity)
-    labels = _join_mutants(strings, edits)
-    n = len(strings)
-    for step in range(1, NEIGHBOURS + 1):  # in a family of strains this joins nearly all
-        i = np.arange(n - step)
-        labels = _join_contained(strings, edits, labels, i, i + step)
-    # strings of similar lengths first: they join most
-    tiles = [(row, row + away) for away in range(0, n, TILE) for row in range(0, n - away, TILE)]
-    with bar(desc="clusters", total=len(tiles), unit=" tiles", delay=2) as drawn:
-        for row, column in tiles:
-            i, j = _pairs_of_tile(labels, row, column)
-            labels = _join_contained(strings, edits, labels, i, j)
-            drawn.update()
-    return labels
-
-
-def _join_contained(strings: Strings, edits: Ints, labels: Ints, i: Ints, j: Ints) -> Ints:
-    """Join the components of K pairs, shorter and longer, that are near-duplicates."""
-    apart = labels[i] != labels[j]
-    i = i[apart]
-    j = j[apart]
-    least = _bound_edits(strings, i, j)
-    order = np.argsort(least, kind="stable")  # the closest make others superfluous
-    order = order[least[order] <= edits[i[order]]]
-    size = ALIGNED
-    while len(order):
-        batch = order[:size]
-        near = batch[are_contained(strings[i[batch]], strings[j[batch]], edits[i[batch]])]
-        labels = _join(labels, i[near], j[near])
-        order = order[size:]
-        order = order[labels[i[order]] != labels[j[order]]]
-        size *= 2
-    return labels
-
-
-def _pairs_of_tile(labels: Ints, row: int, column: int) -> tuple[Ints, Ints]:
-    """Return the pairs of a tile, shorter and longer, that share no component, (K,) each."""
-    is_apart = labels[row : row + TILE, None] != labels[column : column + TILE]
-    i, j = np.nonzero(is_apart)
-    i += row
-    j += column
-    return i[i < j], j[i < j]
-
-
-def _bound_edits(strings: Strings, i: Ints, j: Ints) -> Ints:
-    """Bound the edits of K pairs from below, (K,): what is in no common subsequence is edited."""
-    from rapidfuzz.distance import LCSseq
-    from rapidfuzz.process import cdist
-
-    rows, of_row = np.unique(i, return_inverse=True)
-    columns, of_column = np.unique(j, return_inverse=True)
-    if len(i) < SPARSE * len(rows) * len(columns):  # all pairs of these strings would take longer
-        return _least_edits(strings[i], strings[j])
-    common = cdist(
-        strings[rows].tolist(), strings[columns].tolist(), scorer=LCSseq.similarity,
-        dtype=np.int32, workers=-1,
-    )  # fmt: skip
-    lengths = np.array([len(text) for text in strings[rows]], np.int64)
-    return np.asarray(lengths[of_row] - common[of_row, of_column])
-
-
-def contained_near(queries: Strings, targets: Strings, identity: float) -> Bools:
-    """Return which of N strings have a near-duplicate among others by alignment inside, (N,).
-
-    The shorter of two is aligned inside the longer, as in `contained_components`.
-    """
-    unique, index = np.unique(queries, return_inverse=True)
-    others = np.unique(targets)
-    found = np.isin(unique, others)
-    found |= _near_by_substitutions(unique, others, identity)
-    lengths = np.array([len(text) for text in others])
-    size = FIRST_TARGETS
-    at = 0
-    # those of similar length first; ever more at a time, while fewer queries are left
-    while at < len(others) and not found.all():
-        left = np.flatnonzero(~found)
-        wanted = np.array([len(text) for text in unique[left]])
-        away = np.abs(lengths - wanted[:, None])
-        nearest = np.argsort(away, axis=1, kind="stable")[:, at : at + size]
-        i = np.repeat(left, nearest.shape[1])
-        j = nearest.ravel()
-        for start in range(0, len(i), BATCH_PAIRS):
-            part = slice(start, start + BATCH_PAIRS)
-            near = _are_contained(unique[i[part]], others[j[part]], identity)
-            found[i[part][near]] = True
-        at += size
-        size *= 4
-    return np.asarray(found[index])
-
-
-def _are_contained(first: Strings, second: Strings, identity: float) -> Bools:
-    """Return which of K pairs are near-duplicates by alignment of the shorter, (K,)."""
-    longer = np.array([len(a) > len(b) for a, b in zip(first, second, strict=True)], np.bool_)
-    patterns = np.where(longer, second, first)
-    texts = np.where(longer, first, second)
-    edits = _edits(patterns, identity)
-    near = np.zeros(len(patterns), np.bool_)
-    possible = np.flatnonzero(_least_edits(patterns, texts) <= edits)
-    if len(possible):
-        near[possible] = are_contained(patterns[possible], texts[possible], edits[possible])
-    return near
-
-
-def _near_by_substitutions(queries: Strings, targets: Strings, identity: float) -> Bools:
-    """Return which of N strings differ from another of their length by few residues, (N,)."""
-    found = np.zeros(len(queries), np.bool_)
-    of_query = np.array([len(text) for text in queries])
-    of_target = np.array([len(text) for text in targets])
-    edits = _edits(queries, identity)
-    for length in np.unique(of_query).tolist():
-        others = np.flatnonzero(of_target == length)
-        rows = np.flatnonzero(of_query == length)
-        residues = _as_residues(queries[rows], length)
-        for target in _as_residues(targets[others], length):
-            if not len(rows):
-                break
-            near = np.count_nonzero(residues != target, axis=1) <= edits[rows]
-            found[rows[near]] = True
-            rows = rows[~near]
-            residues = residues[~near]
-    return found
-
-
-def _as_residues(strings: Strings, length: int) -> NDArray[np.uint8]:
-    text = "".join(strings).encode("ascii")
-    return np.frombuffer(text, np.uint8).reshape(len(strings), length)
-
-
-def _join_mutants(strings: Strings, edits: Ints) -> Ints:
-    """Join near-duplicates of equal length that differ by substitutions: tables hold many."""
-    labels = np.arange(len(strings))
-    lengths = np.array([len(text) for text in strings])
-    for length in np.unique(lengths).tolist():
-        free = np.flatnonzero(lengths == length)
-        residues = _as_residues(strings[free], length)
-        while len(free):
-            near = np.count_nonzero(residues != residues[0], axis=1) <= edits[free[0]]
-            labels[free[near]] = free[0]
-            free, residues = free[~near], residues[~near]
-    return labels
-
-
 def whole_distances(
     first: Strings, second: Strings, largest: int | None = None, *, workers: int = -1
 ) -> Ints:
@@ -529,58 +374,3 @@ def whole_distances(
         dtype=np.int32, workers=workers,
     )  # fmt: skip
     return np.asarray(found, np.int64)
-
-
-def _least_edits(patterns: Strings, texts: Strings) -> Ints:
-    """Bound K distances inside texts: a pattern keeps at most its longest common subsequence."""
-    from rapidfuzz.distance import LCSseq
-    from rapidfuzz.process import cpdist
-
-    common = cpdist(
-        patterns.tolist(), texts.tolist(), scorer=LCSseq.similarity, dtype=np.int32, workers=-1
-    )
-    return np.array([len(one) for one in patterns], np.int64) - np.asarray(common, np.int64)
-
-
-def are_contained(patterns: Strings, texts: Strings, edits: Ints) -> Bools:
-    """Return which of K patterns are a part of their texts but for so many edits, (K,)."""
-    near = np.zeros(len(patterns), np.bool_)
-    align = edits_inside()
-
-    def compare(start: int) -> None:
-        part = slice(start, start + ALIGNED)
-        each = zip(patterns[part], texts[part], edits[part].tolist(), strict=True)
-        near[part] = [align(pattern, text, most) <= most for pattern, text, most in each]
-
-    # the libraries work without Python's lock
-    with ThreadPoolExecutor(count_cores()) as threads:
-        list(threads.map(compare, range(0, len(patterns), ALIGNED)))
-    return near
-
-
-@cache
-def edits_inside() -> Callable[[str, str, int], int]:
-    """Return a function of a pattern, a text and the most edits that matter.
-
-    It counts the edits that turn the pattern into a part of the text; more than matter may be any
-    larger number. edlib takes a third of parasail's time, but has no wheel for Python 3.14.
-    """
-    try:
-        from edlib import align
-    except ImportError:
-        return _edits_by_scores()
-
-    def edits(pattern: str, text: str, most: int) -> int:
-        found: int = align(pattern, text, mode="HW", task="distance", k=most)["editDistance"]
-        return found if found >= 0 else most + 1
-
-    return edits
-
-
-def _edits_by_scores() -> Callable[[str, str, int], int]:
-    """Return the function of `edits_inside` from scores: 0 for a match, -1 for each edit."""
-    from parasail import matrix_create, sg_dx_scan_sat
-
-    letters = "".join(chr(code) for code in range(ord("A"), ord("Z") + 1))
-    scores = matrix_create(letters, 0, -1)
-    return lambda pattern, text, _most: -sg_dx_scan_sat(pattern, text, 1, 1, scores).score

@@ -24,7 +24,8 @@ from abag.head.regimes.clusters import (
     PEPTIDE_IDENTITY,
     cdr3_of_chains,
 )
-from abag.head.regimes.near_duplicates import Clones, contained_near, whole_near
+from abag.head.regimes.contained import contained_near
+from abag.head.regimes.near_duplicates import Clones, whole_near
 from abag.head.regimes.regimes import KNOWN, NEW, VARIANT, NewSequences
 from abag.head.regimes.seen_residues import REGIONS, Aligner, SeenResidues
 
