@@ -7,9 +7,9 @@ strings, K pairs, C rows and B columns of a block of pairs, L residues, D dimens
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache, partial
+from functools import partial
 from typing import TypeAlias
 
 import numpy as np
