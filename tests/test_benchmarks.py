@@ -65,6 +65,15 @@ def test_a_benchmark_runs_at_tiny_size_and_writes_its_report(
     assert (tmp_path / report).read_text().startswith("# ")
 
 
+def test_the_default_fit_of_a_table_is_timed(run_script, tmp_path):
+    out = tmp_path / "times.jsonl"
+    script = BENCHMARKS / "bench_default_fit.py"
+    assert run_script(tmp_path / "log", script, "--tiny", "--out", out) == 0
+    line = json.loads(out.read_text())
+    assert line["pairs"] == 60
+    assert line["rmse"]
+
+
 def test_promises_are_compared_with_rows_that_abag_never_saw(run_script, tmp_path):
     out = tmp_path / "truth.jsonl"
     status = run_script(tmp_path / "log", BENCHMARKS / "outside_truth.py", "--tiny", "--out", out)
