@@ -85,6 +85,14 @@ def test_labels_of_one_unit_with_other_names_are_one_column(tmp_path, files):
     assert "c.csv: label 'pKd (SPR)' is read as 'pKd'" in read.table.notes
 
 
+def test_labels_of_different_quantities_are_refused(tmp_path):
+    for name, column in (("tm", "Tm (C)"), ("yield", "expression (mg/L)")):
+        PAIRS.rename(columns={"pKd": column}).to_csv(tmp_path / f"{name}.csv", index=False)
+    tables = [tmp_path / "tm.csv", tmp_path / "yield.csv"]
+    with pytest.raises(BadLabel, match=r"different quantities: 'Tm \(C\)' of tm.csv as Tm \(C\); "):
+        label_pairs(read_pairs(tables))
+
+
 def test_labels_in_different_units_are_refused(tmp_path, files):
     nanomolar = SECOND.assign(**{"KD (nM)": 10 ** (9 - SECOND["pKd"])}).drop(columns="pKd")
     nanomolar.to_csv(tmp_path / "nm.csv", index=False)

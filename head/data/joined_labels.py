@@ -27,7 +27,7 @@ def with_one_label(
     Raises
     ------
     BadLabel
-        If the units differ, or one table has the label of another beside its own.
+        If units or quantities differ, or one table has the label of another beside its own.
     AbagError
         As `read_affinities`, of the table that has no label.
     """
@@ -42,6 +42,13 @@ def with_one_label(
         msg = (
             f"{table.source}: the labels are in different units: {listed}; expected one unit. "
             "Convert the columns to one unit, such as pKd, or fit the tables apart."
+        )
+        raise BadLabel(msg)
+    if len({label.quantity for label in labels}) > 1:
+        listed = "; ".join(f"{one.column!r} of {one.source} as {one.quantity}" for one in labels)
+        msg = (
+            f"{table.source}: the labels are different quantities: {listed}; expected one. Give "
+            "columns of the same quantity one name, or fit the tables apart."
         )
         raise BadLabel(msg)
     return _in_one_column(table, used, labels)
