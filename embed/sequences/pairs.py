@@ -7,8 +7,9 @@ columns are found by name and passed on.
 from __future__ import annotations
 
 from collections import ChainMap, Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -156,7 +157,11 @@ def read_pairs(
     tables = several(table)
     if tables is not None:
         joined = join_tables(tables, options, kinds)
-        return _as_one(joined, [*_read_parts(joined, options, kinds, as_written)])
+
+        def read_whole(part: TableLike, of_part: TableOptions) -> list[SequenceTable]:
+            return [read_pairs(part, of_part, kinds=kinds, as_written=as_written)]
+
+        return _as_one(joined, [*_read_parts(joined, options, read_whole)])
     whole = read_table(
         one_table(table), columns=options.columns, limit=options.limit, as_written=as_written,
         chains=options.chains, kinds=kinds, files=options,
@@ -176,7 +181,10 @@ def read_pair_chunks(
     """Read a table as `read_pairs` in chunks of rows, of which one without good rows is empty."""
     tables = several(table)
     if tables is not None:
-        return _read_part_chunks(join_tables(tables, options, kinds), options, kinds, as_written)
+        joined = join_tables(tables, options, kinds)
+        read = partial(read_pair_chunks, kinds=kinds, as_written=as_written)
+        parts = _read_parts(joined, options, read)
+        return (replace(part, ignored=[*joined.describe(), *part.ignored]) for part in parts)
     chunks = read_table_chunks(
         one_table(table), columns=options.columns, limit=options.limit, as_written=as_written,
         only_sequences=only_sequences and not options.refers, chains=options.chains, kinds=kinds,
@@ -186,33 +194,19 @@ def read_pair_chunks(
 
 
 def _read_parts(
-    joined: JoinedTables, options: TableOptions, kinds: Sequence[Kind], as_written: bool
+    joined: JoinedTables,
+    options: TableOptions,
+    read: Callable[[TableLike, TableOptions], Iterable[SequenceTable]],
 ) -> Iterator[SequenceTable]:
-    """Read several tables one after the other, each whole, with the columns of all."""
+    """Read several tables one after the other, each whole or in chunks, with the columns of all."""
     start = 0
     for number, part in enumerate(joined.parts):
         limit = None if options.limit is None else options.limit - start
         if limit == 0:
             return
-        own = replace(part.options, limit=limit)
-        read = read_pairs(part.table, own, kinds=kinds, as_written=as_written)
-        yield _in_joined(read, joined, number, start)
-        start += len(read.frame) + len(read.skipped)
-
-
-def _read_part_chunks(
-    joined: JoinedTables, options: TableOptions, kinds: Sequence[Kind], as_written: bool
-) -> Iterator[SequenceTable]:
-    start = 0
-    for number, part in enumerate(joined.parts):
-        limit = None if options.limit is None else options.limit - start
-        if limit == 0:
-            return
-        own = replace(part.options, limit=limit)
         rows = 0
-        for chunk in read_pair_chunks(part.table, own, kinds=kinds, as_written=as_written):
-            read = _in_joined(chunk, joined, number, start)
-            yield replace(read, ignored=[*joined.describe(), *read.ignored])
+        for chunk in read(part.table, replace(part.options, limit=limit)):
+            yield _in_joined(chunk, joined, number, start)
             rows += len(chunk.frame) + len(chunk.skipped)
         start += rows
 
