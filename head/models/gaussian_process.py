@@ -528,8 +528,8 @@ def fit_gaussian_process(
     solver = training.shared.get("solver")
     if not isinstance(solver, SolvedKernels):  # all processes fitted to these rows share it
         solver = solved_kernels(training, views)
-        training.shared.update(solver=solver, search=solver.first(SEARCH_PAIRS))
-    search = training.searches.get(columns) or training.shared["search"]
+        training.shared["solver"] = solver
+    search = training.searches.get(columns) or _own_search(training, solver)
     pairs = len(solver)
     with blas_threads(pairs):
         with blas_threads(min(pairs, SEARCH_PAIRS)):
@@ -551,6 +551,14 @@ def fit_gaussian_process(
     settings = ProcessSettings(scale, product, antibody, antigen, mean, amplitude)
     # as stored, or writing a predictor would copy it
     return GaussianProcess(settings, used, weight, root.astype(np.float32, order="C"))
+
+
+def _own_search(training: TrainingRows, solver: SolvedKernels) -> SolvedKernels:
+    """Return the pairs by which all processes of these rows choose, with the costs they found."""
+    found = training.shared.get("search")
+    if not isinstance(found, SolvedKernels):
+        found = training.shared["search"] = solver.first(SEARCH_PAIRS)
+    return found
 
 
 def tried_weights(
