@@ -142,7 +142,8 @@ def _pooled(
         hidden_TD = encoder(batch, layer_pooling)
         pooled = [layer_pooling.pooled[n] for n in layers]
     else:
-        hidden_TD, pooled = encoder(batch), []
+        hidden_TD = encoder(batch)
+        pooled = []
     pooled_SPD = torch.cat([pool_tokens(hidden_TD, weights_TP, bounds), *pooled], dim=1)
     if head is None:
         return _Sums(pooled_SPD, None)
@@ -156,7 +157,8 @@ class _Pending:
     """Pooled vectors that are being copied from the device."""
 
     def __init__(self, batch: PackedBatch, sums: _Sums, dtype: torch.dtype) -> None:
-        done, pooled_SPD = len(batch.sequences) - batch.continues, sums.pooled_SPD
+        done = len(batch.sequences) - batch.continues
+        pooled_SPD = sums.pooled_SPD
         self._positions = batch.sequences[:done]
         self._lengths = np.diff(batch.offsets)
         self._loglik_S = None if sums.loglik_S is None else to_host(sums.loglik_S[:done])
@@ -269,7 +271,8 @@ class TokenBudget:
     """
 
     def __init__(self, plan: DevicePlan, batch_tokens: int | None, kept: str) -> None:
-        self._plan, self._kept = plan, kept
+        self._plan = plan
+        self._kept = kept
         self._tokens = batch_tokens or default_batch_tokens(plan)
 
     def stream(

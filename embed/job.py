@@ -249,7 +249,8 @@ class KindJob:
                 )
                 raise PoolingsMismatch(msg)
         most = MAX_ARRAYS - len(_OTHER_ARRAYS[self.kind]) - bool(folder.head)
-        layout, layers = identity.layout, len(folder.layers)
+        layout = identity.layout
+        layers = len(folder.layers)
         if len((*layout.poolings, *folder.info.get("poolings", ()))) * (1 + layers) > most:
             msg = (
                 f"--layers: {layers} layers are more than a shard can hold with the other poolings "
@@ -270,7 +271,8 @@ class KindJob:
 
     def _check_loglik(self, folder: EncoderFolder) -> None:
         """Check that likelihoods are wanted where they are stored, and those of the same head."""
-        held, asked = folder.head, self.options.loglik
+        held = folder.head
+        asked = self.options.loglik
         msg = ""
         if asked is not None and bool(held) != asked:
             msg = "begun without --loglik, but it was given"
@@ -353,7 +355,8 @@ def check_attention(identity: Identity, plan: DevicePlan, options: EncodingOptio
         return
     from abag.embed.kernels.attention import choose_attention
 
-    biased, width = identity.family.biased_attention, identity.shape.head_width
+    biased = identity.family.biased_attention
+    width = identity.shape.head_width
     choose_attention(plan, biased=biased, head_width=width, requested=options.attention)
 
 

@@ -154,7 +154,8 @@ def _divide(side: Side, file_mb: int) -> list[NDArray[np.int64]]:
     """Divide the sequences, longest first, among files of about equal size."""
     row_bytes = side.width * np.dtype(side.options.dtype).itemsize
     size = np.cumsum(side.residues[side.order] * row_bytes)
-    parts, begin = [], 0
+    parts = []
+    begin = 0
     while begin < len(size):
         before = size[begin - 1] if begin else 0
         end = int(np.searchsorted(size, before + file_mb * 1_000_000, "right"))
@@ -208,7 +209,9 @@ class _Output:
 
     def write(self, options: ResidueFileOptions) -> ResidueKind:
         """Encode the sequences of the missing files in one stream, and write these files."""
-        start_s, side, missing = time.monotonic(), self.side, self.missing()
+        start_s = time.monotonic()
+        side = self.side
+        missing = self.missing()
         left = [self.parts[n] for n in missing]
         total = sum(map(len, left))
         if total:
@@ -247,7 +250,8 @@ class _Output:
         ends: NDArray[np.int64],
         vectors_RD: NDArray[Any],
     ) -> None:
-        side, path = self.side, self.path(number)
+        side = self.side
+        path = self.path(number)
         image = io.BytesIO()
         # in memory: HDF5 crashes, perhaps when Python exits, if it cannot write what it closes
         with h5py.File(image, "w", libver=("v110", "v110")) as file:

@@ -132,7 +132,9 @@ class Side:
 
     def check(self) -> None:
         """Refuse what cannot be encoded, and say what happens to sequences and vectors."""
-        identity, layout, options = self.identity, self.identity.layout, self.options
+        identity = self.identity
+        layout = self.identity.layout
+        options = self.options
         check_backend(identity, options.backend(self.kind))
         check_attention(identity, self.plan, options)
         long = sum(map(layout.is_long, self.sequences.chains))
@@ -154,7 +156,8 @@ class Side:
     def load(self) -> Encoder:
         from abag.embed.encoders.loading import load_encoder
 
-        backend, attention = self.options.backend(self.kind), self.options.attention
+        backend = self.options.backend(self.kind)
+        attention = self.options.attention
         return load_encoder(self.identity, self.plan, backend=backend, attention=attention)
 
     @cached_property
@@ -176,7 +179,8 @@ class Side:
         """Encode sequences, given by position with descending lengths; yield them in this order."""
         from abag.embed.encode import TokenBudget
 
-        layout, chains = self.identity.layout, self.sequences.chains
+        layout = self.identity.layout
+        chains = self.sequences.chains
         longest = np.array([max(layout.span_lengths(chains[i])) for i in order], np.int64)
         kept = "what was yielded before it is complete"
         budget = TokenBudget(self.plan, self.options.batch_tokens, kept)
@@ -256,7 +260,8 @@ class _Pending:
         from abag.core.device import to_device
         from abag.embed.encode import STORED, to_host
 
-        self._batch, self._dtype = batch, dtype
+        self._batch = batch
+        self._dtype = dtype
         is_residue_T = batch.weights[:, 0] > 0  # special tokens have no weight in the mean
         counts = np.add.reduceat(is_residue_T, batch.bounds[:-1], dtype=np.int64)
         self._ends = np.cumsum(counts)
@@ -277,7 +282,8 @@ class _Pending:
         """Wait for the copy; `begun` holds, before and after, what a sequence has so far."""
         if self._copied is not None:
             self._copied.synchronize()
-        batch, vectors = self._batch, []
+        batch = self._batch
+        vectors = []
         of_sequence = np.split(self._host_TD.numpy(), self._ends[:-1])
         for place, (position, tokens_TD) in enumerate(
             zip(batch.sequences.tolist(), of_sequence, strict=True)

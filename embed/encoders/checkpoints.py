@@ -382,7 +382,8 @@ def draw_head(family: Family, config: Config, draw: Draw) -> dict[str, NDArray[n
     head = family.head
     assert head is not None
     config = family.complete(config)
-    width, size = family.shape(config).width, int(config["vocab_size"])
+    width = family.shape(config).width
+    size = int(config["vocab_size"])
     weights: dict[str, NDArray[np.float32]] = {}
     if head.dense:
         rows = (1 + head.gated) * width

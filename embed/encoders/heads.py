@@ -93,9 +93,12 @@ class LanguageModelHead:
 
         family, self._head = _head_of(checkpoint)
         config = family.complete(checkpoint.config)
-        declared, width = family.architecture_of(config), family.shape(config).width
-        size, full = int(config["vocab_size"]), torch.float32
-        self._eps, head = declared.epsilon(config), self._head
+        declared = family.architecture_of(config)
+        width = family.shape(config).width
+        size = int(config["vocab_size"])
+        full = torch.float32
+        self._eps = declared.epsilon(config)
+        head = self._head
         self._dense: tuple[Tensor, Tensor] | None = None
         with EncoderWeights(_head_checkpoint(checkpoint), plan) as weights:
             if head.dense:

@@ -141,7 +141,8 @@ class SkippedRows:
         for reason, words in _ALWAYS_SKIPPED.items():
             of_these = [_place(*one) for one in self._ordered() if one[1].reason == reason]
             if of_these:
-                count, first = counted(len(of_these), "row"), of_these[0]
+                count = counted(len(of_these), "row")
+                first = of_these[0]
                 lines.append(f"{count} {words} skipped; the first is row {first}")
         return lines
 

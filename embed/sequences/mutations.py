@@ -144,7 +144,8 @@ def _read_one(match: re.Match[str], text: str) -> Mutation:
     chain = _chain_id(parts["chain"] or inner)
     wild = parts["wild"] or ""
     position = _lettered(parts["position"])
-    last_wild, last = parts.get("last_wild") or wild, _lettered(parts.get("last") or position)
+    last_wild = parts.get("last_wild") or wild
+    last = _lettered(parts.get("last") or position)
     mutant = parts.get("mutant", "")
     inserted = parts.get("inserted") or ""
     residues = {"DEL": "", "-": "", "Δ": "", "=": wild}.get(mutant, mutant) + inserted
@@ -271,7 +272,8 @@ def _edit(
                 f"({rules.words})"
             )
             raise BadMutation(msg)
-    first, last = places[mutation.position], places[mutation.last]
+    first = places[mutation.position]
+    last = places[mutation.last]
     if last < first or (mutation.inserts and last != first + 1):
         msg = f"{mutation.text!r}: {mutation.last} does not follow {mutation.position}; expected so"
         raise BadMutation(msg)

@@ -67,7 +67,8 @@ class NamedSequences:
         if not name:
             return None
         if role in ("antibody", "heavy", "light"):
-            heavy, light = self._look_up("heavy", name), self._look_up("light", name)
+            heavy = self._look_up("heavy", name)
+            light = self._look_up("light", name)
             if role == "antibody" and any(self._is_ambiguous(one, name) for one in _CHAINS):
                 return None  # else a heavy chain would lose its light chain
             if role == "antibody" and (heavy or light):

@@ -161,7 +161,8 @@ def read_table_chunks(
     """Read a table in chunks of `rows`, or one per file, perhaps only Parquet's sequences."""
     given = dict(columns or {})
     if isinstance(table, pd.DataFrame):
-        source, chunks = "table", in_chunks(table, None if files.matrix else rows)
+        source = "table"
+        chunks = in_chunks(table, None if files.matrix else rows)
     else:
         source = Path(table).name or str(table)
         options = ReadOptions(

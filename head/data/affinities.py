@@ -274,7 +274,8 @@ def _unit_of(
 ) -> tuple[Label, str, Quantity]:
     """Return the unit of a column, what says so, and its quantity; refuse contradicted ones."""
     header, where = read_header(column), f"{table.source}: column {column!r}"
-    command, label = written_by(column, table.names), options.label
+    command = written_by(column, table.names)
+    label = options.label
     if role == "pkd" and command and column not in SCAN_MEASURED:
         msg = (
             f"{where} is a column of abag {command}, not a measurement; expected measured "
@@ -349,7 +350,8 @@ def _other_quantity(
         _refuse_affinity(table, column, of_run)
         _refuse_other_kind(table, column, of_run)
         return "as in the run", of_run
-    header, value = read_header(column), read_value_header(column)
+    header = read_header(column)
+    value = read_value_header(column)
     is_affinity = header.affinity and not header.unit_alone and not header.not_label
     asked = options.label == "value" or options.better is not None or options.unit is not None
     is_known = value.better is not None and not is_affinity

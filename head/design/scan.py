@@ -150,7 +150,8 @@ def describe_far(found: ScanSummary) -> str:
 
 
 def _describe_best(one: Mapping[str, Any], quantity: Quantity, *, several: bool) -> str:
-    sigma, measured = one["difference_sigma"], one[quantity.column("pkd_measured")]
+    sigma = one["difference_sigma"]
+    measured = one[quantity.column("pkd_measured")]
     show = quantity.show
     difference = one["difference"]
     spread = "" if sigma is None else f" ± {show(sigma)}"
@@ -334,9 +335,11 @@ def _or_none(value: float | None) -> float | None:
 
 
 def _describe_rows(best: pd.DataFrame, quantity: Quantity) -> list[dict[str, Any]]:
-    names, maybe = ("parent", "mutation", "pkd_predicted", "difference"), (
-        "difference_sigma", "pkd_measured",
-    )  # fmt: skip
+    names = ("parent", "mutation", "pkd_predicted", "difference")
+    maybe = (
+        "difference_sigma",
+        "pkd_measured",
+    )
     return [
         {quantity.column(name): row[name] for name in names}
         | {quantity.column(name): _or_none(row.get(name)) for name in maybe}

@@ -90,7 +90,8 @@ class MeasuredRows:
             used = {n: metric for n, metric in METRICS.items() if not AT_THRESHOLD.fullmatch(n)}
             none = dict.fromkeys(strong_metrics(STRONG_PKD))
         else:
-            used, none = METRICS | strong_metrics(strong_pkd), {}
+            used = METRICS | strong_metrics(strong_pkd)
+            none = {}
         return none | {
             "n": len(self.every_pkd),
             "n_censored": int(np.count_nonzero(self.censored)),

@@ -164,7 +164,8 @@ def _costs_of_fold(
     for k in np.unique(inner):
         tested = inner == k
         others_mean = labels[~tested].mean() if not tested.all() else 0.0
-        rows, own = learned[tested], away[:, tested]
+        rows = learned[tested]
+        own = away[:, tested]
         block = inverse_CC[np.ix_(rows, rows)] - own.T @ own
         weight_R2 = both_C2[rows] - own.T @ gone_H2
         weight_R = weight_R2[:, 0] - others_mean * weight_R2[:, 1]

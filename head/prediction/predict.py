@@ -300,7 +300,9 @@ def _named(quantity: Quantity) -> str:
 
 class _PairTable:
     def __init__(self, table: TableLike, options: PredictOptions, added: tuple[str, ...]) -> None:
-        self._table, self._options, self._added = table, options, added
+        self._table = table
+        self._options = options
+        self._added = added
         self.rows = self.skipped = 0
         self._sequences: list[Sequences] = []
         self._row = np.zeros(0, np.int64)
