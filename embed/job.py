@@ -195,7 +195,7 @@ class KindJob:
         if self.options.loglik:
             _ = self.head  # refuses an encoder without one before anything is written
         if self.options.ray is None:
-            check_attention(self.identity, self.plan, self.options)
+            check_attention(self.identity, self._device, self.options)
         if self.options.long_antigens == "error":
             refuse_long(self.identity, self.long, longest)
 
@@ -348,8 +348,11 @@ def plan_for(identity: Identity, device: str, options: EncodingOptions) -> Devic
     return plan_device(device, options.precision)
 
 
-def check_attention(identity: Identity, plan: DevicePlan, options: EncodingOptions) -> None:
-    """Check that the attention kernel that was asked for can run an encoder."""
+def check_attention(identity: Identity, device: str, options: EncodingOptions) -> None:
+    """Check that the attention kernel that was asked for can run an encoder.
+
+    The device is looked for only if one was asked for, as this imports torch.
+    """
     backend = identity.family.effective_backend(options.backend(identity.layout.kind))
     if options.attention == "auto" or backend != "packed":  # auto finds one everywhere
         return
@@ -357,6 +360,7 @@ def check_attention(identity: Identity, plan: DevicePlan, options: EncodingOptio
 
     biased = identity.family.biased_attention
     width = identity.shape.head_width
+    plan = plan_for(identity, device, options)
     choose_attention(plan, biased=biased, head_width=width, requested=options.attention)
 
 

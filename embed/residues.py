@@ -136,7 +136,8 @@ class Side:
         layout = self.identity.layout
         options = self.options
         check_backend(identity, options.backend(self.kind))
-        check_attention(identity, self.plan, options)
+        _ = self.plan  # refuses a device that is not there
+        check_attention(identity, options.device, options)
         long = sum(map(layout.is_long, self.sequences.chains))
         if options.long_antigens == "error":
             refuse_long(identity, long, max(map(len, chain.from_iterable(self.sequences.chains))))
