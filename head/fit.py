@@ -27,7 +27,7 @@ from abag.core.files import FolderBusy, only_writer, sweep_partials
 from abag.core.messages import bar, detail, reporting, say
 from abag.core.options import BadOption
 from abag.head.data.labels import NothingToLearn, training_labels
-from abag.head.inputs import describe_inputs, read_inputs, split_inputs
+from abag.head.inputs import describe_inputs, options_of_run, read_inputs, split_inputs
 from abag.head.models.baselines import (
     BaselineInputs,
     count_mutations,
@@ -47,6 +47,7 @@ from abag.head.prediction.fitted import (
     weigh_run,
 )
 from abag.head.prediction.predictor import RECORD
+from abag.head.prediction.reading import ReadAs
 from abag.head.prediction.self_check import PredictorDiffers, check_predictor
 from abag.head.regimes.folds import all_pairs
 from abag.head.regimes.splits import TEST, TRAIN, UNUSED, learned_rows, thinned
@@ -190,7 +191,8 @@ def save_checked(
 ) -> None:
     """Save the predictor, and check that it predicts what was measured; else it is unusable."""
     inputs, config = trainings.inputs, trainings.config
-    save_predictor(folder, inputs, parts, weighed, config.antibody_region)
+    reading = ReadAs.of(options_of_run(config, inputs))
+    save_predictor(folder, inputs, parts, weighed, config.antibody_region, reading)
     trained = all_pairs(regimes).rows(TRAIN)
     try:
         check_predictor(folder, inputs, parts, weighed, trained, config.seed)

@@ -89,13 +89,21 @@ def _has_antibodies(store: Store, table: SequenceTable) -> bool:
     return any(not folder.missing(keys).any() for folder in store.folders("antibody"))
 
 
+def options_of_run(config: FitConfig, inputs: RunInputs) -> dict[str, Any]:
+    """Return the options as config.json has them: the antigen of all rows as a sequence."""
+    options = config.to_json()
+    if config.antigen is not None:
+        options["antigen"] = "|".join(inputs.pairs.table.antigens.chains[0])
+    return options
+
+
 def describe_inputs(config: FitConfig, inputs: RunInputs) -> dict[str, Any]:
     """Return the content of config.json: the options, and what identifies the inputs."""
     pairs = inputs.pairs
     digest = blake2b(digest_size=16)
     for array in (pairs.keys("antibody"), pairs.keys("antigen"), pairs.pkd, pairs.censored):
         digest.update(np.ascontiguousarray(array).data)
-    record = config.to_json()
+    record = options_of_run(config, inputs)
     record["label_column"] = pairs.reading.column
     record["label_unit"] = pairs.reading.unit
     record["label_why"] = pairs.reading.why

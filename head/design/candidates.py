@@ -35,6 +35,7 @@ from abag.head.data.options import LabelOptions
 from abag.head.data.units import to_pkd
 from abag.head.models.pair_model import Index
 from abag.head.prediction.predictor import SAME_PREDICTION_PKD, Sequences
+from abag.head.prediction.reading import as_in_the_run
 from abag.head.prediction.tables import PairReader
 from abag.head.runs.run_folder import read_config, remembered_label
 
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from abag.embed.sequences.chains import Chains
     from abag.embed.sequences.pairs import SequenceTable
     from abag.head.design.options import RankOptions
+    from abag.head.prediction.reading import ReadAs
 
 ADDED_COLUMNS = RANK_COLUMNS
 MEASURED_ROLES = frozenset({"pkd", "censored", "affinity_type"})
@@ -260,7 +262,9 @@ class Measured:
         raise CannotRank(msg)
 
 
-def read_measured(table: TableLike, candidates: Candidates, options: RankOptions) -> Measured:
+def read_measured(
+    table: TableLike, candidates: Candidates, options: RankOptions, of_run: ReadAs
+) -> Measured:
     """Read a table of measured pairs and find its pairs among the candidates."""
     first = next(read_table_chunks(table, limit=1))
     columns = {
@@ -272,6 +276,7 @@ def read_measured(table: TableLike, candidates: Candidates, options: RankOptions
     if antigen != UNNAMED_ANTIGEN and ("antigen" in columns or first.has("antigen")):
         antigen = None
     reading = replace(options, columns=columns, antigen=antigen, limit=None)
+    reading = as_in_the_run(table, reading, of_run)
     pairs = read_pairs(table, reading).sorted_by_key()
     pairs.report_notes()
     antibody_of = _find(pairs.antibodies.chains, candidates.antibodies)

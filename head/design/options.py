@@ -74,9 +74,6 @@ class ScanOptions(ScoringOptions, group="Scan"):
             found = "both are given" if chains else "neither is given"
             msg = f"--heavy or --light, and --parents: {found}; expected one. Give a parent."
             raise BadOption(msg)
-        if chains and self.antigen is None:
-            msg = "--antigen: not given; expected the antigen of the parent. Give --antigen SEQ."
-            raise BadOption(msg)
         if self.region is not None and self.positions is not None:
             msg = (
                 "--region and --positions: each chooses the residues to mutate; expected one of "
@@ -200,6 +197,12 @@ class RankOptions(TableOptions, group="Choice"):
         None, low=1, metavar="N",
         help="Most mutants per position, in a table that abag scan wrote.",
     )  # fmt: skip
+    bad_rows: Literal["error", "skip"] | None = option(  # type: ignore[assignment]
+        None,
+        group="Data",
+        default_text="as in the run, else error",
+        help="Reject a table with an invalid row, or skip and count such rows.",
+    )
     force: bool = option(False, group="Output", help="Overwrite the output file if it exists.")
 
     def check_combination(self) -> None:

@@ -46,6 +46,7 @@ from abag.head.design.options import RankOptions
 from abag.head.evaluation.regime_scores import is_by_chance
 from abag.head.evaluation.ties import equal_groups
 from abag.head.prediction.bundle import load_predictor
+from abag.head.prediction.reading import NOTHING, as_in_the_run
 from abag.head.prediction.tables import check_table_out, file_stamps, refuse_changed, rounded
 from abag.head.regimes.clusters import antibody_clusters
 from abag.head.regimes.regimes import REGIMES
@@ -159,14 +160,20 @@ def rank(
     with messages.reporting(say, bars=progress):
         check_table_out(out, sources=(predictions, chosen.measured), force=chosen.force)
         before = file_stamps(predictions)
-        chosen = with_antigen(predictions, chosen)
-        of_predictions = without_labels(chosen)
+        of_run = NOTHING
+        if chosen.run is not None:
+            predictor = load_predictor(chosen.run)
+            of_run = predictor.reading
+            chosen = replace(chosen, antibody_region=predictor.antibody_region)
+        of_predictions = as_in_the_run(predictions, without_labels(chosen), of_run)
+        of_predictions = with_antigen(predictions, of_predictions)
+        chosen = replace(chosen, antigen=of_predictions.antigen, bad_rows=of_predictions.bad_rows)
         candidates = read_candidates(predictions, of_predictions)
         _say_regimes(candidates, chosen)
         _refuse_missing_columns(candidates, chosen)
         measured = None
         if chosen.measured is not None:
-            measured = read_measured(chosen.measured, candidates, chosen)
+            measured = read_measured(chosen.measured, candidates, chosen, of_run)
         left_out = _left_out(candidates, measured, chosen)
         counts = {reason: int(rows.sum()) for reason, rows in left_out.items()}
         eligible = np.flatnonzero(~np.any(list(left_out.values()), axis=0))

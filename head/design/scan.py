@@ -18,11 +18,13 @@ import pandas as pd
 from abag.core import messages
 from abag.core.files import replacing
 from abag.core.messages import counted
+from abag.core.options import BadOption
 from abag.embed.sequences.table_writer import writing_table
 from abag.head.design.mutant_scores import score_mutants
 from abag.head.design.options import ScanOptions
 from abag.head.design.sites import pairs_of, read_parents, single_mutants
 from abag.head.evaluation.ties import SamePredictions
+from abag.head.prediction.reading import as_in_the_run
 from abag.head.prediction.tables import (
     check_table_out,
     loaded,
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     from abag.head.design.mutant_scores import MutantOfParent
     from abag.head.design.sites import Mutant, Parent
     from abag.head.prediction.predictor import Predictor, SequenceCounts
+    from abag.head.prediction.reading import ReadAs
 
 MAX_CELLS = 60_000
 """Single mutants on the page: 1 MB."""
@@ -182,6 +185,7 @@ def scan(
         check_table_out(out, page, sources=(chosen.parents,), force=chosen.force)
         chosen = replace(chosen, antibody_region=region_of_run(chosen, predictor))
         store = predictor.resolve_store(chosen.store)
+        chosen = _with_reading(chosen, predictor.reading)
         parents, skipped = read_parents(chosen)
         say_random_weights(predictor)
         measured = read_measured(predictor.pairs)
@@ -247,6 +251,20 @@ def scan(
             )
             drawn.write_text(heat_map, "utf-8")
     return summary
+
+
+def _with_reading(options: ScanOptions, reading: ReadAs) -> ScanOptions:
+    """Complete the options by what the run remembers, of a table or of one parent."""
+    if options.parents is not None:
+        return as_in_the_run(options.parents, options, reading)
+    options = as_in_the_run(pd.DataFrame(), options, replace(reading, columns=(), antigen=""))
+    if options.antigen is not None:
+        return options
+    if not reading.antigen:
+        msg = "--antigen: not given; expected the antigen of the parent. Give --antigen SEQ."
+        raise BadOption(msg)
+    messages.say("the antigen of the run is taken")
+    return replace(options, antigen=reading.antigen)
 
 
 def read_measured(path: Path | None) -> pd.Series:

@@ -40,6 +40,7 @@ from abag.head.prediction.predictor import (
     SequenceCounts,
     Sequences,
 )
+from abag.head.prediction.reading import NOTHING, ReadAs, as_in_the_run
 from abag.head.prediction.tables import (
     CannotPredict,
     PairReader,
@@ -149,9 +150,15 @@ def predict(
     with messages.reporting(say, bars=progress):
         check_table_out(out, sources=(table, cross), force=chosen.force)
         chosen = replace(chosen, antibody_region=region_of_run(chosen, predictor))
+        if cross is None:
+            chosen = as_in_the_run(table, chosen, predictor.reading)
         store = predictor.resolve_store(chosen.store)
         say_random_weights(predictor)
-        source = _PairTable(table, chosen) if cross is None else _Cross(table, cross, chosen)
+        source = (
+            _PairTable(table, chosen)
+            if cross is None
+            else _Cross(table, cross, chosen, predictor.reading)
+        )
         before = file_stamps(table)
         antibodies, antigens = source.read()
         counts = predictor.encode(store, antibodies, antigens, **chosen.encoding(progress))
@@ -220,6 +227,9 @@ def predict_pair(
     **options: Any,  # noqa: ANN401 - the options of Predictor.predict
 ) -> dict[str, Any]:
     """Predict one pair, see `Predictor.predict`, and say what the run has shown for its regime."""
+    if antigen is None and predictor.reading.antigen:
+        antigen = predictor.reading.antigen
+        messages.say("the antigen of the run is taken")
     if antigen is None:
         msg = "A pair needs an antigen. Add --antigen SEQUENCE."
         raise CannotPredict(msg)
@@ -317,11 +327,18 @@ def by_antibody(antibodies: Sequences) -> list[NDArray[np.int64]]:
 
 
 class _Cross:
-    def __init__(self, antibodies: TableLike, antigens: TableLike, options: PredictOptions) -> None:
+    def __init__(
+        self,
+        antibodies: TableLike,
+        antigens: TableLike,
+        options: PredictOptions,
+        reading: ReadAs = NOTHING,
+    ) -> None:
         if options.antigen is not None:
             msg = "--antigen and --cross: each defines the antigens. Remove one of them."
             raise CannotPredict(msg)
         self._tables, self._options = (antibodies, antigens), options
+        self._reading = replace(reading, antigen="")  # the antigens are those of their table
         self._same = antibodies is antigens
         if not (isinstance(antibodies, pd.DataFrame) or isinstance(antigens, pd.DataFrame)):
             self._same = Path(antibodies).samefile(antigens)
@@ -343,7 +360,9 @@ class _Cross:
     def _read_kind(self, table: TableLike, kind: Kind) -> SequenceTable:
         given = self._options.columns.items()
         columns = {role: name for role, name in given if role in KIND_ROLES[kind]}
+        of_kind = tuple(one for one in self._reading.columns if one.role in KIND_ROLES[kind])
         options = replace(self._options, columns=columns)
+        options = as_in_the_run(table, options, replace(self._reading, columns=of_kind))
         read = read_pairs(table, options, kinds=(kind,), as_written=True)
         read.report_notes()
         return read

@@ -22,8 +22,6 @@ from abag.core.messages import counted
 from abag.embed.sequences.chains import KINDS
 from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.pairs import read_pairs
-from abag.embed.sequences.parsing import holds_sequences
-from abag.embed.sequences.tables import read_table_chunks
 from abag.embed.store.store import open_store
 from abag.head.data.affinities import read_numbers, read_predictions
 from abag.head.data.labels import label_pairs, report_counts
@@ -39,6 +37,7 @@ from abag.head.evaluation.strong import score_strong
 from abag.head.models.registry import MEAN, MODELS
 from abag.head.prediction.fitted import COVERED
 from abag.head.prediction.predictor import SAME_PREDICTION_PKD, Scorer
+from abag.head.prediction.reading import ReadAs, as_in_the_run
 from abag.head.regimes.clusters import PairGroups, with_clusters
 from abag.head.regimes.regimes import REGIMES
 from abag.head.regimes.sides import LEAST_ROWS
@@ -53,10 +52,6 @@ if TYPE_CHECKING:
     from abag.embed.sequences.pairs import SequenceTable
     from abag.head.data.labels import LabelledPairs
     from abag.head.runs.run_folder import RunSummary
-
-
-ROWS_LOOKED_AT = 100
-"""Rows that tell whether a column holds sequences."""
 
 
 class NothingToEvaluate(AbagError):
@@ -115,14 +110,14 @@ def evaluate(
     with messages.reporting(say):
         saved = read_run(Path(run))
         summary: RunSummary = {**saved.summary, "run": str(run)}
+        remembered = ReadAs.of(saved.config)
         reading = TableOptions(
             columns=chosen.columns, antigen=chosen.antigen,
             antibody_region=saved.config["antibody_region"],
-            chains=saved.config["chains"],
-            bad_rows=chosen.bad_rows or saved.config["bad_rows"],
+            chains=remembered.chains, bad_rows=chosen.bad_rows or remembered.bad_rows,
         )  # fmt: skip
         if table is not None:
-            other = read_pairs(table, _as_in_the_run(saved, table, reading))
+            other = read_pairs(table, as_in_the_run(table, reading, remembered))
             labels = replace(_label_options(saved, other, chosen), bad_rows=reading.bad_rows)
             pairs = label_pairs(other, labels, remembered=remembered_label(saved.config))
             report_counts(pairs)
@@ -138,7 +133,7 @@ def evaluate(
         elif chosen.strong is not None:
             summary["strong_at"] = score_strong(saved.tested, summary["regimes"], chosen.strong)
         if chosen.predictions is not None:
-            given = _as_in_the_run(saved, chosen.predictions, reading)
+            given = as_in_the_run(chosen.predictions, reading, remembered)
             others = read_pairs(chosen.predictions, given)
             others.report_notes()
             units = LabelOptions(label=chosen.label, molar_mass=chosen.molar_mass)
@@ -162,34 +157,6 @@ def _check_inputs(table: object, options: EvaluateOptions) -> None:
         if table is None and given:
             msg = f"evaluate: {names} need a TABLE. Give one, or omit these options."
             raise NothingToEvaluate(msg)
-
-
-def _as_in_the_run(
-    saved: SavedRun, table: Path | str | pd.DataFrame, reading: TableOptions
-) -> TableOptions:
-    """Add the columns that the run was told, where the table has them and nothing else is given.
-
-    The label is not among them: `remembered_label` has it.
-    """
-    first = next(read_table_chunks(table, columns=reading.columns, limit=ROWS_LOOKED_AT))
-    present = {*map(str, first.names)}
-    antibody = {"heavy", "light", "antibody"}
-    taken = set(reading.columns)
-    taken |= antibody if taken & antibody else set()
-    taken |= {"pkd", "prediction"} | ({"antigen"} if reading.antigen is not None else set())
-    columns = {
-        role: name
-        for role, name in saved.config["columns"].items()
-        if role not in taken and name in present
-    }
-    antigen = reading.antigen
-    of_run = saved.config["antigen"]
-    if antigen is None and of_run is not None and "antigen" not in {*columns, *reading.columns}:
-        column = None if "antigen" in first.ties else first.columns.get("antigen")
-        if not first.has("antigen") or (column is not None and not holds_sequences(first, column)):
-            messages.say(f"{first.source}: the antigen of the run is taken for all rows")
-            antigen = of_run
-    return replace(reading, columns={**columns, **reading.columns}, antigen=antigen)
 
 
 def _label_options(saved: SavedRun, table: SequenceTable, chosen: EvaluateOptions) -> LabelOptions:
