@@ -226,7 +226,7 @@ def export_vectors(
 ) -> ExportSummary: ...
 def fit(
     table: Path | str | pd.DataFrame,
-    store: Path | str,
+    store: Path | str | None,
     run: Path | str,
     *,
     say: Callable[[str], None] | None = None,
@@ -273,6 +273,7 @@ def fit(
     antigen_pooling: str = 'mean',
     antibody_vectors: tuple[str, ...] | None = None,
     antigen_vectors: tuple[str, ...] | None = None,
+    add: str | None = None,
     adapter_rows: Literal['leave-out', 'train'] = 'leave-out',
     allow_adapter_leak: bool = False,
     select: str = 'spearman',
@@ -437,6 +438,7 @@ def sweep(
     antigen_encoder: str | None = None,
     antibody_vectors: tuple[str, ...] | None = None,
     antigen_vectors: tuple[str, ...] | None = None,
+    add: str | None = None,
     adapter_rows: Literal['leave-out', 'train'] = 'leave-out',
     allow_adapter_leak: bool = False,
     select: str = 'spearman',

@@ -99,19 +99,24 @@ def embed(table: Path, store: Path, as_json: bool, prepare_fit: bool, **options:
 
 @_command("fit")
 @_TABLE
-@_STORE
+@click.option("--store", cls=GroupedOption, group="Data", type=_PATH,
+              help="Folder of vectors; with --add, by default that of that run.")  # fmt: skip
 @_RUN
 @click.option("-v", "--verbose", is_flag=True,
               help="Print every message, all scores and those of every validation.")  # fmt: skip
 @_JSON
-def fit(table: Path, store: Path, run: Path, as_json: bool, verbose: bool, **options: Any) -> None:
+def fit(
+    table: Path, run: Path, as_json: bool, verbose: bool, store: Path | None = None, **options: Any
+) -> None:
     """Train a head on stored vectors and compare it with baselines.
 
-    The command can be stopped at any time; run it again to continue.
+    The command can be stopped at any time; run it again to continue. With --add, TABLE is an order
+    of abag rank that came back with results, in a column of any name.
 
     \b
     Example:
       abag fit pairs.csv --store store --run runs/first
+      abag fit order.csv --add runs/first --run runs/second
     """
     from abag.head.fit import fit as fit_head
     from abag.head.runs.summary import describe_fit

@@ -25,7 +25,7 @@ from threadpoolctl import threadpool_limits
 from abag.core.cores import SMALL_FOLD_PAIRS, count_cores, count_threads
 from abag.core.files import FolderBusy, only_writer, sweep_partials
 from abag.core.messages import bar, detail, reporting, say
-from abag.core.options import BadOption
+from abag.core.options import BadOption, user_path
 from abag.head.data.labels import NothingToLearn, training_labels
 from abag.head.inputs import describe_inputs, options_of_run, read_inputs, split_inputs
 from abag.head.models.baselines import (
@@ -38,7 +38,7 @@ from abag.head.models.config import FitConfig
 from abag.head.models.pair_model import DoesNotApply, PairVectors, TrainingRows
 from abag.head.models.parts import RunParts
 from abag.head.models.ridge import impute_censored
-from abag.head.prediction.bundle import save_predictor
+from abag.head.prediction.bundle import save_predictor, store_of_run
 from abag.head.prediction.fitted import (
     FittedParts,
     WeighedRun,
@@ -76,7 +76,7 @@ end its wait."""
 
 def fit(
     table: Path | str | pd.DataFrame,
-    store: Path | str,
+    store: Path | str | None,
     run: Path | str,
     *,
     say: Callable[[str], None] | None = None,
@@ -92,7 +92,7 @@ def fit(
     table : path or DataFrame
         Pairs with a measured affinity.
     store : path
-        Has a vector for every sequence of the table.
+        Has a vector for every sequence of the table. With ``add``, None is the store of that run.
     run : path
         Folder of the run; created if it does not exist.
     say : callable, optional
@@ -124,7 +124,7 @@ def fit(
 
 def _fit(
     table: Path | str | pd.DataFrame,
-    store: Path | str,
+    store: Path | str | None,
     run: Path,
     config: FitConfig,
     *,
@@ -132,8 +132,9 @@ def _fit(
     report: bool,
 ) -> RunSummary:
     """Do the steps of docs/architecture.md, a call each; data travels forward only."""
+    store = _store_of(config, store, run)
     inputs = read_inputs(table, store, config, run)
-    config = replace(config, antibody_region=inputs.region)
+    config = replace(inputs.options or config, antibody_region=inputs.region)
     record = describe_inputs(config, inputs)
     if (finished := finished_summary(run, record)) is not None:
         shutil.rmtree(run / "checkpoints", ignore_errors=True)  # if killed after its last file
@@ -158,14 +159,28 @@ def _fit(
         save_checked(run / "predictor", trainings, regimes, weighed, parts)
         join_logs(run)
         summary = write_results(
-            run, inputs.pairs, regimes, weighed.regimes, fitted, parts, curve, report=report
-        )
+            run, inputs.pairs, regimes, weighed.regimes, fitted, parts, curve,
+            report=report, history=inputs.history,
+        )  # fmt: skip
         shutil.rmtree(run / "checkpoints", ignore_errors=True)  # what they resume has finished
         for text in summary["warnings"]:
             say(text)
         steps = f"{summary['steps']} steps" if summary["epochs"] else "fitted"
         detail(f"{run}: {steps} in {time.monotonic() - begun:.1f} s")
         return summary
+
+
+def _store_of(config: FitConfig, store: Path | str | None, run: Path) -> Path | str:
+    """Return the store that was given, or that of the run of ``--add``."""
+    earlier = None if config.add is None else user_path(config.add, "--add")
+    if earlier is not None and earlier.resolve() == run.resolve():
+        msg = f"--run: {run} is the run of --add; expected a new folder. Give another."
+        raise BadOption(msg)
+    found = store if store is not None or earlier is None else store_of_run(earlier)
+    if found is None:
+        msg = "--store: not given; expected the folder of vectors. Give --store DIR."
+        raise BadOption(msg)
+    return found
 
 
 def fit_predictor(

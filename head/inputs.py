@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from pathlib import Path
@@ -13,6 +14,7 @@ import pandas as pd
 from abag.core.cache import cache_dir
 from abag.core.files import read_json
 from abag.core.messages import detail, say
+from abag.core.options import user_path
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.store import Store, open_store
 from abag.head.data.labels import LabelledPairs, label_pairs, report_counts, training_labels
@@ -23,6 +25,8 @@ from abag.head.regimes.folds import MeasuredRegime, measure_regimes
 from abag.head.regimes.leaks import apply_adapter_policy
 from abag.head.regimes.sides import Side, sides_of
 from abag.head.regimes.splits import TRAIN, describe_parts
+from abag.head.rounds import join_round
+from abag.head.runs.run_folder import read_config
 
 if TYPE_CHECKING:
     from abag.embed.sequences.chains import Kind
@@ -43,6 +47,10 @@ class RunInputs:
     """Antibodies and antigens as the folds see them; by `split_inputs`."""
     identities: tuple[tuple[float, float], tuple[float, float]] = ((0.9, 0.9), (0.9, 0.4))
     """Identities of near-duplicates and of families, of antibodies and of antigens."""
+    options: FitConfig | None = None
+    """With ``--add``, the options with those of the earlier run."""
+    history: list[dict[str, Any]] | None = None
+    """With ``--add``, source and promise of each round."""
 
 
 def read_inputs(
@@ -56,6 +64,8 @@ def read_inputs(
     Of several encoders in the store, those of `run` are used, if it was started and none is given.
     Antibodies are cut to their variable domains if the store holds them so and not as given.
     """
+    if config.add is not None:
+        return _read_round(table, store, config)
     reading = replace(config, bad_rows="skip")  # bad rows are refused with those of bad labels
     read = read_pairs(table, reading)
     opened = open_store(store)
@@ -73,14 +83,37 @@ def read_inputs(
         say(f"{pairs.table.source}: {problem}")
     path = run and run / "config.json"
     before = read_json(path) if path and path.exists() else {}
-    vectors = {}
+    return RunInputs(pairs, opened, _read_vectors(pairs, opened, config, before), region)
+
+
+def _read_round(
+    table: Path | str | pd.DataFrame, store: Path | str, config: FitConfig
+) -> RunInputs:
+    """Read the results of a round beside the measured pairs of the run of ``--add``."""
+    assert config.add is not None
+    joined = join_round(table, config)
+    opened = open_store(store)
+    report_counts(joined.pairs)
+    before = read_config(user_path(config.add, "--add"))
+    vectors = _read_vectors(joined.pairs, opened, joined.config, before)
+    region = joined.config.antibody_region
+    return RunInputs(
+        joined.pairs, opened, vectors, region, options=joined.config, history=joined.history
+    )
+
+
+def _read_vectors(
+    pairs: LabelledPairs, opened: Store, config: FitConfig, before: Mapping[str, Any]
+) -> dict[Kind, StoredVectors]:
+    """Read the vectors of all sequences, of the encoders of an earlier run if none is named."""
+    vectors: dict[Kind, StoredVectors] = {}
     for kind in pairs.table.sequences:
         views, known = config.views_of(kind), before.get(f"{kind}_fingerprint")
         if known in {f.fingerprint for f in opened.folders(kind)}:
             for view in views:
                 view["encoder"] = view["encoder"] or known
         vectors[kind] = read_vectors(opened, pairs.table, kind, views)
-    return RunInputs(pairs, opened, vectors, region)
+    return vectors
 
 
 def _has_antibodies(store: Store, table: SequenceTable) -> bool:

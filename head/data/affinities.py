@@ -327,7 +327,7 @@ def _propose(table: Table, name: str) -> list[str]:
     header = read_header(name)
     if header.not_label or not (header.affinity or header.plain):
         return []
-    if not (header.sure or _holds_numbers(table, name)):
+    if not (header.sure or holds_numbers(table, name)):
         return []
     use = f"use --column {shlex.quote(f'pkd={name}')} --label"
     if is_of_alphaseq(name):
@@ -346,7 +346,7 @@ def _propose_numbers(table: Table) -> list[str]:
         for name in _free_columns(table)
         if not written_by(name, table.names)
         and not read_header(name).not_label
-        and _holds_numbers(table, name)
+        and holds_numbers(table, name)
     ]
     return [
         f"{name!r} may be one: use --column {shlex.quote(f'pkd={name}')} --label UNIT."
@@ -354,7 +354,7 @@ def _propose_numbers(table: Table) -> list[str]:
     ]
 
 
-def _holds_numbers(table: Table, name: str) -> bool:
+def holds_numbers(table: Table, name: str) -> bool:
     """Tell whether most cells of a column that are not empty are numbers or bounds."""
     if name not in table.frame:
         return False

@@ -103,6 +103,11 @@ class LabelledPairs:
     antigen_cluster: Ints | None = None
     """Shape (P,); equal for near-duplicate antigens. None: antigens were not clustered."""
     antibody_cluster: Ints | None = None
+    usable: pd.DataFrame | None = None
+    """Every measurement that is used: ``row`` of the table, ``antibody``, ``antigen``, ``pkd`` and
+    ``censored``, before replicates are joined."""
+    round_of_row: Ints | None = None
+    """Round of a campaign of each row of the table, (R,); None: all are of the first."""
 
     def __len__(self) -> int:
         return len(self.pkd)
@@ -178,7 +183,7 @@ def label_pairs(
         }
     )[usable]
     rows, floored = _apply_floor(rows, options.floor)
-    noise, conflicts = _replicate_noise(rows), int((_disagreement(rows) > CONFLICT_PKD).sum())
+    noise, conflicts = _replicate_noise(rows), int((disagreement(rows) > CONFLICT_PKD).sum())
     pairs = _merge_replicates(table, rows, options.replicates)
     pairs = pairs.sort_values(["antibody", "antigen", "censored", "pkd"], kind="stable")
     types = {"pkd": np.float64, "censored": np.int8}
@@ -196,7 +201,9 @@ def label_pairs(
         "conflicting_pairs": conflicts,
         "censored_pairs": int((pairs["censored"] != 0).sum()),
     }
-    return LabelledPairs(**columns, table=table, noise=noise, reading=reading, counts=counts)
+    return LabelledPairs(
+        **columns, table=table, noise=noise, reading=reading, counts=counts, usable=rows
+    )
 
 
 def _of_type(table: SequenceTable, affinity_type: str | None) -> Bools:
@@ -267,7 +274,7 @@ def _replicate_noise(rows: pd.DataFrame) -> float | None:
     return float(np.sqrt(squares / degrees_of_freedom))
 
 
-def _disagreement(rows: pd.DataFrame) -> pd.Series[float]:
+def disagreement(rows: pd.DataFrame) -> pd.Series[float]:
     """Return by how much the labels of each pair contradict each other in pKd, bounds included."""
     at_least = rows["pkd"].where(rows["censored"] >= 0)
     at_most = rows["pkd"].where(rows["censored"] <= 0)
@@ -292,7 +299,7 @@ def _merge_replicates(table: SequenceTable, rows: pd.DataFrame, how: Replicates)
 
 
 def _refuse_conflicts(table: SequenceTable, rows: pd.DataFrame) -> None:
-    spread = _disagreement(rows)
+    spread = disagreement(rows)
     if spread.max() > 0:
         worst = rows.set_index(["antibody", "antigen"]).loc[[spread.idxmax()]]
         at = ", ".join(str(table.row_numbers[r]) for r in worst["row"][:5])

@@ -24,6 +24,7 @@ from abag.core.messages import align
 from abag.core.options import user_path
 from abag.head.evaluation.regime_scores import INDISTINGUISHABLE, compare_models, describe_regimes
 from abag.head.regimes.splits import KEYS
+from abag.head.runs.rounds import describe_rounds
 from abag.head.runs.run_folder import NoFinishedRun, SavedRun, read_config, read_run, training_logs
 
 ALIVE_SECONDS = 120
@@ -41,8 +42,8 @@ class RunsSummary(TypedDict):
     runs: list[dict[str, Any]]
     """By score: ``run``, ``state`` (``finished``, ``starting``, ``training``, ``stopped`` or
     ``unreadable``, then with a ``reason``) and ``epochs``. A finished run has ``folds``, ``steps``,
-    ``regimes`` and ``quantity``; another one the ``epoch`` of the fold that is furthest, and the
-    seconds since its files were written, ``written_s_ago``."""
+    ``regimes``, ``quantity`` and ``rounds`` (those of `RunSummary`); another one the ``epoch`` of
+    the fold that is furthest, and the seconds since its files were written, ``written_s_ago``."""
     differences: dict[str, dict[str, Any]]
     """Configuration key to run to value, where runs differ."""
     comparisons: list[dict[str, Any]]
@@ -134,6 +135,7 @@ def _describe_run(run: Path) -> tuple[dict[str, Any], SavedRun | None]:
         "folds": int(saved.tested["fold"].max()) + 1,
         "regimes": saved.summary["regimes"],
         "quantity": saved.quantity,
+        "rounds": saved.summary.get("rounds", []),
     }, saved
 
 
@@ -177,7 +179,7 @@ def describe_runs(summary: RunsSummary) -> list[str]:
     """Format the result of `runs` as lines of text."""
     states = summary["runs"]
     names = _short_names([state["run"] for state in states])
-    lines = _score_tables(states, names)
+    lines = [*_describe_campaigns(states, names), *_score_tables(states, names)]
     for state in states:
         if state["state"] != "finished":
             lines.append(f"{names[state['run']]}: {state['state']}, {_describe_unfinished(state)}")
@@ -192,6 +194,23 @@ def describe_runs(summary: RunsSummary) -> list[str]:
         lines += ["", *align(options)]
     elif len(states) > 1:
         lines += ["", "The runs have the same configuration."]
+    return lines
+
+
+def _describe_campaigns(states: Sequence[Mapping[str, Any]], names: Mapping[str, str]) -> list[str]:
+    """Lay out the rounds of each campaign: those of its last run, which has all of them."""
+    lines = list[str]()
+    with_rounds = [one for one in states if one.get("rounds")]
+    for state in with_rounds:
+        rounds = state["rounds"]
+        later = [one["rounds"] for one in with_rounds if len(one["rounds"]) > len(rounds)]
+        if any(one[: len(rounds)] == rounds for one in later):
+            continue
+        lines += [
+            f"{names[state['run']]}, rounds ({state['quantity']}):",
+            *describe_rounds(rounds),
+            "",
+        ]
     return lines
 
 

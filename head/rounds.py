@@ -1,0 +1,258 @@
+"""The next round of a campaign: results of an order join the measured pairs of an earlier run.
+
+A finished run keeps what was measured, with sequences, in ``measured.parquet``, so that a round
+needs the folder of the run and the table of new results only. Rounds that contradict each other are
+refused, with the rows, before anything is written.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from abag import AbagError
+from abag.core.messages import counted, say
+from abag.core.options import schema, user_path
+from abag.embed.sequences.options import TableOptions
+from abag.embed.sequences.pairs import read_pairs
+from abag.head.data.affinities import holds_numbers, written_by
+from abag.head.data.labels import CONFLICT_PKD, LabelledPairs, disagreement, label_pairs
+from abag.head.data.options import LabelOptions
+from abag.head.models.config import PRESETS, FitConfig, Preset
+from abag.head.prediction.reading import OF_LABELS, ReadAs, as_in_the_run
+from abag.head.runs.rounds import NAMES, RELATIONS, SEQUENCES, measured_rows, read_measured_rows
+from abag.head.runs.run_folder import SavedRun, read_run, remembered_label
+
+if TYPE_CHECKING:
+    from abag.embed.sequences.pairs import SequenceTable
+    from abag.embed.sequences.tables import TableLike
+
+LISTED = 20
+NOT_INHERITED = frozenset(
+    {"add", "columns", "antigen", "limit", "skipped", "label", "split_seed", "bad_rows"}
+)
+"""Options that are of one table, or that `of_earlier_run` takes in its own way."""
+
+
+class BadRound(AbagError):
+    """The rounds of a campaign contradict each other, or there is nothing to add."""
+
+
+class Round(NamedTuple):
+    """The pairs of all rounds so far."""
+
+    pairs: LabelledPairs
+    config: FitConfig
+    """With the options of the earlier run in place of those that were not given."""
+    history: list[dict[str, Any]]
+    """Source and promise of each round, the newest last."""
+
+
+def of_earlier_run(config: FitConfig, saved: SavedRun) -> FitConfig:
+    """Return options with those of an earlier run in place of those that were not given."""
+    before, given = saved.config, {}
+    preset = PRESETS[config.preset if config.preset != "small" else before["preset"]]
+    of_preset = {one.name for one in fields(Preset)}
+    for one in schema(FitConfig):
+        name = one.name
+        if name in NOT_INHERITED or one.declaration.get("may_change"):
+            continue
+        if getattr(config, name) != one.default or name not in before:
+            continue
+        value = one.plain(before[name])
+        if name in of_preset and value == getattr(preset, name):
+            continue  # it was not given then, either
+        given[name] = value
+    if str(given.get("split", "")).partition("=")[0] in ("column", "file"):
+        say(f"{saved.run}: --split {given['split']} is of its table; this run uses --split auto")
+        given["split"] = "auto"
+    bad_rows = "skip" if "skip" in (config.bad_rows, before["bad_rows"]) else "error"
+    return replace(config, bad_rows=bad_rows, **given)
+
+
+def join_round(table: TableLike, config: FitConfig) -> Round:
+    """Read the results of a round, and join them to the measured pairs of the run of ``--add``.
+
+    Raises
+    ------
+    BadRound
+        If rounds contradict each other, or all results are in the earlier run.
+    AbagError
+        If the table or the run cannot be read.
+    """
+    assert config.add is not None
+    saved = read_run(user_path(config.add, "--add"))
+    measured = read_measured_rows(saved.run)
+    config = of_earlier_run(config, saved)
+    new = _read_results(table, config, saved)
+    rows = measured_rows(new)
+    _refuse_contradictions(measured, rows, new.table.source)
+    rows = _without_repeats(measured, rows, new.table.source)
+    rows["round"] = int(measured["round"].max()) + 1
+    joined = pd.concat([measured, rows], ignore_index=True)
+    pairs = _label_joined(joined, config, saved, new)
+    history = list(saved.summary.get("rounds") or [_first_round(saved)])
+    promised = None
+    if "expected_best" in new.table.frame:
+        numbers = pd.to_numeric(new.table.frame["expected_best"], errors="coerce")
+        promised = None if numbers.isna().all() else float(numbers.max())
+    history.append({"source": new.table.source, "expected_best": promised})
+    columns = {r: n for r, n in saved.config["columns"].items() if r not in OF_LABELS}
+    named = {r: n for r, n in config.columns.items() if r not in OF_LABELS}
+    antigen = saved.config["antigen"] if config.antigen is None else config.antigen
+    remembered = replace(config, columns={**columns, **named}, antigen=antigen)
+    return Round(pairs, remembered, history)
+
+
+def _first_round(saved: SavedRun) -> dict[str, Any]:
+    return {"source": saved.summary["data"]["source"], "expected_best": None}
+
+
+# ---- the new results -----------------------------------------------------------------------------
+
+
+def _read_results(table: TableLike, config: FitConfig, saved: SavedRun) -> LabelledPairs:
+    reading = as_in_the_run(
+        table, replace(config, add=None), replace(ReadAs.of(saved.config), bad_rows="skip")
+    )
+    read = read_pairs(table, replace(reading, bad_rows="skip"))
+    column = read.columns.get("pkd") or _results_column(read)
+    remembered = remembered_label(saved.config)
+    if column is not None:
+        read = replace(read, columns={**read.columns, "pkd": column})
+        if config.label is None:
+            remembered = replace(remembered, column=column)
+    options = LabelOptions(**{one.name: getattr(config, one.name) for one in fields(LabelOptions)})
+    if options.affinity_type is not None and not read.has("affinity_type"):
+        options = replace(options, affinity_type=None)
+    # the bound of non-binders is that of the run, which `remembered` has in pKd
+    options = replace(options, no_binding=None, no_binding_empty=False, floor="keep")
+    pairs = label_pairs(
+        read, options, refuse_sequences=config.bad_rows == "error", remembered=remembered
+    )
+    pairs.table.report_notes()
+    say(pairs.reading.line)
+    for problem in pairs.reading.problems:
+        say(f"{pairs.table.source}: {problem}")
+    return pairs
+
+
+def _results_column(table: SequenceTable) -> str | None:
+    """Return the only column of numbers behind those that `rank` wrote, whatever its name is."""
+    names = [*map(str, table.names)]
+    of_rank = [at for at, name in enumerate(names) if written_by(name, names) == "rank"]
+    if not of_rank:
+        return None
+    used = {*table.columns.values()}
+    free = [
+        name
+        for name in names[max(of_rank) + 1 :]
+        if name not in used and not written_by(name, names) and holds_numbers(table, name)
+    ]
+    return free[0] if len(free) == 1 else None
+
+
+# ---- what contradicts ----------------------------------------------------------------------------
+
+
+def _refuse_contradictions(measured: pd.DataFrame, new: pd.DataFrame, source: str) -> None:
+    found = [*_other_antibodies(measured, new), *_other_labels(measured, new)]
+    if not found:
+        return
+    shown = "; ".join(found[:LISTED]) + f"; and {len(found) - LISTED:,} more" * (
+        len(found) > LISTED
+    )
+    msg = (
+        f"{source}: contradicts earlier rounds in {counted(len(found), 'row')}: {shown}. Expected "
+        "the same antibody under one name, and labels of one pair that differ by at most "
+        f"{CONFLICT_PKD:g} pKd. Correct or remove these rows."
+    )
+    raise BadRound(msg)
+
+
+def _other_antibodies(measured: pd.DataFrame, new: pd.DataFrame) -> list[str]:
+    """List rows whose name is of another antibody in an earlier round."""
+    found = []
+    for role in ("antibody_name", "id"):
+        known: dict[str, dict[tuple[str, str], int]] = {}
+        earlier = zip(
+            measured[role], measured["heavy"], measured["light"], measured["round"], strict=True
+        )
+        for name, heavy, light, number in earlier:
+            known.setdefault(name, {}).setdefault((heavy, light), number)
+        cells = zip(new[role], new["heavy"], new["light"], new["row"], strict=True)
+        for name, heavy, light, row in cells:
+            is_number = name.replace(".", "", 1).isdigit()  # of rows, which each table counts anew
+            if not name or is_number or name not in known or (heavy, light) in known[name]:
+                continue
+            number = min(known[name].values())
+            found.append(f"row {row}: {name!r} is another antibody in round {number}")
+    return list(dict.fromkeys(found))
+
+
+def _other_labels(measured: pd.DataFrame, new: pd.DataFrame) -> list[str]:
+    """List rows whose label is far from that of the same pair in earlier rounds."""
+    both = pd.concat([measured.assign(is_new=False), new.assign(is_new=True)], ignore_index=True)
+    both["pair"] = both.groupby([*SEQUENCES]).ngroup()
+    side = both["censored"].map({text: side for side, text in RELATIONS.items()})
+    rows = pd.DataFrame(
+        {"antibody": both["pair"], "antigen": 0, "pkd": both["pkd"], "censored": side}
+    )
+    of_all = disagreement(rows).droplevel(1)
+    own = [disagreement(rows[both["is_new"] == one]).droplevel(1) for one in (False, True)]
+    # what one round contradicts itself in is for --replicates
+    before = pd.concat(own).groupby(level=0).max().reindex(of_all.index)
+    far = of_all.index[(of_all > CONFLICT_PKD) & ~(before > CONFLICT_PKD)]
+    found = []
+    for pair in far:
+        earlier = both[(both["pair"] == pair) & ~both["is_new"]].iloc[0]
+        for _, row in both[(both["pair"] == pair) & both["is_new"]].iterrows():
+            found.append(
+                f"row {row['row']}: pKd {row['pkd']:.2f}, but {earlier['pkd']:.2f} in round "
+                f"{earlier['round']} for the same pair (row {earlier['row']} there)"
+            )
+    return found
+
+
+def _without_repeats(measured: pd.DataFrame, new: pd.DataFrame, source: str) -> pd.DataFrame:
+    """Leave out measurements that the earlier rounds have; refuse a table of nothing else."""
+    same = [*SEQUENCES, "pkd", "censored"]
+    known = pd.MultiIndex.from_frame(measured[same].round({"pkd": 9}))
+    repeated = pd.MultiIndex.from_frame(new[same].round({"pkd": 9})).isin(known)
+    if repeated.all():
+        msg = (
+            f"{source}: all {counted(len(new), 'measurement')} are in the earlier run; expected "
+            "the results of another round. Give the table that has them."
+        )
+        raise BadRound(msg)
+    if repeated.any():
+        rows = counted(int(repeated.sum()), "measurement")
+        say(f"{source}: {rows} of earlier rounds, with the same labels, count once")
+    return new[~repeated].reset_index(drop=True)
+
+
+# ---- all rounds ----------------------------------------------------------------------------------
+
+
+def _label_joined(
+    joined: pd.DataFrame, config: FitConfig, saved: SavedRun, new: LabelledPairs
+) -> LabelledPairs:
+    label = saved.quantity
+    columns = {name: name for name in (*SEQUENCES, *NAMES, "censored")} | {"pkd": label}
+    frame = joined.rename(columns={"pkd": label})
+    frame = frame.drop(columns=[role for role in NAMES if (frame[role] == "").all()])
+    columns = {role: name for role, name in columns.items() if name in frame}
+    read = read_pairs(frame, TableOptions(columns=columns))
+    source = f"{saved.run.name} + {new.table.source}"
+    read = replace(read, source=source, row_numbers=joined["row"].to_numpy(np.int64))
+    options = LabelOptions(label="pkd", replicates=config.replicates, floor=config.floor)
+    pairs = label_pairs(read, options)
+    reading = replace(
+        pairs.reading, column=saved.config["label_column"], unit=saved.config["label_unit"],
+        why=saved.config["label_why"], line=f"labels: those of {source}",
+    )  # fmt: skip
+    round_of_row = joined["round"].to_numpy(np.int64)
+    return replace(pairs, reading=reading, round_of_row=round_of_row)
