@@ -438,7 +438,6 @@ def sweep(
     antigen_encoder: str | None = None,
     antibody_vectors: tuple[str, ...] | None = None,
     antigen_vectors: tuple[str, ...] | None = None,
-    add: str | None = None,
     adapter_rows: Literal['leave-out', 'train'] = 'leave-out',
     allow_adapter_leak: bool = False,
     select: str = 'spearman',

@@ -51,6 +51,7 @@ from abag.head.prediction.reading import ReadAs
 from abag.head.prediction.self_check import PredictorDiffers, check_predictor
 from abag.head.regimes.folds import all_pairs
 from abag.head.regimes.splits import TEST, TRAIN, UNUSED, learned_rows, thinned
+from abag.head.rounds import read_round
 from abag.head.runs.run_folder import finished_summary, start_run
 from abag.head.runs.summary import curve_point, join_logs, write_results
 
@@ -133,7 +134,10 @@ def _fit(
 ) -> RunSummary:
     """Do the steps of docs/architecture.md, a call each; data travels forward only."""
     store = _store_of(config, store, run)
-    inputs = read_inputs(table, store, config, run)
+    if config.add is None:
+        inputs = read_inputs(table, store, config, run)
+    else:
+        inputs = read_round(table, store, config)
     config = replace(inputs.options or config, antibody_region=inputs.region)
     record = describe_inputs(config, inputs)
     if (finished := finished_summary(run, record)) is not None:

@@ -14,7 +14,6 @@ import pandas as pd
 from abag.core.cache import cache_dir
 from abag.core.files import read_json
 from abag.core.messages import detail, say
-from abag.core.options import user_path
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.store import Store, open_store
 from abag.head.data.labels import LabelledPairs, label_pairs, report_counts, training_labels
@@ -25,8 +24,6 @@ from abag.head.regimes.folds import MeasuredRegime, measure_regimes
 from abag.head.regimes.leaks import apply_adapter_policy
 from abag.head.regimes.sides import Side, sides_of
 from abag.head.regimes.splits import TRAIN, describe_parts
-from abag.head.rounds import join_round
-from abag.head.runs.run_folder import read_config
 
 if TYPE_CHECKING:
     from abag.embed.sequences.chains import Kind
@@ -64,8 +61,6 @@ def read_inputs(
     Of several encoders in the store, those of `run` are used, if it was started and none is given.
     Antibodies are cut to their variable domains if the store holds them so and not as given.
     """
-    if config.add is not None:
-        return _read_round(table, store, config)
     reading = replace(config, bad_rows="skip")  # bad rows are refused with those of bad labels
     read = read_pairs(table, reading)
     opened = open_store(store)
@@ -83,26 +78,10 @@ def read_inputs(
         say(f"{pairs.table.source}: {problem}")
     path = run and run / "config.json"
     before = read_json(path) if path and path.exists() else {}
-    return RunInputs(pairs, opened, _read_vectors(pairs, opened, config, before), region)
+    return RunInputs(pairs, opened, vectors_of_pairs(pairs, opened, config, before), region)
 
 
-def _read_round(
-    table: Path | str | pd.DataFrame, store: Path | str, config: FitConfig
-) -> RunInputs:
-    """Read the results of a round beside the measured pairs of the run of ``--add``."""
-    assert config.add is not None
-    joined = join_round(table, config)
-    opened = open_store(store)
-    report_counts(joined.pairs)
-    before = read_config(user_path(config.add, "--add"))
-    vectors = _read_vectors(joined.pairs, opened, joined.config, before)
-    region = joined.config.antibody_region
-    return RunInputs(
-        joined.pairs, opened, vectors, region, options=joined.config, history=joined.history
-    )
-
-
-def _read_vectors(
+def vectors_of_pairs(
     pairs: LabelledPairs, opened: Store, config: FitConfig, before: Mapping[str, Any]
 ) -> dict[Kind, StoredVectors]:
     """Read the vectors of all sequences, of the encoders of an earlier run if none is named."""

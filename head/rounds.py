@@ -8,6 +8,7 @@ refused, with the rows, before anything is written.
 from __future__ import annotations
 
 from dataclasses import fields, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -18,13 +19,21 @@ from abag.core.messages import counted, say
 from abag.core.options import schema, user_path
 from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.pairs import read_pairs
+from abag.embed.store.store import open_store
 from abag.head.data.affinities import holds_numbers, written_by
-from abag.head.data.labels import CONFLICT_PKD, LabelledPairs, disagreement, label_pairs
+from abag.head.data.labels import (
+    CONFLICT_PKD,
+    LabelledPairs,
+    disagreement,
+    label_pairs,
+    report_counts,
+)
 from abag.head.data.options import LabelOptions
+from abag.head.inputs import RunInputs, vectors_of_pairs
 from abag.head.models.config import PRESETS, FitConfig, Preset
 from abag.head.prediction.reading import OF_LABELS, ReadAs, as_in_the_run
 from abag.head.runs.rounds import NAMES, RELATIONS, SEQUENCES, measured_rows, read_measured_rows
-from abag.head.runs.run_folder import SavedRun, read_run, remembered_label
+from abag.head.runs.run_folder import SavedRun, read_config, read_run, remembered_label
 
 if TYPE_CHECKING:
     from abag.embed.sequences.pairs import SequenceTable
@@ -39,6 +48,23 @@ NOT_INHERITED = frozenset(
 
 class BadRound(AbagError):
     """The rounds of a campaign contradict each other, or there is nothing to add."""
+
+
+def read_round(table: TableLike, store: Path | str, config: FitConfig) -> RunInputs:
+    """Read what a fit with ``--add`` needs: pairs of all rounds, their vectors, and the options.
+
+    Raises as `join_round`, and if the store lacks a sequence.
+    """
+    assert config.add is not None
+    joined = join_round(table, config)
+    opened = open_store(store)
+    report_counts(joined.pairs)
+    before = read_config(user_path(config.add, "--add"))
+    vectors = vectors_of_pairs(joined.pairs, opened, joined.config, before)
+    return RunInputs(
+        joined.pairs, opened, vectors, joined.config.antibody_region,
+        options=joined.config, history=joined.history,
+    )  # fmt: skip
 
 
 class Round(NamedTuple):
@@ -58,7 +84,8 @@ def of_earlier_run(config: FitConfig, saved: SavedRun) -> FitConfig:
     of_preset = {one.name for one in fields(Preset)}
     for one in schema(FitConfig):
         name = one.name
-        if name in NOT_INHERITED or one.declaration.get("may_change"):
+        of_machine = one.declaration.get("may_change") and name != "epochs"
+        if name in NOT_INHERITED or of_machine:
             continue
         if getattr(config, name) != one.default or name not in before:
             continue

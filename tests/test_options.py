@@ -220,6 +220,6 @@ def test_import_help_and_version_load_neither_torch_nor_pandas():
 
 def test_the_options_that_may_change_on_resuming_are_these():
     assert FitConfig.changeable() == {
-        "compile", "deterministic", "device", "epochs", "save_every", "skipped",
+        "add", "compile", "deterministic", "device", "epochs", "save_every", "skipped",
     }  # fmt: skip
     assert AdaptConfig.changeable() == {"device", "save_every", "split_from"}
