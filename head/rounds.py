@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 
 from abag import AbagError
+from abag.core.files import FileDamaged
 from abag.core.messages import counted, say
 from abag.core.options import schema, user_path
 from abag.embed.sequences.options import TableOptions
@@ -31,8 +32,16 @@ from abag.head.data.labels import (
 from abag.head.data.options import LabelOptions
 from abag.head.inputs import RunInputs, vectors_of_pairs
 from abag.head.models.config import PRESETS, FitConfig, Preset
-from abag.head.prediction.reading import OF_LABELS, ReadAs, as_in_the_run
-from abag.head.runs.rounds import NAMES, RELATIONS, SEQUENCES, measured_rows, read_measured_rows
+from abag.head.prediction.reading import OF_LABELS, BadRows, ReadAs, as_in_the_run
+from abag.head.runs.rounds import (
+    MEASURED,
+    NAMES,
+    RELATIONS,
+    SEQUENCES,
+    measured_rows,
+    read_measured_rows,
+    rounds_of,
+)
 from abag.head.runs.run_folder import SavedRun, read_config, read_run, remembered_label
 
 if TYPE_CHECKING:
@@ -96,7 +105,7 @@ def of_earlier_run(config: FitConfig, saved: SavedRun) -> FitConfig:
     if str(given.get("split", "")).partition("=")[0] in ("column", "file"):
         say(f"{saved.run}: --split {given['split']} is of its table; this run uses --split auto")
         given["split"] = "auto"
-    bad_rows = "skip" if "skip" in (config.bad_rows, before["bad_rows"]) else "error"
+    bad_rows: BadRows = "skip" if "skip" in (config.bad_rows, before["bad_rows"]) else "error"
     return replace(config, bad_rows=bad_rows, **given)
 
 
@@ -121,7 +130,13 @@ def join_round(table: TableLike, config: FitConfig) -> Round:
     rows["round"] = int(measured["round"].max()) + 1
     joined = pd.concat([measured, rows], ignore_index=True)
     pairs = _label_joined(joined, config, saved, new)
-    history = list(saved.summary.get("rounds") or [_first_round(saved)])
+    history = [*rounds_of(saved.run, saved.summary)] or [_first_round(saved)]
+    if int(measured["round"].max()) != len(history) - 1:
+        msg = (
+            f"{saved.run}: {MEASURED} and summary.json have different rounds. Copy the whole run "
+            "folder again."
+        )
+        raise FileDamaged(msg)
     promised = None
     if "expected_best" in new.table.frame:
         numbers = pd.to_numeric(new.table.frame["expected_best"], errors="coerce")
@@ -160,6 +175,8 @@ def _read_results(table: TableLike, config: FitConfig, saved: SavedRun) -> Label
     pairs = label_pairs(
         read, options, refuse_sequences=config.bad_rows == "error", remembered=remembered
     )
+    if config.skipped is not None:
+        pairs.table.skipped.write(Path(config.skipped))
     pairs.table.report_notes()
     say(pairs.reading.line)
     for problem in pairs.reading.problems:
@@ -210,10 +227,15 @@ def _other_antibodies(measured: pd.DataFrame, new: pd.DataFrame) -> list[str]:
         )
         for name, heavy, light, number in earlier:
             known.setdefault(name, {}).setdefault((heavy, light), number)
+        antibodies = new.groupby(role)[["heavy", "light"]].apply(
+            lambda one: len(one.drop_duplicates())
+        )
         cells = zip(new[role], new["heavy"], new["light"], new["row"], strict=True)
         for name, heavy, light, row in cells:
             is_number = name.replace(".", "", 1).isdigit()  # of rows, which each table counts anew
             if not name or is_number or name not in known or (heavy, light) in known[name]:
+                continue
+            if len(known[name]) > 1 or antibodies[name] > 1:  # of a parent or family, not of one
                 continue
             number = min(known[name].values())
             found.append(f"row {row}: {name!r} is another antibody in round {number}")

@@ -1,6 +1,7 @@
 """Campaigns: results of an order join the measured pairs of an earlier run, round by round."""
 
 import json
+import shutil
 
 import numpy as np
 import pandas as pd
@@ -133,6 +134,42 @@ def test_rounds_that_contradict_each_other_are_listed_and_nothing_is_written(
     assert not (tmp_path / "r2").exists()
 
 
+def test_a_name_of_many_variants_is_of_their_parent_and_contradicts_nothing(case, tmp_path):
+    pairs = pd.read_csv(case / "pairs.csv").assign(clone="trastuzumab")
+    pairs.to_csv(tmp_path / "pairs.csv", index=False)
+    abag.fit(tmp_path / "pairs.csv", case / "store", tmp_path / "r1",
+             antigen=ANTIGEN, head="one_hot_ridge", report=False)  # fmt: skip
+    measured(case).assign(clone="trastuzumab").to_csv(tmp_path / "back.csv", index=False)
+    found = abag.fit(
+        tmp_path / "back.csv", case / "store", tmp_path / "r2", add=str(tmp_path / "r1"),
+        report=False,
+    )  # fmt: skip
+    assert found["data"]["pairs"] == 48
+
+
+def test_rows_without_results_are_skipped_if_asked_and_listed(case, tmp_path):
+    back = measured(case)
+    back.loc[1, "our result"] = np.nan
+    back.to_csv(tmp_path / "back.csv", index=False)
+    with pytest.raises(abag.AbagError, match="row 3"):
+        abag.fit(tmp_path / "back.csv", None, tmp_path / "r2", add=str(case / "r1"))
+    options = {"bad_rows": "skip", "skipped": tmp_path / "skipped.csv", "report": False}
+    found = abag.fit(tmp_path / "back.csv", None, tmp_path / "r2", add=str(case / "r1"), **options)
+    assert [one["pairs"] for one in found["rounds"]] == [40, 7]
+    assert len(pd.read_csv(tmp_path / "skipped.csv")) == 1
+
+
+@pytest.mark.parametrize("rounds", [[{"round": 0}], "many", [None]])
+def test_damaged_rounds_in_a_summary_are_named_and_crash_nothing(case, second, tmp_path, rounds):
+    shutil.copytree(case / "r2", tmp_path / "r2")
+    path = tmp_path / "r2" / "summary.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "rounds": rounds}))
+    (state,) = abag.runs(tmp_path / "r2")["runs"]
+    assert state["state"] == "unreadable"
+    with pytest.raises(abag.AbagError, match=r"summary\.json"):
+        abag.fit(case / "back.csv", case / "store", tmp_path / "r3", add=str(tmp_path / "r2"))
+
+
 def test_numbers_of_rows_may_begin_anew_in_each_table(case, tmp_path):
     back = measured(case)
     back["id"] = range(len(back))
@@ -154,8 +191,6 @@ def test_the_run_of_add_is_not_overwritten(case):
 
 
 def test_damaged_measurements_of_a_run_are_refused(case, tmp_path):
-    import shutil
-
     shutil.copytree(case / "r1", tmp_path / "r1")
     frame = pd.read_parquet(tmp_path / "r1" / "measured.parquet")
     frame.assign(pkd=np.nan).to_parquet(tmp_path / "r1" / "measured.parquet", index=False)

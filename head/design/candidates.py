@@ -285,7 +285,7 @@ def read_measured(
     known = (a >= 0) & (g >= 0)
     measured = candidates.number(a[known], g[known])
     labels = LabelOptions(
-        label=options.label, molar_mass=options.molar_mass, bad_rows=options.bad_rows
+        label=options.label, molar_mass=options.molar_mass, bad_rows=options.bad_rows or "error"
     )
     config = None if options.run is None else Path(options.run) / "config.json"
     remembered = None

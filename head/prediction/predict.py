@@ -301,7 +301,7 @@ class _PairTable:
         with row_bar("writing", self.rows) as shown:
             limit = self._options.limit
             chunks = read_table_chunks(
-                self._table, limit=limit, as_written=True, chains=self._options.chains
+                self._table, limit=limit, as_written=True, chains=self._options.chains or "as-given"
             )
             for chunk in chunks:
                 first, frame = chunk.frame.index[:1].to_numpy(), chunk.frame

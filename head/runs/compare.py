@@ -24,7 +24,7 @@ from abag.core.messages import align
 from abag.core.options import user_path
 from abag.head.evaluation.regime_scores import INDISTINGUISHABLE, compare_models, describe_regimes
 from abag.head.regimes.splits import KEYS
-from abag.head.runs.rounds import describe_rounds
+from abag.head.runs.rounds import describe_rounds, rounds_of
 from abag.head.runs.run_folder import NoFinishedRun, SavedRun, read_config, read_run, training_logs
 
 ALIVE_SECONDS = 120
@@ -125,6 +125,7 @@ def _describe_run(run: Path) -> tuple[dict[str, Any], SavedRun | None]:
         if not (run / "summary.json").exists():
             return read_progress(run, read_config(run)), None
         saved = read_run(run)
+        rounds = rounds_of(run, saved.summary)
     except (NoFinishedRun, FileDamaged) as error:
         return {"run": str(run), "state": "unreadable", "reason": str(error)}, None
     return {
@@ -135,7 +136,7 @@ def _describe_run(run: Path) -> tuple[dict[str, Any], SavedRun | None]:
         "folds": int(saved.tested["fold"].max()) + 1,
         "regimes": saved.summary["regimes"],
         "quantity": saved.quantity,
-        "rounds": saved.summary.get("rounds", []),
+        "rounds": rounds,
     }, saved
 
 

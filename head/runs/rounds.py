@@ -97,6 +97,20 @@ def describe_history(pairs: LabelledPairs, history: list[dict[str, Any]]) -> lis
     return found
 
 
+def rounds_of(run: Path, summary: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the rounds in a summary of a run, checked; empty for a run of one round."""
+    rounds = summary.get("rounds", [])
+    try:
+        whole = [one["round"] for one in rounds] == [*range(len(rounds))]
+        round_cells(rounds)
+    except (LookupError, TypeError, ValueError):
+        whole = False
+    if not whole:
+        msg = f"{run / 'summary.json'}: its rounds are damaged. Copy the whole run folder again."
+        raise FileDamaged(msg)
+    return list(rounds)
+
+
 def describe_rounds(rounds: Sequence[Mapping[str, Any]]) -> list[str]:
     """Lay out what each round brought, as lines of text."""
     return align([list(COLUMN_NAMES), *map(list, round_cells(rounds))])
@@ -159,7 +173,7 @@ def draw_rounds(frame: pd.DataFrame, rounds: Sequence[Mapping[str, Any]], quanti
         return MARGIN + step * (number + 0.5)
 
     def y(value: float) -> float:
-        return HEIGHT - MARGIN - (value - low) / span * (HEIGHT - 2 * MARGIN)
+        return float(HEIGHT - MARGIN - (value - low) / span * (HEIGHT - 2 * MARGIN))
 
     rng = np.random.default_rng(0)
     spread = rng.uniform(-0.3, 0.3, len(exact))
