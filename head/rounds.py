@@ -122,6 +122,13 @@ def join_round(table: TableLike, config: FitConfig) -> Round:
     assert config.add is not None
     saved = read_run(user_path(config.add, "--add"))
     measured = read_measured_rows(saved.run)
+    history = [*rounds_of(saved.run, saved.summary)] or [_first_round(saved)]
+    if int(measured["round"].max()) != len(history) - 1:
+        msg = (
+            f"{saved.run}: {MEASURED} and summary.json have different rounds. Copy the whole run "
+            "folder again."
+        )
+        raise FileDamaged(msg)
     config = of_earlier_run(config, saved)
     new = _read_results(table, config, saved)
     rows = measured_rows(new)
@@ -130,13 +137,6 @@ def join_round(table: TableLike, config: FitConfig) -> Round:
     rows["round"] = int(measured["round"].max()) + 1
     joined = pd.concat([measured, rows], ignore_index=True)
     pairs = _label_joined(joined, config, saved, new)
-    history = [*rounds_of(saved.run, saved.summary)] or [_first_round(saved)]
-    if int(measured["round"].max()) != len(history) - 1:
-        msg = (
-            f"{saved.run}: {MEASURED} and summary.json have different rounds. Copy the whole run "
-            "folder again."
-        )
-        raise FileDamaged(msg)
     promised = None
     if "expected_best" in new.table.frame:
         numbers = pd.to_numeric(new.table.frame["expected_best"], errors="coerce")
