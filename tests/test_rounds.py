@@ -170,6 +170,29 @@ def test_damaged_rounds_in_a_summary_are_named_and_crash_nothing(case, second, t
         abag.fit(case / "back.csv", case / "store", tmp_path / "r3", add=str(tmp_path / "r2"))
 
 
+def test_the_next_order_has_no_pair_that_an_earlier_round_measured(case, second, tmp_path, said):
+    abag.predict(case / "others.csv", case / "r2", tmp_path / "scored.csv", store=case / "store")
+    options = {"run": case / "r2", "batch": 8, "keep_far": True}
+    abag.rank(tmp_path / "scored.csv", tmp_path / "order.csv", **options)
+    again = set(pd.read_csv(tmp_path / "order.csv")["clone"]) & set(measured(case)["clone"])
+    assert again == set()
+    assert any("left out: 8 already measured" in text for text in said)
+    first = {**options, "measured": case / "pairs.csv", "force": True}
+    summary = abag.rank(tmp_path / "scored.csv", tmp_path / "order.csv", **first)
+    assert summary["left_out"]["measured"] == 8
+
+
+def test_expected_improvement_is_over_the_best_of_all_rounds_of_the_run(case, second, tmp_path):
+    abag.predict(case / "others.csv", case / "r2", tmp_path / "scored.csv", store=case / "store")
+    options = {"run": case / "r2", "batch": 4, "keep_far": True, "rule": "improvement"}
+    summary = abag.rank(tmp_path / "scored.csv", tmp_path / "order.csv", **options)
+    labels = [pd.read_csv(case / "pairs.csv")["Kd (nM)"], measured(case)["our result"]]
+    assert summary["best_measured"] == pytest.approx(9 - np.log10(pd.concat(labels).min()))
+    with pytest.raises(abag.AbagError, match="has no measured pairs"):
+        abag.rank(tmp_path / "scored.csv", tmp_path / "x.csv",
+                  **{**options, "run": case / "r2/predictor"})  # fmt: skip
+
+
 def test_numbers_of_rows_may_begin_anew_in_each_table(case, tmp_path):
     back = measured(case)
     back["id"] = range(len(back))

@@ -37,6 +37,7 @@ from abag.head.models.pair_model import Index
 from abag.head.prediction.predictor import SAME_PREDICTION_PKD, Sequences
 from abag.head.prediction.reading import as_in_the_run
 from abag.head.prediction.tables import PairReader
+from abag.head.runs.rounds import MEASURED, SEQUENCES, read_measured_rows
 from abag.head.runs.run_folder import read_config, remembered_label
 
 if TYPE_CHECKING:
@@ -247,19 +248,50 @@ class Measured:
     is_measured: Bools
     """Which candidates are in the table, (R,)."""
 
-    def best(self) -> float:
+    def best(self) -> float | None:
+        """Return the best pKd of the antigens of the predictions; None if none is measured."""
         pairs = label_pairs(self.table, self.labels, remembered=self.remembered)
         say(pairs.reading.line)
         for problem in pairs.reading.problems:
             say(f"{pairs.table.source}: {problem}")
         used = (self.antigen_of[pairs.antigen] >= 0) & (pairs.censored >= 0)
-        if used.any():
-            return float(pairs.pkd[used].max())
-        msg = (
-            f"{self.table.source}: no measured pair has the antigen of the predictions; expected "
-            "some for --rule improvement. Give --best PKD."
-        )
-        raise CannotRank(msg)
+        return float(pairs.pkd[used].max()) if used.any() else None
+
+
+def read_all_measured(
+    candidates: Candidates, options: RankOptions, of_run: ReadAs
+) -> list[Measured]:
+    """Read the measured pairs of the run, which a predictor alone lacks, and those of a table."""
+    found = list[Measured]()
+    if options.run is not None and (Path(options.run) / MEASURED).exists():
+        found.append(_read_measured_of_run(Path(options.run), candidates, options))
+    if options.measured is not None:
+        found.append(read_measured(options.measured, candidates, options, of_run))
+    return found
+
+
+def best_of(measured: Sequence[Measured]) -> float:
+    """Return the best measured pKd, or raise `CannotRank` if no pair has the antigen."""
+    best = [one.best() for one in measured]
+    if numbers := [one for one in best if one is not None]:
+        return max(numbers)
+    sources = ", ".join(one.table.source for one in measured)
+    msg = (
+        f"{sources}: no measured pair has the antigen of the predictions; expected "
+        "some for --rule improvement. Give --best PKD."
+    )
+    raise CannotRank(msg)
+
+
+def _read_measured_of_run(run: Path, candidates: Candidates, options: RankOptions) -> Measured:
+    frame = read_measured_rows(run)[[*SEQUENCES, "pkd", "censored"]]
+    if options.antigen == UNNAMED_ANTIGEN:
+        frame["antigen"] = UNNAMED_ANTIGEN
+    # its sequences are cut to the region of the run, and its labels are in pKd
+    columns = {name: name for name in frame}
+    pairs = read_pairs(frame, TableOptions(columns=columns)).sorted_by_key()
+    pairs = replace(pairs, source=str(run / MEASURED))
+    return _among(candidates, pairs, LabelOptions(label="pkd"), None)
 
 
 def read_measured(
@@ -279,11 +311,6 @@ def read_measured(
     reading = as_in_the_run(table, reading, of_run)
     pairs = read_pairs(table, reading).sorted_by_key()
     pairs.report_notes()
-    antibody_of = _find(pairs.antibodies.chains, candidates.antibodies)
-    antigen_of = _find(pairs.antigens.chains, candidates.antigens)
-    a, g = antibody_of[pairs.antibodies.of_row], antigen_of[pairs.antigens.of_row]
-    known = (a >= 0) & (g >= 0)
-    measured = candidates.number(a[known], g[known])
     labels = LabelOptions(
         label=options.label, molar_mass=options.molar_mass, bad_rows=options.bad_rows or "error"
     )
@@ -291,6 +318,21 @@ def read_measured(
     remembered = None
     if config is not None and config.exists():  # a predictor alone has none
         remembered = remembered_label(read_config(config.parent))
+    return _among(candidates, pairs, labels, remembered)
+
+
+def _among(
+    candidates: Candidates,
+    pairs: SequenceTable,
+    labels: LabelOptions,
+    remembered: Remembered | None,
+) -> Measured:
+    """Find measured pairs among the candidates."""
+    antibody_of = _find(pairs.antibodies.chains, candidates.antibodies)
+    antigen_of = _find(pairs.antigens.chains, candidates.antigens)
+    a, g = antibody_of[pairs.antibodies.of_row], antigen_of[pairs.antigens.of_row]
+    known = (a >= 0) & (g >= 0)
+    measured = candidates.number(a[known], g[known])
     return Measured(pairs, labels, remembered, antigen_of, np.isin(candidates.pair, measured))
 
 

@@ -8,7 +8,7 @@ many near-duplicates or mutants of one position as the user allows. R rows, B pa
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypedDict
@@ -35,8 +35,9 @@ from abag.head.design.candidates import (
     Candidates,
     CannotRank,
     Measured,
+    best_of,
+    read_all_measured,
     read_candidates,
-    read_measured,
     read_rows,
     sites_of,
     with_antigen,
@@ -171,16 +172,14 @@ def rank(
         candidates = read_candidates(predictions, of_predictions)
         _say_regimes(candidates, chosen)
         _refuse_missing_columns(candidates, chosen)
-        measured = None
-        if chosen.measured is not None:
-            measured = read_measured(chosen.measured, candidates, chosen, of_run)
+        measured = read_all_measured(candidates, chosen, of_run)
         left_out = _left_out(candidates, measured, chosen)
         counts = {reason: int(rows.sum()) for reason, rows in left_out.items()}
         eligible = np.flatnonzero(~np.any(list(left_out.values()), axis=0))
         _refuse_too_few(candidates, len(eligible), counts, chosen)
         best = chosen.best
-        if chosen.rule == "improvement" and best is None and measured is not None:
-            best = measured.best()
+        if chosen.rule == "improvement" and best is None:
+            best = _best(candidates, measured)
         equal = _equal(candidates, eligible)
         level = _levelled(candidates, equal)
         score = _score(level, best, chosen)
@@ -276,13 +275,14 @@ def _refuse_missing_columns(candidates: Candidates, options: RankOptions) -> Non
 
 
 def _left_out(
-    candidates: Candidates, measured: Measured | None, options: RankOptions
+    candidates: Candidates, measured: Sequence[Measured], options: RankOptions
 ) -> dict[str, Bools]:
     """Return which rows cannot be chosen, (R,), by reason, and say so; each has at most one."""
     found = {"repeated": candidates.repeated()}
     told = {"repeated": "repeat a pair"}
-    if measured is not None:
-        found["measured"] = measured.is_measured & ~found["repeated"]
+    if measured:
+        is_measured = np.any([one.is_measured for one in measured], axis=0)
+        found["measured"] = is_measured & ~found["repeated"]
         told["measured"] = "already measured"
     if not options.keep_far:
         far = candidates.frame["far"].to_numpy(np.bool_)
@@ -295,6 +295,16 @@ def _left_out(
         rows = counted(len(candidates.frame), "row")
         messages.say(f"{candidates.source}: of {rows}, left out: {parts}")
     return found
+
+
+def _best(candidates: Candidates, measured: Sequence[Measured]) -> float:
+    if measured:
+        return best_of(measured)
+    msg = (
+        f"{candidates.source}: the run has no measured pairs, as a shared predictor; expected "
+        "the best measured pKd for --rule improvement. Add --best PKD or --measured TABLE."
+    )
+    raise CannotRank(msg)
 
 
 def _refuse_too_few(
