@@ -181,6 +181,12 @@ def _store_of(config: FitConfig, store: Path | str | None, run: Path) -> Path | 
         msg = f"--run: {run} is the run of --add; expected a new folder. Give another."
         raise BadOption(msg)
     found = store if store is not None or earlier is None else store_of_run(earlier)
+    if found is None and earlier is not None:
+        msg = (
+            f"--add: {earlier} is not a run of abag fit whose store still exists; expected one. "
+            "Check the path, or give --store DIR."
+        )
+        raise BadOption(msg)
     if found is None:
         msg = "--store: not given; expected the folder of vectors. Give --store DIR."
         raise BadOption(msg)

@@ -21,7 +21,14 @@ from abag.core.options import schema, user_path
 from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.store import open_store
-from abag.head.data.affinities import holds_numbers, written_by
+from abag.head.data.affinities import (
+    AS_IN_THE_RUN,
+    USUAL_PKD,
+    holds_numbers,
+    outside,
+    read_numbers,
+    written_by,
+)
 from abag.head.data.labels import (
     CONFLICT_PKD,
     LabelledPairs,
@@ -30,6 +37,7 @@ from abag.head.data.labels import (
     report_counts,
 )
 from abag.head.data.options import LabelOptions
+from abag.head.design.batches import expect
 from abag.head.inputs import RunInputs, vectors_of_pairs
 from abag.head.models.config import PRESETS, FitConfig, Preset
 from abag.head.prediction.reading import OF_LABELS, BadRows, ReadAs, as_in_the_run
@@ -137,11 +145,7 @@ def join_round(table: TableLike, config: FitConfig) -> Round:
     rows["round"] = int(measured["round"].max()) + 1
     joined = pd.concat([measured, rows], ignore_index=True)
     pairs = _label_joined(joined, config, saved, new)
-    promised = None
-    if "expected_best" in new.table.frame:
-        numbers = pd.to_numeric(new.table.frame["expected_best"], errors="coerce")
-        promised = None if numbers.isna().all() else float(numbers.max())
-    history.append({"source": new.table.source, "expected_best": promised})
+    history.append({"source": new.table.source, "expected_best": _expected_best(new)})
     columns = {r: n for r, n in saved.config["columns"].items() if r not in OF_LABELS}
     named = {r: n for r, n in config.columns.items() if r not in OF_LABELS}
     antigen = saved.config["antigen"] if config.antigen is None else config.antigen
@@ -179,9 +183,41 @@ def _read_results(table: TableLike, config: FitConfig, saved: SavedRun) -> Label
         pairs.table.skipped.write(Path(config.skipped))
     pairs.table.report_notes()
     say(pairs.reading.line)
+    _say_if_pkd_is_possible(pairs, saved.config["label_column"])
     for problem in pairs.reading.problems:
         say(f"{pairs.table.source}: {problem}")
     return pairs
+
+
+def _say_if_pkd_is_possible(pairs: LabelledPairs, column_of_run: str) -> None:
+    reading = pairs.reading
+    if reading.unit == "pkd" or reading.why != AS_IN_THE_RUN or reading.column == column_of_run:
+        return
+    assert pairs.usable is not None
+    rows = pairs.usable[pairs.usable["censored"] == 0]
+    numbers = read_numbers(pairs.table.frame[reading.column].iloc[rows["row"]])
+    if len(numbers) and not outside(numbers, USUAL_PKD).any():
+        say(
+            f"{pairs.table.source}: column {reading.column!r} states no unit, and all its numbers "
+            "could be pKd as well; add --label pkd if they are"
+        )
+
+
+def _expected_best(pairs: LabelledPairs) -> float | None:
+    """Return the best pKd that `rank` expected of the pairs that came back with a result."""
+    table = pairs.table
+    assert pairs.usable is not None
+    frame = table.frame.iloc[np.unique(pairs.usable["row"])]
+    names = ["expected_best", "rank", "pkd_predicted", "sigma"]
+    if not {*names} <= {*frame}:
+        return None
+    numbers = frame[names].apply(pd.to_numeric, errors="coerce").dropna()
+    if not len(numbers) or not np.isfinite(numbers).all(axis=None):
+        return None
+    of_first, place, mean, sigma = numbers.to_numpy(np.float64).T
+    if place.max() == len(place):
+        return float(of_first.max())
+    return float(expect(mean, sigma).best_of_first[-1])  # some have no result
 
 
 def _results_column(table: SequenceTable) -> str | None:

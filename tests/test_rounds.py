@@ -170,6 +170,41 @@ def test_damaged_rounds_in_a_summary_are_named_and_crash_nothing(case, second, t
         abag.fit(case / "back.csv", case / "store", tmp_path / "r3", add=str(tmp_path / "r2"))
 
 
+def test_what_was_expected_is_of_the_pairs_that_came_back(case, tmp_path):
+    order = measured(case)
+    some = order.iloc[[1, 4, 6]]
+    some.to_csv(tmp_path / "some.csv", index=False)
+    options = {"add": str(case / "r1"), "report": False}
+    found = abag.fit(tmp_path / "some.csv", None, tmp_path / "r2", **options)["rounds"][1]
+    rng = np.random.default_rng(1)
+    common, own = rng.standard_normal((100_000, 1)), rng.standard_normal((100_000, 3))
+    error = np.sqrt(0.5) * (common + own)  # what docs/how-to/choose-a-batch.md says
+    mean, sigma = (some[name].to_numpy() for name in ("pkd_predicted", "sigma"))
+    assert found["expected_best"] == pytest.approx((mean + sigma * error).max(1).mean(), abs=0.02)
+    forged = order.assign(expected_best=np.inf)
+    forged.to_csv(tmp_path / "forged.csv", index=False)
+    found = abag.fit(tmp_path / "forged.csv", None, tmp_path / "r3", **options)["rounds"][1]
+    assert found["expected_best"] is None
+
+
+@pytest.mark.parametrize("name", ["our result", "KD [nM]"])
+def test_numbers_that_could_be_pkd_as_well_are_said_if_no_header_decides(
+    case, tmp_path, said, name
+):
+    order = measured(case, name)
+    order[name] = np.linspace(7.5, 9.1, len(order))
+    order.to_csv(tmp_path / "back.csv", index=False)
+    abag.fit(tmp_path / "back.csv", None, tmp_path / "r2", add=str(case / "r1"), report=False)
+    line = "column 'our result' states no unit, and all its numbers could be pKd as well"
+    assert any(line in text for text in said) == (name == "our result")
+
+
+def test_a_folder_that_is_no_run_is_named(case, tmp_path):
+    for folder in (case, case / "r1/predictor", tmp_path / "none"):
+        with pytest.raises(abag.AbagError, match=f"add: {folder} is not a run of abag fit"):
+            abag.fit(case / "order.csv", None, tmp_path / "r2", add=str(folder))
+
+
 def test_the_next_order_has_no_pair_that_an_earlier_round_measured(case, second, tmp_path, said):
     abag.predict(case / "others.csv", case / "r2", tmp_path / "scored.csv", store=case / "store")
     options = {"run": case / "r2", "batch": 8, "keep_far": True}

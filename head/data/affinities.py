@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
     from abag.embed.sequences.tables import Table
 
+AS_IN_THE_RUN = "as in the run"
+"""Why a column has a unit."""
 USUAL_PKD = (2.0, 14.0)
 """Affinities outside this range do not occur; the label has another unit or meaning."""
 SIDES = {">": 1, "≥": 1, "<": -1, "≤": -1, "": 0, "=": 0, "~": 0}
@@ -243,7 +245,7 @@ def _unit_of(
             raise BadLabel(msg)
         return label, "given by --label"
     if remembered is not None and remembered.column == column and len(header.units) != 1:
-        return remembered.unit, "as in the run"
+        return remembered.unit, AS_IN_THE_RUN
     if header.units:
         return header.units[0], _IN_THE_NAME
     if header.affinity:
