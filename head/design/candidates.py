@@ -288,7 +288,7 @@ def _read_measured_of_run(run: Path, candidates: Candidates, options: RankOption
     if options.antigen == UNNAMED_ANTIGEN:
         frame["antigen"] = UNNAMED_ANTIGEN
     # its sequences are cut to the region of the run, and its labels are in pKd
-    columns = {name: name for name in frame}
+    columns = {str(name): str(name) for name in frame}
     pairs = read_pairs(frame, TableOptions(columns=columns)).sorted_by_key()
     pairs = replace(pairs, source=str(run / MEASURED))
     return _among(candidates, pairs, LabelOptions(label="pkd"), None)
