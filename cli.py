@@ -112,21 +112,29 @@ def embed(tables: Tables, store: Path, as_json: bool, prepare_fit: bool, **optio
 
 @_command("fit")
 @_TABLES
-@_STORE
+@click.option("--store", cls=GroupedOption, group="Data", type=_PATH,
+              help="Folder of vectors; with --add, by default that of that run.")  # fmt: skip
 @_RUN
 @click.option("-v", "--verbose", is_flag=True,
               help="Print every message, all scores and those of every validation.")  # fmt: skip
 @_JSON
 def fit(
-    tables: Tables, store: Path, run: Path, as_json: bool, verbose: bool, **options: Any
+    tables: Tables,
+    run: Path,
+    as_json: bool,
+    verbose: bool,
+    store: Path | None = None,
+    **options: Any,
 ) -> None:
     """Train a head on stored vectors and compare it with baselines.
 
-    The command can be stopped at any time; run it again to continue.
+    The command can be stopped at any time; run it again to continue. With --add, TABLE is an order
+    of abag rank that came back with results, in a column of any name.
 
     \b
     Example:
       abag fit pairs.csv --store store --run runs/first
+      abag fit order.csv --add runs/first --run runs/second
     """
     from abag.head.fit import fit as fit_head
     from abag.head.runs.summary import describe_fit

@@ -25,9 +25,9 @@ from threadpoolctl import threadpool_limits
 from abag.core.cores import SMALL_FOLD_PAIRS, count_cores, count_threads
 from abag.core.files import FolderBusy, only_writer, sweep_partials
 from abag.core.messages import bar, detail, reporting, say
-from abag.core.options import BadOption
+from abag.core.options import BadOption, user_path
 from abag.head.data.labels import NothingToLearn, training_labels
-from abag.head.inputs import describe_inputs, read_inputs, split_inputs
+from abag.head.inputs import describe_inputs, options_of_run, read_inputs, split_inputs
 from abag.head.models.baselines import (
     BaselineInputs,
     count_mutations,
@@ -39,7 +39,7 @@ from abag.head.models.kernel_search import with_searches
 from abag.head.models.pair_model import DoesNotApply, PairVectors, TrainingRows
 from abag.head.models.parts import RunParts
 from abag.head.models.ridge import impute_censored
-from abag.head.prediction.bundle import save_predictor
+from abag.head.prediction.bundle import save_predictor, store_of_run
 from abag.head.prediction.fitted import (
     FittedParts,
     WeighedRun,
@@ -48,9 +48,11 @@ from abag.head.prediction.fitted import (
     weigh_run,
 )
 from abag.head.prediction.predictor import RECORD
+from abag.head.prediction.reading import ReadAs
 from abag.head.prediction.self_check import PredictorDiffers, check_predictor
 from abag.head.regimes.folds import all_pairs
 from abag.head.regimes.splits import TEST, TRAIN, UNUSED, learned_rows, thinned
+from abag.head.rounds import read_round
 from abag.head.runs.run_folder import finished_summary, start_run
 from abag.head.runs.summary import curve_point, join_logs, write_results
 from abag.head.training.kept_parts import KeptParts
@@ -77,7 +79,7 @@ end its wait."""
 
 def fit(
     table: TableLike,
-    store: Path | str,
+    store: Path | str | None,
     run: Path | str,
     *,
     say: Callable[[str], None] | None = None,
@@ -93,7 +95,7 @@ def fit(
     table : path, DataFrame or list of these
         Pairs with a measured affinity.
     store : path
-        Has a vector for every sequence of the table.
+        Has a vector for every sequence of the table. With ``add``, None is the store of that run.
     run : path
         Folder of the run; created if it does not exist.
     say : callable, optional
@@ -125,7 +127,7 @@ def fit(
 
 def _fit(
     table: TableLike,
-    store: Path | str,
+    store: Path | str | None,
     run: Path,
     config: FitConfig,
     *,
@@ -133,8 +135,12 @@ def _fit(
     report: bool,
 ) -> RunSummary:
     """Do the steps of docs/architecture.md, a call each; data travels forward only."""
-    inputs = read_inputs(table, store, config, run)
-    config = replace(config, antibody_region=inputs.region)
+    store = _store_of(config, store, run)
+    if config.add is None:
+        inputs = read_inputs(table, store, config, run)
+    else:
+        inputs = read_round(table, store, config)
+    config = replace(inputs.options or config, antibody_region=inputs.region)
     record = describe_inputs(config, inputs)
     if (finished := finished_summary(run, record)) is not None:
         shutil.rmtree(run / "checkpoints", ignore_errors=True)  # if killed after its last file
@@ -159,14 +165,34 @@ def _fit(
         save_checked(run / "predictor", trainings, regimes, weighed, parts)
         join_logs(run)
         summary = write_results(
-            run, inputs.pairs, regimes, weighed.regimes, fitted, parts, curve, report=report
-        )
+            run, inputs.pairs, regimes, weighed.regimes, fitted, parts, curve,
+            report=report, history=inputs.history,
+        )  # fmt: skip
         shutil.rmtree(run / "checkpoints", ignore_errors=True)  # what they resume has finished
         for text in summary["warnings"]:
             say(text)
         steps = f"{summary['steps']} steps" if summary["epochs"] else "fitted"
         detail(f"{run}: {steps} in {time.monotonic() - begun:.1f} s")
         return summary
+
+
+def _store_of(config: FitConfig, store: Path | str | None, run: Path) -> Path | str:
+    """Return the store that was given, or that of the run of ``--add``."""
+    earlier = None if config.add is None else user_path(config.add, "--add")
+    if earlier is not None and earlier.resolve() == run.resolve():
+        msg = f"--run: {run} is the run of --add; expected a new folder. Give another."
+        raise BadOption(msg)
+    found = store if store is not None or earlier is None else store_of_run(earlier)
+    if found is None and earlier is not None:
+        msg = (
+            f"--add: {earlier} is not a run of abag fit whose store still exists; expected one. "
+            "Check the path, or give --store DIR."
+        )
+        raise BadOption(msg)
+    if found is None:
+        msg = "--store: not given; expected the folder of vectors. Give --store DIR."
+        raise BadOption(msg)
+    return found
 
 
 def fit_predictor(
@@ -192,7 +218,8 @@ def save_checked(
 ) -> None:
     """Save the predictor, and check that it predicts what was measured; else it is unusable."""
     inputs, config = trainings.inputs, trainings.config
-    save_predictor(folder, inputs, parts, weighed, config.antibody_region)
+    reading = ReadAs.of(options_of_run(config))
+    save_predictor(folder, inputs, parts, weighed, config.antibody_region, reading)
     trained = all_pairs(regimes).rows(TRAIN)
     try:
         check_predictor(folder, inputs, parts, weighed, trained, config.seed)

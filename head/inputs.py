@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from pathlib import Path
@@ -14,6 +15,7 @@ from abag.core.files import read_json
 from abag.core.messages import detail, say
 from abag.embed.sequences.chains import Kind
 from abag.embed.sequences.pairs import read_pairs
+from abag.embed.sequences.resolve import constant_sequences
 from abag.embed.store.store import Store, open_store
 from abag.head.data.labels import LabelledPairs, label_pairs, report_counts, training_labels
 from abag.head.data.vectors import StoredVectors, read_vectors
@@ -44,6 +46,10 @@ class RunInputs:
     """Antibodies and antigens as the folds see them; by `split_inputs`."""
     identities: tuple[tuple[float, float], tuple[float, float]] = ((0.9, 0.9), (0.9, 0.4))
     """Identities of near-duplicates and of families, of antibodies and of antigens."""
+    options: FitConfig | None = None
+    """With ``--add``, the options with those of the earlier run."""
+    history: list[dict[str, Any]] | None = None
+    """With ``--add``, source and promise of each round."""
 
 
 def read_inputs(
@@ -76,7 +82,14 @@ def read_inputs(
         say(f"{pairs.table.source}: {problem}")
     path = run and run / "config.json"
     before = read_json(path) if path and path.exists() else {}
-    vectors = dict[Kind, StoredVectors]()
+    return RunInputs(pairs, opened, vectors_of_pairs(pairs, opened, config, before), region)
+
+
+def vectors_of_pairs(
+    pairs: LabelledPairs, opened: Store, config: FitConfig, before: Mapping[str, Any]
+) -> dict[Kind, StoredVectors]:
+    """Read the vectors of all sequences, of the encoders of an earlier run if none is named."""
+    vectors: dict[Kind, StoredVectors] = {}
     for kind in pairs.table.sequences:
         if kind == "antigen" and config.no_antigen:
             vectors[kind] = StoredVectors.absent()
@@ -86,7 +99,7 @@ def read_inputs(
             for view in views:
                 view["encoder"] = view["encoder"] or known
         vectors[kind] = read_vectors(opened, pairs.table, kind, views)
-    return RunInputs(pairs, opened, vectors, region)
+    return vectors
 
 
 def _has_antibodies(store: Store, table: SequenceTable) -> bool:
@@ -95,13 +108,18 @@ def _has_antibodies(store: Store, table: SequenceTable) -> bool:
     return any(not folder.missing(keys).any() for folder in store.folders("antibody"))
 
 
+def options_of_run(config: FitConfig) -> dict[str, Any]:
+    """Return the options as config.json has them: the antigen and the parent as sequences."""
+    return config.to_json() | constant_sequences(config)
+
+
 def describe_inputs(config: FitConfig, inputs: RunInputs) -> dict[str, Any]:
     """Return the content of config.json: the options, and what identifies the inputs."""
     pairs = inputs.pairs
     digest = blake2b(digest_size=16)
     for array in (pairs.keys("antibody"), pairs.keys("antigen"), pairs.pkd, pairs.censored):
         digest.update(np.ascontiguousarray(array).data)
-    record = config.to_json()
+    record = options_of_run(config)
     record["label_column"] = pairs.reading.column
     record["label_unit"] = pairs.reading.unit
     record["label_why"] = pairs.reading.why

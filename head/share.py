@@ -193,7 +193,10 @@ def public_files(
     weights = read_inside(folder, WEIGHTS)
     if not with_sequences:
         weights = _without_sequences(weights, predictor)
-    files = {WEIGHTS: weights, RECORD: _public_record(folder, weights)}
+    files = {
+        WEIGHTS: weights,
+        RECORD: _public_record(folder, weights, with_sequences=with_sequences),
+    }
     adapters = [name for name in ADAPTER_FILES if (folder / name).exists()]
     files |= public_adapter_files(folder, {name: read_inside(folder, name) for name in adapters})
     files[LICENCE] = _licence_note(predictor, licence)
@@ -219,7 +222,7 @@ def _without_sequences(weights: bytes, predictor: Predictor) -> bytes:
     return save(arrays | predictor.seen.without_sequences().arrays())
 
 
-def _public_record(folder: Path, weights: bytes) -> bytes:
+def _public_record(folder: Path, weights: bytes, *, with_sequences: bool) -> bytes:
     """Return predictor.json without places on this machine, with the digest of these weights."""
     from abag.head.prediction.bundle import record_digest  # imports torch
 
@@ -227,6 +230,8 @@ def _public_record(folder: Path, weights: bytes) -> bytes:
     record = json.loads(content)
     for view in [view for kind in KINDS for view in record[kind]["views"]]:
         view["origin"] = public_origin(view["origin"])
+    if not with_sequences:
+        record["reading"] |= {"antigen": "", "parent": ""}
     digest = record_digest(record, weights)
     if digest == record["digest"]:
         return content

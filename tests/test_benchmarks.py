@@ -86,6 +86,21 @@ def test_promises_are_compared_with_rows_that_abag_never_saw(run_script, tmp_pat
     assert all(line["rmse"] > 0 for line in lines)
 
 
+def test_campaigns_of_all_kinds_start_alike_and_count_what_they_find(run_script, tmp_path):
+    out = tmp_path / "campaign.jsonl"
+    policies = ["random", "forest vectors", "gp one-hot, ei", "abag, mean, 2 apart"]
+    options = ["--tiny", "--out", out, "--policies", *policies]
+    status = run_script(tmp_path / "log", BENCHMARKS / "bench_campaign.py", *options)
+    assert status == 0, (tmp_path / "log").read_text()
+    lines = [json.loads(line) for line in out.read_text().splitlines()]
+    assert {line["policy"] for line in lines} == set(policies)
+    first = [line for line in lines if line["batch"] == 0]
+    assert len({(line["best"], line["hits"]) for line in first}) == 1
+    for line in [line for line in lines if line["batch"] == 1]:
+        assert line["measured"] == 54
+        assert (line["better_than_before"] > 0) == (line["best"] > first[0]["best"])
+
+
 def test_what_fails_for_one_encoder_does_not_lose_the_rest(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(BENCHMARKS)
     import bench_encoders

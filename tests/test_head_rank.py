@@ -208,7 +208,10 @@ def test_positions_are_capped_and_a_batch_on_one_position_is_a_warning(scored, t
 
 
 def test_the_verdicts_of_the_regimes_that_occur_are_said_first(run, scored, tmp_path, said):
-    ranked(scored, tmp_path, batch=5, run=run / "run")
+    others = scored.assign(
+        heavy=scored["heavy"] + "A"
+    )  # the run has measured the pairs of `scored`
+    ranked(others, tmp_path, batch=5, run=run / "run")
     (one,) = abag.load_predictor(run / "run").regimes.values()
     assert said[0] == f"240 candidates: {one.verdict}"
     ranked(scored, tmp_path, batch=5)
@@ -308,7 +311,7 @@ def test_rank_says_if_the_run_ranks_such_pairs_no_better_than_chance(
     assert f"is {order} than chance" in verdict
     judged = replace(predictor, regimes={one.name: replace(one, verdict=verdict)})
     monkeypatch.setattr(rank_module, "load_predictor", lambda _: judged)
-    table = scored.assign(regime=one.name)
+    table = scored.assign(regime=one.name, heavy=scored["heavy"] + "A")  # not of the run
     summary = abag.rank(table, tmp_path / "o.csv", batch=9, run=run / "run", say=said.append)
     line = "9 of 9 pairs are of a kind that the run has not ranked better than chance"
     assert any(line in text for text in said) == (order != "better")

@@ -223,6 +223,6 @@ def test_the_options_that_may_change_on_resuming_are_these():
     # how the same pairs are written down: the digest of the pairs tells other ones
     same_pairs = {"first_residue", "matrix", "numbering", "parent", "sequences", "sheet"}
     assert FitConfig.changeable() == {
-        "compile", "deterministic", "device", "epochs", "save_every", "skipped", *same_pairs,
+        "add", "compile", "deterministic", "device", "epochs", "save_every", "skipped", *same_pairs,
     }  # fmt: skip
     assert AdaptConfig.changeable() == {"device", "save_every", "split_from", *same_pairs}

@@ -205,7 +205,7 @@ LAYERS = """
     head.inputs head.runs.run_folder head.training head.prediction
     head.runs
     head.design
-    head.fit
+    head.rounds head.fit
     head.search head.prepare head.plan
     head.estimators
     head.share

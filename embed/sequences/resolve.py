@@ -20,6 +20,7 @@ from abag.embed.sequences.chains import (
     RESIDUES,
     Kind,
     parse_antibody,
+    parse_antigen,
     sequence_text,
 )
 from abag.embed.sequences.columns import (
@@ -49,7 +50,7 @@ from abag.embed.sequences.names import (
     is_fasta,
     name_sequences,
 )
-from abag.embed.sequences.options import Numbering, TableOptions
+from abag.embed.sequences.options import Numbering, ReferenceOptions, TableOptions
 from abag.embed.sequences.parsing import (
     MUTATIONS,
     NO_REFERENCES,
@@ -204,6 +205,20 @@ def _owner(kind: Kind, given: Mapping[str, str | None]) -> str:
 
 
 # --- sequences of options -------------------------------------------------------------------------
+
+
+def constant_sequences(options: ReferenceOptions) -> dict[str, str | None]:
+    """Return the ``antigen`` and the ``parent`` of all rows, read from files and by their names.
+
+    Chains are separated by ``|``, as in a cell of a table; None for what is not given.
+    """
+    names = load_names(options.sequences) if options.sequences else None
+    antigen = _constant(options.antigen, "--antigen", "antigen", names)
+    parent = _constant(options.parent, "--parent", "antibody", names)
+    return {
+        "antigen": antigen and "|".join(parse_antigen(sequence_text(antigen)).chains),
+        "parent": parent and "|".join(parse_antibody(sequence_text(parent)).chains),
+    }
 
 
 def _constant(

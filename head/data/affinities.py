@@ -45,6 +45,8 @@ if TYPE_CHECKING:
 
     from abag.embed.sequences.tables import Table
 
+AS_IN_THE_RUN = "as in the run"
+"""Why a column has a unit."""
 USUAL_PKD = (2.0, 14.0)
 """Affinities outside this range do not occur; the label has another unit or meaning."""
 SIDES = {">": 1, "≥": 1, "<": -1, "≤": -1, "": 0, "=": 0, "~": 0}
@@ -248,7 +250,7 @@ def read_predictions(table: Table, options: LabelOptions, quantity: Quantity = P
         _refuse_affinity_options(table, options, quantity)
         column = table.column("prediction")
         _refuse_affinity(table, column, quantity)
-        return _read_column(table, column, "value", "as in the run", options, None, quantity)
+        return _read_column(table, column, "value", AS_IN_THE_RUN, options, None, quantity)
     column, unit, why = choose_prediction(table, options.label)
     return _read_column(table, column, unit, why, options, None, quantity)
 
@@ -307,7 +309,7 @@ def _unit_of(
             raise BadLabel(msg)
         return label, "given by --label", PKD
     if remembered is not None and remembered.column == column and len(header.units) != 1:
-        return remembered.unit, "as in the run", PKD
+        return remembered.unit, AS_IN_THE_RUN, PKD
     if header.units:
         return header.units[0], _IN_THE_NAME, PKD
     if header.affinity:
@@ -349,7 +351,7 @@ def _other_quantity(
         _refuse_affinity_options(table, options, of_run)
         _refuse_affinity(table, column, of_run)
         _refuse_other_kind(table, column, of_run)
-        return "as in the run", of_run
+        return AS_IN_THE_RUN, of_run
     header = read_header(column)
     value = read_value_header(column)
     is_affinity = header.affinity and not header.unit_alone and not header.not_label
@@ -465,7 +467,7 @@ def _number_columns(table: Table) -> list[str]:
         if not written_by(name, table.names)
         and not _UNNAMED.fullmatch(name)
         and not read_value_header(name).describes_another
-        and _holds_numbers(table, name)
+        and holds_numbers(table, name)
     ]
     varied = [name for name in numbers if len(table.frame[name].dropna().unique()) > 1]
     return varied or numbers
@@ -604,7 +606,7 @@ def _propose(table: Table, name: str) -> list[str]:
     header = read_header(name)
     if header.not_label or not (header.affinity or header.plain):
         return []
-    if not (header.sure or _holds_numbers(table, name)):
+    if not (header.sure or holds_numbers(table, name)):
         return []
     use = f"use --column {shlex.quote(f'pkd={name}')} --label"
     if is_of_alphaseq(name):
@@ -635,7 +637,7 @@ def _propose_numbers(table: Table) -> list[str]:
         for name in _free_columns(table)
         if not written_by(name, table.names)
         and not read_header(name).not_label
-        and _holds_numbers(table, name)
+        and holds_numbers(table, name)
     ]
     return [
         f"{name!r} may be one: use --column {shlex.quote(f'pkd={name}')} --label UNIT "
@@ -644,7 +646,7 @@ def _propose_numbers(table: Table) -> list[str]:
     ]
 
 
-def _holds_numbers(table: Table, name: str) -> bool:
+def holds_numbers(table: Table, name: str) -> bool:
     """Tell whether most cells of a column that are not empty are numbers or bounds."""
     if name not in table.frame:
         return False

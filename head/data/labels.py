@@ -113,6 +113,11 @@ class LabelledPairs:
     antibody_cluster: Ints | None = None
     no_antigen: bool = False
     """Whether the table is of antibodies alone."""
+    usable: pd.DataFrame | None = None
+    """Every measurement that is used: ``row`` of the table, ``antibody``, ``antigen``, ``pkd`` and
+    ``censored``, before replicates are joined."""
+    round_of_row: Ints | None = None
+    """Round of a campaign of each row of the table, (R,); None: all are of the first."""
 
     def __len__(self) -> int:
         return len(self.pkd)
@@ -202,9 +207,9 @@ def label_pairs(
     )[usable]
     rows, floored = _apply_floor(rows, options.floor, quantity)
     if not quantity.affinity:
-        reading = replace(reading, conflict=_spread(rows))
+        reading = replace(reading, conflict=spread_of(rows.loc[rows["censored"] == 0, "pkd"]))
     noise = _replicate_noise(rows)
-    conflicts = int((_disagreement(rows) > reading.conflict).sum())
+    conflicts = int((disagreement(rows) > reading.conflict).sum())
     pairs = _merge_replicates(table, rows, options.replicates, quantity)
     pairs = pairs.sort_values(["antibody", "antigen", "censored", "pkd"], kind="stable")
     types = {"pkd": np.float64, "censored": np.int8}
@@ -223,7 +228,7 @@ def label_pairs(
         "censored_pairs": int((pairs["censored"] != 0).sum()),
     }
     return LabelledPairs(
-        **columns, table=table, noise=noise, reading=reading, counts=counts,
+        **columns, table=table, noise=noise, reading=reading, counts=counts, usable=rows,
         no_antigen=table.antigens.chains == [NO_ANTIGEN],
     )  # fmt: skip
 
@@ -249,9 +254,8 @@ def _of_type(table: SequenceTable, affinity_type: str | None) -> Bools:
     return (types == affinity_type).to_numpy(np.bool_)
 
 
-def _spread(rows: pd.DataFrame) -> float:
-    """Return the standard deviation of the exact labels; infinite if there are fewer than two."""
-    exact = rows.loc[rows["censored"] == 0, "pkd"]
+def spread_of(exact: pd.Series[float]) -> float:
+    """Return the standard deviation of exact labels; infinite if there are fewer than two."""
     return float(exact.std()) if len(exact) > 1 else np.inf
 
 
@@ -329,7 +333,7 @@ def _replicate_noise(rows: pd.DataFrame) -> float | None:
     return float(np.sqrt(squares / degrees_of_freedom))
 
 
-def _disagreement(rows: pd.DataFrame) -> pd.Series[float]:
+def disagreement(rows: pd.DataFrame) -> pd.Series[float]:
     """Return by how much the labels of each pair contradict each other in pKd, bounds included."""
     at_least = rows["pkd"].where(rows["censored"] >= 0)
     at_most = rows["pkd"].where(rows["censored"] <= 0)
@@ -356,7 +360,7 @@ def _merge_replicates(
 
 
 def _refuse_conflicts(table: SequenceTable, rows: pd.DataFrame, quantity: Quantity) -> None:
-    spread = _disagreement(rows)
+    spread = disagreement(rows)
     if spread.max() > 0:
         worst = rows.set_index(["antibody", "antigen"]).loc[[spread.idxmax()]]
         at = ", ".join(table.row_name(r) for r in worst["row"][:5])

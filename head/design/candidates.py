@@ -37,7 +37,9 @@ from abag.head.data.quantity import PKD, Quantity
 from abag.head.data.units import to_pkd
 from abag.head.models.pair_model import Index
 from abag.head.prediction.predictor import SAME_PREDICTION_PKD, Sequences
+from abag.head.prediction.reading import as_in_the_run
 from abag.head.prediction.tables import PairReader
+from abag.head.runs.rounds import MEASURED, SEQUENCES, read_measured_rows, written_label
 from abag.head.runs.run_folder import read_config, remembered_label
 
 if TYPE_CHECKING:
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
     from abag.embed.sequences.pairs import SequenceTable
     from abag.head.design.options import RankOptions
     from abag.head.prediction.predictor import Predictor
+    from abag.head.prediction.reading import ReadAs
 
 ADDED_COLUMNS = RANK_COLUMNS
 MEASURED_ROLES = frozenset({"pkd", "label", "censored", "affinity_type"})
@@ -325,24 +328,68 @@ class Measured:
     is_measured: Bools
     """Which candidates are in the table, (R,)."""
 
-    def best(self, quantity: Quantity = PKD) -> float:
-        """Return the best measured label, of which higher is better, as of the candidates."""
+    def best(self, quantity: Quantity = PKD) -> float | None:
+        """Return the best measured label, of which higher is better, as of the candidates.
+
+        None if no measured pair has the antigen of the predictions.
+        """
         pairs = label_pairs(self.table, self.labels, remembered=self.remembered)
         say(pairs.reading.line)
         for problem in pairs.reading.problems:
             say(f"{pairs.table.source}: {problem}")
         sign = quantity.sign
         used = (self.antigen_of[pairs.antigen] >= 0) & (sign * pairs.censored >= 0)
-        if used.any():
-            return float((sign * pairs.pkd[used]).max())
-        msg = (
-            f"{self.table.source}: no measured pair has the antigen of the predictions; expected "
-            "some for --rule improvement. Give --best PKD."
-        )
-        raise CannotRank(msg)
+        return float((sign * pairs.pkd[used]).max()) if used.any() else None
 
 
-def read_measured(table: TableLike, candidates: Candidates, options: RankOptions) -> Measured:
+def read_all_measured(
+    candidates: Candidates, options: RankOptions, of_run: ReadAs
+) -> list[Measured]:
+    """Read the measured pairs of the run, which a predictor alone lacks, and those of a table."""
+    found = list[Measured]()
+    if options.run is not None and (Path(options.run) / MEASURED).exists():
+        found.append(_read_measured_of_run(Path(options.run), candidates, options))
+    if options.measured is not None:
+        found.append(read_measured(options.measured, candidates, options, of_run))
+    return found
+
+
+def best_of(measured: Sequence[Measured], quantity: Quantity) -> float:
+    """Return the best measured label, of which higher is better, as of the candidates.
+
+    Raises
+    ------
+    CannotRank
+        If no measured pair has the antigen of the predictions.
+    """
+    best = [one.best(quantity) for one in measured]
+    if numbers := [one for one in best if one is not None]:
+        return max(numbers)
+    sources = ", ".join(one.table.source for one in measured)
+    msg = (
+        f"{sources}: no measured pair has the antigen of the predictions; expected "
+        "some for --rule improvement. Give --best PKD."
+    )
+    raise CannotRank(msg)
+
+
+def _read_measured_of_run(run: Path, candidates: Candidates, options: RankOptions) -> Measured:
+    quantity = Quantity.of_json(read_config(run)["quantity"])
+    label = written_label(quantity)
+    frame = read_measured_rows(run, quantity)[[*SEQUENCES, "pkd", "censored"]]
+    if options.antigen == UNNAMED_ANTIGEN:
+        frame["antigen"] = UNNAMED_ANTIGEN
+    # its sequences are cut to the region of the run
+    columns = {name: name for name in (*SEQUENCES, "censored")} | {"pkd": label.column}
+    frame = frame.rename(columns={"pkd": label.column})
+    pairs = read_pairs(frame, TableOptions(columns=columns)).sorted_by_key()
+    pairs = replace(pairs, source=str(run / MEASURED))
+    return _among(candidates, pairs, label.options, label.remembered)
+
+
+def read_measured(
+    table: TableLike, candidates: Candidates, options: RankOptions, of_run: ReadAs
+) -> Measured:
     """Read a table of measured pairs and find its pairs among the candidates."""
     first = next(read_chunks(table, replace(options, columns={}, limit=1)))
     columns = {
@@ -354,21 +401,32 @@ def read_measured(table: TableLike, candidates: Candidates, options: RankOptions
     if antigen != UNNAMED_ANTIGEN and ("antigen" in columns or first.has("antigen")):
         antigen = None
     reading = replace(options, columns=columns, antigen=antigen, limit=None)
+    reading = as_in_the_run(table, reading, of_run)
     pairs = read_pairs(table, reading).sorted_by_key()
     pairs.report_notes()
-    antibody_of = _find(pairs.antibodies.chains, candidates.antibodies)
-    antigen_of = _find(pairs.antigens.chains, candidates.antigens)
-    a, g = antibody_of[pairs.antibodies.of_row], antigen_of[pairs.antigens.of_row]
-    known = (a >= 0) & (g >= 0)
-    measured = candidates.number(a[known], g[known])
     labels = LabelOptions(
-        label=options.label, molar_mass=options.molar_mass, bad_rows=options.bad_rows,
+        label=options.label, molar_mass=options.molar_mass, bad_rows=options.bad_rows or "error",
         better=options.better if options.run is None and options.label in (None, "value") else None,
     )  # fmt: skip
     config = None if options.run is None else Path(options.run) / "config.json"
     remembered = None
     if config is not None and config.exists():  # a predictor alone has none
         remembered = remembered_label(read_config(config.parent))
+    return _among(candidates, pairs, labels, remembered)
+
+
+def _among(
+    candidates: Candidates,
+    pairs: SequenceTable,
+    labels: LabelOptions,
+    remembered: Remembered | None,
+) -> Measured:
+    """Find measured pairs among the candidates."""
+    antibody_of = _find(pairs.antibodies.chains, candidates.antibodies)
+    antigen_of = _find(pairs.antigens.chains, candidates.antigens)
+    a, g = antibody_of[pairs.antibodies.of_row], antigen_of[pairs.antigens.of_row]
+    known = (a >= 0) & (g >= 0)
+    measured = candidates.number(a[known], g[known])
     return Measured(pairs, labels, remembered, antigen_of, np.isin(candidates.pair, measured))
 
 

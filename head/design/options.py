@@ -168,7 +168,7 @@ class RankOptions(TableOptions, group="Choice"):
         None, low=0, metavar="K", default_text="1", help="Sigmas that --rule ucb adds."
     )
     best: float | None = option(
-        None, metavar="PKD", default_text="the best of --measured",
+        None, metavar="PKD", default_text="the best of --measured and --run",
         help="Best pKd so far, for --rule improvement.",
     )  # fmt: skip
     above: float | None = option(
@@ -192,7 +192,8 @@ class RankOptions(TableOptions, group="Choice"):
     )  # fmt: skip
     run: Path | str | None = option(
         None, metavar="DIR", group="Data",
-        help="Run that made the predictions, to say how well it predicts such pairs.",
+        help="Run that made the predictions: its measured pairs are left out, too, and rank says "
+        "how well it predicts such pairs.",
     )  # fmt: skip
     keep_far: bool = option(False, help="Keep pairs outside the training data.")
     per_cluster: int | None = option(
@@ -202,6 +203,12 @@ class RankOptions(TableOptions, group="Choice"):
         None, low=1, metavar="N",
         help="Most mutants per position, in a table that abag scan wrote.",
     )  # fmt: skip
+    bad_rows: Literal["error", "skip"] | None = option(  # type: ignore[assignment]
+        None,
+        group="Data",
+        default_text="as in the run, else error",
+        help="Reject a table with an invalid row, or skip and count such rows.",
+    )
     force: bool = option(False, group="Output", help="Overwrite the output file if it exists.")
 
     def check_combination(self) -> None:
@@ -221,9 +228,10 @@ class RankOptions(TableOptions, group="Choice"):
         if self.rule == "probability" and self.above is None:
             msg = "--rule probability: no threshold; expected one. Add --above PKD."
             raise BadOption(msg)
-        if self.rule == "improvement" and self.best is None and self.measured is None:
+        known = self.best, self.measured, self.run
+        if self.rule == "improvement" and all(one is None for one in known):
             msg = (
                 "--rule improvement: the best measured pKd is not known; expected it or a table of "
-                "measured pairs. Add --best PKD or --measured TABLE."
+                "measured pairs. Add --best PKD, --measured TABLE or --run DIR."
             )
             raise BadOption(msg)

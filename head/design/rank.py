@@ -8,7 +8,7 @@ many near-duplicates or mutants of one position as the user allows. R rows, B pa
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
@@ -37,9 +37,10 @@ from abag.head.design.candidates import (
     CannotRank,
     Measured,
     aimed,
+    best_of,
     quantity_of,
+    read_all_measured,
     read_candidates,
-    read_measured,
     read_rows,
     sites_of,
     towards_better,
@@ -50,6 +51,7 @@ from abag.head.design.options import RankOptions
 from abag.head.evaluation.regime_scores import is_by_chance
 from abag.head.evaluation.ties import equal_groups
 from abag.head.prediction.bundle import load_predictor
+from abag.head.prediction.reading import NOTHING, as_in_the_run
 from abag.head.prediction.tables import check_table_out, file_stamps, refuse_changed, rounded
 from abag.head.regimes.clusters import antibody_clusters
 from abag.head.regimes.regimes import REGIMES
@@ -173,9 +175,17 @@ def rank(
         check_table_out(out, sources=(predictions, chosen.measured), force=chosen.force)
         before = file_stamps(predictions)
         predictor = None if chosen.run is None else load_predictor(chosen.run)
-        chosen = with_antigen(predictions, chosen, predictor)
-        of_predictions = without_labels(chosen)
-        quantity = quantity_of(predictions, chosen, predictor)
+        of_run = NOTHING
+        if predictor is not None:
+            of_run = predictor.reading
+            chosen = replace(chosen, antibody_region=predictor.antibody_region)
+        of_predictions = as_in_the_run(predictions, without_labels(chosen), of_run)
+        of_predictions = with_antigen(predictions, of_predictions, predictor)
+        chosen = replace(
+            chosen, antigen=of_predictions.antigen, bad_rows=of_predictions.bad_rows,
+            no_antigen=of_predictions.no_antigen,
+        )  # fmt: skip
+        quantity = quantity_of(predictions, of_predictions, predictor)
         # from here on, higher is better
         candidates = towards_better(
             read_candidates(predictions, of_predictions, quantity), quantity
@@ -183,16 +193,14 @@ def rank(
         chosen = aimed(chosen, quantity)
         _say_regimes(candidates, chosen)
         _refuse_missing_columns(candidates, chosen)
-        measured = None
-        if chosen.measured is not None:
-            measured = read_measured(chosen.measured, candidates, chosen)
+        measured = read_all_measured(candidates, chosen, of_run)
         left_out = _left_out(candidates, measured, chosen)
         counts = {reason: int(rows.sum()) for reason, rows in left_out.items()}
         eligible = np.flatnonzero(~np.any(list(left_out.values()), axis=0))
         _refuse_too_few(candidates, len(eligible), counts, chosen)
         best = chosen.best
-        if chosen.rule == "improvement" and best is None and measured is not None:
-            best = measured.best(quantity)
+        if chosen.rule == "improvement" and best is None:
+            best = _best(candidates, measured, quantity)
         equal = _equal(candidates, eligible)
         level = _levelled(candidates, equal)
         score = _score(level, best, chosen)
@@ -307,13 +315,14 @@ def _refuse_missing_columns(candidates: Candidates, options: RankOptions) -> Non
 
 
 def _left_out(
-    candidates: Candidates, measured: Measured | None, options: RankOptions
+    candidates: Candidates, measured: Sequence[Measured], options: RankOptions
 ) -> dict[str, Bools]:
     """Return which rows cannot be chosen, (R,), by reason, and say so; each has at most one."""
     found = {"repeated": candidates.repeated()}
     told = {"repeated": "repeat a pair"}
-    if measured is not None:
-        found["measured"] = measured.is_measured & ~found["repeated"]
+    if measured:
+        is_measured = np.any([one.is_measured for one in measured], axis=0)
+        found["measured"] = is_measured & ~found["repeated"]
         told["measured"] = "already measured"
     if not options.keep_far:
         far = candidates.frame["far"].to_numpy(np.bool_)
@@ -326,6 +335,16 @@ def _left_out(
         rows = counted(len(candidates.frame), "row")
         messages.say(f"{candidates.source}: of {rows}, left out: {parts}")
     return found
+
+
+def _best(candidates: Candidates, measured: Sequence[Measured], quantity: Quantity) -> float:
+    if measured:
+        return best_of(measured, quantity)
+    msg = (
+        f"{candidates.source}: the run has no measured pairs, as a shared predictor; expected "
+        "the best measured label for --rule improvement. Add --best PKD or --measured TABLE."
+    )
+    raise CannotRank(msg)
 
 
 def _refuse_too_few(

@@ -25,6 +25,7 @@ from abag.head.design.mutant_scores import score_mutants
 from abag.head.design.options import ScanOptions
 from abag.head.design.sites import pairs_of, read_parents, single_mutants
 from abag.head.evaluation.ties import SamePredictions
+from abag.head.prediction.reading import as_in_the_run, with_habits
 from abag.head.prediction.tables import (
     antigen_of_run,
     check_table_out,
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from abag.head.design.mutant_scores import MutantOfParent
     from abag.head.design.sites import Mutant, Parent
     from abag.head.prediction.predictor import Predictor, SequenceCounts
+    from abag.head.prediction.reading import ReadAs
 
 MAX_CELLS = 60_000
 """Single mutants on the page: 1 MB."""
@@ -205,8 +207,9 @@ def scan(
             chosen, antibody_region=region_of_run(chosen, predictor),
             no_antigen=antigen_of_run(chosen, predictor),
         )  # fmt: skip
-        refuse_without_antigen(chosen)
         store = predictor.resolve_store(chosen.store)
+        chosen = _with_reading(chosen, predictor.reading)
+        refuse_without_antigen(chosen)
         parents, skipped = read_parents(chosen)
         say_random_weights(predictor)
         measured = read_measured(predictor.pairs, quantity)
@@ -300,6 +303,17 @@ def _encoders_of(predictor: Predictor) -> str:
     if predictor.no_antigen:
         return f"encoder {predictor.antibody.name}"
     return f"encoders {predictor.antibody.name} and {predictor.antigen.name}"
+
+
+def _with_reading(options: ScanOptions, reading: ReadAs) -> ScanOptions:
+    """Complete the options by what the run remembers, of a table or of one parent."""
+    if options.parents is not None:
+        return as_in_the_run(options.parents, options, reading)
+    options = with_habits(options, reading)
+    if options.antigen is not None or not reading.antigen:
+        return options
+    messages.say("the antigen of the run is taken")
+    return replace(options, antigen=reading.antigen)
 
 
 def read_measured(path: Path | None, quantity: Quantity = PKD) -> pd.Series:

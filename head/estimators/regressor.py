@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 NOT_OF_ESTIMATORS = frozenset(
     """
-    adapter_rows affinity_type allow_adapter_leak antigen bad_rows columns floor folds
+    adapter_rows add affinity_type allow_adapter_leak antigen bad_rows columns floor folds
     label learning_curve limit repeats save_every split_seed
     """.split()
 )

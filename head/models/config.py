@@ -210,6 +210,11 @@ class FitConfig(
 ):
     """All options of ``fit``; None means the preset's value unless the field says otherwise."""
 
+    add: str | None = option(
+        None, metavar="RUN", may_change=True, group="Data",
+        help="Earlier run whose measured pairs come first: TABLE has the results of the next "
+        "round. Options that are not given are those of that run.",
+    )  # fmt: skip
     adapter_rows: AdapterRows = option(
         "leave-out", rare=True, group="Split",
         help="What to do with training pairs that an encoder's adapter was trained on.",

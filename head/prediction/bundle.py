@@ -33,7 +33,7 @@ from abag.core.files import (
     write_json,
 )
 from abag.core.options import BadOption
-from abag.embed.sequences.chains import KINDS
+from abag.embed.sequences.chains import KINDS, EmptySequence, UnknownResidue
 from abag.embed.sequences.options import AntibodyRegion  # read by get_type_hints
 from abag.head.data.quantity import Quantity
 from abag.head.models.pair_model import PairVectors
@@ -50,6 +50,7 @@ from abag.head.prediction.predictor import (
     VectorSpec,
     ViewSpec,
 )
+from abag.head.prediction.reading import NOTHING, ReadAs
 from abag.head.regimes.recognition import KnownSequences, Recogniser
 from abag.head.regimes.regimes import REGIMES
 
@@ -63,7 +64,7 @@ if TYPE_CHECKING:
     from abag.head.models.pair_model import PairModel
     from abag.head.prediction.fitted import FittedParts, WeighedRun
 
-SCHEMA = 11
+SCHEMA = 12
 MOST = 1e15
 """Of a number in predictor.json; the square of a larger one could overflow."""
 
@@ -87,6 +88,7 @@ class PredictorRecord:
     antibody_region: AntibodyRegion
     label_sd: float
     quantity: Quantity
+    reading: ReadAs
 
 
 def record_digest(record: Mapping[str, Any], weights: bytes | Path) -> str:
@@ -127,7 +129,7 @@ def parse_record(kind: Any, value: Any, where: str = "the record") -> Any:  # no
 
 _MISMATCHES = (
     *(TypeError, LookupError, ValueError, RuntimeError, ArithmeticError),
-    *(BadOption, PartsDiffer),
+    *(BadOption, PartsDiffer, UnknownResidue, EmptySequence),
 )
 _HOW_TO_FIX = "Copy the whole predictor folder again, or train the run again."
 
@@ -138,6 +140,7 @@ def save_predictor(
     parts: FittedParts,
     weighed: WeighedRun,
     antibody_region: AntibodyRegion,
+    reading: ReadAs = NOTHING,
 ) -> None:
     """Write a predictor folder; predictor.json comes last, with the digest of the weights.
 
@@ -207,6 +210,7 @@ def save_predictor(
         antigen=specs["antigen"],
         label_sd=float(pairs.pkd[pairs.censored == 0].std()),
         quantity=pairs.quantity,
+        reading=reading,
     )
     arrays = {name: np.ascontiguousarray(array) for name, array in tensors.items()}
     fields = asdict(record)
@@ -264,6 +268,7 @@ def load_predictor(path: Path | str, *, embed: Callable[..., object] | None = No
             Recogniser.load(tensors),
             record.label_sd,
             _load_noise(tensors),
+            reading=record.reading,
             antibody_region=record.antibody_region,
             store=store,
             embed=embed,
@@ -331,6 +336,7 @@ def _check_values(record: PredictorRecord, tensors: Mapping[str, NDArray[Any]]) 
     if not (record.parts and record.regimes and record.antibody.views):
         msg = "it has no parts, no regimes or no vectors"
         raise ValueError(msg)
+    record.reading.check()
     for one in record.regimes:
         least = min(one.noise, one.growth, one.most_unseen, one.most_mutations)
         if one.name not in REGIMES or len(one.weights) != len(record.parts) or least < 0:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from abag.core.options import DeviceOptions, option
-from abag.embed.sequences.options import AntibodyRegion, TableOptions
+from abag.embed.sequences.options import AntibodyRegion, ChainPlaces, TableOptions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +37,22 @@ class ScoringOptions(DeviceOptions, TableOptions, group="Encoders"):
         False, python_only=True, help="As in the run; anything else is refused."
     )
     proposes_no_antigen = False
+
+    bad_rows: Literal["error", "skip"] | None = option(  # type: ignore[assignment]
+        None,
+        group="Data",
+        default_text="as in the run",
+        help="Reject a table with an invalid row, or skip and count such rows.",
+    )
+    chains: ChainPlaces | None = option(  # type: ignore[assignment]
+        None,
+        group="Data",
+        rare=True,
+        default_text="as in the run",
+        help="auto: put heavy and light chains in the wrong column into their places, and split "
+        "single-chain Fvs. most: of several chains of a type in an AIRR cell, take the productive "
+        "one of most umi_count or duplicate_count.",
+    )
 
     def encoding(self, progress: bool) -> dict[str, Any]:
         return {

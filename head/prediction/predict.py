@@ -43,6 +43,7 @@ from abag.head.prediction.predictor import (
     SequenceCounts,
     Sequences,
 )
+from abag.head.prediction.reading import NOTHING, ReadAs, as_in_the_run
 from abag.head.prediction.tables import (
     CannotPredict,
     PairReader,
@@ -161,13 +162,15 @@ def predict(
         if predictor.no_antigen and cross is not None:
             msg = "--cross: the run is of antibodies alone; expected no antigens. Leave it out."
             raise CannotPredict(msg)
+        if cross is None:
+            chosen = as_in_the_run(table, chosen, predictor.reading)
         store = predictor.resolve_store(chosen.store)
         say_random_weights(predictor)
         added = quantity.columns(score_columns(chosen.strong))
         source = (
             _PairTable(table, chosen, added)
             if cross is None
-            else _Cross(table, cross, chosen, added)
+            else _Cross(table, cross, chosen, added, predictor.reading)
         )
         before = file_stamps(table)
         antibodies, antigens = source.read()
@@ -240,6 +243,9 @@ def predict_pair(
 ) -> dict[str, Any]:
     """Predict one pair, see `Predictor.predict`, and say what the run has shown for its regime."""
     quantity = predictor.quantity
+    if antigen is None and predictor.reading.antigen:
+        antigen = predictor.reading.antigen
+        messages.say("the antigen of the run is taken")
     if antigen is None and not predictor.no_antigen:
         msg = "A pair needs an antigen. Add --antigen SEQUENCE."
         raise CannotPredict(msg)
@@ -358,6 +364,7 @@ class _Cross:
         antigens: TableLike,
         options: PredictOptions,
         added: tuple[str, ...],
+        reading: ReadAs = NOTHING,
     ) -> None:
         if options.antigen is not None:
             msg = "--antigen and --cross: each defines the antigens. Remove one of them."
@@ -367,6 +374,7 @@ class _Cross:
         self._tables = (antibodies, antigens)
         self._options = options
         self._added = added
+        self._reading = replace(reading, antigen="")  # the antigens are those of their table
         self._same = antibodies is antigens
         if not (isinstance(antibodies, pd.DataFrame) or isinstance(antigens, pd.DataFrame)):
             self._same = Path(antibodies).samefile(antigens)
@@ -389,7 +397,9 @@ class _Cross:
         given = self._options.columns.items()
         roles = KIND_ROLES[kind] | {MUTATIONS[kind]}
         columns = {role: name for role, name in given if role in roles}
+        of_kind = tuple(one for one in self._reading.columns if one.role in roles)
         options = replace(self._options, columns=columns)
+        options = as_in_the_run(table, options, replace(self._reading, columns=of_kind))
         read = read_pairs(table, options, kinds=(kind,), as_written=True)
         read.report_notes()
         return read

@@ -39,6 +39,7 @@ from abag.head.data.quantity import PKD, Quantity
 from abag.head.data.vectors import StoredVectors
 from abag.head.models.pair_model import PairVectors
 from abag.head.prediction.mixture import Mixture, variance_of
+from abag.head.prediction.reading import NOTHING, ReadAs
 from abag.head.regimes.recognition import Recogniser
 from abag.head.regimes.regimes import (
     REGIMES,
@@ -229,6 +230,8 @@ class Predictor:
     """Standard deviation of the exact labels of the run, in pKd: the least sigma of pairs that no
     measured regime covers."""
     noise: Mapping[Kind, KnownNoise] = field(default_factory=dict)
+    reading: ReadAs = NOTHING
+    """How the table of the run was read."""
     antibody_region: AntibodyRegion = "as-given"
     """Region that antibodies are cut to before they are encoded."""
     store: Path | None = None

@@ -25,6 +25,7 @@ from abag.core.options import user_path
 from abag.head.data.quantity import Quantity
 from abag.head.evaluation.regime_scores import INDISTINGUISHABLE, compare_models, describe_regimes
 from abag.head.regimes.splits import KEYS
+from abag.head.runs.rounds import describe_rounds, rounds_of
 from abag.head.runs.run_folder import NoFinishedRun, SavedRun, read_config, read_run, training_logs
 
 ALIVE_SECONDS = 120
@@ -42,8 +43,8 @@ class RunsSummary(TypedDict):
     runs: list[dict[str, Any]]
     """By score: ``run``, ``state`` (``finished``, ``starting``, ``training``, ``stopped`` or
     ``unreadable``, then with a ``reason``) and ``epochs``. A finished run has ``folds``, ``steps``,
-    ``regimes`` and ``quantity``; another one the ``epoch`` of the fold that is furthest, and the
-    seconds since its files were written, ``written_s_ago``."""
+    ``regimes``, ``quantity`` and ``rounds`` (those of `RunSummary`); another one the ``epoch`` of
+    the fold that is furthest, and the seconds since its files were written, ``written_s_ago``."""
     differences: dict[str, dict[str, Any]]
     """Configuration key to run to value, where runs differ."""
     comparisons: list[dict[str, Any]]
@@ -129,6 +130,7 @@ def _describe_run(run: Path) -> tuple[dict[str, Any], SavedRun | None]:
         if not (run / "summary.json").exists():
             return read_progress(run, read_config(run)), None
         saved = read_run(run)
+        rounds = rounds_of(run, saved.summary)
     except (NoFinishedRun, FileDamaged) as error:
         return {"run": str(run), "state": "unreadable", "reason": str(error)}, None
     return {
@@ -140,6 +142,7 @@ def _describe_run(run: Path) -> tuple[dict[str, Any], SavedRun | None]:
         "regimes": saved.summary["regimes"],
         "quantity": str(saved.quantity),
         **({} if saved.quantity.affinity else {"better": saved.quantity.better}),
+        "rounds": rounds,
     }, saved
 
 
@@ -183,7 +186,7 @@ def describe_runs(summary: RunsSummary) -> list[str]:
     """Format the result of `runs` as lines of text."""
     states = summary["runs"]
     names = _short_names([state["run"] for state in states])
-    lines = _score_tables(states, names)
+    lines = [*_describe_campaigns(states, names), *_score_tables(states, names)]
     for state in states:
         if state["state"] != "finished":
             lines.append(f"{names[state['run']]}: {state['state']}, {_describe_unfinished(state)}")
@@ -202,7 +205,27 @@ def describe_runs(summary: RunsSummary) -> list[str]:
 
 
 def _quantity_of(state: Mapping[str, Any]) -> Quantity:
-    return Quantity(name=state.get("quantity", "pKd"), affinity="better" not in state)
+    return Quantity(
+        name=state.get("quantity", "pKd"), better=state.get("better", "higher"),
+        affinity="better" not in state,
+    )  # fmt: skip
+
+
+def _describe_campaigns(states: Sequence[Mapping[str, Any]], names: Mapping[str, str]) -> list[str]:
+    """Lay out the rounds of each campaign: those of its last run, which has all of them."""
+    lines = list[str]()
+    with_rounds = [one for one in states if one.get("rounds")]
+    for state in with_rounds:
+        rounds = state["rounds"]
+        later = [one["rounds"] for one in with_rounds if len(one["rounds"]) > len(rounds)]
+        if any(one[: len(rounds)] == rounds for one in later):
+            continue
+        lines += [
+            f"{names[state['run']]}, rounds ({state['quantity']}):",
+            *describe_rounds(rounds, _quantity_of(state)),
+            "",
+        ]
+    return lines
 
 
 def _score_tables(states: Sequence[Mapping[str, Any]], names: Mapping[str, str]) -> list[str]:

@@ -21,10 +21,8 @@ from abag.core.cache import cache_dir
 from abag.core.messages import counted
 from abag.core.options import schema
 from abag.embed.sequences.chains import KINDS
-from abag.embed.sequences.joined import read_chunks
 from abag.embed.sequences.options import FileOptions, ReferenceOptions, TableOptions
 from abag.embed.sequences.pairs import read_pairs
-from abag.embed.sequences.parsing import holds_sequences
 from abag.embed.store.store import open_store
 from abag.head.data.affinities import read_numbers, read_predictions
 from abag.head.data.labels import label_pairs, report_counts
@@ -40,6 +38,7 @@ from abag.head.evaluation.strong import score_strong
 from abag.head.models.registry import MEAN, MODELS
 from abag.head.prediction.fitted import COVERED
 from abag.head.prediction.predictor import SAME_PREDICTION_PKD, Scorer
+from abag.head.prediction.reading import ReadAs, as_in_the_run
 from abag.head.regimes.clusters import PairGroups, with_clusters
 from abag.head.regimes.regimes import REGIMES, without_antigens
 from abag.head.regimes.sides import LEAST_ROWS
@@ -54,10 +53,6 @@ if TYPE_CHECKING:
     from abag.embed.sequences.pairs import SequenceTable
     from abag.head.data.labels import LabelledPairs
     from abag.head.runs.run_folder import RunSummary
-
-
-ROWS_LOOKED_AT = 100
-"""Rows that tell whether a column holds sequences."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,17 +120,17 @@ def evaluate(
         sign = saved.quantity.sign
         saved.quantity.check_threshold(chosen.strong, "--strong")
         summary: RunSummary = {**saved.summary, "run": str(run)}
+        remembered = ReadAs.of(saved.config)
         of_table = [*schema(FileOptions), *schema(ReferenceOptions)]
         of_reading = {one.name: getattr(chosen, one.name) for one in of_table}
         of_reading["antigen"] = _no_antigen_given(saved, chosen)
         reading = _TableOfRun(
             **of_reading, no_antigen=saved.config["no_antigen"],
             antibody_region=saved.config["antibody_region"],
-            chains=saved.config["chains"],
-            bad_rows=chosen.bad_rows or saved.config["bad_rows"],
+            chains=remembered.chains, bad_rows=chosen.bad_rows or remembered.bad_rows,
         )  # fmt: skip
         if table is not None:
-            other = read_pairs(table, _as_in_the_run(saved, table, reading))
+            other = read_pairs(table, as_in_the_run(table, reading, remembered))
             labels = replace(_label_options(saved, other, chosen), bad_rows=reading.bad_rows)
             pairs = label_pairs(other, labels, remembered=remembered_label(saved.config))
             report_counts(pairs)
@@ -154,7 +149,7 @@ def evaluate(
             regimes = summary["regimes"]
             summary["strong_at"] = score_strong(saved.tested, regimes, chosen.strong, sign=sign)
         if chosen.predictions is not None:
-            given = _as_in_the_run(saved, chosen.predictions, reading)
+            given = as_in_the_run(chosen.predictions, reading, remembered)
             others = read_pairs(chosen.predictions, given)
             others.report_notes()
             units = LabelOptions(label=chosen.label, molar_mass=chosen.molar_mass)
@@ -192,37 +187,6 @@ def _no_antigen_given(saved: SavedRun, options: EvaluateOptions) -> str | None:
         )
         raise NothingToEvaluate(msg)
     return options.antigen
-
-
-def _as_in_the_run(
-    saved: SavedRun, table: Path | str | pd.DataFrame, reading: TableOptions
-) -> TableOptions:
-    """Add the columns that the run was told, where the table has them and nothing else is given.
-
-    The label is not among them: `remembered_label` has it.
-    """
-    first = next(read_chunks(table, replace(reading, limit=ROWS_LOOKED_AT)))
-    present = {*map(str, first.names)}
-    antibody = {"heavy", "light", "antibody"}
-    taken = set(reading.columns)
-    taken |= antibody if taken & antibody else set()
-    taken |= {"mutations", "antigen_mutations"}  # they may be of another parent
-    taken |= {"pkd", "label", "prediction"} | (
-        {"antigen"} if reading.antigen is not None else set()
-    )
-    columns = {
-        role: name
-        for role, name in saved.config["columns"].items()
-        if role not in taken and name in present
-    }
-    antigen = reading.antigen
-    of_run = None if reading.no_antigen else saved.config["antigen"]
-    if antigen is None and of_run is not None and "antigen" not in {*columns, *reading.columns}:
-        column = None if "antigen" in first.ties else first.columns.get("antigen")
-        if not first.has("antigen") or (column is not None and not holds_sequences(first, column)):
-            messages.say(f"{first.source}: the antigen of the run is taken for all rows")
-            antigen = of_run
-    return replace(reading, columns={**columns, **reading.columns}, antigen=antigen)
 
 
 def _label_options(saved: SavedRun, table: SequenceTable, chosen: EvaluateOptions) -> LabelOptions:

@@ -43,6 +43,7 @@ from abag.head.evaluation.regime_scores import Column, columns, describe_regimes
 from abag.head.evaluation.strong import page_of
 from abag.head.models.config import FitConfig
 from abag.head.models.registry import MODELS
+from abag.head.runs.rounds import COLUMN_NAMES, draw_rounds, round_cells
 from abag.head.runs.run_folder import naming_damage, read_run
 
 if TYPE_CHECKING:
@@ -154,6 +155,7 @@ def write_report(saved: SavedRun) -> None:
         least_rows=MIN_ROWS_PER_ANTIGEN,
         worst=_largest_errors(saved),
         strong=page_of(summary["strong"], quantity),
+        rounds=_rounds(saved),
         settings=_settings(saved),
     )
     write_text(saved.run / "report.html", page)
@@ -181,6 +183,16 @@ def write_card(run: Path, config: Mapping[str, Any], summary: RunSummary) -> str
     )
     write_text(path, card)
     return str(path)
+
+
+def _rounds(saved: SavedRun) -> dict[str, Any] | None:
+    """Return the table and the picture of a campaign; None for a run of one round."""
+    rounds = saved.summary.get("rounds")
+    if not rounds:
+        return None
+    quantity = saved.quantity
+    picture = draw_rounds(saved.frame, rounds, quantity)
+    return {"head": COLUMN_NAMES, "rows": round_cells(rounds, quantity), "picture": Markup(picture)}
 
 
 def _settings(saved: SavedRun) -> list[tuple[str, str, str]]:

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-RUN_FORMAT = "abag-run 3"
+RUN_FORMAT = "abag-run 4"
 
 
 def read_config(run: Path) -> dict[str, Any]:
@@ -210,6 +210,10 @@ class RunSummary(TypedDict):
     strong: StrongSummary
     """How well strong binders are found; strong is 9.0, or the threshold of ``--select``. Other
     quantities than affinities have no threshold unless one is given: then no ``regimes``."""
+    rounds: NotRequired[list[dict[str, Any]]]
+    """With ``--add``, each ``round`` of the campaign: its ``source``, new ``pairs``, their ``best``
+    label, how many are ``better`` than all before, ``best_so_far``, and the ``expected_best`` that
+    `rank` promised."""
     learning_curve: NotRequired[list[dict[str, Any]]]
     """With ``--learning-curve``: ``share`` of the training groups, mean number of
     ``training_pairs`` and ``score`` of the first regime. The last point is the run itself."""

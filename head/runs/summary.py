@@ -22,6 +22,7 @@ from abag.head.evaluation.verdicts import warnings
 from abag.head.regimes.leaks import total_leaks
 from abag.head.regimes.splits import KEYS, TEST, TRAIN, Split, pair_keys
 from abag.head.runs.report import write_card, write_report
+from abag.head.runs.rounds import MEASURED, describe_history, measured_rows
 from abag.head.runs.run_folder import read_config, read_tables, training_logs
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ def write_results(
     curve: Sequence[dict[str, Any]],
     *,
     report: bool,
+    history: list[dict[str, Any]] | None = None,
 ) -> RunSummary:
     """Write predictions, report, card and summary; the summary marks the run as finished."""
     baselines = [one.predicted for one in fitted]
@@ -68,7 +70,8 @@ def write_results(
     for name, frame in (
         ("predictions.parquet", tested),
         ("baselines.parquet", pd.concat([tested[[*KEYS, "fold"]], of_baselines], axis=1)),
-        ("pairs.parquet", labels.assign(**clusters, **_names(pairs))),
+        ("pairs.parquet", labels.assign(**clusters, **_names(pairs), **_rounds(pairs))),
+        (MEASURED, measured_rows(pairs)),
     ):
         with replacing(run / name) as partial:
             pairs.quantity.outward(frame).to_parquet(partial, index=False)
@@ -84,6 +87,8 @@ def write_results(
         first = weighed[0]
         last = curve_point(first.measured.splits, first.score, 1.0)
         summary["learning_curve"] = [*curve, last]
+    if history is not None:
+        summary["rounds"] = describe_history(pairs, history)
     if report:
         write_report(read_tables(run, config, summary))
     write_card(run, config, summary)
@@ -100,6 +105,11 @@ def _names(pairs: LabelledPairs) -> dict[str, Any]:
             texts = zip(cells, cells.isna(), strict=True)
             columns[role] = ["" if gap else printable(str(one).strip()) for one, gap in texts]
     return columns
+
+
+def _rounds(pairs: LabelledPairs) -> dict[str, Any]:
+    """Return the round in which each pair was measured first, if there are several."""
+    return {} if pairs.round_of_row is None else {"round": pairs.round_of_row[pairs.row]}
 
 
 def _tests(weighed: Sequence[WeighedRegime]) -> Iterator[tuple[WeighedRegime, Ints, int]]:

@@ -9,7 +9,8 @@ from abag.core.options import Options, flag, option
 
 CHOSEN_BY_SWEEP = frozenset(
     {
-        "antibody_pooling", "antigen_pooling", "dropout", "folds", "head", "learning_curve", "loss",
+        "add", "antibody_pooling", "antigen_pooling", "dropout", "folds", "head",
+        "learning_curve", "loss",
         "lr", "members", "preset", "repeats", "weight_decay", "widths",
     }
 )  # fmt: skip
@@ -20,6 +21,11 @@ def refusal(given: str) -> str:
     """Say why a flag of ``fit`` is not one of ``sweep``; empty for any other flag."""
     if given not in map(flag, CHOSEN_BY_SWEEP):
         return ""
+    if given == "--add":
+        return (
+            "--add: is of abag fit, which starts the next round; sweep reads one table. Leave it "
+            "out."
+        )
     return (
         f"{given}: is chosen by sweep itself, among networks, ridge, kernel and gp. Leave it out, "
         "or use abag fit, which trains the head that you choose."

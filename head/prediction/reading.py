@@ -1,0 +1,210 @@
+"""How the table of a run was read, so that later tables need none of it again.
+
+A run remembers what the user told it: columns, the antigen, the parent of variants and how its
+residues are numbered, what happens to bad rows, and where chains are put. `as_in_the_run` is the
+one place that decides what of this applies to another table: what the table or the user has instead
+wins, and is said in a line.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
+
+from abag.core.messages import printable, say
+from abag.embed.sequences.chains import KINDS, parse_antibody
+from abag.embed.sequences.chains import antigen as antigen_chains
+from abag.embed.sequences.columns import ROLES, MissingColumn
+from abag.embed.sequences.joined import read_chunks
+from abag.embed.sequences.options import ChainPlaces, Numbering, TableOptions
+from abag.embed.sequences.parsing import MUTATIONS, holds_sequences
+from abag.embed.sequences.resolve import find_references
+
+if TYPE_CHECKING:
+    from abag.embed.sequences.tables import Table, TableLike
+
+T = TypeVar("T", bound=TableOptions)
+BadRows = Literal["error", "skip"]
+ROWS_LOOKED_AT = 100
+"""Rows that tell whether a column holds sequences."""
+OF_LABELS = frozenset({"pkd", "label", "prediction", "sigma", "censored", "affinity_type"})
+"""Roles of columns of measurements: `run_folder.remembered_label` has the label."""
+OF_ANTIBODIES = frozenset({"heavy", "light", "antibody"})
+OF_VARIANTS = frozenset(MUTATIONS.values())
+"""Roles of columns of mutations, which are of the run's parent or antigen only together with it."""
+LONGEST_NAME = 1000
+MOST_RESIDUE = 1_000_000
+"""Number of the first residue of a sequence."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedColumn:
+    """A column that the user named for a role."""
+
+    role: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadAs:
+    """How a table was read; saved in predictor.json, and checked by `check` when it is loaded."""
+
+    columns: tuple[NamedColumn, ...] = ()
+    antigen: str = ""
+    """Of all rows; empty: the table has antigens. `abag share` leaves it out with the sequences."""
+    bad_rows: BadRows = "error"
+    chains: ChainPlaces = "as-given"
+    parent: str = ""
+    """Antibody that mutations are of; empty: none was given. Left out as `antigen` is."""
+    numbering: Numbering = "sequential"
+    first_residue: int = 1
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> Self:
+        """Take what is remembered of the options of a fit, as in its config.json."""
+        columns = sorted(options["columns"].items())
+        return cls(
+            columns=tuple(NamedColumn(role=role, name=name) for role, name in columns),
+            antigen=options["antigen"] or "",
+            bad_rows=options["bad_rows"],
+            chains=options["chains"],
+            parent=options["parent"] or "",
+            numbering=options["numbering"],
+            first_residue=options["first_residue"],
+        )
+
+    def named(self) -> dict[str, str]:
+        """Return the columns by role, without those of labels."""
+        return {one.role: one.name for one in self.columns if one.role not in OF_LABELS}
+
+    def check(self) -> None:
+        """Raise ValueError for what no fit has written; a predictor may come from anybody."""
+        roles = [one.role for one in self.columns]
+        if unknown := set(roles) - set(ROLES):
+            msg = f"reading has a column for {min(unknown)!r}, which is no role"
+            raise ValueError(msg)
+        if len(set(roles)) < len(roles):
+            msg = "reading has two columns for one role"
+            raise ValueError(msg)
+        for one in self.columns:
+            if not one.name or len(one.name) > LONGEST_NAME or printable(one.name) != one.name:
+                msg = f"reading has an invalid column name for {one.role}"
+                raise ValueError(msg)
+        for what, text in (("an antigen", self.antigen), ("a parent", self.parent)):
+            if text and not re.fullmatch(r"[A-Za-z|:\s]+", text):
+                msg = f"reading has {what} that is not a sequence"
+                raise ValueError(msg)
+        if self.antigen:
+            antigen_chains(self.antigen)
+        if self.parent:
+            parse_antibody(self.parent)
+        if abs(self.first_residue) > MOST_RESIDUE:
+            msg = f"reading has residues from {self.first_residue} on"
+            raise ValueError(msg)
+
+
+NOTHING = ReadAs()
+
+
+def as_in_the_run(table: TableLike, given: T, remembered: ReadAs) -> T:
+    """Complete options of reading a table by those of the run.
+
+    A column of the run is used where the table has it and the user named none for its role. The
+    antigen of the run is used where the table has no antigen sequences, its parent where it has
+    mutations and no antibodies. Options that are None are as in the run.
+    """
+    options = with_habits(given, remembered)
+    named = remembered.named()
+    if options.no_antigen:
+        named.pop("antigen", None)
+    if not (named or remembered.antigen or remembered.parent):
+        return options
+    first = next(read_chunks(table, replace(options, limit=ROWS_LOOKED_AT)))
+    columns = _columns_of_run(first, options, named)
+    found = replace(options, columns={**columns, **options.columns})
+    if options.antigen is None and remembered.antigen and not options.no_antigen:
+        found = _with_antigen(first, found, remembered)
+    if options.parent is None and remembered.parent:
+        found = _with_parent(first, found, remembered)
+    return found
+
+
+def with_habits(given: T, remembered: ReadAs) -> T:
+    """Complete the options that are None and do not depend on the table."""
+    bad_rows: Any = given.bad_rows
+    chains: Any = given.chains
+    return replace(
+        given,
+        bad_rows=remembered.bad_rows if bad_rows is None else bad_rows,
+        chains=remembered.chains if chains is None else chains,
+    )
+
+
+def _columns_of_run(
+    first: Table, options: TableOptions, named: Mapping[str, str]
+) -> dict[str, str]:
+    """Return the columns of the run that a table has, where the user named no others."""
+    taken = {*options.columns, *OF_VARIANTS}
+    if taken & OF_ANTIBODIES or options.parent is not None:
+        taken |= OF_ANTIBODIES
+    if options.antigen is not None:
+        taken.add("antigen")
+    wanted = {role: name for role, name in named.items() if role not in taken}
+    present = {*map(str, first.names)}
+    for role, name in wanted.items():
+        if name in present:
+            continue
+        instead = first.columns.get(role)
+        if instead is not None:
+            say(f"{first.source}: column {instead!r} is used as {role}; the run used {name!r}")
+    return {role: name for role, name in wanted.items() if name in present}
+
+
+def _with_antigen(first: Table, options: T, remembered: ReadAs) -> T:
+    """Add the antigen of the run, unless a table has antigens of its own."""
+    if "antigen" in options.columns:
+        return options
+    column = None if "antigen" in first.ties else first.columns.get("antigen")
+    if not first.has("antigen") or (column is not None and not holds_sequences(first, column)):
+        say(f"{first.source}: the antigen of the run is taken for all rows")
+        added = _mutations_of_run(first, options, remembered, "antigen_mutations")
+        return replace(_numbered(options, remembered), antigen=remembered.antigen, columns=added)
+    if column is not None:
+        say(f"{first.source}: antigens are those of column {column!r}, not that of the run")
+    return options
+
+
+def _with_parent(first: Table, options: T, remembered: ReadAs) -> T:
+    """Add the parent of the run to a table of mutations that has no antibodies of its own."""
+    if options.columns.keys() & OF_ANTIBODIES:
+        return options
+    if any(first.has(role) for role in OF_ANTIBODIES):
+        say(f"{first.source}: antibodies are those of the table, not variants of the run's parent")
+        return options
+    added = _mutations_of_run(first, options, remembered, "mutations")
+    found = replace(_numbered(options, remembered), parent=remembered.parent, columns=added)
+    try:
+        find_references(first, found, KINDS)
+    except MissingColumn:
+        return options
+    say(f"{first.source}: mutations are of the parent of the run")
+    return found
+
+
+def _mutations_of_run(
+    first: Table, options: TableOptions, remembered: ReadAs, role: str
+) -> dict[str, str]:
+    """Return the columns, with that of mutations that the run was told, if a table has it."""
+    name = remembered.named().get(role)
+    if role in options.columns or name is None or name not in map(str, first.names):
+        return dict(options.columns)
+    return {**options.columns, role: name}
+
+
+def _numbered(options: T, remembered: ReadAs) -> T:
+    """Number residues as the run did, unless the user says how."""
+    if options.numbering != "sequential" or options.first_residue != 1:
+        return options
+    return replace(options, numbering=remembered.numbering, first_residue=remembered.first_residue)

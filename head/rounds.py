@@ -1,0 +1,362 @@
+"""The next round of a campaign: results of an order join the measured pairs of an earlier run.
+
+A finished run keeps what was measured, with sequences, in ``measured.parquet``, so that a round
+needs the folder of the run and the table of new results only. Rounds that contradict each other are
+refused, with the rows, before anything is written.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from abag import AbagError
+from abag.core.files import FileDamaged
+from abag.core.messages import counted, say
+from abag.core.options import schema, user_path
+from abag.embed.sequences.options import TableOptions
+from abag.embed.sequences.pairs import read_pairs
+from abag.embed.store.store import open_store
+from abag.head.data.affinities import (
+    AS_IN_THE_RUN,
+    USUAL_PKD,
+    holds_numbers,
+    outside,
+    read_numbers,
+    written_by,
+)
+from abag.head.data.labels import (
+    CONFLICT_PKD,
+    LabelledPairs,
+    disagreement,
+    label_pairs,
+    report_counts,
+    spread_of,
+)
+from abag.head.data.options import LabelOptions
+from abag.head.design.batches import expect
+from abag.head.inputs import RunInputs, vectors_of_pairs
+from abag.head.models.config import PRESETS, FitConfig, Preset
+from abag.head.prediction.reading import OF_LABELS, BadRows, ReadAs, as_in_the_run
+from abag.head.runs.rounds import (
+    MEASURED,
+    NAMES,
+    SEQUENCES,
+    measured_rows,
+    read_measured_rows,
+    relations_of,
+    rounds_of,
+    written_label,
+)
+from abag.head.runs.run_folder import SavedRun, read_config, read_run, remembered_label
+
+if TYPE_CHECKING:
+    from abag.embed.sequences.pairs import SequenceTable
+    from abag.embed.sequences.tables import TableLike
+    from abag.head.data.quantity import Quantity
+
+LISTED = 20
+NOT_INHERITED = frozenset(
+    {"add", "columns", "antigen", "limit", "skipped", "label", "split_seed", "bad_rows"}
+)
+"""Options that are of one table, or that `of_earlier_run` takes in its own way."""
+
+
+class BadRound(AbagError):
+    """The rounds of a campaign contradict each other, or there is nothing to add."""
+
+
+def read_round(table: TableLike, store: Path | str, config: FitConfig) -> RunInputs:
+    """Read what a fit with ``--add`` needs: pairs of all rounds, their vectors, and the options.
+
+    Raises as `join_round`, and if the store lacks a sequence.
+    """
+    assert config.add is not None
+    joined = join_round(table, config)
+    opened = open_store(store)
+    report_counts(joined.pairs)
+    before = read_config(user_path(config.add, "--add"))
+    vectors = vectors_of_pairs(joined.pairs, opened, joined.config, before)
+    return RunInputs(
+        joined.pairs, opened, vectors, joined.config.antibody_region,
+        options=joined.config, history=joined.history,
+    )  # fmt: skip
+
+
+class Round(NamedTuple):
+    """The pairs of all rounds so far."""
+
+    pairs: LabelledPairs
+    config: FitConfig
+    """With the options of the earlier run in place of those that were not given."""
+    history: list[dict[str, Any]]
+    """Source and promise of each round, the newest last."""
+
+
+def of_earlier_run(config: FitConfig, saved: SavedRun) -> FitConfig:
+    """Return options with those of an earlier run in place of those that were not given."""
+    before, given = saved.config, {}
+    preset = PRESETS[config.preset if config.preset != "small" else before["preset"]]
+    of_preset = {one.name for one in fields(Preset)}
+    for one in schema(FitConfig):
+        name = one.name
+        of_machine = one.declaration.get("may_change") and name != "epochs"
+        if name in NOT_INHERITED or of_machine:
+            continue
+        if getattr(config, name) != one.default or name not in before:
+            continue
+        value = one.plain(before[name])
+        if name in of_preset and value == getattr(preset, name):
+            continue  # it was not given then, either
+        given[name] = value
+    if str(given.get("split", "")).partition("=")[0] in ("column", "file"):
+        say(f"{saved.run}: --split {given['split']} is of its table; this run uses --split auto")
+        given["split"] = "auto"
+    bad_rows: BadRows = "skip" if "skip" in (config.bad_rows, before["bad_rows"]) else "error"
+    return replace(config, bad_rows=bad_rows, **given)
+
+
+def join_round(table: TableLike, config: FitConfig) -> Round:
+    """Read the results of a round, and join them to the measured pairs of the run of ``--add``.
+
+    Raises
+    ------
+    BadRound
+        If rounds contradict each other, or all results are in the earlier run.
+    AbagError
+        If the table or the run cannot be read.
+    """
+    assert config.add is not None
+    saved = read_run(user_path(config.add, "--add"))
+    measured = read_measured_rows(saved.run, saved.quantity)
+    history = [*rounds_of(saved.run, saved.summary)] or [_first_round(saved)]
+    if int(measured["round"].max()) != len(history) - 1:
+        msg = (
+            f"{saved.run}: {MEASURED} and summary.json have different rounds. Copy the whole run "
+            "folder again."
+        )
+        raise FileDamaged(msg)
+    config = of_earlier_run(config, saved)
+    new = _read_results(table, config, saved)
+    rows = measured_rows(new)
+    _refuse_contradictions(measured, rows, new)
+    rows = _without_repeats(measured, rows, new.table.source)
+    rows["round"] = int(measured["round"].max()) + 1
+    joined = pd.concat([measured, rows], ignore_index=True)
+    pairs = _label_joined(joined, config, saved, new)
+    history.append({"source": new.table.source, "expected_best": _expected_best(new)})
+    columns = {r: n for r, n in saved.config["columns"].items() if r not in OF_LABELS}
+    named = {r: n for r, n in config.columns.items() if r not in OF_LABELS}
+    antigen = saved.config["antigen"] if config.antigen is None else config.antigen
+    remembered = replace(config, columns={**columns, **named}, antigen=antigen)
+    return Round(pairs, remembered, history)
+
+
+def _first_round(saved: SavedRun) -> dict[str, Any]:
+    return {"source": saved.summary["data"]["source"], "expected_best": None}
+
+
+# ---- the new results -----------------------------------------------------------------------------
+
+
+def _read_results(table: TableLike, config: FitConfig, saved: SavedRun) -> LabelledPairs:
+    reading = as_in_the_run(
+        table, replace(config, add=None), replace(ReadAs.of(saved.config), bad_rows="skip")
+    )
+    read = read_pairs(table, replace(reading, bad_rows="skip"))
+    column = read.columns.get("label", read.columns.get("pkd")) or _results_column(read)
+    remembered = remembered_label(saved.config)
+    if column is not None:
+        if "label" not in read.columns:
+            read = replace(read, columns={**read.columns, "pkd": column})
+        if config.label is None:
+            remembered = replace(remembered, column=column)
+    options = LabelOptions(**{one.name: getattr(config, one.name) for one in fields(LabelOptions)})
+    if options.affinity_type is not None and not read.has("affinity_type"):
+        options = replace(options, affinity_type=None)
+    # the bound of non-binders is that of the run, which `remembered` has in pKd
+    options = replace(options, no_binding=None, no_binding_empty=False, floor="keep")
+    pairs = label_pairs(
+        read, options, refuse_sequences=config.bad_rows == "error", remembered=remembered
+    )
+    if config.skipped is not None:
+        pairs.table.skipped.write(Path(config.skipped))
+    pairs.table.report_notes()
+    say(pairs.reading.line)
+    if pairs.quantity.affinity:
+        _say_if_pkd_is_possible(pairs, saved.config["label_column"])
+    for problem in pairs.reading.problems:
+        say(f"{pairs.table.source}: {problem}")
+    return pairs
+
+
+def _say_if_pkd_is_possible(pairs: LabelledPairs, column_of_run: str) -> None:
+    reading = pairs.reading
+    if reading.unit == "pkd" or reading.why != AS_IN_THE_RUN or reading.column == column_of_run:
+        return
+    assert pairs.usable is not None
+    rows = pairs.usable[pairs.usable["censored"] == 0]
+    numbers = read_numbers(pairs.table.frame[reading.column].iloc[rows["row"]])
+    if len(numbers) and not outside(numbers, USUAL_PKD).any():
+        say(
+            f"{pairs.table.source}: column {reading.column!r} states no unit, and all its numbers "
+            "could be pKd as well; add --label pkd if they are"
+        )
+
+
+def _expected_best(pairs: LabelledPairs) -> float | None:
+    """Return the best label that `rank` expected of the pairs that came back with a result."""
+    table = pairs.table
+    quantity = pairs.quantity
+    assert pairs.usable is not None
+    frame = table.frame.iloc[np.unique(pairs.usable["row"])]
+    names = ["expected_best", "rank", quantity.predicted, "sigma"]
+    if not {*names} <= {*frame}:
+        return None
+    numbers = frame[names].apply(pd.to_numeric, errors="coerce").dropna()
+    if not len(numbers) or not np.isfinite(numbers).all(axis=None):
+        return None
+    of_first, place, mean, sigma = numbers.to_numpy(np.float64).T
+    sign = quantity.sign
+    if place.max() == len(place):
+        return sign * float((sign * of_first).max())
+    return sign * float(expect(sign * mean, sigma).best_of_first[-1])  # some have no result
+
+
+def _results_column(table: SequenceTable) -> str | None:
+    """Return the only column of numbers behind those that `rank` wrote, whatever its name is."""
+    names = [*map(str, table.names)]
+    of_rank = [at for at, name in enumerate(names) if written_by(name, names) == "rank"]
+    if not of_rank:
+        return None
+    used = {*table.columns.values()}
+    free = [
+        name
+        for name in names[max(of_rank) + 1 :]
+        if name not in used and not written_by(name, names) and holds_numbers(table, name)
+    ]
+    return free[0] if len(free) == 1 else None
+
+
+# ---- what contradicts ----------------------------------------------------------------------------
+
+
+def _refuse_contradictions(measured: pd.DataFrame, new: pd.DataFrame, pairs: LabelledPairs) -> None:
+    """Raise `BadRound` if `new` rows, those of `pairs`, contradict what was measured before."""
+    source = pairs.table.source
+    quantity = pairs.quantity
+    labels = pd.concat([measured, new], ignore_index=True)
+    exact = labels.loc[labels["censored"] == "", "pkd"]
+    conflict = CONFLICT_PKD if quantity.affinity else spread_of(exact)
+    found = [
+        *_other_antibodies(measured, new),
+        *_other_labels(measured, new, quantity, conflict),
+    ]
+    if not found:
+        return
+    shown = "; ".join(found[:LISTED]) + f"; and {len(found) - LISTED:,} more" * (
+        len(found) > LISTED
+    )
+    msg = (
+        f"{source}: contradicts earlier rounds in {counted(len(found), 'row')}: {shown}. Expected "
+        "the same antibody under one name, and labels of one pair that differ by at most "
+        f"{quantity.show(conflict)} {quantity}. Correct or remove these rows."
+    )
+    raise BadRound(msg)
+
+
+def _other_antibodies(measured: pd.DataFrame, new: pd.DataFrame) -> list[str]:
+    """List rows whose name is of another antibody in an earlier round."""
+    found = []
+    for role in ("antibody_name", "id"):
+        known: dict[str, dict[tuple[str, str], int]] = {}
+        earlier = zip(
+            measured[role], measured["heavy"], measured["light"], measured["round"], strict=True
+        )
+        for name, heavy, light, number in earlier:
+            known.setdefault(name, {}).setdefault((heavy, light), number)
+        antibodies = new.groupby(role)[["heavy", "light"]].apply(
+            lambda one: len(one.drop_duplicates())
+        )
+        cells = zip(new[role], new["heavy"], new["light"], new["row"], strict=True)
+        for name, heavy, light, row in cells:
+            is_number = name.replace(".", "", 1).isdigit()  # of rows, which each table counts anew
+            if not name or is_number or name not in known or (heavy, light) in known[name]:
+                continue
+            if len(known[name]) > 1 or antibodies[name] > 1:  # of a parent or family, not of one
+                continue
+            number = min(known[name].values())
+            found.append(f"row {row}: {name!r} is another antibody in round {number}")
+    return list(dict.fromkeys(found))
+
+
+def _other_labels(
+    measured: pd.DataFrame, new: pd.DataFrame, quantity: Quantity, conflict: float
+) -> list[str]:
+    """List rows whose label is far from that of the same pair in earlier rounds."""
+    both = pd.concat([measured.assign(is_new=False), new.assign(is_new=True)], ignore_index=True)
+    both["pair"] = both.groupby([*SEQUENCES]).ngroup()
+    side = both["censored"].map({text: side for side, text in relations_of(quantity).items()})
+    rows = pd.DataFrame(
+        {"antibody": both["pair"], "antigen": 0, "pkd": both["pkd"], "censored": side}
+    )
+    of_all = disagreement(rows).droplevel(1)
+    own = [disagreement(rows[both["is_new"] == one]).droplevel(1) for one in (False, True)]
+    # what one round contradicts itself in is for --replicates
+    before = pd.concat(own).groupby(level=0).max().reindex(of_all.index)
+    far = of_all.index[(of_all > conflict) & ~(before > conflict)]
+    found = []
+    for pair in far:
+        earlier = both[(both["pair"] == pair) & ~both["is_new"]].iloc[0]
+        for _, row in both[(both["pair"] == pair) & both["is_new"]].iterrows():
+            found.append(
+                f"row {row['row']}: {quantity} {quantity.show(row['pkd'])}, but "
+                f"{quantity.show(earlier['pkd'])} in round "
+                f"{earlier['round']} for the same pair (row {earlier['row']} there)"
+            )
+    return found
+
+
+def _without_repeats(measured: pd.DataFrame, new: pd.DataFrame, source: str) -> pd.DataFrame:
+    """Leave out measurements that the earlier rounds have; refuse a table of nothing else."""
+    same = [*SEQUENCES, "pkd", "censored"]
+    known = pd.MultiIndex.from_frame(measured[same].round({"pkd": 9}))
+    repeated = pd.MultiIndex.from_frame(new[same].round({"pkd": 9})).isin(known)
+    if repeated.all():
+        msg = (
+            f"{source}: all {counted(len(new), 'measurement')} are in the earlier run; expected "
+            "the results of another round. Give the table that has them."
+        )
+        raise BadRound(msg)
+    if repeated.any():
+        rows = counted(int(repeated.sum()), "measurement")
+        say(f"{source}: {rows} of earlier rounds, with the same labels, count once")
+    return new[~repeated].reset_index(drop=True)
+
+
+# ---- all rounds ----------------------------------------------------------------------------------
+
+
+def _label_joined(
+    joined: pd.DataFrame, config: FitConfig, saved: SavedRun, new: LabelledPairs
+) -> LabelledPairs:
+    label = written_label(saved.quantity)
+    columns = {name: name for name in (*SEQUENCES, *NAMES, "censored")} | {"pkd": label.column}
+    frame = joined.rename(columns={"pkd": label.column})
+    frame = frame.drop(columns=[role for role in NAMES if (frame[role] == "").all()])
+    columns = {role: name for role, name in columns.items() if name in frame}
+    read = read_pairs(frame, TableOptions(columns=columns))
+    source = f"{saved.run.name} + {new.table.source}"
+    read = replace(read, source=source, row_numbers=joined["row"].to_numpy(np.int64))
+    options = replace(label.options, replicates=config.replicates, floor=config.floor)
+    pairs = label_pairs(read, options, remembered=label.remembered)
+    reading = replace(
+        pairs.reading, column=saved.config["label_column"], unit=saved.config["label_unit"],
+        why=saved.config["label_why"], line=f"labels: those of {source}",
+    )  # fmt: skip
+    round_of_row = joined["round"].to_numpy(np.int64)
+    return replace(pairs, reading=reading, round_of_row=round_of_row)

@@ -1,0 +1,243 @@
+"""Rounds of a campaign in the folder of a run: what was measured, and what each round brought."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from abag.core.files import FileDamaged
+from abag.core.messages import align, printable
+from abag.head.data.affinities import Remembered
+from abag.head.data.options import LabelOptions
+from abag.head.data.quantity import PKD, Quantity
+
+if TYPE_CHECKING:
+    from abag.head.data.labels import LabelledPairs
+
+MEASURED = "measured.parquet"
+SEQUENCES = ("heavy", "light", "antigen")
+NAMES = ("id", "antibody_name", "antigen_name")
+COLUMNS = (*SEQUENCES, "pkd", "censored", "round", "row", *NAMES)
+COLUMN_NAMES = (
+    "round", "table", "new pairs", "best", "better than before", "best so far", "expected best"
+)  # fmt: skip
+_OF_KD = {-1: ">", 0: "", 1: "<"}
+_OF_VALUE = {-1: "<", 0: "", 1: ">"}
+
+
+class WrittenLabel(NamedTuple):
+    """How the labels that a run keeps are read again."""
+
+    column: str
+    options: LabelOptions
+    remembered: Remembered | None
+
+
+def written_label(quantity: Quantity) -> WrittenLabel:
+    """Return what reads labels of a quantity that were written without a unit."""
+    if quantity.affinity:
+        return WrittenLabel(str(quantity), LabelOptions(label="pkd"), None)
+    column = quantity.column("pkd")
+    remembered = Remembered(column=column, unit="value", quantity=quantity)
+    return WrittenLabel(column, LabelOptions(), remembered)
+
+
+def relations_of(quantity: Quantity) -> Mapping[int, str]:
+    """Return the relation by the side on which the true label lies: of Kd, or of the value."""
+    return _OF_KD if quantity.affinity else _OF_VALUE
+
+
+def measured_rows(pairs: LabelledPairs) -> pd.DataFrame:
+    """Return every usable measurement with its sequences; R rows of `COLUMNS`."""
+    assert pairs.usable is not None
+    rows, table = pairs.usable, pairs.table
+    antibodies = [table.antibodies.chains[n] for n in rows["antibody"].tolist()]
+    antigens = [table.antigens.chains[n] for n in rows["antigen"].tolist()]
+    found = pd.DataFrame({
+        "heavy": [heavy for heavy, _ in antibodies],
+        "light": [light for _, light in antibodies],
+        "antigen": ["|".join(chains) for chains in antigens],
+        "pkd": rows["pkd"].to_numpy(np.float64),
+        "censored": rows["censored"].map(relations_of(pairs.quantity)).to_numpy(str),
+    })  # fmt: skip
+    at = rows["row"].to_numpy(np.int64)
+    found["round"] = 0 if pairs.round_of_row is None else pairs.round_of_row[at]
+    found["row"] = table.row_numbers[at]
+    for role in NAMES:
+        cells = table.frame[table.columns[role]].iloc[at] if role in table.columns else ""
+        found[role] = pd.Series(cells, index=found.index if isinstance(cells, str) else None)
+        if not isinstance(cells, str):
+            found[role] = ["" if pd.isna(cell) else str(cell).strip() for cell in cells]
+    return found.astype({name: "string" for name in (*SEQUENCES, *NAMES, "censored")})
+
+
+def read_measured_rows(run: Path, quantity: Quantity) -> pd.DataFrame:
+    """Read what a run measured, as `measured_rows` returns it; raise `FileDamaged`."""
+    path = run / MEASURED
+    try:
+        frame = quantity.inward(pd.read_parquet(path), "pkd")
+        problem = "" if [*frame.columns] == [*COLUMNS] else f"has the columns {[*frame.columns]}"
+        if not problem:
+            frame = frame.astype({"pkd": np.float64, "round": np.int64, "row": np.int64})
+            relations = frame["censored"].isin([*_OF_KD.values()])
+            whole = (
+                np.isfinite(frame["pkd"]).all() and relations.all() and (frame["round"] >= 0).all()
+            )
+            problem = "" if len(frame) and whole else "has invalid rows"
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        problem = f"cannot be read ({' '.join(str(error).split())})"
+    if problem:
+        msg = (
+            f"{path}: {problem}; expected the measured pairs of a run. Copy the whole run folder "
+            "again, or fit it again with this version of abag."
+        )
+        raise FileDamaged(msg)
+    return frame
+
+
+def describe_history(pairs: LabelledPairs, history: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return what each round brought: see ``rounds`` of `RunSummary`."""
+    assert pairs.round_of_row is not None
+    number = pairs.round_of_row[pairs.row]
+    exact = pairs.censored == 0
+    sign = pairs.quantity.sign
+    found = list[dict[str, Any]]()
+    best = -np.inf  # of labels of which higher is better
+    for at, known in enumerate(history):
+        of_round = number == at
+        labels = sign * pairs.pkd[of_round & exact]
+        better = int((labels > best).sum()) if at else None
+        of_batch = sign * float(labels.max()) if len(labels) else None
+        best = max(best, labels.max(initial=-np.inf))
+        found.append({
+            **{name: known[name] for name in ("source", "expected_best")},
+            "round": at,
+            "pairs": int(of_round.sum()),
+            "best": of_batch,
+            "better": better,
+            "best_so_far": sign * float(best) if np.isfinite(best) else None,
+        })  # fmt: skip
+    return found
+
+
+def rounds_of(run: Path, summary: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the rounds in a summary of a run, checked; empty for a run of one round."""
+    rounds = summary.get("rounds", [])
+    try:
+        whole = [one["round"] for one in rounds] == [*range(len(rounds))]
+        round_cells(rounds, PKD)
+    except (LookupError, TypeError, ValueError):
+        whole = False
+    if not whole:
+        msg = f"{run / 'summary.json'}: its rounds are damaged. Copy the whole run folder again."
+        raise FileDamaged(msg)
+    return list(rounds)
+
+
+def describe_rounds(rounds: Sequence[Mapping[str, Any]], quantity: Quantity) -> list[str]:
+    """Lay out what each round brought, as lines of text."""
+    return align([list(COLUMN_NAMES), *map(list, round_cells(rounds, quantity))])
+
+
+def round_cells(rounds: Sequence[Mapping[str, Any]], quantity: Quantity) -> list[tuple[str, ...]]:
+    """Return the cells of `COLUMN_NAMES`, a row per round."""
+
+    def number(value: float | None) -> str:
+        return "-" if value is None else quantity.show(value)
+
+    return [
+        (
+            str(one["round"]),
+            printable(str(one["source"])),
+            f"{one['pairs']:,}",
+            number(one["best"]),
+            "-" if one["better"] is None else f"{one['better']:,}",
+            number(one["best_so_far"]),
+            number(one["expected_best"]),
+        )
+        for one in rounds
+    ]
+
+
+# ---- the picture ---------------------------------------------------------------------------------
+
+WIDTH, HEIGHT, MARGIN = 640.0, 260.0, 44.0
+DOT = 3.0
+MOST_DOTS = 2000
+"""Of measured pairs; the rest of a larger campaign is left out evenly."""
+
+
+def draw_rounds(
+    frame: pd.DataFrame, rounds: Sequence[Mapping[str, Any]], quantity: Quantity
+) -> str:
+    """Draw all measured pairs by round, the best so far as a line, and what was promised.
+
+    Parameters
+    ----------
+    frame : DataFrame
+        Columns ``round``, ``pkd`` and ``censored`` of P pairs.
+    rounds : sequence of mapping
+        As `describe_history` returns them.
+    quantity : Quantity
+        Of the labels.
+
+    Returns
+    -------
+    str
+        An SVG element that needs no script; it has no text of a table.
+    """
+    exact = frame[frame["censored"] == 0]
+    exact = exact.iloc[:: -(-len(exact) // MOST_DOTS) or 1]
+    promised = [one["expected_best"] for one in rounds if one["expected_best"] is not None]
+    values = [*exact["pkd"], *promised]
+    low, high = min(values), max(values)
+    span = (high - low) or 1.0
+    step = (WIDTH - 2 * MARGIN) / len(rounds)
+
+    def x(number: float) -> float:
+        return MARGIN + step * (number + 0.5)
+
+    def y(value: float) -> float:
+        return float(HEIGHT - MARGIN - (value - low) / span * (HEIGHT - 2 * MARGIN))
+
+    rng = np.random.default_rng(0)
+    spread = rng.uniform(-0.3, 0.3, len(exact))
+    parts = [
+        f'<circle cx="{x(number + shift):.1f}" cy="{y(value):.1f}" r="{DOT}" fill="#2166ac" '
+        'fill-opacity="0.45"/>'
+        for number, value, shift in zip(exact["round"], exact["pkd"], spread, strict=True)
+    ]
+    best = [one for one in rounds if one["best_so_far"] is not None]
+    line = " ".join(f"{x(one['round']):.1f},{y(one['best_so_far']):.1f}" for one in best)
+    parts.append(f'<polyline points="{line}" fill="none" stroke="#1b7837" stroke-width="2"/>')
+    for one in rounds:
+        at = x(one["round"])
+        parts.append(_text(at, HEIGHT - MARGIN + 18, f"round {one['round']}"))
+        if one["expected_best"] is not None:
+            top = y(one["expected_best"])
+            parts.append(
+                f'<line x1="{at - 16:.1f}" x2="{at + 16:.1f}" y1="{top:.1f}" y2="{top:.1f}" '
+                'stroke="#d6604d" stroke-width="2" stroke-dasharray="4 3"/>'
+            )
+    parts += [
+        _text(MARGIN - 18, y(value) + 4, escape(quantity.show(value, digits=1)))
+        for value in (low, high)
+    ]
+    parts.append(_text(WIDTH / 2, 18, "dots: measured; line: best so far; dashes: expected best"))
+    title = f"{escape(str(quantity))} of the pairs of each round"
+    return (
+        f'<svg viewBox="0 0 {WIDTH:g} {HEIGHT:g}" width="{WIDTH:g}" role="img" '
+        f'aria-label="{title}"><title>{title}</title>{"".join(parts)}</svg>'
+    )
+
+
+def _text(x: float, y: float, text: str) -> str:
+    return (
+        f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="middle" font-size="12" '
+        f'fill="currentColor">{text}</text>'
+    )

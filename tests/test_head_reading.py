@@ -1,0 +1,150 @@
+"""A run remembers how its table was read; commands of the run need none of it again."""
+
+import json
+
+import pandas as pd
+import pytest
+from trastuzumab import HEAVY, LIGHT
+
+import abag
+from abag.core.messages import reporting
+from abag.head.prediction import bundle
+
+ANTIGEN = "TQVCTGTDMKLRLPASPETHLDMLRHLYQGCQVVQGNLELTYLPTNASLSFLQ"
+COMPOSITION = {"antibody_encoder": "composition", "antigen_encoder": "composition"}
+
+
+def library(rows=40):
+    """Return single mutants of one antibody under odd headers, and labels that residues decide."""
+    residues = "ACDEFGHIKLMNPQRSTVWY"
+    heavies = []
+    for row in range(rows):
+        at = 50 + row // 20
+        heavies.append(HEAVY[:at] + residues[row % 20] + HEAVY[at + 1 :])
+    label = [7 + "ACDEFGHIKLMNPQRSTVWY".index(h[50]) / 10 + len(h) % 3 for h in heavies]
+    frame = pd.DataFrame({"clone seq A": heavies, "clone seq B": LIGHT, "result": label})
+    return frame.drop_duplicates("clone seq A").reset_index(drop=True)
+
+
+@pytest.fixture(scope="module")
+def case(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("reading")
+    table = library()
+    table.loc[len(table)] = ["EVQ1", LIGHT, 7.0]
+    table.to_csv(folder / "pairs.csv", index=False)
+    options = {
+        "columns": {"heavy": "clone seq A", "light": "clone seq B", "pkd": "result"},
+        "antigen": ANTIGEN, "bad_rows": "skip",
+    }  # fmt: skip
+    with reporting(silent=True):
+        abag.embed_table(folder / "pairs.csv", folder / "store", **options, **COMPOSITION)
+        abag.fit(
+            folder / "pairs.csv", folder / "store", folder / "run",
+            head="ridge", report=False, label="pkd", **options,
+        )  # fmt: skip
+    return folder
+
+
+def new_table(folder, **columns):
+    """Write variants that the run has not seen, as the laboratory names its columns."""
+    frame = library().drop(columns="result").head(6)
+    frame["clone seq A"] = frame["clone seq A"].str.replace("WVAR", "WVAK")
+    frame.assign(**columns).to_csv(folder / "new.csv", index=False)
+    return folder / "new.csv"
+
+
+def test_predict_reads_a_table_as_the_run_did(case, tmp_path, said):
+    table = new_table(tmp_path, note=["EVQ1"] + [""] * 5)
+    abag.predict(table, case / "run", tmp_path / "out.csv")
+    found = pd.read_csv(tmp_path / "out.csv")
+    given = {
+        "columns": {"heavy": "clone seq A", "light": "clone seq B"}, "antigen": ANTIGEN
+    }  # fmt: skip
+    abag.predict(table, case / "run", tmp_path / "given.csv", **given)
+    pd.testing.assert_frame_equal(found, pd.read_csv(tmp_path / "given.csv"))
+    assert "new.csv: the antigen of the run is taken for all rows" in said
+
+
+def test_bad_rows_are_skipped_as_in_the_run_unless_the_user_says_otherwise(case, tmp_path):
+    frame = pd.read_csv(new_table(tmp_path))
+    frame.loc[0, "clone seq A"] = "EVQ1"
+    frame.to_csv(tmp_path / "new.csv", index=False)
+    summary = abag.predict(tmp_path / "new.csv", case / "run", tmp_path / "out.csv")
+    assert (summary["rows"], summary["skipped_rows"]) == (5, 1)
+    with pytest.raises(abag.AbagError, match="row 2"):
+        abag.predict(tmp_path / "new.csv", case / "run", tmp_path / "x.csv", bad_rows="error")
+    assert not (tmp_path / "x.csv").exists()
+
+
+def test_what_the_table_has_instead_wins_and_is_said(case, tmp_path, said):
+    other = ANTIGEN[:-1] + "A"
+    table = new_table(tmp_path, antigen=other)
+    frame = pd.read_csv(table).rename(columns={"clone seq A": "heavy"})
+    frame.to_csv(table, index=False)
+    abag.predict(table, case / "run", tmp_path / "out.csv")
+    text = "new.csv: column 'heavy' is used as heavy; the run used 'clone seq A'"
+    assert text in said
+    assert "new.csv: antigens are those of column 'antigen', not that of the run" in said
+    expected = abag.load_predictor(case / "run").predict(
+        frame["heavy"].tolist(), frame["clone seq B"].tolist(), other
+    )
+    found = pd.read_csv(tmp_path / "out.csv")["pkd_predicted"]
+    assert found.tolist() == pytest.approx(expected["pkd_predicted"].tolist(), abs=1e-4)
+
+
+def test_scan_and_one_pair_take_the_antigen_of_the_run(case, tmp_path, said):
+    options = {"heavy": HEAVY, "light": LIGHT, "positions": "H57", "exclude": "C"}
+    found = abag.scan(case / "run", tmp_path / "scan.csv", **options)
+    given = abag.scan(case / "run", tmp_path / "given.csv", antigen=ANTIGEN, **options)
+    assert found["parent_pkd"] == given["parent_pkd"]
+    assert "the antigen of the run is taken" in said
+
+
+def test_rank_with_the_run_reads_predictions_and_measured_pairs_as_the_run_did(case, tmp_path):
+    both = pd.concat([library().head(3).drop(columns="result"), pd.read_csv(new_table(tmp_path))])
+    both.to_csv(tmp_path / "new.csv", index=False)
+    abag.predict(tmp_path / "new.csv", case / "run", tmp_path / "scored.csv")
+    options = {"measured": case / "pairs.csv", "run": case / "run", "batch": 2, "keep_far": True}
+    summary = abag.rank(tmp_path / "scored.csv", tmp_path / "order.csv", **options)
+    assert summary["left_out"]["measured"] == 3
+
+
+def test_evaluate_reads_a_table_as_the_run_did(case, tmp_path):
+    library().to_csv(tmp_path / "again.csv", index=False)
+    summary = abag.evaluate(case / "run", table=tmp_path / "again.csv")
+    assert summary["table"]["pairs"] == len(library())
+
+
+def test_a_shared_predictor_remembers_columns_but_has_the_antigen_only_with_sequences(
+    case, tmp_path
+):
+    abag.share(case / "run", tmp_path / "shared")
+    abag.share(case / "run", tmp_path / "whole", with_sequences=True)
+    bare = json.loads((tmp_path / "shared" / "predictor.json").read_text())["reading"]
+    whole = json.loads((tmp_path / "whole" / "predictor.json").read_text())["reading"]
+    assert {"role": "heavy", "name": "clone seq A"} in bare["columns"]
+    assert (bare["antigen"], whole["antigen"]) == ("", ANTIGEN)
+    assert ANTIGEN not in (tmp_path / "shared" / "predictor.json").read_text()
+    table = new_table(tmp_path)
+    abag.predict(table, tmp_path / "whole", tmp_path / "out.csv", store=case / "store")
+    with pytest.raises(abag.AbagError, match="no column for antigen"):
+        abag.predict(table, tmp_path / "shared", tmp_path / "x.csv", store=case / "store")
+
+
+@pytest.mark.parametrize(("key", "value"), [
+    ("columns", [{"role": "price", "name": "x"}]), ("columns", [{"role": "heavy", "name": ""}]),
+    ("columns", [{"role": "heavy", "name": "a\x1b[2J"}]),
+    ("columns", [{"role": "heavy", "name": "a"}, {"role": "heavy", "name": "b"}]),
+    ("antigen", "../../etc"), ("antigen", "|"), ("bad_rows", "ignore"), ("chains", "x"),
+])  # fmt: skip
+def test_a_forged_reading_is_refused(case, tmp_path, key, value):
+    folder = tmp_path / "predictor"
+    folder.mkdir()
+    weights = (case / "run/predictor/weights.safetensors").read_bytes()
+    record = json.loads((case / "run/predictor/predictor.json").read_text())
+    record["reading"][key] = value
+    record["digest"] = bundle.record_digest(record, weights)
+    (folder / "weights.safetensors").write_bytes(weights)
+    (folder / "predictor.json").write_text(json.dumps(record))
+    with pytest.raises(bundle.PredictorDamaged):
+        abag.load_predictor(folder)

@@ -1,0 +1,265 @@
+"""Campaigns: results of an order join the measured pairs of an earlier run, round by round."""
+
+import json
+import shutil
+
+import numpy as np
+import pandas as pd
+import pytest
+from invoke import run as run_command
+from trastuzumab import HEAVY, LIGHT
+
+import abag
+from abag.core.files import FileDamaged
+from abag.core.messages import reporting
+
+RESIDUES = "ACDEFGHIKLMNPQRSTVWY"
+ANTIGEN = "TQVCTGTDMKLRLPASPETHLDMLRHLYQGCQVVQGNLELTYLPTNASLSFLQ"
+COMPOSITION = {"antibody_encoder": "composition", "antigen_encoder": "composition"}
+
+
+def variants(number):
+    """Return variants of one antibody with labels that their residues decide."""
+    rng = np.random.default_rng(0)
+    rows = []
+    for n in range(number):
+        first, second = rng.integers(20, size=2)
+        heavy = HEAVY[:54] + RESIDUES[first] + RESIDUES[second] + HEAVY[56:]
+        rows.append((f"clone-{n}", heavy, LIGHT, round(6 + first / 10 + second / 20, 3)))
+    frame = pd.DataFrame(rows, columns=["clone", "VH", "VL", "Kd (nM)"])
+    frame["Kd (nM)"] = 10 ** (9 - frame["Kd (nM)"])
+    return frame.drop_duplicates("VH").reset_index(drop=True)
+
+
+@pytest.fixture(scope="module")
+def case(tmp_path_factory):
+    """Fit the first round; `order.csv` is what rank chose of the others, not measured yet."""
+    folder = tmp_path_factory.mktemp("campaign")
+    frame = variants(90)
+    frame.head(40).to_csv(folder / "pairs.csv", index=False)
+    frame.iloc[40:].drop(columns="Kd (nM)").to_csv(folder / "others.csv", index=False)
+    with reporting(silent=True):
+        abag.embed_table(frame, folder / "store", antigen=ANTIGEN, **COMPOSITION)
+        abag.fit(folder / "pairs.csv", folder / "store", folder / "r1",
+                 antigen=ANTIGEN, head="one_hot_ridge", report=False)  # fmt: skip
+        abag.predict(folder / "others.csv", folder / "r1", folder / "scored.csv")
+        options = {"run": folder / "r1", "batch": 8, "keep_far": True}
+        abag.rank(folder / "scored.csv", folder / "order.csv", **options)
+    return folder
+
+
+def measured(case, name="our result", factor=1.0):
+    """Return the order with the results that the laboratory found, in a column of any name."""
+    order = pd.read_csv(case / "order.csv")
+    truth = variants(90).set_index("clone")["Kd (nM)"]
+    return order.assign(**{name: truth.loc[order["clone"]].to_numpy() * factor})
+
+
+@pytest.fixture(scope="module")
+def second(case):
+    measured(case).to_csv(case / "back.csv", index=False)
+    with reporting(silent=True):
+        return abag.fit(case / "back.csv", None, case / "r2", add=str(case / "r1"))
+
+
+def test_an_order_that_comes_back_starts_the_next_run_with_all_pairs(case, second):
+    pairs = pd.read_parquet(case / "r2" / "pairs.parquet")
+    back = measured(case)
+    assert pairs["round"].value_counts().to_dict() == {0: 40, 1: 8}
+    of_round = pairs[pairs["round"] == 1].set_index("antibody_name")["pkd"]
+    expected = 9 - np.log10(back.set_index("clone")["our result"])
+    assert of_round.loc[expected.index].tolist() == pytest.approx(expected.tolist())
+    assert second["data"]["pairs"] == 48
+    config = json.loads((case / "r2" / "config.json").read_text())
+    assert (config["head"], config["antigen"]) == ("one_hot_ridge", ANTIGEN)
+
+
+def test_the_next_run_equals_a_fit_of_both_tables_in_one(case, second, tmp_path):
+    back = measured(case, "Kd (nM)")[["clone", "VH", "VL", "Kd (nM)"]]
+    both = pd.concat([pd.read_csv(case / "pairs.csv"), back])
+    both.to_csv(tmp_path / "both.csv", index=False)
+    whole = abag.fit(tmp_path / "both.csv", case / "store", tmp_path / "run",
+                     antigen=ANTIGEN, head="one_hot_ridge", report=False)  # fmt: skip
+    for one, other in zip(second["regimes"], whole["regimes"], strict=True):
+        assert one["rmse"] == pytest.approx(other["rmse"], rel=1e-6)
+
+
+def test_each_round_says_what_it_brought_and_what_was_promised(case, second):
+    first, last = second["rounds"]
+    start = 9 - np.log10(pd.read_csv(case / "pairs.csv")["Kd (nM)"])
+    batch = 9 - np.log10(measured(case)["our result"])
+    assert first["best_so_far"] == pytest.approx(start.max())
+    assert (last["pairs"], last["better"]) == (8, int((batch > start.max()).sum()))
+    assert last["best"] == pytest.approx(batch.max())
+    order = pd.read_csv(case / "order.csv")
+    promised = order["expected_best"].max() if "expected_best" in order else None
+    assert last["expected_best"] == promised
+
+
+def test_a_header_with_another_unit_is_read_in_that_unit(case, tmp_path):
+    measured(case, "KD (M)", factor=1e-9).to_csv(tmp_path / "back.csv", index=False)
+    abag.fit(tmp_path / "back.csv", None, tmp_path / "r2", add=str(case / "r1"), report=False)
+    found = pd.read_parquet(tmp_path / "r2" / "pairs.parquet")
+    assert found.loc[found["round"] == 1, "pkd"].between(6, 9).all()
+
+
+def test_the_same_results_twice_are_refused_and_a_third_round_counts_on(case, second, tmp_path):
+    with pytest.raises(abag.AbagError, match="all 8 measurements are in the earlier run"):
+        abag.fit(case / "back.csv", None, tmp_path / "r3", add=str(case / "r2"))
+    assert not (tmp_path / "r3").exists()
+    frame = variants(90)
+    left = frame[~frame["clone"].isin(measured(case)["clone"])].iloc[40:46]
+    left.to_csv(tmp_path / "third.csv", index=False)
+    third = abag.fit(tmp_path / "third.csv", None, tmp_path / "r3", add=str(case / "r2"))
+    assert [one["pairs"] for one in third["rounds"]] == [40, 8, 6]
+    assert "Rounds" in (tmp_path / "r3" / "report.html").read_text()
+
+
+@pytest.mark.parametrize("problem", ["label", "name"])
+def test_rounds_that_contradict_each_other_are_listed_and_nothing_is_written(
+    case, tmp_path, problem
+):
+    back = measured(case)
+    earlier = pd.read_csv(case / "pairs.csv").iloc[3]
+    if problem == "label":
+        row = {"VH": earlier["VH"], "our result": earlier["Kd (nM)"] * 50}
+        back.loc[2, [*row]] = [*row.values()]
+        text = r"row 4: pKd .*, but .* in round 0 for the same pair \(row 5 there\)"
+    else:
+        back.loc[2, "clone"] = earlier["clone"]
+        text = "row 4: 'clone-3' is another antibody in round 0"
+    back.to_csv(tmp_path / "back.csv", index=False)
+    with pytest.raises(abag.AbagError, match=text):
+        abag.fit(tmp_path / "back.csv", None, tmp_path / "r2", add=str(case / "r1"))
+    assert not (tmp_path / "r2").exists()
+
+
+def test_a_name_of_many_variants_is_of_their_parent_and_contradicts_nothing(case, tmp_path):
+    pairs = pd.read_csv(case / "pairs.csv").assign(clone="trastuzumab")
+    pairs.to_csv(tmp_path / "pairs.csv", index=False)
+    abag.fit(tmp_path / "pairs.csv", case / "store", tmp_path / "r1",
+             antigen=ANTIGEN, head="one_hot_ridge", report=False)  # fmt: skip
+    measured(case).assign(clone="trastuzumab").to_csv(tmp_path / "back.csv", index=False)
+    found = abag.fit(
+        tmp_path / "back.csv", case / "store", tmp_path / "r2", add=str(tmp_path / "r1"),
+        report=False,
+    )  # fmt: skip
+    assert found["data"]["pairs"] == 48
+
+
+def test_rows_without_results_are_skipped_if_asked_and_listed(case, tmp_path):
+    back = measured(case)
+    back.loc[1, "our result"] = np.nan
+    back.to_csv(tmp_path / "back.csv", index=False)
+    with pytest.raises(abag.AbagError, match="row 3"):
+        abag.fit(tmp_path / "back.csv", None, tmp_path / "r2", add=str(case / "r1"))
+    options = {"bad_rows": "skip", "skipped": tmp_path / "skipped.csv", "report": False}
+    found = abag.fit(tmp_path / "back.csv", None, tmp_path / "r2", add=str(case / "r1"), **options)
+    assert [one["pairs"] for one in found["rounds"]] == [40, 7]
+    assert len(pd.read_csv(tmp_path / "skipped.csv")) == 1
+
+
+@pytest.mark.parametrize("rounds", [[{"round": 0}], "many", [None]])
+def test_damaged_rounds_in_a_summary_are_named_and_crash_nothing(case, second, tmp_path, rounds):
+    shutil.copytree(case / "r2", tmp_path / "r2")
+    path = tmp_path / "r2" / "summary.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "rounds": rounds}))
+    (state,) = abag.runs(tmp_path / "r2")["runs"]
+    assert state["state"] == "unreadable"
+    with pytest.raises(abag.AbagError, match=r"summary\.json"):
+        abag.fit(case / "back.csv", case / "store", tmp_path / "r3", add=str(tmp_path / "r2"))
+
+
+def test_what_was_expected_is_of_the_pairs_that_came_back(case, tmp_path):
+    order = measured(case)
+    some = order.iloc[[1, 4, 6]]
+    some.to_csv(tmp_path / "some.csv", index=False)
+    options = {"add": str(case / "r1"), "report": False}
+    found = abag.fit(tmp_path / "some.csv", None, tmp_path / "r2", **options)["rounds"][1]
+    rng = np.random.default_rng(1)
+    common, own = rng.standard_normal((100_000, 1)), rng.standard_normal((100_000, 3))
+    error = np.sqrt(0.5) * (common + own)  # what docs/how-to/choose-a-batch.md says
+    mean, sigma = (some[name].to_numpy() for name in ("pkd_predicted", "sigma"))
+    assert found["expected_best"] == pytest.approx((mean + sigma * error).max(1).mean(), abs=0.02)
+    forged = order.assign(expected_best=np.inf)
+    forged.to_csv(tmp_path / "forged.csv", index=False)
+    found = abag.fit(tmp_path / "forged.csv", None, tmp_path / "r3", **options)["rounds"][1]
+    assert found["expected_best"] is None
+
+
+@pytest.mark.parametrize("name", ["our result", "KD [nM]"])
+def test_numbers_that_could_be_pkd_as_well_are_said_if_no_header_decides(
+    case, tmp_path, said, name
+):
+    order = measured(case, name)
+    order[name] = np.linspace(7.5, 9.1, len(order))
+    order.to_csv(tmp_path / "back.csv", index=False)
+    abag.fit(tmp_path / "back.csv", None, tmp_path / "r2", add=str(case / "r1"), report=False)
+    line = "column 'our result' states no unit, and all its numbers could be pKd as well"
+    assert any(line in text for text in said) == (name == "our result")
+
+
+def test_a_folder_that_is_no_run_is_named(case, tmp_path):
+    for folder in (case, case / "r1/predictor", tmp_path / "none"):
+        with pytest.raises(abag.AbagError, match=f"add: {folder} is not a run of abag fit"):
+            abag.fit(case / "order.csv", None, tmp_path / "r2", add=str(folder))
+
+
+def test_the_next_order_has_no_pair_that_an_earlier_round_measured(case, second, tmp_path, said):
+    abag.predict(case / "others.csv", case / "r2", tmp_path / "scored.csv", store=case / "store")
+    options = {"run": case / "r2", "batch": 8, "keep_far": True}
+    abag.rank(tmp_path / "scored.csv", tmp_path / "order.csv", **options)
+    again = set(pd.read_csv(tmp_path / "order.csv")["clone"]) & set(measured(case)["clone"])
+    assert again == set()
+    assert any("left out: 8 already measured" in text for text in said)
+    first = {**options, "measured": case / "pairs.csv", "force": True}
+    summary = abag.rank(tmp_path / "scored.csv", tmp_path / "order.csv", **first)
+    assert summary["left_out"]["measured"] == 8
+
+
+def test_expected_improvement_is_over_the_best_of_all_rounds_of_the_run(case, second, tmp_path):
+    abag.predict(case / "others.csv", case / "r2", tmp_path / "scored.csv", store=case / "store")
+    options = {"run": case / "r2", "batch": 4, "keep_far": True, "rule": "improvement"}
+    summary = abag.rank(tmp_path / "scored.csv", tmp_path / "order.csv", **options)
+    labels = [pd.read_csv(case / "pairs.csv")["Kd (nM)"], measured(case)["our result"]]
+    assert summary["best_measured"] == pytest.approx(9 - np.log10(pd.concat(labels).min()))
+    with pytest.raises(abag.AbagError, match="has no measured pairs"):
+        abag.rank(tmp_path / "scored.csv", tmp_path / "x.csv",
+                  **{**options, "run": case / "r2/predictor"})  # fmt: skip
+
+
+def test_numbers_of_rows_may_begin_anew_in_each_table(case, tmp_path):
+    back = measured(case)
+    back["id"] = range(len(back))
+    back.to_csv(tmp_path / "back.csv", index=False)
+    found = abag.fit(tmp_path / "back.csv", None, tmp_path / "r2", add=str(case / "r1"))
+    assert found["data"]["pairs"] == 48
+
+
+def test_an_order_without_results_is_refused_in_one_line(case, tmp_path):
+    with pytest.raises(abag.AbagError, match=r"order\.csv: no column for pkd"):
+        abag.fit(case / "order.csv", None, tmp_path / "r2", add=str(case / "r1"))
+    assert not (tmp_path / "r2").exists()
+
+
+def test_the_run_of_add_is_not_overwritten(case):
+    measured(case).to_csv(case / "back.csv", index=False)
+    with pytest.raises(abag.AbagError, match="is the run of add"):
+        abag.fit(case / "back.csv", None, case / "r1", add=str(case / "r1"))
+
+
+def test_damaged_measurements_of_a_run_are_refused(case, tmp_path):
+    shutil.copytree(case / "r1", tmp_path / "r1")
+    frame = pd.read_parquet(tmp_path / "r1" / "measured.parquet")
+    frame.assign(pkd=np.nan).to_parquet(tmp_path / "r1" / "measured.parquet", index=False)
+    with pytest.raises(FileDamaged, match=r"measured\.parquet: has invalid rows"):
+        abag.fit(case / "back.csv", case / "store", tmp_path / "r2", add=str(tmp_path / "r1"))
+
+
+def test_the_command_adds_a_round_and_runs_shows_all_of_them(case, second, tmp_path):
+    measured(case).to_csv(case / "back.csv", index=False)
+    run_command("fit", case / "back.csv", "--add", case / "r1", "--run", tmp_path / "r2")
+    shown = run_command("runs", case / "r1", tmp_path / "r2").stdout
+    lines = [line.split() for line in shown.splitlines()]
+    assert ["0", "pairs.csv", "40"] in [line[:3] for line in lines]
+    assert ["1", "back.csv", "8"] in [line[:3] for line in lines]
