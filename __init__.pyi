@@ -459,7 +459,7 @@ def rank(
     antibody_region: Literal['as-given', 'fv'] = 'as-given',
     chains: Literal['as-given', 'auto', 'most'] = 'as-given',
     batch: int = 96,
-    rule: Literal['mean', 'ucb', 'improvement', 'probability'] = 'ucb',
+    rule: Literal['mean', 'ucb', 'improvement', 'probability'] = 'mean',
     explore: float | None = None,
     best: float | None = None,
     above: float | None = None,

@@ -224,11 +224,13 @@ def choose_with_abag(library, inputs, policy, known, batch, folder):
             continue
         break
     else:
-        raise RuntimeError("no batch can be chosen")
+        message = "no batch can be chosen"
+        raise RuntimeError(message)
     order = pd.read_csv(folder / "order.csv")
     rows = order["row_of_library"].to_numpy()
     if not policy.distance:
-        return rows, said
+        batch_columns = {name: order[name].round(4).tolist() for name in ("pkd_predicted", "sigma")}
+        return rows, said | batch_columns
     from abag.head.design.batches import expect
 
     chosen = choose_apart(rows, inputs.codes, batch, policy.distance)
@@ -276,6 +278,7 @@ def campaign(library, name, seed, start, batch, batches):
                 "expected_best": said.get("expected_best"),
                 "best_interval": said.get("best_interval"),
                 "predicted": said.get("predicted"), "can_rank": said.get("can_rank"),
+                "batch_predicted": said.get("pkd_predicted"), "batch_sigma": said.get("sigma"),
                 "seconds": round(seconds, 2),
             })  # fmt: skip
             if number == batches:
@@ -332,6 +335,37 @@ def summarise(lines):
                 "found minus expected": round((best - promised["expected_best"]).mean(), 2),
             }
         rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def summarise_correlations(lines, correlations=(0, 0.25, 0.5, 0.7, 0.9)):
+    """Return how far the best of batches is from what is expected, by the correlation of errors.
+
+    Of batches of abag with the highest predictions, which have predictions and sigmas in the lines.
+    """
+    from abag.head.design.batches import expect
+
+    ranked = [one for one in lines if one["batch_sigma"] and one["expected_best"] is not None]
+    rows = []
+    for correlation in correlations:
+        for library in sorted({one["library"] for one in ranked}):
+            own = [one for one in ranked if one["library"] == library]
+            best = np.array([one["best_of_batch"] for one in own])
+            of_batch = [
+                expect(
+                    np.array(one["batch_predicted"]), np.array(one["batch_sigma"]),
+                    correlation=correlation,
+                )
+                for one in own
+            ]  # fmt: skip
+            expected = np.array([one.best_of_first[-1] for one in of_batch])
+            low, high = np.array([one.best_interval for one in of_batch]).T
+            rows.append({
+                "correlation": correlation, "library": library, "batches": len(own),
+                "found minus expected": round((best - expected).mean(), 2),
+                "reached": int((best >= expected).sum()),
+                "inside": int(((low <= best) & (best <= high)).sum()),
+            })  # fmt: skip
     return pd.DataFrame(rows)
 
 
@@ -421,6 +455,7 @@ def main():
     place = {name: at for at, name in enumerate(POLICIES)}
     lines.sort(key=lambda line: (line["library"], place[line["policy"]], line["seed"]))
     print(summarise(lines).to_string(index=False, na_rep=""))
+    print(summarise_correlations(lines).to_string(index=False))
 
 
 if __name__ == "__main__":

@@ -11,7 +11,8 @@ import abag
 from abag.embed.sequences.columns import MissingColumn
 from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.pairs import read_pairs
-from abag.head.data.labels import BadLabel, label_pairs, label_sense, quantity
+from abag.head.data.affinities import name_affinity
+from abag.head.data.labels import BadLabel, label_pairs, label_sense
 from abag.head.data.options import LabelOptions
 from abag.head.data.units import TO_PKD
 from abag.head.plan import describe_plan, plan
@@ -51,7 +52,7 @@ def test_every_unit_is_converted_to_pkd(unit):
 )  # fmt: skip
 def test_labels_are_called_by_their_column_or_affinity_type(column, types, expected):
     frame = table(**{column: PKD}, **({"affinity_type": types} if types else {}))
-    assert quantity(label_pairs(read_pairs(frame)).table, None) == expected
+    assert name_affinity(label_pairs(read_pairs(frame)).table, None) == expected
 
 
 def test_a_unit_that_contradicts_the_name_is_refused_with_both():

@@ -148,9 +148,9 @@ def test_a_pair_is_ordered_once_and_refused_with_two_predictions(scored, tmp_pat
 def test_predictions_without_sigma_are_ranked_by_mean_only(scored, tmp_path):
     bare = scored.drop(columns="sigma")
     with pytest.raises(CannotRank, match='no column for sigma, which rule="ucb" needs') as caught:
-        ranked(bare, tmp_path)
+        ranked(bare, tmp_path, rule="ucb")
     assert 'use rule="mean"' in str(caught.value)
-    found = ranked(bare, tmp_path, batch=5, rule="mean")
+    found = ranked(bare, tmp_path, batch=5)
     assert found.columns.tolist() == [*bare.columns, "rank", "score"]
     summary = abag.rank(bare, tmp_path / "o.csv", batch=5, rule="mean", above=9)
     assert summary["expected_best"] is None
@@ -409,9 +409,8 @@ def test_the_command_says_what_the_batch_is_expected_to_hold(run, tmp_path):
     line = ["rank", run / "scored.csv", "--out", tmp_path / "order.csv", "--keep-far"]
     line += ["--batch", "10", "--above", "9"]
     lines = invoke.run(*line).stdout.splitlines()
-    assert lines[0].startswith("Chose 10 of 240 (highest prediction + 1 sigma). Predicted pKd: ")
+    assert lines[0].startswith("Chose 10 of 240 (highest prediction). Predicted pKd: ")
     assert "90 % interval" in lines[1]
-    assert "optimistic" in lines[1]
     assert "pairs above 9 (" in lines[2]
     assert json.loads(invoke.run(*line, "--json", "--force").stdout)["pairs"] == 10
     assert "already exists" in invoke.one_line(*line)

@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pandas as pd
 import pytest
 from trastuzumab import HEAVY, LIGHT
@@ -148,3 +149,26 @@ def test_a_forged_reading_is_refused(case, tmp_path, key, value):
     (folder / "predictor.json").write_text(json.dumps(record))
     with pytest.raises(bundle.PredictorDamaged):
         abag.load_predictor(folder)
+
+
+def test_a_table_of_mutations_is_read_with_the_parent_and_numbers_of_the_run(tmp_path, said):
+    rng = np.random.default_rng(0)
+    places = [(at, new) for at in range(30, 50) for new in "AW" if HEAVY[at] != new]
+    frame = pd.DataFrame({
+        "change": [f"H:{HEAVY[at]}{at + 1000}{new}" for at, new in places],
+        "pKd": rng.normal(8, 1, len(places)),
+    })  # fmt: skip
+    told = {"parent": f"{HEAVY}|{LIGHT}", "first_residue": 1000, "antigen": "MKTAYIAKQR"}
+    abag.embed_table(frame, tmp_path / "store", **told, columns={"mutations": "change"},
+                     antibody_encoder="composition", antigen_encoder="composition")  # fmt: skip
+    abag.fit(frame, tmp_path / "store", tmp_path / "run", head="ridge", split="random",
+             columns={"mutations": "change"}, **told, report=False)  # fmt: skip
+    alone = frame[["change"]]
+    abag.predict(alone, tmp_path / "run", tmp_path / "out.csv")
+    assert any("mutations are of the parent of the run" in line for line in said)
+    whole = pd.DataFrame({
+        "heavy": [HEAVY[:at] + new + HEAVY[at + 1 :] for at, new in places], "light": LIGHT,
+    })  # fmt: skip
+    abag.predict(whole, tmp_path / "run", tmp_path / "whole.csv")
+    found, expected = (pd.read_csv(tmp_path / name) for name in ("out.csv", "whole.csv"))
+    assert found["pkd_predicted"].tolist() == expected["pkd_predicted"].tolist()

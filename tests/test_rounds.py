@@ -263,3 +263,64 @@ def test_the_command_adds_a_round_and_runs_shows_all_of_them(case, second, tmp_p
     lines = [line.split() for line in shown.splitlines()]
     assert ["0", "pairs.csv", "40"] in [line[:3] for line in lines]
     assert ["1", "back.csv", "8"] in [line[:3] for line in lines]
+
+
+# ---- other quantities, and antibodies alone ------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def retention(tmp_path_factory):
+    """Fit a retention time, of which lower is better, on antibodies alone, and rank the others."""
+    folder = tmp_path_factory.mktemp("retention")
+    frame = variants(90).rename(columns={"Kd (nM)": "HIC RT (min)"})
+    frame["HIC RT (min)"] = np.log10(frame["HIC RT (min)"]) + 10
+    frame.head(40).to_csv(folder / "pairs.csv", index=False)
+    frame.iloc[40:].drop(columns="HIC RT (min)").to_csv(folder / "others.csv", index=False)
+    with reporting(silent=True):
+        abag.embed_table(frame, folder / "store", no_antigen=True, antibody_encoder="composition")
+        abag.fit(folder / "pairs.csv", folder / "store", folder / "r1", no_antigen=True,
+                 head="one_hot_ridge", report=False)  # fmt: skip
+        abag.predict(folder / "others.csv", folder / "r1", folder / "scored.csv")
+        abag.rank(folder / "scored.csv", folder / "order.csv", run=folder / "r1", batch=8,
+                  keep_far=True)  # fmt: skip
+    order = pd.read_csv(folder / "order.csv")
+    order["our result"] = frame.set_index("clone")["HIC RT (min)"].loc[order["clone"]].to_numpy()
+    order.to_csv(folder / "back.csv", index=False)
+    return folder
+
+
+def test_rounds_of_a_quantity_of_which_lower_is_better_count_downwards(retention):
+    second = abag.fit(retention / "back.csv", None, retention / "r2", add=str(retention / "r1"))
+    start = pd.read_csv(retention / "pairs.csv")["HIC RT (min)"]
+    order = pd.read_csv(retention / "back.csv")
+    first, last = second["rounds"]
+    assert first["best_so_far"] == pytest.approx(start.min())
+    assert last["best"] == pytest.approx(order["our result"].min())
+    assert last["better"] == int((order["our result"] < start.min()).sum())
+    if "expected_best" in order:
+        assert last["expected_best"] == pytest.approx(order["expected_best"].min())
+    kept = pd.read_parquet(retention / "r2" / "measured.parquet")
+    assert "pkd" not in kept
+    assert kept["measured"].tolist() == pytest.approx([*start, *order["our result"]])
+    listed = run_command("runs", retention / "r2").stdout
+    assert "HIC RT (min)" in listed
+    assert "pKd" not in listed
+
+
+def test_rank_of_such_a_run_leaves_out_its_measured_pairs_and_knows_the_best(retention, tmp_path):
+    everything = variants(90).drop(columns="Kd (nM)")
+    everything.to_csv(tmp_path / "all.csv", index=False)
+    abag.predict(tmp_path / "all.csv", retention / "r1", tmp_path / "scored.csv")
+    abag.rank(tmp_path / "scored.csv", tmp_path / "order.csv", run=retention / "r1",
+              batch=8, keep_far=True, rule="improvement")  # fmt: skip
+    chosen = set(pd.read_csv(tmp_path / "order.csv")["clone"])
+    assert chosen.isdisjoint(pd.read_csv(retention / "pairs.csv")["clone"])
+
+
+def test_contradictions_of_such_a_run_are_told_in_its_unit(retention, tmp_path):
+    pairs = pd.read_csv(retention / "pairs.csv").head(2)
+    pairs.loc[0, "HIC RT (min)"] += 9
+    pairs.to_csv(tmp_path / "back.csv", index=False)
+    with pytest.raises(abag.AbagError, match=r"row 2: HIC RT \(min\) .* in round 0 .* at most"):
+        abag.fit(tmp_path / "back.csv", None, tmp_path / "r2", add=str(retention / "r1"))
+    assert not (tmp_path / "r2").exists()

@@ -93,6 +93,16 @@ def test_labels_of_different_quantities_are_refused(tmp_path):
         label_pairs(read_pairs(tables))
 
 
+def test_kd_and_ic50_of_two_tables_are_not_one_label(tmp_path):
+    nanomolar = 10 ** (9 - FIRST["pKd"])
+    for name, column in (("kd.csv", "Kd (nM)"), ("ic50.csv", "IC50 (nM)")):
+        FIRST.drop(columns="pKd").assign(**{column: nanomolar}).to_csv(tmp_path / name, index=False)
+    with pytest.raises(
+        BadLabel, match=r"'Kd \(nM\)' of kd.csv as pKd; 'IC50 \(nM\)' of .* as pIC50"
+    ):
+        label_pairs(read_pairs([tmp_path / "kd.csv", tmp_path / "ic50.csv"]))
+
+
 def test_labels_in_different_units_are_refused(tmp_path, files):
     nanomolar = SECOND.assign(**{"KD (nM)": 10 ** (9 - SECOND["pKd"])}).drop(columns="pKd")
     nanomolar.to_csv(tmp_path / "nm.csv", index=False)

@@ -336,6 +336,15 @@ def _unit_of(
     return "pkd", "" if role == "prediction" else "no unit is stated", PKD
 
 
+def name_affinity(table: Table, affinity_type: str | None) -> str:
+    """Name affinities: pIC50 or pEC50 if their column or affinity type says so, or pKd."""
+    says = [table.column("pkd"), affinity_type or ""]
+    if affinity_type is None and table.has("affinity_type"):  # of one type: they are never mixed
+        says += table.frame[table.column("affinity_type")].astype(str).unique().tolist()
+    found = re.search("(ic|ec)50", " ".join(says).lower())
+    return f"p{found[0].upper()}" if found else "pKd"
+
+
 # ---- other quantities than affinities ------------------------------------------------------------
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from abag.head.data.affinities import BadLabel, Remembered, read_affinities
+from abag.head.data.affinities import BadLabel, Remembered, name_affinity, read_affinities
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,14 +44,29 @@ def with_one_label(
             "Convert the columns to one unit, such as pKd, or fit the tables apart."
         )
         raise BadLabel(msg)
-    if len({label.quantity for label in labels}) > 1:
-        listed = "; ".join(f"{one.column!r} of {one.source} as {one.quantity}" for one in labels)
+    names = [
+        _name(table, number, label, options) for number, label in zip(used, labels, strict=True)
+    ]
+    if len({label.quantity for label in labels}) > 1 or len(set(names)) > 1:
+        listed = "; ".join(
+            f"{one.column!r} of {one.source} as {name}"
+            for one, name in zip(labels, names, strict=True)
+        )
         msg = (
             f"{table.source}: the labels are different quantities: {listed}; expected one. Give "
             "columns of the same quantity one name, or fit the tables apart."
         )
         raise BadLabel(msg)
     return _in_one_column(table, used, labels)
+
+
+def _name(table: SequenceTable, number: int, label: Affinities, options: LabelOptions) -> str:
+    """Name what one of several tables measures: pKd, pIC50, pEC50 or another quantity."""
+    if not label.quantity.affinity:
+        return str(label.quantity)
+    part = _part(table, number)
+    part = replace(part, columns={**part.columns, "pkd": label.column})
+    return name_affinity(part, options.affinity_type)
 
 
 def _part(table: SequenceTable, number: int) -> SequenceTable:

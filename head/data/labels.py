@@ -8,7 +8,6 @@ R rows of a table, P pairs.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -28,6 +27,7 @@ from abag.head.data.affinities import (
     SIDES,
     BadLabel,
     Remembered,
+    name_affinity,
     outside,
     read_affinities,
     read_bounds,
@@ -521,20 +521,11 @@ def _reading(table: SequenceTable, affinities: Affinities, options: LabelOptions
             f"{impossible.sum():,} labels, such as {affinities.raw[impossible][0]:g}, are "
             f"impossible as {unit}: mixed units?"
         )
-    named = replace(what, name=quantity(table, options.affinity_type))
+    named = replace(what, name=name_affinity(table, options.affinity_type))
     return LabelReading(
         column=column, unit=unit, why=affinities.why, line=affinities.describe(),
         problems=tuple(problems), quantity=named,
     )  # fmt: skip
-
-
-def quantity(table: SequenceTable, affinity_type: str | None) -> str:
-    """Name affinities: pIC50 or pEC50 if their column or affinity type says so, or pKd."""
-    says = [table.column("pkd"), affinity_type or ""]
-    if affinity_type is None and table.has("affinity_type"):  # of one type: they are never mixed
-        says += table.frame[table.column("affinity_type")].astype(str).unique().tolist()
-    found = re.search("(ic|ec)50", " ".join(says).lower())
-    return f"p{found[0].upper()}" if found else "pKd"
 
 
 def _opposite_measurements(table: SequenceTable, pkd: Floats) -> Iterator[tuple[str, Label]]:

@@ -159,7 +159,7 @@ class RankOptions(TableOptions, group="Choice"):
 
     batch: int = option(96, low=1, metavar="N", help="Pairs to choose.")
     rule: RuleName = option(
-        "ucb",
+        "mean",
         help="What is largest for the first pair: the prediction, the prediction plus --explore "
         "sigmas, the expected improvement over the best measured pair, or the probability of "
         "a pKd of --above or more.",

@@ -115,12 +115,7 @@ def describe_rank(summary: RankSummary) -> str:
         low, high = summary["best_interval"]
         lines.append(
             f"expected   best {quantity} {show(summary['expected_best'])} (90 % interval "
-            f"{show(low)} to {show(high)}); optimistic"
-            + (
-                ", by 0.4 to 0.7 in our tests: the largest predictions tend to be too large"
-                if quantity.affinity
-                else ": the best predictions tend to be too good"
-            )
+            f"{show(low)} to {show(high)})"
         )
     if summary["expected_above"] is not None and summary["above_interval"] is not None:
         few, many = summary["above_interval"]
