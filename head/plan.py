@@ -27,7 +27,7 @@ from abag.embed.sequences.chains import KINDS, Kind
 from abag.embed.sequences.columns import MissingColumn
 from abag.embed.sequences.pairs import SequenceTable, UniqueSequences, read_pairs
 from abag.embed.sequences.tables import TableLike
-from abag.head.data.affinities import UnclearLabel
+from abag.head.data.affinities import UnclearLabel, has_numbers
 from abag.head.data.labels import (
     LabelledPairs,
     describe_columns,
@@ -242,7 +242,8 @@ def _read_labels(table: SequenceTable, options: PlanOptions) -> tuple[LabelledPa
         pairs = label_pairs(table, options, refuse_sequences=strict)
         training_labels(pairs, np.arange(len(pairs)))
     except AbagError as error:
-        no_label = isinstance(error, MissingColumn) and not isinstance(error, UnclearLabel)
+        is_missing = isinstance(error, MissingColumn) and not isinstance(error, UnclearLabel)
+        no_label = is_missing and not has_numbers(table)
         if strict:
             refusal = table.skipped.refusal(table.source, kept=len(table.frame))
             raise (refusal if isinstance(error, MissingColumn) else error) from None

@@ -49,7 +49,7 @@ def ranked(predictions, folder, **options):
 
 
 def test_a_batch_is_the_best_by_mean_plus_sigma_with_all_columns_of_its_rows(scored, tmp_path):
-    found = ranked(scored, tmp_path, batch=20)
+    found = ranked(scored, tmp_path, batch=20, rule="ucb")
     bound = scored["pkd_predicted"] + scored["sigma"]
     best = scored.assign(bound=bound).sort_values("bound", ascending=False).head(20)
     assert found["id"].tolist() == best["id"].tolist()
@@ -296,7 +296,7 @@ def test_a_few_equal_predictions_are_ordered_by_sigma_as_ever(scored, tmp_path):
     best = scored.nlargest(4, "pkd_predicted").index
     twins = scored.assign(sigma=SIGMAS)
     twins.loc[best, "pkd_predicted"] = 12.0
-    found = ranked(twins, tmp_path, batch=4)
+    found = ranked(twins, tmp_path, batch=4, rule="ucb")
     assert found["sigma"].is_monotonic_decreasing
     assert "expected_best" in found
 

@@ -205,15 +205,17 @@ def test_evaluate_reads_a_table_of_antibodies_alone(folder, frame):
 
 
 def test_the_candidates_of_a_run_are_ranked(folder, frame, tmp_path):
-    abag.predict(frame[["heavy"]], folder / "run", tmp_path / "p.csv")
-    abag.rank(tmp_path / "p.csv", tmp_path / "o.csv", batch=5, rule="mean", keep_far=True,
-              run=folder / "run", measured=frame.head(10))  # fmt: skip
+    others = frame.assign(heavy=frame["heavy"] + "A")  # not those that the run has measured
+    abag.predict(others[["heavy"]], folder / "run", tmp_path / "p.csv")
+    abag.rank(tmp_path / "p.csv", tmp_path / "o.csv", batch=5, keep_far=True,
+              run=folder / "run", measured=others.head(10))  # fmt: skip
     best = pd.read_csv(tmp_path / "p.csv")[10:].nlargest(5, "predicted")
     assert pd.read_csv(tmp_path / "o.csv")["heavy"].tolist() == best["heavy"].tolist()
 
 
 def test_rank_reads_no_antigen_where_the_run_has_none(folder, frame, tmp_path, said):
-    abag.predict(frame[["heavy"]].assign(target="HER2"), folder / "run", tmp_path / "p.csv")
+    others = pd.DataFrame({"heavy": frame["heavy"] + "A", "target": "HER2"})
+    abag.predict(others, folder / "run", tmp_path / "p.csv")
     choice = {"batch": 5, "rule": "mean", "keep_far": True, "run": folder / "run"}
     abag.rank(tmp_path / "p.csv", tmp_path / "o.csv", **choice)
     best = pd.read_csv(tmp_path / "p.csv").nlargest(5, "predicted")

@@ -450,14 +450,15 @@ def test_the_lowest_are_ranked_first_where_lower_is_better(runs, tmp_path):
     assert np.allclose(table["difference"], table["predicted"] - summary["parent_pkd"], atol=2e-4)
 
     chosen = {"batch": 6, "keep_far": True, "run": runs / "ddg"}
-    found = abag.rank(scan, order, rule="mean", **chosen)
-    lowest = table.nsmallest(6, "predicted")
+    found = abag.rank(scan, order, **chosen)
+    left = table[table["measured"].isna()]
+    lowest = left.nsmallest(6, "predicted")
     assert pd.read_csv(order)["mutation"].tolist() == lowest["mutation"].tolist()
     assert found["predicted"] == pytest.approx(
         (lowest["predicted"].min(), lowest["predicted"].max())
     )
-    abag.rank(scan, order, force=True, **chosen)
-    bound = table["predicted"] - table["sigma"]
+    abag.rank(scan, order, rule="ucb", force=True, **chosen)
+    bound = left["predicted"] - left["sigma"]
     assert (
         pd.read_csv(order)["mutation"].tolist()
         == table.loc[bound.nsmallest(6).index, "mutation"].tolist()
@@ -468,14 +469,17 @@ def test_the_lowest_are_ranked_first_where_lower_is_better(runs, tmp_path):
 def test_expected_improvement_is_below_the_best_where_lower_is_better(runs, tmp_path):
     abag.predict(runs / "ddg.csv", runs / "ddg", tmp_path / "p.csv")
     table = pd.read_csv(tmp_path / "p.csv")
+    best_of_run = table["ddG (kcal/mol)"].min()
+    table["heavy"] += "A"  # not those that the run has measured
     measured = table.head(30)[["heavy", "light", "ddG (kcal/mol)"]]
+    measured.loc[7, "ddG (kcal/mol)"] = best_of_run - 1
     measured.to_csv(tmp_path / "m.csv", index=False)
     candidates = table.drop(columns="ddG (kcal/mol)")
     found = abag.rank(
         candidates, tmp_path / "o.csv", rule="improvement", batch=4, keep_far=True,
         measured=tmp_path / "m.csv", run=runs / "ddg", above=-0.5,
     )  # fmt: skip
-    assert found["best_measured"] == pytest.approx(measured["ddG (kcal/mol)"].min())
+    assert found["best_measured"] == pytest.approx(best_of_run - 1)
     assert found["left_out"]["measured"] == 30
     assert found["above"] == -0.5
     order = pd.read_csv(tmp_path / "o.csv")

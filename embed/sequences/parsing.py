@@ -350,6 +350,7 @@ def parse_antibodies(
             "Name them with --column heavy=NAME, light=NAME or antibody=NAME"
             + (", or separate columns by commas. " if len(table.names) == 1 else ". ")
             + _suggest_columns(table)
+            + _advise_antigen(table, options)
         )
         raise MissingColumn(with_found(problem, table.names, advice))
     if roles == ["light"] and "light" not in options.columns:  # heavy may be in another column
@@ -365,6 +366,19 @@ def parse_antibodies(
     where = f"column {quote_names([table.column(role) for role in roles])}"
     joined = _join(parsed.get("heavy", absent), parsed.get("light", absent), where)
     return _arranged(joined, table, options)
+
+
+def _advise_antigen(table: Table, options: TableOptions) -> str:
+    """Say what else is missing, so that it does not take another attempt to learn it."""
+    given = options.antigen is not None or options.no_antigen or "antigen" in options.columns
+    if given or not options.proposes_no_antigen or table.has("antigen"):
+        return ""
+    if options.matrix:
+        return ""
+    return (
+        " No column is named like an antigen, either: name it with --column antigen=NAME, give one "
+        "for all rows with --antigen SEQ, or learn from antibodies alone with --no-antigen."
+    )
 
 
 def _join(heavy: ParsedColumn, light: ParsedColumn, where: str) -> ParsedColumn:

@@ -465,6 +465,11 @@ def _find_value(table: Table) -> str | None:
     return numbers[0] if len(numbers) == 1 and read_value_header(numbers[0]).better else None
 
 
+def has_numbers(table: Table) -> bool:
+    """Tell whether a column that plays no role holds numbers, so that one may be the label."""
+    return bool(_number_columns(table))
+
+
 def _number_columns(table: Table) -> list[str]:
     """List the free columns of numbers that no command has written.
 

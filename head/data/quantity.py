@@ -37,11 +37,11 @@ _DELTA_DELTA = re.compile(r"(?:delta[\s_\-]*){2,}(?=g)")
 _UNIT = re.compile(r"(?P<name>.*\S)\s*[(\[](?P<unit>[^()\[\]]*)[)\]]\s*")
 _HIGHER = re.compile(
     "enrichment|expression|titer|titre|yield|neutrali[sz]|melting|thermostab|thermalstab|"
-    "solubility|rel(?:ative)?binding|bindingsignal|bindingintensity"
+    "solubility|rel(?:ative)?binding|bindingsignal|bindingintensity|monomer|purity"
 )
 _LOWER = re.compile(
     "ddg|aggregation|polyreactiv|polyspecific|viscosity|hydrophob|immunogenic|nonspecific|"
-    "retentiontime|(?:hic|cic|smac)rt"
+    "retentiontime|(?:hic|cic|smac)rt|acsins|selfinteraction"
 )
 _FUNCTION = re.compile(
     r"\W*(?:log|log2|log10|log1p|ln|asinh|sqrt|mean|median|delta)", re.IGNORECASE
@@ -51,7 +51,7 @@ _TITERS = frozenset("nt50 nt80 id50 id80 pvnt50 prnt50".split())
 _WORDS_HIGHER = _TITERS | frozenset(
     "tm tm1 tm2 tonset tagg t50 dtm deltatm mfi od od450 expr".split()
 )
-_WORDS_LOWER = frozenset("ic80 ic90 ic95 ic99".split())
+_WORDS_LOWER = frozenset("ic80 ic90 ic95 ic99 hic smac".split())
 """Words and parts of words that name a quantity whose better values are known."""
 _NEGATED = (["neg"], ["negative"], ["minus"])
 """First words that reverse a quantity, as a minus does."""
