@@ -297,14 +297,19 @@ def fit_folds(
 
     networks = _network_tasks(trainings, splits, rows, trained)
     closed_forms = [partial(fit_and_predict, i) for i in range(len(splits))]
-    tasks, cores = [*networks, *closed_forms], count_cores()
-    if device.type != "cpu":  # a GPU is used by the thread that made it the current one
-        run_tasks(tasks, 1, title)
-    elif n_training <= SMALL_FOLD_PAIRS or len(networks) < 2:
-        run_tasks(tasks, count_threads(len(tasks), n_training, cores), title)
-    else:  # networks take little memory and a core each, whatever the pairs
-        run_tasks(networks, count_threads(len(networks), 0, cores), f"{title}, networks")
-        run_tasks(closed_forms, 1, title)
+    cores, n_tasks = count_cores(), len(networks) + len(closed_forms)
+    if device.type == "cpu" and (n_training <= SMALL_FOLD_PAIRS or len(networks) < 2):
+        threads = count_threads(n_tasks, n_training, cores)
+        run_tasks([*networks, *closed_forms], threads, title)
+    else:
+        # A GPU is used by the thread that made it the current one. On a CPU, networks take little
+        # memory and a core each, whatever the pairs.
+        on_gpu = device.type != "cpu"
+        threads = 1 if on_gpu else count_threads(len(networks), 0, cores)
+        run_tasks(networks, threads, f"{title}, networks")
+        use_gpu = any(one.device is not None for one in rows)
+        threads = 1 if use_gpu else count_threads(len(closed_forms), n_training, cores)
+        run_tasks(closed_forms, threads, title)
     for i, heads in trained.items():
         add_networks(fitted[i], heads)
     return [fitted[i] for i in range(len(splits))]

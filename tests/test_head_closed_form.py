@@ -211,6 +211,46 @@ def test_heads_that_share_what_they_tried_equal_heads_fitted_alone(monkeypatch, 
     assert len(tried) <= len(set(tried)) + 2
 
 
+def test_two_processes_that_choose_the_same_kernel_and_noise_are_solved_once(monkeypatch):
+    solved, solve = [], module._solve
+
+    def counted(solver, chosen):
+        solved.append(chosen)
+        return solve(solver, chosen)
+
+    monkeypatch.setattr(module, "_solve", counted)
+    monkeypatch.setattr(module, "choose_kernel", lambda *_: Chosen(KERNEL, 0.2))
+    training = make_training()
+    first, second = (fit_gaussian_process(training, c) for c in ("error", "evidence"))
+    assert len(solved) == 1
+    for name, array in first.arrays().items():
+        np.testing.assert_array_equal(second.arrays()[name], array)
+
+
+def test_the_variance_of_inducing_pairs_is_that_of_a_subset_of_regressors():
+    training = make_training(pairs=200, train=180, antibodies=60)
+    solver = solved_kernels(training, {}, np.arange(len(training.rows)))
+    solver = replace(solver, share=np.where(np.arange(len(solver)) % 3, 1.0, 0.5))
+    weight, root, amplitude = module._solve_inducing(solver, Chosen(KERNEL, 0.2), 50)
+    matrix = solver.train.matrix(KERNEL)
+    few = matrix[:50]
+    noise = 0.2 * solver.share
+    precise = (few / noise) @ few.T
+    inner = np.linalg.inv(matrix[:50, :50] + 1e-8 * np.eye(50) + precise)
+    expected = few.T @ inner @ (few / noise) @ solver.target
+    np.testing.assert_allclose(few.T @ weight, expected, atol=1e-5)
+    # k (K^-1 - (K + k D^-1 k)^-1) k is what the pairs take from the variance of another one
+    known = np.linalg.inv(matrix[:50, :50] + 1e-8 * np.eye(50)) - inner
+    others = few[:, 60:90].T
+    np.testing.assert_allclose(
+        np.square(others @ root).sum(axis=1), ((others @ known) * others).sum(axis=1), atol=1e-5
+    )
+    covariance = few.T @ np.linalg.inv(matrix[:50, :50] + 1e-8 * np.eye(50)) @ few
+    covariance[np.diag_indices_from(covariance)] += noise
+    expected = solver.target @ np.linalg.solve(covariance, solver.target) / len(solver)
+    assert amplitude == pytest.approx(expected, rel=1e-5)
+
+
 def test_processes_of_the_same_pairs_hold_their_vectors_once_and_are_written_without_a_copy():
     training = make_training()
     first, second = (fit_gaussian_process(training, c) for c in ("error", "evidence"))

@@ -219,6 +219,14 @@ class Chosen(NamedTuple):
     noise: float
 
 
+class Solution(NamedTuple):
+    """A process that was fitted exactly, or with C inducing pairs; see `GaussianProcess`."""
+
+    weight: Floats
+    root: Floats
+    amplitude: float
+
+
 @dataclass
 class SolvedKernels:
     """Solves the same training pairs with any kernel and noise, and remembers the costs."""
@@ -229,6 +237,8 @@ class SolvedKernels:
     fold: NDArray[np.int64]
     share: Floats
     """Variance of the noise of each label, in units of that of one measurement."""
+    solutions: dict[Chosen, Solution] = field(default_factory=dict)
+    """What was fitted with a kernel and noise, which several processes may choose."""
     _costs: dict[Chosen, dict[Criterion, float]] = field(default_factory=dict)
     _matrix: tuple[PairKernel, Floats] | None = None
 
@@ -541,12 +551,9 @@ def fit_gaussian_process(
         with blas_threads(min(pairs, SEARCH_PAIRS)):
             tried = tried_weights(solver, views)
             chosen = choose_kernel(cast("KernelCosts", search), criterion, tried)
-        if training.size <= EXACT_PAIRS:
-            weight, root, amplitude = _solve(solver, chosen)
-        else:
-            weight, root, amplitude = _solve_inducing(solver, chosen, INDUCING_PAIRS)
-        if pairs > VARIANCE_PAIRS:
-            _, root, _ = _solve_inducing(solver, chosen, VARIANCE_PAIRS)
+        if chosen not in solver.solutions:
+            solver.solutions[chosen] = _fit(solver, chosen, exact=training.size <= EXACT_PAIRS)
+        weight, root, amplitude = solver.solutions[chosen]
     # not a copy: kernel ridge and Gaussian process share it
     used = solver.train if len(weight) == pairs else solver.train.select(slice(len(weight)))
     antibody, antigen = (
@@ -599,6 +606,14 @@ def solved_kernels(
     train = PairSet(sides[0], sides[1], indices[0], indices[1])
     target = training.pkd[order] - training.pkd.mean()
     return SolvedKernels(train, target, training.fold[order], training.noise_share[order])
+
+
+def _fit(solver: SolvedKernels, chosen: Chosen, *, exact: bool) -> Solution:
+    fitted = _solve(solver, chosen) if exact else _solve_inducing(solver, chosen, INDUCING_PAIRS)
+    if len(solver) > VARIANCE_PAIRS:
+        _, root, _ = _solve_inducing(solver, chosen, VARIANCE_PAIRS)
+        return Solution(fitted[0], root, fitted[2])
+    return Solution(*fitted)
 
 
 def _solve(solver: SolvedKernels, chosen: Chosen) -> tuple[Floats, Floats, float]:
