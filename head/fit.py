@@ -306,7 +306,8 @@ def fit_folds(
         # memory and a core each, whatever the pairs.
         on_gpu = device.type != "cpu"
         threads = 1 if on_gpu else count_threads(len(networks), 0, cores)
-        run_tasks(networks, threads, f"{title}, networks")
+        if networks:
+            run_tasks(networks, threads, f"{title}, networks")
         use_gpu = any(one.device is not None for one in rows)
         threads = 1 if use_gpu else count_threads(len(closed_forms), n_training, cores)
         run_tasks(closed_forms, threads, title)

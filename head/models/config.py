@@ -76,7 +76,7 @@ PRESETS: Mapping[str, Preset] = {
         widths=(1024, 512, 256, 128), epochs=50, batch_size=12, accumulate=4, lr=4e-3,
         weight_decay=0.01, head="mlp", patience=0,
     ),
-    "small": Preset(widths=(320, 128), epochs=50, batch_size=1024, dropout=0.1),
+    "small": Preset(widths=(320, 128), epochs=30, batch_size=1024, dropout=0.1),
     "medium": Preset(widths=(1280, 640, 256), epochs=75, batch_size=1024),
 }  # fmt: skip
 

@@ -36,10 +36,10 @@ NOISES = (10.0, 1.0, 0.2, 0.05, 0.015, 0.004)
 """Noise variances in units of the kernel's."""
 FIRST_VIEW = (0.0, 0.5, 1.0)
 """Weights of the first view that are tried; all views share the rest equally."""
-SEARCH_PAIRS = 1_000
+SEARCH_PAIRS = 600
 """Training pairs that choose the kernel. Smaller matrices are solved faster on one core."""
 EXACT_PAIRS = 20_000
-VARIANCE_PAIRS, INDUCING_PAIRS = 1_024, 2_048
+VARIANCE_PAIRS, INDUCING_PAIRS = 512, 2_048
 """Random training pairs that variances come from, and that are inducing points of a larger fit."""
 JITTER = 1e-8
 CRITERIA: Mapping[str, Criterion] = {"kernel": "error", "gp": "evidence"}
