@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 
 MOST_THREADS = 4
-SMALL_FOLD_PAIRS = 2_000
-"""Training pairs of a fold up to which threads pay: larger matrices are faster in sequence."""
+SMALL_FOLD_PAIRS = 5_000
+"""Training pairs of a fold up to which folds are fitted side by side. Matrices of larger ones would
+take gigabytes, so these are fitted in sequence, with all cores for each."""
 
 
 def count_cores() -> int:

@@ -55,7 +55,7 @@ from abag.head.regimes.splits import TEST, TRAIN, UNUSED, learned_rows, thinned
 from abag.head.rounds import read_round
 from abag.head.runs.run_folder import finished_summary, start_run
 from abag.head.runs.summary import curve_point, join_logs, write_results
-from abag.head.training.kept_parts import KeptParts
+from abag.head.training.kept_parts import KeptParts, read_kept, write_kept
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from abag.embed.sequences.tables import TableLike
     from abag.head.evaluation.regime_scores import RegimeScore
     from abag.head.inputs import RunInputs
+    from abag.head.models.kernel_search import SearchTask
     from abag.head.regimes.folds import MeasuredRegime
     from abag.head.regimes.splits import Split
     from abag.head.runs.run_folder import RunSummary
@@ -308,7 +309,8 @@ def fit_folds(
         if not with_baselines:  # the models of all pairs are needed, not only what they predict
             return None
         of_fold = rows[i]
-        digest = training_digest(trainings.config, (of_fold.rows, of_fold.fold, of_fold.pkd))
+        learned = (of_fold.rows, of_fold.fold, of_fold.pkd, of_fold.noise_share)
+        digest = training_digest(trainings.config, learned)
         return KeptParts(trainings.folder / f"fold-{i:02d}", digest)
 
     def fit_and_predict(i: int) -> None:
@@ -320,11 +322,22 @@ def fit_folds(
                 inputs = BaselineInputs(rows[i], splits[i], mutations)
                 fitted[i].predicted |= predict_baselines(inputs)
 
-    tasks = _network_tasks(trainings, splits, rows, trained)
-    tasks += [partial(fit_and_predict, i) for i in range(len(splits))]
-    # A GPU is used by the thread that made it the current one.
-    threads = count_threads(len(tasks), n_training, count_cores()) if device.type == "cpu" else 1
-    run_tasks(tasks, threads, title)
+    networks = _network_tasks(trainings, splits, rows, trained)
+    closed_forms = [partial(fit_and_predict, i) for i in range(len(splits))]
+    cores, n_tasks = count_cores(), len(networks) + len(closed_forms)
+    if device.type == "cpu" and (n_training <= SMALL_FOLD_PAIRS or len(networks) < 2):
+        threads = count_threads(n_tasks, n_training, cores)
+        run_tasks([*networks, *closed_forms], threads, title)
+    else:
+        # A GPU is used by the thread that made it the current one. On a CPU, networks take little
+        # memory and a core each, whatever the pairs.
+        on_gpu = device.type != "cpu"
+        threads = 1 if on_gpu else count_threads(len(networks), 0, cores)
+        if networks:
+            run_tasks(networks, threads, f"{title}, networks")
+        use_gpu = any(one.device is not None for one in rows)
+        threads = 1 if use_gpu else count_threads(len(closed_forms), n_training, cores)
+        run_tasks(closed_forms, threads, title)
     for i, heads in trained.items():
         add_networks(fitted[i], heads)
     return [fitted[i] for i in range(len(splits))]
@@ -404,12 +417,45 @@ def searched_rows(trainings: Trainings, splits: Sequence[Split]) -> list[Trainin
 
     The last split is that of all pairs.
     """
-    rows = [training_rows(trainings, split) for split in splits]
+    rows = _rows_of_splits(trainings, splits)
     models = (*trainings.parts.models, *trainings.parts.compared)
-    rows, tasks = with_searches(rows[-1], rows, models)
+    cores = count_cores()
+    rows, searches = with_searches(rows[-1], rows, models, cores)
+    tasks = [partial(_choose_kernels, search, trainings.folder) for search in searches]
     if tasks:
-        run_tasks(tasks, min(len(tasks), count_cores()), "fit: kernels")
+        run_tasks(tasks, min(len(tasks), cores), "fit: kernels")
     return rows
+
+
+def _choose_kernels(search: SearchTask, checkpoints: Path) -> None:
+    """Choose the kernels of all folds, or take the costs that a stopped run has kept."""
+    folder = checkpoints / f"kernels-{search.columns}"
+    digest = search.shared.digest()
+    kept = read_kept(folder, digest)
+    if kept is not None:
+        search.shared.use_costs(kept)
+    start_s = time.monotonic()
+    search.run()
+    write_kept(folder, digest, search.shared.costs(), time.monotonic() - start_s)
+
+
+def _rows_of_splits(trainings: Trainings, splits: Sequence[Split]) -> list[TrainingRows]:
+    """Return what closed forms learn from in each split; bounds are replaced side by side."""
+    found: dict[int, TrainingRows] = {}
+
+    def learn(i: int) -> None:
+        found[i] = training_rows(trainings, splits[i])
+
+    tasks = [partial(learn, i) for i in range(len(splits))]
+    largest = max(len(learned_rows(split)) for split in splits)
+    on_cpu = trainings.device.type == "cpu" and trainings.inputs.pairs.censored.any()
+    threads = count_threads(len(tasks), largest, count_cores()) if on_cpu else 1
+    if threads == 1:
+        for task in tasks:
+            task()
+    else:
+        run_tasks(tasks, threads, "fit: bounds of labels")
+    return [found[i] for i in range(len(splits))]
 
 
 def distinct_folds(splits: Sequence[Split]) -> tuple[list[Split], list[int]]:

@@ -110,6 +110,10 @@ FIT_S: Mapping[bool, tuple[tuple[int, float], ...]] = {
 models of small tables are fitted on the CPU. Tables below 5,000 pairs have most folds."""
 
 
+ON_THE_CPU = "fit: clusters and kernels use the CPU, networks a GPU if there is one"
+"""Which part of a fit a GPU does not shorten."""
+
+
 class Plan(TypedDict):
     """What `plan` returns, and ``abag plan --json`` prints."""
 
@@ -384,7 +388,7 @@ def _describe_machines(machines: Mapping[str, dict[str, Any]], *, verbose: bool)
     others = f"{measured} from measured tokens/s; others are estimates"
     notes = [others if measured else "all are estimates"]
     notes += [f"Colab sessions needed ({hours} each)"] * sessions
-    lines = [*align(rows, numbers=True), f"times: {'; '.join(notes)}"]
+    lines = [*align(rows, numbers=True), ON_THE_CPU, f"times: {'; '.join(notes)}"]
     return lines + [f"{name}: {one['basis']}" for name, one in known.items() if verbose]
 
 

@@ -65,6 +65,16 @@ def test_a_benchmark_runs_at_tiny_size_and_writes_its_report(
     assert (tmp_path / report).read_text().startswith("# ")
 
 
+def test_early_stopping_is_scored_and_timed(run_script, tmp_path):
+    out = tmp_path / "scores.jsonl"
+    script = BENCHMARKS / "bench_patience.py"
+    assert run_script(tmp_path / "log", script, "--tiny", "--out", out) == 0
+    lines = [json.loads(line) for line in out.read_text().splitlines()]
+    found = [(line["head"], line["epochs"], line["patience"]) for line in lines]
+    assert found == [(head, 2, patience) for head in ("mlp", "stack") for patience in (0, 1)]
+    assert all(line["rmse"] and line["steps"] and line["seconds"] > 0 for line in lines)
+
+
 def test_the_default_fit_of_a_table_is_timed(run_script, tmp_path):
     out = tmp_path / "times.jsonl"
     script = BENCHMARKS / "bench_default_fit.py"

@@ -211,6 +211,46 @@ def test_heads_that_share_what_they_tried_equal_heads_fitted_alone(monkeypatch, 
     assert len(tried) <= len(set(tried)) + 2
 
 
+def test_two_processes_that_choose_the_same_kernel_and_noise_are_solved_once(monkeypatch):
+    solved, solve = [], module._solve
+
+    def counted(solver, chosen):
+        solved.append(chosen)
+        return solve(solver, chosen)
+
+    monkeypatch.setattr(module, "_solve", counted)
+    monkeypatch.setattr(module, "choose_kernel", lambda *_: Chosen(KERNEL, 0.2))
+    training = make_training()
+    first, second = (fit_gaussian_process(training, c) for c in ("error", "evidence"))
+    assert len(solved) == 1
+    for name, array in first.arrays().items():
+        np.testing.assert_array_equal(second.arrays()[name], array)
+
+
+def test_the_variance_of_inducing_pairs_is_that_of_a_subset_of_regressors():
+    training = make_training(pairs=200, train=180, antibodies=60)
+    solver = solved_kernels(training, {}, np.arange(len(training.rows)))
+    solver = replace(solver, share=np.where(np.arange(len(solver)) % 3, 1.0, 0.5))
+    weight, root, amplitude = module._solve_inducing(solver, Chosen(KERNEL, 0.2), 50)
+    matrix = solver.train.matrix(KERNEL)
+    few = matrix[:50]
+    noise = 0.2 * solver.share
+    precise = (few / noise) @ few.T
+    inner = np.linalg.inv(matrix[:50, :50] + 1e-8 * np.eye(50) + precise)
+    expected = few.T @ inner @ (few / noise) @ solver.target
+    np.testing.assert_allclose(few.T @ weight, expected, atol=1e-5)
+    # k (K^-1 - (K + k D^-1 k)^-1) k is what the pairs take from the variance of another one
+    known = np.linalg.inv(matrix[:50, :50] + 1e-8 * np.eye(50)) - inner
+    others = few[:, 60:90].T
+    np.testing.assert_allclose(
+        np.square(others @ root).sum(axis=1), ((others @ known) * others).sum(axis=1), atol=1e-5
+    )
+    covariance = few.T @ np.linalg.inv(matrix[:50, :50] + 1e-8 * np.eye(50)) @ few
+    covariance[np.diag_indices_from(covariance)] += noise
+    expected = solver.target @ np.linalg.solve(covariance, solver.target) / len(solver)
+    assert amplitude == pytest.approx(expected, rel=1e-5)
+
+
 def test_processes_of_the_same_pairs_hold_their_vectors_once_and_are_written_without_a_copy():
     training = make_training()
     first, second = (fit_gaussian_process(training, c) for c in ("error", "evidence"))
@@ -296,7 +336,7 @@ def test_folds_of_a_run_choose_what_they_would_choose_alone():
     ]
     searched, tasks = with_searches(every, folds, ("kernel", "gp", "residue_kernel"))
     for task in tasks:
-        task()
+        task.run()
     assert {*searched[0].searches} == {"vectors", "residue_kernel"}
     for fold, shared in zip(folds, searched, strict=True):
         for criterion in ("error", "evidence"):
@@ -305,3 +345,50 @@ def test_folds_of_a_run_choose_what_they_would_choose_alone():
             # vectors of all pairs set the unit of distances: neighbours on the grid may change
             assert 0.3 <= found.scale / alone.scale <= 3.5
             assert found.antibody.units == alone.antibody.units
+
+
+def test_kept_costs_of_a_search_are_used_where_nothing_else_has_changed(monkeypatch):
+    solver, _ = solver_of_all_pairs()
+    n = len(solver)
+    rng = np.random.default_rng(2)
+    fold = FoldLabels(rng.random(n) < 0.7, np.arange(n) % 3, rng.normal(size=n))
+    search = SharedSearch(solver, {}, [fold, replace(fold, learned_C=~fold.learned_C)])
+    search.choose(["error", "evidence"])
+    again = SharedSearch(solver, {}, search.folds)
+    assert again.digest() == search.digest()
+    again.use_costs(search.costs())
+    monkeypatch.setattr(again, "_costs_of", None)  # nothing is computed
+    again.choose(["error", "evidence"])
+    for chosen in search._costs:
+        for at in range(2):
+            assert again.cost(at, chosen, "error") == search.cost(at, chosen, "error")
+
+    changed_labels = fold.target_C.copy()
+    changed_labels[np.flatnonzero(fold.learned_C)[0]] += 1
+    share = solver.share.copy()
+    share[0] = 0.5
+    sides = solver.train.antibodies
+    moved = replace(sides, train_AD=sides.train_AD + 1)
+    others = [
+        SharedSearch(solver, {}, [replace(fold, target_C=changed_labels), search.folds[1]]),
+        SharedSearch(solver, {}, [replace(fold, inner_C=fold.inner_C[::-1]), search.folds[1]]),
+        SharedSearch(replace(solver, share=share), {}, search.folds),
+        SharedSearch(
+            replace(solver, train=replace(solver.train, antibodies=moved)), {}, search.folds
+        ),
+        SharedSearch(solver, {}, search.folds[:1]),
+    ]
+    assert len({search.digest(), *(one.digest() for one in others)}) == 6
+
+
+def test_threads_do_not_change_the_costs_of_a_search():
+    solver, _ = solver_of_all_pairs()
+    n = len(solver)
+    folds = [
+        FoldLabels(np.arange(n) % 4 != k, np.arange(n) % 3, np.arange(n) % 7 - 3.0)
+        for k in range(4)
+    ]
+    alone, shared = (SharedSearch(solver, {}, folds, threads) for threads in (1, 3))
+    chosen = Chosen(KERNEL, 0.2)
+    for at in range(4):
+        assert alone.cost(at, chosen, "error") == shared.cost(at, chosen, "error")

@@ -83,8 +83,73 @@ def test_folds_whose_steps_have_the_same_shape_are_grouped():
     fewer = [*FOLDS, split(4, 40), split(5, 36)]  # two steps per epoch
     assert group_folds(fewer, config, 100) == [[0, 1, 2, 3], [4, 5]]
     assert group_folds(fewer, config, 2) == [[0, 1], [2, 3], [4, 5]]
-    for option in ({"members": 2}, {"patience": 3}):  # one by one
-        assert group_folds(FOLDS, FitConfig(**option), 100) == [[0], [1], [2], [3]]
+    assert group_folds(FOLDS, FitConfig(members=2), 100) == [[0], [1], [2], [3]]  # one by one
+
+
+def steps_taken(monkeypatch):
+    """Return a list that gets the number of heads of every step."""
+    heads = []
+    real = TrainingStep.run
+
+    def noted(self, seed):
+        heads.append(len(self.lr_M))
+        real(self, seed)
+
+    monkeypatch.setattr(TrainingStep, "run", noted)
+    return heads
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+def test_patience_ends_each_fold_of_a_stack_as_if_the_others_were_not_there(
+    tmp_path, monkeypatch, dropout
+):
+    folds = [FOLDS[0], FOLDS[1], FOLDS[3]]
+    options = {"epochs": 40, "patience": 3, "lr": 0.03, "dropout": dropout, "select": "rmse"}
+    heads = steps_taken(monkeypatch)
+    stacked = train_folds(tmp_path / "stack", folds, **options)
+    per_epoch = 4
+    ends = sorted(one.epochs for one in stacked)
+    assert ends[0] < ends[-1] < 40
+    # folds that have ended take no more steps, but one that keeps the last fold company
+    expected = [max(2, sum(end > epoch for end in ends)) for epoch in range(ends[-1])]
+    assert heads == np.repeat(expected, per_epoch).tolist()
+    for at, (fold, together) in enumerate(zip(folds, stacked, strict=True)):
+        pair = [fold, folds[at - 1]]  # a fold alone has other random numbers
+        found = train_folds(tmp_path / str(fold.fold), pair, **options)[0]
+        np.testing.assert_allclose(together.predicted_MP, found.predicted_MP, atol=2e-4)
+        assert (together.best_step, together.steps) == (found.best_step, found.steps)
+        lines = losses(tmp_path / "stack", fold.fold)
+        assert len(lines) == together.epochs == together.best_step[0] // per_epoch + 3
+
+
+def test_a_stack_that_lost_folds_resumes_to_the_same_bits(tmp_path, monkeypatch):
+    folds = [FOLDS[0], FOLDS[1], FOLDS[3]]
+    options = {"epochs": 40, "patience": 3, "lr": 0.03, "dropout": 0.3, "select": "rmse"}
+    whole = train_folds(tmp_path / "whole", folds, **options)
+    total = max(one.steps for one in whole)
+    first_end = min(one.steps for one in whole)
+    for stop in (first_end, first_end + 1, total - 1):
+        left = stop
+        real = TrainingStep.run
+
+        def run(self, seed, real=real):
+            nonlocal left
+            if not left:
+                raise KeyboardInterrupt
+            left -= 1
+            real(self, seed)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(TrainingStep, "run", run)
+            with pytest.raises(KeyboardInterrupt):
+                train_folds(tmp_path / str(stop), folds, save_every=1, **options)
+        resumed = train_folds(tmp_path / str(stop), folds, save_every=1, **options)
+        for one, other in zip(whole, resumed, strict=True):
+            assert other.resumed_from_step == stop
+            np.testing.assert_array_equal(one.predicted_MP, other.predicted_MP)
+            assert (one.best_step, one.steps) == (other.best_step, other.steps)
+        for fold in folds:
+            assert losses(tmp_path / "whole", fold.fold) == losses(tmp_path / str(stop), fold.fold)
 
 
 def test_a_stack_on_a_cpu_is_as_large_as_its_memory_and_on_a_gpu_as_its_vectors():

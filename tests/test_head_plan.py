@@ -57,6 +57,7 @@ def test_only_measured_times_are_not_marked_as_estimates():
     lines = describe_plan(plan(table()), verbose=True)
     assert "times: H100 from measured tokens/s; others are estimates" in lines
     assert any("estimate" in line and line.startswith("this machine") for line in lines)
+    assert "fit: clusters and kernels use the CPU, networks a GPU if there is one" in lines
     other = describe_plan(plan(table(), antibody_encoder="antiberty"))
     assert other[-1] == "times: all are estimates"
 

@@ -375,3 +375,18 @@ def test_a_damaged_part_is_fitted_again(tmp_path):
     path = tmp_path / "ridge/latest"
     path.write_bytes(path.read_bytes()[:-1])
     assert kept.read("ridge") is None
+
+
+def test_parts_fitted_with_other_noise_of_labels_are_not_used(case, tmp_path, monkeypatch):
+    digests = []
+    monkeypatch.setattr(
+        kept_parts.KeptParts, "read", lambda kept, _name: digests.append(kept.digest)
+    )
+    fit(case, tmp_path / "once")
+    once = {*digests}
+    digests.clear()
+    # the same labels, but as medians of three measurements
+    three = pd.concat([case.frame.assign(pKd=case.frame["pKd"] + by) for by in (-0.1, 0, 0.1)])
+    abag.fit(three, case.store, tmp_path / "three", **QUICK)
+    assert once
+    assert once.isdisjoint(digests)

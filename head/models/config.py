@@ -66,6 +66,7 @@ class Preset:
     head: str = "stack"
     dropout: float = 0.3
     weight_decay: float = 0.05
+    patience: int = 10
 
 
 PRESETS: Mapping[str, Preset] = {
@@ -73,9 +74,9 @@ PRESETS: Mapping[str, Preset] = {
     # every mlp, dropout after LayerNorm; the notebooks had it before, and none before the output.
     "seed": Preset(
         widths=(1024, 512, 256, 128), epochs=50, batch_size=12, accumulate=4, lr=4e-3,
-        weight_decay=0.01, head="mlp",
+        weight_decay=0.01, head="mlp", patience=0,
     ),
-    "small": Preset(widths=(320, 128), epochs=50, batch_size=1024, dropout=0.1),
+    "small": Preset(widths=(320, 128), epochs=30, batch_size=1024, dropout=0.1),
     "medium": Preset(widths=(1280, 640, 256), epochs=75, batch_size=1024),
 }  # fmt: skip
 
@@ -229,9 +230,9 @@ class FitConfig(
         help="Validation metric that selects the best checkpoint. The pKd of a strong binder "
         "may be any, as in recall_at_8.5.",
     )  # fmt: skip
-    patience: int = option(
-        0, low=0, metavar="N",
-        help="Epochs without improvement before training stops; 0: never stop early.",
+    patience: int | None = _of_preset(
+        low=0, metavar="N",
+        help="Epochs without improvement before a fold stops training; 0: never stop early.",
     )  # fmt: skip
     save_every: int | None = option(
         None, low=1, metavar="N", may_change=True,

@@ -12,13 +12,15 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from functools import partial
+from hashlib import blake2b
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
+from abag import __version__
 from abag.core.arrays import Bools, Floats, Ints
 from abag.head.models.gaussian_process import (
     CRITERIA,
@@ -27,6 +29,7 @@ from abag.head.models.gaussian_process import (
     Chosen,
     ColumnViews,
     Criterion,
+    PairKernel,
     SolvedKernels,
     blas_threads,
     choose_kernel,
@@ -67,6 +70,8 @@ class SharedSearch:
     solver: SolvedKernels
     views: Views
     folds: Sequence[FoldLabels]
+    threads: int = 1
+    """Threads that share the folds of a kernel."""
     _costs: dict[Chosen, list[dict[Criterion, float]]] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -76,6 +81,43 @@ class SharedSearch:
             if chosen not in self._costs:
                 self._costs[chosen] = self._costs_of(chosen)
             return self._costs[chosen][fold][criterion]
+
+    def digest(self) -> str:
+        """Hash all that the costs depend on."""
+        arrays = [self.solver.share]
+        for side, index in self.solver.train.sides:
+            arrays += [side.train_AD, np.array(side.units), np.array(side.widths), index]
+        for fold in self.folds:
+            inner_C = np.where(fold.learned_C, fold.inner_C, -1)
+            arrays += [fold.learned_C, inner_C, np.where(fold.learned_C, fold.target_C, 0)]
+        hashed = blake2b(__version__.encode(), digest_size=16)
+        for array in arrays:
+            hashed.update(f"{array.dtype}{array.shape}".encode())
+            hashed.update(np.ascontiguousarray(array).data)
+        return hashed.hexdigest()
+
+    def costs(self) -> dict[str, Floats]:
+        """Return what has been computed: a row per kernel and noise, with its costs by fold."""
+        kernels = [
+            (one.kernel.scale, one.kernel.product, one.noise, *itertools.chain(*one.kernel.weights))
+            for one in self._costs
+        ]
+        found = {"kernels": np.array(kernels)}
+        for criterion in CRITERIA.values():
+            of_kernels = [[fold[criterion] for fold in one] for one in self._costs.values()]
+            found[criterion] = np.array(of_kernels)
+        return found
+
+    def use_costs(self, found: Mapping[str, Floats]) -> None:
+        """Take what `costs` of a search with the same digest returned."""
+        first = len(self.solver.train.antibodies.widths)
+        for at, (scale, product, noise, *weights) in enumerate(found["kernels"].tolist()):
+            of_views = tuple(weights[:first]), tuple(weights[first:])
+            chosen = Chosen(PairKernel(scale, product, of_views), noise)
+            self._costs[chosen] = [
+                {criterion: float(found[criterion][at, fold]) for criterion in CRITERIA.values()}
+                for fold in range(len(self.folds))
+            ]
 
     def choose(self, criteria: Sequence[Criterion]) -> None:
         """Choose the kernels of all folds; afterwards their costs are known."""
@@ -90,10 +132,15 @@ class SharedSearch:
         targets_CF = np.stack([fold.target_C for fold in self.folds], axis=1)
         solved_CF = inverse_CC @ targets_CF
         of_one_C = inverse_CC.sum(axis=1)
-        return [
-            _costs_of_fold(fold, inverse_CC, log_determinant, solved_CF[:, at], of_one_C)
-            for at, fold in enumerate(self.folds)
-        ]
+
+        def of_fold(at: int) -> dict[Criterion, float]:
+            solved_C = solved_CF[:, at]
+            return _costs_of_fold(self.folds[at], inverse_CC, log_determinant, solved_C, of_one_C)
+
+        if self.threads == 1:
+            return [of_fold(at) for at in range(len(self.folds))]
+        with ThreadPoolExecutor(self.threads) as pool:
+            return [*pool.map(of_fold, range(len(self.folds)))]
 
     def _invert(self, chosen: Chosen) -> tuple[Floats, float]:
         """Return the inverse of the kernel matrix with noise, and the log of the determinant."""
@@ -181,9 +228,22 @@ def cholesky(matrix: Floats) -> Floats:
     return np.asarray(torch.linalg.cholesky(torch.from_numpy(matrix)))
 
 
+@dataclass(frozen=True, slots=True)
+class SearchTask:
+    """The choice of kernels for all folds by one kind of columns."""
+
+    columns: str
+    shared: SharedSearch
+    criteria: Sequence[Criterion]
+
+    def run(self) -> None:
+        """Choose the kernels of all folds."""
+        self.shared.choose(self.criteria)
+
+
 def with_searches(
-    every: TrainingRows, folds: Sequence[TrainingRows], models: Sequence[str]
-) -> tuple[list[TrainingRows], list[Callable[[], None]]]:
+    every: TrainingRows, folds: Sequence[TrainingRows], models: Sequence[str], cores: int = 1
+) -> tuple[list[TrainingRows], list[SearchTask]]:
     """Let folds share the searches that these models need.
 
     Parameters
@@ -194,22 +254,24 @@ def with_searches(
         What each fold learns from.
     models : sequence of str
         Names of the models that are fitted.
+    cores : int
+        Those that all tasks together may use.
 
     Returns
     -------
     folds : list of TrainingRows
         With the searches, which choose kernels when they are asked, or before.
-    tasks : list of callable
+    tasks : list of SearchTask
         Each chooses the kernels of all folds in one search.
     """
     searches = dict[str, list[FoldSearch | None]]()
-    tasks = list[Callable[[], None]]()
+    tasks = list[SearchTask]()
 
     def add(columns: str, features: TrainingRows, views: Views, criteria: list[Criterion]) -> None:
         found = shared_search(features, views, folds)
         searches[columns] = found
         if (any_fold := next(filter(None, found), None)) is not None:
-            tasks.append(partial(any_fold.shared.choose, criteria))
+            tasks.append(SearchTask(columns, any_fold.shared, criteria))
 
     criteria = [criterion for name, criterion in CRITERIA.items() if name in models]
     if criteria:
@@ -218,6 +280,8 @@ def with_searches(
         if name in models:
             _, features, views = residue_training(every, name)
             add(name, features, views, ["error"])
+    for task in tasks:
+        task.shared.threads = max(1, cores // len(tasks))
     found = [
         replace(fold, searches={columns: of_folds[at] for columns, of_folds in searches.items()})
         for at, fold in enumerate(folds)

@@ -1,6 +1,6 @@
-"""Predictions of fitted parts, kept until the run has finished, so that a stopped one loses little.
+"""What took long to compute, kept until the run has finished, so that a stopped one loses little.
 
-Only folds are kept: what weighs and scores them is their predictions. P pairs.
+Of fitted parts, only the predictions of folds are kept: these weigh and score them. P pairs.
 """
 
 from __future__ import annotations
@@ -12,12 +12,43 @@ from abag.core.files import make_folder
 from abag.core.messages import detail, say
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from abag.core.arrays import Floats
 
 LEAST_SECONDS = 2.0
-"""A part that took less is fitted again rather than written."""
+"""What took less is computed again rather than written."""
+
+
+def read_kept(folder: Path, digest: str) -> dict[str, Floats] | None:
+    """Return arrays by name, if they were kept whole and depend on what `digest` hashes."""
+    if not folder.is_dir():
+        return None
+    from abag.head.training.checkpoint import CheckpointDamaged, load_newest  # torch
+
+    try:
+        found = load_newest(folder)
+    except CheckpointDamaged:
+        say(f"{folder}: what was kept is damaged; it is fitted again")
+        return None
+    if found is None or found.state.get("digest") != digest:
+        return None
+    detail(f"{folder}: kept, not fitted again")
+    return {name: tensor.numpy() for name, tensor in found.tensors.items()}
+
+
+def write_kept(folder: Path, digest: str, arrays: Mapping[str, Floats], seconds: float) -> None:
+    """Keep arrays that took so long to compute, if that is long."""
+    if seconds < LEAST_SECONDS:
+        return
+    import torch
+
+    from abag.head.training.checkpoint import save_rotating
+
+    make_folder(folder)
+    tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
+    save_rotating(folder, tensors, {"digest": digest, "step": 0})
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,34 +71,14 @@ class KeptParts:
 
     def read(self, name: str) -> PartPredictions | None:
         """Return what a part predicts, if it was kept whole."""
-        folder = self.folder / name
-        if not folder.is_dir():
+        arrays = read_kept(self.folder / name, self.digest)
+        if arrays is None:
             return None
-        from abag.head.training.checkpoint import CheckpointDamaged, load_newest  # torch
-
-        try:
-            found = load_newest(folder)
-        except CheckpointDamaged:
-            say(f"{folder}: what was kept is damaged; it is fitted again")
-            return None
-        if found is None or found.state.get("digest") != self.digest:
-            return None
-        arrays = {name: tensor.numpy() for name, tensor in found.tensors.items()}
-        detail(f"{folder}: kept, not fitted again")
         return PartPredictions(arrays["predicted"], arrays.get("variance"))
 
     def write(self, name: str, part: PartPredictions, seconds: float) -> None:
         """Keep what a part predicts if it took long to fit."""
-        if seconds < LEAST_SECONDS:
-            return
-        import torch
-
-        from abag.head.training.checkpoint import save_rotating
-
         arrays = {"predicted": part.predicted}
         if part.variance is not None:
             arrays["variance"] = part.variance
-        folder = self.folder / name
-        make_folder(folder)
-        tensors = {key: torch.from_numpy(array) for key, array in arrays.items()}
-        save_rotating(folder, tensors, {"digest": self.digest, "step": 0})
+        write_kept(self.folder / name, self.digest, arrays, seconds)

@@ -344,14 +344,15 @@ class StackedHeads:
         epoch_pairs: Sequence[int],
         device: torch.device,
     ) -> None:
-        self.scalings, self.device = scalings, device
-        self.training_sets, self.epoch_pairs = training_sets, epoch_pairs
-        config, self.members = members[0], [member.filled() for member in members]
+        self.device = device
+        config = self.config = members[0]
+        self._scalings, self._training_sets = scalings, training_sets
+        self._epoch_pairs, self._members = epoch_pairs, members
         self.batch_size, self.accumulate = config.fitting_batch(epoch_pairs[0])
         self.steps = steps_per_epoch(epoch_pairs[0], self.batch_size, self.accumulate)
         self.epochs = config.filled().epochs
         folds, sets_per_fold = range(len(scalings)), len(training_sets) // len(scalings)
-        self.first_row_G = np.repeat([fold * len(pairs[0]) for fold in folds], sets_per_fold)
+        self._first_rows = np.repeat([fold * len(pairs[0]) for fold in folds], sets_per_fold)
         antibody_ND, antigen_ME = vectors.antibody_ND, vectors.antigen_ME
         standardised = [
             _join([scaling.antibody.apply(antibody_ND) for scaling in scalings]),
@@ -365,18 +366,56 @@ class StackedHeads:
         target = _join([(one.pkd - s.pkd_mean) / s.pkd_scale for one, s in labelled])
         censored = _join([one.censored for one in pairs])
         self.tables = PairTables(standardised, index, target.astype(np.float32), censored, device)
-        inputs = antibody_ND.shape[1] + antigen_ME.shape[1]
-        model = Mlp(inputs, config.filled().widths, [member.dropout for member in self.members])
+        self._inputs = antibody_ND.shape[1] + antigen_ME.shape[1]
         seeds = (np.random.SeedSequence([member.seed, INITIAL]) for member in members)
-        model.draw([int(seed.generate_state(1)[0]) for seed in seeds])
-        self.model = model.to(device)
+        self._make_step(folds, [int(seed.generate_state(1)[0]) for seed in seeds])
+
+    def _make_step(self, folds: Sequence[int], seeds: Sequence[int] = ()) -> None:
+        """Make the model and the step of some folds; without `seeds`, its weights are not set."""
+        self.folds = tuple(folds)
+        self.scalings = [self._scalings[fold] for fold in folds]
+        sets = self._of_folds(len(self._training_sets))
+        self.training_sets = [self._training_sets[at] for at in sets]
+        self.epoch_pairs = [self._epoch_pairs[at] for at in sets]
+        self.first_row_G = self._first_rows[sets]
+        members = [self._members[at] for at in self.heads]
+        self.members = [member.filled() for member in members]
+        model = Mlp(
+            self._inputs, self.config.filled().widths, [member.dropout for member in self.members]
+        )
+        if seeds:
+            model.draw(seeds)
+        self.model = model.to(self.device)
         self.training_step = TrainingStep(
-            self.model, self.tables, config, [member.weight_decay for member in self.members],
-            (self.steps, self.accumulate, len(training_sets), self.batch_size),
+            self.model, self.tables, self.config, [member.weight_decay for member in self.members],
+            (self.steps, self.accumulate, len(sets), self.batch_size),
             # Folds are in the precision of separate training.
-            in_bf16=uses_bf16(config, device, stacked=len(members) > len(scalings)),
+            in_bf16=uses_bf16(self.config, self.device, stacked=len(members) > len(folds)),
             alike=len({(member.lr, member.weight_decay) for member in self.members}) == 1,
         )  # fmt: skip
+
+    @property
+    def heads(self) -> NDArray[np.int64]:
+        """Numbers of the heads of the folds that train, among those of all folds."""
+        return self._of_folds(len(self._members))
+
+    def _of_folds(self, total: int) -> NDArray[np.int64]:
+        """Return which of so many sets or heads of all folds belong to the folds that train."""
+        of_fold = np.arange(total).reshape(len(self._scalings), -1)
+        return of_fold[list(self.folds)].reshape(-1)
+
+    def keep_folds(self, folds: Sequence[int], *, with_state: bool = True) -> None:
+        """Train only these folds from now on; without their state, it has to be loaded."""
+        heads, state = self.heads, self.training_step.tensors()
+        self._make_step(folds)
+        if with_state:
+            kept = torch.from_numpy(np.searchsorted(heads, self.heads)).to(self.device)
+            self.training_step.load(
+                {
+                    name: tensor.detach().index_select(1 if name == "losses" else 0, kept)
+                    for name, tensor in state.items()
+                }
+            )
 
     def begin_epoch(self, epoch: int, first_step: int = 0) -> None:
         total, first, step = self.epochs * self.steps, epoch * self.steps, self.training_step
@@ -394,7 +433,7 @@ class StackedHeads:
     def predict(self, rows: NDArray[np.int64]) -> NDArray[np.float64]:
         """Predict rows, (R,) or (G, R) if they differ between training sets: pKd, (M, R)."""
         rows_GR = np.atleast_2d(rows)
-        if len(self.scalings) > 1:
+        if self.first_row_G.any():
             rows_GR = rows_GR + self.first_row_G[:, None]
         members = len(self.members)
         batch = PREDICTION_BATCH if self.device.type == "cuda" else CPU_PREDICTION_BATCH
@@ -442,8 +481,7 @@ def folds_per_stack(
 
 def group_folds(splits: Sequence[Split], config: FitConfig, size: int) -> list[list[int]]:
     """Group the folds whose steps have the same shapes, at most `size` each, divided evenly."""
-    # several heads are a stack already, and patience ends each fold at its own step
-    one_by_one = config.members > 1 or config.patience > 0
+    one_by_one = config.members > 1  # several heads are a stack already
     groups: dict[tuple[int, ...], list[int]] = {}
     for fold, split in enumerate(splits):
         n_pairs = len(split.rows(TRAIN))

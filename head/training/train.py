@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from abag.head.models.network import NetworkModel
     from abag.head.models.pair_model import PairVectors
     from abag.head.regimes.splits import Split
+    from abag.head.training.stack import TrainingStep
 
 LOG = "log.jsonl"
 """Name of the log beside the checkpoints of a training: one line of JSON per epoch and fold."""
@@ -300,7 +301,7 @@ class HeadProgress(TrainingProgress):
     log: list[dict[str, Any]] = field(default_factory=list)
 
     def is_out_of_patience(self, head: int, config: FitConfig) -> bool:
-        return 0 < config.patience <= self.stale[head]
+        return 0 < config.filled().patience <= self.stale[head]
 
     def record_score(self, head: int, score: float | None, config: FitConfig) -> bool:
         """Return whether a validation score is the best of this head so far, and record it."""
@@ -390,7 +391,6 @@ class HeadTraining(ResumableTraining):
             epoch_pairs=np.repeat([len(rows) for rows in training], sets_per_fold).tolist(),
             device=inputs.device,
         )
-        self.training_step, self.model = self.stack.training_step, self.stack.model
         self.heads = range(len(self.stack.members))
         digest = training_digest(
             config,
@@ -418,18 +418,25 @@ class HeadTraining(ResumableTraining):
         self.scored_rows = [draw_validation_rows(split, config) for split in splits]
         """Validation pairs that are scored while training, of each fold."""
         self._labels = [metrics.rows_to_score(pairs, rows) for rows in self.scored_rows]
-        self.best = {name: t.detach().clone() for name, t in self.model.state_dict().items()}
+        model = self.stack.model
+        self.best = {name: t.detach().clone() for name, t in model.state_dict().items()}
         """The best weights of every head so far."""
 
+    @property
+    def training_step(self) -> TrainingStep:
+        """The step of the folds that still train."""
+        return self.stack.training_step
+
     def results(self) -> list[TrainedHeads]:
-        self.model.load_state_dict(self.best)
-        folds, epochs = len(self.splits), self.progress.step // self.steps_per_epoch
+        folds = len(self.splits)
+        if len(self.stack.folds) < folds:
+            self.stack.keep_folds(range(folds), with_state=False)
+        self.stack.model.load_state_dict(self.best)
         predicted = np.split(self.stack.predict(np.arange(len(self.inputs.pairs))), folds)
         best = {name: tensor.cpu() for name, tensor in self.best.items()}
         used = {
             "batch_size": self.stack.batch_size,
             "accumulate": self.stack.accumulate,
-            "epochs": epochs,
             "compile": self.training_step.mode,
             "precision": "bf16" if self.training_step.in_bf16 else "fp32",
             "device": str(self.inputs.device),
@@ -442,15 +449,26 @@ class HeadTraining(ResumableTraining):
                 ),
                 predicted_MP=predicted_MP,
                 best_step=[self.progress.best_step[k] for k in heads],
-                steps=self.progress.step,
-                epochs=epochs,
+                steps=steps,
+                epochs=steps // self.steps_per_epoch,
                 seconds=self.progress.seconds / folds,
                 resumed_from_step=self.resumed_from_step,
-                used=used,
+                used=used | {"epochs": steps // self.steps_per_epoch},
             )
-            for scaling, predicted_MP, heads in zip(
-                self.stack.scalings, predicted, np.split(np.array(self.heads), folds), strict=True
+            for scaling, predicted_MP, heads, steps in zip(
+                self.stack.scalings, predicted, self._heads_of_folds(), self._steps(), strict=True
             )
+        ]
+
+    def _heads_of_folds(self) -> list[list[int]]:
+        return [one.tolist() for one in np.split(np.array(self.heads), len(self.splits))]
+
+    def _steps(self) -> list[int]:
+        """Return the steps that each fold took until its last head was out of patience."""
+        progress, per_epoch = self.progress, self.steps_per_epoch
+        return [
+            max(progress.best_step[k] + progress.stale[k] * per_epoch for k in heads)
+            for heads in self._heads_of_folds()
         ]
 
     def _announce(self) -> None:
@@ -469,24 +487,24 @@ class HeadTraining(ResumableTraining):
         self.training_step.run(step_seed(self.config.seed, self.progress.step))
 
     def _end_epoch(self, epochs_done: int) -> None:
-        scored, folds = self._validate(), len(self.splits)
+        training, folds = self._training_folds(), self.stack.folds
+        scored = self._validate()
         losses_SM = self._losses()
-        of_folds = np.split(losses_SM.mean(axis=0), folds)
-        seconds = round(self.elapsed_s() / folds, 3)  # each fold took its share
+        of_folds = np.split(losses_SM.mean(axis=0), len(folds))
+        seconds = round(self.elapsed_s() / len(self.splits), 3)  # each fold took its share
         lines = [
             {
-                "fold": split.fold,
+                "fold": self.splits[fold].fold,
                 "step": self.progress.step,
                 "epoch": epochs_done,
                 "loss": float(losses.mean()),
                 **({"losses": losses.tolist()} if len(losses) > 1 else {}),
                 "validation": scores,
-                "validation_pairs": len(rows),
+                "validation_pairs": len(self.scored_rows[fold]),
                 "seconds": seconds,
             }
-            for split, losses, scores, rows in zip(
-                self.splits, of_folds, scored, self.scored_rows, strict=True
-            )
+            for fold, losses, scores in zip(folds, of_folds, scored, strict=True)
+            if fold in training
         ]
         self.progress.log += lines
         with (self.checkpoints / LOG).open("a", encoding="utf-8") as file:
@@ -497,26 +515,52 @@ class HeadTraining(ResumableTraining):
             shown = "undefined" if mean is None else f"{mean:.3f}"
             heading = metrics.metric_heading(select, self.inputs.pairs.quantity)
             detail(f"{self.name}: epoch {epochs_done}: validation {heading} {shown}")
+        self._drop_finished_folds()
 
     def _validate(self) -> list[metrics.Scores]:
         """Score the mean of each fold's heads; keep the weights of heads that improved."""
         select, of_heads, of_folds = self.config.select, list[float | None](), []
         strong_pkd = metrics.strong_threshold(select, self.inputs.pairs.quantity)
-        predicted = self.stack.predict_parts(self.scored_rows)
-        for labels, predicted_MR in zip(self._labels, predicted, strict=True):
+        folds, heads = self.stack.folds, self.stack.heads.tolist()
+        predicted = self.stack.predict_parts([self.scored_rows[fold] for fold in folds])
+        for fold, predicted_MR in zip(folds, predicted, strict=True):
+            labels = self._labels[fold]
             of_folds.append(labels.score(predicted_MR.mean(axis=0), strong_pkd))
             of_heads += [labels.score_one(select, one) for one in predicted_MR]
-        scores = enumerate(of_heads)
-        improved = [k for k, one in scores if self.progress.record_score(k, one, self.config)]
-        for name, tensor in self.model.state_dict().items():
-            if len(improved) == len(of_heads):
+        scores = enumerate(zip(heads, of_heads, strict=True))
+        improved = [
+            at for at, (head, one) in scores if self.progress.record_score(head, one, self.config)
+        ]
+        for name, tensor in self.stack.model.state_dict().items():
+            if len(improved) == len(self.heads):
                 self.best[name].copy_(tensor)
             elif improved:
-                self.best[name][improved] = tensor[improved]
+                self.best[name][[heads[at] for at in improved]] = tensor[improved]
         return of_folds
 
     def _is_out_of_patience(self) -> bool:
-        return all(self.progress.is_out_of_patience(k, self.config) for k in self.heads)
+        return not self._training_folds()
+
+    def _training_folds(self) -> list[int]:
+        """Return the folds with a head that is not out of patience."""
+        return [
+            fold
+            for fold, heads in enumerate(self._heads_of_folds())
+            if not all(self.progress.is_out_of_patience(k, self.config) for k in heads)
+        ]
+
+    def _drop_finished_folds(self, *, with_state: bool = True) -> None:
+        """Train without the folds that are out of patience: on a CPU they take time for nothing."""
+        training, folds = self._training_folds(), range(len(self.splits))
+        # a GPU would have to capture its step again
+        if self.inputs.device.type != "cpu" or not training or len(folds) == 1:
+            return
+        if len(training) == 1:  # a head alone would have other random numbers
+            steps = self._steps()
+            finished = [fold for fold in folds if fold not in training]
+            training = sorted([*training, max(finished, key=lambda fold: (steps[fold], fold))])
+        if len(training) < len(self.stack.folds):
+            self.stack.keep_folds(training, with_state=with_state)
 
     def _tensors(self) -> dict[str, Tensor]:
         return self.training_step.tensors() | {f"best.{name}": t for name, t in self.best.items()}
@@ -524,13 +568,14 @@ class HeadTraining(ResumableTraining):
     def _write_checkpoint(self) -> None:
         self._losses()
         # an update may break the weights after a finite loss
-        state = self.model.state_dict().values()
+        state = self.stack.model.state_dict().values()
         if not torch.stack([t.isfinite().all() for t in state]).all():  # GPU sync
             raise self._diverged(self.progress.step - 1, float("nan"))
         super()._write_checkpoint()
 
     def _restore(self, tensors: dict[str, Tensor] | None) -> None:
         if tensors is not None:
+            self._drop_finished_folds(with_state=False)
             self.training_step.load(tensors)
             load_tensors(self.best, {name: tensors[f"best.{name}"] for name in self.best})
         # the log of the checkpoint: a killed process may have written more

@@ -1,0 +1,155 @@
+"""A default fit that is killed at chosen places continues without fitting finished parts again."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+sys.path.append(str(Path(__file__).parents[1]))
+
+OPTIONS = {"widths": (8, 4), "epochs": 4, "patience": 2, "save_every": 1, "device": "cpu"}
+KINDS = ("cost", "step", "fit")
+"""What a fit does: the cost of a kernel in all folds, a step of networks, a part in closed form."""
+
+
+@pytest.mark.ci
+@pytest.mark.timeout(600)
+def test_a_default_fit_killed_anywhere_ends_alike_and_repeats_no_finished_part(tmp_path):
+    done = subprocess.run(
+        [sys.executable, __file__, tmp_path], capture_output=True, text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout.splitlines()[-1])
+    assert {kind for kind, _, _ in result["killed"]} == {*KINDS}
+    assert len(result["killed"]) == 9
+    for kind, n, found in result["killed"]:
+        assert found["ended"] == [-signal.SIGKILL, 0], (kind, n)
+        assert found["different"] == [], (kind, n)
+        # what was computed while the process was killed is computed again, and nothing else
+        assert found["repeated"] == [], (kind, n)
+
+
+def make_inputs(folder):
+    """Write a table of variants of one antibody, so that residues are compared, and its vectors."""
+    import numpy as np
+    import pandas as pd
+    from drawn import add_vectors, draw_chains
+
+    rng = np.random.default_rng(3)
+    parent, *antigens = draw_chains(rng, 4, 40)
+    rows = []
+    for at in range(3, 27):
+        variant = parent[:at] + "AC"[parent[at] == "A"] + parent[at + 1 :]
+        rows += [(variant, antigen, 8 + rng.normal()) for antigen in antigens]
+    table = pd.DataFrame(rows, columns=["heavy", "antigen", "pKd"])
+    table.to_csv(folder / "pairs.csv", index=False)
+    add_vectors(folder / "store", table)
+
+
+def compute(folder, run, journal, kill_at=None):
+    """Fit, and note in a file what begins and ends; die when something begins for the n-th time."""
+    import abag
+    from abag.head import fit as fitting
+    from abag.head.models import registry
+    from abag.head.models.kernel_search import SharedSearch
+    from abag.head.training import kept_parts
+    from abag.head.training.stack import TrainingStep
+
+    kept_parts.LEAST_SECONDS = 0.0
+    fitting.count_threads = lambda *_: 1
+    fitting.count_cores = lambda: 1
+    counts = dict.fromkeys(KINDS, 0)
+    notes = journal.open("a", encoding="utf-8", buffering=1)
+
+    def watched(kind, real, name):
+        def call(*given):
+            counts[kind] += 1
+            if (kind, counts[kind]) == kill_at:
+                os.kill(os.getpid(), signal.SIGKILL)
+            notes.write(json.dumps([kind, name(*given)]) + "\n")
+            return real(*given)
+
+        return call
+
+    for name, entry in registry.MODELS.items():
+        if entry.fit is not None:
+            fit = watched(
+                "fit", entry.fit, lambda training, name=name: f"{name} {training.rows.tolist()}"
+            )
+            registry.MODELS[name] = replace(entry, fit=fit)
+    TrainingStep.run = watched("step", TrainingStep.run, lambda step, seed: f"{id(step)} {seed}")
+    SharedSearch._costs_of = watched(
+        "cost", SharedSearch._costs_of, lambda _search, chosen: str(chosen)
+    )
+    abag.fit(folder / "pairs.csv", folder / "store", run, **OPTIONS)
+    notes.close()
+
+
+def noted(journal, kind):
+    lines = [json.loads(line) for line in journal.read_text().splitlines()]
+    return [name for found, name in lines if found == kind]
+
+
+def places(total, first_folds):
+    """Return what begins for which time when the process is killed."""
+    searched = total["cost"]
+    return [
+        ("cost", 2), ("cost", searched),
+        ("step", 1), ("step", total["step"] // 2), ("step", total["step"]),
+        ("fit", 3), ("fit", first_folds + 1), ("fit", 2 * first_folds + 2), ("fit", total["fit"]),
+    ]  # fmt: skip
+
+
+def content(run):
+    """Return all files of a run but for times; the report shows when it was written."""
+    from forks import snapshot
+
+    found = snapshot(run)
+    found["report.html"] = re.sub(rb"\d{4}-\d\d-\d\d \d\d:\d\d UTC", b"", found["report.html"])
+    return found
+
+
+def main(folder):
+    from forks import import_all, in_child
+
+    import_all()
+    folder.mkdir(parents=True, exist_ok=True)
+    assert in_child(lambda: make_inputs(folder)) == 0
+    journal = folder / "unbroken.jsonl"
+    unbroken = folder / "unbroken/run"
+    assert in_child(lambda: compute(folder, unbroken, journal)) == 0
+    expected = content(unbroken)
+    whole = {kind: noted(journal, kind) for kind in KINDS}
+    rows = [name.partition(" ")[2] for name in whole["fit"]]
+    of_last = rows[-1]
+    killed = []
+    for kind, n in places({kind: len(names) for kind, names in whole.items()}, rows.count(rows[0])):
+        run = folder / f"{kind}-{n}/run"
+        journal = folder / f"{kind}-{n}.jsonl"
+        ended = [
+            in_child(lambda run=run, at=at, journal=journal: compute(folder, run, journal, at))
+            for at in ((kind, n), None)
+        ]
+        found = content(run)
+        different = [name for name in expected if found.get(name) != expected[name]]
+        fits = [name for name in noted(journal, "fit") if name.partition(" ")[2] != of_last]
+        repeated = [name for name in {*fits} if fits.count(name) > 1]
+        if kind != "cost":
+            costs = noted(journal, "cost")
+            repeated += [name for name in {*costs} if costs.count(name) > 1]
+        steps = noted(journal, "step")
+        if len(steps) > len(whole["step"]):
+            repeated.append(f"{len(steps)} steps")
+        killed.append((kind, n, {"ended": ended, "different": different, "repeated": repeated}))
+    print(json.dumps({"killed": killed}))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
