@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from pathlib import Path
@@ -15,6 +16,7 @@ from abag.core.messages import detail, say
 from abag.embed.sequences.chains import Kind
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.store import Store, open_store
+from abag.head.data.features import with_feature_columns
 from abag.head.data.labels import LabelledPairs, label_pairs, report_counts, training_labels
 from abag.head.data.vectors import StoredVectors, read_vectors
 from abag.head.models.config import FitConfig
@@ -66,8 +68,9 @@ def read_inputs(
         if _has_antibodies(opened, cut):
             say("antibodies: cut to their variable domains, as in the store (--antibody-region fv)")
             read, region = cut, "fv"
-    pairs = label_pairs(read, config, refuse_sequences=config.bad_rows == "error")
+    pairs = label_pairs(read, config, refuse_sequences=config.bad_rows == "error", named=config)
     report_counts(pairs)
+    pairs = with_feature_columns(pairs, config)
     if config.no_antigen:
         say(f"{pairs.table.source}: antibodies alone (--no-antigen)")
     if config.skipped is not None:
@@ -101,6 +104,11 @@ def describe_inputs(config: FitConfig, inputs: RunInputs) -> dict[str, Any]:
     digest = blake2b(digest_size=16)
     for array in (pairs.keys("antibody"), pairs.keys("antigen"), pairs.pkd, pairs.censored):
         digest.update(np.ascontiguousarray(array).data)
+    if pairs.share is not None:
+        digest.update(pairs.share.tobytes())
+    if pairs.cells is not None:
+        digest.update(pairs.cells.numbers_RF.tobytes())
+        digest.update(json.dumps(pairs.cells.words_RG.tolist()).encode())
     record = config.to_json()
     record["label_column"] = pairs.reading.column
     record["label_unit"] = pairs.reading.unit

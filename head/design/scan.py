@@ -206,6 +206,8 @@ def scan(
             no_antigen=antigen_of_run(chosen, predictor),
         )  # fmt: skip
         refuse_without_antigen(chosen)
+        advice = "Write the mutants into a table with these columns, and use abag predict."
+        predictor.refuse_without_features("scan", advice)
         store = predictor.resolve_store(chosen.store)
         parents, skipped = read_parents(chosen)
         say_random_weights(predictor)
