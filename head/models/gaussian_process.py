@@ -258,6 +258,8 @@ class SolvedKernels:
     """Variance of the noise of each label, in units of that of one measurement."""
     scaling: FeatureScaling | None = None
     """Of the features, if pairs have any."""
+    weight: Floats | None = None
+    """How much each label counts in the error of a kernel, (F,); None: all as much."""
     _costs: dict[Chosen, dict[Criterion, float]] = field(default_factory=dict)
     _matrix: tuple[PairKernel, Floats] | None = None
 
@@ -273,8 +275,9 @@ class SolvedKernels:
             return self
         used = slice(pairs)
         return SolvedKernels(
-            self.train.select(used), self.target[used], self.fold[used], self.share[used]
-        )
+            self.train.select(used), self.target[used], self.fold[used], self.share[used],
+            weight=None if self.weight is None else self.weight[used],
+        )  # fmt: skip
 
     def matrix(self, kernel: PairKernel) -> Floats:
         """Return the kernel of all pairs, (F, F), in the order of LAPACK; may be overwritten."""
@@ -303,8 +306,14 @@ class SolvedKernels:
             known["evidence"] = len(self) * float(np.log(fit)) + 2 * log_root
             if criterion == "error":
                 inner = leave_folds_out(lower, self.target, self.fold)
-                known["error"] = float(np.square(self.target - inner).sum())
+                known["error"] = sum_squares(self.target - inner, self.weight)
         return known[criterion]
+
+
+def sum_squares(error: Floats, weight: Floats | None) -> float:
+    """Sum the squares of errors, (R,), each as often as its weight says."""
+    square = np.square(error)
+    return float((square if weight is None else square * weight).sum())
 
 
 class KernelCosts(Protocol):
@@ -640,7 +649,7 @@ def fit_gaussian_process(
         SideSettings(side.widths, side.units, weights)
         for (side, _), weights in zip(used.sides, chosen.kernel.weights, strict=True)
     )
-    scale, product, mean = chosen.kernel.scale, chosen.kernel.product, float(training.pkd.mean())
+    scale, product, mean = chosen.kernel.scale, chosen.kernel.product, training.mean
     settings = ProcessSettings(scale, product, antibody, antigen, mean, amplitude)
     ratio = chosen.kernel.features
     features = None
@@ -695,8 +704,12 @@ def solved_kernels(
         scaling = FeatureScaling.of(of_training)
         z_FK = scaling.apply(of_training)
     train = PairSet(sides[0], sides[1], indices[0], indices[1], z_FK)
-    target = training.pkd[order] - training.pkd.mean()
-    return SolvedKernels(train, target, training.fold[order], training.noise_share[order], scaling)
+    target = training.pkd[order] - training.mean
+    weight = training.weight
+    return SolvedKernels(
+        train, target, training.fold[order], training.noise_share[order], scaling,
+        None if weight is None else weight[order],
+    )  # fmt: skip
 
 
 def _solve(solver: SolvedKernels, chosen: Chosen) -> tuple[Floats, Floats, float]:

@@ -33,8 +33,10 @@ from abag.head.models.gaussian_process import (
     solve,
     solve_triangle,
     solved_kernels,
+    sum_squares,
     tried_weights,
 )
+from abag.head.models.pair_model import label_weights
 from abag.head.models.residues import SUBSTITUTIONS, residue_training
 
 if TYPE_CHECKING:
@@ -58,6 +60,8 @@ class FoldLabels:
     """Their inner folds; of others anything."""
     target_C: Floats
     """Their labels; of others anything."""
+    weight_C: Floats | None = None
+    """How much each label counts in an error; None: all as much."""
 
 
 @dataclass
@@ -169,7 +173,9 @@ def _costs_of_fold(
         block = inverse_CC[np.ix_(rows, rows)] - own.T @ own
         weight_R2 = both_C2[rows] - own.T @ gone_H2
         weight_R = weight_R2[:, 0] - others_mean * weight_R2[:, 1]
-        error += float(np.square(solve(cholesky(block), weight_R[:, None])).sum())
+        error_R = solve(cholesky(block), weight_R[:, None])[:, 0]
+        counts_R = None if fold.weight_C is None else fold.weight_C[rows]
+        error += sum_squares(error_R, counts_R)
     evidence = len(labels) * float(np.log(max(fit, 1e-300))) + log_determinant
     return {"evidence": evidence, "error": error}
 
@@ -258,5 +264,7 @@ def _labels_of(fold: TrainingRows, sampled: Ints) -> FoldLabels:
     learned_P[fold.rows] = True
     inner_P = np.full(len(learned_P), -1)
     inner_P[fold.rows] = fold.fold
-    target_C = fold.pairs.pkd[sampled] - fold.pkd.mean()
-    return FoldLabels(learned_P[sampled], inner_P[sampled], target_C)
+    target_C = fold.pairs.pkd[sampled] - fold.mean
+    share = fold.pairs.share
+    weight_C = None if share is None else label_weights(share[sampled])
+    return FoldLabels(learned_P[sampled], inner_P[sampled], target_C, weight_C)

@@ -165,6 +165,12 @@ class TrainingRows:
         return self.pairs.pkd[self.rows]
 
     @property
+    def mean(self) -> float:
+        """The mean label, in which each counts as much as its weight."""
+        weight = self.weight
+        return float(self.pkd.mean() if weight is None else np.average(self.pkd, weights=weight))
+
+    @property
     def size(self) -> int:
         """The number of pairs by which a model decides how to fit."""
         return self.run_pairs or len(self.rows)

@@ -235,7 +235,7 @@ class ConstantModel:
 
 
 def fit_mean(training: TrainingRows) -> ConstantModel:
-    return ConstantModel(ConstantSettings(float(training.pkd.mean())))
+    return ConstantModel(ConstantSettings(training.mean))
 
 
 class CompositionRidge(LinearModel):
