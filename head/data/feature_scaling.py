@@ -35,7 +35,7 @@ class PairFeatures:
     @property
     def width(self) -> int:
         """The number of columns."""
-        return self.numbers_RF.shape[1] + self.marks_RC.shape[1]
+        return int(self.numbers_RF.shape[1] + self.marks_RC.shape[1])
 
     def take(self, rows: Ints | slice) -> PairFeatures:
         """Return the features of some pairs."""

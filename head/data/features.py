@@ -125,7 +125,8 @@ class FeatureColumns:
     @property
     def names(self) -> tuple[str, ...]:
         """Names of the columns in a table."""
-        return tuple(one.name for one in (*self.numbers, *self.categories))
+        of_categories = [one.name for one in self.categories]
+        return (*(one.name for one in self.numbers), *of_categories)
 
     @property
     def width(self) -> int:

@@ -116,4 +116,4 @@ def share_of_pairs(pairs: pd.DataFrame, *, of_errors: bool) -> Floats | None:
         return None
     share = (pairs["share"] / pairs["measurements"]).to_numpy(np.float64)
     share = share / share.mean()
-    return OF_MODEL + (1 - OF_MODEL) * share if of_errors else share
+    return np.asarray(OF_MODEL + (1 - OF_MODEL) * share if of_errors else share)

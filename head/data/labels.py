@@ -258,7 +258,7 @@ def label_pairs(
         cells = mean_cells(cells, pair_of_row, columns["row"])
     return LabelledPairs(
         **columns, table=table, noise=noise, reading=reading, counts=counts,
-        no_antigen=table.antigens.chains == [NO_ANTIGEN], cells=cells,
+        no_antigen=table.antigens.chains == [NO_ANTIGEN], cells=cells, features=None,
         share=share_of_pairs(pairs, of_errors=named.error is not None),
     )  # fmt: skip
 

@@ -698,16 +698,17 @@ def solved_kernels(
         stretch = views[kind].stretch if kind in views else ()
         sides.append(Side.of(x_ND[used_A], vectors.widths(at), scaling, stretch))
         indices.append(of_pair)
-    scaling = z_FK = None
+    of_features: FeatureScaling | None = None
+    z_FK: NDArray[np.float32] | None = None
     if vectors.features is not None:
         of_training = vectors.features.take(training.rows[order])
-        scaling = FeatureScaling.of(of_training)
-        z_FK = scaling.apply(of_training)
+        of_features = FeatureScaling.of(of_training)
+        z_FK = of_features.apply(of_training)
     train = PairSet(sides[0], sides[1], indices[0], indices[1], z_FK)
     target = training.pkd[order] - training.mean
     weight = training.weight
     return SolvedKernels(
-        train, target, training.fold[order], training.noise_share[order], scaling,
+        train, target, training.fold[order], training.noise_share[order], of_features,
         None if weight is None else weight[order],
     )  # fmt: skip
 
