@@ -26,7 +26,7 @@ from abag.core.cores import SMALL_FOLD_PAIRS, count_cores, count_threads
 from abag.core.files import FolderBusy, only_writer, sweep_partials
 from abag.core.messages import bar, detail, reporting, say
 from abag.core.options import BadOption
-from abag.head.data.features import encoded_features
+from abag.head.data.feature_checks import encoded_features
 from abag.head.data.labels import NothingToLearn, training_labels
 from abag.head.inputs import describe_inputs, read_inputs, split_inputs
 from abag.head.models.baselines import (

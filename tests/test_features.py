@@ -12,8 +12,9 @@ from sklearn.linear_model import LinearRegression
 
 import abag
 from abag.embed.sequences.options import TableOptions
+from abag.head.data.feature_checks import with_feature_columns
 from abag.head.data.feature_scaling import FeatureScaling, PairFeatures
-from abag.head.data.features import BadFeature, with_feature_columns
+from abag.head.data.features import BadFeature
 from abag.head.data.labels import label_pairs, read_pairs
 from abag.head.data.options import LabelOptions, PairColumnOptions
 from abag.head.models.pair_model import PairVectors
@@ -245,6 +246,16 @@ def test_an_altered_record_of_features_is_refused(planted, fitted, tmp_path):
         (tmp_path / WEIGHTS).write_bytes((folder / WEIGHTS).read_bytes())
         with pytest.raises(PredictorDamaged):
             abag.load_predictor(tmp_path)
+
+
+def test_the_model_card_and_what_is_shared_name_the_features(planted, fitted, tmp_path, capsys):
+    card = (planted.at / "fitted" / "predictor" / "README.md").read_text()
+    assert "features=table)" in card
+    assert "beside its sequences: `ddg`, `lab`" in card
+    abag.share(planted.at / "fitted", tmp_path / "shared")
+    assert "values of categories of the columns 'ddg', 'lab'" in capsys.readouterr().err
+    shared = abag.load_predictor(tmp_path / "shared")
+    assert shared.features == fitted.features
 
 
 def test_scikit_learn_reads_features_as_further_columns(planted):

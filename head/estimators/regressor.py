@@ -20,7 +20,8 @@ from abag.core.python_surface import naming_keywords
 from abag.embed.sequences.chains import KINDS
 from abag.embed.store.store import Store
 from abag.embed.store.store_files import ADAPTER_FOLDER
-from abag.head.data.features import read_features, with_feature_columns
+from abag.head.data.feature_checks import with_feature_columns
+from abag.head.data.features import read_features
 from abag.head.data.options import LabelOptions
 from abag.head.data.vectors import StoredVectors, read_vectors
 from abag.head.estimators.sequence_frame import as_store, folders_with, labelled, read_frame

@@ -18,7 +18,7 @@ import numpy as np
 from abag.core.arrays import distinct
 from abag.core.messages import reporting
 from abag.embed.sequences.chains import KINDS
-from abag.head.data.features import encoded_features
+from abag.head.data.feature_checks import encoded_features
 from abag.head.data.labels import LabelledPairs
 from abag.head.data.vectors import StoredVectors, read_vectors
 from abag.head.evaluation.metrics import MeasuredRows, find_metric
