@@ -26,6 +26,7 @@ from abag.core.cores import SMALL_FOLD_PAIRS, count_cores, count_threads
 from abag.core.files import FolderBusy, only_writer, sweep_partials
 from abag.core.messages import bar, detail, reporting, say
 from abag.core.options import BadOption, user_path
+from abag.head.data.feature_checks import encoded_features
 from abag.head.data.labels import NothingToLearn, training_labels
 from abag.head.inputs import describe_inputs, options_of_run, read_inputs, split_inputs
 from abag.head.models.baselines import (
@@ -270,7 +271,7 @@ class Trainings(NamedTuple):
         vectors = PairVectors(
             antibody.x_ND, antigen.x_ND, pairs.antibody, pairs.antigen,
             pairs.table.antibodies.chains, pairs.table.antigens.chains,
-            (antibody.widths, antigen.widths),
+            (antibody.widths, antigen.widths), encoded_features(pairs),
         )  # fmt: skip
         parts = decide_parts(vectors, config, [all_pairs(regimes), *splits_of(regimes)])
         config = parts.training_config(config)

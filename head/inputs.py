@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from hashlib import blake2b
@@ -17,6 +18,7 @@ from abag.embed.sequences.chains import Kind
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.sequences.resolve import constant_sequences
 from abag.embed.store.store import Store, open_store
+from abag.head.data.feature_checks import with_feature_columns
 from abag.head.data.labels import LabelledPairs, label_pairs, report_counts, training_labels
 from abag.head.data.vectors import StoredVectors, read_vectors
 from abag.head.models.config import FitConfig
@@ -72,8 +74,9 @@ def read_inputs(
         if _has_antibodies(opened, cut):
             say("antibodies: cut to their variable domains, as in the store (--antibody-region fv)")
             read, region = cut, "fv"
-    pairs = label_pairs(read, config, refuse_sequences=config.bad_rows == "error")
+    pairs = label_pairs(read, config, refuse_sequences=config.bad_rows == "error", named=config)
     report_counts(pairs)
+    pairs = with_feature_columns(pairs, config)
     if config.no_antigen:
         say(f"{pairs.table.source}: antibodies alone (--no-antigen)")
     if config.skipped is not None:
@@ -119,6 +122,11 @@ def describe_inputs(config: FitConfig, inputs: RunInputs) -> dict[str, Any]:
     digest = blake2b(digest_size=16)
     for array in (pairs.keys("antibody"), pairs.keys("antigen"), pairs.pkd, pairs.censored):
         digest.update(np.ascontiguousarray(array).data)
+    if pairs.share is not None:
+        digest.update(pairs.share.tobytes())
+    if pairs.cells is not None:
+        digest.update(pairs.cells.numbers_RF.tobytes())
+        digest.update(json.dumps(pairs.cells.words_RG.tolist()).encode())
     record = options_of_run(config)
     record["label_column"] = pairs.reading.column
     record["label_unit"] = pairs.reading.unit

@@ -17,7 +17,7 @@ import pandas as pd
 from abag import AbagError
 from abag.core.files import FileDamaged
 from abag.core.messages import counted, say
-from abag.core.options import schema, user_path
+from abag.core.options import flag, schema, user_path
 from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.store import open_store
@@ -60,6 +60,8 @@ if TYPE_CHECKING:
     from abag.head.data.quantity import Quantity
 
 LISTED = 20
+OF_COLUMNS = ("features", "categories", "error", "weight")
+"""Options that name columns beside sequences and labels."""
 NOT_INHERITED = frozenset(
     {"add", "columns", "antigen", "limit", "skipped", "label", "split_seed", "bad_rows"}
 )
@@ -132,6 +134,7 @@ def join_round(table: TableLike, config: FitConfig) -> Round:
     """
     assert config.add is not None
     saved = read_run(user_path(config.add, "--add"))
+    _refuse_columns(config, saved)
     measured = read_measured_rows(saved.run, saved.quantity)
     history = [*rounds_of(saved.run, saved.summary)] or [_first_round(saved)]
     if int(measured["round"].max()) != len(history) - 1:
@@ -154,6 +157,20 @@ def join_round(table: TableLike, config: FitConfig) -> Round:
     antigen = saved.config["antigen"] if config.antigen is None else config.antigen
     remembered = replace(config, columns={**columns, **named}, antigen=antigen)
     return Round(pairs, remembered, history)
+
+
+def _refuse_columns(config: FitConfig, saved: SavedRun) -> None:
+    """Refuse columns beside sequences and labels, which the measured pairs of a run do not keep."""
+    for name in OF_COLUMNS:
+        given = getattr(config, name) or saved.config[name]
+        if given:
+            listed = given if isinstance(given, str) else ",".join(given)
+            msg = (
+                f"{flag(name)} {listed}: --add joins sequences and labels of rounds, without other "
+                "columns; expected neither the run nor this command to have any. Fit one table "
+                "that has all rounds."
+            )
+            raise BadRound(msg)
 
 
 def _first_round(saved: SavedRun) -> dict[str, Any]:

@@ -175,6 +175,8 @@ def _held_of_training(predictor: Predictor, with_sequences: bool) -> str:
     if kinds and not with_sequences:
         both = " and ".join(PLURAL[kind] for kind in KINDS if kind in kinds)
         held.append(f"sequences of training {both}")
+    if predictor.features is not None:
+        held.append(f"ranges and values of categories of the columns {predictor.features.words}")
     if predictor.adapters:
         held.append("the keys of the pairs that its adapters were trained on")
     return f"It contains {'; '.join(held)}. Share it only where you may share these."

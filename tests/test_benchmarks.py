@@ -111,6 +111,17 @@ def test_campaigns_of_all_kinds_start_alike_and_count_what_they_find(run_script,
         assert (line["better_than_before"] > 0) == (line["best"] > first[0]["best"])
 
 
+def test_columns_of_a_table_are_measured_on_rows_that_abag_never_saw(run_script, tmp_path):
+    out = tmp_path / "columns.jsonl"
+    status = run_script(tmp_path / "log", BENCHMARKS / "bench_columns.py", "--tiny", "--out", out)
+    assert status == 0, (tmp_path / "log").read_text()
+    lines = [json.loads(line) for line in out.read_text().splitlines()]
+    changed = {one["difference"]: one for one in lines if "difference" in one}
+    assert [*changed] == ["features", "categories", "error", "all"]
+    assert changed["features"]["rmse"] < 0
+    assert all(one["rmse_se"] >= 0 for one in changed.values())
+
+
 def test_what_fails_for_one_encoder_does_not_lose_the_rest(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(BENCHMARKS)
     import bench_encoders

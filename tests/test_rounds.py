@@ -324,3 +324,13 @@ def test_contradictions_of_such_a_run_are_told_in_its_unit(retention, tmp_path):
     with pytest.raises(abag.AbagError, match=r"row 2: HIC RT \(min\) .* in round 0 .* at most"):
         abag.fit(tmp_path / "back.csv", None, tmp_path / "r2", add=str(retention / "r1"))
     assert not (tmp_path / "r2").exists()
+
+
+def test_rounds_of_a_run_with_other_columns_are_refused(case, tmp_path):
+    table = pd.read_csv(case / "pairs.csv")
+    table["stability"] = np.random.default_rng(0).normal(size=len(table))
+    abag.fit(table, case / "store", tmp_path / "r1", antigen=ANTIGEN, head="ridge",
+             features=["stability"], report=False)  # fmt: skip
+    with pytest.raises(abag.AbagError, match=r"--add joins sequences .* without other columns"):
+        abag.fit(case / "back.csv", None, tmp_path / "r2", add=str(tmp_path / "r1"))
+    assert not (tmp_path / "r2").exists()

@@ -35,8 +35,16 @@ from abag.head.data.affinities import (
     says_class,
     says_no_binding,
 )
+from abag.head.data.features import (
+    FeatureCells,
+    FeatureColumns,
+    mean_cells,
+    read_cells,
+    words_as_codes,
+)
 from abag.head.data.joined_labels import with_one_label
-from abag.head.data.options import Floor, Label, LabelOptions, Replicates
+from abag.head.data.label_errors import read_shares, share_of_pairs
+from abag.head.data.options import Floor, Label, LabelOptions, PairColumnOptions, Replicates
 from abag.head.data.quantity import PKD, Quantity
 from abag.head.data.units import HIGHER_IS_STRONGER, POSITIVE, read_header, to_pkd
 
@@ -118,6 +126,13 @@ class LabelledPairs:
     ``censored``, before replicates are joined."""
     round_of_row: Ints | None = None
     """Round of a campaign of each row of the table, (R,); None: all are of the first."""
+    cells: FeatureCells | None = None
+    """The columns that `PairColumnOptions` names, of P pairs; None if it names none."""
+    features: FeatureColumns | None = None
+    """What models read of them; None as long as they are not checked for a fit."""
+    share: Floats | None = None
+    """Shape (P,); variance of the noise of each label relative to the mean, from ``--error`` or
+    ``--weight``; None without these."""
 
     def __len__(self) -> int:
         return len(self.pkd)
@@ -153,13 +168,16 @@ def label_pairs(
     *,
     refuse_sequences: bool = False,
     remembered: Remembered | None = None,
+    named: PairColumnOptions | None = None,
 ) -> LabelledPairs:
     """Read the labels of a table, and its relations and types of affinity; merge replicates.
 
     With `refuse_sequences`, rows that were skipped for their sequences are refused, too;
-    `remembered` is that of `read_affinities`.
+    `remembered` is that of `read_affinities`, and `named` has the columns of features and errors.
+    Replicates of different categories are not merged.
     """
     options = options or LabelOptions()
+    named = named or PairColumnOptions()
     table = with_one_label(table, options, remembered)
     affinities = read_affinities(table, options, remembered=remembered)
     column, unit = affinities.column, affinities.unit
@@ -196,15 +214,27 @@ def label_pairs(
         )
         raise BadLabel(msg)
     table = replace(table, skipped=SkippedRows([*table.skipped.rows, *bad]))
+    censored = _read_censored(table, pkd, affinities)
     rows = pd.DataFrame(
         {
             "row": np.arange(len(pkd)),
             "antibody": table.antibodies.of_row,
             "antigen": table.antigens.of_row,
             "pkd": pkd,
-            "censored": _read_censored(table, pkd, affinities),
+            "censored": censored,
         }
     )[usable]
+    cells = None
+    if named.features or named.categories:
+        where = "is to be read as a feature"
+        cells = read_cells(
+            table.frame, named.features or (), named.categories or (), table.source, where,
+            table.row_name,
+        )  # fmt: skip
+        rows = rows.assign(**{name: of[usable] for name, of in words_as_codes(cells).items()})
+    share = read_shares(table, named, affinities, usable, censored == 0)
+    if share is not None:
+        rows = rows.assign(share=share[usable])
     rows, floored = _apply_floor(rows, options.floor, quantity)
     if not quantity.affinity:
         reading = replace(reading, conflict=spread_of(rows.loc[rows["censored"] == 0, "pkd"]))
@@ -227,9 +257,14 @@ def label_pairs(
         "conflicting_pairs": conflicts,
         "censored_pairs": int((pairs["censored"] != 0).sum()),
     }
+    if cells is not None:
+        averaged = options.replicates in ("median", "mean")
+        pair_of_row = _pair_of_row(rows if averaged else pairs, pairs, len(pkd))
+        cells = mean_cells(cells, pair_of_row, columns["row"])
     return LabelledPairs(
         **columns, table=table, noise=noise, reading=reading, counts=counts, usable=rows,
-        no_antigen=table.antigens.chains == [NO_ANTIGEN],
+        no_antigen=table.antigens.chains == [NO_ANTIGEN], cells=cells, features=None,
+        share=share_of_pairs(pairs, of_errors=named.error is not None),
     )  # fmt: skip
 
 
@@ -349,14 +384,37 @@ def _merge_replicates(
     if how == "error":
         _refuse_conflicts(table, rows, quantity)
     # Exact and censored labels of a pair stay separate: a bound cannot be averaged.
-    groups = rows.groupby(["antibody", "antigen", "censored"], sort=False, as_index=False)
+    groups = rows.groupby(_of_pair(rows), sort=False, as_index=False)
     averaged = how in ("median", "mean")
+    kept: dict[str, tuple[str, str]] = {}
+    if "share" in rows:
+        kept["share"] = ("share", "mean" if averaged else "first")
     merged = groups.agg(
         row=("row", "first"),
         pkd=("pkd", how if averaged else "first"),
         measurements=("pkd", "nunique"),
+        **kept,
     )
     return merged if averaged else merged.assign(measurements=1)
+
+
+def _of_pair(rows: pd.DataFrame) -> list[str]:
+    """Return the columns in which the replicates of a pair are equal."""
+    categories = [name for name in rows.columns if name.startswith("category ")]
+    return ["antibody", "antigen", "censored", *categories]
+
+
+def _pair_of_row(rows: pd.DataFrame, pairs: pd.DataFrame, total: int) -> Ints:
+    """Return the pair that each row of a table was merged into, (R,); -1 for rows of none."""
+    of_row = np.full(total, -1, np.int64)
+    if rows is pairs:  # of each pair the row that it was taken from
+        of_row[pairs["row"].to_numpy()] = np.arange(len(pairs))
+        return of_row
+    names = _of_pair(rows)
+    numbered = pairs[names].assign(pair=np.arange(len(pairs)))
+    merged = rows[[*names, "row"]].merge(numbered, on=names, how="left")
+    of_row[merged["row"].to_numpy()] = merged["pair"].to_numpy()
+    return of_row
 
 
 def _refuse_conflicts(table: SequenceTable, rows: pd.DataFrame, quantity: Quantity) -> None:

@@ -28,6 +28,8 @@ MOST_PKD = 1e6
 MOST_VALUE = 1e12
 """The same of other quantities, such as fluorescence."""
 LONGEST_UNIT = 30
+MOST_FEATURES = 1_000
+"""Of columns that models read beside the vectors."""
 SPLIT_VALUES = {
     "auto": ("",), "random": ("",), "antigen": ("",), "antibody": ("",), "both": ("",),
     "mutations": ("",), "column": ("NAME",), "file": ("PATH",),
@@ -158,6 +160,56 @@ class LabelOptions(BadRowOptions, group="Data"):
         except ValueError:
             return math.nan, math.nan
         return low, high
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairColumnOptions(Options, group="Data"):
+    """Columns that describe a pair or its label, beside its sequences."""
+
+    features: tuple[str, ...] | None = option(
+        None, metavar="COLUMNS", default_text="none",
+        help="Columns of numbers that models read beside the vectors, such as "
+        "loglik,foldx_ddg; predict needs them, too.",
+    )  # fmt: skip
+    categories: tuple[str, ...] | None = option(
+        None,
+        metavar="COLUMNS",
+        default_text="none",
+        help="Columns of text that models read as categories, such as assay,laboratory.",
+    )
+    error: str | None = option(
+        None, metavar="COLUMN",
+        help="Column of the standard deviation of each label, in its unit; labels with smaller "
+        "ones count more.",
+    )  # fmt: skip
+    weight: str | None = option(
+        None,
+        metavar="COLUMN",
+        help="Column of the weight of each label, above 0; only their ratios count.",
+    )
+
+    def check_combination(self) -> None:
+        names = [*(self.features or ()), *(self.categories or ())]
+        for one in ("features", "categories"):
+            if getattr(self, one) is not None and not all(getattr(self, one)):
+                msg = f"--{one}: names no column; expected names such as foldx_ddg. Correct it."
+                raise BadOption(msg)
+        for at, name in enumerate(names):
+            if name in names[:at]:
+                msg = (
+                    f"--features and --categories: {name!r} is given twice; expected each column "
+                    "once. Remove one."
+                )
+                raise BadOption(msg)
+        if len(names) > MOST_FEATURES:
+            msg = (
+                f"--features: {len(names):,} columns; expected at most {MOST_FEATURES:,}. Leave "
+                "some out."
+            )
+            raise BadOption(msg)
+        if self.error is not None and self.weight is not None:
+            msg = "--error and --weight: expected one of them. Remove the other."
+            raise BadOption(msg)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -207,6 +207,8 @@ def scan(
             chosen, antibody_region=region_of_run(chosen, predictor),
             no_antigen=antigen_of_run(chosen, predictor),
         )  # fmt: skip
+        advice = "Write the mutants into a table with these columns, and use abag predict."
+        predictor.refuse_without_features("scan", advice)
         store = predictor.resolve_store(chosen.store)
         chosen = _with_reading(chosen, predictor.reading)
         refuse_without_antigen(chosen)

@@ -20,6 +20,8 @@ from abag.core.python_surface import naming_keywords
 from abag.embed.sequences.chains import KINDS
 from abag.embed.store.store import Store
 from abag.embed.store.store_files import ADAPTER_FOLDER
+from abag.head.data.feature_checks import with_feature_columns
+from abag.head.data.features import read_features
 from abag.head.data.options import LabelOptions
 from abag.head.data.vectors import StoredVectors, read_vectors
 from abag.head.estimators.sequence_frame import as_store, folders_with, labelled, read_frame
@@ -52,7 +54,8 @@ class AffinityRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc] # 
 
     X is a DataFrame with one pair per row, in columns such as ``heavy``, ``light`` and ``antigen``;
     y is the pKd, or another quantity: a Series with a name such as ``Tm (°C)``, or any numbers with
-    ``better="higher"`` or ``"lower"``. With ``no_antigen=True``, X has antibodies alone. Rows of
+    ``better="higher"`` or ``"lower"``. Columns that `features` and `categories` name are read
+    beside the sequences. With ``no_antigen=True``, X has antibodies alone. Rows of
     the same pair are merged as `replicates` says. As in `abag.fit`, folds of the training pairs
     weigh the parts of the head in each regime, and all pairs train them.
 
@@ -110,7 +113,9 @@ class AffinityRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc] # 
         for one in _OPTIONS:
             setattr(self, one.name, options.get(one.name, one.default))
 
-    def fit(self, X: pd.DataFrame, y: ArrayLike) -> AffinityRegressor:
+    def fit(
+        self, X: pd.DataFrame, y: ArrayLike, sample_weight: ArrayLike | None = None
+    ) -> AffinityRegressor:
         """Train the head.
 
         Parameters
@@ -119,6 +124,8 @@ class AffinityRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc] # 
             One pair per row.
         y : array-like, shape=(R,)
             Measured pKd, or values of another quantity.
+        sample_weight : array-like, shape=(R,), optional
+            How much each label counts, above 0; only the ratios count.
 
         Raises
         ------
@@ -132,7 +139,9 @@ class AffinityRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc] # 
             labels = LabelOptions(
                 replicates=config.replicates, better=config.better, unit=config.unit
             )
-            pairs = labelled(read_frame(X, columns=self.columns, options=config), y, labels)
+            table = read_frame(X, columns=self.columns, options=config)
+            pairs = labelled(table, y, labels, config, sample_weight)
+            pairs = with_feature_columns(pairs, config)
             store = as_store(self.store)
             antibody, antigen = (config.views_of(kind)[0]["encoder"] for kind in KINDS)
             first = replace(config, antibody_encoder=antibody, antigen_encoder=antigen)
@@ -196,7 +205,11 @@ class AffinityRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc] # 
             )
             no_antigen = predictor.no_antigen
             folders_with(store, table, of_fit, encode=self.encode, no_antigen=no_antigen)
-            scores, _ = Scorer(predictor, store, table.antibodies, table.antigens).score_rows()
+            features = None
+            if predictor.features is not None:
+                features = read_features(predictor.features, table.frame, "X")
+            scorer = Scorer(predictor, store, table.antibodies, table.antigens)
+            scores, _ = scorer.score_rows(features)
             pkd, sigma = (scores[name].to_numpy() for name in ("pkd_predicted", "sigma"))
             return (pkd, sigma) if return_std else pkd
 

@@ -19,7 +19,7 @@ from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.store import Store, folder_with, open_store
 from abag.head.data.labels import label_pairs
-from abag.head.data.options import LabelOptions
+from abag.head.data.options import LabelOptions, PairColumnOptions
 from abag.head.data.quantity import read_value_header
 
 if TYPE_CHECKING:
@@ -66,12 +66,17 @@ def read_frame(
 
 
 def labelled(
-    table: SequenceTable, y: ArrayLike | None = None, options: LabelOptions | None = None
+    table: SequenceTable,
+    y: ArrayLike | None = None,
+    options: LabelOptions | None = None,
+    named: PairColumnOptions | None = None,
+    weight: ArrayLike | None = None,
 ) -> LabelledPairs:
     """Make pairs of the rows; their exact labels are those of `y`, shape (R,).
 
     They are pKd, or another quantity if `options` or the name of a Series say so. Without `y` all
-    have the same label. Rows of the same pair are merged as in ``abag fit``.
+    have the same label. Rows of the same pair are merged as in ``abag fit``. `named` has the
+    columns of features, and `weight`, (R,), is how much each label counts.
     """
     values = np.full(len(table.frame), ANY_PKD) if y is None else np.asarray(y)
     if values.shape != (len(table.frame),):
@@ -86,9 +91,39 @@ def labelled(
         is_other = chosen.better is not None or chosen.unit is not None
         if is_other or read_value_header(name).better is not None:
             label = name
-    frame = pd.DataFrame({label: values})
-    bare = replace(table, frame=frame, columns={"pkd": label}, ties={}, names=[label])
-    return label_pairs(bare, chosen)
+    named = named or PairColumnOptions()
+    beside = [*(named.features or ()), *(named.categories or ()), named.error, named.weight]
+    if label in beside:
+        label = _LABEL
+    frame = table.frame[[name for name in beside if name in table.frame.columns]].copy()
+    label = free_name(label, frame)
+    frame[label] = values
+    if weight is not None:
+        if named.error is not None or named.weight is not None:
+            msg = (
+                "sample_weight: error or weight is given, too; expected one of them. Leave the "
+                "others out."
+            )
+            raise NotAFrame(msg)
+        weights = np.asarray(weight)
+        if weights.shape != values.shape:
+            msg = (
+                f"sample_weight: shape {weights.shape} for {len(values)} rows of X; expected one "
+                "number per row. Correct it."
+            )
+            raise NotAFrame(msg)
+        name = free_name("sample_weight", frame)
+        frame[name] = weights
+        named = replace(named, weight=name)
+    bare = replace(table, frame=frame, columns={"pkd": label}, ties={}, names=[*frame.columns])
+    return label_pairs(bare, chosen, named=named)
+
+
+def free_name(name: str, frame: pd.DataFrame) -> str:
+    """Return a name that no column of a frame has."""
+    while name in frame.columns:
+        name += "_"
+    return name
 
 
 def pair_of_row(pairs: LabelledPairs) -> NDArray[np.int64]:

@@ -16,7 +16,7 @@ from abag.core.options import BadOption, DeviceOptions, Options, flag, option
 from abag.embed.sequences.chains import KINDS, Kind
 from abag.embed.sequences.options import SkippedOptions, TableOptions
 from abag.embed.store.options import VectorOptions, VectorsOf
-from abag.head.data.options import AdapterRows, LabelOptions, SplitOptions
+from abag.head.data.options import AdapterRows, LabelOptions, PairColumnOptions, SplitOptions
 
 WITH_A_NETWORK = ("mlp", "stack")
 PresetName = Literal["small", "medium", "seed"]
@@ -204,6 +204,7 @@ class FitConfig(
     OptimizationOptions,
     HeadOptions,
     SplitOptions,
+    PairColumnOptions,
     LabelOptions,
     SkippedOptions,
     TableOptions,

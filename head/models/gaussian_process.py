@@ -1,10 +1,11 @@
 """Gaussian processes on pairs: kernel ridge regression with a variance for each prediction.
 
 Each view of a sequence has a rational-quadratic kernel with exponent 1, a side their weighted mean,
-and a pair a mixture of both sides and their product. Inner folds (``kernel``) or the evidence
+and a pair a mixture of both sides and their product; features of pairs add a linear kernel. Inner
+folds (``kernel``) or the evidence
 (``gp``) choose from a grid. See Rasmussen and Williams, Gaussian Processes for Machine Learning,
 chapters 2, 5 and 8. N, M sequences; A, G training sequences; F training pairs, C of them inducing,
-V views or pairs of a variance; P pairs to predict, R of them.
+V views or pairs of a variance; P pairs to predict, R of them; K columns of their features.
 """
 
 from __future__ import annotations
@@ -22,8 +23,15 @@ from threadpoolctl import threadpool_limits
 
 from abag.core.arrays import Floats
 from abag.embed.sequences.chains import KINDS, Kind
+from abag.head.data.feature_scaling import FeatureScaling
 from abag.head.data.vectors import Standardizer
-from abag.head.models.pair_model import Arrays, Index, PairVectors, TrainingRows
+from abag.head.models.pair_model import (
+    Arrays,
+    Index,
+    PairVectors,
+    TrainingRows,
+    given_features,
+)
 
 Real: TypeAlias = NDArray[np.floating]
 Weights: TypeAlias = tuple[float, ...]
@@ -41,6 +49,8 @@ SEARCH_PAIRS = 600
 EXACT_PAIRS = 20_000
 VARIANCE_PAIRS, INDUCING_PAIRS = 512, 2_048
 """Random training pairs that variances come from, and that are inducing points of a larger fit."""
+FEATURE_RATIOS = (0.0, 0.1, 1.0, 10.0)
+"""Variances of the features, relative to that of both sides, that are tried if there are any."""
 JITTER = 1e-8
 CRITERIA: Mapping[str, Criterion] = {"kernel": "error", "gp": "evidence"}
 """What chooses the kernel of a process on vectors, by the name of the model."""
@@ -61,6 +71,8 @@ class PairKernel:
     """Share of the product, 0 to 1; each side has half of the rest."""
     weights: tuple[Weights, Weights]
     """Weights of the views of antibodies and of antigens; those of a side add up to 1."""
+    features: float = 0.0
+    """Mean variance of the linear kernel of the features, beside the 1 of both sides."""
 
     @property
     def side(self) -> float:
@@ -81,6 +93,16 @@ class PairKernel:
             alone *= self.side
             mixed += alone
         return np.asarray(mixed)
+
+    def of_features(self, left_RK: Real, right_CK: Real) -> Floats:
+        """Return the linear kernel of standardised features, (R, C)."""
+        left_RK = left_RK.astype(np.float64)
+        return np.asarray(self.features / right_CK.shape[1] * (left_RK @ right_CK.T))
+
+    def feature_variance(self, z_RK: Real) -> Floats:
+        """Return the variance that standardised features add to that of their pairs, (R,)."""
+        squares_R = np.square(z_RK, dtype=np.float64).sum(axis=1)
+        return np.asarray(self.features / z_RK.shape[1] * squares_R)
 
 
 def view_weights(views: int) -> list[Weights]:
@@ -175,6 +197,8 @@ class PairSet:
     antigens: Side
     antibody: Index
     antigen: Index
+    features: NDArray[np.float32] | None = None
+    """Their standardised features, (C, K), if they have any."""
 
     def __len__(self) -> int:
         return len(self.antibody)
@@ -189,18 +213,27 @@ class PairSet:
             replace(side, train_AD=side.train_AD[rows])
             for (side, _), (rows, _) in zip(self.sides, used, strict=True)
         ]
-        return PairSet(kept[0], kept[1], used[0][1], used[1][1])
+        features = None if self.features is None else self.features[pairs]
+        return PairSet(kept[0], kept[1], used[0][1], used[1][1], features)
+
+    def mix(self, kernel: PairKernel, antibody: Real, antigen: Real, other: PairSet) -> Floats:
+        """Return the kernel of `other` pairs and these, (R, C), given those of their sides."""
+        found = kernel.mix(antibody, antigen)
+        if kernel.features and self.features is not None and other.features is not None:
+            found += kernel.of_features(other.features, self.features)
+        return found
 
     def blocks(self, kernel: PairKernel, pairs: PairSet) -> Iterator[tuple[slice, Floats]]:
         """Yield the kernel of other `pairs` of the same scaling and these, (R, C), in blocks."""
         for at in range(0, len(pairs), BLOCK):
             rows = slice(at, at + BLOCK)
-            both = enumerate(zip(self.sides, pairs.select(rows).sides, strict=True))
+            some = pairs.select(rows)
+            both = enumerate(zip(self.sides, some.sides, strict=True))
             similar = [
                 own.scaled_kernel(kernel, n, other.train_AD)[of_row][:, of_column]
                 for n, ((own, of_column), (other, of_row)) in both
             ]
-            yield rows, kernel.mix(*similar)
+            yield rows, self.mix(kernel, similar[0], similar[1], some)
 
     def matrix(self, kernel: PairKernel) -> Floats:
         matrix = np.empty((len(self),) * 2)
@@ -237,6 +270,10 @@ class SolvedKernels:
     fold: NDArray[np.int64]
     share: Floats
     """Variance of the noise of each label, in units of that of one measurement."""
+    scaling: FeatureScaling | None = None
+    """Of the features, if pairs have any."""
+    weight: Floats | None = None
+    """How much each label counts in the error of a kernel, (F,); None: all as much."""
     solutions: dict[Chosen, Solution] = field(default_factory=dict)
     """What was fitted with a kernel and noise, which several processes may choose."""
     _costs: dict[Chosen, dict[Criterion, float]] = field(default_factory=dict)
@@ -254,8 +291,9 @@ class SolvedKernels:
             return self
         used = slice(pairs)
         return SolvedKernels(
-            self.train.select(used), self.target[used], self.fold[used], self.share[used]
-        )
+            self.train.select(used), self.target[used], self.fold[used], self.share[used],
+            weight=None if self.weight is None else self.weight[used],
+        )  # fmt: skip
 
     def matrix(self, kernel: PairKernel) -> Floats:
         """Return the kernel of all pairs, (F, F), in the order of LAPACK; may be overwritten."""
@@ -267,7 +305,8 @@ class SolvedKernels:
             similar = [
                 kernel.of_views(n, squared)[index][:, index] for n, (squared, (_, index)) in both
             ]
-            self._matrix = kernel, kernel.mix(*similar)
+            mixed = self.train.mix(kernel, similar[0], similar[1], self.train)
+            self._matrix = kernel, mixed
         return self._matrix[1].T.copy(order="F")  # symmetric
 
     def factorise(self, chosen: Chosen) -> tuple[Floats, Floats]:
@@ -283,8 +322,14 @@ class SolvedKernels:
             known["evidence"] = len(self) * float(np.log(fit)) + 2 * log_root
             if criterion == "error":
                 inner = leave_folds_out(lower, self.target, self.fold)
-                known["error"] = float(np.square(self.target - inner).sum())
+                known["error"] = sum_squares(self.target - inner, self.weight)
         return known[criterion]
+
+
+def sum_squares(error: Floats, weight: Floats | None) -> float:
+    """Sum the squares of errors, (R,), each as often as its weight says."""
+    square = np.square(error)
+    return float((square if weight is None else square * weight).sum())
 
 
 class KernelCosts(Protocol):
@@ -337,6 +382,16 @@ def choose_kernel(
         at = start
         for scale in SCALES:
             descend(replace(best, scale=scale))
+    if solver.train.features is not None:
+        best = _lowest(tried).kernel
+        for ratio in FEATURE_RATIOS[1:]:
+            at = start
+            descend(replace(best, features=ratio))
+        best = _lowest(tried).kernel
+        if best.features:  # another scale may suit what the features leave
+            at = start
+            for scale in SCALES:
+                descend(replace(best, scale=scale))
     return _lowest(tried)
 
 
@@ -418,6 +473,14 @@ class ProcessSettings:
     """Variance of a pair unlike any other, in pKd^2."""
 
 
+class ProcessFeatures(NamedTuple):
+    """How a process reads the features of pairs."""
+
+    scaling: FeatureScaling
+    ratio: float
+    """See `PairKernel.features`."""
+
+
 @dataclass(frozen=True, slots=True)
 class GaussianProcess:
     """A fitted process; predictions are sums over its training pairs."""
@@ -428,11 +491,21 @@ class GaussianProcess:
     """Weight of each training pair in pKd, (C,)."""
     root: NDArray[np.float32]
     """Maps the kernel of the first V training pairs to what reduces the variance: (V, V)."""
+    features: ProcessFeatures | None = None
+    """None: the process reads none, also where pairs have some."""
 
     @property
     def kernel(self) -> PairKernel:
         one = self.settings
-        return PairKernel(one.scale, one.product, (one.antibody.weights, one.antigen.weights))
+        weights = one.antibody.weights, one.antigen.weights
+        ratio = 0.0 if self.features is None else self.features.ratio
+        return PairKernel(one.scale, one.product, weights, ratio)
+
+    def _features_of(self, vectors: PairVectors) -> NDArray[np.float32] | None:
+        """Return the standardised features of pairs, (P, K), if the process reads any."""
+        if self.features is None:
+            return None
+        return self.features.scaling.apply(given_features(vectors))
 
     def predict(self, vectors: PairVectors) -> Floats:
         train, kernel = self.train, self.kernel
@@ -452,21 +525,28 @@ class GaussianProcess:
                 rows = order[at : min(at + BLOCK, end)]
                 i, j = vectors.antibody[rows] - first, vectors.antigen[rows]
                 pkd[rows] += alone_B[i] + (joint_BG[i] * antigen_MG[j]).sum(axis=1)
+        z_PK = self._features_of(vectors)
+        if z_PK is not None and train.features is not None:
+            weight_K = self.weight @ train.features.astype(np.float64)
+            pkd += kernel.of_features(z_PK, weight_K[None])[:, 0]
         return np.asarray(pkd)
 
     def variance(self, vectors: PairVectors) -> Floats:
-        variance = np.empty(len(vectors.antibody))
+        explained = np.empty(len(vectors.antibody))
+        z_PK = self._features_of(vectors)
+        prior = 1.0 if z_PK is None else 1.0 + self.kernel.feature_variance(z_PK)
         rows_of = self._kernel_rows(vectors, np.float32)
-        for at in range(0, len(variance), BLOCK):
+        for at in range(0, len(explained), BLOCK):
             rows = slice(at, at + BLOCK)
-            variance[rows] = 1 - np.square(rows_of(rows) @ self.root).sum(axis=1)
-        return np.asarray(self.settings.amplitude * np.maximum(variance, 0))
+            explained[rows] = np.square(rows_of(rows) @ self.root).sum(axis=1)
+        return np.asarray(self.settings.amplitude * np.maximum(prior - explained, 0))
 
     def difference_variance(self, vectors: PairVectors, other: Index) -> Floats:
         # amplitude x (2 - 2 k(pair, other) - |(k_V - k_V of the other) R|^2), with the prior kernel
         # k, that of a pair and the training pairs k_V, and the root R
         kernel, root_VV = self.kernel, self.root.astype(np.float64)
         rows_of, variance = self._kernel_rows(vectors, np.float64), np.empty(len(other))
+        z_PK = self._features_of(vectors)
         sides = (
             (self.train.antibodies, vectors.antibody_ND, vectors.antibody),
             (self.train.antigens, vectors.antigen_ME, vectors.antigen),
@@ -480,6 +560,8 @@ class GaussianProcess:
                 )
             )
             away = rows_of(rows) - rows_of(other[rows])
+            if z_PK is not None:  # k(a, a) + k(b, b) - 2 k(a, b) of a linear kernel
+                prior -= kernel.feature_variance(z_PK[rows] - z_PK[other[rows]]) / 2
             variance[rows] = 2 - 2 * prior - np.square(away @ root_VV).sum(axis=1)
         return np.asarray(self.settings.amplitude * np.maximum(variance, 0))
 
@@ -490,16 +572,28 @@ class GaussianProcess:
         train, kernel = self.train.select(slice(len(self.root))), self.kernel
         antibody_NA = train.antibodies.kernel(kernel, 0, vectors.antibody_ND).astype(dtype)
         antigen_MG = train.antigens.kernel(kernel, 1, vectors.antigen_ME).astype(dtype)
-        return lambda rows: kernel.mix(
-            antibody_NA[vectors.antibody[rows]][:, train.antibody],
-            antigen_MG[vectors.antigen[rows]][:, train.antigen],
-        )
+        z_PK = self._features_of(vectors)
+
+        def kernel_of(rows: Any) -> Floats:  # noqa: ANN401 - a slice or indices
+            found = kernel.mix(
+                antibody_NA[vectors.antibody[rows]][:, train.antibody],
+                antigen_MG[vectors.antigen[rows]][:, train.antigen],
+            )
+            if z_PK is not None and train.features is not None:
+                found += kernel.of_features(z_PK[rows], train.features).astype(dtype)
+            return found
+
+        return kernel_of
 
     def arrays(self) -> Arrays:
         found: dict[str, NDArray[Any]] = {"weight": self.weight, "root": self.root}
         for kind, (side, of_pair) in zip(KINDS, self.train.sides, strict=True):
             found |= {**side.scaling.arrays(kind), f"{kind}.train": side.train_AD}
             found[f"{kind}.of_pair"] = of_pair.astype(np.int32)
+        if self.features is not None and self.train.features is not None:
+            found |= self.features.scaling.arrays()
+            found["features.train"] = self.train.features
+            found["features.ratio"] = np.array([self.features.ratio])
         return found
 
     @classmethod
@@ -513,7 +607,15 @@ class GaussianProcess:
         if root.ndim != 2 or len(root) != root.shape[1]:
             msg = f"root has shape {root.shape}"
             raise ValueError(msg)
-        return cls(settings, PairSet(antibodies, antigens, *of_pair), arrays["weight"], root)
+        pairs = PairSet(antibodies, antigens, *of_pair, arrays.get("features.train"))
+        features = None
+        if pairs.features is not None:
+            if pairs.features.ndim != 2 or len(pairs.features) != len(pairs):
+                msg = f"features.train has shape {pairs.features.shape} for {len(pairs)} pairs"
+                raise ValueError(msg)
+            ratio = float(arrays["features.ratio"][0])
+            features = ProcessFeatures(FeatureScaling.load(arrays), ratio)
+        return cls(settings, pairs, arrays["weight"], root, features)
 
 
 # ---- fitting -------------------------------------------------------------------------------------
@@ -560,10 +662,16 @@ def fit_gaussian_process(
         SideSettings(side.widths, side.units, weights)
         for (side, _), weights in zip(used.sides, chosen.kernel.weights, strict=True)
     )
-    scale, product, mean = chosen.kernel.scale, chosen.kernel.product, float(training.pkd.mean())
+    scale, product, mean = chosen.kernel.scale, chosen.kernel.product, training.mean
     settings = ProcessSettings(scale, product, antibody, antigen, mean, amplitude)
+    ratio = chosen.kernel.features
+    features = None
+    if solver.scaling is not None and ratio:
+        features = ProcessFeatures(solver.scaling, ratio)
+    elif used.features is not None:
+        used = replace(used, features=None)
     # as stored, or writing a predictor would copy it
-    return GaussianProcess(settings, used, weight, root.astype(np.float32, order="C"))
+    return GaussianProcess(settings, used, weight, root.astype(np.float32, order="C"), features)
 
 
 def _own_search(training: TrainingRows, solver: SolvedKernels) -> SolvedKernels:
@@ -603,9 +711,19 @@ def solved_kernels(
         stretch = views[kind].stretch if kind in views else ()
         sides.append(Side.of(x_ND[used_A], vectors.widths(at), scaling, stretch))
         indices.append(of_pair)
-    train = PairSet(sides[0], sides[1], indices[0], indices[1])
-    target = training.pkd[order] - training.pkd.mean()
-    return SolvedKernels(train, target, training.fold[order], training.noise_share[order])
+    of_features: FeatureScaling | None = None
+    z_FK: NDArray[np.float32] | None = None
+    if vectors.features is not None:
+        of_training = vectors.features.take(training.rows[order])
+        of_features = FeatureScaling.of(of_training)
+        z_FK = of_features.apply(of_training)
+    train = PairSet(sides[0], sides[1], indices[0], indices[1], z_FK)
+    target = training.pkd[order] - training.mean
+    weight = training.weight
+    return SolvedKernels(
+        train, target, training.fold[order], training.noise_share[order], of_features,
+        None if weight is None else weight[order],
+    )  # fmt: skip
 
 
 def _fit(solver: SolvedKernels, chosen: Chosen, *, exact: bool) -> Solution:

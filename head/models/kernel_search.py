@@ -36,8 +36,10 @@ from abag.head.models.gaussian_process import (
     solve,
     solve_triangle,
     solved_kernels,
+    sum_squares,
     tried_weights,
 )
+from abag.head.models.pair_model import label_weights
 from abag.head.models.residues import SUBSTITUTIONS, residue_training
 
 if TYPE_CHECKING:
@@ -61,6 +63,8 @@ class FoldLabels:
     """Their inner folds; of others anything."""
     target_C: Floats
     """Their labels; of others anything."""
+    weight_C: Floats | None = None
+    """How much each label counts in an error; None: all as much."""
 
 
 @dataclass
@@ -84,7 +88,9 @@ class SharedSearch:
 
     def digest(self) -> str:
         """Hash all that the costs depend on."""
-        arrays = [self.solver.share]
+        arrays: list[NDArray[Any]] = [self.solver.share]
+        for of_pairs in (self.solver.weight, self.solver.train.features):
+            arrays.append(np.zeros(0) if of_pairs is None else of_pairs)
         for side, index in self.solver.train.sides:
             arrays += [side.train_AD, np.array(side.units), np.array(side.widths), index]
         for fold in self.folds:
@@ -99,9 +105,12 @@ class SharedSearch:
     def costs(self) -> dict[str, Floats]:
         """Return what has been computed: a row per kernel and noise, with its costs by fold."""
         kernels = [
-            (one.kernel.scale, one.kernel.product, one.noise, *itertools.chain(*one.kernel.weights))
+            (
+                one.kernel.scale, one.kernel.product, one.kernel.features, one.noise,
+                *itertools.chain(*one.kernel.weights),
+            )
             for one in self._costs
-        ]
+        ]  # fmt: skip
         found = {"kernels": np.array(kernels)}
         for criterion in CRITERIA.values():
             of_kernels = [[fold[criterion] for fold in one] for one in self._costs.values()]
@@ -111,9 +120,9 @@ class SharedSearch:
     def use_costs(self, found: Mapping[str, Floats]) -> None:
         """Take what `costs` of a search with the same digest returned."""
         first = len(self.solver.train.antibodies.widths)
-        for at, (scale, product, noise, *weights) in enumerate(found["kernels"].tolist()):
+        for at, (scale, product, features, noise, *weights) in enumerate(found["kernels"].tolist()):
             of_views = tuple(weights[:first]), tuple(weights[first:])
-            chosen = Chosen(PairKernel(scale, product, of_views), noise)
+            chosen = Chosen(PairKernel(scale, product, of_views, features), noise)
             self._costs[chosen] = [
                 {criterion: float(found[criterion][at, fold]) for criterion in CRITERIA.values()}
                 for fold in range(len(self.folds))
@@ -216,7 +225,9 @@ def _costs_of_fold(
         block = inverse_CC[np.ix_(rows, rows)] - own.T @ own
         weight_R2 = both_C2[rows] - own.T @ gone_H2
         weight_R = weight_R2[:, 0] - others_mean * weight_R2[:, 1]
-        error += float(np.square(solve(cholesky(block), weight_R[:, None])).sum())
+        error_R = solve(cholesky(block), weight_R[:, None])[:, 0]
+        counts_R = None if fold.weight_C is None else fold.weight_C[rows]
+        error += sum_squares(error_R, counts_R)
     evidence = len(labels) * float(np.log(max(fit, 1e-300))) + log_determinant
     return {"evidence": evidence, "error": error}
 
@@ -322,5 +333,7 @@ def _labels_of(fold: TrainingRows, sampled: Ints) -> FoldLabels:
     learned_P[fold.rows] = True
     inner_P = np.full(len(learned_P), -1)
     inner_P[fold.rows] = fold.fold
-    target_C = fold.pairs.pkd[sampled] - fold.pkd.mean()
-    return FoldLabels(learned_P[sampled], inner_P[sampled], target_C)
+    target_C = fold.pairs.pkd[sampled] - fold.mean
+    share = fold.pairs.share
+    weight_C = None if share is None else label_weights(share[sampled])
+    return FoldLabels(learned_P[sampled], inner_P[sampled], target_C, weight_C)

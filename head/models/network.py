@@ -2,8 +2,8 @@
 
 M networks of one shape are one module: its tensors, inputs and outputs have a leading axis, G for
 inputs, of which each is read by M / G consecutive members. B pairs of a batch, G training sets, M
-members, I inputs and O outputs of a layer; N antibodies and their width D, E antigens' width, H
-width of the first layer.
+members, I inputs and O outputs of a layer; N antibodies and their width D, E antigens' width, K
+that of features, H that of the first layer.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ from torch.optim.adamw import adamw
 
 from abag.core.arrays import Floats
 from abag.embed.sequences.chains import KINDS
+from abag.head.data.feature_scaling import FeatureScaling
 from abag.head.data.vectors import Standardizer
-from abag.head.models.pair_model import Arrays, NetworkSettings, PairVectors
+from abag.head.models.pair_model import Arrays, NetworkSettings, PairVectors, given_features
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -131,9 +132,9 @@ class Mlp(nn.Module):
             if isinstance(layer, _Dropout):
                 layer.generator = generator
 
-    def forward(self, antibody_GBD: Tensor, antigen_GBE: Tensor) -> Tensor:
-        """Predict pairs: (G, B, D) and (G, B, E) in, (M, B) in float32 out."""
-        scores_MB1: Tensor = self.layers(torch.cat([antibody_GBD, antigen_GBE], dim=-1))
+    def forward(self, *inputs: Tensor) -> Tensor:
+        """Predict pairs: (G, B, D), (G, B, E) and perhaps (G, B, K) in, (M, B) in float32 out."""
+        scores_MB1: Tensor = self.layers(torch.cat(inputs, dim=-1))
         return scores_MB1.squeeze(-1).float()
 
 
@@ -210,11 +211,18 @@ class NetworkModel:
     model: Mlp
     antibody: Standardizer
     antigen: Standardizer
+    features: FeatureScaling | None = None
+    """Of the features of pairs, whose columns follow the vectors; None: it reads none."""
 
     def predict(self, vectors: PairVectors) -> Floats:
         z = np.empty(len(vectors.antibody), np.float32)
         with torch.no_grad():
-            antibodies, antigens, combine = factorise(self.model, vectors.antibody_ND.shape[1])
+            z_PK = np.empty((len(z), 0), np.float32)
+            if self.features is not None:
+                z_PK = self.features.apply(given_features(vectors))
+            widths = vectors.antibody_ND.shape[1], z_PK.shape[1]
+            antibodies, antigens, combine = factorise(self.model, *widths)
+            weight_KH = feature_weights(self.model, z_PK.shape[1])
             antibody_NH = antibodies(torch.from_numpy(self.antibody.apply(vectors.antibody_ND)))
             antigen_MH = antigens(torch.from_numpy(self.antigen.apply(vectors.antigen_ME)))
             for at in range(0, len(z), PAIRS_PER_BATCH):
@@ -223,7 +231,10 @@ class NetworkModel:
                     torch.from_numpy(index[pairs].astype(np.int64))
                     for index in (vectors.antibody, vectors.antigen)
                 )
-                z[pairs] = combine(antibody_NH[i], antigen_MH[j]).numpy()
+                antigen_BH = antigen_MH[j]
+                if self.features is not None:
+                    antigen_BH += torch.from_numpy(z_PK[pairs]) @ weight_KH
+                z[pairs] = combine(antibody_NH[i], antigen_BH).numpy()
         return z.astype(np.float64) * self.settings.pkd_scale + self.settings.pkd_mean
 
     def variance(self, vectors: PairVectors) -> None: ...
@@ -232,7 +243,7 @@ class NetworkModel:
         weights = {f"{PREFIX}{name}": t[0].numpy() for name, t in self.model.state_dict().items()}
         for kind, scaling in zip(KINDS, (self.antibody, self.antigen), strict=True):
             weights |= scaling.arrays(kind)
-        return weights
+        return weights | (self.features.arrays() if self.features is not None else {})
 
     @classmethod
     def load(cls, arrays: Arrays, settings: NetworkSettings) -> NetworkModel:
@@ -241,7 +252,9 @@ class NetworkModel:
             for name, array in arrays.items()
             if name.startswith(PREFIX)
         }
-        return cls.of(settings, weights, *(Standardizer.load(arrays, kind) for kind in KINDS))
+        antibody, antigen = (Standardizer.load(arrays, kind) for kind in KINDS)
+        features = FeatureScaling.load(arrays) if "features.mean" in arrays else None
+        return cls.of(settings, weights, antibody, antigen, features)
 
     @classmethod
     def of(
@@ -250,28 +263,42 @@ class NetworkModel:
         weights: Mapping[str, Tensor],
         antibody: Standardizer,
         antigen: Standardizer,
+        features: FeatureScaling | None = None,
     ) -> NetworkModel:
         """Make a network with these weights, without an axis of members."""
         if min(settings.widths, default=0) < 1:
             msg = f"widths are {settings.widths}; expected one or more, each at least 1"
             raise ValueError(msg)
         # Built without memory, because an altered record may have any width.
+        inputs = len(antibody.mean) + len(antigen.mean)
+        if features is not None:  # how many columns say what is missing, its weights tell
+            inputs = weights["layers.0.weight"].shape[-1]
         with torch.device("meta"):
-            model = Mlp(len(antibody.mean) + len(antigen.mean), settings.widths, (0.0,))
+            model = Mlp(inputs, settings.widths, (0.0,))
         model.load_state_dict({name: t[None] for name, t in weights.items()}, assign=True)
-        return cls(settings, model.eval(), antibody, antigen)
+        return cls(settings, model.eval(), antibody, antigen, features)
 
 
-def factorise(model: Mlp, antibody_width: int) -> tuple[Callable[..., Tensor], ...]:
+def factorise(
+    model: Mlp, antibody_width: int, feature_width: int = 0
+) -> tuple[Callable[..., Tensor], ...]:
     """Factorise one network into functions: antibodies, antigens and combine.
 
-    ``combine(antibodies(x_ND)[i], antigens(x_ME)[j])`` is its output for pairs (i, j).
+    ``combine(antibodies(x_ND)[i], antigens(x_ME)[j] + z_PK @ feature_weights(model, K))`` is its
+    output for pairs (i, j); without features the last term is absent.
     """
     first, rest = cast("_Linear", model.layers[0]), model.layers[1:]
     weight_HI, bias_H = first.weight[0], first.bias[0]
-    left_DH, right_EH = weight_HI[:, :antibody_width].T, weight_HI[:, antibody_width:].T
+    end = weight_HI.shape[1] - feature_width
+    left_DH, right_EH = weight_HI[:, :antibody_width].T, weight_HI[:, antibody_width:end].T
     return (
         lambda x_ND: x_ND @ left_DH,
         lambda x_ME: x_ME @ right_EH + bias_H,
         lambda a_BH, g_BH: cast("Tensor", rest((a_BH + g_BH)[None])).view(-1),
     )
+
+
+def feature_weights(model: Mlp, width: int) -> Tensor:
+    """Return the weights of the features in the first layer of one network, (K, H)."""
+    weight_HI = cast("_Linear", model.layers[0]).weight[0]
+    return weight_HI[:, weight_HI.shape[1] - width :].T

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from abag.embed.sequences.chains import Chains, Kind
+    from abag.head.data.feature_scaling import PairFeatures
     from abag.head.data.labels import LabelledPairs
 
 RATIOS = np.concatenate([[0.0], np.logspace(-4, 4, 161)])
@@ -42,6 +43,10 @@ COUNTED = 4_096
 
 Index: TypeAlias = NDArray[np.integer]
 Arrays: TypeAlias = Mapping[str, NDArray[Any]]
+
+
+class FeaturesMissing(AbagError):
+    """A model that reads features was given vectors only."""
 
 
 class SequencesMissing(AbagError):
@@ -66,6 +71,8 @@ class PairVectors:
     antigen_chains: Sequence[Chains] | None = None
     views: tuple[tuple[int, ...], tuple[int, ...]] | None = None
     """Columns of each view of antibodies and of antigens; None: each side has one view."""
+    features: PairFeatures | None = None
+    """Columns of the P pairs themselves, if there are any."""
 
     def widths(self, side: int) -> tuple[int, ...]:
         if self.views is not None:
@@ -93,6 +100,14 @@ class PairVectors:
         x_ND = _frequencies(*([chains[at] for chains in self.chains()] for at in (0, 1)))
         y_ME = _frequencies(["".join(chains) for chains in self.chains("antigen")])
         return replace(self, antibody_ND=x_ND, antigen_ME=y_ME, views=None)
+
+
+def given_features(vectors: PairVectors) -> PairFeatures:
+    """Return the features of pairs; raise `FeaturesMissing` if none were given."""
+    if vectors.features is None:
+        msg = "the model reads features, but none were given; expected those of each pair, too."
+        raise FeaturesMissing(msg)
+    return vectors.features
 
 
 def _frequencies(*columns: Sequence[str]) -> Matrix:
@@ -150,6 +165,12 @@ class TrainingRows:
         return self.pairs.pkd[self.rows]
 
     @property
+    def mean(self) -> float:
+        """The mean label, in which each counts as much as its weight."""
+        weight = self.weight
+        return float(self.pkd.mean() if weight is None else np.average(self.pkd, weights=weight))
+
+    @property
     def size(self) -> int:
         """The number of pairs by which a model decides how to fit."""
         return self.run_pairs or len(self.rows)
@@ -157,7 +178,19 @@ class TrainingRows:
     @property
     def noise_share(self) -> Floats:
         """Variance of the noise of each label, in units of that of one measurement, (F,)."""
+        if self.pairs.share is not None:
+            return self.pairs.share[self.rows]
         return np.asarray(1 / self.pairs.measurements[self.rows])
+
+    @property
+    def weight(self) -> Floats | None:
+        """How much each label counts, with mean 1, (F,); None: all as much."""
+        return None if self.pairs.share is None else label_weights(self.pairs.share[self.rows])
+
+
+def label_weights(share: Floats) -> Floats:
+    """Return how much labels count, with mean 1, given the variances of their noise."""
+    return np.asarray(1 / share / np.mean(1 / share))
 
 
 class PairModel(Protocol):

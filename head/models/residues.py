@@ -33,7 +33,7 @@ from abag.head.models.ridge import (
     FeatureBlock,
     LinearModel,
     LinearSettings,
-    fit_ridge,
+    fit_beside_features,
 )
 
 if TYPE_CHECKING:
@@ -546,7 +546,7 @@ def fit_one_hot_ridge(training: TrainingRows) -> OneHotRidge:
         x_NC = side.one_hot.encode(chains_of(vectors, side.kind))
         blocks.append(FeatureBlock(x_NC, vectors.index(side.kind).astype(np.int64)))
         widths[side.kind] = side.one_hot.width
-    fit = fit_ridge(blocks, training.pairs.pkd, rows, training.fold, training.device)
+    fit, features = fit_beside_features(blocks, training)
     weights = {kind: np.zeros(width) for kind, width in widths.items()}
     for side, weight_C in zip(sides, fit.weights, strict=True):
         weights[side.kind] = weight_C
@@ -556,4 +556,5 @@ def fit_one_hot_ridge(training: TrainingRows) -> OneHotRidge:
         Standardizer.identity(widths["antigen"]),
         weights["antibody"],
         weights["antigen"],
+        features,
     )

@@ -17,12 +17,14 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from abag.core.arrays import Floats, Ints, Matrix, distinct
+from abag.head.data.feature_scaling import FeatureScaling
 from abag.head.data.vectors import Standardizer
 from abag.head.models.pair_model import (
     Arrays,
     PairVectors,
     TrainingRows,
     expected_labels,
+    given_features,
 )
 
 if TYPE_CHECKING:
@@ -43,6 +45,8 @@ ROUNDS, CLOSE = 20, 0.01
 """Most ridges that are fitted, and the change of all labels at which no more are: in pKd, or in
 standard deviations of the labels of another quantity."""
 LEAST_SIGMA = 1e-6
+FEATURE_RATIOS = (0.1, 1.0, 10.0)
+"""Variances of the features, relative to that of the vectors, that a ridge tries beside 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +65,15 @@ class LinearModel:
     antibody_D: Floats
     """Weights of the standardised antibody vector, in pKd."""
     antigen_E: Floats
+    features: FeatureWeights | None = None
 
     def predict(self, vectors: PairVectors) -> Floats:
         left_N = self.antibody.project(vectors.antibody_ND, self.antibody_D)
         right_M = self.antigen.project(vectors.antigen_ME, self.antigen_E)
-        return np.asarray(
-            self.settings.intercept + left_N[vectors.antibody] + right_M[vectors.antigen]
-        )
+        pkd = self.settings.intercept + left_N[vectors.antibody] + right_M[vectors.antigen]
+        if self.features is not None:
+            pkd += self.features.project(vectors)
+        return np.asarray(pkd)
 
     def variance(self, vectors: PairVectors) -> None: ...
 
@@ -77,6 +83,7 @@ class LinearModel:
             **self.antigen.arrays("antigen"),
             "antibody.weight": self.antibody_D,
             "antigen.weight": self.antigen_E,
+            **(self.features.arrays() if self.features is not None else {}),
         }
 
     @classmethod
@@ -87,6 +94,7 @@ class LinearModel:
             Standardizer.load(arrays, "antigen"),
             arrays["antibody.weight"],
             arrays["antigen.weight"],
+            FeatureWeights.load(arrays) if "features.weight" in arrays else None,
         )
 
 
@@ -97,14 +105,72 @@ def fit_linear(
 ) -> LinearModel:
     """Fit a ridge whose `sides` have weights: 0 is the antibody, 1 the antigen."""
     (antibody, antigen), blocks = _blocks(training)
-    fit = fit_ridge(
-        [blocks[side] for side in sides],
-        training.pairs.pkd, training.rows, training.fold, training.device,
-    )  # fmt: skip
+    fit, features = fit_beside_features([blocks[side] for side in sides], training)
     weights = [np.zeros(block.table_ND.shape[1]) for block in blocks]
     for side, weight_D in zip(sides, fit.weights, strict=True):
         weights[side] = weight_D
-    return kind(LinearSettings(fit.intercept), antibody, antigen, *weights)
+    return kind(LinearSettings(fit.intercept), antibody, antigen, weights[0], weights[1], features)
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureWeights:
+    """A linear function of the features of a pair."""
+
+    scaling: FeatureScaling
+    weight_K: Floats
+    """Weights of the standardised features, in pKd."""
+
+    def project(self, vectors: PairVectors) -> Floats:
+        """Return what the features add to the prediction of each pair, (P,)."""
+        return np.asarray(self.scaling.apply(given_features(vectors)) @ self.weight_K)
+
+    def arrays(self) -> Arrays:
+        """Return what `load` needs, by name."""
+        return {**self.scaling.arrays(), "features.weight": self.weight_K}
+
+    @classmethod
+    def load(cls, arrays: Arrays) -> FeatureWeights:
+        """Restore from the `arrays` of a predictor."""
+        return cls(FeatureScaling.load(arrays), arrays["features.weight"])
+
+
+def fit_beside_features(
+    blocks: Sequence[FeatureBlock], training: TrainingRows
+) -> tuple[RidgeFit, FeatureWeights | None]:
+    """Fit a ridge to blocks and, where pairs have any, to their features.
+
+    All have one strength, so the inner folds choose the variance of the features relative to that
+    of the blocks, too; without any, the features are left out.
+    """
+    pkd, rows, fold = training.pairs.pkd, training.rows, training.fold
+    weight = training.weight
+    best = fit_ridge(blocks, pkd, rows, fold, training.device, weight)
+    features = training.vectors.features
+    if features is None:
+        return best, None
+    scaling = FeatureScaling.of(features.take(rows))
+    z_PK = scaling.apply(features)
+    variance = float(z_PK[rows].var(axis=0, dtype=np.float64).sum())
+    of_blocks = sum(_variance(block, rows) for block in blocks)
+    found: FeatureWeights | None = None
+    for ratio in FEATURE_RATIOS if variance else ():
+        stretch = np.sqrt(ratio * (of_blocks or 1.0) / variance)
+        block = FeatureBlock((stretch * z_PK).astype(np.float32), np.arange(len(z_PK)))
+        fit = fit_ridge([*blocks, block], pkd, rows, fold, training.device, weight)
+        if _inner_error(fit, pkd[rows], weight) < _inner_error(best, pkd[rows], weight):
+            best = fit._replace(weights=fit.weights[:-1])
+            found = FeatureWeights(scaling, stretch * fit.weights[-1])
+    return best, found
+
+
+def _variance(block: FeatureBlock, rows: Ints) -> float:
+    """Return the summed variance of the columns of the training sequences of a block."""
+    used = distinct(block.index[rows])
+    return float(block.table_ND[used].var(axis=0, dtype=np.float64).sum())
+
+
+def _inner_error(fit: RidgeFit, pkd: Floats, weight: Floats | None) -> float:
+    return float(np.average(np.square(fit.inner - pkd), weights=weight))
 
 
 def _blocks(training: TrainingRows) -> tuple[list[Standardizer], list[FeatureBlock]]:
@@ -169,7 +235,7 @@ class ConstantModel:
 
 
 def fit_mean(training: TrainingRows) -> ConstantModel:
-    return ConstantModel(ConstantSettings(float(training.pkd.mean())))
+    return ConstantModel(ConstantSettings(training.mean))
 
 
 class CompositionRidge(LinearModel):
@@ -209,8 +275,12 @@ def fit_ridge(
     fit_rows: Ints,
     fold: Ints,
     device: torch.device | None = None,
+    weight: Floats | None = None,
 ) -> RidgeFit:
-    """Fit a ridge to the rows `fit_rows`, (F,), of P labels; inner folds choose its strength."""
+    """Fit a ridge to the rows `fit_rows`, (F,), of P labels; inner folds choose its strength.
+
+    `weight`, (F,) with mean 1, says how much each label counts; None: all as much.
+    """
     columns = sum(min(block.table_ND.shape) for block in blocks)
     with threadpool_limits(1 if columns < PARALLEL_COLUMNS else None, user_api="blas"):
         bases = [_training_span(block, fit_rows) for block in blocks]
@@ -219,7 +289,10 @@ def fit_ridge(
             for block, basis in zip(blocks, bases, strict=True)
         ]
         joined, y_F = _Columns(spanned, pkd, device), pkd[fit_rows]
-        grams = [joined.gram(fit_rows[fold == k]) for k in range(int(fold.max()) + 1)]
+        grams = [
+            joined.gram(fit_rows[fold == k], None if weight is None else weight[fold == k])
+            for k in range(int(fold.max()) + 1)
+        ]
         total = sum(grams[1:], grams[0])
         # What rounding errors are relative to, also where rows are subtracted.
         size = float(total[:-2, :-2].trace())
@@ -227,7 +300,8 @@ def fit_ridge(
         for k, gram in enumerate(grams if len(grams) > 1 else ()):
             solved = _solve(total - gram, size, STRENGTHS)
             inner_FS[fold == k] = joined.predict(*solved, fit_rows[fold == k])
-        error = ((inner_FS - y_F[:, None]) ** 2).sum(0)
+        square_FS = (inner_FS - y_F[:, None]) ** 2
+        error = (square_FS if weight is None else square_FS * weight[:, None]).sum(0)
         # Among equals the strongest, which gives the mean for a single fold or pure noise.
         best = len(STRENGTHS) - 1 - int(np.argmin(error[::-1]))
         weights, intercept = _solve(total, size, STRENGTHS[[best]])
@@ -279,16 +353,20 @@ class _Columns:
 
         return torch.from_numpy(np.ascontiguousarray(array)).to(self.device)
 
-    def gram(self, rows: Ints) -> Tensor:
-        """Sum the outer products of joined rows, columns then 1 and pKd: (D + 2, D + 2)."""
+    def gram(self, rows: Ints, weight: Floats | None = None) -> Tensor:
+        """Sum the outer products of joined rows, columns then 1 and pKd: (D + 2, D + 2).
+
+        Rows, (R,), count as much as their `weight`, (R,), says.
+        """
         import torch
 
         at = self._tensor(rows)
         seen = [(table, index[at]) for table, index in (*self.blocks, self.labels)]
+        weight_R = None if weight is None else self._tensor(weight)
         grid = [[torch.empty(0)] * len(seen) for _ in seen]
         for i, left in enumerate(seen):
             for j, right in enumerate(seen[: i + 1]):
-                grid[i][j] = _sum_products(left, right)
+                grid[i][j] = _sum_products(left, right, weight_R)
                 grid[j][i] = grid[i][j].T
         return torch.cat([torch.cat(line, dim=1) for line in grid])
 
@@ -316,16 +394,21 @@ def _training_span(block: FeatureBlock, fit_rows: Ints) -> Matrix | None:
     return basis_DN
 
 
-def _sum_products(left: tuple[Tensor, Tensor], right: tuple[Tensor, Tensor]) -> Tensor:
+def _sum_products(
+    left: tuple[Tensor, Tensor], right: tuple[Tensor, Tensor], weight_R: Tensor | None
+) -> Tensor:
     """Sum the outer products of vectors, (D, E), given a table and the sequence of each row."""
     (left_ND, left_R), (right_ME, right_R) = left, right
     if len(left_R.unique()) > len(right_R.unique()):  # type: ignore[no-untyped-call]
-        return _sum_products(right, left).T
+        return _sum_products(right, left, weight_R).T
     total = left_ND.new_zeros(left_ND.shape[1], right_ME.shape[1]).double()
     # a term of the product per left sequence, not per row
     for rows in left_R.argsort(stable=True).split(CHUNK):  # type: ignore[no-untyped-call]
         used, of_row = left_R[rows].unique_consecutive(return_inverse=True)  # type: ignore[no-untyped-call]
         sums = total.new_zeros(len(used), total.shape[1])
-        sums.index_add_(0, of_row, right_ME[right_R[rows]].double())
+        own_RE = right_ME[right_R[rows]].double()
+        if weight_R is not None:
+            own_RE *= weight_R[rows, None]
+        sums.index_add_(0, of_row, own_RE)
         total.addmm_(left_ND[used].double().T, sums)
     return total

@@ -35,8 +35,9 @@ from abag.core.files import (
 from abag.core.options import BadOption
 from abag.embed.sequences.chains import KINDS, EmptySequence, UnknownResidue
 from abag.embed.sequences.options import AntibodyRegion  # read by get_type_hints
+from abag.head.data.features import FeatureColumns
 from abag.head.data.quantity import Quantity
-from abag.head.models.pair_model import PairVectors
+from abag.head.models.pair_model import FeaturesMissing, PairVectors
 from abag.head.models.parts import PartsDiffer, check_weights
 from abag.head.models.registry import MODELS
 from abag.head.prediction.predictor import (
@@ -129,7 +130,7 @@ def parse_record(kind: Any, value: Any, where: str = "the record") -> Any:  # no
 
 _MISMATCHES = (
     *(TypeError, LookupError, ValueError, RuntimeError, ArithmeticError),
-    *(BadOption, PartsDiffer, UnknownResidue, EmptySequence),
+    *(BadOption, FeaturesMissing, PartsDiffer, UnknownResidue, EmptySequence),
 )
 _HOW_TO_FIX = "Copy the whole predictor folder again, or train the run again."
 
@@ -214,6 +215,8 @@ def save_predictor(
     )
     arrays = {name: np.ascontiguousarray(array) for name, array in tensors.items()}
     fields = asdict(record)
+    if pairs.features is not None:  # a version of abag that cannot read them refuses the record
+        fields["features"] = asdict(pairs.features)
     with replacing(folder / WEIGHTS) as partial:
         try:
             save_file(arrays, partial)  # no copies: they take as much memory as the training
@@ -254,14 +257,14 @@ def load_predictor(path: Path | str, *, embed: Callable[..., object] | None = No
     """
     path = Path(path)
     folder = path / "predictor" if (path / "predictor").is_dir() else path
-    record, tensors = _read(folder)
+    record, features, tensors = _read(folder)
     store, pairs = store_of_run(folder.parent), folder.parent / "pairs.parquet"
     if store is not None and not _is_near(store, folder.parent):
         store = None  # a run may be somebody else's: it does not choose where vectors are written
     with _refusing(folder / WEIGHTS, f"does not match {RECORD}", *_MISMATCHES):
         _check_values(record, tensors)
         return Predictor(
-            tuple(_part(k, record, tensors) for k in range(len(record.parts))),
+            tuple(_part(k, record, features, tensors) for k in range(len(record.parts))),
             {one.name: one for one in record.regimes},
             record.antibody,
             record.antigen,
@@ -275,6 +278,7 @@ def load_predictor(path: Path | str, *, embed: Callable[..., object] | None = No
             adapters={k: path for k in KINDS if (path := folder / f"{k}-adapter").is_dir()},
             pairs=pairs if folder.name == "predictor" and pairs.is_file() else None,
             quantity=record.quantity,
+            features=features,
         )
 
 
@@ -288,7 +292,9 @@ def _refusing(path: Path, problem: str, *errors: type[Exception]) -> Iterator[No
         raise PredictorDamaged(msg) from error
 
 
-def _read(folder: Path) -> tuple[PredictorRecord, dict[str, NDArray[Any]]]:
+def _read(
+    folder: Path,
+) -> tuple[PredictorRecord, FeatureColumns | None, dict[str, NDArray[Any]]]:
     try:
         written = json.loads((folder / RECORD).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
@@ -311,9 +317,13 @@ def _read(folder: Path) -> tuple[PredictorRecord, dict[str, NDArray[Any]]]:
         )
         raise PredictorDamaged(msg)
     values = {n: value for n, value in written.items() if n not in ("schema", "digest")}
-    errors = (TypeError, LookupError, ArithmeticError)
+    errors = (TypeError, ValueError, LookupError, ArithmeticError)
     with _refusing(folder / RECORD, "invalid predictor", *errors):
-        record = parse_record(PredictorRecord, values)
+        fixed = {name: value for name, value in values.items() if name != "features"}
+        record = parse_record(PredictorRecord, fixed)
+        features: FeatureColumns | None = None
+        if "features" in values:
+            features = parse_record(FeatureColumns, values["features"], "features")
     with _refusing(folder / WEIGHTS, "cannot be read", OSError):
         weights = (folder / WEIGHTS).read_bytes()
     digest = record_digest(values, weights)
@@ -324,7 +334,7 @@ def _read(folder: Path) -> tuple[PredictorRecord, dict[str, NDArray[Any]]]:
         )
         raise PredictorDamaged(msg)
     with _refusing(folder / WEIGHTS, "not a valid safetensors file", SafetensorError):
-        return record, load(weights)
+        return record, features, load(weights)
 
 
 def _check_values(record: PredictorRecord, tensors: Mapping[str, NDArray[Any]]) -> None:
@@ -366,7 +376,12 @@ def _load_noise(tensors: Mapping[str, NDArray[Any]]) -> dict[Kind, KnownNoise]:
     return found
 
 
-def _part(k: int, record: PredictorRecord, tensors: Mapping[str, NDArray[Any]]) -> Part:
+def _part(
+    k: int,
+    record: PredictorRecord,
+    features: FeatureColumns | None,
+    tensors: Mapping[str, NDArray[Any]],
+) -> Part:
     part = record.parts[k]
     entry = MODELS[part.name]
     if not part.settings:
@@ -383,7 +398,10 @@ def _part(k: int, record: PredictorRecord, tensors: Mapping[str, NDArray[Any]]) 
         antibody_ND, antigen_ME = (
             np.zeros((1, spec.width), np.float32) for spec in (record.antibody, record.antigen)
         )
-        vectors = PairVectors(antibody_ND, antigen_ME, first, first, [("A", "A")], [("A",)])
+        vectors = PairVectors(
+            antibody_ND, antigen_ME, first, first, [("A", "A")], [("A",)],
+            features=None if features is None else features.nothing(1),
+        )  # fmt: skip
         with np.errstate(all="ignore"):  # `Predictor.score` checks what it returns
             model.predict(vectors)
             model.variance(vectors)

@@ -24,7 +24,7 @@ from scipy.special import ndtri
 from abag.core.arrays import Floats, Ints, distinct
 from abag.embed.sequences.chains import KINDS
 from abag.head.evaluation.regime_scores import RegimeScore, TestedPairs, score_regime
-from abag.head.models.pair_model import PairModel, TrainingRows, fit_sigma
+from abag.head.models.pair_model import PairModel, TrainingRows, fit_sigma, label_weights
 from abag.head.models.parts import PartsDiffer
 from abag.head.models.registry import MEAN, MODELS, NETWORK
 from abag.head.prediction.mixture import Mixture, mean_variance
@@ -238,6 +238,8 @@ def weigh(pairs: LabelledPairs, measured: MeasuredRegime, folds: Sequence[Fitted
     error_RK = pairs.pkd[rows, None] - part_RK
     error_RK[censored[:, None] * error_RK < 0] = 0.0  # the bound is satisfied
     mean = names.index(MEAN)
+    if pairs.share is not None:  # labels that are hardly known say little about the parts
+        error_RK *= np.sqrt(label_weights(pairs.share[rows]))[:, None]
     weights = stack_weights(error_RK, smallest, mean)
     used = {name: float(w) for name, w in zip(names, weights, strict=True) if w > 0}
     insides = [half == k for k in np.unique(half)]

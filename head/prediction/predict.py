@@ -11,6 +11,7 @@ P pairs, N antibodies, M antigens.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -63,6 +64,7 @@ from abag.head.regimes.regimes import KNOWN
 if TYPE_CHECKING:
     from abag.embed.sequences.chains import Kind
     from abag.embed.sequences.pairs import SequenceTable, UniqueSequences
+    from abag.head.data.features import FeatureColumns, ReadFeatures
     from abag.head.prediction.predictor import Predictor
 
 PAIR_OPTIONS = {"store", "antibody_encoder", "antigen_encoder", "device", "batch_tokens"}
@@ -164,11 +166,14 @@ def predict(
             raise CannotPredict(msg)
         if cross is None:
             chosen = as_in_the_run(table, chosen, predictor.reading)
+        else:
+            advice = "Predict a table of pairs that has them."
+            predictor.refuse_without_features("--cross", advice)
         store = predictor.resolve_store(chosen.store)
         say_random_weights(predictor)
         added = quantity.columns(score_columns(chosen.strong))
         source = (
-            _PairTable(table, chosen, added)
+            _PairTable(table, chosen, added, predictor.features)
             if cross is None
             else _Cross(table, cross, chosen, added, predictor.reading)
         )
@@ -176,7 +181,7 @@ def predict(
         antibodies, antigens = source.read()
         counts = predictor.encode(store, antibodies, antigens, **chosen.encoding(progress))
         scorer = Scorer(predictor, open_store(store), antibodies, antigens)
-        regimes, why_far = scorer.count_regimes(source.count_classes(scorer))
+        regimes, why_far = source.count_regimes(scorer)
         verdicts = predictor.say_verdicts(regimes, "row")
         if why_far:
             far, reasons = counted(why_far.total(), "row"), why_far.items()
@@ -252,6 +257,8 @@ def predict_pair(
     if unused := sorted(options.keys() - PAIR_OPTIONS):
         msg = f"{flag(unused[0])}: is an option of tables; one pair does not use it. Leave it out."
         raise CannotPredict(msg)
+    advice = "Put the pair in a table that has them, and give --out FILE."
+    predictor.refuse_without_features("one pair", advice)
     strong = PredictOptions(strong=strong).strong
     quantity.check_threshold(strong, "--strong")
     scores = predictor.predict([heavy], [light], [antigen or ""], **options)
@@ -305,8 +312,16 @@ def _named(quantity: Quantity) -> str:
 
 
 class _PairTable:
-    def __init__(self, table: TableLike, options: PredictOptions, added: tuple[str, ...]) -> None:
+    def __init__(
+        self,
+        table: TableLike,
+        options: PredictOptions,
+        added: tuple[str, ...],
+        columns: FeatureColumns | None,
+    ) -> None:
         self._table = table
+        self._columns = columns
+        self._features: ReadFeatures | None = None
         self._options = options
         self._added = added
         self.rows = self.skipped = 0
@@ -315,21 +330,28 @@ class _PairTable:
         """Rows of the table to score, from 0, (P,)."""
 
     def read(self) -> list[Sequences]:
-        reader = PairReader(self._table, self._options, self._added)
+        reader = PairReader(self._table, self._options, self._added, self._columns)
         self._row = np.concatenate([chunk.positions for chunk in reader])
         self._sequences, self.skipped = reader.sequences, reader.skipped
+        self._features = reader.features
         self.rows = len(self._row)
         return self._sequences
 
-    def count_classes(self, scorer: Scorer) -> NDArray[np.int64]:
-        return scorer.count_classes(*(one.of_row for one in self._sequences))
+    def count_regimes(self, scorer: Scorer) -> tuple[Counter[str], Counter[str]]:
+        index = [one.of_row for one in self._sequences]
+        if self._features is None:
+            return scorer.count_regimes(scorer.count_classes(*index))
+        found = scorer.find_regimes(*index).beside(self._features.why_far)
+        return Counter(found.name.tolist()), Counter(filter(None, found.why_far.tolist()))
 
     def score(self, scorer: Scorer) -> Iterator[tuple[pd.DataFrame, pd.DataFrame]]:
         antibody, antigen = (one.of_row for one in self._sequences)
         order, parts = by_antibody(self._sequences[0]), []
         with row_bar("scoring", self.rows) as shown:
             for rows in order:
-                parts.append(scorer.score(antibody[rows], antigen[rows])[0])
+                features = None if self._features is None else self._features.take(rows)
+                scores, _ = scorer.score(antibody[rows], antigen[rows], features=features)
+                parts.append(scores)
                 shown.update(len(rows))
         scores = pd.concat(parts, ignore_index=True).set_axis(np.concatenate(order)).sort_index()
         with row_bar("writing", self.rows) as shown:
@@ -426,8 +448,8 @@ class _Cross:
             for columns, kind in zip((left, right), KINDS, strict=True)
         ]
 
-    def count_classes(self, scorer: Scorer) -> NDArray[np.int64]:
-        return scorer.count_all_classes()
+    def count_regimes(self, scorer: Scorer) -> tuple[Counter[str], Counter[str]]:
+        return scorer.count_regimes(scorer.count_all_classes())
 
     def score(self, scorer: Scorer) -> Iterator[tuple[pd.DataFrame, pd.DataFrame]]:
         left, right = self._columns

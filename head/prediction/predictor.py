@@ -35,6 +35,13 @@ from abag.embed.store.store import (
     open_store,
 )
 from abag.head.data.affinities import PREDICT_COLUMNS
+from abag.head.data.features import (
+    BadFeature,
+    FeatureColumns,
+    ReadFeatures,
+    read_features,
+    refuse_features,
+)
 from abag.head.data.quantity import PKD, Quantity
 from abag.head.data.vectors import StoredVectors
 from abag.head.models.pair_model import PairVectors
@@ -243,6 +250,8 @@ class Predictor:
     """File of the training pairs, if the run is known."""
     quantity: Quantity = PKD
     """What is predicted."""
+    features: FeatureColumns | None = None
+    """Columns that the run reads of each pair, beside its sequences."""
 
     @property
     def no_antigen(self) -> bool:
@@ -261,6 +270,7 @@ class Predictor:
         light: Iterable[str] | str | None = None,
         antigen: Iterable[str] | str = "",
         *,
+        features: pd.DataFrame | Mapping[str, Sequence[Any]] | None = None,
         store: Path | str | None = None,
         antibody_encoder: str | None = None,
         antigen_encoder: str | None = None,
@@ -276,6 +286,9 @@ class Predictor:
         heavy, light, antigen : sequence of str, or str
             One sequence per pair, or one for all pairs; either antibody chain can be left out.
             The chains of an antigen are joined by ``|``. A run of antibodies alone takes none.
+        features : DataFrame or mapping of names to values, optional
+            The columns that the run reads beside sequences (`Predictor.features`), one row per
+            pair; others are ignored.
         store : path, optional
             Holds the vectors, and receives those of new sequences. By default the store of the
             run, or a temporary one if that does not exist.
@@ -298,6 +311,8 @@ class Predictor:
         ------
         InvalidChains
             If the lists differ in length, or a whole DataFrame is given.
+        BadFeature
+            If the run reads features, and one is not given or is invalid.
         VectorsMissing
             If sequences are not stored and cannot be encoded.
         AbagError
@@ -313,6 +328,7 @@ class Predictor:
         antibodies = [antibody_chains(h, x) for h, x in zip(heavies, lights, strict=True)]
         if self.antibody_region == "fv":
             antibodies = [cut_to_domains(chains)[0] for chains in antibodies]
+        given = self._given_features(features, len(antibodies))
         left = Sequences.of("antibody", antibodies)
         of_antigens = [NO_ANTIGEN if self.no_antigen else antigen_chains(one) for one in antigens]
         right = Sequences.of("antigen", of_antigens)
@@ -322,8 +338,38 @@ class Predictor:
                 antibody_encoder=antibody_encoder, antigen_encoder=antigen_encoder,
                 device=device, batch_tokens=batch_tokens, progress=progress,
             )  # fmt: skip
-            scores, _ = Scorer(self, open_store(path), left, right).score_rows()
+            scores, _ = Scorer(self, open_store(path), left, right).score_rows(given)
             return self.quantity.outward(scores)
+
+    def _given_features(
+        self, features: pd.DataFrame | Mapping[str, Sequence[Any]] | None, pairs: int
+    ) -> ReadFeatures | None:
+        """Read features that were given from Python, for P pairs."""
+        if self.features is None and features is not None:
+            msg = (
+                "predict: features are given, but the run reads none; expected sequences alone. "
+                "Leave them out."
+            )
+            raise BadFeature(msg)
+        if self.features is None or features is None:
+            return None
+        try:
+            frame = pd.DataFrame(features)
+        except ValueError as error:
+            msg = f"predict: features: {error}; expected one value per pair and column. Correct it."
+            raise BadFeature(msg) from error
+        if len(frame) != pairs:
+            msg = (
+                f"predict: features have {counted(len(frame), 'row')} for {counted(pairs, 'pair')};"
+                " expected one row per pair. Correct them."
+            )
+            raise BadFeature(msg)
+        return read_features(self.features, frame, "predict: features")
+
+    def refuse_without_features(self, where: str, advice: str) -> None:
+        """Raise `BadFeature` if the run reads features, which this way of scoring cannot give."""
+        if self.features is not None:
+            refuse_features(self.features.names, where, advice)
 
     def score(
         self,
@@ -331,13 +377,14 @@ class Predictor:
         antibody: NewSequences,
         antigen: NewSequences,
         factor: NDArray[np.float64] | float = 1.0,
+        why_far: NDArray[np.object_] | None = None,
     ) -> pd.DataFrame:
         """Predict P pairs, each as a pair of its regime; see `predict` for the columns.
 
         All that is scored is scored here, given what is new about both sequences of each pair;
-        `factor`, (P,), is that of `noise_factor`.
+        `factor`, (P,), is that of `noise_factor`, and `why_far`, (P,), that of their features.
         """
-        found = find_regimes(antibody, antigen, self.reach)
+        found = find_regimes(antibody, antigen, self.reach).beside(why_far)
         unseen = antibody.unseen + antigen.unseen
         with np.errstate(all="ignore"):  # checked here
             parts = {part.name: part.predict(vectors) for part in self.parts}
@@ -586,15 +633,26 @@ class Scorer:
         self._factors = [predictor.noise_factor(one.kind, one.keys) for one in self._sides]
         self._classes = [_classes_of(new) for new in self.new]
 
-    def score(self, *index: NDArray[np.integer]) -> tuple[pd.DataFrame, PairVectors]:
-        """Score P pairs, given by indices, (P,) each; return what was read for it, too."""
+    def score(
+        self, *index: NDArray[np.integer], features: ReadFeatures | None = None
+    ) -> tuple[pd.DataFrame, PairVectors]:
+        """Score P pairs, given by indices, (P,) each; return what was read for it, too.
+
+        `features` are those of the P pairs, if the run reads any.
+        """
+        if features is None:
+            self._predictor.refuse_without_features("scores", "Give them with the sequences.")
         (x_ND, i, left), (y_ME, j, right) = (
             self._read(one, at) for one, at in zip(self._sides, index, strict=True)
         )
-        pairs = PairVectors(x_ND, y_ME, i, j, left, right)
+        pairs = PairVectors(
+            x_ND, y_ME, i, j, left, right, features=None if features is None else features.values
+        )
         factors = [values[at] for values, at in zip(self._factors, index, strict=True)]
         new = self._of_pairs(*index)
-        return self._predictor.score(pairs, *new, factor=factors[0] * factors[1]), pairs
+        why_far = None if features is None else features.why_far
+        scores = self._predictor.score(pairs, *new, factor=factors[0] * factors[1], why_far=why_far)
+        return scores, pairs
 
     def _of_pairs(self, *index: NDArray[np.integer]) -> tuple[NewSequences, NewSequences]:
         antibody, antigen = (new.take(at) for new, at in zip(self.new, index, strict=True))
@@ -607,9 +665,9 @@ class Scorer:
         x_ND = self._predictor.read(self._store, sequences.kind, sequences.keys[used])
         return x_ND, row, [sequences.chains[n] for n in used.tolist()]
 
-    def score_rows(self) -> tuple[pd.DataFrame, PairVectors]:
+    def score_rows(self, features: ReadFeatures | None = None) -> tuple[pd.DataFrame, PairVectors]:
         """Score the pair of each row of both `Sequences`, all at once."""
-        return self.score(*(one.of_row for one in self._sides))
+        return self.score(*(one.of_row for one in self._sides), features=features)
 
     def find_regimes(self, *index: NDArray[np.integer]) -> FoundRegimes:
         """Return the regimes of P pairs, given by indices, (P,) each."""

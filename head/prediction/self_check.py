@@ -18,6 +18,7 @@ from abag import AbagError
 from abag.core.arrays import Floats, Ints, distinct
 from abag.embed.sequences.chains import KINDS
 from abag.embed.store.store import open_store
+from abag.head.data.features import ReadFeatures
 from abag.head.models.pair_model import PairVectors
 from abag.head.prediction.bundle import load_predictor
 from abag.head.prediction.fitted import standard_error
@@ -106,6 +107,15 @@ def _sequences(inputs: RunInputs, rows: Ints) -> list[Sequences]:
     ]
 
 
+def _features_of(inputs: RunInputs, rows: Ints) -> ReadFeatures | None:
+    """Return the features of some pairs, (R,), if the run reads any."""
+    pairs = inputs.pairs
+    if pairs.features is None or pairs.cells is None:
+        return None
+    cells = pairs.cells.take(rows)
+    return ReadFeatures(pairs.features.encode(cells), pairs.features.why_far(cells))
+
+
 def _check_path(
     folder: Path,
     predictor: Predictor,
@@ -119,7 +129,8 @@ def _check_path(
     pairs = inputs.pairs
     sides = _sequences(inputs, rows)
     scorer = Scorer(predictor, store, *sides)
-    scores, _ = scorer.score_rows()
+    features = _features_of(inputs, rows)
+    scores, _ = scorer.score_rows(features)
     index = pairs.antibody[rows], pairs.antigen[rows]
     found = scorer.find_regimes(*(one.of_row for one in sides))
     mixtures = {one.measured.regime.name: one.mixture for one in weighed.regimes}
@@ -157,10 +168,12 @@ def _check_errors(
     """Compare errors on learned labels with out-of-fold errors of the same pairs."""
     pairs = inputs.pairs
     antibodies, antigens = _sequences(inputs, rows)
+    features = _features_of(inputs, rows)
     vectors = PairVectors(
         predictor.read(store, "antibody", antibodies.keys),
         predictor.read(store, "antigen", antigens.keys),
         antibodies.of_row, antigens.of_row, antibodies.chains, antigens.chains,
+        features=None if features is None else features.values,
     )  # fmt: skip
     predicted = {part.name: part.predict(vectors) for part in predictor.parts}
     name = regime.measured.regime.name

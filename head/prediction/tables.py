@@ -19,6 +19,7 @@ from abag.embed.sequences.joined import one_table, several
 from abag.embed.sequences.pairs import read_pair_chunks
 from abag.embed.sequences.table_writer import check_writable
 from abag.embed.sequences.tables import OneTable, TableLike, bare_suffix
+from abag.head.data.features import FeatureCells, cells_of_run, features_of, joined_cells
 from abag.head.data.quantity import DIGITS
 from abag.head.prediction.predictor import SCORE_COLUMNS, SequenceCollector
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
     from abag.embed.sequences.options import AntibodyRegion, TableOptions
     from abag.embed.sequences.pairs import SequenceTable
+    from abag.head.data.features import FeatureColumns, ReadFeatures
     from abag.head.prediction.options import ScoringOptions
     from abag.head.prediction.predictor import Predictor, Sequences
 
@@ -67,8 +69,17 @@ def refuse_score_columns(
 class PairReader:
     """Reads and checks all rows of a table of pairs in chunks, and collects their sequences."""
 
-    def __init__(self, table: TableLike, options: TableOptions, added: Sequence[str]) -> None:
+    def __init__(
+        self,
+        table: TableLike,
+        options: TableOptions,
+        added: Sequence[str],
+        features: FeatureColumns | None = None,
+    ) -> None:
         self._table, self._options, self._added = table, options, added
+        self._columns = features
+        self.features: ReadFeatures | None = None
+        """Of all rows, once all chunks are read, if the run reads any."""
         self.sequences: list[Sequences] = []
         """The antibodies and the antigens, once all chunks are read."""
         self.source, self.first_row, self.skipped = "", 1, 0
@@ -77,11 +88,15 @@ class PairReader:
         """Yield the chunks; say at the end what was skipped and changed."""
         collected, counts = [SequenceCollector(kind) for kind in KINDS], Counter[str]()
         skipped, ignored, examples = SkippedRows(), list[str](), dict[str, str]()
+        cells = list[FeatureCells]()
         with row_bar("reading") as shown:
             for chunk in read_pair_chunks(self._table, self._options, as_written=True):
                 refuse_score_columns(chunk.names, chunk.source, self._added)
                 for one, kind in zip(collected, KINDS, strict=True):
                     one.add(chunk.sequences[kind].chains, chunk.sequences[kind].of_row)
+                if self._columns is not None:
+                    columns, source = self._columns, chunk.source
+                    cells.append(cells_of_run(columns, chunk.frame, source, chunk.row_name))
                 skipped.update(chunk.skipped)
                 counts.update(chunk.counts)
                 shown.update(len(chunk.frame))
@@ -93,6 +108,8 @@ class PairReader:
         for note in ignored + describe_counts(counts, skipped, examples):
             say(f"{self.source}: {note}")
         self.sequences, self.skipped = [one.finish() for one in collected], len(skipped)
+        if self._columns is not None:
+            self.features = features_of(self._columns, joined_cells(cells), self.source)
 
 
 def file_stamps(table: TableLike) -> list[tuple[Path, int, int]]:

@@ -125,6 +125,13 @@ class FoundRegimes(NamedTuple):
     is_covered: NDArray[np.bool_]
     """Whether a measured regime covers the pair, dtype bool."""
 
+    def beside(self, why_far: NDArray[np.object_] | None) -> FoundRegimes:
+        """Return regimes of pairs that are far for another reason, too, (P,), where it is one."""
+        if why_far is None:
+            return self
+        reasons = np.where(self.why_far == "", why_far, self.why_far)
+        return self._replace(why_far=reasons, is_covered=self.is_covered & (why_far == ""))
+
 
 def find_regimes(
     antibody: NewSequences, antigen: NewSequences, reach: Mapping[str, Reach]

@@ -25,8 +25,9 @@ from abag.embed.sequences.options import FileOptions, ReferenceOptions, TableOpt
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.store import open_store
 from abag.head.data.affinities import read_numbers, read_predictions
+from abag.head.data.features import features_of
 from abag.head.data.labels import label_pairs, report_counts
-from abag.head.data.options import LabelOptions, SplitOptions
+from abag.head.data.options import LabelOptions, PairColumnOptions, SplitOptions
 from abag.head.evaluation.metrics import antigen_clusters, rows_to_score, strong_threshold
 from abag.head.evaluation.regime_scores import (
     RegimeScore,
@@ -132,7 +133,11 @@ def evaluate(
         if table is not None:
             other = read_pairs(table, as_in_the_run(table, reading, remembered))
             labels = replace(_label_options(saved, other, chosen), bad_rows=reading.bad_rows)
-            pairs = label_pairs(other, labels, remembered=remembered_label(saved.config))
+            named = PairColumnOptions(
+                features=saved.config.get("features"), categories=saved.config.get("categories")
+            )
+            of_label = remembered_label(saved.config)
+            pairs = label_pairs(other, labels, remembered=of_label, named=named)
             report_counts(pairs)
             for problem in pairs.reading.problems:
                 messages.say(f"{pairs.table.source}: {problem}")
@@ -221,7 +226,10 @@ def _score_table(
     path = predictor.resolve_store(store)
     predictor.encode(path, pairs.table.antibodies, pairs.table.antigens)  # as predict does
     scorer = Scorer(predictor, open_store(path), pairs.table.antibodies, pairs.table.antigens)
-    found, vectors = scorer.score(pairs.antibody, pairs.antigen)
+    features = None
+    if predictor.features is not None and pairs.cells is not None:
+        features = features_of(predictor.features, pairs.cells, pairs.table.source)
+    found, vectors = scorer.score(pairs.antibody, pairs.antigen, features=features)
     predicted, sigma = (found[name].to_numpy(np.float64) for name in ("pkd_predicted", "sigma"))
     several = len(predictor.parts) > 2  # else the model is the head, beside the mean
     baselines = {

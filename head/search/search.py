@@ -18,6 +18,7 @@ import numpy as np
 from abag.core.arrays import distinct
 from abag.core.messages import reporting
 from abag.embed.sequences.chains import KINDS
+from abag.head.data.feature_checks import encoded_features
 from abag.head.data.labels import LabelledPairs
 from abag.head.data.vectors import StoredVectors, read_vectors
 from abag.head.evaluation.metrics import MeasuredRows, find_metric
@@ -108,7 +109,12 @@ def without_test_part(
     """Return the other pairs than the test part, whose labels are then lost, and their groups."""
     rows = np.flatnonzero((split.part == TRAIN) | (split.part == VALIDATION))
     columns = ("antibody", "antigen", "pkd", "censored", "row", "measurements")
-    kept = replace(pairs, **{name: getattr(pairs, name)[rows] for name in columns})
+    kept = replace(
+        pairs,
+        **{name: getattr(pairs, name)[rows] for name in columns},
+        cells=None if pairs.cells is None else pairs.cells.take(rows),
+        share=None if pairs.share is None else pairs.share[rows],
+    )
     return kept, split.group[rows]
 
 
@@ -182,7 +188,10 @@ def _score_closed_form(problem: SearchProblem, params: Params) -> float | None:
 def _vectors(problem: SearchProblem, params: Params) -> PairVectors:
     table_ND, table_ME = (problem.vectors(kind, params[f"{kind}_pooling"]) for kind in KINDS)
     pairs = problem.pairs
-    return PairVectors(table_ND, table_ME, pairs.antibody, pairs.antigen, views=problem.views)
+    return PairVectors(
+        table_ND, table_ME, pairs.antibody, pairs.antigen, views=problem.views,
+        features=encoded_features(pairs),
+    )  # fmt: skip
 
 
 def _make_stack(problem: SearchProblem, batch: Sequence[Params]) -> StackedHeads:

@@ -20,10 +20,16 @@ from torch import Tensor
 from torch.nn.functional import embedding
 
 from abag.core.messages import detail
+from abag.head.data.feature_scaling import FeatureScaling
 from abag.head.data.labels import training_labels
 from abag.head.data.vectors import Standardizer
 from abag.head.models.network import AdamW, Mlp, NetworkModel
-from abag.head.models.pair_model import LOSSES, NetworkSettings, PredictedPairs
+from abag.head.models.pair_model import (
+    LOSSES,
+    NetworkSettings,
+    PredictedPairs,
+    label_weights,
+)
 from abag.head.regimes.splits import TRAIN
 from abag.head.training.checkpoint import CheckpointDamaged
 
@@ -59,22 +65,25 @@ class PairStandardizer:
     antigen: Standardizer
     pkd_mean: float
     pkd_scale: float
+    features: FeatureScaling | None = None
 
     @classmethod
     def of(
         cls, pairs: LabelledPairs, training: NDArray[np.int64], vectors: PairVectors
     ) -> PairStandardizer:
         labels = training_labels(pairs, training)
+        features = vectors.features
         return cls(
             Standardizer.of(vectors.antibody_ND, vectors.antibody[training], vectors.widths(0)),
             Standardizer.of(vectors.antigen_ME, vectors.antigen[training], vectors.widths(1)),
             float(labels.mean()),
             float(labels.std()),
+            None if features is None else FeatureScaling.of(features.take(training)),
         )
 
     def model(self, widths: tuple[int, ...], weights: Mapping[str, Tensor]) -> NetworkModel:
         settings = NetworkSettings(widths, self.pkd_mean, self.pkd_scale)
-        return NetworkModel.of(settings, weights, self.antibody, self.antigen)
+        return NetworkModel.of(settings, weights, self.antibody, self.antigen, self.features)
 
 
 class PairTables:
@@ -87,6 +96,7 @@ class PairTables:
         target: NDArray[np.float32],
         censored: NDArray[np.int8],
         device: torch.device,
+        features: NDArray[np.float32] | None = None,
     ) -> None:
         needed = sum(x_ND.nbytes for x_ND in vectors)
         self.device, self.on_host = device, not fit_on_device(needed, device)
@@ -98,15 +108,19 @@ class PairTables:
         self.target_P = torch.from_numpy(target).to(device)
         self.censored_P = torch.from_numpy(censored).to(device)
         self.antigen_P = self.index[1].to(device)
+        self.features_PK = None if features is None else torch.from_numpy(features).to(place)
 
-    def read(self, rows_GB: Tensor) -> tuple[Tensor, Tensor]:
-        """Gather the vectors of pairs, shapes (G, B, D) and (G, B, E), on the device."""
+    def read(self, rows_GB: Tensor) -> tuple[Tensor, ...]:
+        """Gather the vectors of pairs, (G, B, D) and (G, B, E), and any features, (G, B, K)."""
         if self.on_host:
             rows_GB = rows_GB.cpu()  # GPU sync
         (antibody_P, antigen_P), (antibody_ND, antigen_ME) = self.index, self.vectors
         antibody_GBD = embedding(antibody_P[rows_GB], antibody_ND)
         antigen_GBE = embedding(antigen_P[rows_GB], antigen_ME)
-        return antibody_GBD.to(self.device), antigen_GBE.to(self.device)
+        found = antibody_GBD.to(self.device), antigen_GBE.to(self.device)
+        if self.features_PK is None:
+            return found
+        return (*found, embedding(rows_GB, self.features_PK).to(self.device))
 
 
 def fit_on_device(needed_bytes: int, device: torch.device) -> bool:
@@ -365,8 +379,17 @@ class StackedHeads:
         labelled = zip(pairs, scalings, strict=True)
         target = _join([(one.pkd - s.pkd_mean) / s.pkd_scale for one, s in labelled])
         censored = _join([one.censored for one in pairs])
-        self.tables = PairTables(standardised, index, target.astype(np.float32), censored, device)
+        features = None
+        if vectors.features is not None:
+            scaled = [one.features for one in scalings if one.features is not None]
+            features = _join([one.apply(vectors.features) for one in scaled])
+        self.tables = PairTables(
+            standardised, index, target.astype(np.float32), censored, device, features
+        )
+        share = pairs[0].share
+        self.weight_P = None if share is None else np.tile(label_weights(share), len(scalings))
         self._inputs = antibody_ND.shape[1] + antigen_ME.shape[1]
+        self._inputs += 0 if features is None else features.shape[1]
         seeds = (np.random.SeedSequence([member.seed, INITIAL]) for member in members)
         self._make_step(folds, [int(seed.generate_state(1)[0]) for seed in seeds])
 
@@ -423,6 +446,8 @@ class StackedHeads:
         rows_SAGB, weight_SAGB = make_epoch_batches(
             sets, epoch, self.batch_size, self.accumulate, self.epoch_pairs
         )
+        if self.weight_P is not None:
+            weight_SAGB = weight_SAGB * self.weight_P[rows_SAGB].astype(np.float32)
         rates_MS = [cosine_rates(first, self.steps, total, member.lr) for member in self.members]
         step.rows_SAGB.copy_(torch.from_numpy(rows_SAGB))
         step.weight_SAGB.copy_(torch.from_numpy(weight_SAGB))

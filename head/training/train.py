@@ -399,6 +399,8 @@ class HeadTraining(ResumableTraining):
                 inputs.vectors.antibody_ND[:1],  # which encoders and pooling
                 inputs.vectors.antigen_ME[:1],
                 *(split.part for split in splits),
+                *(() if pairs.share is None else (pairs.share,)),
+                *(() if pairs.cells is None else (pairs.cells.numbers_RF,)),
             ],
         )
         more = f" and {len(splits) - 1} more" * (len(splits) > 1)

@@ -1,0 +1,176 @@
+"""Measure features, categories, errors and weights of a table, each on and off, on unseen rows.
+
+    python benchmarks/bench_columns.py TABLE --out columns.jsonl --features loglik [--categories C]
+        [--error C | --weight C] [--rows 24 96 250] [--seeds 8] [--head kernel stack ...]
+        [--column pkd=NAME] [--set NAME=VALUE ...] [--test 2000] [--encoder composition]
+    python benchmarks/bench_columns.py --tiny --out columns.jsonl      # seconds, on a CPU
+
+Each seed draws rows to train with, and others that abag does not see before they are predicted. All
+cases of a seed have the same rows, so differences to ``off`` are paired; their standard error is
+that over seeds. Every line is one JSON object: of a fit, or of the difference of a case.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from scipy.stats import spearmanr
+
+import abag
+from abag.core.messages import reporting
+from abag.embed.sequences.options import TableOptions
+from abag.embed.sequences.pairs import read_pairs
+from abag.head.data.affinities import read_affinities
+from abag.head.data.demo import demo_table
+from abag.head.data.options import LabelOptions
+from abag.head.models.config import is_used
+
+OFF = "off"
+KINDS = ("features", "categories", "error", "weight")
+TINY_ROWS = 60
+
+
+def cases_of(given) -> dict[str, dict]:
+    """Return the options of each case: without columns, each kind alone, and all together."""
+    columns = {name: getattr(given, name) for name in KINDS if getattr(given, name)}
+    found = {OFF: {}, **{name: {name: value} for name, value in columns.items()}}
+    if len(columns) > 1:
+        found["all"] = columns
+    return found
+
+
+def measure(train, test, truth, store, given, head, options, columns):
+    """Fit once, predict the unseen rows, and return their scores."""
+    kept = {name: value for name, value in options.items() if is_used(name, head)}
+    begun = time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        at = Path(folder)
+        abag.fit(train, store, at / "run", head=head, report=False, **kept, **columns)
+        seconds = time.perf_counter() - begun
+        reading = {name: given.reading[name] for name in ("antigen",) if name in given.reading}
+        table = test.drop(columns=given.label)
+        abag.predict(table, run=at / "run", store=store, out=at / "out.parquet", **reading)
+        scores = pd.read_parquet(at / "out.parquet")
+    name = "pkd_predicted" if "pkd_predicted" in scores else "predicted"
+    predicted = scores[name].to_numpy(np.float64)
+    return {
+        "rmse": float(np.sqrt(np.mean(np.square(predicted - truth)))),
+        "spearman": float(spearmanr(predicted, truth).statistic) if np.ptp(predicted) else 0.0,
+        "inside_90": float(np.mean(np.abs(predicted - truth) <= 1.645 * scores["sigma"])),
+        "far": int(scores["far"].sum()),
+        "seconds": round(seconds, 1),
+    }
+
+
+def differences(lines):
+    """Return what each case changes, with the standard error over seeds."""
+    frame = pd.DataFrame(lines)
+    found = []
+    for (rows, head), part in frame.groupby(["rows", "head"], sort=False):
+        off = part[part["case"] == OFF].set_index("seed")
+        for case, own in part[part["case"] != OFF].groupby("case", sort=False):
+            own = own.set_index("seed")
+            both = off.index.intersection(own.index)
+            line = {"difference": case, "rows": int(rows), "head": head, "seeds": len(both)}
+            for score in ("rmse", "spearman", "inside_90"):
+                away = own.loc[both, score] - off.loc[both, score]
+                error = away.std(ddof=1) / np.sqrt(len(away)) if len(away) > 1 else float("nan")
+                line[score] = float(away.mean())
+                line[f"{score}_se"] = None if np.isnan(error) else float(error)
+            found.append(line)
+    return found
+
+
+def demo(given) -> pd.DataFrame:
+    """Return a small table with a column of each kind, of which the label depends on one."""
+    frame = demo_table().head(2 * TINY_ROWS)
+    rng = np.random.default_rng(0)
+    score = rng.normal(size=len(frame))
+    given.features, given.categories, given.error = ("score",), ("laboratory",), "sd"
+    given.rows, given.seeds, given.head = [TINY_ROWS], 2, ["ridge"]
+    laboratory = rng.choice(["north", "south"], len(frame))
+    sd = rng.uniform(0.1, 1, len(frame))
+    return frame.assign(pKd=frame["pKd"] + score, score=score, laboratory=laboratory, sd=sd)
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Fit every case and write a line for each."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("table", type=Path, nargs="?")
+    parser.add_argument("--out", type=Path, required=True)
+    for name in ("features", "categories"):
+        parser.add_argument(f"--{name}", type=lambda text: tuple(text.split(",")))
+    parser.add_argument("--error")
+    parser.add_argument("--weight")
+    parser.add_argument("--rows", type=int, nargs="+", default=[24, 96, 250])
+    parser.add_argument("--test", type=int, default=2_000)
+    parser.add_argument("--seeds", type=int, default=8)
+    parser.add_argument("--head", nargs="+", default=["ridge", "kernel", "residue_kernel", "stack"])
+    parser.add_argument("--column", nargs="+", default=[], metavar="ROLE=NAME")
+    parser.add_argument("--set", nargs="+", default=[], metavar="NAME=VALUE")
+    parser.add_argument("--encoder", default="composition", help="of antibodies")
+    parser.add_argument("--antigen", help="one antigen for all rows")
+    parser.add_argument("--tiny", action="store_true")
+    given = parser.parse_args(argv)
+    options = {name: _value(text) for name, _, text in (one.partition("=") for one in given.set)}
+    if given.tiny:
+        frame = demo(given)
+        options |= {"split": "random", "folds": 2}
+    else:
+        frame = pd.read_csv(given.table)
+    given.reading = {"columns": dict(one.split("=", 1) for one in given.column)}
+    if given.antigen is not None:
+        given.reading["antigen"] = given.antigen
+    lines = []
+    with tempfile.TemporaryDirectory() as folder, reporting(silent=True, bars=False):
+        store = Path(folder) / "store"
+        abag.embed_table(frame, store, given.encoder, "composition", **given.reading)
+        table = read_pairs(frame, TableOptions(**given.reading))
+        labels = read_affinities(table, LabelOptions(label=options.get("label")))
+        given.label = labels.column
+        usable = np.flatnonzero(np.isfinite(labels.pkd) & (labels.side == 0))
+        for rows in given.rows:
+            for seed in range(given.seeds):
+                order = np.random.default_rng(seed).permutation(usable)
+                train, test = order[:rows], order[rows : rows + given.test]
+                for head in given.head:
+                    for case, columns in cases_of(given).items():
+                        line = {"case": case, "rows": rows, "seed": seed, "head": head}
+                        try:
+                            line |= measure(
+                                frame.iloc[train], frame.iloc[test], labels.pkd[test], store,
+                                given, head, {**options, **given.reading, "seed": seed}, columns,
+                            )  # fmt: skip
+                        except abag.AbagError as error:  # too few pairs, or no variants
+                            print(f"{line}: {error}", file=sys.stderr)
+                            continue
+                        lines.append(line)
+                        _append(given.out, line)
+    for line in differences(lines) if lines else ():
+        _append(given.out, line)
+
+
+def _append(path: Path, line: dict) -> None:
+    text = json.dumps(line)
+    print(text, flush=True)
+    with path.open("a", encoding="utf-8") as file:
+        file.write(text + "\n")
+
+
+def _value(text: str):
+    """Read a value of an option, as JSON where it is."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,361 @@
+"""Columns of a table that models of pairs read beside the vectors: numbers and categories.
+
+They belong to the pair: a log-likelihood, a calculated ddG, an accessible surface, expression; or
+an assay and a laboratory. A number that is missing is read as the training mean, and a column with
+missing cells in training has a second column of 0 and 1 that says where. Each value of a category
+is a column of 0 and 1.
+R rows of a table or pairs, P pairs, F columns of numbers, G of categories.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from abag import AbagError
+from abag.core.arrays import Bools, Floats, Ints
+from abag.core.messages import counted, printable, say
+from abag.embed.sequences.chains import MISSING_TEXT
+from abag.embed.sequences.columns import quote_some, with_found
+from abag.head.data.affinities import read_numbers
+from abag.head.data.feature_scaling import PairFeatures
+from abag.head.data.options import MOST_FEATURES
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from abag.head.data.options import PairColumnOptions
+
+LONGEST_TEXT = 200
+"""Characters of a name or value."""
+MARGIN = 0.1
+"""Share of the trained range by which a value may lie outside of it."""
+MISSING = "(missing)"
+"""Value of an empty cell of a category."""
+_EMPTY = frozenset({"", "-", "--", "?", *(text.lower() for text in MISSING_TEXT)})
+
+
+class BadFeature(AbagError):
+    """A column is not one that models can read, or lacks."""
+
+
+class FeatureCells(NamedTuple):
+    """What the columns say of R rows or pairs."""
+
+    numbers_RF: Floats
+    """NaN where a cell is missing."""
+    words_RG: NDArray[np.object_]
+    """Values of categories, which are texts."""
+
+    def take(self, rows: Ints) -> FeatureCells:
+        """Return the cells of some rows."""
+        return FeatureCells(self.numbers_RF[rows], self.words_RG[rows])
+
+
+# ---- what a run reads ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NumberColumn:
+    """A column of numbers that a run was trained with."""
+
+    name: str
+    low: float
+    """Smallest value of a training pair."""
+    high: float
+    has_missing: bool
+    """Whether training pairs lack it, which a column of 0 and 1 says."""
+
+    def __post_init__(self) -> None:
+        """Refuse what no training gives, since predictors come from files."""
+        _check_text(self.name)
+        if not self.low < self.high:
+            msg = f"the feature {self.name!r} ranges from {self.low} to {self.high}"
+            raise ValueError(msg)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CategoryColumn:
+    """A column of categories that a run was trained with."""
+
+    name: str
+    values: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        """Refuse what no training gives."""
+        for text in (self.name, *self.values):
+            _check_text(text)
+        if not 2 <= len(set(self.values)) == len(self.values):
+            msg = f"the category {self.name!r} has the values {', '.join(self.values)}"
+            raise ValueError(msg)
+
+
+def _check_text(text: str) -> None:
+    if not 0 < len(text) <= LONGEST_TEXT:
+        msg = f"{text[:LONGEST_TEXT]!r} is no name of a column or value of a category"
+        raise ValueError(msg)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeatureColumns:
+    """The columns that a run reads, with what its training pairs have there."""
+
+    numbers: tuple[NumberColumn, ...]
+    categories: tuple[CategoryColumn, ...]
+
+    def __post_init__(self) -> None:
+        """Refuse no columns, too many, and names that two have."""
+        if not 0 < len(set(self.names)) == len(self.names) or self.width > MOST_FEATURES:
+            msg = f"features {', '.join(self.names)[:LONGEST_TEXT]} in {self.width} columns"
+            raise ValueError(msg)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the columns in a table."""
+        of_categories = [one.name for one in self.categories]
+        return (*(one.name for one in self.numbers), *of_categories)
+
+    @property
+    def width(self) -> int:
+        """Columns that models read."""
+        flags = sum(one.has_missing for one in self.numbers)
+        return len(self.numbers) + flags + sum(len(one.values) for one in self.categories)
+
+    @property
+    def words(self) -> str:
+        """Names of the columns, the first dozen of many."""
+        return quote_some(self.names)
+
+    @classmethod
+    def of(cls, cells: FeatureCells, options: PairColumnOptions) -> FeatureColumns:
+        """Describe the cells of training pairs."""
+        numbers = [
+            NumberColumn(
+                name=name,
+                low=float(np.nanmin(values_R)),
+                high=float(np.nanmax(values_R)),
+                has_missing=bool(np.isnan(values_R).any()),
+            )
+            for name, values_R in zip(options.features or (), cells.numbers_RF.T, strict=True)
+        ]
+        categories = [
+            CategoryColumn(name=name, values=tuple(sorted(set(words_R.tolist()))))
+            for name, words_R in zip(options.categories or (), cells.words_RG.T, strict=True)
+        ]
+        return cls(numbers=tuple(numbers), categories=tuple(categories))
+
+    def encode(self, cells: FeatureCells) -> PairFeatures:
+        """Turn cells into the columns that models read."""
+        marks = [
+            np.isnan(values_R)[:, None]
+            for one, values_R in zip(self.numbers, cells.numbers_RF.T, strict=True)
+            if one.has_missing
+        ]
+        marks += [
+            words_R[:, None] == np.array(one.values, object)
+            for one, words_R in zip(self.categories, cells.words_RG.T, strict=True)
+        ]
+        marks.append(np.zeros((len(cells.numbers_RF), 0), np.bool_))
+        return PairFeatures(cells.numbers_RF, np.hstack(marks).astype(np.float32))
+
+    def why_far(self, cells: FeatureCells) -> NDArray[np.object_]:
+        """Say of each row why its features are outside those of training; empty if they are not."""
+        why = np.full(len(cells.numbers_RF), "", object)
+        for column, values_R in zip(self.numbers, cells.numbers_RF.T, strict=True):
+            margin = MARGIN * (column.high - column.low)
+            below = values_R < column.low - margin
+            above = values_R > column.high + margin
+            for rows, side in ((below, "below"), (above, "above")):
+                why[rows & (why == "")] = (
+                    f"its {column.name} is {side} the {column.low:g} to {column.high:g} of training"
+                )
+        for category, words_R in zip(self.categories, cells.words_RG.T, strict=True):
+            unknown = ~np.isin(words_R, np.array(category.values, object)) & (why == "")
+            for word in sorted(set(words_R[unknown].tolist())):
+                reason = f"its {category.name} is {word!r}, which training lacks"
+                why[unknown & (words_R == word)] = reason
+        return why
+
+    def nothing(self, rows: int) -> PairFeatures:
+        """Return features of pairs of which nothing is known."""
+        empty = np.full((rows, len(self.categories)), MISSING, object)
+        return self.encode(FeatureCells(np.full((rows, len(self.numbers)), np.nan), empty))
+
+    def describe_missing(self, cells: FeatureCells) -> str:
+        """Count the cells that are missing and read as a training mean; empty if none is."""
+        missing_F = np.isnan(cells.numbers_RF).sum(axis=0)
+        parts = [
+            f"{count:,} of {one.name!r}"
+            for one, count in zip(self.numbers, missing_F.tolist(), strict=True)
+            if count
+        ]
+        return f"missing and read as the mean of training: {', '.join(parts)}" if parts else ""
+
+
+class ReadFeatures(NamedTuple):
+    """The features of R rows that a predictor scores."""
+
+    values: PairFeatures
+    why_far: NDArray[np.object_]
+    """Why they are outside those of training, (R,); empty if they are not."""
+
+    def take(self, rows: Ints | slice) -> ReadFeatures:
+        """Return those of some rows."""
+        return ReadFeatures(self.values.take(rows), self.why_far[rows])
+
+
+def features_of(columns: FeatureColumns, cells: FeatureCells, source: str) -> ReadFeatures:
+    """Return what a predictor reads in cells, and say what of them is missing."""
+    if missing := columns.describe_missing(cells):
+        say(f"{source}: features {missing}")
+    return ReadFeatures(columns.encode(cells), columns.why_far(cells))
+
+
+def read_features(columns: FeatureColumns, frame: pd.DataFrame, source: str) -> ReadFeatures:
+    """Return what a predictor reads in the rows of a frame."""
+    return features_of(columns, cells_of_run(columns, frame, source), source)
+
+
+def cells_of_run(
+    columns: FeatureColumns, frame: pd.DataFrame, source: str, row_name: Callable[[int], str] = str
+) -> FeatureCells:
+    """Read the columns of a run in a table, by name; `BadFeature` if one lacks or is invalid."""
+    numbers = [one.name for one in columns.numbers]
+    words = [one.name for one in columns.categories]
+    return read_cells(frame, numbers, words, source, "the run was trained with", row_name)
+
+
+def joined_cells(chunks: Sequence[FeatureCells]) -> FeatureCells:
+    """Return the cells of all chunks of a table."""
+    numbers_RF = np.concatenate([chunk.numbers_RF for chunk in chunks])
+    return FeatureCells(numbers_RF, np.concatenate([chunk.words_RG for chunk in chunks]))
+
+
+# ---- reading -------------------------------------------------------------------------------------
+
+
+def read_cells(
+    frame: pd.DataFrame,
+    features: Sequence[str],
+    categories: Sequence[str],
+    source: str,
+    where: str,
+    row_name: Callable[[int], str] = str,
+) -> FeatureCells:
+    """Read columns of a table, by name.
+
+    Parameters
+    ----------
+    frame : DataFrame
+        R rows.
+    features, categories : sequence of str
+        Names of columns of numbers, and of categories.
+    source, where : str
+        Name of the table, and what names the columns, for errors.
+    row_name : callable
+        Names a row, by its position, in errors.
+
+    Raises
+    ------
+    BadFeature
+        If a column is absent, plays another role, or has a cell that is no number.
+    """
+    for name in (*features, *categories):
+        refuse_absent(name, [*map(str, frame.columns)], source, where)
+    numbers_RF = np.empty((len(frame), len(features)))
+    words_RG = np.empty((len(frame), len(categories)), object)
+    for at, name in enumerate(features):
+        numbers_RF[:, at] = _numbers_of(frame[name], name, source, row_name)
+    for at, name in enumerate(categories):
+        words_RG[:, at] = [_word(cell) for cell in frame[name].tolist()]
+    return FeatureCells(numbers_RF, words_RG)
+
+
+def refuse_absent(name: str, names: Sequence[str], source: str, where: str) -> None:
+    """Raise `BadFeature` unless there is exactly one column of this name."""
+    if name in names:
+        return
+    close = get_close_matches(name, names, n=2, cutoff=0.7)
+    advice = f"Did you mean {' or '.join(map(repr, close))}?" if close else "Add it, or rename one."
+    raise BadFeature(with_found(f"{source}: no column {name!r}, which {where}", names, advice))
+
+
+def _numbers_of(cells: pd.Series, name: str, source: str, row_name: Callable[[int], str]) -> Floats:
+    """Read a column of numbers, (R,); NaN where a cell is empty."""
+    values = read_numbers(cells)
+    bad = ~np.isfinite(values) & ~_are_missing(cells)
+    if bad.any():
+        at = int(np.flatnonzero(bad)[0])
+        is_text = not np.isinf(values[bad]).any()
+        advice = "Name a column of text with --categories." if is_text else "Fix or empty it."
+        cell = cells.iloc[at]
+        shown = getattr(cell, "item", lambda: cell)()  # numpy's numbers name their type
+        msg = (
+            f"{source}: row {row_name(at)}, column {name}: {shown!r} "
+            f"({counted(int(bad.sum()), 'such row')}) is not a valid feature; expected a finite "
+            f"number or an empty cell. {advice}"
+        )
+        raise BadFeature(msg)
+    return values
+
+
+def _are_missing(cells: pd.Series) -> Bools:
+    missing = cells.isna().to_numpy(np.bool_, copy=True)
+    for at, cell in enumerate(cells.tolist()):
+        if isinstance(cell, str) and cell.strip().lower() in _EMPTY:
+            missing[at] = True
+    return missing
+
+
+def _word(cell: object) -> str:
+    """Return the value of a category: the same for 2, 2.0 and ``2``, as files write a number."""
+    if pd.isna(cell):  # type: ignore[call-overload]
+        return MISSING
+    text = printable(str(cell).strip())
+    if text.lower() in _EMPTY:
+        return MISSING
+    is_whole = text.endswith(".0") and text[:-2].lstrip("-").isdigit()
+    return text[:-2] if is_whole else text[:LONGEST_TEXT]
+
+
+def words_as_codes(cells: FeatureCells) -> dict[str, Ints]:
+    """Number the values of each category, (R,), by a name that no column of labels has."""
+    return {
+        f"category {at}": pd.factorize(words_R)[0].astype(np.int64)
+        for at, words_R in enumerate(cells.words_RG.T)
+    }
+
+
+def mean_cells(cells: FeatureCells, pair_of_row: Ints, first_row: Ints) -> FeatureCells:
+    """Join the rows of pairs: means of the numbers that are known, and the words of one row.
+
+    Parameters
+    ----------
+    cells : FeatureCells
+        Of R rows.
+    pair_of_row : ndarray, shape=(R,)
+        -1 for rows of no pair.
+    first_row : ndarray, shape=(P,)
+        A row of each pair.
+    """
+    pairs = len(first_row)
+    used = pair_of_row >= 0
+    numbers_PF = np.empty((pairs, cells.numbers_RF.shape[1]))
+    for at, values_R in enumerate(cells.numbers_RF.T):
+        known = used & np.isfinite(values_R)
+        count = np.bincount(pair_of_row[known], minlength=pairs)
+        total = np.bincount(pair_of_row[known], values_R[known], minlength=pairs)
+        numbers_PF[:, at] = np.where(count > 0, total / np.maximum(1, count), np.nan)
+    return FeatureCells(numbers_PF, cells.words_RG[first_row])
+
+
+def refuse_features(names: Iterable[str], where: str, advice: str) -> None:
+    """Refuse to score pairs whose features nobody gives."""
+    listed = quote_some([*names])
+    msg = f"{where}: the run reads the columns {listed}; expected these of each pair. {advice}"
+    raise BadFeature(msg)

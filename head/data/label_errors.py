@@ -1,0 +1,119 @@
+"""How far labels can be trusted: their standard deviations, or weights, from a column of a table.
+
+A label with a standard deviation s has noise of the variance s^2, and a model errs beside it, by
+as much for all labels. How much that is, is not known: half of the mean variance is taken as equal
+for all, so that no label counts more than twice as much as the average because of a small s.
+R rows of a table, P pairs.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from abag.core.messages import counted, say
+from abag.head.data.affinities import BadLabel, read_numbers
+from abag.head.data.features import refuse_absent
+from abag.head.data.options import Label
+from abag.head.data.units import POSITIVE
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import pandas as pd
+
+    from abag.core.arrays import Bools, Floats
+    from abag.embed.sequences.pairs import SequenceTable
+    from abag.head.data.affinities import Affinities
+    from abag.head.data.options import PairColumnOptions
+
+PER_UNIT: Mapping[Label, float] = {
+    "ln_kd_m": float(1 / np.log(10)), "ln_kd_nm": float(1 / np.log(10)),
+    "dg_kcal": 0.733, "dg_kj": 0.175,
+}  # fmt: skip
+"""Change of a pKd per unit of a logarithm or an energy at 25 degrees; 1 for others."""
+OF_MODEL = 0.5
+"""Share of the mean variance that all labels have in common."""
+
+
+def read_shares(
+    table: SequenceTable, options: PairColumnOptions, labels: Affinities, used: Bools, exact: Bools
+) -> Floats | None:
+    """Return the variance of the noise of each label up to a factor, (R,); None if none is given.
+
+    Parameters
+    ----------
+    table : SequenceTable
+        With R rows.
+    options : PairColumnOptions
+        Names the column.
+    labels : Affinities
+        The labels as they are written, and their unit.
+    used, exact : ndarray, shape=(R,)
+        Rows with a label, and those whose label is no bound. Bounds may lack an error.
+
+    Raises
+    ------
+    BadLabel
+        If an error or a weight is not a finite number above 0.
+    """
+    name = options.error if options.error is not None else options.weight
+    if name is None:
+        return None
+    what = "weight" if options.error is None else "error"
+    refuse_absent(name, [*map(str, table.names)], table.source, f"--{what} names")
+    values = read_numbers(table.frame[name])
+    valid = np.isfinite(values) & (values > 0)
+    bad = used & ~valid
+    if what == "error":
+        bad &= exact | ~np.isnan(values)
+    if bad.any():
+        cell = table.describe_cell(int(np.flatnonzero(bad)[0]), name)
+        msg = (
+            f"{cell} ({counted(int(bad.sum()), 'such row')}) is not a valid {what}; expected a "
+            "finite number above 0. Fix it, or leave the row out."
+        )
+        raise BadLabel(msg)
+    if what == "weight":
+        return np.where(used, np.median(values[used]) / values, 1.0)
+    error = _of_pkd(values, labels)
+    known = used & exact & np.isfinite(error)
+    if not known.any():
+        msg = (
+            f"{table.source}: column {name!r} has errors of bounds alone; expected those of exact "
+            "labels. Leave --error out."
+        )
+        raise BadLabel(msg)
+    typical = float(np.median(error[known]))
+    quantity = labels.quantity
+    say(
+        f"{table.source}: errors {name!r}: standard deviations of the labels, median "
+        f"{quantity.show(typical)} {quantity}"
+    )
+    return np.square(np.where(np.isfinite(error), error / typical, 1.0))
+
+
+def _of_pkd(error: Floats, labels: Affinities) -> Floats:
+    """Turn the errors of labels into those of pKd, by its slope, or leave other quantities."""
+    if labels.unit in POSITIVE:  # d log10(x) = dx / (x ln 10)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return np.asarray(error / (np.abs(labels.raw) * np.log(10)))
+    return error * PER_UNIT.get(labels.unit, 1.0)
+
+
+def share_of_pairs(pairs: pd.DataFrame, *, of_errors: bool) -> Floats | None:
+    """Return the variance of each pair's label relative to its mean, (P,), given those of rows.
+
+    Parameters
+    ----------
+    pairs : DataFrame
+        Has ``measurements``, and ``share`` if there are errors or weights.
+    of_errors : bool
+        Whether the shares are of errors, beside which a model errs.
+    """
+    if "share" not in pairs:
+        return None
+    share = (pairs["share"] / pairs["measurements"]).to_numpy(np.float64)
+    share = share / share.mean()
+    return np.asarray(OF_MODEL + (1 - OF_MODEL) * share if of_errors else share)

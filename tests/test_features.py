@@ -1,0 +1,358 @@
+"""Columns of numbers and categories that models read beside the vectors of a pair."""
+
+import json
+from types import SimpleNamespace
+
+import drawn
+import numpy as np
+import pandas as pd
+import pytest
+from invoke import one_line, run
+from sklearn.linear_model import LinearRegression
+
+import abag
+from abag.embed.sequences.options import TableOptions
+from abag.head.data.feature_checks import with_feature_columns
+from abag.head.data.feature_scaling import FeatureScaling, PairFeatures
+from abag.head.data.features import BadFeature
+from abag.head.data.labels import label_pairs, read_pairs
+from abag.head.data.options import LabelOptions, PairColumnOptions
+from abag.head.models.pair_model import PairVectors
+
+QUICK = {"split": "random", "report": False, "device": "cpu"}
+COLUMNS = {"features": ("ddg",), "categories": ("lab",)}
+OFFSETS = {"A": 0.0, "B": 1.0, "C": -1.0}
+TRAINED, NOISE = 130, 0.3
+NETWORK = {"head": "mlp", "epochs": 60, "widths": (16,), "lr": 0.01}
+
+
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory):
+    """Pairs whose labels depend on their vectors, a number with missing cells, and a category."""
+    case = drawn.linear_table(tmp_path_factory.mktemp("features"), 45, 4, NOISE)
+    rng = np.random.default_rng(1)
+    ddg = rng.normal(100, 3, len(case.frame))
+    lab = rng.choice(list(OFFSETS), len(case.frame))
+    of_lab = pd.Series(lab).map(OFFSETS).to_numpy()
+    label = case.frame["pKd"] + (ddg - 100) / 3 + of_lab
+    frame = case.frame.assign(ddg=ddg, lab=lab, noise=rng.normal(size=len(ddg)), pKd=label)
+    frame.loc[:7, "ddg"] = np.nan
+    order = rng.permutation(len(frame))
+    return SimpleNamespace(
+        at=case.at, store=case.store,
+        train=frame.iloc[order[:TRAINED]], test=frame.iloc[order[TRAINED:]],
+    )  # fmt: skip
+
+
+def fit(case, name, table=None, **options):
+    """Return the predictor of a run in the folder of this name."""
+    table = case.train if table is None else table
+    abag.fit(table, case.store, case.at / name, **QUICK | options)
+    return abag.load_predictor(case.at / name)
+
+
+def predict(predictor, table):
+    features = None if predictor.features is None else table
+    columns = [table["heavy"].tolist(), None, table["antigen"].tolist()]
+    return predictor.predict(*columns, features=features)
+
+
+def rmse(predictor, table):
+    error = predict(predictor, table)["pkd_predicted"].to_numpy() - table["pKd"].to_numpy()
+    return float(np.sqrt(np.mean(error**2)))
+
+
+@pytest.mark.parametrize("options", [{"head": "ridge"}, {"head": "kernel"}, {"head": "gp"}])
+def test_features_that_labels_depend_on_lower_the_errors_of_unseen_rows(planted, options):
+    known = planted.test[planted.test["ddg"].notna()]
+    without = rmse(fit(planted, f"without-{options['head']}", **options), known)
+    beside = rmse(fit(planted, f"with-{options['head']}", **options, **COLUMNS), known)
+    assert without > 1.0
+    assert beside < 1.5 * NOISE
+
+
+def test_a_network_reads_features(planted):
+    known = planted.test[planted.test["ddg"].notna()]
+    without = rmse(fit(planted, "without-mlp", **NETWORK), known)
+    assert rmse(fit(planted, "with-mlp", **NETWORK, **COLUMNS), known) < 0.7 * without
+
+
+@pytest.mark.parametrize("head", ["ridge", "kernel"])
+def test_a_feature_of_noise_changes_errors_by_less_than_two_percent(planted, head):
+    without = rmse(fit(planted, f"bare-{head}", head=head), planted.test)
+    noise = rmse(fit(planted, f"noise-{head}", head=head, features=("noise",)), planted.test)
+    assert noise == pytest.approx(without, rel=0.02)
+
+
+def test_residues_of_variants_are_read_beside_features(planted, tmp_path):
+    rng = np.random.default_rng(2)
+    parent = drawn.draw_chain(rng, 30)
+    heavy = list({drawn.mutated(rng, parent, 2) for _ in range(80)})
+    score = rng.normal(size=len(heavy))
+    frame = pd.DataFrame({"heavy": heavy, "antigen": planted.train["antigen"].iloc[0]})
+    frame = frame.assign(score=score, pKd=8 + score + 0.1 * rng.normal(size=len(heavy)))
+    drawn.add_vectors(tmp_path / "store", frame)
+    for head in ("one_hot_ridge", "residue_kernel"):
+        case = SimpleNamespace(at=tmp_path, store=tmp_path / "store", train=frame[:60])
+        options = {"head": head, "features": ("score",)}
+        assert rmse(fit(case, head, **options), frame[60:]) < 0.4
+
+
+def test_missing_numbers_are_the_mean_and_marked():
+    numbers = np.array([[1.0], [np.nan], [3.0]])
+    marks = np.array([[0], [1], [0]], np.float32)
+    features = PairFeatures(numbers, marks)
+    scaling = FeatureScaling.of(features)
+    np.testing.assert_allclose(scaling.apply(features), [[-1, 0], [0, 1], [1, 0]])
+    far = PairFeatures(np.array([[1e9]]), np.zeros((1, 1), np.float32))
+    assert scaling.apply(far)[0, 0] == 10
+
+
+def test_replicates_have_the_mean_of_their_numbers_and_categories_keep_pairs_apart():
+    heavy = ["EVQLVESGGGLVQPGGSLRLSCAAS", "QVQLQQSGAELARPGASVKMSCKAS"]
+    frame = pd.DataFrame(
+        {
+            "heavy": [heavy[0]] * 4 + [heavy[1]],
+            "antigen": "MKTAYIAKQRQISFVKSHFSRQ",
+            "pKd": [7.0, 8.0, 9.0, 6.0, 5.0],
+            "ddg": [1.0, 3.0, np.nan, 10.0, 0.0],
+            "lab": ["a", "a", "a", "b", "b"],
+        }
+    )
+    named = PairColumnOptions(features=("ddg",), categories=("lab",))
+    pairs = label_pairs(read_pairs(frame), LabelOptions(), named=named)
+    pairs = with_feature_columns(pairs, named)
+    found = pd.DataFrame({"pkd": pairs.pkd, "ddg": pairs.cells.numbers_RF[:, 0],
+                          "lab": pairs.cells.words_RG[:, 0]})  # fmt: skip
+    expected = frame.groupby(["heavy", "lab"])[["pKd", "ddg"]].mean()
+    assert sorted(found["pkd"]) == sorted(expected["pKd"])
+    assert sorted(found["ddg"]) == sorted(expected["ddg"])
+    assert found.set_index("pkd")["lab"].to_dict() == {8.0: "a", 6.0: "b", 5.0: "b"}
+
+
+def test_a_ridge_of_many_pairs_finds_the_slope_of_a_feature(planted):
+    predictor = fit(planted, "slope", head="ridge", **COLUMNS)
+    row = planted.test[planted.test["lab"] == "A"].iloc[[0]]
+    table = pd.concat([row.assign(ddg=value) for value in (99.0, 101.0)])
+    low, high = predict(predictor, table)["pkd_predicted"]
+    known = planted.train.dropna()
+    x = pd.get_dummies(known[["ddg", "lab", "heavy", "antigen"]])
+    slope = LinearRegression().fit(x.to_numpy(float), known["pKd"]).coef_[0]
+    assert (high - low) / 2 == pytest.approx(slope, rel=0.15)
+
+
+def test_a_process_has_the_posterior_of_its_kernel_with_features(planted):
+    predictor = fit(planted, "posterior", head="gp", **COLUMNS)
+    (model,) = next(part for part in predictor.parts if part.name == "gp").models
+    train, kernel = model.train, model.kernel
+    assert kernel.features > 0
+    sides = [
+        side.scaled_kernel(kernel, at, side.train_AD)[index][:, index]
+        for at, (side, index) in enumerate(train.sides)
+    ]
+    z = train.features.astype(np.float64)
+    expected = kernel.mix(*sides) + kernel.features / z.shape[1] * z @ z.T
+    np.testing.assert_allclose(train.matrix(kernel), expected, rtol=1e-6, atol=1e-8)
+    vectors = vectors_of(predictor, planted.train)
+    explained = np.square(expected @ model.root).sum(axis=1)
+    variance = model.settings.amplitude * (np.diag(expected) - explained)
+    assert sorted(model.variance(vectors)) == pytest.approx(sorted(variance), rel=1e-3, abs=1e-6)
+    predicted = model.settings.pkd_mean + expected @ model.weight
+    assert sorted(model.predict(vectors)) == pytest.approx(sorted(predicted), rel=1e-6)
+    other = np.roll(np.arange(len(vectors.antibody)), 1)
+    assert (model.difference_variance(vectors, other) >= 0).all()
+
+
+def vectors_of(predictor, frame):
+    """Return the vectors and features of the rows of a table."""
+    from abag.embed.store.store import open_store
+    from abag.head.data.features import read_features
+    from abag.head.prediction.predictor import Sequences
+
+    store = open_store(predictor.store)
+    sides = [
+        Sequences.of("antibody", [(chain, "") for chain in frame["heavy"]]),
+        Sequences.of("antigen", [(chain,) for chain in frame["antigen"]]),
+    ]
+    tables = [predictor.read(store, side.kind, side.keys) for side in sides]
+    return PairVectors(
+        *tables, sides[0].of_row, sides[1].of_row, sides[0].chains, sides[1].chains,
+        features=read_features(predictor.features, frame, "table").values,
+    )  # fmt: skip
+
+
+# ---- the predictor -------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def fitted(planted):
+    return fit(planted, "fitted", head="ridge", **COLUMNS)
+
+
+def test_the_command_predicts_a_table_as_python_does(planted, fitted, tmp_path):
+    planted.test.drop(columns="pKd").to_csv(tmp_path / "new.csv", index=False)
+    done = run("predict", tmp_path / "new.csv", "--run", planted.at / "fitted", "--out",
+               tmp_path / "out.csv")  # fmt: skip
+    assert done.exit_code == 0, done.output
+    written = pd.read_csv(tmp_path / "out.csv")
+    expected = predict(fitted, planted.test)
+    np.testing.assert_allclose(written["pkd_predicted"], expected["pkd_predicted"], atol=1e-4)
+    np.testing.assert_allclose(written["sigma"], expected["sigma"], atol=1e-4)
+
+
+def test_rows_outside_the_trained_features_are_far_with_their_reason(planted, fitted, tmp_path):
+    known = planted.train.head(4).assign(lab="A", ddg=100.0)
+    known["ddg"] = [100.0, 200.0, planted.train["ddg"].max() + 0.1, 100.0]
+    known["lab"] = ["A", "A", "A", "D"]
+    far = predict(fitted, known)
+    assert far["far"].tolist() == [False, True, False, True]
+    low, high = planted.train["ddg"].min(), planted.train["ddg"].max()
+    assert far["why_far"][1] == f"its ddg is above the {low:g} to {high:g} of training"
+    assert far["why_far"][3] == "its lab is 'D', which training lacks"
+    assert far["sigma"][1] >= fitted.label_sd
+    known.to_csv(tmp_path / "new.csv", index=False)
+    summary = abag.predict(tmp_path / "new.csv", run=planted.at / "fitted", out=tmp_path / "o.csv")
+    assert summary["far_rows"] == 2
+    assert sum(summary["why_far"].values()) == 2
+
+
+def test_categories_are_the_same_however_a_file_writes_them(tmp_path, planted):
+    table = planted.train.assign(lab=planted.train["lab"].map({"A": 1, "B": 2, "C": 3}))
+    predictor = fit(planted, "numbered", table, head="ridge", **COLUMNS)
+    new = planted.test.head(6).assign(lab=["1", "2.0", " 3 ", "1", "2", "3"])
+    as_numbers = new.assign(lab=[1.0, 2.0, 3.0, 1.0, 2.0, 3.0])
+    pd.testing.assert_frame_equal(predict(predictor, new), predict(predictor, as_numbers))
+    assert not predict(predictor, new)["why_far"].str.contains("lab").any()
+
+
+def test_evaluate_reads_the_features_of_a_table(planted, fitted):
+    summary = abag.evaluate(planted.at / "fitted", table=planted.test)
+    found = summary["table"]["metrics"]["rmse"]
+    assert found == pytest.approx(rmse(fitted, planted.test), abs=1e-6)
+
+
+def test_an_altered_record_of_features_is_refused(planted, fitted, tmp_path):
+    from safetensors.torch import load_file
+
+    from abag.head.prediction.bundle import WEIGHTS, PredictorDamaged, record_digest
+
+    folder = planted.at / "fitted" / "predictor"
+    assert load_file(folder / WEIGHTS)
+    written = json.loads((folder / "predictor.json").read_text())
+    for change in ({"numbers": []}, {"categories": []}, {"numbers": [{"name": "ddg"}]}, {}):
+        altered = {**written, "features": {**written["features"], **change} if change else None}
+        altered["digest"] = record_digest(altered, folder / WEIGHTS)
+        (tmp_path / "predictor.json").write_text(json.dumps(altered))
+        (tmp_path / WEIGHTS).write_bytes((folder / WEIGHTS).read_bytes())
+        with pytest.raises(PredictorDamaged):
+            abag.load_predictor(tmp_path)
+
+
+def test_the_model_card_and_what_is_shared_name_the_features(planted, fitted, tmp_path, capsys):
+    card = (planted.at / "fitted" / "predictor" / "README.md").read_text()
+    assert "features=table)" in card
+    assert "beside its sequences: `ddg`, `lab`" in card
+    abag.share(planted.at / "fitted", tmp_path / "shared")
+    assert "values of categories of the columns 'ddg', 'lab'" in capsys.readouterr().err
+    shared = abag.load_predictor(tmp_path / "shared")
+    assert shared.features == fitted.features
+
+
+def test_scikit_learn_reads_features_as_further_columns(planted):
+    from abag.sklearn import AffinityRegressor
+
+    x = planted.train[["heavy", "antigen", "ddg", "lab"]]
+    model = AffinityRegressor(planted.store, head="ridge", split="random", **COLUMNS)
+    model.fit(x, planted.train["pKd"])
+    new = planted.test[planted.test["ddg"].notna()]
+    error = model.predict(new[list(x.columns)]) - new["pKd"].to_numpy()
+    assert np.sqrt(np.mean(error**2)) < 1.5 * NOISE
+    with pytest.raises(BadFeature, match="no column 'lab'"):
+        model.predict(new[["heavy", "antigen", "ddg"]])
+
+
+# ---- refusals ------------------------------------------------------------------------------------
+
+
+def read(planted, change=None, **named):
+    table = planted.train if change is None else planted.train.assign(**change)
+    options = PairColumnOptions(**named)
+    pairs = label_pairs(read_pairs(table, TableOptions()), LabelOptions(), named=options)
+    return with_feature_columns(pairs, options)
+
+
+@pytest.mark.parametrize(
+    ("change", "named", "words"),
+    [
+        ({"ddg": 1.5}, {"features": ("ddg",)}, "'ddg' is 1.5 in every labelled row"),
+        ({"ddg": np.nan}, {"features": ("ddg",)}, "'ddg' has no number in any labelled row"),
+        ({"ddg": np.inf}, {"features": ("ddg",)}, "column ddg: inf .*expected a finite number"),
+        ({}, {"features": ("lab",)}, "column lab: '[ABC]' .*--categories"),
+        ({}, {"features": ("ddgs",)}, "no column 'ddgs', .*Did you mean 'ddg'"),
+        ({}, {"features": ("pKd",)}, "column 'pKd' is the label"),
+        ({}, {"categories": ("heavy",)}, "column 'heavy' is the heavy column"),
+        ({"lab": "A"}, {"categories": ("lab",)}, "'lab' is 'A' in every labelled row"),
+        ({"lab": range(TRAINED)}, {"categories": ("lab",)}, "another value in every pair"),
+    ],
+)
+def test_columns_that_cannot_be_features_are_refused(planted, change, named, words):
+    with pytest.raises(BadFeature, match=words) as refused:
+        read(planted, change, **named)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("named", "words"),
+    [
+        ({"features": ("ddg", "ddg")}, "'ddg' is given twice"),
+        ({"features": ("ddg",), "categories": ("ddg",)}, "'ddg' is given twice"),
+        ({"features": ("",)}, "names no column"),
+        ({"features": tuple(map(str, range(1001)))}, "1,001 columns; expected at most 1,000"),
+        ({"error": "a", "weight": "b"}, "--error and --weight: expected one of them"),
+    ],
+)
+def test_options_that_name_no_columns_are_refused(named, words):
+    with pytest.raises(abag.AbagError, match=words):
+        PairColumnOptions(**named)
+
+
+@pytest.mark.parametrize("name", ["pkd_copy", "kd_copy"])
+def test_a_feature_that_is_the_label_is_reported(planted, capsys, name):
+    copies = {"pkd_copy": planted.train["pKd"] + 1, "kd_copy": 10.0 ** -planted.train["pKd"]}
+    read(planted, {"other": copies[name]}, features=("other",))
+    assert "it may be the label itself" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("predict", "new.csv", "--out", "out.csv"),
+        ("predict", "new.csv", "--cross", "new.csv", "--out", "out.csv"),
+        ("predict", "--heavy", "EVQLVESGG", "--antigen", "MKTAYIAK"),
+    ],
+)
+def test_scores_without_the_features_of_the_run_are_refused(
+    planted, fitted, tmp_path, monkeypatch, command
+):
+    monkeypatch.chdir(tmp_path)
+    planted.test[["heavy", "antigen"]].to_csv("new.csv", index=False)
+    assert "'ddg'" in one_line(*command, "--run", planted.at / "fitted")
+    assert not (tmp_path / "out.csv").exists()
+
+
+def test_scan_refuses_a_run_with_features(planted, fitted, tmp_path):
+    parent = planted.train.iloc[0]
+    with pytest.raises(BadFeature, match="scan: the run reads the columns 'ddg', 'lab'"):
+        abag.scan(planted.at / "fitted", tmp_path / "scan.csv", heavy=parent["heavy"],
+                  antigen=parent["antigen"], positions="H1")  # fmt: skip
+
+
+def test_python_refuses_features_of_other_lengths_and_of_runs_without(planted, fitted):
+    heavy, antigen = planted.test["heavy"].tolist(), planted.test["antigen"].tolist()
+    with pytest.raises(BadFeature, match="1 row for 50 pairs"):
+        fitted.predict(heavy, None, antigen, features=planted.test.head(1))
+    with pytest.raises(BadFeature, match="the run reads the columns"):
+        fitted.predict(heavy, None, antigen)
+    bare = fit(planted, "bare", head="ridge")
+    with pytest.raises(BadFeature, match="the run reads none"):
+        bare.predict(heavy, None, antigen, features=planted.test)

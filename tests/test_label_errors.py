@@ -1,0 +1,176 @@
+"""Errors and weights of labels: how they are read, and that models trust labels by them."""
+
+from types import SimpleNamespace
+
+import drawn
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.linear_model import Ridge
+
+import abag
+from abag.embed.sequences.pairs import read_pairs
+from abag.head.data.features import BadFeature
+from abag.head.data.labels import BadLabel, label_pairs
+from abag.head.data.options import LabelOptions, PairColumnOptions
+from abag.head.models.pair_model import TrainingRows
+from abag.head.models.ridge import STRENGTHS, FeatureBlock, fit_ridge
+from abag.head.regimes.splits import TEST, TRAIN, Split
+from abag.head.search.search import without_test_part
+
+ERRORS = np.array([0.1, 0.2, 0.3, 0.4])
+PKD = np.array([6.0, 7.0, 8.0, 9.0])
+QUICK = {"split": "random", "report": False, "device": "cpu"}
+
+
+def table_of(**columns):
+    """Return a table of four pairs."""
+    heavy = ["EVQLVESGGGLVQPGGSLRLSCAAS" + tail for tail in "ACDE"]
+    return pd.DataFrame({"heavy": heavy, "antigen": "MKTAYIAKQRQISFVKSHFSRQ", **columns})
+
+
+def read(frame, better=None, label=None, **named):
+    options = LabelOptions(better=better, label=label)
+    return label_pairs(read_pairs(frame), options, named=PairColumnOptions(**named))
+
+
+def share_by_label(pairs):
+    """Return the variances of noise in the order of the labels."""
+    return pairs.share[np.argsort(pairs.pkd)]
+
+
+def test_half_of_the_noise_follows_the_squared_errors():
+    pairs = read(table_of(pkd=PKD, sd=ERRORS), error="sd")
+    expected = 0.5 + 0.5 * ERRORS**2 / np.mean(ERRORS**2)
+    np.testing.assert_allclose(share_by_label(pairs), expected)
+    rows = np.arange(4)
+    training = TrainingRows(pairs, None, rows, np.zeros(4, np.int64))
+    np.testing.assert_allclose(training.noise_share, pairs.share)
+    np.testing.assert_allclose(training.weight, 1 / pairs.share / np.mean(1 / pairs.share))
+
+
+def test_errors_of_concentrations_become_those_of_pkd(capsys):
+    kd = np.array([1000.0, 100.0, 10.0, 1.0])
+    error = np.array([100.0, 20.0, 3.0, 0.4])  # 10 to 40 %
+    pairs = read(table_of(kd_nM=kd, sd=error), error="sd")
+    sd = error / kd / np.log(10)
+    expected = 0.5 + 0.5 * sd**2 / np.mean(sd**2)
+    np.testing.assert_allclose(share_by_label(pairs), expected)
+    assert f"median {np.median(sd):.2f} pKd" in capsys.readouterr().err
+
+
+def test_weights_are_relative():
+    weights = np.array([1.0, 2.0, 4.0, 8.0])
+    pairs = read(table_of(pkd=PKD, w=weights), weight="w")
+    again = read(table_of(pkd=PKD, w=10 * weights), weight="w")
+    np.testing.assert_allclose(pairs.share, again.share)
+    expected = (1 / weights) / np.mean(1 / weights)
+    np.testing.assert_allclose(share_by_label(pairs), expected)
+
+
+def test_replicates_have_the_error_of_their_mean():
+    single = table_of(pkd=PKD, sd=0.2)
+    frame = pd.concat([single, single.head(1).assign(pkd=6.1)])
+    variance = np.array([0.2**2 / 2, 0.2**2, 0.2**2, 0.2**2])
+    expected = 0.5 + 0.5 * variance / variance.mean()
+    np.testing.assert_allclose(share_by_label(read(frame, error="sd")), expected)
+
+
+def test_other_quantities_have_errors_in_their_unit():
+    frame = table_of(**{"Tm (°C)": 60 + PKD, "sd": ERRORS})
+    pairs = read(frame, better="higher", label="value", error="sd")
+    np.testing.assert_allclose(share_by_label(pairs), 0.5 + 0.5 * ERRORS**2 / np.mean(ERRORS**2))
+
+
+def test_bounds_may_lack_an_error():
+    frame = table_of(kd_nM=["100", "10", "1", ">5000"], sd=[10.0, 1.0, 0.1, np.nan])
+    pairs = read(frame, error="sd")
+    np.testing.assert_allclose(pairs.share, 1)
+
+
+@pytest.mark.parametrize("what", ["error", "weight"])
+@pytest.mark.parametrize("bad", [0.0, -1.0, np.nan, np.inf, "0,1"])
+def test_values_that_are_not_above_0_are_refused_with_their_row(what, bad):
+    frame = table_of(pkd=PKD, sd=np.array([0.1, bad, 0.3, 0.4], object))
+    with pytest.raises(BadLabel, match=f"row 2, column sd: .*not a valid {what}") as refused:
+        read(frame, **{what: "sd"})
+    assert "\n" not in str(refused.value)
+
+
+def test_a_column_of_errors_that_is_absent_is_refused():
+    with pytest.raises(BadFeature, match="no column 'std', which --error names"):
+        read(table_of(pkd=PKD, sd=ERRORS), error="std")
+
+
+def test_a_search_keeps_the_errors_of_its_pairs():
+    pairs = read(table_of(pkd=PKD, sd=ERRORS), error="sd")
+    part = np.array([TRAIN, TEST, TRAIN, TRAIN], np.int8)
+    kept, _ = without_test_part(pairs, Split(name="random", part=part, group=np.arange(4)))
+    np.testing.assert_array_equal(kept.share, pairs.share[[0, 2, 3]])
+
+
+def test_a_weighted_ridge_is_that_of_scikit_learn():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(60, 5)).astype(np.float32)
+    y = x[:, 0] + 0.1 * rng.normal(size=60)
+    weight = rng.uniform(0.2, 3, 60)
+    weight /= weight.mean()
+    rows = np.arange(60)
+    found = fit_ridge([FeatureBlock(x, rows)], y, rows, rows % 3, None, weight)
+    centred = x - np.average(x, axis=0, weights=weight)
+    unit = np.sum(weight[:, None] * centred**2) / 5
+    expected = [Ridge(alpha=s * unit).fit(x, y, sample_weight=weight).coef_ for s in STRENGTHS]
+    away = [np.abs(one - found.weights[0]).max() for one in expected]
+    assert min(away) < 1e-6
+    assert min(np.abs(Ridge(alpha=s * unit).fit(x, y).coef_ - found.weights[0]).max()
+               for s in STRENGTHS) > 1e-4  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def unequal(tmp_path_factory):
+    """Pairs of which half have labels that are nearly noise, and the true labels of others."""
+    case = drawn.linear_table(tmp_path_factory.mktemp("errors"), 50, 4, 0.0)
+    rng = np.random.default_rng(3)
+    sd = rng.choice([0.1, 3.0], len(case.frame))
+    frame = case.frame.assign(sd=sd, w=1 / sd**2)
+    order = rng.permutation(len(frame))
+    train = frame.iloc[order[:120]]
+    train = train.assign(pKd=train["pKd"] + train["sd"] * rng.normal(size=120))
+    return SimpleNamespace(at=case.at, store=case.store, train=train, test=frame.iloc[order[120:]])
+
+
+@pytest.mark.parametrize(
+    ("head", "share", "more"),
+    [
+        ("ridge", 0.9, {}),
+        ("kernel", 0.9, {}),
+        ("mlp", 0.98, {"epochs": 60, "widths": (16,), "lr": 0.01}),
+    ],
+)
+def test_labels_with_large_errors_count_less(unequal, head, share, more):
+    errors = {}
+    for name, options in {"alike": {}, "error": {"error": "sd"}, "weight": {"weight": "w"}}.items():
+        run = unequal.at / f"{head}-{name}"
+        abag.fit(unequal.train, unequal.store, run, head=head, **QUICK, **more, **options)
+        columns = [unequal.test["heavy"].tolist(), None, unequal.test["antigen"].tolist()]
+        predicted = abag.load_predictor(run).predict(*columns)["pkd_predicted"]
+        away = predicted.to_numpy() - unequal.test["pKd"].to_numpy()
+        errors[name] = float(np.sqrt(np.mean(away**2)))
+    assert errors["error"] < share * errors["alike"]
+    assert errors["weight"] < 0.9 * errors["alike"]
+
+
+def test_scikit_learn_takes_sample_weights(unequal):
+    from abag.sklearn import AffinityRegressor
+
+    x, y = unequal.train[["heavy", "antigen"]], unequal.train["pKd"]
+    new = unequal.test[["heavy", "antigen"]]
+    model = AffinityRegressor(unequal.store, head="ridge", split="random")
+    alike = model.fit(x, y).predict(new)
+    weighted = model.fit(x, y, sample_weight=unequal.train["w"]).predict(new)
+    again = model.fit(x, y, sample_weight=7 * unequal.train["w"].to_numpy()).predict(new)
+    truth = unequal.test["pKd"].to_numpy()
+    assert np.mean((weighted - truth) ** 2) < 0.8 * np.mean((alike - truth) ** 2)
+    np.testing.assert_allclose(weighted, again, rtol=1e-9)
+    with pytest.raises(abag.AbagError, match="sample_weight: shape"):
+        model.fit(x, y, sample_weight=[1.0])
