@@ -75,6 +75,16 @@ def test_early_stopping_is_scored_and_timed(run_script, tmp_path):
     assert all(line["rmse"] and line["steps"] and line["seconds"] > 0 for line in lines)
 
 
+def test_the_bars_of_a_large_table_are_watched(run_script, tmp_path):
+    out = tmp_path / "large.jsonl"
+    script = BENCHMARKS / "bench_large_table.py"
+    assert run_script(tmp_path / "log", script, "--tiny", "--out", out) == 0
+    line = json.loads(out.read_text())
+    assert line["pairs"] == 200
+    assert 0 < line["longest_silence_s"] < line["seconds"]
+    assert line["rmse"]
+
+
 def test_the_default_fit_of_a_table_is_timed(run_script, tmp_path):
     out = tmp_path / "times.jsonl"
     script = BENCHMARKS / "bench_default_fit.py"

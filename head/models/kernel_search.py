@@ -22,6 +22,7 @@ import numpy as np
 
 from abag import __version__
 from abag.core.arrays import Bools, Floats, Ints
+from abag.core.messages import bar
 from abag.head.models.gaussian_process import (
     CRITERIA,
     SEARCH_PAIRS,
@@ -131,10 +132,12 @@ class SharedSearch:
     def choose(self, criteria: Sequence[Criterion]) -> None:
         """Choose the kernels of all folds; afterwards their costs are known."""
         weights = tried_weights(self.solver, self.views)
-        with blas_threads(len(self.solver)):
+        total = len(self.folds) * len(criteria)
+        with blas_threads(len(self.solver)), bar(total=total, desc="fit: kernels") as drawn:
             for fold in range(len(self.folds)):
                 for criterion in criteria:
                     choose_kernel(FoldSearch(self, fold), criterion, weights)
+                    drawn.update()
 
     def _costs_of(self, chosen: Chosen) -> list[dict[Criterion, float]]:
         inverse_CC, log_determinant = self._invert(chosen)
