@@ -17,9 +17,10 @@ from abag.core.messages import detail, say
 from abag.embed.sequences.chains import Kind
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.sequences.resolve import constant_sequences
-from abag.embed.store.store import Store, open_store
+from abag.embed.store.store import Store, folder_with, open_store
 from abag.head.data.feature_checks import with_feature_columns
 from abag.head.data.labels import LabelledPairs, label_pairs, report_counts, training_labels
+from abag.head.data.likelihoods import asks_for_logliks, with_logliks
 from abag.head.data.vectors import StoredVectors, read_vectors
 from abag.head.models.config import FitConfig
 from abag.head.regimes.clusters import KNOWN_ANTIGEN, PairGroups, with_clusters
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from abag.embed.sequences.options import AntibodyRegion
     from abag.embed.sequences.pairs import SequenceTable
     from abag.embed.sequences.tables import TableLike
+    from abag.embed.store.options import VectorsOf
+    from abag.head.data.options import PairColumnOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,17 +77,27 @@ def read_inputs(
         if _has_antibodies(opened, cut):
             say("antibodies: cut to their variable domains, as in the store (--antibody-region fv)")
             read, region = cut, "fv"
-    pairs = label_pairs(read, config, refuse_sequences=config.bad_rows == "error", named=config)
+    path = run and run / "config.json"
+    before = read_json(path) if path and path.exists() else {}
+    named: PairColumnOptions = config
+    heads: dict[str, str] = {}
+    if asks_for_logliks(read, config):
+        encoders = {
+            kind: _views(config, kind, opened, before)[0]["encoder"]
+            for kind in read.sequences
+            if kind == "antibody" or not config.no_antigen
+        }
+        folders = {kind: folder_with(opened, read, kind, one) for kind, one in encoders.items()}
+        read, named, heads = with_logliks(read, config, folders)
+    pairs = label_pairs(read, config, refuse_sequences=config.bad_rows == "error", named=named)
     report_counts(pairs)
-    pairs = with_feature_columns(pairs, config)
+    pairs = with_feature_columns(pairs, named, heads)
     if config.no_antigen:
         say(f"{pairs.table.source}: antibodies alone (--no-antigen)")
     if config.skipped is not None:
         pairs.table.skipped.write(Path(config.skipped))
     for problem in pairs.reading.problems:
         say(f"{pairs.table.source}: {problem}")
-    path = run and run / "config.json"
-    before = read_json(path) if path and path.exists() else {}
     return RunInputs(pairs, opened, vectors_of_pairs(pairs, opened, config, before), region)
 
 
@@ -97,12 +110,24 @@ def vectors_of_pairs(
         if kind == "antigen" and config.no_antigen:
             vectors[kind] = StoredVectors.absent()
             continue
-        views, known = config.views_of(kind), before.get(f"{kind}_fingerprint")
-        if known in {f.fingerprint for f in opened.folders(kind)}:
-            for view in views:
-                view["encoder"] = view["encoder"] or known
+        views = _views(config, kind, opened, before)
         vectors[kind] = read_vectors(opened, pairs.table, kind, views)
     return vectors
+
+
+def _views(
+    config: FitConfig, kind: Kind, store: Store, before: Mapping[str, Any]
+) -> list[VectorsOf]:
+    """Return the vectors of a kind: of the encoders that a run was started with, if none is named.
+
+    `before` is the content of its config.json.
+    """
+    views = config.views_of(kind)
+    known = before.get(f"{kind}_fingerprint")
+    if known in {folder.fingerprint for folder in store.folders(kind)}:
+        for view in views:
+            view["encoder"] = view["encoder"] or known
+    return views
 
 
 def _has_antibodies(store: Store, table: SequenceTable) -> bool:

@@ -121,7 +121,7 @@ def test_replicates_have_the_mean_of_their_numbers_and_categories_keep_pairs_apa
     )
     named = PairColumnOptions(features=("ddg",), categories=("lab",))
     pairs = label_pairs(read_pairs(frame), LabelOptions(), named=named)
-    pairs = with_feature_columns(pairs, named)
+    pairs = with_feature_columns(pairs, named, {})
     found = pd.DataFrame({"pkd": pairs.pkd, "ddg": pairs.cells.numbers_RF[:, 0],
                           "lab": pairs.cells.words_RG[:, 0]})  # fmt: skip
     expected = frame.groupby(["heavy", "lab"])[["pKd", "ddg"]].mean()
@@ -271,6 +271,85 @@ def test_scikit_learn_reads_features_as_further_columns(planted):
         model.predict(new[["heavy", "antigen", "ddg"]])
 
 
+# ---- likelihoods ---------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def likely(tmp_path_factory):
+    """A run whose labels are the likelihoods of antibodies that its store has, and new rows."""
+    at = tmp_path_factory.mktemp("likely")
+    rng = np.random.default_rng(5)
+    heavy = drawn.draw_chains(rng, 50, 20)
+    frame = pd.DataFrame({"heavy": heavy, "antigen": np.resize(drawn.draw_chains(rng, 3, 20), 50)})
+    abag.embed_table(frame, at / "both", "tiny-esm2", "tiny-esm2", loglik=True, device="cpu")
+    loglik = abag.open_store(at / "both").vectors("antibody", frame["heavy"], pooling="loglik")
+    frame = frame.assign(pKd=8 + 2 * (loglik[:, 0] - loglik.mean()) / loglik.std())
+    train, test = frame[:35], frame[35:]
+    options = {"antibody_encoder": "tiny-esm2", "device": "cpu"}
+    abag.embed_table(train, at / "store", antigen_encoder="composition", kind="antigen")
+    abag.embed_table(train, at / "store", kind="antibody", loglik=True, **options)
+    return SimpleNamespace(at=at, store=at / "store", train=train, test=test)
+
+
+def test_likelihoods_of_the_store_are_features(likely):
+    case = likely
+    predictor = fit(case, "loglik", head="ridge", features=("loglik",), antibody_vectors=("mean",))
+    assert predictor.features.names == ("antibody_loglik",)
+    assert predictor.features.in_tables == ()
+    assert rmse_of_sequences(predictor, case.test) < 0.5
+    without = fit(case, "no-loglik", head="ridge")
+    assert rmse_of_sequences(without, case.test) > 1
+    folder = abag.load_predictor(case.at / "loglik" / "predictor")
+    elsewhere = folder.predict(
+        case.test["heavy"].tolist(), None, case.test["antigen"].tolist(), store=case.at / "new"
+    )
+    expected = predictor.predict(case.test["heavy"].tolist(), None, case.test["antigen"].tolist())
+    np.testing.assert_allclose(elsewhere["pkd_predicted"], expected["pkd_predicted"], atol=1e-3)
+    done = run("predict", "--heavy", case.test["heavy"].iloc[0], "--antigen",
+               case.test["antigen"].iloc[0], "--run", case.at / "loglik", "--json")  # fmt: skip
+    pair = json.loads(done.stdout)
+    assert pair["pkd_predicted"] == pytest.approx(expected["pkd_predicted"].iloc[0], abs=1e-3)
+    summary = abag.evaluate(case.at / "loglik", table=case.test)
+    assert summary["table"]["metrics"]["rmse"] < 0.5
+    parent = case.train.iloc[0]
+    found = abag.scan(case.at / "loglik", case.at / "scan.csv", heavy=parent["heavy"],
+                      antigen=parent["antigen"], positions="A1")  # fmt: skip
+    assert found["rows"] == 19
+    crossed = abag.predict(
+        case.test, run=case.at / "loglik", out=case.at / "o.csv", cross=case.test
+    )
+    written = pd.read_csv(case.at / "o.csv")
+    assert crossed["rows"] == len(written) == 15 * 3
+    assert crossed["far_rows"] == written["far"].sum()
+
+
+def rmse_of_sequences(predictor, table):
+    predicted = predictor.predict(table["heavy"].tolist(), None, table["antigen"].tolist())
+    error = predicted["pkd_predicted"].to_numpy() - table["pKd"].to_numpy()
+    return float(np.sqrt(np.mean(error**2)))
+
+
+def test_likelihoods_that_a_store_lacks_are_refused(likely, planted):
+    with pytest.raises(BadFeature, match="no likelihood of the antigen in the store"):
+        fit(likely, "antigens", head="ridge", features=("antigen_loglik",))
+    with pytest.raises(BadFeature, match="no likelihood of the antibody or antigen in the store"):
+        fit(planted, "drawn", head="ridge", features=("loglik",))
+    table = likely.train.assign(loglik=np.arange(len(likely.train)))
+    own = fit(likely, "own", table, head="ridge", features=("loglik",))
+    assert own.features.in_tables == ("loglik",)
+
+
+def test_scikit_learn_reads_likelihoods(likely):
+    from abag.sklearn import AffinityRegressor
+
+    x = likely.train[["heavy", "antigen"]]
+    model = AffinityRegressor(
+        likely.store, head="ridge", split="random", encode=True, features=("antibody_loglik",)
+    )
+    error = model.fit(x, likely.train["pKd"]).predict(likely.test[["heavy", "antigen"]])
+    assert np.sqrt(np.mean((error - likely.test["pKd"].to_numpy()) ** 2)) < 0.5
+
+
 # ---- refusals ------------------------------------------------------------------------------------
 
 
@@ -278,7 +357,7 @@ def read(planted, change=None, **named):
     table = planted.train if change is None else planted.train.assign(**change)
     options = PairColumnOptions(**named)
     pairs = label_pairs(read_pairs(table, TableOptions()), LabelOptions(), named=options)
-    return with_feature_columns(pairs, options)
+    return with_feature_columns(pairs, options, {})
 
 
 @pytest.mark.parametrize(

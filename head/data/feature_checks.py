@@ -18,6 +18,8 @@ from abag.head.data.features import BadFeature, FeatureColumns
 from abag.head.data.options import MOST_FEATURES
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from numpy.typing import NDArray
 
     from abag.head.data.feature_scaling import PairFeatures
@@ -33,8 +35,12 @@ LABELS_AND_SEQUENCES = (
 """Roles of columns that are no features."""
 
 
-def with_feature_columns(pairs: LabelledPairs, options: PairColumnOptions) -> LabelledPairs:
+def with_feature_columns(
+    pairs: LabelledPairs, options: PairColumnOptions, heads: Mapping[str, str]
+) -> LabelledPairs:
     """Return pairs with the description of their features, once these are checked.
+
+    `heads` are those of `likelihoods.with_logliks`.
 
     Raises
     ------
@@ -55,11 +61,12 @@ def with_feature_columns(pairs: LabelledPairs, options: PairColumnOptions) -> La
             raise BadFeature(msg)
     for name, values_P in zip(options.features or (), cells.numbers_RF.T, strict=True):
         _check_numbers(table.source, name, values_P)
-        _say_same_as_label(pairs, name, values_P)
+        if name not in heads:  # new pairs have a likelihood, too
+            _say_same_as_label(pairs, name, values_P)
     for name, words_P in zip(options.categories or (), cells.words_RG.T, strict=True):
         _check_words(table.source, name, words_P)
     try:
-        columns = FeatureColumns.of(cells, options)
+        columns = FeatureColumns.of(cells, options, heads)
     except ValueError as error:
         msg = (
             f"{table.source}: too many features ({error}); expected at most {MOST_FEATURES:,} "

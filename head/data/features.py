@@ -9,7 +9,7 @@ R rows of a table or pairs, P pairs, F columns of numbers, G of categories.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, NamedTuple
@@ -20,7 +20,7 @@ import pandas as pd
 from abag import AbagError
 from abag.core.arrays import Bools, Floats, Ints
 from abag.core.messages import counted, printable, say
-from abag.embed.sequences.chains import MISSING_TEXT
+from abag.embed.sequences.chains import MISSING_TEXT, Kind
 from abag.embed.sequences.columns import quote_some, with_found
 from abag.head.data.affinities import read_numbers
 from abag.head.data.feature_scaling import PairFeatures
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
     from abag.head.data.options import PairColumnOptions
 
+LOGLIKS: Mapping[str, Kind] = {"antibody_loglik": "antibody", "antigen_loglik": "antigen"}
+"""Likelihoods of a store (``abag embed --loglik``) as features, by name."""
 LONGEST_TEXT = 200
 """Characters of a name or value."""
 MARGIN = 0.1
@@ -70,10 +72,16 @@ class NumberColumn:
     high: float
     has_missing: bool
     """Whether training pairs lack it, which a column of 0 and 1 says."""
+    head: str = ""
+    """Of a likelihood that the store has, the digest of what gives it; empty for a table's column.
+    """
 
     def __post_init__(self) -> None:
         """Refuse what no training gives, since predictors come from files."""
         _check_text(self.name)
+        if self.head and self.name not in LOGLIKS:
+            msg = f"the feature {self.name!r} is no likelihood of a store"
+            raise ValueError(msg)
         if not self.low < self.high:
             msg = f"the feature {self.name!r} ranges from {self.low} to {self.high}"
             raise ValueError(msg)
@@ -121,6 +129,12 @@ class FeatureColumns:
         return (*(one.name for one in self.numbers), *of_categories)
 
     @property
+    def in_tables(self) -> tuple[str, ...]:
+        """Names of the columns that a table has to have, numbers first."""
+        stored = {one.name for one in self.numbers if one.head}
+        return tuple(name for name in self.names if name not in stored)
+
+    @property
     def width(self) -> int:
         """Columns that models read."""
         flags = sum(one.has_missing for one in self.numbers)
@@ -132,14 +146,17 @@ class FeatureColumns:
         return quote_some(self.names)
 
     @classmethod
-    def of(cls, cells: FeatureCells, options: PairColumnOptions) -> FeatureColumns:
-        """Describe the cells of training pairs."""
+    def of(
+        cls, cells: FeatureCells, options: PairColumnOptions, heads: Mapping[str, str]
+    ) -> FeatureColumns:
+        """Describe the cells of training pairs; `heads` are those of likelihoods in a store."""
         numbers = [
             NumberColumn(
                 name=name,
                 low=float(np.nanmin(values_R)),
                 high=float(np.nanmax(values_R)),
                 has_missing=bool(np.isnan(values_R).any()),
+                head=heads.get(name, ""),
             )
             for name, values_R in zip(options.features or (), cells.numbers_RF.T, strict=True)
         ]
@@ -181,6 +198,14 @@ class FeatureColumns:
                 why[unknown & (words_R == word)] = reason
         return why
 
+    def with_stored(self, cells: FeatureCells | None, rows: int) -> FeatureCells:
+        """Add columns without values for what the store has, to the cells of R rows of a table."""
+        numbers_RF = np.full((rows, len(self.numbers)), np.nan)
+        if cells is None:
+            return FeatureCells(numbers_RF, np.empty((rows, 0), object))
+        numbers_RF[:, [not one.head for one in self.numbers]] = cells.numbers_RF
+        return FeatureCells(numbers_RF, cells.words_RG)
+
     def nothing(self, rows: int) -> PairFeatures:
         """Return features of pairs of which nothing is known."""
         empty = np.full((rows, len(self.categories)), MISSING, object)
@@ -188,7 +213,8 @@ class FeatureColumns:
 
     def describe_missing(self, cells: FeatureCells) -> str:
         """Count the cells that are missing and read as a training mean; empty if none is."""
-        missing_F = np.isnan(cells.numbers_RF).sum(axis=0)
+        of_table_F = np.array([not one.head for one in self.numbers], np.bool_)
+        missing_F = np.isnan(cells.numbers_RF).sum(axis=0) * of_table_F
         parts = [
             f"{count:,} of {one.name!r}"
             for one, count in zip(self.numbers, missing_F.tolist(), strict=True)
@@ -200,20 +226,29 @@ class FeatureColumns:
 class ReadFeatures(NamedTuple):
     """The features of R rows that a predictor scores."""
 
-    values: PairFeatures
-    why_far: NDArray[np.object_]
-    """Why they are outside those of training, (R,); empty if they are not."""
+    columns: FeatureColumns
+    cells: FeatureCells
 
-    def take(self, rows: Ints | slice) -> ReadFeatures:
+    @property
+    def values(self) -> PairFeatures:
+        """What models read."""
+        return self.columns.encode(self.cells)
+
+    @property
+    def why_far(self) -> NDArray[np.object_]:
+        """Why the rows are outside those of training, (R,); empty if they are not."""
+        return self.columns.why_far(self.cells)
+
+    def take(self, rows: Ints) -> ReadFeatures:
         """Return those of some rows."""
-        return ReadFeatures(self.values.take(rows), self.why_far[rows])
+        return ReadFeatures(self.columns, self.cells.take(rows))
 
 
 def features_of(columns: FeatureColumns, cells: FeatureCells, source: str) -> ReadFeatures:
     """Return what a predictor reads in cells, and say what of them is missing."""
     if missing := columns.describe_missing(cells):
         say(f"{source}: features {missing}")
-    return ReadFeatures(columns.encode(cells), columns.why_far(cells))
+    return ReadFeatures(columns, cells)
 
 
 def read_features(columns: FeatureColumns, frame: pd.DataFrame, source: str) -> ReadFeatures:
@@ -225,9 +260,10 @@ def cells_of_run(
     columns: FeatureColumns, frame: pd.DataFrame, source: str, row_name: Callable[[int], str] = str
 ) -> FeatureCells:
     """Read the columns of a run in a table, by name; `BadFeature` if one lacks or is invalid."""
-    numbers = [one.name for one in columns.numbers]
+    numbers = [one.name for one in columns.numbers if not one.head]
     words = [one.name for one in columns.categories]
-    return read_cells(frame, numbers, words, source, "the run was trained with", row_name)
+    cells = read_cells(frame, numbers, words, source, "the run was trained with", row_name)
+    return columns.with_stored(cells, len(frame))
 
 
 def joined_cells(chunks: Sequence[FeatureCells]) -> FeatureCells:

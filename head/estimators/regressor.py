@@ -22,6 +22,7 @@ from abag.embed.store.store import Store
 from abag.embed.store.store_files import ADAPTER_FOLDER
 from abag.head.data.feature_checks import with_feature_columns
 from abag.head.data.features import read_features
+from abag.head.data.likelihoods import asks_for_logliks, with_logliks
 from abag.head.data.options import LabelOptions
 from abag.head.data.vectors import StoredVectors, read_vectors
 from abag.head.estimators.sequence_frame import as_store, folders_with, labelled, read_frame
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
     from abag.embed.sequences.chains import Kind
+    from abag.head.data.options import PairColumnOptions
 
 NOT_OF_ESTIMATORS = frozenset(
     """
@@ -140,14 +142,18 @@ class AffinityRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc] # 
                 replicates=config.replicates, better=config.better, unit=config.unit
             )
             table = read_frame(X, columns=self.columns, options=config)
-            pairs = labelled(table, y, labels, config, sample_weight)
-            pairs = with_feature_columns(pairs, config)
             store = as_store(self.store)
             antibody, antigen = (config.views_of(kind)[0]["encoder"] for kind in KINDS)
             first = replace(config, antibody_encoder=antibody, antigen_encoder=antigen)
             folders = folders_with(
-                store, pairs.table, first, encode=self.encode, no_antigen=config.no_antigen
+                store, table, first, encode=self.encode, no_antigen=config.no_antigen
             )
+            named: PairColumnOptions = config
+            heads: dict[str, str] = {}
+            if asks_for_logliks(table, config):
+                table, named, heads = with_logliks(table, config, folders)
+            pairs = labelled(table, y, labels, named, sample_weight)
+            pairs = with_feature_columns(pairs, named, heads)
             vectors: dict[Kind, StoredVectors] = {}
             for kind, folder in folders.items():
                 views = config.views_of(kind)

@@ -341,8 +341,8 @@ class _PairTable:
         index = [one.of_row for one in self._sequences]
         if self._features is None:
             return scorer.count_regimes(scorer.count_classes(*index))
-        found = scorer.find_regimes(*index).beside(self._features.why_far)
-        return Counter(found.name.tolist()), Counter(filter(None, found.why_far.tolist()))
+        self._features = scorer.completed(self._features, *index)
+        return _count(scorer, self._features, *index)
 
     def score(self, scorer: Scorer) -> Iterator[tuple[pd.DataFrame, pd.DataFrame]]:
         antibody, antigen = (one.of_row for one in self._sequences)
@@ -361,6 +361,15 @@ class _PairTable:
                 start, end = np.searchsorted(self._row, [*first, *(first + len(frame))])
                 yield frame.loc[self._row[start:end]], scores[start:end]
                 shown.update(end - start)
+
+
+def _count(
+    scorer: Scorer, features: ReadFeatures | None, *index: NDArray[np.integer]
+) -> tuple[Counter[str], Counter[str]]:
+    """Count pairs, given by indices, by regime and by why they or their features are far."""
+    why_far = None if features is None else features.why_far
+    found = scorer.find_regimes(*index).beside(why_far)
+    return Counter(found.name.tolist()), Counter(filter(None, found.why_far.tolist()))
 
 
 def by_antibody(antibodies: Sequences) -> list[NDArray[np.int64]]:
@@ -449,15 +458,27 @@ class _Cross:
         ]
 
     def count_regimes(self, scorer: Scorer) -> tuple[Counter[str], Counter[str]]:
-        return scorer.count_regimes(scorer.count_all_classes())
+        if not scorer.reads_features:
+            return scorer.count_regimes(scorer.count_all_classes())
+        regimes, why_far = Counter[str](), Counter[str]()
+        for i, j in self._blocks():
+            of_block = _count(scorer, scorer.completed(None, i, j), i, j)
+            regimes.update(of_block[0])
+            why_far.update(of_block[1])
+        return regimes, why_far
+
+    def _blocks(self) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+        """Yield the antibody and the antigen of each pair, block after block."""
+        left, right = self._columns
+        step = min(ANTIBODIES, max(1, PAIRS // len(right)))
+        for first in range(0, len(left), step):
+            some = np.arange(first, min(first + step, len(left)))
+            yield np.repeat(some, len(right)), np.tile(np.arange(len(right)), len(some))
 
     def score(self, scorer: Scorer) -> Iterator[tuple[pd.DataFrame, pd.DataFrame]]:
         left, right = self._columns
-        step = min(ANTIBODIES, max(1, PAIRS // len(right)))
         with row_bar("scoring", self.rows) as shown:
-            for first in range(0, len(left), step):
-                some = np.arange(first, min(first + step, len(left)))
-                i, j = np.repeat(some, len(right)), np.tile(np.arange(len(right)), len(some))
+            for i, j in self._blocks():
                 pairs = (left.iloc[i], right.iloc[j])
                 columns = pd.concat([one.reset_index(drop=True) for one in pairs], axis=1)
                 yield columns, scorer.score(i, j)[0]

@@ -36,12 +36,14 @@ from abag.embed.store.store import (
 )
 from abag.head.data.affinities import PREDICT_COLUMNS
 from abag.head.data.features import (
+    LOGLIKS,
     BadFeature,
     FeatureColumns,
     ReadFeatures,
     read_features,
     refuse_features,
 )
+from abag.head.data.likelihoods import read_logliks
 from abag.head.data.quantity import PKD, Quantity
 from abag.head.data.vectors import StoredVectors
 from abag.head.models.pair_model import PairVectors
@@ -368,8 +370,8 @@ class Predictor:
 
     def refuse_without_features(self, where: str, advice: str) -> None:
         """Raise `BadFeature` if the run reads features, which this way of scoring cannot give."""
-        if self.features is not None:
-            refuse_features(self.features.names, where, advice)
+        if self.features is not None and self.features.in_tables:
+            refuse_features(self.features.in_tables, where, advice)
 
     def score(
         self,
@@ -557,6 +559,7 @@ class Predictor:
                     of_run["layers"] = layers
                 if n == 0:  # places of encoders and adapters are those of the first views
                     of_run |= {f"{kind}_adapter": path for kind, path in self.adapters.items()}
+                    self._begin_logliks(table, store, of_run | given)
                 else:
                     given = {k: value for k, value in given.items() if not k.endswith("_encoder")}
                 self.embed(
@@ -566,6 +569,30 @@ class Predictor:
                     antigen_fingerprint=antigen.fingerprint,
                     **of_run | given,
                 )
+
+    def _begin_logliks(self, table: pd.DataFrame, store: Path, options: Mapping[str, Any]) -> None:
+        """Encode the sides whose likelihoods the run reads, where a store has no vectors yet."""
+        assert self.embed is not None
+        for kind in self._without_likelihoods(existing_store(store)):
+            other = "antigen" if kind == "antibody" else "antibody"
+            own = {name: value for name, value in options.items() if name != f"{other}_adapter"}
+            self.embed(
+                table, store, kind=kind, loglik=True,
+                antibody_fingerprint=self.antibody.fingerprint,
+                antigen_fingerprint=self.antigen.fingerprint,
+                **own,
+            )  # fmt: skip
+
+    def _without_likelihoods(self, store: Store | None) -> list[Kind]:
+        """Return the kinds whose likelihoods the run reads, and that a store has no folder of."""
+        numbers = () if self.features is None else self.features.numbers
+        begun = (
+            set()
+            if store is None
+            else {folder.fingerprint for kind in KINDS for folder in store.folders(kind)}
+        )
+        kinds = [LOGLIKS[one.name] for one in numbers if one.head]
+        return [kind for kind in kinds if self.spec(kind).fingerprint not in begun]
 
     def _embed_antibodies(
         self, table: pd.DataFrame, store: Path, options: Mapping[str, Any]
@@ -579,6 +606,8 @@ class Predictor:
                 of_run: dict[str, Any] = {"antibody_encoder": antibody.origin, "no_antigen": True}
                 if layers := self._layers((antibody,), existing_store(store)):
                     of_run["layers"] = layers
+                if n == 0 and self._without_likelihoods(existing_store(store)):
+                    of_run["loglik"] = True
                 if n == 0 and "antibody" in self.adapters:
                     of_run["antibody_adapter"] = self.adapters["antibody"]
                 elif n:
@@ -640,8 +669,7 @@ class Scorer:
 
         `features` are those of the P pairs, if the run reads any.
         """
-        if features is None:
-            self._predictor.refuse_without_features("scores", "Give them with the sequences.")
+        features = self.completed(features, *index)
         (x_ND, i, left), (y_ME, j, right) = (
             self._read(one, at) for one, at in zip(self._sides, index, strict=True)
         )
@@ -653,6 +681,36 @@ class Scorer:
         why_far = None if features is None else features.why_far
         scores = self._predictor.score(pairs, *new, factor=factors[0] * factors[1], why_far=why_far)
         return scores, pairs
+
+    @property
+    def reads_features(self) -> bool:
+        """Whether the run reads columns of pairs, or likelihoods of a store."""
+        return self._predictor.features is not None
+
+    def completed(
+        self, features: ReadFeatures | None, *index: NDArray[np.integer]
+    ) -> ReadFeatures | None:
+        """Return the features of P pairs, with likelihoods from the store; None if none are read.
+
+        Raises `BadFeature` if the run reads columns of tables, and none are given.
+        """
+        columns = self._predictor.features
+        if columns is None:
+            return None
+        if features is None:
+            self._predictor.refuse_without_features("scores", "Give them with the sequences.")
+            features = ReadFeatures(columns, columns.with_stored(None, len(index[0])))
+        numbers_PF = features.cells.numbers_RF.copy()
+        for at, column in enumerate(columns.numbers):
+            if not column.head:
+                continue
+            side = KINDS.index(LOGLIKS[column.name])
+            sequences = self._sides[side]
+            used, of_pair = np.unique(index[side], return_inverse=True)
+            spec = self._predictor.spec(sequences.kind)
+            folder = self._store.folder(sequences.kind, spec.fingerprint)
+            numbers_PF[:, at] = read_logliks(folder, sequences.keys[used], column.head)[of_pair]
+        return ReadFeatures(columns, features.cells._replace(numbers_RF=numbers_PF))
 
     def _of_pairs(self, *index: NDArray[np.integer]) -> tuple[NewSequences, NewSequences]:
         antibody, antigen = (new.take(at) for new, at in zip(self.new, index, strict=True))

@@ -112,8 +112,7 @@ def _features_of(inputs: RunInputs, rows: Ints) -> ReadFeatures | None:
     pairs = inputs.pairs
     if pairs.features is None or pairs.cells is None:
         return None
-    cells = pairs.cells.take(rows)
-    return ReadFeatures(pairs.features.encode(cells), pairs.features.why_far(cells))
+    return ReadFeatures(pairs.features, pairs.cells.take(rows))
 
 
 def _check_path(

@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from abag.embed.sequences.chains import Kind
     from abag.embed.sequences.pairs import SequenceTable
     from abag.head.data.labels import LabelledPairs
+    from abag.head.prediction.predictor import Predictor
     from abag.head.runs.run_folder import RunSummary
 
 
@@ -133,9 +134,12 @@ def evaluate(
         if table is not None:
             other = read_pairs(table, as_in_the_run(table, reading, remembered))
             labels = replace(_label_options(saved, other, chosen), bad_rows=reading.bad_rows)
-            named = PairColumnOptions(
-                features=saved.config.get("features"), categories=saved.config.get("categories")
-            )
+            predictor = abag.load_predictor(saved.run)
+            named = PairColumnOptions()
+            if predictor.features is not None:
+                numbers = [one.name for one in predictor.features.numbers if not one.head]
+                categories = [one.name for one in predictor.features.categories]
+                named = PairColumnOptions(features=tuple(numbers), categories=tuple(categories))
             of_label = remembered_label(saved.config)
             pairs = label_pairs(other, labels, remembered=of_label, named=named)
             report_counts(pairs)
@@ -144,7 +148,9 @@ def evaluate(
             strong_pkd = chosen.strong
             if strong_pkd is None:
                 strong_pkd = strong_threshold(saved.config["select"], saved.quantity)
-            summary["table"], scored = _score_table(saved, pairs, chosen.store, strong_pkd)
+            summary["table"], scored = _score_table(
+                saved, predictor, pairs, chosen.store, strong_pkd
+            )
             if chosen.strong is not None:
                 regimes = summary["table"]["regimes"]
                 summary["strong_at"] = score_strong(
@@ -218,17 +224,21 @@ def _label_options(saved: SavedRun, table: SequenceTable, chosen: EvaluateOption
 
 
 def _score_table(
-    saved: SavedRun, pairs: LabelledPairs, store: Path | str | None, strong_pkd: float | None
+    saved: SavedRun,
+    predictor: Predictor,
+    pairs: LabelledPairs,
+    store: Path | str | None,
+    strong_pkd: float | None,
 ) -> tuple[dict[str, Any], pd.DataFrame]:
     """Score the pairs of a table by what is new about them; return the scores of each, too."""
     pairs = with_clusters(PairGroups(pairs, SplitOptions(), cache_dir() / "clusters"))
-    predictor = abag.load_predictor(saved.run)
     path = predictor.resolve_store(store)
     predictor.encode(path, pairs.table.antibodies, pairs.table.antigens)  # as predict does
     scorer = Scorer(predictor, open_store(path), pairs.table.antibodies, pairs.table.antigens)
     features = None
-    if predictor.features is not None and pairs.cells is not None:
-        features = features_of(predictor.features, pairs.cells, pairs.table.source)
+    if predictor.features is not None:
+        cells = predictor.features.with_stored(pairs.cells, len(pairs))
+        features = features_of(predictor.features, cells, pairs.table.source)
     found, vectors = scorer.score(pairs.antibody, pairs.antigen, features=features)
     predicted, sigma = (found[name].to_numpy(np.float64) for name in ("pkd_predicted", "sigma"))
     several = len(predictor.parts) > 2  # else the model is the head, beside the mean
