@@ -106,8 +106,9 @@ def make_training(chains, pkd, train):
         np.zeros((len(chains), 2), np.float32), np.zeros((1, 2), np.float32),
         np.arange(len(chains)), np.zeros(len(chains), np.int64), chains,
     )  # fmt: skip
-    rows, labels = np.arange(train), SimpleNamespace(
-        pkd=pkd, measurements=np.ones(len(pkd)), share=None
+    rows, labels = (
+        np.arange(train),
+        SimpleNamespace(pkd=pkd, measurements=np.ones(len(pkd)), share=None),
     )
     return TrainingRows(labels, vectors, rows, rows % 5)
 
