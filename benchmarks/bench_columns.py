@@ -135,7 +135,10 @@ def main(argv: list[str] | None = None) -> None:
         table = read_pairs(frame, TableOptions(**given.reading))
         labels = read_affinities(table, LabelOptions(label=options.get("label")))
         given.label = labels.column
-        usable = np.flatnonzero(np.isfinite(labels.pkd) & (labels.side == 0))
+        exact = np.isfinite(labels.pkd) & (labels.side == 0)
+        if "censored" in table.columns:  # bounds would count as exact values
+            exact &= table.frame[table.columns["censored"]].isna().to_numpy(np.bool_)
+        usable = np.flatnonzero(exact)
         for rows in given.rows:
             for seed in range(given.seeds):
                 order = np.random.default_rng(seed).permutation(usable)

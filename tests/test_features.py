@@ -14,7 +14,7 @@ import abag
 from abag.embed.sequences.options import TableOptions
 from abag.head.data.feature_checks import with_feature_columns
 from abag.head.data.feature_scaling import FeatureScaling, PairFeatures
-from abag.head.data.features import BadFeature
+from abag.head.data.features import BadFeature, read_cells
 from abag.head.data.labels import label_pairs, read_pairs
 from abag.head.data.options import LabelOptions, PairColumnOptions
 from abag.head.models.pair_model import PairVectors
@@ -225,6 +225,20 @@ def test_categories_are_the_same_however_a_file_writes_them(tmp_path, planted):
     assert not predict(predictor, new)["why_far"].str.contains("lab").any()
 
 
+def test_categories_of_truth_values_are_those_of_text():
+    frame = pd.DataFrame({"soluble": [True, False]})
+    text = pd.DataFrame({"soluble": ["TRUE", " false"]})
+    found = [read_cells(one, (), ("soluble",), "t", "w").words_RG.tolist() for one in (frame, text)]
+    assert found[0] == found[1] == [["True"], ["False"]]
+
+
+def test_a_sweep_searches_with_features(planted):
+    options = {"trials": 2, "folds": 2, "split": "random", "device": "cpu", "epochs": 3}
+    at = planted.at / "sweep"
+    summary = abag.sweep(planted.train, planted.store, at, **options, **COLUMNS)
+    assert summary["best"]["value"] > 0
+
+
 def test_evaluate_reads_the_features_of_a_table(planted, fitted):
     summary = abag.evaluate(planted.at / "fitted", table=planted.test)
     found = summary["table"]["metrics"]["rmse"]
@@ -367,6 +381,7 @@ def read(planted, change=None, **named):
         ({"ddg": np.nan}, {"features": ("ddg",)}, "'ddg' has no number in any labelled row"),
         ({"ddg": np.inf}, {"features": ("ddg",)}, "column ddg: inf .*expected a finite number"),
         ({}, {"features": ("lab",)}, "column lab: '[ABC]' .*--categories"),
+        ({"ddg": ["0,5", *range(1, TRAINED)]}, {"features": ("ddg",)}, "row 1, .*'0,5'.* Fix or"),
         ({}, {"features": ("ddgs",)}, "no column 'ddgs', .*Did you mean 'ddg'"),
         ({}, {"features": ("pKd",)}, "column 'pKd' is the label"),
         ({}, {"categories": ("heavy",)}, "column 'heavy' is the heavy column"),

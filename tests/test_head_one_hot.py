@@ -106,7 +106,10 @@ def make_training(chains, pkd, train):
         np.zeros((len(chains), 2), np.float32), np.zeros((1, 2), np.float32),
         np.arange(len(chains)), np.zeros(len(chains), np.int64), chains,
     )  # fmt: skip
-    rows, labels = np.arange(train), SimpleNamespace(pkd=pkd, measurements=np.ones(len(pkd)))
+    rows, labels = (
+        np.arange(train),
+        SimpleNamespace(pkd=pkd, measurements=np.ones(len(pkd)), share=None),
+    )
     return TrainingRows(labels, vectors, rows, rows % 5)
 
 

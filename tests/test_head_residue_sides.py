@@ -65,7 +65,9 @@ def make_training(antibodies, antigens, index, pkd, train):
         *tables, *index, [(text, "") for text in antibodies], [(text,) for text in antigens]
     )
     rows, size = np.arange(train), len(pkd)
-    labels = SimpleNamespace(pkd=pkd, measurements=np.ones(size), censored=np.zeros(size, np.int8))
+    labels = SimpleNamespace(
+        pkd=pkd, measurements=np.ones(size), censored=np.zeros(size, np.int8), share=None
+    )
     return TrainingRows(labels, vectors, rows, rows % 5)
 
 

@@ -83,7 +83,7 @@ def test_a_predictor_holds_the_parts_that_are_fitted_to_all_pairs(case, tmp_path
     ]
     vectors = PairVectors(*tables, *(one.of_row for one in sides))
     rows, groups = np.arange(len(case.frame)), sides[0].of_row
-    labels = SimpleNamespace(pkd=case.frame["pKd"].to_numpy())
+    labels = SimpleNamespace(pkd=case.frame["pKd"].to_numpy(), share=None)
     alone = fit_linear(TrainingRows(labels, vectors, rows, inner_folds(groups)))
     (ridge,) = (part for part in predictor.parts if part.name == "ridge")
     np.testing.assert_allclose(ridge.predict(vectors), alone.predict(vectors), atol=0.02)

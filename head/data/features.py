@@ -244,6 +244,10 @@ class ReadFeatures(NamedTuple):
         return ReadFeatures(self.columns, self.cells.take(rows))
 
 
+def _from_one(at: int) -> str:
+    return str(at + 1)
+
+
 def features_of(columns: FeatureColumns, cells: FeatureCells, source: str) -> ReadFeatures:
     """Return what a predictor reads in cells, and say what of them is missing."""
     if missing := columns.describe_missing(cells):
@@ -257,7 +261,10 @@ def read_features(columns: FeatureColumns, frame: pd.DataFrame, source: str) -> 
 
 
 def cells_of_run(
-    columns: FeatureColumns, frame: pd.DataFrame, source: str, row_name: Callable[[int], str] = str
+    columns: FeatureColumns,
+    frame: pd.DataFrame,
+    source: str,
+    row_name: Callable[[int], str] = _from_one,
 ) -> FeatureCells:
     """Read the columns of a run in a table, by name; `BadFeature` if one lacks or is invalid."""
     numbers = [one.name for one in columns.numbers if not one.head]
@@ -281,7 +288,7 @@ def read_cells(
     categories: Sequence[str],
     source: str,
     where: str,
-    row_name: Callable[[int], str] = str,
+    row_name: Callable[[int], str] = _from_one,
 ) -> FeatureCells:
     """Read columns of a table, by name.
 
@@ -324,11 +331,14 @@ def refuse_absent(name: str, names: Sequence[str], source: str, where: str) -> N
 def _numbers_of(cells: pd.Series, name: str, source: str, row_name: Callable[[int], str]) -> Floats:
     """Read a column of numbers, (R,); NaN where a cell is empty."""
     values = read_numbers(cells)
-    bad = ~np.isfinite(values) & ~_are_missing(cells)
+    bad = ~np.isfinite(values)
+    if bad.any():
+        bad &= ~_are_missing(cells)
     if bad.any():
         at = int(np.flatnonzero(bad)[0])
-        is_text = not np.isinf(values[bad]).any()
-        advice = "Name a column of text with --categories." if is_text else "Fix or empty it."
+        advice = "Fix or empty it."
+        if 2 * bad.sum() > len(bad) and not np.isinf(values[bad]).any():
+            advice = "Name a column of text with --categories."
         cell = cells.iloc[at]
         shown = getattr(cell, "item", lambda: cell)()  # numpy's numbers name their type
         msg = (
@@ -355,6 +365,8 @@ def _word(cell: object) -> str:
     text = printable(str(cell).strip())
     if text.lower() in _EMPTY:
         return MISSING
+    if text.lower() in ("true", "false"):  # spreadsheets write capitals
+        return text.title()
     is_whole = text.endswith(".0") and text[:-2].lstrip("-").isdigit()
     return text[:-2] if is_whole else text[:LONGEST_TEXT]
 
