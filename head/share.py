@@ -169,6 +169,8 @@ def _held_of_training(predictor: Predictor, with_sequences: bool) -> str:
         held.append("which of them are training pairs, with weights that follow from their labels")
     if predictor.noise:
         held.append("which training sequences have smaller or larger errors than others")
+    if predictor.category_noise:
+        held.append(f"how large errors are by {', '.join(predictor.category_noise)}")
     settings = [model.settings for part in predictor.parts for model in part.models]
     residues = [one.sides for one in settings if isinstance(one, ResidueSettings)]
     kinds = {side.kind for sides in residues for side in sides}

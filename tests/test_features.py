@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from invoke import one_line, run
+from safetensors.numpy import load_file, save_file
 from sklearn.linear_model import LinearRegression
 
 import abag
@@ -18,6 +19,7 @@ from abag.head.data.features import BadFeature, read_cells
 from abag.head.data.labels import label_pairs, read_pairs
 from abag.head.data.options import LabelOptions, PairColumnOptions
 from abag.head.models.pair_model import PairVectors
+from abag.head.prediction.bundle import record_digest
 
 QUICK = {"split": "random", "report": False, "device": "cpu"}
 COLUMNS = {"features": ("ddg",), "categories": ("lab",)}
@@ -69,6 +71,45 @@ def test_features_that_labels_depend_on_lower_the_errors_of_unseen_rows(planted,
     beside = rmse(fit(planted, f"with-{options['head']}", **options, **COLUMNS), known)
     assert without > 1.0
     assert beside < 1.5 * NOISE
+
+
+@pytest.fixture(scope="module")
+def assays(tmp_path_factory):
+    """Pairs of which one assay measures with little noise, and another with much."""
+    case = drawn.linear_table(tmp_path_factory.mktemp("assays"), 75, 6, 0.2)
+    rng = np.random.default_rng(2)
+    assay = rng.choice(["SPR", "ELISA"], len(case.frame))
+    label = case.frame["pKd"] + np.where(assay == "ELISA", 1.2, 0.0) * rng.normal(size=len(assay))
+    frame = case.frame.assign(assay=assay, pKd=label)
+    order = rng.permutation(len(frame))
+    return SimpleNamespace(
+        at=case.at, store=case.store, train=frame.iloc[order[:270]], test=frame.iloc[order[270:]]
+    )
+
+
+def test_pairs_of_a_noisy_assay_have_a_larger_sigma(assays):
+    predictor = fit(assays, "run", head="ridge", categories=("assay",))
+    scores = predict(predictor, assays.test)
+    error = np.abs(scores["pkd_predicted"].to_numpy() - assays.test["pKd"].to_numpy())
+    inside = error <= 1.645 * scores["sigma"].to_numpy()
+    of_assay = assays.test["assay"].to_numpy()
+    sigma = scores["sigma"].groupby(of_assay).median()
+    assert sigma["ELISA"] > 2 * sigma["SPR"]
+    covered = pd.Series(inside).groupby(of_assay).mean()
+    assert covered.between(0.8, 0.97).all(), covered
+
+
+def test_factors_of_categories_that_no_training_gives_are_refused(assays, tmp_path):
+    fit(assays, "damaged", head="ridge", categories=("assay",))
+    folder = assays.at / "damaged" / "predictor"
+    weights = load_file(folder / "weights.safetensors")
+    weights["noise.category.0"] = np.array([1.0, -1.0])
+    save_file(weights, folder / "weights.safetensors")
+    record = json.loads((folder / "predictor.json").read_text())
+    record["digest"] = record_digest(record, folder / "weights.safetensors")
+    (folder / "predictor.json").write_text(json.dumps(record))
+    with pytest.raises(abag.AbagError, match=r"noise.category.0 has factors that are not above 0"):
+        abag.load_predictor(assays.at / "damaged")
 
 
 def test_a_network_reads_features(planted):

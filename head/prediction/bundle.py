@@ -171,6 +171,9 @@ def save_predictor(
         if own.any():
             tensors[f"noise.{kind}.keys"] = pairs.table.sequences[kind].keys[: len(factor)][own]
             tensors[f"noise.{kind}.factor"] = factor[own]
+    for at, factor in enumerate(weighed.category_noise.values()):
+        if (factor != 1).any():
+            tensors[f"noise.category.{at}"] = factor
     specs = {}
     for kind, stored in inputs.vectors.items():
         views = tuple(
@@ -271,6 +274,7 @@ def load_predictor(path: Path | str, *, embed: Callable[..., object] | None = No
             Recogniser.load(tensors),
             record.label_sd,
             _load_noise(tensors),
+            category_noise=_load_category_noise(tensors, features),
             reading=record.reading,
             antibody_region=record.antibody_region,
             store=store,
@@ -373,6 +377,25 @@ def _load_noise(tensors: Mapping[str, NDArray[Any]]) -> dict[Kind, KnownNoise]:
             msg = f"noise.{kind} has {keys.shape} keys and factors of {factor.dtype}"
             raise ValueError(msg)
         found[kind] = KnownNoise(keys, factor)
+    return found
+
+
+def _load_category_noise(
+    tensors: Mapping[str, NDArray[Any]], features: FeatureColumns | None
+) -> dict[str, dict[str, float]]:
+    """Restore the factors of values of categories; ValueError if they are no such."""
+    found: dict[str, dict[str, float]] = {}
+    for at, column in enumerate(features.categories if features is not None else ()):
+        factor = tensors.get(f"noise.category.{at}")
+        if factor is None:
+            continue
+        if factor.dtype != np.float64 or factor.shape != (len(column.values),):
+            msg = f"noise.category.{at} has the shape {factor.shape} and type {factor.dtype}"
+            raise ValueError(msg)
+        if not (factor > 0).all():
+            msg = f"noise.category.{at} has factors that are not above 0"
+            raise ValueError(msg)
+        found[column.name] = dict(zip(column.values, factor.tolist(), strict=True))
     return found
 
 

@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 from scipy.optimize import nnls
 from scipy.special import ndtri
@@ -195,6 +196,8 @@ class WeighedRun:
     regimes: Sequence[WeighedRegime]
     noise: Mapping[Kind, Floats]
     """Factor of the variance of errors by unique sequence, (N,) and (M,)."""
+    category_noise: Mapping[str, Floats] = field(default_factory=dict)
+    """The same by value of a category, such as an assay, by column: in the order of its values."""
 
 
 def weigh_run(
@@ -203,12 +206,13 @@ def weigh_run(
     """Weigh the parts in each measured regime, calibrate sigma, and score the held-out pairs."""
     held_out = [weigh(pairs, measured, fitted) for measured, fitted in folds]
     noise = fit_noise(pairs, held_out)
+    category_noise = fit_category_noise(pairs, held_out)
     for regime in held_out:
         fit_tail(pairs, regime)
     scored = [
         score_held_out(pairs, one, fitted) for one, (_, fitted) in zip(held_out, folds, strict=True)
     ]
-    return WeighedRun(scored, noise)
+    return WeighedRun(scored, noise, category_noise)
 
 
 def weigh(pairs: LabelledPairs, measured: MeasuredRegime, folds: Sequence[FittedParts]) -> HeldOut:
@@ -307,22 +311,40 @@ def fit_noise(pairs: LabelledPairs, held_out: Sequence[HeldOut]) -> dict[Kind, F
         index = pairs.index(kind)
         factors[kind] = np.ones(int(index.max(initial=-1)) + 1)
         known = [one for one in held_out if one.measured.regime.levels[at] == KNOWN]
-        if not known:
-            continue
-        rows = np.concatenate([one.rows for one in known])
-        error = pairs.pkd[rows] - np.concatenate([one.predicted for one in known])
-        square = np.square(error / np.concatenate([one.sigma for one in known]))
-        exact = pairs.censored[rows] == 0
-        found = fit_sequence_noise(
-            square[exact], index[rows[exact]], rows[exact], len(factors[kind])
-        )
-        factors[kind] = found.factor_N
-        own = found.factor_N[index[rows]]  # of bounds, which have no error
-        own[exact] = found.left_out_R
-        ends = np.cumsum([len(one.rows) for one in known])[:-1]
-        for one, factor in zip(known, np.split(own, ends), strict=True):
-            one.sigma = one.sigma * np.sqrt(factor)
+        if known:
+            factors[kind] = _fit_factors(pairs, known, index, len(factors[kind]))
     return factors
+
+
+def fit_category_noise(pairs: LabelledPairs, held_out: Sequence[HeldOut]) -> dict[str, Floats]:
+    """Do as `fit_noise` by the value of each category, such as an assay or a laboratory."""
+    factors: dict[str, Floats] = {}
+    if pairs.features is None or pairs.cells is None or not held_out:
+        return factors
+    for column, words in zip(pairs.features.categories, pairs.cells.words_RG.T, strict=True):
+        index = pd.Categorical(words, categories=column.values).codes.astype(np.int64)
+        factors[column.name] = _fit_factors(pairs, held_out, index, len(column.values))
+    return factors
+
+
+def _fit_factors(
+    pairs: LabelledPairs, held_out: Sequence[HeldOut], index: Ints, number: int
+) -> Floats:
+    """Return the factors of N groups of pairs, and multiply the sigma of each held-out pair.
+
+    `index` is the group of each pair, (P,).
+    """
+    rows = np.concatenate([one.rows for one in held_out])
+    error = pairs.pkd[rows] - np.concatenate([one.predicted for one in held_out])
+    square = np.square(error / np.concatenate([one.sigma for one in held_out]))
+    exact = pairs.censored[rows] == 0
+    found = fit_sequence_noise(square[exact], index[rows[exact]], rows[exact], number)
+    own = found.factor_N[index[rows]]  # of bounds, which have no error
+    own[exact] = found.left_out_R
+    ends = np.cumsum([len(one.rows) for one in held_out])[:-1]
+    for one, factor in zip(held_out, np.split(own, ends), strict=True):
+        one.sigma = one.sigma * np.sqrt(factor)
+    return found.factor_N
 
 
 def fit_tail(pairs: LabelledPairs, held_out: HeldOut) -> None:

@@ -239,6 +239,8 @@ class Predictor:
     """Standard deviation of the exact labels of the run, in pKd: the least sigma of pairs that no
     measured regime covers."""
     noise: Mapping[Kind, KnownNoise] = field(default_factory=dict)
+    category_noise: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """Factors of the variance of errors by value of a category, by column."""
     reading: ReadAs = NOTHING
     """How the table of the run was read."""
     antibody_region: AntibodyRegion = "as-given"
@@ -428,6 +430,18 @@ class Predictor:
             return np.ones(len(keys))
         factors = dict(zip((key.tobytes() for key in known.keys), known.factor, strict=True))
         return np.array([factors.get(key.tobytes(), 1.0) for key in keys], np.float64)
+
+    def category_factor(self, features: ReadFeatures | None) -> NDArray[np.float64] | float:
+        """Return the factor of the variance of errors by the categories of P pairs, (P,)."""
+        if features is None or not self.category_noise:
+            return 1.0
+        factor = np.ones(len(features.cells.words_RG))
+        for column, words in zip(
+            features.columns.categories, features.cells.words_RG.T, strict=True
+        ):
+            factors = self.category_noise.get(column.name, {})
+            factor *= np.array([factors.get(word, 1.0) for word in words.tolist()])
+        return factor
 
     def say_verdicts(self, counts: Mapping[str, int], noun: str) -> dict[str, str]:
         """Say what the run has shown for the regimes that occur, most frequent first; return it."""
@@ -677,9 +691,10 @@ class Scorer:
             x_ND, y_ME, i, j, left, right, features=None if features is None else features.values
         )
         factors = [values[at] for values, at in zip(self._factors, index, strict=True)]
+        factor = factors[0] * factors[1] * self._predictor.category_factor(features)
         new = self._of_pairs(*index)
         why_far = None if features is None else features.why_far
-        scores = self._predictor.score(pairs, *new, factor=factors[0] * factors[1], why_far=why_far)
+        scores = self._predictor.score(pairs, *new, factor=factor, why_far=why_far)
         return scores, pairs
 
     @property
