@@ -506,11 +506,14 @@ def _refuse_unclear_value(table: Table, options: LabelOptions) -> None:
     listed = known[:_MOST_PROPOSED]
     more = f" and {len(known) - len(listed)} more" if len(known) > len(listed) else ""
     named = f"--column {shlex.quote(f'label={listed[0]}')}"
+    empty = int(table.frame[listed[0]].isna().sum())
+    skip = f" Its empty cells, {empty:,}, need --bad-rows skip." if empty else ""
     msg = (
         f"{table.source}: no column for {'the label' if asked else 'pkd'}, but "
         f"{quote_names(listed)}{more} may be another quantity; expected one to be chosen. Use "
         f"{named}"
         + (" --label value --better higher, or lower." if asked and not options.better else ".")
+        + skip
     )
     raise UnclearLabel(msg)
 

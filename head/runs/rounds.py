@@ -228,7 +228,8 @@ def draw_rounds(
         _text(MARGIN - 18, y(value) + 4, escape(quantity.show(value, digits=1)))
         for value in (low, high)
     ]
-    parts.append(_text(WIDTH / 2, 18, "dots: measured; line: best so far; dashes: expected best"))
+    legend = "dots: measured; line: best so far; dashes: expected best"
+    parts.append(_text(WIDTH / 2, 18, f"{escape(str(quantity))}; {legend}"))
     title = f"{escape(str(quantity))} of the pairs of each round"
     return (
         f'<svg viewBox="0 0 {WIDTH:g} {HEIGHT:g}" width="{WIDTH:g}" role="img" '
