@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -42,6 +42,8 @@ from abag.head.models.gaussian_process import (
 from abag.head.models.residues import SUBSTITUTIONS, residue_training
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from abag.embed.sequences.chains import Kind
     from abag.head.models.gaussian_process import PairSet
     from abag.head.models.pair_model import TrainingRows
@@ -85,7 +87,7 @@ class SharedSearch:
 
     def digest(self) -> str:
         """Hash all that the costs depend on."""
-        arrays = [self.solver.share]
+        arrays: list[NDArray[Any]] = [self.solver.share]
         for side, index in self.solver.train.sides:
             arrays += [side.train_AD, np.array(side.units), np.array(side.widths), index]
         for fold in self.folds:
