@@ -103,11 +103,18 @@ PEAK_REACHED = 0.81
 CORE_FLOPS = 50e9
 """Of fp32 products on one core of a server; a measured rate would change from call to call."""
 FIT_S: Mapping[bool, tuple[tuple[int, float], ...]] = {
-    False: ((100, 12.9), (1_000, 55.3), (5_000, 322.1), (20_000, 166.8)),
-    True: ((100, 12.9), (1_000, 55.3), (160_000, 56.7)),
+    False: (
+        (100, 8.7),
+        (1_160, 28.3),
+        (2_000, 27.9),
+        (4_900, 56.6),
+        (11_000, 113.9),
+        (20_000, 166.8),
+    ),
+    True: ((100, 8.7), (1_160, 28.3), (160_000, 56.7)),
 }
 """Pairs, and measured seconds of a first fit: on 2 CPU cores and, the largest, on an H100, because
-models of small tables are fitted on the CPU. Tables below 5,000 pairs have most folds."""
+models of small tables are fitted on the CPU. See benchmarks/results/default_fit_h200-16core."""
 
 
 ON_THE_CPU = "fit: clusters and kernels use the CPU, networks a GPU if there is one"
