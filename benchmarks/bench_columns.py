@@ -133,7 +133,9 @@ def main(argv: list[str] | None = None) -> None:
         store = Path(folder) / "store"
         abag.embed_table(frame, store, given.encoder, "composition", **given.reading)
         table = read_pairs(frame, TableOptions(**given.reading))
-        labels = read_affinities(table, LabelOptions(label=options.get("label")))
+        labels = read_affinities(
+            table, LabelOptions(label=options.get("label"), better=options.get("better"))
+        )
         given.label = labels.column
         exact = np.isfinite(labels.pkd) & (labels.side == 0)
         if "censored" in table.columns:  # bounds would count as exact values

@@ -16,6 +16,14 @@ CONTENT = b"what was computed"
 
 
 @pytest.fixture
+def new_folder():
+    """Forget the temporary folder of this process, before and after."""
+    cache._new_folder.cache_clear()
+    yield
+    cache._new_folder.cache_clear()
+
+
+@pytest.fixture
 def entry(tmp_path):
     """An entry for the inputs ``b"what"``."""
     store_cached(tmp_path / "kept", b"what", CONTENT)
@@ -101,7 +109,7 @@ def test_a_cache_folder_of_another_user_is_not_used(home, tmp_path, monkeypatch,
     assert cache_dir() == tmp_path / "tmp" / f"abag-{user}"
 
 
-def test_a_temporary_folder_that_others_prepared_is_not_used_either(home, tmp_path):
+def test_a_temporary_folder_that_others_prepared_is_not_used_either(home, tmp_path, new_folder):
     home.parent.write_text("not a folder")
     prepared = tmp_path / "tmp" / f"abag-{os.getuid()}"
     prepared.mkdir()

@@ -127,7 +127,7 @@ def test_columns_of_nucleotides_are_proposed_for_no_role():
         "gene": genes, "short_nt": [gene[:22] for gene in genes], "mine": [HEAVY, D13_HEAVY],
         "lower": [gene.lower() for gene in genes], "rna": [g.replace("T", "U") for g in genes],
     })  # fmt: skip
-    with pytest.raises(MissingColumn, match=r"By their content: --column heavy=mine\.$"):
+    with pytest.raises(MissingColumn, match=r"By their content: --column heavy=mine\. "):
         read_pairs(frame)
     with pytest.raises(MissingColumn, match="No column holds sequences"):
         read_pairs(frame.drop(columns="mine"))

@@ -331,6 +331,6 @@ def test_rounds_of_a_run_with_other_columns_are_refused(case, tmp_path):
     table["stability"] = np.random.default_rng(0).normal(size=len(table))
     abag.fit(table, case / "store", tmp_path / "r1", antigen=ANTIGEN, head="ridge",
              features=["stability"], report=False)  # fmt: skip
-    with pytest.raises(abag.AbagError, match=r"--add joins sequences .* without other columns"):
+    with pytest.raises(abag.AbagError, match=r"add joins sequences .* without other columns"):
         abag.fit(case / "back.csv", None, tmp_path / "r2", add=str(tmp_path / "r1"))
     assert not (tmp_path / "r2").exists()

@@ -51,7 +51,7 @@ _TITERS = frozenset("nt50 nt80 id50 id80 pvnt50 prnt50".split())
 _WORDS_HIGHER = _TITERS | frozenset(
     "tm tm1 tm2 tonset tagg t50 dtm deltatm mfi od od450 expr".split()
 )
-_WORDS_LOWER = frozenset("ic80 ic90 ic95 ic99 hic smac".split())
+_WORDS_LOWER = frozenset("ic80 ic90 ic95 ic99".split())
 """Words and parts of words that name a quantity whose better values are known."""
 _NEGATED = (["neg"], ["negative"], ["minus"])
 """First words that reverse a quantity, as a minus does."""
