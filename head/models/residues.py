@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -87,6 +87,8 @@ BLOSUM62 = """
 """
 """Scores in half bits: twice the logarithm, base 2, of observed / expected."""
 JITTER = 1e-9
+MOST_TABLES = 4_096
+"""Of letters at a place that are kept, each of some kilobytes."""
 
 
 # ---- residues as columns -------------------------------------------------------------------------
@@ -141,9 +143,11 @@ class OneHot:
         views = [np.empty((len(codes_NS), self.width), np.float32) for _ in range(1 + alike)]
         first = 0
         for codes_N, letters in zip(codes_NS.T, self.seen, strict=True):
-            tables = indicators(letters, self.marks_new), coordinates(letters)
+            tables = [indicators(letters, self.marks_new)]
+            if alike:
+                tables.append(coordinates(letters))
             after = first + tables[0].shape[1]
-            for x_NC, table in zip(views, tables, strict=False):
+            for x_NC, table in zip(views, tables, strict=True):
                 x_NC[:, first:after] = table[codes_N]
             first = after
         return np.hstack([*views, views[1]]) if alike else views[0]
@@ -171,6 +175,7 @@ class OneHot:
         return codes_AS
 
 
+@lru_cache(maxsize=MOST_TABLES)
 def indicators(seen: str, marks_new: bool) -> Matrix:
     """Return the columns of 0 and 1 of every letter at a place with these letters, (256, C)."""
     codes = np.frombuffer(seen.encode(), np.uint8)
@@ -194,6 +199,7 @@ def similarity() -> Floats:
     return found
 
 
+@lru_cache(maxsize=MOST_TABLES)
 def coordinates(seen: str) -> Matrix:
     """Return the coordinates of every letter at a place with these letters, (256, C).
 

@@ -279,7 +279,8 @@ class ResumableTraining(ABC):
 
 def training_digest(config: Options, arrays: Iterable[NDArray[Any]]) -> str:
     """Hash what a training resumes with: options that may not change, and its data."""
-    options = {n: x for n, x in config.to_json().items() if n not in config.changeable()}
+    may_change = config.changeable()
+    options = {n: x for n, x in config.to_json().items() if n not in may_change}
     digest = blake2b(json.dumps(options, sort_keys=True).encode(), digest_size=16)
     for array in arrays:
         digest.update(f"{array.dtype}{array.shape}".encode())
