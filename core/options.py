@@ -7,7 +7,6 @@ the modules that declare options import neither torch nor pandas, so that help i
 
 from __future__ import annotations
 
-import functools
 import math
 import os
 import re
@@ -220,10 +219,16 @@ def schema(cls: type[Options]) -> tuple[OptionSchema, ...]:
     )
 
 
-@functools.cache
+_TYPES: dict[type, Mapping[str, Any]] = {}
+"""Types of options by class; they take milliseconds to find."""
+
+
 def _types_of(cls: type[Options]) -> Mapping[str, Any]:
-    """Return the type of each option, which takes milliseconds to find."""
-    return {name: _without_none(of_one) for name, of_one in typing.get_type_hints(cls).items()}
+    """Return the type of each option."""
+    if cls not in _TYPES:
+        hints = typing.get_type_hints(cls)
+        _TYPES[cls] = {name: _without_none(of_one) for name, of_one in hints.items()}
+    return _TYPES[cls]
 
 
 def joint_schema(classes: Sequence[type[Options]]) -> tuple[OptionSchema, ...]:

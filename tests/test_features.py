@@ -370,6 +370,12 @@ def test_likelihoods_of_the_store_are_features(likely):
     found = abag.scan(case.at / "loglik", case.at / "scan.csv", heavy=parent["heavy"],
                       antigen=parent["antigen"], positions="A1")  # fmt: skip
     assert found["rows"] == 19
+    mutants = pd.read_csv(case.at / "scan.csv")
+    sequences = [(parent["heavy"], ""), *((heavy, "") for heavy in mutants["heavy"])]
+    of_store = abag.open_store(case.store).vectors("antibody", sequences, pooling="loglik")[:, 0]
+    np.testing.assert_allclose(
+        mutants["antibody_loglik_difference"], of_store[1:] - of_store[0], rtol=1e-4, atol=1e-6
+    )
     crossed = abag.predict(
         case.test, run=case.at / "loglik", out=case.at / "o.csv", cross=case.test
     )

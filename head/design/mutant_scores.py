@@ -81,10 +81,12 @@ def score_mutants(
             batch = mutants[at : at + BATCH]
             numbers, parent = np.unique([number for number, _ in batch], return_inverse=True)
             rows = np.concatenate([numbers, np.arange(len(batch)) + first + at])
-            scores, vectors = scorer.score(*(one.of_row[rows] for one in sides))
+            index = [one.of_row[rows] for one in sides]
+            scores, vectors = scorer.score(*index)
             of_pair = np.concatenate([np.arange(len(numbers)), parent])
-            used = scorer.find_regimes(*(one.of_row[rows] for one in sides)).used
+            used = scorer.find_regimes(*index).used
             scores = _with_differences(predictor, scores, vectors, of_pair, used)
+            scores = _with_likelihoods(predictor, scorer, scores, index, of_pair)
             frames.append(scores[len(numbers) :])
             shown.update(len(batch))
     frame = pd.concat(frames, ignore_index=True)
@@ -124,6 +126,27 @@ def _with_differences(
         sigma = spreads(predictor, used) * deviation(predictor, vectors, parent)
         scores.insert(at + 1, "difference_sigma", sigma)
     return scores
+
+
+def _with_likelihoods(
+    predictor: Predictor,
+    scorer: Scorer,
+    scores: pd.DataFrame,
+    index: Sequence[NDArray[np.integer]],
+    parent: Index,
+) -> pd.DataFrame:
+    """Add how far each likelihood that the run reads from the store is from that of the parent."""
+    read = scorer.completed(None, *index)
+    if predictor.features is None or read is None:
+        return scores
+    added = {
+        f"{column.name}_difference": values_P - values_P[parent]
+        for column, values_P in zip(
+            predictor.features.numbers, read.cells.numbers_RF.T, strict=True
+        )
+        if column.head
+    }
+    return scores.assign(**added)
 
 
 def has_difference_sigma(predictor: Predictor) -> bool:
