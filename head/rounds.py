@@ -143,8 +143,9 @@ def join_round(table: TableLike, config: FitConfig) -> Round:
             "folder again."
         )
         raise FileDamaged(msg)
-    config = of_earlier_run(config, saved)
-    new = _read_results(table, config, saved)
+    given = config
+    config = of_earlier_run(given, saved)
+    new = _read_results(table, config, saved, given)
     rows = measured_rows(new)
     _refuse_contradictions(measured, rows, new)
     rows = _without_repeats(measured, rows, new.table.source)
@@ -155,7 +156,11 @@ def join_round(table: TableLike, config: FitConfig) -> Round:
     columns = {r: n for r, n in saved.config["columns"].items() if r not in OF_LABELS}
     named = {r: n for r, n in config.columns.items() if r not in OF_LABELS}
     antigen = saved.config["antigen"] if config.antigen is None else config.antigen
-    remembered = replace(config, columns={**columns, **named}, antigen=antigen)
+    remembered = replace(
+        config, columns={**columns, **named}, antigen=antigen,
+        # in the unit of the run, which that of the results may not be
+        no_binding=saved.config["no_binding"], no_binding_empty=saved.config["no_binding_empty"],
+    )  # fmt: skip
     return Round(pairs, remembered, history)
 
 
@@ -180,7 +185,10 @@ def _first_round(saved: SavedRun) -> dict[str, Any]:
 # ---- the new results -----------------------------------------------------------------------------
 
 
-def _read_results(table: TableLike, config: FitConfig, saved: SavedRun) -> LabelledPairs:
+def _read_results(
+    table: TableLike, config: FitConfig, saved: SavedRun, given: FitConfig
+) -> LabelledPairs:
+    """Read the results of a round by options of which only those of `given` are of this table."""
     reading = as_in_the_run(
         table, replace(config, add=None), replace(ReadAs.of(saved.config), bad_rows="skip")
     )
@@ -195,8 +203,10 @@ def _read_results(table: TableLike, config: FitConfig, saved: SavedRun) -> Label
     options = LabelOptions(**{one.name: getattr(config, one.name) for one in fields(LabelOptions)})
     if options.affinity_type is not None and not read.has("affinity_type"):
         options = replace(options, affinity_type=None)
-    # the bound of non-binders is that of the run, which `remembered` has in pKd
-    options = replace(options, no_binding=None, no_binding_empty=False, floor="keep")
+    # the bound of non-binders, if not given, is that of the run, which `remembered` has in pKd
+    options = replace(
+        options, no_binding=given.no_binding, no_binding_empty=given.no_binding_empty, floor="keep"
+    )
     pairs = label_pairs(
         read, options, refuse_sequences=config.bad_rows == "error", remembered=remembered
     )

@@ -334,3 +334,19 @@ def test_rounds_of_a_run_with_other_columns_are_refused(case, tmp_path):
     with pytest.raises(abag.AbagError, match=r"add joins sequences .* without other columns"):
         abag.fit(case / "back.csv", None, tmp_path / "r2", add=str(tmp_path / "r1"))
     assert not (tmp_path / "r2").exists()
+
+
+def test_results_that_say_no_binding_are_bounds_where_their_concentration_is_given(case, tmp_path):
+    back = measured(case, "KD (nM)")
+    back["KD (nM)"] = back["KD (nM)"].astype(object)
+    back.loc[3, "KD (nM)"] = "n.d."
+    back.to_csv(tmp_path / "back.csv", index=False)
+    with pytest.raises(abag.AbagError, match=r"row 5, column .KD \(nM\).: .n\.d\.. is not a valid"):
+        abag.fit(tmp_path / "back.csv", None, tmp_path / "r2", add=str(case / "r1"))
+    abag.fit(tmp_path / "back.csv", None, tmp_path / "r2", add=str(case / "r1"),
+             no_binding=10_000, report=False)  # fmt: skip
+    kept = pd.read_parquet(tmp_path / "r2" / "measured.parquet")
+    (bound,) = kept[kept["censored"] != ""].to_dict("records")
+    assert (bound["pkd"], bound["censored"], bound["row"]) == (pytest.approx(5), ">", 5)
+    config = json.loads((tmp_path / "r2" / "config.json").read_text())
+    assert config["no_binding"] is None  # of this table alone, in its unit
