@@ -11,14 +11,17 @@ Vectors are residue compositions, which need no download. Linux and macOS.
 from __future__ import annotations
 
 import argparse
+import fcntl
 import json
 import os
 import pty
 import re
 import resource
+import struct
 import subprocess
 import sys
 import tempfile
+import termios
 import time
 from pathlib import Path
 
@@ -58,6 +61,8 @@ def draw_table(pairs, antibodies, antigens, seed=0):
 def watch(command):
     """Run a command on a pseudo-terminal; return its output, and its longest silence."""
     reading, writing = pty.openpty()
+    size = struct.pack("4H", 24, 100, 0, 0)  # bars of a terminal without columns are empty
+    fcntl.ioctl(writing, termios.TIOCSWINSZ, size)
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=writing, text=True)
     os.close(writing)
     shown = ""
