@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TypeAlias, TypeVar
+from collections.abc import Iterable, Sequence
+from hashlib import blake2b
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +24,13 @@ def distinct(values: NDArray[Number]) -> NDArray[Number]:
     is_new = np.ones(len(ordered), np.bool_)
     is_new[1:] = ordered[1:] != ordered[:-1]
     return np.asarray(ordered[is_new])
+
+
+def hash_arrays(digest: blake2b, arrays: Iterable[NDArray[Any]]) -> None:
+    """Add the types, shapes and values of arrays to a digest."""
+    for array in arrays:
+        digest.update(f"{array.dtype}{array.shape}".encode())
+        digest.update(np.ascontiguousarray(array).data)
 
 
 # --- keys of sequences: 16 bytes each, as rows of a uint8 array; they sort by their bytes ---------

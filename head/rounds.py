@@ -18,7 +18,6 @@ from abag import AbagError
 from abag.core.files import FileDamaged
 from abag.core.messages import counted, say
 from abag.core.options import flag, schema, user_path
-from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.store import open_store
 from abag.head.data.affinities import (
@@ -372,11 +371,8 @@ def _label_joined(
     joined: pd.DataFrame, config: FitConfig, saved: SavedRun, new: LabelledPairs
 ) -> LabelledPairs:
     label = written_label(saved.quantity)
-    columns = {name: name for name in (*SEQUENCES, *NAMES, "censored")} | {"pkd": label.column}
-    frame = joined.rename(columns={"pkd": label.column})
-    frame = frame.drop(columns=[role for role in NAMES if (frame[role] == "").all()])
-    columns = {role: name for role, name in columns.items() if name in frame}
-    read = read_pairs(frame, TableOptions(columns=columns))
+    empty = [role for role in NAMES if (joined[role] == "").all()]
+    read = label.read_pairs(joined.drop(columns=empty))
     source = f"{saved.run.name} + {new.table.source}"
     read = replace(read, source=source, row_numbers=joined["row"].to_numpy(np.int64))
     options = replace(label.options, replicates=config.replicates, floor=config.floor)

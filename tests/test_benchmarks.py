@@ -65,40 +65,36 @@ def test_a_benchmark_runs_at_tiny_size_and_writes_its_report(
     assert (tmp_path / report).read_text().startswith("# ")
 
 
+def tiny_lines(run_script, folder, script, *options):
+    """Run a benchmark at tiny size, and return its lines of JSON."""
+    out = folder / "lines.jsonl"
+    status = run_script(folder / "log", BENCHMARKS / script, "--tiny", "--out", out, *options)
+    assert status == 0, (folder / "log").read_text()
+    return [json.loads(line) for line in out.read_text().splitlines()]
+
+
 def test_early_stopping_is_scored_and_timed(run_script, tmp_path):
-    out = tmp_path / "scores.jsonl"
-    script = BENCHMARKS / "bench_patience.py"
-    assert run_script(tmp_path / "log", script, "--tiny", "--out", out) == 0
-    lines = [json.loads(line) for line in out.read_text().splitlines()]
+    lines = tiny_lines(run_script, tmp_path, "bench_patience.py")
     found = [(line["head"], line["epochs"], line["patience"]) for line in lines]
     assert found == [(head, 2, patience) for head in ("mlp", "stack") for patience in (0, 1)]
     assert all(line["rmse"] and line["steps"] and line["seconds"] > 0 for line in lines)
 
 
 def test_the_bars_of_a_large_table_are_watched(run_script, tmp_path):
-    out = tmp_path / "large.jsonl"
-    script = BENCHMARKS / "bench_large_table.py"
-    assert run_script(tmp_path / "log", script, "--tiny", "--out", out) == 0
-    line = json.loads(out.read_text())
+    (line,) = tiny_lines(run_script, tmp_path, "bench_large_table.py")
     assert line["pairs"] == 200
     assert 0 < line["longest_silence_s"] < line["seconds"]
     assert line["rmse"]
 
 
 def test_the_default_fit_of_a_table_is_timed(run_script, tmp_path):
-    out = tmp_path / "times.jsonl"
-    script = BENCHMARKS / "bench_default_fit.py"
-    assert run_script(tmp_path / "log", script, "--tiny", "--out", out) == 0
-    line = json.loads(out.read_text())
+    (line,) = tiny_lines(run_script, tmp_path, "bench_default_fit.py")
     assert line["pairs"] == 60
     assert line["rmse"]
 
 
 def test_promises_are_compared_with_rows_that_abag_never_saw(run_script, tmp_path):
-    out = tmp_path / "truth.jsonl"
-    status = run_script(tmp_path / "log", BENCHMARKS / "outside_truth.py", "--tiny", "--out", out)
-    assert status == 0, (tmp_path / "log").read_text()
-    lines = [json.loads(line) for line in out.read_text().splitlines()]
+    lines = tiny_lines(run_script, tmp_path, "outside_truth.py")
     assert {line["case"] for line in lines} == {"random", "8 antibodies"}
     measured = [line for line in lines if line["sum_of_weights"] is not None]
     assert measured
@@ -107,12 +103,8 @@ def test_promises_are_compared_with_rows_that_abag_never_saw(run_script, tmp_pat
 
 
 def test_campaigns_of_all_kinds_start_alike_and_count_what_they_find(run_script, tmp_path):
-    out = tmp_path / "campaign.jsonl"
     policies = ["random", "forest vectors", "gp one-hot, ei", "abag, mean, 2 apart"]
-    options = ["--tiny", "--out", out, "--policies", *policies]
-    status = run_script(tmp_path / "log", BENCHMARKS / "bench_campaign.py", *options)
-    assert status == 0, (tmp_path / "log").read_text()
-    lines = [json.loads(line) for line in out.read_text().splitlines()]
+    lines = tiny_lines(run_script, tmp_path, "bench_campaign.py", "--policies", *policies)
     assert {line["policy"] for line in lines} == set(policies)
     first = [line for line in lines if line["batch"] == 0]
     assert len({(line["best"], line["hits"]) for line in first}) == 1
@@ -122,10 +114,7 @@ def test_campaigns_of_all_kinds_start_alike_and_count_what_they_find(run_script,
 
 
 def test_columns_of_a_table_are_measured_on_rows_that_abag_never_saw(run_script, tmp_path):
-    out = tmp_path / "columns.jsonl"
-    status = run_script(tmp_path / "log", BENCHMARKS / "bench_columns.py", "--tiny", "--out", out)
-    assert status == 0, (tmp_path / "log").read_text()
-    lines = [json.loads(line) for line in out.read_text().splitlines()]
+    lines = tiny_lines(run_script, tmp_path, "bench_columns.py")
     changed = {one["difference"]: one for one in lines if "difference" in one}
     assert [*changed] == ["features", "categories", "error", "all"]
     assert changed["features"]["rmse"] < 0

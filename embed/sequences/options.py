@@ -14,6 +14,12 @@ from abag.embed.sequences.columns import SEQUENCE_ROLES
 AntibodyRegion: TypeAlias = Literal["as-given", "fv"]
 ChainPlaces: TypeAlias = Literal["as-given", "auto", "most"]
 Numbering: TypeAlias = Literal["sequential", "imgt", "kabat", "chothia"]
+BAD_ROWS_HELP = "Reject a table with an invalid row, or skip and count such rows."
+CHAINS_HELP = (
+    "auto: put heavy and light chains in the wrong column into their places, and split "
+    "single-chain Fvs. most: of several chains of a type in an AIRR cell, take the productive one "
+    "of most umi_count or duplicate_count."
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,9 +72,7 @@ class ColumnOptions(Options, group="Data"):
 class BadRowOptions(Options, group="Data"):
     """What happens to a row that cannot be used."""
 
-    bad_rows: Literal["error", "skip"] = option(
-        "error", help="Reject a table with an invalid row, or skip and count such rows."
-    )
+    bad_rows: Literal["error", "skip"] = option("error", help=BAD_ROWS_HELP)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,9 +184,7 @@ class TableOptions(BadRowOptions, FileOptions, ReferenceOptions, group="Data"):
     chains: ChainPlaces = option(
         "as-given",
         rare=True,
-        help="auto: put heavy and light chains in the wrong column into their places, and split "
-        "single-chain Fvs. most: of several chains of a type in an AIRR cell, take the productive "
-        "one of most umi_count or duplicate_count.",
+        help=CHAINS_HELP,
     )
 
     def check_combination(self) -> None:

@@ -370,10 +370,10 @@ def parse_antibodies(
 
 def _advise_antigen(table: Table, options: TableOptions) -> str:
     """Say what else is missing, so that it does not take another attempt to learn it."""
-    given = options.antigen is not None or options.no_antigen or "antigen" in options.columns
-    if given or not options.proposes_no_antigen or table.has("antigen"):
+    given = options.antigen is not None or "antigen" in options.columns
+    if given or options.no_antigen or options.matrix:
         return ""
-    if options.matrix:
+    if not options.proposes_no_antigen or table.has("antigen"):
         return ""
     return (
         " No column is named like an antigen, either: name it with --column antigen=NAME, give one "

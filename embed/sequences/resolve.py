@@ -212,6 +212,8 @@ def constant_sequences(options: ReferenceOptions) -> dict[str, str | None]:
 
     Chains are separated by ``|``, as in a cell of a table; None for what is not given.
     """
+    if options.antigen is None and options.parent is None:
+        return {"antigen": None, "parent": None}  # files of names may be large
     names = load_names(options.sequences) if options.sequences else None
     antigen = _constant(options.antigen, "--antigen", "antigen", names)
     parent = _constant(options.parent, "--parent", "antibody", names)

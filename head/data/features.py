@@ -239,6 +239,17 @@ class ReadFeatures(NamedTuple):
         """Why the rows are outside those of training, (R,); empty if they are not."""
         return self.columns.why_far(self.cells)
 
+    def factor(self, of_categories: Mapping[str, Mapping[str, float]]) -> Floats:
+        """Return the product of the factors of each row's categories, (R,).
+
+        `of_categories` has them by column and value; of others, the factor is 1.
+        """
+        factor_R = np.ones(len(self.cells.words_RG))
+        for column, words_R in zip(self.columns.categories, self.cells.words_RG.T, strict=True):
+            factors = of_categories.get(column.name, {})
+            factor_R *= np.array([factors.get(word, 1.0) for word in words_R.tolist()])
+        return factor_R
+
     def take(self, rows: Ints) -> ReadFeatures:
         """Return those of some rows."""
         return ReadFeatures(self.columns, self.cells.take(rows))

@@ -34,7 +34,8 @@ def with_one_label(
     if table.file_of_row is None:
         return table
     used = [number for number in range(len(table.files)) if (table.file_of_row == number).any()]
-    labels = [read_affinities(_part(table, n), options, remembered=remembered) for n in used]
+    parts = [_part(table, number) for number in used]
+    labels = [read_affinities(part, options, remembered=remembered) for part in parts]
     for label in labels:
         label.refuse_other_units(np.isfinite(label.pkd))
     if len({label.unit for label in labels}) > 1:
@@ -44,9 +45,7 @@ def with_one_label(
             "Convert the columns to one unit, such as pKd, or fit the tables apart."
         )
         raise BadLabel(msg)
-    names = [
-        _name(table, number, label, options) for number, label in zip(used, labels, strict=True)
-    ]
+    names = [_name(part, label, options) for part, label in zip(parts, labels, strict=True)]
     if len({label.quantity for label in labels}) > 1 or len(set(names)) > 1:
         listed = "; ".join(
             f"{one.column!r} of {one.source} as {name}"
@@ -60,11 +59,10 @@ def with_one_label(
     return _in_one_column(table, used, labels)
 
 
-def _name(table: SequenceTable, number: int, label: Affinities, options: LabelOptions) -> str:
+def _name(part: SequenceTable, label: Affinities, options: LabelOptions) -> str:
     """Name what one of several tables measures: pKd, pIC50, pEC50 or another quantity."""
     if not label.quantity.affinity:
         return str(label.quantity)
-    part = _part(table, number)
     part = replace(part, columns={**part.columns, "pkd": label.column})
     return name_affinity(part, options.affinity_type)
 

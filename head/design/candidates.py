@@ -380,10 +380,7 @@ def _read_measured_of_run(run: Path, candidates: Candidates, options: RankOption
     if options.antigen == UNNAMED_ANTIGEN:
         frame["antigen"] = UNNAMED_ANTIGEN
     # its sequences are cut to the region of the run
-    columns = {name: name for name in (*SEQUENCES, "censored")} | {"pkd": label.column}
-    frame = frame.rename(columns={"pkd": label.column})
-    pairs = read_pairs(frame, TableOptions(columns=columns)).sorted_by_key()
-    pairs = replace(pairs, source=str(run / MEASURED))
+    pairs = replace(label.read_pairs(frame).sorted_by_key(), source=str(run / MEASURED))
     return _among(candidates, pairs, label.options, label.remembered)
 
 

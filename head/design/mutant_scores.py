@@ -23,7 +23,7 @@ from abag.core.arrays import Floats, hex_keys
 from abag.embed.sequences.chains import KINDS
 from abag.embed.store.store import open_store
 from abag.head.design.sites import Mutant, Parent, name_mutant
-from abag.head.models.pair_model import Index, PairVectors
+from abag.head.models.pair_model import Index, PairVectors, given_features
 from abag.head.models.registry import MODELS
 from abag.head.prediction.predictor import Scorer, Sequences
 from abag.head.prediction.tables import row_bar
@@ -86,7 +86,7 @@ def score_mutants(
             of_pair = np.concatenate([np.arange(len(numbers)), parent])
             used = scorer.find_regimes(*index).used
             scores = _with_differences(predictor, scores, vectors, of_pair, used)
-            scores = _with_likelihoods(predictor, scorer, scores, index, of_pair)
+            scores = _with_likelihoods(predictor, scores, vectors, of_pair)
             frames.append(scores[len(numbers) :])
             shown.update(len(batch))
     frame = pd.concat(frames, ignore_index=True)
@@ -129,21 +129,15 @@ def _with_differences(
 
 
 def _with_likelihoods(
-    predictor: Predictor,
-    scorer: Scorer,
-    scores: pd.DataFrame,
-    index: Sequence[NDArray[np.integer]],
-    parent: Index,
+    predictor: Predictor, scores: pd.DataFrame, vectors: PairVectors, parent: Index
 ) -> pd.DataFrame:
     """Add how far each likelihood that the run reads from the store is from that of the parent."""
-    read = scorer.completed(None, *index)
-    if predictor.features is None or read is None:
+    if predictor.features is None:
         return scores
+    numbers_PF = given_features(vectors).numbers_RF
     added = {
         f"{column.name}_difference": values_P - values_P[parent]
-        for column, values_P in zip(
-            predictor.features.numbers, read.cells.numbers_RF.T, strict=True
-        )
+        for column, values_P in zip(predictor.features.numbers, numbers_PF.T, strict=True)
         if column.head
     }
     return scores.assign(**added)

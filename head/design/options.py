@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 from abag.core.options import BadOption, flag, option
 from abag.embed.sequences.chains import STANDARD_RESIDUES
 from abag.embed.sequences.domains import IMGT_REGIONS
-from abag.embed.sequences.options import TableOptions
+from abag.embed.sequences.options import BAD_ROWS_HELP, TableOptions
 from abag.head.data.options import Better, Label, read_molar_mass
 from abag.head.prediction.options import ScoringOptions
 
@@ -207,7 +207,7 @@ class RankOptions(TableOptions, group="Choice"):
         None,
         group="Data",
         default_text="as in the run, else error",
-        help="Reject a table with an invalid row, or skip and count such rows.",
+        help=BAD_ROWS_HELP,
     )
     force: bool = option(False, group="Output", help="Overwrite the output file if it exists.")
 

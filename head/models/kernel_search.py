@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from abag import __version__
-from abag.core.arrays import Bools, Floats, Ints
+from abag.core.arrays import Bools, Floats, Ints, hash_arrays
 from abag.core.messages import bar
 from abag.head.models.gaussian_process import (
     CRITERIA,
@@ -99,9 +99,7 @@ class SharedSearch:
             inner_C = np.where(fold.learned_C, fold.inner_C, -1)
             arrays += [fold.learned_C, inner_C, np.where(fold.learned_C, fold.target_C, 0)]
         hashed = blake2b(__version__.encode(), digest_size=16)
-        for array in arrays:
-            hashed.update(f"{array.dtype}{array.shape}".encode())
-            hashed.update(np.ascontiguousarray(array).data)
+        hash_arrays(hashed, arrays)
         return hashed.hexdigest()
 
     def costs(self) -> dict[str, Floats]:

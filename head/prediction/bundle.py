@@ -171,7 +171,8 @@ def save_predictor(
         if own.any():
             tensors[f"noise.{kind}.keys"] = pairs.table.sequences[kind].keys[: len(factor)][own]
             tensors[f"noise.{kind}.factor"] = factor[own]
-    for at, factor in enumerate(weighed.category_noise.values()):
+    for at, of_values in enumerate(weighed.category_noise.values()):
+        factor = np.array([*of_values.values()], np.float64)
         if (factor != 1).any():
             tensors[f"noise.category.{at}"] = factor
     specs = {}

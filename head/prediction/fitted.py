@@ -196,8 +196,8 @@ class WeighedRun:
     regimes: Sequence[WeighedRegime]
     noise: Mapping[Kind, Floats]
     """Factor of the variance of errors by unique sequence, (N,) and (M,)."""
-    category_noise: Mapping[str, Floats] = field(default_factory=dict)
-    """The same by value of a category, such as an assay, by column: in the order of its values."""
+    category_noise: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """The same by column and value of a category, such as an assay."""
 
 
 def weigh_run(
@@ -316,14 +316,17 @@ def fit_noise(pairs: LabelledPairs, held_out: Sequence[HeldOut]) -> dict[Kind, F
     return factors
 
 
-def fit_category_noise(pairs: LabelledPairs, held_out: Sequence[HeldOut]) -> dict[str, Floats]:
+def fit_category_noise(
+    pairs: LabelledPairs, held_out: Sequence[HeldOut]
+) -> dict[str, dict[str, float]]:
     """Do as `fit_noise` by the value of each category, such as an assay or a laboratory."""
-    factors: dict[str, Floats] = {}
+    factors: dict[str, dict[str, float]] = {}
     if pairs.features is None or pairs.cells is None or not held_out:
         return factors
     for column, words in zip(pairs.features.categories, pairs.cells.words_RG.T, strict=True):
         index = pd.Categorical(words, categories=column.values).codes.astype(np.int64)
-        factors[column.name] = _fit_factors(pairs, held_out, index, len(column.values))
+        of_values = _fit_factors(pairs, held_out, index, len(column.values))
+        factors[column.name] = dict(zip(column.values, of_values.tolist(), strict=True))
     return factors
 
 

@@ -7,7 +7,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from abag.core.options import DeviceOptions, option
-from abag.embed.sequences.options import AntibodyRegion, ChainPlaces, TableOptions
+from abag.embed.sequences.options import (
+    BAD_ROWS_HELP,
+    CHAINS_HELP,
+    AntibodyRegion,
+    ChainPlaces,
+    TableOptions,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,16 +48,14 @@ class ScoringOptions(DeviceOptions, TableOptions, group="Encoders"):
         None,
         group="Data",
         default_text="as in the run",
-        help="Reject a table with an invalid row, or skip and count such rows.",
+        help=BAD_ROWS_HELP,
     )
     chains: ChainPlaces | None = option(  # type: ignore[assignment]
         None,
         group="Data",
         rare=True,
         default_text="as in the run",
-        help="auto: put heavy and light chains in the wrong column into their places, and split "
-        "single-chain Fvs. most: of several chains of a type in an AIRR cell, take the productive "
-        "one of most umi_count or duplicate_count.",
+        help=CHAINS_HELP,
     )
 
     def encoding(self, progress: bool) -> dict[str, Any]:

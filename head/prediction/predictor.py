@@ -431,18 +431,6 @@ class Predictor:
         factors = dict(zip((key.tobytes() for key in known.keys), known.factor, strict=True))
         return np.array([factors.get(key.tobytes(), 1.0) for key in keys], np.float64)
 
-    def category_factor(self, features: ReadFeatures | None) -> NDArray[np.float64] | float:
-        """Return the factor of the variance of errors by the categories of P pairs, (P,)."""
-        if features is None or not self.category_noise:
-            return 1.0
-        factor = np.ones(len(features.cells.words_RG))
-        for column, words in zip(
-            features.columns.categories, features.cells.words_RG.T, strict=True
-        ):
-            factors = self.category_noise.get(column.name, {})
-            factor *= np.array([factors.get(word, 1.0) for word in words.tolist()])
-        return factor
-
     def say_verdicts(self, counts: Mapping[str, int], noun: str) -> dict[str, str]:
         """Say what the run has shown for the regimes that occur, most frequent first; return it."""
         for name, rows in sorted(counts.items(), key=lambda item: -item[1]):
@@ -691,9 +679,11 @@ class Scorer:
             x_ND, y_ME, i, j, left, right, features=None if features is None else features.values
         )
         factors = [values[at] for values, at in zip(self._factors, index, strict=True)]
-        factor = factors[0] * factors[1] * self._predictor.category_factor(features)
+        factor, why_far = factors[0] * factors[1], None
+        if features is not None:
+            factor = factor * features.factor(self._predictor.category_noise)
+            why_far = features.why_far
         new = self._of_pairs(*index)
-        why_far = None if features is None else features.why_far
         scores = self._predictor.score(pairs, *new, factor=factor, why_far=why_far)
         return scores, pairs
 

@@ -115,18 +115,6 @@ def _features_of(inputs: RunInputs, rows: Ints) -> ReadFeatures | None:
     return ReadFeatures(pairs.features, pairs.cells.take(rows))
 
 
-def _category_factor(inputs: RunInputs, weighed: WeighedRun, rows: Ints) -> Floats:
-    """Return the factor of the variance of errors by the categories of some pairs, (R,)."""
-    factor = np.ones(len(rows))
-    pairs = inputs.pairs
-    if pairs.features is None or pairs.cells is None:
-        return factor
-    for at, column in enumerate(pairs.features.categories):
-        of_value = dict(zip(column.values, weighed.category_noise[column.name], strict=True))
-        factor *= np.array([of_value[word] for word in pairs.cells.words_RG[rows, at].tolist()])
-    return factor
-
-
 def _check_path(
     folder: Path,
     predictor: Predictor,
@@ -148,7 +136,8 @@ def _check_path(
     factor = np.ones(len(rows))
     for kind, of_pair in zip(KINDS, index, strict=True):
         factor *= weighed.noise[kind][of_pair]
-    factor *= _category_factor(inputs, weighed, rows)
+    if features is not None:
+        factor *= features.factor(weighed.category_noise)
     in_memory = {name: pkd[rows] for name, pkd in parts.predicted.items()}
     expected = np.zeros(len(rows))
     sigma = np.zeros(len(rows))

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from abag.core.options import EncoderOptions, option
 from abag.embed.sequences.options import (
+    BAD_ROWS_HELP,
     FileOptions,
     ReferenceOptions,
     SkippedOptions,
@@ -49,7 +50,7 @@ class EvaluateOptions(FileOptions, ReferenceOptions, group="Data"):
     bad_rows: Literal["error", "skip"] | None = option(
         None,
         default_text="as in the run",
-        help="Reject a table with an invalid row, or skip and count such rows.",
+        help=BAD_ROWS_HELP,
     )
 
     def check_combination(self) -> None:

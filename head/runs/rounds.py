@@ -12,11 +12,14 @@ import pandas as pd
 
 from abag.core.files import FileDamaged
 from abag.core.messages import align, printable
+from abag.embed.sequences.options import TableOptions
+from abag.embed.sequences.pairs import read_pairs
 from abag.head.data.affinities import Remembered
 from abag.head.data.options import LabelOptions
 from abag.head.data.quantity import PKD, Quantity
 
 if TYPE_CHECKING:
+    from abag.embed.sequences.pairs import SequenceTable
     from abag.head.data.labels import LabelledPairs
 
 MEASURED = "measured.parquet"
@@ -36,6 +39,12 @@ class WrittenLabel(NamedTuple):
     column: str
     options: LabelOptions
     remembered: Remembered | None
+
+    def read_pairs(self, frame: pd.DataFrame) -> SequenceTable:
+        """Read rows that have some of `COLUMNS`, which name the roles."""
+        roles = [role for role in (*SEQUENCES, *NAMES, "censored") if role in frame]
+        columns = {role: role for role in roles} | {"pkd": self.column}
+        return read_pairs(frame.rename(columns={"pkd": self.column}), TableOptions(columns=columns))
 
 
 def written_label(quantity: Quantity) -> WrittenLabel:

@@ -24,6 +24,7 @@ import numpy as np
 import torch
 
 from abag import AbagError
+from abag.core.arrays import hash_arrays
 from abag.core.cores import SMALL_FOLD_PAIRS, count_cores
 from abag.core.files import json_text, make_folder, write_text
 from abag.core.messages import bar, detail, say
@@ -282,9 +283,7 @@ def training_digest(config: Options, arrays: Iterable[NDArray[Any]]) -> str:
     may_change = config.changeable()
     options = {n: x for n, x in config.to_json().items() if n not in may_change}
     digest = blake2b(json.dumps(options, sort_keys=True).encode(), digest_size=16)
-    for array in arrays:
-        digest.update(f"{array.dtype}{array.shape}".encode())
-        digest.update(np.ascontiguousarray(array).data)
+    hash_arrays(digest, arrays)
     return digest.hexdigest()
 
 
