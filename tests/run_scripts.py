@@ -1,21 +1,24 @@
 """Run scripts in forks of one process, because importing torch takes longer than many a script.
 
-    python tests/run_scripts.py
+    python tests/run_scripts.py [MODULE ...]
 
-reads one JSON list per line: the file for the output, the script, its arguments. It prints the exit
-status of each script before it reads the next line. Modules that a script sets options for before
-it imports them, as huggingface_hub, are not imported here.
+imports these modules and reads one JSON list per line: the file for the output, the script, its
+arguments. It prints the exit status of each script before it reads the next line. Modules that a
+script sets options for before it imports them, as huggingface_hub, are not given.
 """
 
+import contextlib
+import importlib
 import json
 import os
 import runpy
+import signal
+import subprocess
 import sys
 from pathlib import Path
 
-import pandas  # noqa: F401
-import scipy.stats  # noqa: F401
-import torch  # noqa: F401
+MODULES = ("pandas", "scipy.stats", "torch")
+"""What nearly every script imports."""
 
 
 def become(log, script, *arguments):
@@ -29,7 +32,26 @@ def become(log, script, *arguments):
     runpy.run_path(script, run_name="__main__")
 
 
-def main():
+@contextlib.contextmanager
+def script_runner(*modules):
+    """Start such a process; give a function of log and command that returns the exit status."""
+    server = subprocess.Popen(
+        [sys.executable, __file__, *modules],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+
+    def run(log, *command):
+        print(json.dumps([str(part) for part in (log, *command)]), file=server.stdin, flush=True)
+        return int(server.stdout.readline())
+
+    with server:
+        yield run
+        os.killpg(server.pid, signal.SIGKILL)  # also a script that hangs
+
+
+def main(*modules):
+    for name in modules:
+        importlib.import_module(name)
     for line in sys.stdin:
         child = os.fork()
         if child == 0:
@@ -39,4 +61,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])

@@ -1,34 +1,20 @@
 """Every benchmark runs at tiny size and writes its report."""
 
 import json
-import os
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from run_scripts import MODULES, script_runner
 
 pytestmark = pytest.mark.ci
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
-RUN_SCRIPTS = Path(__file__).with_name("run_scripts.py")
 
 
 @pytest.fixture(scope="module")
 def run_script():
     """Return a function that runs a script and returns its exit status."""
-    server = subprocess.Popen(
-        [sys.executable, RUN_SCRIPTS],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True,
-    )  # fmt: skip
-
-    def run(log, *command):
-        print(json.dumps([str(part) for part in (log, *command)]), file=server.stdin, flush=True)
-        return int(server.stdout.readline())
-
-    with server:
+    with script_runner(*MODULES) as run:
         yield run
-        os.killpg(server.pid, signal.SIGKILL)  # also a script that hangs
 
 
 @pytest.mark.parametrize(("script", "options", "report"), [

@@ -1,11 +1,10 @@
 """A machine with a Drive, and scripts of this folder that kill with forks.py."""
 
 import json
-import os
-import subprocess
-import sys
 
 import pytest
+from crash.forks import IMPORTED
+from run_scripts import script_runner
 
 from abag.embed.store import filesystem
 
@@ -19,17 +18,32 @@ def machine(tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.fixture(scope="session")
+def runner():
+    """Run scripts in forks of one process, which has imported what they need."""
+    with script_runner(*IMPORTED) as run:
+        yield run
+
+
 @pytest.fixture
-def killed_anywhere(tmp_path):
+def result_of(runner, tmp_path):
+    """Return a function that runs a script and returns the JSON of its last line."""
+
+    def run(script, *arguments):
+        log = tmp_path / "log"
+        status = runner(log, script, tmp_path / "trials", *arguments)
+        assert status == 0, log.read_text()
+        return json.loads(log.read_text().splitlines()[-1])
+
+    return run
+
+
+@pytest.fixture
+def killed_anywhere(result_of):
     """Return a function that runs a script with a number of kills and checks every trial."""
 
     def run(script, kills, *arguments):
-        done = subprocess.run(
-            [sys.executable, script, tmp_path, str(kills), *map(str, arguments)],
-            capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"},
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr
-        result = json.loads(done.stdout.splitlines()[-1])
+        result = result_of(script, kills, *arguments)
         assert result["different"] == []
         assert result["killed"] == kills
         assert result["resumed"] > 0
