@@ -3,8 +3,9 @@
     python tests/run_scripts.py [MODULE ...]
 
 imports these modules and reads one JSON list per line: the file for the output, the script, its
-arguments. It prints the exit status of each script before it reads the next line. Modules that a
-script sets options for before it imports them, as huggingface_hub, are not given.
+arguments. It prints the exit status of each script before it reads the next line. A script that
+sets options before it imports a module, such as huggingface_hub, must not be run where that module
+is imported.
 """
 
 import contextlib
@@ -17,8 +18,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-MODULES = ("pandas", "scipy.stats", "torch")
-"""What nearly every script imports."""
+MODULES = (
+    "peft", "pyarrow.parquet", "scipy.stats", "torch", "transformers.models.esm.modeling_esm",
+    "transformers.models.t5.modeling_t5", "abag.adapt.train", "abag.cli", "abag.embed.embed",
+    "abag.embed.families.packed", "abag.embed.store.export", "abag.head.design.rank",
+    "abag.head.design.scan", "abag.head.fit", "abag.head.prediction.predict",
+    "abag.head.search.sweep", "abag.head.share",
+)  # fmt: skip
+"""What scripts import; none of it starts a thread, which would not survive a fork."""
 
 
 def become(log, script, *arguments):

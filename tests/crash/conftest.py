@@ -3,8 +3,6 @@
 import json
 
 import pytest
-from crash.forks import IMPORTED
-from run_scripts import script_runner
 
 from abag.embed.store import filesystem
 
@@ -18,20 +16,13 @@ def machine(tmp_path, monkeypatch):
     return tmp_path
 
 
-@pytest.fixture(scope="session")
-def runner():
-    """Run scripts in forks of one process, which has imported what they need."""
-    with script_runner(*IMPORTED) as run:
-        yield run
-
-
 @pytest.fixture
-def result_of(runner, tmp_path):
+def result_of(run_script, tmp_path):
     """Return a function that runs a script and returns the JSON of its last line."""
 
     def run(script, *arguments):
         log = tmp_path / "log"
-        status = runner(log, script, tmp_path / "trials", *arguments)
+        status = run_script(log, script, tmp_path / "trials", *arguments)
         assert status == 0, log.read_text()
         return json.loads(log.read_text().splitlines()[-1])
 

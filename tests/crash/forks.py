@@ -11,19 +11,16 @@ import multiprocessing
 import os
 import random
 import signal
+import sys
 import time
 import traceback
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).parents[1]))
+from run_scripts import MODULES
 
 EVENTS = ("step", "before", "after", "time")
 """When to kill: before a step, before or after a rename, or at a random time."""
-IMPORTED = (
-    "peft", "pyarrow.parquet", "torch", "scipy.stats", "transformers.models.esm.modeling_esm",
-    "transformers.models.t5.modeling_t5", "abag.adapt.train", "abag.cli", "abag.embed.embed",
-    "abag.embed.families.packed", "abag.embed.store.export", "abag.head.design.rank",
-    "abag.head.design.scan", "abag.head.fit", "abag.head.prediction.predict",
-    "abag.head.search.sweep", "abag.head.share",
-)  # fmt: skip
-"""What the killed computations need."""
 
 
 def watch(step, tell):
@@ -77,7 +74,7 @@ def in_child(work, kill_after_s=None):
 
 
 def import_all():
-    for name in IMPORTED:
+    for name in MODULES:
         importlib.import_module(name)
     import torch
 
