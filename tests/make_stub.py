@@ -24,8 +24,6 @@ __all__ = [
 {names}
 ]
 
-class AbagError(Exception): ...
-
 def encode_like_store(
     store: Path, table: pd.DataFrame, folders: Mapping[Kind, EncoderFolder]
 ) -> None: ...
