@@ -54,7 +54,7 @@ def test_a_benchmark_runs_at_tiny_size_and_writes_its_report(
      r"\| drawn antibody \| 0 \| 48 \| 12 \| 100.0%"),
     ("bench_regimes.py", "null 0 1 --kinds small_no_signal", r"values: 0 of \d+"),
     ("bench_tails.py", "--draws 2", r"\| normal \| 1000 \| normal \| 0\.\d+"),
-    ("mass.py", "", r"\| product \| \d+ \|"),
+    ("mass.py", "", r"\| product \| \d+ \|"), ("density.py", "", r"\| abag, tests \| [\d,]+ \|"),
 ])  # fmt: skip
 def test_a_benchmark_that_prints_its_result_runs_at_tiny_size(
     run_script, tmp_path, script, options, shown
