@@ -1,8 +1,10 @@
 """Every benchmark runs at tiny size and writes its report."""
 
 import json
+import os
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -78,6 +80,25 @@ def test_censored_labels_are_compared_with_the_hidden_ones(run_script, tmp_path)
 @pytest.mark.parametrize("script", sorted(BENCHMARKS.glob("*.sh")), ids=lambda path: path.name)
 def test_a_shell_script_of_the_benchmarks_can_be_parsed(script):
     subprocess.run(["bash", "-n", script], check=True)
+
+
+def test_cpu_seconds_of_tests_are_counted_with_those_of_their_children(tmp_path, capsys):
+    import bench_tests
+
+    (tmp_path / "test_two.py").write_text(
+        "import subprocess, sys\n"
+        "SPIN = 'import time\\nwhile time.process_time() < 0.6: pass'\n"
+        "def test_child(): subprocess.run([sys.executable, '-c', SPIN], check=True)\n"
+        "def test_nothing(): pass\n"
+    )
+    times = tmp_path / "times.jsonl"
+    line = [sys.executable, "-m", "pytest", "-q", "-c", os.devnull, "--rootdir", tmp_path]
+    line += ["-p", "no:xdist", "-p", "bench_tests", "--cpu-times", times, tmp_path / "test_two.py"]
+    subprocess.run(line, check=True, env=os.environ | {"PYTHONPATH": str(BENCHMARKS)})
+    bench_tests.main([str(times)])
+    child, nothing = (json.loads(line) for line in times.read_text().splitlines())
+    assert child["cpu_s"] > 0.5 > nothing["cpu_s"]
+    assert "| test_two.py | 2 | " in capsys.readouterr().out
 
 
 BY_HAND = {
