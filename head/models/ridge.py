@@ -188,7 +188,10 @@ def _blocks(training: TrainingRows) -> tuple[list[Standardizer], list[FeatureBlo
 
 
 def impute_censored(training: TrainingRows) -> TrainingRows:
-    """Replace the bounds of censored training pairs by expected labels, as if these were exact."""
+    """Replace the bounds of censored training pairs by expected labels, as if these were exact.
+
+    The labels are expected from the vectors and, where pairs have any, from their features.
+    """
     pairs, rows, bound = training.pairs, training.rows, training.pkd
     censored = pairs.censored[rows]
     if not censored.any():
@@ -199,7 +202,10 @@ def impute_censored(training: TrainingRows) -> TrainingRows:
     blocks, sigma = _blocks(training)[1], float(bound.std())
     close = CLOSE if pairs.quantity.affinity else CLOSE * max(sigma, LEAST_SIGMA)
     for _ in range(ROUNDS):
-        fit = fit_ridge(blocks, pkd, rows, training.fold, training.device)
+        if training.vectors.features is None:
+            fit = fit_ridge(blocks, pkd, rows, training.fold, training.device)
+        else:
+            fit, _ = fit_beside_features(blocks, training)
         sigma = max(sigma, LEAST_SIGMA)
         label, variance = expected_labels(bound, censored, fit.inner, sigma)
         sigma = float(np.sqrt(np.mean(np.square(label - fit.inner) + variance)))
