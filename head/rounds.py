@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from abag import AbagError
-from abag.core.files import FileDamaged
+from abag.core.errors import DamagedFile, RunError
 from abag.core.messages import counted, reporting, say
 from abag.core.options import flag, schema, user_path
 from abag.embed.sequences.pairs import read_pairs
@@ -71,10 +70,6 @@ NOT_INHERITED = frozenset(
     {"add", "columns", "antigen", "limit", "skipped", "label", "split_seed", "bad_rows"}
 )
 """Options that are of one table, or that `of_earlier_run` takes in its own way."""
-
-
-class BadRound(AbagError):
-    """The rounds of a campaign contradict each other, or there is nothing to add."""
 
 
 def read_round(table: TableLike, store: Path | str, config: FitConfig) -> RunInputs:
@@ -133,7 +128,7 @@ def join_round(table: TableLike, store: Store, config: FitConfig) -> Round:
 
     Raises
     ------
-    BadRound
+    RunError
         If rounds contradict each other, or all results are in the earlier run.
     AbagError
         If the table or the run cannot be read.
@@ -147,7 +142,7 @@ def join_round(table: TableLike, store: Store, config: FitConfig) -> Round:
             f"{saved.run}: {MEASURED} and summary.json have different rounds. Copy the whole run "
             "folder again."
         )
-        raise FileDamaged(msg)
+        raise DamagedFile(msg)
     given = config
     _refuse_other_columns(given, saved)
     config = of_earlier_run(given, saved)
@@ -183,7 +178,7 @@ def _refuse_other_columns(given: FitConfig, saved: SavedRun) -> None:
             "expected the columns of the run, whose pairs have no others. Leave the option out, "
             "or fit one table of all rounds."
         )
-        raise BadRound(msg)
+        raise RunError(msg)
 
 
 def _listed(names: str | Sequence[str] | None) -> str:
@@ -198,7 +193,7 @@ def _columns_of_tables(
 ) -> PairColumnOptions:
     """Return the columns beside labels that tables of rounds have, without what the store has.
 
-    Raises `FileDamaged` if the measured pairs of the run lack one.
+    Raises `DamagedFile` if the measured pairs of the run lack one.
     """
     features = []
     for name in config.features or ():
@@ -217,7 +212,7 @@ def _columns_of_tables(
                 f"{saved.run / MEASURED}: has no {what} {name!r}; expected what the run was "
                 "trained with. Fit it again with this version of abag."
             )
-            raise FileDamaged(msg)
+            raise DamagedFile(msg)
     return named
 
 
@@ -334,7 +329,7 @@ def _results_column(table: SequenceTable, named: PairColumnOptions) -> str | Non
 
 
 def _refuse_contradictions(measured: pd.DataFrame, new: pd.DataFrame, pairs: LabelledPairs) -> None:
-    """Raise `BadRound` if `new` rows, those of `pairs`, contradict what was measured before."""
+    """Raise `RunError` if `new` rows, those of `pairs`, contradict what was measured before."""
     source = pairs.table.source
     quantity = pairs.quantity
     labels = pd.concat([measured, new], ignore_index=True)
@@ -354,7 +349,7 @@ def _refuse_contradictions(measured: pd.DataFrame, new: pd.DataFrame, pairs: Lab
         "the same antibody under one name, and labels of one pair that differ by at most "
         f"{quantity.show(conflict)} {quantity}. Correct or remove these rows."
     )
-    raise BadRound(msg)
+    raise RunError(msg)
 
 
 def _other_antibodies(measured: pd.DataFrame, new: pd.DataFrame) -> list[str]:
@@ -424,7 +419,7 @@ def _without_repeats(measured: pd.DataFrame, new: pd.DataFrame, source: str) -> 
             f"{source}: all {counted(len(new), 'measurement')} are in the earlier run; expected "
             "the results of another round. Give the table that has them."
         )
-        raise BadRound(msg)
+        raise RunError(msg)
     if repeated.any():
         rows = counted(int(repeated.sum()), "measurement")
         say(f"{source}: {rows} of earlier rounds, with the same labels, count once")
