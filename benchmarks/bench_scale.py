@@ -56,8 +56,11 @@ def seconds_of_ranks(messages, summary):
     for plural, of_ranks in ranks.items():
         told = sum(tokens for tokens, _, _ in of_ranks)
         if told != summary[plural]["tokens"]:
-            text = f"messages tell of {told} tokens of {plural}, --json of {summary[plural]['tokens']}"
-            raise SystemExit(f"bench_scale: {text}; expected the same. Has RANK_LINE changed?")
+            text = (
+                f"messages tell of {told} tokens of {plural}, --json of {summary[plural]['tokens']}"
+            )
+            msg = f"bench_scale: {text}; expected the same. Has RANK_LINE changed?"
+            raise SystemExit(msg)
     return ranks
 
 
