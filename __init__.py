@@ -70,14 +70,29 @@ _OTHERS = {
         for place, name in (one.split(":") for one in classes)
     },
 }
-__all__ = sorted(["AbagError", "__version__", "load_predictor", *_FUNCTIONS, *_OTHERS])
-
-
-class AbagError(Exception):
-    """Base of all errors that the user can fix.
-
-    The message says where the problem is, what is wrong, what was expected and what to do.
-    """
+_ERRORS = (
+    "AbagError",
+    "ColumnError",
+    "DamagedFile",
+    "DeviceError",
+    "EncoderError",
+    "HubError",
+    "LabelError",
+    "MissingPackage",
+    "MissingVectors",
+    "OptionError",
+    "OutputError",
+    "PredictionError",
+    "RunError",
+    "SequenceError",
+    "SplitError",
+    "StoreError",
+    "TableError",
+    "TrainingError",
+    "WorkerError",
+)
+_OTHERS |= dict.fromkeys(_ERRORS, "core.errors")
+__all__ = sorted(["__version__", "load_predictor", *_FUNCTIONS, *_OTHERS])
 
 
 def __getattr__(name: str) -> object:

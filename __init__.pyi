@@ -9,6 +9,25 @@ if TYPE_CHECKING:  # type checkers resolve import cycles by leaving such imports
 
     from abag.adapt.config import AdaptConfig as AdaptConfig
     from abag.adapt.train import AdaptSummary
+    from abag.core.errors import AbagError as AbagError
+    from abag.core.errors import ColumnError as ColumnError
+    from abag.core.errors import DamagedFile as DamagedFile
+    from abag.core.errors import DeviceError as DeviceError
+    from abag.core.errors import EncoderError as EncoderError
+    from abag.core.errors import HubError as HubError
+    from abag.core.errors import LabelError as LabelError
+    from abag.core.errors import MissingPackage as MissingPackage
+    from abag.core.errors import MissingVectors as MissingVectors
+    from abag.core.errors import OptionError as OptionError
+    from abag.core.errors import OutputError as OutputError
+    from abag.core.errors import PredictionError as PredictionError
+    from abag.core.errors import RunError as RunError
+    from abag.core.errors import SequenceError as SequenceError
+    from abag.core.errors import SplitError as SplitError
+    from abag.core.errors import StoreError as StoreError
+    from abag.core.errors import TableError as TableError
+    from abag.core.errors import TrainingError as TrainingError
+    from abag.core.errors import WorkerError as WorkerError
     from abag.core.options import EncoderOptions as EncoderOptions
     from abag.embed.embed import EmbedSummary
     from abag.embed.options import EmbedOptions as EmbedOptions
@@ -50,23 +69,41 @@ _FUNCTIONS: dict[str, tuple[str, ...]]
 __all__ = [
     "AbagError",
     "AdaptConfig",
+    "ColumnError",
+    "DamagedFile",
     "DatasetOptions",
+    "DeviceError",
     "EmbedOptions",
+    "EncoderError",
     "EncoderOptions",
     "EvaluateOptions",
     "ExportOptions",
     "FitConfig",
+    "HubError",
+    "LabelError",
+    "MissingPackage",
+    "MissingVectors",
+    "OptionError",
+    "OutputError",
     "PairDataset",
     "PlanOptions",
     "PredictOptions",
+    "PredictionError",
     "Predictor",
     "RankOptions",
     "ResidueFileOptions",
     "ResidueOptions",
+    "RunError",
     "ScanOptions",
+    "SequenceError",
     "ShareOptions",
+    "SplitError",
     "Store",
+    "StoreError",
     "SweepOptions",
+    "TableError",
+    "TrainingError",
+    "WorkerError",
     "__version__",
     "adapt_encoders",
     "dataset",
@@ -87,8 +124,6 @@ __all__ = [
     "share",
     "sweep",
 ]
-
-class AbagError(Exception): ...
 
 def encode_like_store(
     store: Path, table: pd.DataFrame, folders: Mapping[Kind, EncoderFolder]

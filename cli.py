@@ -10,7 +10,7 @@ from typing import Any, TypeAlias, TypeVar
 
 import click
 
-from abag import _FUNCTIONS, AbagError, __version__
+from abag import _FUNCTIONS, __version__
 from abag.core.command_line import (
     CommandGroup,
     GroupedOption,
@@ -19,6 +19,7 @@ from abag.core.command_line import (
     one_or_all,
     outline,
 )
+from abag.core.errors import AbagError
 from abag.core.files import json_text
 from abag.core.messages import counted, printable, reporting
 from abag.core.python_surface import PublicFunction

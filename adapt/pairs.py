@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from abag.core.arrays import Ints, distinct
-from abag.core.options import BadOption
+from abag.core.errors import OptionError, SplitError
 from abag.head.regimes.splits import (
     TRAIN,
     VALIDATION,
-    BadSplit,
     Split,
     grouped_folds,
     read_splits,
@@ -63,7 +62,7 @@ def assign_pairs(pairs: LabelledPairs, config: AdaptConfig) -> PairAssignment:
                 f"--split-from {config.split_from}: the {name} part is empty; expected at least "
                 "one pair. Use another split."
             )
-            raise BadSplit(msg)
+            raise SplitError(msg)
     training = split.rows(TRAIN)
     groups = split.group[training]
     share = config.head_share
@@ -76,7 +75,7 @@ def assign_pairs(pairs: LabelledPairs, config: AdaptConfig) -> PairAssignment:
                 "which cannot be divided between adapter and head. Use --head-share 0 and train "
                 "the head with abag fit --adapter-rows train, or use another split."
             )
-            raise BadSplit(msg)
+            raise SplitError(msg)
         fold = grouped_folds(groups, folds, [config.seed, ASSIGNMENT])
         is_head = fold < min(max(round(share * folds), 1), folds - 1)
     return PairAssignment(split, training[~is_head], training[is_head], split.rows(VALIDATION))
@@ -89,7 +88,7 @@ def _read_split(pairs: LabelledPairs, config: AdaptConfig) -> Split:
             f"--split-from {path}: does not exist; expected a run folder, or a file like its "
             "splits.parquet. Check the path."
         )
-        raise BadOption(msg)
+        raise OptionError(msg)
     splits = read_splits(path / "splits.parquet" if path.is_dir() else path, pairs)
     if config.fold is None and len(splits) == 1:
         return splits[0]
@@ -99,7 +98,7 @@ def _read_split(pairs: LabelledPairs, config: AdaptConfig) -> Split:
             f"{given}; {path} has folds 0 to {len(splits) - 1}; expected one of them, because an "
             "adapter belongs to one fold. Give its number."
         )
-        raise BadOption(msg)
+        raise OptionError(msg)
     return splits[config.fold]
 
 

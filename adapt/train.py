@@ -14,8 +14,8 @@ from abag.adapt.config import AdaptConfig
 from abag.adapt.model import AdaptationModel
 from abag.adapt.pairs import assign_pairs, make_epoch_batches
 from abag.core.device import DevicePlan, plan_device
+from abag.core.errors import DamagedFile, OptionError, RunError, TrainingError
 from abag.core.files import (
-    FileDamaged,
     is_partial,
     json_text,
     make_folder,
@@ -29,7 +29,6 @@ from abag.core.files import (
     write_text,
 )
 from abag.core.messages import counted, reporting, say
-from abag.core.options import BadOption
 from abag.embed.encoders.adapters import ADAPTER_FORMAT, adapter_digest, read_adapter_files
 from abag.embed.encoders.identity import identify
 from abag.embed.encoders.lora import fit_lora, import_peft
@@ -37,16 +36,11 @@ from abag.embed.sequences.chains import KINDS
 from abag.embed.store.store_files import ADAPTER_FILE, CONFIG_FILE, ROWS_FILE, WEIGHTS_FILE
 from abag.head.data.labels import read_labelled_pairs, training_labels
 from abag.head.evaluation import metrics
-from abag.head.models.config import RunMismatch, check_same
+from abag.head.models.config import check_same
 from abag.head.models.pair_model import one_sided_errors
 from abag.head.training.checkpoint import digest
 from abag.head.training.stack import cosine_rates
-from abag.head.training.train import (
-    LossNotFinite,
-    ResumableTraining,
-    TrainingProgress,
-    training_digest,
-)
+from abag.head.training.train import ResumableTraining, TrainingProgress, training_digest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -180,7 +174,7 @@ class AdapterTraining(ResumableTraining):
                 "number. The last checkpoint is kept. Use a lower --lr with another --out folder, "
                 "or --precision fp32."
             )
-            raise LossNotFinite(msg)
+            raise TrainingError(msg)
 
     def _end_epoch(self, epochs_done: int) -> None:
         progress = self.progress
@@ -309,7 +303,7 @@ def _adapt(table: Path | str | pd.DataFrame, out: Path, config: AdaptConfig) -> 
             "--no-antigen: abag adapt trains on pairs of an antibody and an antigen; expected an "
             "antigen column or --antigen SEQ. Leave it out."
         )
-        raise BadOption(msg)
+        raise OptionError(msg)
     plan = _plan_training(config)
     pairs = read_labelled_pairs(table, config, config)
     say(pairs.reading.line)
@@ -356,7 +350,7 @@ def _finished_summary(out: Path, record: dict[str, Any]) -> AdaptSummary | None:
         return None
     if "config.json" not in names:
         msg = f"{out}: is not empty and contains no adapter. Use another --out folder."
-        raise RunMismatch(msg)
+        raise RunError(msg)
     before, may_change = read_json(out / "config.json"), AdaptConfig.changeable()
     check_same(out, before, record, may_change=may_change, option="--out")
     if ADAPTER_FILE not in names:
@@ -364,7 +358,7 @@ def _finished_summary(out: Path, record: dict[str, Any]) -> AdaptSummary | None:
     written = read_json(out / ADAPTER_FILE)
     if reason := why_mistyped(written.get("summary"), AdaptSummary, "summary"):
         msg = f"{out / ADAPTER_FILE}: {reason}. Copy the whole folder again."
-        raise FileDamaged(msg)
+        raise DamagedFile(msg)
     return cast("AdaptSummary", written["summary"])
 
 
@@ -378,7 +372,7 @@ def _refuse_unused_names(config: AdaptConfig, identities: Mapping[Kind, Identity
                 f"--{option}: no adapted encoder has {min(unused)}; expected each to exist in at "
                 "least one of them. Remove it."
             )
-            raise BadOption(msg)
+            raise OptionError(msg)
 
 
 def _plan_training(config: AdaptConfig) -> DevicePlan:

@@ -21,12 +21,12 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from abag.core.errors import TableError
 from abag.embed.embed import embed_table
 from abag.embed.sequences.chains import keys_array
 from abag.embed.sequences.domains import find_domains
 from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.pairs import read_pairs
-from abag.embed.sequences.parsing import ChainsMisplaced
 from abag.embed.store.store import open_store
 from abag.head.data.demo import demo_table
 from abag.head.data.labels import label_pairs
@@ -110,7 +110,7 @@ def restore(antibodies):
         try:
             counts = read_pairs(frame).counts
             found = f"{counts['misplaced_antibodies']} counted as exchanged"
-        except ChainsMisplaced:
+        except TableError:
             found = "the table is refused"
         read = read_pairs(frame, TableOptions(antibody_region="fv", chains="auto")).antibodies
         same = sum(read.chains[i] == pair for i, pair in zip(read.of_row, antibodies, strict=True))

@@ -15,7 +15,7 @@ from typing import Any, NoReturn, get_args, get_origin
 
 import click
 
-from abag import AbagError
+from abag.core.errors import AbagError
 from abag.core.messages import counted, make_lock, printable
 from abag.core.options import OptionSchema, joint_schema, user_path
 

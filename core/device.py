@@ -12,14 +12,10 @@ from typing import Any, Literal
 import torch
 from numpy.typing import NDArray
 
-from abag import AbagError
+from abag.core.errors import DeviceError
 from abag.core.options import Precision
 
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
-
-
-class DeviceUnavailable(AbagError):
-    """A device or precision that this machine does not have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +37,7 @@ def plan_device(device: str = "auto", precision: Precision = "auto") -> DevicePl
     if chosen.type == "cpu":
         if precision == "fp16":
             msg = "--precision fp16 on a CPU: not supported; give fp32 or bf16"
-            raise DeviceUnavailable(msg)
+            raise DeviceError(msg)
         return DevicePlan(chosen, "fp32" if precision == "auto" else precision, "CPU")
     # not torch.cuda.is_bf16_supported: it is true on a T4, which emulates bf16 slowly
     major, minor = torch.cuda.get_device_capability(chosen)
@@ -54,7 +50,7 @@ def plan_device(device: str = "auto", precision: Precision = "auto") -> DevicePl
             f"--precision bf16 on {name}: compute capability {major}.{minor} has no bf16 units "
             "(8.0 and newer have); give fp16 or auto"
         )
-        raise DeviceUnavailable(msg)
+        raise DeviceError(msg)
     return DevicePlan(chosen, precision, f"{name}, as requested")
 
 
@@ -68,7 +64,7 @@ def resolve_device(name: str = "auto") -> torch.device:
         if device.type == "cpu" or (device.type == "cuda" and (device.index or 0) < count):
             return device
     msg = f"--device {name}: this machine has {count} CUDA devices; give auto, cpu, cuda or cuda:N"
-    raise DeviceUnavailable(msg)
+    raise DeviceError(msg)
 
 
 def current_device(device: torch.device) -> AbstractContextManager[Any]:

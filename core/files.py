@@ -36,23 +36,11 @@ from typing import (
     is_typeddict,
 )
 
-from abag import AbagError
+from abag.core.errors import AbagError, DamagedFile, OutputError
 
 _STEM = 32  # characters of a name that its partial files begin with; file systems allow 255 bytes
 STALE_SECONDS = 86_400  # age at which a partial file of another host counts as abandoned
 _OWNED_PARTIAL = re.compile(r".*\.(?P<host>[A-Za-z0-9_-]+)\.(?P<pid>\d{1,9})\.partial")
-
-
-class FolderBusy(AbagError):
-    """Another process is writing into a folder."""
-
-
-class FileDamaged(AbagError):
-    """A file of a run, a sweep or an adapter is not what was written."""
-
-
-class DiskFull(AbagError):
-    """A file of the run could not be written."""
 
 
 class UnsafeFile(AbagError):
@@ -155,7 +143,7 @@ def _sync(path: Path) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON object that :func:`write_json` wrote; anything else is `FileDamaged`."""
+    """Read a JSON object that :func:`write_json` wrote; anything else is `DamagedFile`."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
@@ -163,7 +151,7 @@ def read_json(path: Path) -> dict[str, Any]:
     if isinstance(value, dict):
         return value
     msg = f"{path}: is damaged; expected a JSON object. Restore it, or start in another folder."
-    raise FileDamaged(msg)
+    raise DamagedFile(msg)
 
 
 def why_mistyped(value: object, kind: Any, where: str = "it") -> str:  # noqa: ANN401 - a type
@@ -225,7 +213,7 @@ def why_not_writable(
 
 @contextmanager
 def only_writer(folder: Path) -> Iterator[None]:
-    """Create a folder, and refuse with `FolderBusy` while another process is in this block."""
+    """Create a folder, and refuse with `OutputError` while another process is in this block."""
     str(folder).encode()  # libraries cannot write into a folder whose name is not UTF-8
     make_folder(folder)
     descriptor = os.open(folder, os.O_RDONLY)
@@ -234,7 +222,7 @@ def only_writer(folder: Path) -> Iterator[None]:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             msg = f"{folder}: another process is writing into it. Wait for its end, or use another."
-            raise FolderBusy(msg) from error
+            raise OutputError(msg) from error
         except OSError:  # a file system without locks keeps nobody out
             pass
         yield

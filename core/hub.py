@@ -16,7 +16,7 @@ from functools import partialmethod
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from abag import AbagError
+from abag.core.errors import HubError
 from abag.core.messages import first_line
 
 _NO_HUB = (KeyError, TypeError, AttributeError)  # what is not the JSON of a hub
@@ -28,10 +28,6 @@ _ADDRESS = re.compile(
     rf"hf:/{{1,2}}(?P<datasets>datasets/)?(?P<name>{_PART}/{_PART})(@(?P<revision>{_PART}(/{_PART})*))?",
     re.ASCII,
 )
-
-
-class HubError(AbagError):
-    """The hub cannot be reached, refuses, or lists what a hub does not."""
 
 
 class HubAddress(NamedTuple):

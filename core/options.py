@@ -20,15 +20,11 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, ClassVar, Literal, Required, Self, TypedDict, TypeVar, Unpack
 
-from abag import AbagError
+from abag.core.errors import OptionError
 
 T = TypeVar("T")
 Precision = Literal["auto", "bf16", "fp16", "fp32"]
 """Of an encoder."""
-
-
-class BadOption(AbagError):
-    """An option is unknown, or its value is invalid."""
 
 
 def user_path(given: str | PathLike[str], name: str = "path") -> Path:
@@ -36,7 +32,7 @@ def user_path(given: str | PathLike[str], name: str = "path") -> Path:
     text = os.fspath(given)
     if not text:
         msg = f"{name}: is empty; expected a path. Give one; the current folder is a dot (.)."
-        raise BadOption(msg)
+        raise OptionError(msg)
     path = Path(os.path.expanduser(text))  # noqa: PTH111 - Path("./~") is Path("~")
     # absolute: else pandas and pyarrow would expand it again
     return path.absolute() if str(path).startswith("~") else path
@@ -140,17 +136,17 @@ class OptionSchema:
         pattern = self.declaration.get("pattern", "$^")
         if self.choices and value not in self.choices and not re.fullmatch(pattern, str(value)):
             msg = f"{self.flag}: {value!r} is unknown; expected one of {', '.join(self.choices)}."
-            raise BadOption(msg)
+            raise OptionError(msg)
         if not _is_of(value, self.type):
             limits = f", {self.bounds}" if self.bounds else ""
             msg = f"{self.flag}: {value!r} is not valid; expected {_in_words(self.type)}{limits}."
-            raise BadOption(msg)
+            raise OptionError(msg)
         numbers = value if isinstance(value, tuple) else (value,)
         if self.bounds and not (numbers and all(map(self._is_in_range, numbers))):
             words = "one or more numbers, each " if self._is_tuple else ""
             words = "a finite number, " if value in (math.inf, -math.inf) else words
             msg = f"{self.flag}: {value} is out of range; expected {words}{self.bounds}."
-            raise BadOption(msg)
+            raise OptionError(msg)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,7 +173,7 @@ class Options:
 
     @classmethod
     def from_keywords(cls, options: Mapping[str, Any], command: str) -> Self:
-        """Make the options from keyword arguments; raise `BadOption` if one is invalid."""
+        """Make the options from keyword arguments; raise `OptionError` if one is invalid."""
         made, others = cls.take(options)
         for name in sorted(others):
             raise unknown_option(name, schema(cls), command)
@@ -247,7 +243,7 @@ def _declared_by(cls: type[Options], name: str) -> type[Options]:
     return next(c for c in cls.__mro__ if name in vars(c).get("__annotations__", {}))
 
 
-def unknown_option(name: str, known: Sequence[OptionSchema], command: str) -> BadOption:
+def unknown_option(name: str, known: Sequence[OptionSchema], command: str) -> OptionError:
     """Make the error of a keyword argument that does not exist; it suggests what was meant."""
     names = sorted(one.name for one in known)
     words = name.replace("_", " ").lower()
@@ -258,7 +254,7 @@ def unknown_option(name: str, known: Sequence[OptionSchema], command: str) -> Ba
         hint = f"Did you mean {' or '.join(map(repr, meant))}?"
     else:
         hint = f"The options are {', '.join(names)}."
-    return BadOption(f"{command}: unknown option {name!r}. {hint}")
+    return OptionError(f"{command}: unknown option {name!r}. {hint}")
 
 
 def _without_none(annotation: Any) -> Any:  # noqa: ANN401 - any type

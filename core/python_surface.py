@@ -19,7 +19,7 @@ from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any, ParamSpec, TypeAlias, TypeVar
 
-from abag import AbagError
+from abag.core.errors import AbagError
 from abag.core.messages import reporting
 from abag.core.options import OptionSchema, flag, joint_schema, user_path
 

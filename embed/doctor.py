@@ -20,9 +20,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from abag import AbagError, __version__
+from abag import __version__
 from abag.core.cache import cache_dir
 from abag.core.device import DevicePlan, default_batch_tokens, plan_device
+from abag.core.errors import AbagError
 from abag.core.files import remove_quietly, write_bytes
 from abag.core.messages import first_line, size_text
 from abag.embed.encode import encode_stream

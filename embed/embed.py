@@ -15,12 +15,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NotRequired, TypeAlias, TypedDict, cast
 
-from abag import AbagError
+from abag.core.errors import EncoderError, WorkerError
 from abag.core.files import sweep_partials
 from abag.core.messages import bar, counted, detail, note, reporting, say
 from abag.core.options import EncoderOptions
 from abag.embed.families.registry import known_alias
-from abag.embed.job import KindJob, Rank, WrongRank, check_layers, identify_for, rank_here
+from abag.embed.job import KindJob, Rank, check_layers, identify_for, rank_here
 from abag.embed.options import EmbedOptions
 from abag.embed.ranks import count_devices, launch
 from abag.embed.sequences.chains import KINDS, PLURAL, Kind
@@ -39,10 +39,6 @@ if TYPE_CHECKING:
 
 Meanwhile: TypeAlias = Callable[[int], AbstractContextManager[object]]
 """Called with the rows of the table if one GPU encodes it."""
-
-
-class OtherEncoder(AbagError):
-    """The encoder found under a name is not the expected one."""
 
 
 class KindSummary(TypedDict):
@@ -223,7 +219,7 @@ def _choose_devices(options: EmbedOptions, rank: Rank) -> tuple[int, str]:
     """Return how many ranks to start here, 1 being this process, and this process's device."""
     if rank.world > 1 and (options.devices is not None or options.ray is not None):
         msg = f"--devices or --ray: a launcher started this process as {rank}. Leave them out."
-        raise WrongRank(msg)
+        raise WorkerError(msg)
     ranks = 1 if options.devices is None else count_devices(options.devices, options.device)
     device = rank.device(options.device)
     if (options.device, options.precision) != ("auto", "auto"):
@@ -271,7 +267,7 @@ def _identify(
                 f"{wanted}, that of the encoder used in training. Give that checkpoint as "
                 f"--{part.kind}-encoder, or a --store that holds its vectors."
             )
-            raise OtherEncoder(msg)
+            raise EncoderError(msg)
         jobs.append(KindJob(identity, device, options))
     check_layers([job.identity for job in jobs], options.layers or ())
     for job, part in zip(jobs, partitions, strict=True):

@@ -18,9 +18,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from abag import AbagError
 from abag.core.cache import cache_dir
 from abag.core.device import DevicePlan, current_device, default_batch_tokens, to_device
+from abag.core.errors import DeviceError, EncoderError
 from abag.core.messages import bar, detail, note
 from abag.embed.encoders.heads import LanguageModelHead, load_head
 from abag.embed.encoders.loading import load_encoder
@@ -48,14 +48,6 @@ AHEAD = 4
 
 STORED = {"float16": torch.float16, "float32": torch.float32}
 """Types of stored vectors by their names."""
-
-
-class NonFiniteVector(AbagError):
-    """An encoder returned NaN or infinity, or a value that float16 cannot hold."""
-
-
-class DeviceFull(AbagError):
-    """The device has too little memory for a sequence encoded alone."""
 
 
 # --- sequences to vectors, batch by batch ---------------------------------------------------------
@@ -306,7 +298,7 @@ class TokenBudget:
                 f"{name()}, {tokens:,} tokens: out of memory on {self._plan.device} even alone; "
                 f"{self._kept}. Cut or remove it, or use a device with more memory."
             )
-            raise DeviceFull(msg) from error
+            raise DeviceError(msg) from error
         if self._plan.device.type == "cuda":
             torch.cuda.empty_cache()
         self._tokens = max(tokens // 2, longest)
@@ -366,7 +358,7 @@ class Encoding:
                     "infinity; its vector was not stored. Give --precision fp32, or check the "
                     "checkpoint's weights."
                 )
-            raise NonFiniteVector(msg)
+            raise EncoderError(msg)
         residues = np.array([sum(map(len, part.chains[i])) for i in at], dtype=np.int32)
         poolings: dict[str, NDArray[np.floating[Any]]] = {
             name: vectors.stored_SPD[:, p] for p, name in enumerate(job.poolings)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from abag import AbagError
+from abag.core.errors import OptionError, SequenceError, StoreError, WorkerError
 from abag.embed.encoders.adapters import copy_adapter
 from abag.embed.encoders.identity import Identity, check_backend, identify
 from abag.embed.options import CDR_MEAN, EmbedOptions, EncodingOptions
@@ -41,26 +41,6 @@ _OTHER_ARRAYS: dict[Kind, tuple[str, ...]] = {
 """Arrays of a shard beside those of poolings."""
 
 
-class SequenceTooLong(AbagError):
-    """A chain is longer than the encoder accepts, and ``--long-antigens error`` was given."""
-
-
-class AbsentLayer(AbagError):
-    """A layer that no encoder has."""
-
-
-class PoolingsMismatch(AbagError):
-    """The store holds other poolings."""
-
-
-class Incomplete(AbagError):
-    """The job ended with sequences that no process encoded."""
-
-
-class WrongRank(AbagError):
-    """Launcher settings that contradict each other or the options."""
-
-
 @dataclass(frozen=True, slots=True)
 class Rank:
     """One process of a job."""
@@ -79,23 +59,23 @@ class Rank:
             return asked
         import torch
 
-        from abag.core.device import DeviceUnavailable
+        from abag.core.errors import DeviceError
 
         if not torch.cuda.is_available():
             return asked
         if asked not in ("auto", "cuda"):
             msg = f"--device {asked}: all {self.world} ranks would share it; give auto or cuda"
-            raise WrongRank(msg)
+            raise WorkerError(msg)
         seen = torch.cuda.device_count()
         if seen > 1 and self.local >= seen:
             found = f"local rank {self.local}, but the machine has {seen} GPUs"
             msg = f"{self}: {found}; start one per GPU"
-            raise DeviceUnavailable(msg)
+            raise DeviceError(msg)
         return f"cuda:{self.local % seen}"  # a launcher may show each rank one GPU only
 
 
 def rank_here(environment: Mapping[str, str] = os.environ) -> Rank:
-    """Read this process's rank from the variables of torchrun or srun; or raise `WrongRank`."""
+    """Read this process's rank from the variables of torchrun or srun; or raise `WorkerError`."""
     if "RANK" in environment and "WORLD_SIZE" in environment:
         names = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
         job = environment.get("TORCHELASTIC_RUN_ID", "")
@@ -115,7 +95,7 @@ def rank_here(environment: Mapping[str, str] = os.environ) -> Rank:
     if not 0 <= number < world or local < 0:
         given = ", ".join(f"{name}={environment.get(name)}" for name in names)
         msg = f"environment: {given}; expected a rank below the number of ranks. Unset them."
-        raise WrongRank(msg)
+        raise WorkerError(msg)
     return Rank(number, world, local, job)
 
 
@@ -247,7 +227,7 @@ class KindJob:
                     f"all sequences of a store have the same poolings. Leave out --{name} to "
                     "continue, or give a new --store."
                 )
-                raise PoolingsMismatch(msg)
+                raise StoreError(msg)
         most = MAX_ARRAYS - len(_OTHER_ARRAYS[self.kind]) - bool(folder.head)
         layout = identity.layout
         layers = len(folder.layers)
@@ -256,15 +236,15 @@ class KindJob:
                 f"--layers: {layers} layers are more than a shard can hold with the other poolings "
                 f"of {self.plural} ({most} arrays). Leave out some."
             )
-            raise AbsentLayer(msg)
+            raise OptionError(msg)
         if (held := folder.info.get("poolings", [])) not in ([], [CDR_MEAN]):
             msg = f"{folder.path}: has the poolings {held!r}; this abag knows {CDR_MEAN} only."
-            raise PoolingsMismatch(msg)
+            raise StoreError(msg)
         return folder
 
     @cached_property
     def head(self) -> str:
-        """Digest of the head of the encoder's language model; or raise `NoLanguageHead`."""
+        """Digest of the head of the encoder's language model; or raise `EncoderError`."""
         from abag.embed.encoders.heads import head_digest
 
         return head_digest(self.identity.checkpoint)
@@ -285,7 +265,7 @@ class KindJob:
                 f"{folder.path}: {msg}; all sequences of a store have the same values. Leave out "
                 "--loglik, give the checkpoint that began it, or a new --store."
             )
-            raise PoolingsMismatch(msg)
+            raise StoreError(msg)
 
     def own_parts(self) -> Iterator[SequencePart]:
         """Yield the missing sequences that this process has to encode."""
@@ -320,14 +300,14 @@ class KindJob:
         return {str(block.attrs.get("precision")) for block in self.folder.shards()}
 
     def check_complete(self) -> None:
-        """Raise `Incomplete` unless the store now holds every sequence."""
+        """Raise `WorkerError` unless the store now holds every sequence."""
         left = sum(int(self.folder.missing(p.keys).sum()) for p in self.partitions.parts())
         if left:
             msg = (
                 f"{self.folder.path}: {left:,} {self.plural} are not stored, although every "
                 "process ended normally. Has the table changed? Run the same command again."
             )
-            raise Incomplete(msg)
+            raise WorkerError(msg)
 
 
 # --- the same for all that encode -----------------------------------------------------------------
@@ -365,7 +345,7 @@ def check_attention(identity: Identity, device: str, options: EncodingOptions) -
 
 
 def refuse_long(identity: Identity, long: int, longest: int) -> None:
-    """Raise `SequenceTooLong` if there are `long` sequences that an encoder does not take whole."""
+    """Raise `SequenceError` if there are `long` sequences that an encoder does not take whole."""
     if not long:
         return
     layout = identity.layout
@@ -374,7 +354,7 @@ def refuse_long(identity: Identity, long: int, longest: int) -> None:
         f"(longest {longest}), the most that {identity.checkpoint.name} takes at once; "
         "give --long-antigens window or truncate"
     )
-    raise SequenceTooLong(msg)
+    raise SequenceError(msg)
 
 
 def describe_long(layout: Layout, long: int) -> list[str]:
@@ -404,4 +384,4 @@ def check_layers(identities: Sequence[Identity], layers: Sequence[int]) -> None:
             f"{MAX_LAYERS} layer numbers, counted from 1, each present in one of the encoders. "
             f"Leave out {bad[0] if bad else 'some'}."
         )
-        raise AbsentLayer(msg)
+        raise OptionError(msg)

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from abag.core.options import BadOption, DeviceOptions, Options, Precision, option
+from abag.core.errors import OptionError
+from abag.core.options import DeviceOptions, Options, Precision, option
 from abag.embed.sequences.options import SkippedOptions, TableOptions
 
 if TYPE_CHECKING:
@@ -62,13 +63,13 @@ class EncodingOptions(DeviceOptions, SkippedOptions, TableOptions, group="Encode
     def check_combination(self) -> None:
         if self.kind == "antibody" and self.antigen is not None:
             msg = "--antigen with --kind antibody: no antigen is encoded. Remove one of them."
-            raise BadOption(msg)
+            raise OptionError(msg)
         if self.kind == "antigen" and self.no_antigen:
             msg = (
                 "--no-antigen with --kind antigen: nothing is encoded; expected one of them. "
                 "Remove the other."
             )
-            raise BadOption(msg)
+            raise OptionError(msg)
 
     @property
     def kinds(self) -> tuple[Kind, ...]:
@@ -120,14 +121,14 @@ class EmbedOptions(EncodingOptions, group="Encoders"):
     def check_combination(self) -> None:
         if self.devices is not None and self.ray is not None:
             msg = "--devices and --ray: cannot be combined; expected one of them. Remove the other."
-            raise BadOption(msg)
+            raise OptionError(msg)
 
         if self.poolings not in (None, (), (CDR_MEAN,)):
             msg = (
                 f"--poolings {','.join(self.poolings or ())}: unknown; expected {CDR_MEAN}. "
                 "All others are stored anyway."
             )
-            raise BadOption(msg)
+            raise OptionError(msg)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,7 +145,7 @@ class ResidueOptions(EncodingOptions, group="Encoders"):
                 "--long-antigens truncate: the residues that are cut off would have no vectors; "
                 "expected window or error. Give one of them."
             )
-            raise BadOption(msg)
+            raise OptionError(msg)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,7 @@ import uuid
 from collections.abc import Callable
 from typing import Any, Literal, NoReturn
 
-from abag import AbagError
+from abag.core.errors import AbagError, WorkerError
 
 MAX_RESTARTS = 10
 """Restarts of all ranks together before the job fails."""
@@ -24,15 +24,11 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 Devices = int | Literal["all"]
 
 
-class RankFailed(AbagError):
-    """A rank that failed again and again."""
-
-
 def count_devices(devices: Devices, device: str) -> int:
-    """Turn ``--devices`` into a number of ranks; too few GPUs raise `DeviceUnavailable`."""
+    """Turn ``--devices`` into a number of ranks; too few GPUs raise `DeviceError`."""
     import torch
 
-    from abag.core.device import DeviceUnavailable
+    from abag.core.errors import DeviceError
 
     on_gpu = device != "cpu" and torch.cuda.is_available()
     seen = torch.cuda.device_count() if on_gpu else 0
@@ -42,7 +38,7 @@ def count_devices(devices: Devices, device: str) -> int:
             f"--devices {devices}: this machine has {seen} GPUs; give at least 1 and at most that, "
             "or --device cpu and a number of processes"
         )
-        raise DeviceUnavailable(msg)
+        raise DeviceError(msg)
     return ranks
 
 
@@ -71,7 +67,7 @@ def launch(ranks: int, work: Callable[..., Any], *arguments: Any) -> list[Any]: 
                 f"rank {rank} of {ranks} failed {MAX_RESTARTS + 1} times, last with {reason}. "
                 "Everything committed is safe: fix the cause and run the same command again."
             )
-            raise RankFailed(msg) from error
+            raise WorkerError(msg) from error
         except SignalException as error:
             stopped = error.sigval
         finally:  # the launcher installs its own handlers

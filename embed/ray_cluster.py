@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from abag import AbagError
+from abag.core.errors import AbagError, MissingPackage, StoreError, WorkerError
 from abag.core.messages import bar, note
 from abag.embed.encode import encode_parts
 from abag.embed.encoders.loading import load_encoder
@@ -28,7 +28,7 @@ from abag.embed.options import EmbedOptions
 from abag.embed.packing import longest_first
 from abag.embed.sequences.chains import Kind
 from abag.embed.sequences.partitions import SequencePart
-from abag.embed.store.store import StoreMismatch, open_store
+from abag.embed.store.store import open_store
 
 if TYPE_CHECKING:
     from abag.embed.families.family import Encoder
@@ -41,14 +41,6 @@ LOOK_SECONDS = 5.0  # at most between two looks at the size of the cluster
 TRIES = 10  # of one unit before the unit, rather than the cluster, is taken to be at fault
 
 
-class RayUnavailable(AbagError):
-    """Ray is not installed, or its cluster cannot be reached."""
-
-
-class UnitFailed(AbagError):
-    """The actors of one unit of work died again and again."""
-
-
 @contextmanager
 def cluster(address: str) -> Iterator[str]:
     """Join the Ray cluster at an address (empty: any, or a new one); yield its GPU or CPU."""
@@ -59,7 +51,7 @@ def cluster(address: str) -> Iterator[str]:
         import ray
     except ModuleNotFoundError as error:
         msg = "--ray: the package ray is not installed; pip install ray"
-        raise RayUnavailable(msg) from error
+        raise MissingPackage(msg) from error
     joined = ray.is_initialized()
     try:
         if not joined:
@@ -68,7 +60,7 @@ def cluster(address: str) -> Iterator[str]:
     except (ConnectionError, ValueError, RuntimeError, OSError, OverflowError) as error:
         reason = " ".join(str(error).split())
         msg = f"--ray {address}: no cluster found ({reason}); start one with `ray start --head`"
-        raise RayUnavailable(msg) from error
+        raise MissingPackage(msg) from error
     # Ray prints the fate of its workers to stdout, which is for results
     with redirect_stdout(sys.stderr):
         try:
@@ -123,7 +115,7 @@ def encode_on(resource: str, job: KindJob, name: str, store: Path) -> None:
             f"({' '.join(str(error).split())[:200]}); everything committed is safe. Fix the cause "
             "and run the same command again."
         )
-        raise UnitFailed(msg) from error
+        raise WorkerError(msg) from error
     finally:
         drawn.close()
         for actor in (*idle, *busy.values()):
@@ -178,7 +170,7 @@ class _Worker:
         return len(unit.chains)
 
     def load(self) -> tuple[KindJob, Encoder]:
-        """Find the encoder and the store here; other weights raise `StoreMismatch`."""
+        """Find the encoder and the store here; other weights raise `StoreError`."""
         name, kind, fingerprint, store, options = self._task
         identity = identify_for(name, kind, options)
         if identity.fingerprint != fingerprint:
@@ -186,7 +178,7 @@ class _Worker:
                 f"encoder {name} on {platform.node()}: its fingerprint is {identity.fingerprint}; "
                 f"expected {fingerprint}. Put the same checkpoint on every machine."
             )
-            raise StoreMismatch(msg)
+            raise StoreError(msg)
         job = KindJob(identity, self._device, options)
         job.create_folder(open_store(store))
         backend, attention = options.backend(kind), options.attention

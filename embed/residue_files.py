@@ -26,8 +26,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from abag import AbagError
 from abag.core.arrays import hex_keys
+from abag.core.errors import OutputError
 from abag.core.files import (
     only_writer,
     read_json,
@@ -49,10 +49,6 @@ ABOUT_FILE = "residues.json"
 ROWS_FILE = "rows.csv"
 ROOM = 1.02
 """Times the size of the vectors, for the sequences beside them: must be free on the disk."""
-
-
-class CannotWriteResidues(AbagError):
-    """A folder holds something else, or its disk has too little room."""
 
 
 class ResidueKind(TypedDict):
@@ -119,7 +115,7 @@ def export_residues(
 
     Raises
     ------
-    CannotWriteResidues
+    OutputError
         If the folder holds something else, or its disk has not room for all files.
     AbagError
         For any other invalid input. Nothing is written before everything is checked.
@@ -274,7 +270,7 @@ class _Output:
                 f"{path}: cannot be written ({first_line(error)}); the files before it are whole. "
                 "Free space, or change what is in the way, and run the same command again."
             )
-            raise CannotWriteResidues(msg) from error
+            raise OutputError(msg) from error
 
 
 def _describe(outputs: list[_Output], options: ResidueFileOptions, rows: bytes) -> dict[str, Any]:
@@ -306,11 +302,11 @@ def _check_folder(folder: Path, about: dict[str, Any]) -> None:
         return
     if not folder.is_dir():
         msg = f"{folder}: is a file; expected a new folder. Give another --out."
-        raise CannotWriteResidues(msg)
+        raise OutputError(msg)
     if not (folder / ABOUT_FILE).exists():
         if foreign := sorted(folder.iterdir()):
             msg = f"{folder}: holds {foreign[0].name}; expected a new folder. Give another --out."
-            raise CannotWriteResidues(msg)
+            raise OutputError(msg)
         return
     begun = read_json(folder / ABOUT_FILE)
     for name, ours, theirs in _differences(about, begun):
@@ -318,7 +314,7 @@ def _check_folder(folder: Path, about: dict[str, Any]) -> None:
             f"{folder}: begun with {name} {theirs}, now {ours}; expected the same table and "
             "options. Give another --out."
         )
-        raise CannotWriteResidues(msg)
+        raise OutputError(msg)
 
 
 def _differences(about: dict[str, Any], begun: dict[str, Any]) -> list[tuple[str, Any, Any]]:
@@ -368,7 +364,7 @@ def _check_room(folder: Path, outputs: list[_Output], options: ResidueFileOption
             f"free; expected room for all. Give {smaller}--limit, --kind, or an --out on a larger "
             "disk."
         )
-        raise CannotWriteResidues(msg)
+        raise OutputError(msg)
 
 
 def _rows_csv(pairs: SequenceTable, outputs: list[_Output]) -> bytes:

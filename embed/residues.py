@@ -81,7 +81,7 @@ def residues(
     Raises
     ------
     AbagError
-        For any invalid input, before anything is encoded; DeviceFull and NonFiniteVector while
+        For any invalid input, before anything is encoded; DeviceError and EncoderError while
         the vectors are yielded.
     """
     encoders, others = EncoderOptions.take(options)
@@ -205,7 +205,7 @@ class Side:
     def _check_finite(self, at: int, vectors: Vectors) -> None:
         if is_finite(vectors):
             return
-        from abag.embed.encode import NonFiniteVector
+        from abag.core.errors import EncoderError
 
         remedy = "--dtype float32, and if that fails too --precision fp32"
         if self.options.dtype == "float32":
@@ -214,7 +214,7 @@ class Side:
             f"{self.name(at)}: the vector of a residue is not finite as {self.options.dtype}, "
             f"from {self.identity.checkpoint.name} in {self.plan.precision}. Give {remedy}."
         )
-        raise NonFiniteVector(msg)
+        raise EncoderError(msg)
 
 
 class _Completed(NamedTuple):

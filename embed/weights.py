@@ -23,8 +23,8 @@ from blake3 import blake3
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
-from abag import AbagError
 from abag.core.cache import cache_dir, load_cached, store_cached
+from abag.core.errors import EncoderError
 from abag.core.files import check_names
 from abag.core.messages import first_line
 
@@ -49,16 +49,8 @@ _PARALLEL = "module."
 _TENSORFLOW_NAMES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
 
 
-class EncoderNotFound(AbagError):
+class EncoderNotFound(EncoderError):
     """An encoder name that is not an alias, a folder or an available hub name."""
-
-
-class BadCheckpoint(AbagError):
-    """A checkpoint folder that is incomplete or contradicts its config.json."""
-
-
-class AdapterMismatch(AbagError):
-    """An adapter that was trained on another encoder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +79,7 @@ class Adapter:
                 f"{a_RI.shape}, the weight {tuple(weight.shape)}; train the adapter again with "
                 "abag adapt."
             )
-            raise AdapterMismatch(msg)
+            raise EncoderError(msg)
         return weight.float() + torch.from_numpy(np.float32(self.scale) * (b_OR @ a_RI))
 
     def check_all_merged(self, merged: Iterable[str]) -> None:
@@ -98,7 +90,7 @@ class Adapter:
                 f"{self.folder}: {len(unmerged)} of its {len(self.factors)} changes match no "
                 f"weight of the encoder ({unmerged[0]}); train the adapter again with abag adapt."
             )
-            raise AdapterMismatch(msg)
+            raise EncoderError(msg)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +115,7 @@ class WeightNames:
                 continue
             if own in found:
                 msg = f"{found[own]} and {name} are both weight {own} of the encoder"
-                raise BadCheckpoint(msg)
+                raise EncoderError(msg)
             found[own] = name
         for second, first in self.tied.items():
             if second in found:
@@ -166,7 +158,7 @@ def weight_files(folder: Path, names: WeightNames) -> tuple[Path, ...]:
                     f"{folder}: {len(missing)} of {len(shards)} shards in {index.name} are "
                     f"missing ({', '.join(missing[:3])}); the download may be incomplete"
                 )
-                raise BadCheckpoint(msg)
+                raise EncoderError(msg)
             return shards
     return ()
 
@@ -178,7 +170,7 @@ def shard_names(index: Path, names: WeightNames) -> list[str]:
         found = sorted({str(shards[stored]) for stored in names.of_encoder(shards).values()})
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         msg = f"{index}: not an index of weights ({error!r}); copy the file again"
-        raise BadCheckpoint(msg) from error
+        raise EncoderError(msg) from error
     check_names(index, found, {name for name in found if _SHARD.fullmatch(name)})
     return found
 
@@ -206,7 +198,7 @@ class EncoderTensors:
                 msg = (
                     f"{path}: cannot be read ({first_line(error)}); the download may be incomplete"
                 )
-                raise BadCheckpoint(msg) from error
+                raise EncoderError(msg) from error
         names = self._checkpoint.names.of_encoder(readers)
         self.read = {name: readers[stored] for name, stored in names.items()}
         return self
@@ -227,9 +219,9 @@ class EncoderTensors:
         self._files.close()
 
 
-def _other_than_tensors(path: Path) -> BadCheckpoint:
+def _other_than_tensors(path: Path) -> EncoderError:
     # torch's own text says how to run the code
-    return BadCheckpoint(
+    return EncoderError(
         f"{path}: holds something other than named tensors, which could run code when it is read; "
         "expected the weights of a model. Have its owner save it with save_pretrained, which "
         "writes model.safetensors."
@@ -261,7 +253,7 @@ class EncoderWeights(EncoderTensors):
                 f"{self._checkpoint.family} encoder as config.json describes it "
                 f"({', '.join(unread[:3])})"
             )
-            raise BadCheckpoint(msg)
+            raise EncoderError(msg)
 
     def __call__(self, name: str, *shape: int, dtype: torch.dtype | None = None) -> torch.Tensor:
         """Read one tensor of the given shape, in `dtype` or else in the plan's type."""
@@ -274,7 +266,7 @@ class EncoderWeights(EncoderTensors):
                     f"{folder}: its weights begin with {prefix!r}, as {min(longer, key=len)}; "
                     f"expected {name}. Save them without this prefix."
                 )
-            raise BadCheckpoint(msg)
+            raise EncoderError(msg)
         tensor = self.read[name]()
         self._done.add(name)
         if not tensor.is_floating_point() or tensor.element_size() < 2:  # int8, float8
@@ -282,13 +274,13 @@ class EncoderWeights(EncoderTensors):
                 f"{self._checkpoint.folder}: weight {name} holds {tensor.dtype}, a quantised "
                 "value; expected floating-point weights. Give the model that was quantised."
             )
-            raise BadCheckpoint(msg)
+            raise EncoderError(msg)
         if tuple(tensor.shape) != shape:
             msg = (
                 f"{self._checkpoint.folder}: weight {name} has shape {tuple(tensor.shape)}, "
                 f"config.json says {shape}"
             )
-            raise BadCheckpoint(msg)
+            raise EncoderError(msg)
         if self._checkpoint.adapter is not None:
             tensor = self._checkpoint.adapter.merge(name, tensor)
         return tensor.to(self._plan.device, dtype or self._plan.dtype)

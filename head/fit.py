@@ -20,12 +20,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
-from abag.core.cores import SMALL_FOLD_PAIRS, count_cores, count_threads
-from abag.core.files import FolderBusy, only_writer, sweep_partials
+from abag.core.cores import SMALL_FOLD_PAIRS, count_cores, count_threads, limit_blas
+from abag.core.errors import OptionError, OutputError
+from abag.core.files import only_writer, sweep_partials
 from abag.core.messages import bar, detail, reporting, say
-from abag.core.options import BadOption, user_path
+from abag.core.options import user_path
 from abag.head.data.feature_checks import encoded_features
 from abag.head.data.labels import NothingToLearn, training_labels
 from abag.head.inputs import describe_inputs, options_of_run, read_inputs, split_inputs
@@ -156,7 +156,7 @@ def _fit(
     with only_writer(run):
         if finished_summary(run, record) is not None:
             msg = f"{run}: another process has just finished this run. Run the command again."
-            raise FolderBusy(msg)
+            raise OutputError(msg)
         start_run(run, record, inputs.pairs, splits_of(regimes))
         begun = time.monotonic()
         with torch_settings(trainings.device, config):
@@ -183,17 +183,17 @@ def _store_of(config: FitConfig, store: Path | str | None, run: Path) -> Path | 
     earlier = None if config.add is None else user_path(config.add, "--add")
     if earlier is not None and earlier.resolve() == run.resolve():
         msg = f"--run: {run} is the run of --add; expected a new folder. Give another."
-        raise BadOption(msg)
+        raise OptionError(msg)
     found = store if store is not None or earlier is None else store_of_run(earlier)
     if found is None and earlier is not None:
         msg = (
             f"--add: {earlier} is not a run of abag fit whose store still exists; expected one. "
             "Check the path, or give --store DIR."
         )
-        raise BadOption(msg)
+        raise OptionError(msg)
     if found is None:
         msg = "--store: not given; expected the folder of vectors. Give --store DIR."
-        raise BadOption(msg)
+        raise OptionError(msg)
     return found
 
 
@@ -239,7 +239,7 @@ def choose_device(config: FitConfig) -> torch.device:
             f"--compile {config.compile}: CUDA graphs need a CUDA device, but this run uses the "
             "CPU. Use --compile auto."
         )
-        raise BadOption(msg)
+        raise OptionError(msg)
     return device
 
 
@@ -517,7 +517,7 @@ def run_tasks(tasks: Sequence[Callable[[], None]], threads: int, title: str = "f
             for task in tasks:
                 run(task)
         else:
-            with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(threads) as pool:
+            with limit_blas(1), ThreadPoolExecutor(threads) as pool:
                 running = [pool.submit(copy_context().run, run, task) for task in tasks]
                 waiting = set(running)
                 while waiting:

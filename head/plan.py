@@ -18,13 +18,12 @@ from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
 
-from abag import AbagError
 from abag.core.cores import count_cores
+from abag.core.errors import AbagError, ColumnError
 from abag.core.messages import align, counted
 from abag.embed.families.registry import ALIASES, FAMILIES, Alias
 from abag.embed.packing import Layout
 from abag.embed.sequences.chains import KINDS, Kind
-from abag.embed.sequences.columns import MissingColumn
 from abag.embed.sequences.pairs import SequenceTable, UniqueSequences, read_pairs
 from abag.embed.sequences.tables import TableLike
 from abag.head.data.affinities import UnclearLabel, has_numbers
@@ -253,11 +252,11 @@ def _read_labels(table: SequenceTable, options: PlanOptions) -> tuple[LabelledPa
         pairs = label_pairs(table, options, refuse_sequences=strict)
         training_labels(pairs, np.arange(len(pairs)))
     except AbagError as error:
-        is_missing = isinstance(error, MissingColumn) and not isinstance(error, UnclearLabel)
+        is_missing = isinstance(error, ColumnError) and not isinstance(error, UnclearLabel)
         no_label = is_missing and not has_numbers(table)
         if strict:
             refusal = table.skipped.refusal(table.source, kept=len(table.frame))
-            raise (refusal if isinstance(error, MissingColumn) else error) from None
+            raise (refusal if isinstance(error, ColumnError) else error) from None
         return None, "" if no_label else str(error)
     return pairs, ""
 

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from abag import AbagError
-from abag.core.files import FileDamaged
+from abag.core.errors import DamagedFile, RunError
 from abag.core.messages import counted, say
 from abag.core.options import flag, schema, user_path
 from abag.embed.sequences.pairs import read_pairs
@@ -65,10 +64,6 @@ NOT_INHERITED = frozenset(
     {"add", "columns", "antigen", "limit", "skipped", "label", "split_seed", "bad_rows"}
 )
 """Options that are of one table, or that `of_earlier_run` takes in its own way."""
-
-
-class BadRound(AbagError):
-    """The rounds of a campaign contradict each other, or there is nothing to add."""
 
 
 def read_round(table: TableLike, store: Path | str, config: FitConfig) -> RunInputs:
@@ -126,7 +121,7 @@ def join_round(table: TableLike, config: FitConfig) -> Round:
 
     Raises
     ------
-    BadRound
+    RunError
         If rounds contradict each other, or all results are in the earlier run.
     AbagError
         If the table or the run cannot be read.
@@ -141,7 +136,7 @@ def join_round(table: TableLike, config: FitConfig) -> Round:
             f"{saved.run}: {MEASURED} and summary.json have different rounds. Copy the whole run "
             "folder again."
         )
-        raise FileDamaged(msg)
+        raise DamagedFile(msg)
     given = config
     config = of_earlier_run(given, saved)
     new = _read_results(table, config, saved, given)
@@ -174,7 +169,7 @@ def _refuse_columns(config: FitConfig, saved: SavedRun) -> None:
                 "columns; expected neither the run nor this command to have any. Fit one table "
                 "that has all rounds."
             )
-            raise BadRound(msg)
+            raise RunError(msg)
 
 
 def _first_round(saved: SavedRun) -> dict[str, Any]:
@@ -272,7 +267,7 @@ def _results_column(table: SequenceTable) -> str | None:
 
 
 def _refuse_contradictions(measured: pd.DataFrame, new: pd.DataFrame, pairs: LabelledPairs) -> None:
-    """Raise `BadRound` if `new` rows, those of `pairs`, contradict what was measured before."""
+    """Raise `RunError` if `new` rows, those of `pairs`, contradict what was measured before."""
     source = pairs.table.source
     quantity = pairs.quantity
     labels = pd.concat([measured, new], ignore_index=True)
@@ -292,7 +287,7 @@ def _refuse_contradictions(measured: pd.DataFrame, new: pd.DataFrame, pairs: Lab
         "the same antibody under one name, and labels of one pair that differ by at most "
         f"{quantity.show(conflict)} {quantity}. Correct or remove these rows."
     )
-    raise BadRound(msg)
+    raise RunError(msg)
 
 
 def _other_antibodies(measured: pd.DataFrame, new: pd.DataFrame) -> list[str]:
@@ -357,7 +352,7 @@ def _without_repeats(measured: pd.DataFrame, new: pd.DataFrame, source: str) -> 
             f"{source}: all {counted(len(new), 'measurement')} are in the earlier run; expected "
             "the results of another round. Give the table that has them."
         )
-        raise BadRound(msg)
+        raise RunError(msg)
     if repeated.any():
         rows = counted(int(repeated.sum()), "measurement")
         say(f"{source}: {rows} of earlier rounds, with the same labels, count once")

@@ -16,8 +16,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypedDict
 
-from abag import AbagError
 from abag.core.cache import cache_dir
+from abag.core.errors import DamagedFile, OptionError, OutputError
 from abag.core.files import (
     check_names,
     is_partial,
@@ -33,21 +33,11 @@ from abag.core.hub import (
     parse_address,
 )
 from abag.core.messages import say
-from abag.core.options import BadOption, Options, option, user_path
+from abag.core.options import Options, option, user_path
 from abag.embed.families.registry import hub_source, known_alias
 from abag.embed.sequences.chains import KINDS, PLURAL
-from abag.embed.store.store_files import (
-    ADAPTER_PATHS,
-    PrivatePath,
-    public_adapter_files,
-    public_origin,
-)
-from abag.head.prediction.predictor import (
-    RECORD,
-    WEIGHTS,
-    Predictor,
-    PredictorDamaged,
-)
+from abag.embed.store.store_files import ADAPTER_PATHS, public_adapter_files, public_origin
+from abag.head.prediction.predictor import RECORD, WEIGHTS, Predictor
 
 MANIFEST, CARD, LICENCE = "manifest.json", "README.md", "LICENSE"
 # adapter/... of a store, by kind
@@ -55,10 +45,6 @@ ADAPTER_FILES = tuple(f"{kind}-{path}" for kind in KINDS for path in ADAPTER_PAT
 READ = (RECORD, WEIGHTS, *ADAPTER_FILES)
 NAMES = frozenset((MANIFEST, CARD, LICENCE, *READ))
 FORMAT = {"format": "abag-predictor", "version": 1}
-
-
-class FolderTaken(AbagError):
-    """The folder to write holds something else."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,9 +96,9 @@ def share(run: Path | str, to: Path | str, **options: Any) -> ShareSummary:  # n
     ------
     HubError
         If the hub cannot be reached or refuses.
-    FolderTaken
+    OutputError
         If the folder holds something else.
-    PrivatePath
+    OutputError
         If a file contains a path of this machine.
     AbagError
         If the predictor is damaged, or an option is invalid.
@@ -126,7 +112,7 @@ def share(run: Path | str, to: Path | str, **options: Any) -> ShareSummary:  # n
             f"--license: {chosen.license!r} is not the id of a licence; expected one of the hub, "
             "such as mit or cc-by-4.0."
         )
-        raise BadOption(msg)
+        raise OptionError(msg)
     folder = predictor_folder(run)
     predictor = load_predictor(folder)  # checks all of it
     keeps = chosen.with_sequences and predictor.seen.has_sequences
@@ -212,7 +198,7 @@ def public_files(
                     f"{folder / name}: contains the path {path}; expected none of this machine in "
                     "what is shared. Remove it from the file."
                 )
-                raise PrivatePath(msg)
+                raise OutputError(msg)
     return {**files, MANIFEST: make_manifest(files)}
 
 
@@ -306,7 +292,7 @@ def _write(files: Mapping[str, bytes], folder: Path, held: str) -> ShareSummary:
         name = path.relative_to(folder).as_posix()
         if files.get(name) != path.read_bytes():
             msg = f"{path}: already exists and differs; expected a new folder. Give another --to."
-            raise FolderTaken(msg)
+            raise OutputError(msg)
     new = {name: c for name, c in files.items() if not (folder / name).is_file()}
     if new:
         _announce(folder, new, "writing", held)
@@ -357,30 +343,30 @@ def check_manifest(folder: Path) -> None:
         found = {name: written[name] for name in FORMAT}
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         msg = f"{path}: is not the manifest of a predictor ({error}). Get the predictor again."
-        raise PredictorDamaged(msg) from error
+        raise DamagedFile(msg) from error
     check_names(path, files, READ)
     if found != FORMAT:
         msg = (
             f"{path}: {found} is not supported; this abag reads {FORMAT}. Have the predictor "
             "shared again, or use the version of abag that wrote it."
         )
-        raise PredictorDamaged(msg)
+        raise DamagedFile(msg)
     unlisted = {name for name in READ if name in (RECORD, WEIGHTS) or (folder / name).exists()}
     for name in sorted(unlisted - files.keys()):
         msg = f"{folder / name}: is not listed in {MANIFEST}. Get the predictor again."
-        raise PredictorDamaged(msg)
+        raise DamagedFile(msg)
     for name, expected in files.items():
         try:
             is_same = _record(read_inside(folder, name)) == expected
         except OSError as error:
             msg = f"{folder / name}: cannot be read ({error}). Get the predictor again."
-            raise PredictorDamaged(msg) from error
+            raise DamagedFile(msg) from error
         if not is_same:
             msg = (
                 f"{folder / name}: differs from its digest in {MANIFEST}; expected the file that "
                 "was shared. Remove the folder and get it again."
             )
-            raise PredictorDamaged(msg)
+            raise DamagedFile(msg)
 
 
 def predictor_folder(path: Path | str) -> Path:
@@ -409,7 +395,7 @@ def _save(hub: Repository, commit: str, folder: Path) -> None:
     if MANIFEST not in listed or RECORD not in listed:
         where = hub.address.at(commit)
         msg = f"{where}: holds no predictor; expected a repository written by abag share."
-        raise PredictorDamaged(msg)
+        raise DamagedFile(msg)
     with TemporaryDirectory() as scratch:
         arrived = Path(scratch) / "arrived"
         names = [name for name in (*READ, MANIFEST) if name in listed]

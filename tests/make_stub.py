@@ -1,6 +1,6 @@
 """Write ``__init__.pyi``: the public functions with every option, for type checkers and editors.
 
-python tests/make_stub.py > __init__.pyi
+python tests/make_stub.py > types.pyi && mv types.pyi __init__.pyi
 """
 
 import abag
@@ -23,8 +23,6 @@ _FUNCTIONS: dict[str, tuple[str, ...]]
 __all__ = [
 {names}
 ]
-
-class AbagError(Exception): ...
 
 def encode_like_store(
     store: Path, table: pd.DataFrame, folders: Mapping[Kind, EncoderFolder]

@@ -18,7 +18,7 @@ import pandas as pd
 from oracle_files import as_dicts
 
 import abag
-from abag import AbagError
+from abag.core.errors import AbagError
 from abag.core.messages import reporting
 from abag.head.data.demo import demo_table
 

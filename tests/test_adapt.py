@@ -20,17 +20,20 @@ from abag.adapt.model import AdaptationModel, encode_frozen
 from abag.adapt.pairs import assign_pairs, make_epoch_batches
 from abag.adapt.train import AdapterTraining, adapt_encoders
 from abag.core.device import plan_device
-from abag.core.files import FileDamaged
-from abag.core.options import BadOption
-from abag.embed.embed import OtherEncoder
+from abag.core.errors import (
+    DamagedFile,
+    EncoderError,
+    MissingPackage,
+    OptionError,
+    RunError,
+    SplitError,
+)
 from abag.embed.encoders.identity import identify
-from abag.embed.encoders.lora import LoraUnavailable
 from abag.embed.sequences.pairs import read_pairs
 from abag.head.data.labels import label_pairs
 from abag.head.data.options import SplitOptions
-from abag.head.models.config import RunMismatch
 from abag.head.regimes.folds import make_splits
-from abag.head.regimes.splits import TRAIN, BadSplit, split_frame
+from abag.head.regimes.splits import TRAIN, split_frame
 from abag.head.training.checkpoint import load
 from abag.head.training.stack import steps_per_epoch
 
@@ -151,7 +154,7 @@ def test_a_split_with_several_folds_requires_a_fold(given_split, tmp_path):
     splits = make_splits(pairs, SplitOptions(split="random", folds=3))
     split_frame(pairs, splits).to_csv(tmp_path / "folds.csv", index=False)
     for fold in (None, 3):
-        with pytest.raises(BadOption, match="has folds 0 to 2; expected one"):
+        with pytest.raises(OptionError, match="has folds 0 to 2; expected one"):
             adapt_encoders(table, tmp_path / "a", split_from=tmp_path / "folds.csv", fold=fold)
     parts = assign_pairs(pairs, AdaptConfig(split_from=str(tmp_path / "folds.csv"), fold=1))
     assert np.array_equal(parts.split.part, splits[1].part)
@@ -208,20 +211,20 @@ def test_a_finished_adapter_is_reused_and_other_options_are_refused(given_split,
     assert adapt_encoders(table, tmp_path / "a", split_from=split, **options) == first
     assert "nothing to do" in said[-1]
     for other in ({"rank": 4}, {"epochs": 2}, {"head_share": 0.2}):
-        with pytest.raises(RunMismatch, match=r"was .* and is now .*another --out folder"):
+        with pytest.raises(RunError, match=r"was .* and is now .*another --out folder"):
             adapt_encoders(table, tmp_path / "a", split_from=split, **(options | other))
     changed = table.assign(pKd=table["pKd"] + 1)
-    with pytest.raises(RunMismatch, match="pairs_digest"):
+    with pytest.raises(RunError, match="pairs_digest"):
         adapt_encoders(changed, tmp_path / "a", split_from=split, **options)
     damaged = shutil.copytree(tmp_path / "a", tmp_path / "damaged")
     for summary in (None, [], {**first, "steps": "7"}):
         record = json.loads((tmp_path / "a" / "adapter.json").read_text())
         (damaged / "adapter.json").write_text(json.dumps(record | {"summary": summary}))
-        with pytest.raises(FileDamaged, match=r"adapter\.json: (summary|steps) is .*; expected"):
+        with pytest.raises(DamagedFile, match=r"adapter\.json: (summary|steps) is .*; expected"):
             adapt_encoders(table, damaged, split_from=split, **options)
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thesis.doc").write_text("mine")
-    with pytest.raises(RunMismatch, match="contains no adapter"):
+    with pytest.raises(RunError, match="contains no adapter"):
         adapt_encoders(table, tmp_path / "full", split_from=split, **options)
     assert {p: p.read_bytes() for p in (tmp_path / "a").rglob("*") if p.is_file()} == before
 
@@ -255,7 +258,7 @@ def test_a_split_without_a_part_that_training_needs_is_refused(given_split, tmp_
     rows = pd.read_parquet(split)
     rows.assign(split=rows["split"].replace(part, "test")).to_parquet(split)
     name = {"train": "training"}.get(part, part)
-    with pytest.raises(BadSplit, match=f"--split-from .*: the {name} part is empty; expected at"):
+    with pytest.raises(SplitError, match=f"--split-from .*: the {name} part is empty; expected at"):
         adapt_encoders(table, tmp_path / "a", split_from=split, **SMALL)
     assert not (tmp_path / "a").exists()
 
@@ -263,7 +266,7 @@ def test_a_split_without_a_part_that_training_needs_is_refused(given_split, tmp_
 def test_a_missing_peft_error_names_the_extra(given_split, tmp_path, monkeypatch):
     table, _, split = given_split
     monkeypatch.setitem(sys.modules, "peft", None)
-    with pytest.raises(LoraUnavailable, match="pip install peft"):
+    with pytest.raises(MissingPackage, match="pip install peft"):
         adapt_encoders(table, tmp_path / "a", split_from=split, **SMALL)
 
 
@@ -307,5 +310,5 @@ def test_a_head_can_be_trained_on_vectors_of_an_adapted_encoder(tmp_path):
     alone = abag.load_predictor(bundle).predict(**new)
     np.testing.assert_allclose(alone["pkd_predicted"], by_store["pkd_predicted"], atol=1e-3)
     shutil.rmtree(bundle / "antibody-adapter")
-    with pytest.raises(OtherEncoder, match="its fingerprint is"):
+    with pytest.raises(EncoderError, match="its fingerprint is"):
         abag.load_predictor(bundle).predict(**new)

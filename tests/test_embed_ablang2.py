@@ -15,7 +15,8 @@ from encoding import CPU, LayerStates, assert_close
 from safetensors.torch import save_file
 
 import abag
-from abag.embed.encoders.identity import TokenizerMismatch, identify
+from abag.core.errors import EncoderError
+from abag.embed.encoders.identity import identify
 from abag.embed.encoders.loading import load_encoder
 from abag.embed.families.registry import FAMILIES
 from abag.embed.packing import pack_spans
@@ -121,7 +122,7 @@ def test_weights_that_are_not_there_are_one_line(package, monkeypatch, lost, mes
 def test_a_package_with_other_token_ids_is_refused(package):
     path = package / "models" / "ablang2" / "vocab.py"
     path.write_text(path.read_text().replace('"H": 3', '"H": 4').replace('"K": 4', '"K": 3'))
-    with pytest.raises(TokenizerMismatch, match="disagrees with abag's vocabulary"):
+    with pytest.raises(EncoderError, match="disagrees with abag's vocabulary"):
         load_encoder(identify("ablang2", "antibody"), CPU)
 
 

@@ -11,22 +11,21 @@ from invoke import one_line
 from safetensors.numpy import save
 
 import abag
+from abag.core.errors import DamagedFile, EncoderError, OptionError
 from abag.embed.embed import embed_table
 from abag.embed.encoders.adapters import (
     ADAPTER_FORMAT,
     PEFT_PREFIX,
-    AdapterMismatch,
-    AdapterNotFound,
     adapter_digest,
     read_adapter_files,
 )
 from abag.embed.encoders.checkpoints import TINY_CONFIG, save_random_checkpoint
 from abag.embed.encoders.identity import identify
 from abag.embed.encoders.loading import load_encoder, load_transformers_model, run_padded
-from abag.embed.encoders.lora import BadLora, Lora, LoraEncoder, fit_lora
+from abag.embed.encoders.lora import Lora, LoraEncoder, fit_lora
 from abag.embed.families.registry import FAMILIES
 from abag.embed.store.maintenance import merge
-from abag.embed.store.store_files import CONFIG_FILE, WEIGHTS_FILE, AdapterDamaged
+from abag.embed.store.store_files import CONFIG_FILE, WEIGHTS_FILE
 from abag.embed.weights import weights_digest
 from abag.head.data.demo import demo_table
 
@@ -148,11 +147,11 @@ def test_only_the_factors_of_the_chosen_targets_and_layers_are_trainable(tmp_pat
     lora = fit_lora(Lora(rank=2, targets=("k", "query"), layers=(2, 9)), checkpoint)
     some = LoraEncoder(checkpoint, CPU, lora).factors()
     assert {n.split(".lora_")[0] for n in some} == {"encoder.block.1.layer.0.SelfAttention.k"}
-    with pytest.raises(BadLora, match=r"has none of --targets query.* q, k, v, o, wi, wo"):
+    with pytest.raises(OptionError, match=r"has none of --targets query.* q, k, v, o, wi, wo"):
         fit_lora(Lora(targets=("query",)), checkpoint)
-    with pytest.raises(BadLora, match="has none of --layers 9; expected layers among 1 to 2"):
+    with pytest.raises(OptionError, match="has none of --layers 9; expected layers among 1 to 2"):
         fit_lora(Lora(layers=(9,)), checkpoint)
-    with pytest.raises(BadLora, match="no weights to adapt"):
+    with pytest.raises(OptionError, match="no weights to adapt"):
         fit_lora(Lora(), identify("composition", "antigen").checkpoint)
 
 
@@ -216,17 +215,17 @@ def test_an_adapter_of_other_weights_is_an_error_with_both_digests_and_writes_no
 
 def test_incomplete_adapters_and_those_of_the_other_kind_are_refused(tmp_path):
     save_adapter(tmp_path / "one", "tiny-igt5", "antibody")
-    with pytest.raises(AdapterNotFound, match="adapts antibody, not antigen"):
+    with pytest.raises(EncoderError, match="adapts antibody, not antigen"):
         identify("tiny-esm2", "antigen", adapter=tmp_path / "one")
-    with pytest.raises(AdapterNotFound, match="no finished adapter"):
+    with pytest.raises(EncoderError, match="no finished adapter"):
         identify("tiny-igt5", "antibody", adapter=tmp_path / "nowhere")
-    with pytest.raises(AdapterMismatch, match="composition has weights none"):
+    with pytest.raises(EncoderError, match="composition has weights none"):
         identify("composition", "antibody", adapter=tmp_path / "one")
     (tmp_path / "one" / "splits.parquet").write_bytes(b"other rows")
-    with pytest.raises(AdapterDamaged, match="digest differs"):
+    with pytest.raises(DamagedFile, match="digest differs"):
         identify("tiny-igt5", "antibody", adapter=tmp_path / "one")
     (tmp_path / "one" / "splits.parquet").unlink()
-    with pytest.raises(AdapterDamaged, match="incomplete"):
+    with pytest.raises(DamagedFile, match="incomplete"):
         identify("tiny-igt5", "antibody", adapter=tmp_path / "one")
 
 
@@ -236,7 +235,7 @@ def test_a_change_that_matches_no_weight_is_an_error_when_merged(tmp_path):
     factors = identity.checkpoint.adapter.factors
     factors["encoder.layer.7.attention.self.query"] = next(iter(factors.values()))
     for backend in ("packed", "reference"):
-        with pytest.raises(AdapterMismatch, match="1 of its 5 changes match no weight"):
+        with pytest.raises(EncoderError, match="1 of its 5 changes match no weight"):
             load_encoder(identity, CPU, backend=backend)
 
 
@@ -283,7 +282,7 @@ def test_a_record_without_what_a_reader_needs_is_refused(tmp_path, change):
     record = forge(tmp_path / "a")
     change(record)
     (tmp_path / "a" / "adapter.json").write_text(json.dumps(record))
-    with pytest.raises(AdapterDamaged, match=r"adapter\.json: .*Copy the whole folder again"):
+    with pytest.raises(DamagedFile, match=r"adapter\.json: .*Copy the whole folder again"):
         identify("tiny-esm2", "antigen", adapter=tmp_path / "a")
 
 
@@ -297,7 +296,7 @@ def test_a_record_without_what_a_reader_needs_is_refused(tmp_path, change):
 )  # fmt: skip
 def test_files_that_are_signed_and_invalid_are_refused(tmp_path, config, weights):
     forge(tmp_path / "a", config, weights)
-    with pytest.raises(AdapterDamaged, match="its files cannot be read"):
+    with pytest.raises(DamagedFile, match="its files cannot be read"):
         identify("tiny-esm2", "antigen", adapter=tmp_path / "a")
 
 
@@ -309,5 +308,5 @@ def test_files_that_are_signed_and_invalid_are_refused(tmp_path, config, weights
 def test_factors_of_another_shape_than_the_weight_are_refused(tmp_path, weights, backend):
     forge(tmp_path / "a", weights=weights)
     identity = identify("tiny-esm2", "antigen", adapter=tmp_path / "a")
-    with pytest.raises(AdapterMismatch, match=rf"its change of {MODULE} has the shapes"):
+    with pytest.raises(EncoderError, match=rf"its change of {MODULE} has the shapes"):
         load_encoder(identity, CPU, backend=backend)

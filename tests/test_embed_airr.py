@@ -6,10 +6,9 @@ import pytest
 from trastuzumab import HEAVY, LIGHT
 
 import abag
-from abag.embed.sequences.chains import UnknownResidue
+from abag.core.errors import SequenceError, TableError
 from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.pairs import read_pairs
-from abag.embed.sequences.tables import BadTable
 
 LAMBDA = (
     "QSALTQPASVSGSPGQSITISCTGTSSDVGGYNYVSWYQQHPGKAPKLMIYDVSNRPSGVSNRFSGSKSGNTASLTISGLQAEDEADYYCSSYTSS"
@@ -53,7 +52,7 @@ def test_a_cell_with_two_light_chains_is_a_bad_row(tmp_path):
     good = {"sequence_id": "d", "cell_id": "c2", "locus": "IGH", "sequence_alignment_aa": HEAVY}
     table = pd.concat([pd.DataFrame(THREE), pd.DataFrame([good])])
     words = r"x\.tsv: row 1, cell 'c1' has two light chains \('b', 'c'\); expected one of each"
-    with pytest.raises(BadTable, match=words) as refused:
+    with pytest.raises(TableError, match=words) as refused:
         read(tmp_path, table)
     assert "\n" not in str(refused.value)
     pairs = read(tmp_path, table, bad_rows="skip")
@@ -77,7 +76,7 @@ def test_chains_most_takes_the_chain_that_was_seen_most(tmp_path, counts, light)
 
 @pytest.mark.parametrize("counts", [{}, {"umi_count": [9, 4, 4]}, {"umi_count": [9, None, None]}])
 def test_chains_most_does_not_choose_between_equal_counts(tmp_path, counts):
-    with pytest.raises(BadTable, match="two light chains"):
+    with pytest.raises(TableError, match="two light chains"):
         read(tmp_path, THREE | counts, chains="most")
 
 
@@ -102,7 +101,7 @@ def test_a_cell_without_a_productive_chain_is_counted(tmp_path):
     assert antibodies(most) == [(HEAVY, LIGHT)]
     assert most.notes == ["1 row without a productive chain skipped; the first is row 2"]
     stop = table.assign(sequence_alignment_aa=table["sequence_alignment_aa"].str[:50] + "*")
-    with pytest.raises(UnknownResidue, match=r"row 1, .*'\*' at position 51"):
+    with pytest.raises(SequenceError, match=r"row 1, .*'\*' at position 51"):
         read(tmp_path, stop)
     table.iloc[2:, table.columns.get_loc("sequence_alignment_aa")] += "*"
     assert antibodies(read(tmp_path, table)) == [(HEAVY, LIGHT)]
@@ -128,7 +127,7 @@ def test_the_locus_is_read_from_the_genes_if_no_column_has_it(tmp_path, calls):
 ])  # fmt: skip
 def test_a_rearrangement_that_cannot_be_read_is_a_bad_row(tmp_path, change, words):
     table = pd.concat([pd.DataFrame(PAIR | change), pd.DataFrame(PAIR).assign(cell_id="c2")])
-    with pytest.raises(BadTable, match=words):
+    with pytest.raises(TableError, match=words):
         read(tmp_path, table)
     pairs = read(tmp_path, table, bad_rows="skip")
     assert antibodies(pairs) == [(HEAVY, LIGHT)]

@@ -8,12 +8,11 @@ from encoding import CPU, batch_of
 from trastuzumab import HEAVY, LIGHT
 
 import abag
-from abag.core.options import BadOption
+from abag.core.errors import OptionError, StoreError
 from abag.embed.encode import weigh_cdrs
 from abag.embed.encoders.identity import identify
 from abag.embed.encoders.loading import load_encoder
 from abag.embed.families.registry import FAMILIES
-from abag.embed.job import PoolingsMismatch
 from abag.embed.packing import Layout
 
 CDRS = (("GFNIKDTY", "IYPTNGYT", "SRWGGDGFYAMDY"), ("QDVNTA", "SAS", "QQHYTTPPT"))  # by IMGT
@@ -97,7 +96,7 @@ def test_a_store_keeps_the_poolings_that_it_was_begun_with(tmp_path):
     assert folder.poolings == ("mean", "heavy_mean", "light_mean", "cdr_mean")
     assert abag.open_store(tmp_path).folder("antigen").poolings == ("mean",)
     assert folder.rows == 3
-    with pytest.raises(PoolingsMismatch, match="begun with poolings cdr_mean, but poolings none"):
+    with pytest.raises(StoreError, match="begun with poolings cdr_mean, but poolings none"):
         abag.embed_table(TABLE, tmp_path, poolings=(), **OPTIONS)
-    with pytest.raises(BadOption, match="poolings median: unknown; expected cdr_mean"):
+    with pytest.raises(OptionError, match="poolings median: unknown; expected cdr_mean"):
         abag.embed_table(TABLE, tmp_path, poolings=("median",), **OPTIONS)

@@ -16,13 +16,14 @@ from encoding import CPU, assert_close, batch_of, change_weights
 from marks import in_ci
 from safetensors.torch import load_file
 
+from abag.core.errors import EncoderError
 from abag.core.files import UnsafeFile
 from abag.embed import weights as digest
 from abag.embed.encoders.checkpoints import TINY_CONFIG, save_random_checkpoint
 from abag.embed.encoders.identity import find_checkpoint, identify
 from abag.embed.encoders.loading import load_encoder
 from abag.embed.families.registry import ALIASES, FAMILIES, family_of
-from abag.embed.weights import BadCheckpoint, EncoderNotFound, WeightNames, weights_digest
+from abag.embed.weights import EncoderNotFound, WeightNames, weights_digest
 
 CHAIN = "ACDEFGHIKLMNPQRSTVWYXEVQLVESGG"
 CONFIG = {
@@ -149,7 +150,7 @@ def test_a_bin_file_with_more_than_tensors_is_refused_and_nothing_runs(tmp_path,
         path.write_text("<html>")
     else:
         torch.save(contents[content], path)
-    with pytest.raises(BadCheckpoint, match="something other than named tensors") as error:
+    with pytest.raises(EncoderError, match="something other than named tensors") as error:
         load_encoder(identify(str(folder), "antigen"), CPU)
     assert "weights_only" not in str(error.value)
     assert not (tmp_path / "ran").exists()
@@ -210,7 +211,7 @@ def test_another_prefix_of_all_names_is_named(tmp_path):
     change_weights(folder, lambda tensors: {f"student.net.{n}": t for n, t in tensors.items()})
     words = "weights begin with 'student.net.', as student.net.*; expected .*without this prefix"
     for backend in ("packed", "reference"):
-        with pytest.raises(BadCheckpoint, match=words):
+        with pytest.raises(EncoderError, match=words):
             encode(folder, backend)
 
 
@@ -228,7 +229,7 @@ def test_an_adapter_beside_the_weights_is_refused_and_its_merged_model_read(tmp_
     adapted = peft.get_peft_model(make_model("esm", "EsmModel"), config)
     adapted.save_pretrained(folder)
     words = r"model: adapter_config\.json lies beside the model.*merge_and_unload.*move adapter_con"
-    with pytest.raises(BadCheckpoint, match=words) as refused:
+    with pytest.raises(EncoderError, match=words) as refused:
         identify(str(folder), "antigen")
     assert "\n" not in str(refused.value)
     # what the message advises
@@ -241,7 +242,7 @@ def test_an_adapter_beside_the_weights_is_refused_and_its_merged_model_read(tmp_
 
 def test_an_adapter_without_its_model_is_refused_by_name(tmp_path):
     (tmp_path / "adapter_config.json").write_text("{}")
-    with pytest.raises(BadCheckpoint, match=r"adapter without its model.*--antigen-adapter"):
+    with pytest.raises(EncoderError, match=r"adapter without its model.*--antigen-adapter"):
         identify(str(tmp_path), "antigen")
 
 
@@ -254,7 +255,7 @@ def test_quantised_checkpoints_are_refused_by_their_config(tmp_path, key, settin
     folder = tiny(tmp_path / "model")
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, key: settings}))
-    with pytest.raises(BadCheckpoint, match=f"config.json: {key}.*quantised"):
+    with pytest.raises(EncoderError, match=f"config.json: {key}.*quantised"):
         identify(str(folder), "antigen")
     (folder / "config.json").write_text(json.dumps({**config, key: None}))
     identify(str(folder), "antigen")
@@ -265,7 +266,7 @@ def test_weights_of_quantised_values_are_refused(tmp_path, dtype):
     folder, weight = tiny(tmp_path / "model"), "encoder.layer.0.output.dense.weight"
     change_weights(folder, lambda tensors: tensors | {weight: tensors[weight].to(dtype)})
     for backend in ("packed", "reference"):
-        with pytest.raises(BadCheckpoint, match=f"{weight} holds {dtype}, a quantised value"):
+        with pytest.raises(EncoderError, match=f"{weight} holds {dtype}, a quantised value"):
             encode(folder, backend)
 
 
@@ -286,7 +287,7 @@ def test_a_version_of_antiberty_without_weights_names_the_one_that_has_them(tmp_
 
 def test_two_tensors_for_one_weight_are_refused():
     names = ["a.LayerNorm.gamma", "a.LayerNorm.weight"]
-    with pytest.raises(BadCheckpoint, match=r"gamma and .*weight are both weight a\.LayerNorm"):
+    with pytest.raises(EncoderError, match=r"gamma and .*weight are both weight a\.LayerNorm"):
         WeightNames().of_encoder(names)
 
 
@@ -415,7 +416,7 @@ def test_a_value_in_config_json_that_the_packed_encoder_lacks_is_refused(
     folder = tiny(tmp_path / "model", name)
     config = json.loads((folder / "config.json").read_text())
     with_config(folder, {**config, **change})
-    with pytest.raises(BadCheckpoint, match=f"config.json: .*{message}"):
+    with pytest.raises(EncoderError, match=f"config.json: .*{message}"):
         load_encoder(identify(str(folder), "antigen"), CPU)
 
 
@@ -423,10 +424,10 @@ def test_a_value_in_config_json_that_the_packed_encoder_lacks_is_refused(
 def test_a_damaged_config_is_overruled_or_refused(tmp_path, text):
     folder = tiny(tmp_path / "model")
     (folder / "tokenizer_config.json").write_text(text)
-    with suppress(BadCheckpoint):
+    with suppress(EncoderError):
         load_encoder(identify(str(folder), "antigen"), CPU)
     (folder / "config.json").write_text(text)
-    with pytest.raises(BadCheckpoint, match=r"config\.json: (not valid JSON|model_type None)"):
+    with pytest.raises(EncoderError, match=r"config\.json: (not valid JSON|model_type None)"):
         identify(str(folder), "antigen")
 
 
@@ -459,7 +460,7 @@ def test_a_default_that_is_written_out_leaves_the_fingerprint_unchanged(tmp_path
 def test_an_index_that_cannot_be_followed_is_refused_in_one_line(tmp_path, content, expected):
     folder = save(make_model("t5", "T5EncoderModel"), "t5", tmp_path / "model", "sharded")
     (folder / "model.safetensors.index.json").write_text(content)
-    with pytest.raises((BadCheckpoint, UnsafeFile), match=expected):
+    with pytest.raises((EncoderError, UnsafeFile), match=expected):
         find_checkpoint(str(folder))
 
 
@@ -467,5 +468,5 @@ def test_a_truncated_shard_is_refused_with_its_name(tmp_path):
     folder = save(make_model("t5", "T5EncoderModel"), "t5", tmp_path / "model", "sharded")
     shard = sorted(folder.glob("*.safetensors"))[1]
     shard.write_bytes(shard.read_bytes()[:-100])
-    with pytest.raises(BadCheckpoint, match=f"{shard.name}: cannot be read"):
+    with pytest.raises(EncoderError, match=f"{shard.name}: cannot be read"):
         identify(str(folder), "antigen")

@@ -3,9 +3,10 @@
 import pytest
 import torch
 
-from abag.core.device import DeviceUnavailable, default_batch_tokens, plan_device
+from abag.core.device import default_batch_tokens, plan_device
+from abag.core.errors import DeviceError
 from abag.embed.kernels import attention, triton_kernels
-from abag.embed.kernels.attention import AttentionUnavailable, choose_attention, load_kernels
+from abag.embed.kernels.attention import choose_attention, load_kernels
 from abag.embed.kernels.ops import HalfOps, PlainOps
 
 
@@ -45,15 +46,15 @@ def test_heads_that_triton_cannot_divide_use_another_attention(gpu):
     assert choose_attention(plan, biased=False, head_width=24) == "triton"  # ESM-2 35M
     assert choose_attention(plan, biased=False, head_width=20) == "varlen"
     assert choose_attention(plan, biased=True, head_width=20) == "sdpa"
-    with pytest.raises(AttentionUnavailable, match="triton: does not support heads of 20"):
+    with pytest.raises(DeviceError, match="triton: does not support heads of 20"):
         choose_attention(plan, biased=False, head_width=20, requested="triton")
 
 
 def test_a_t4_refuses_bf16_and_fast_attention_before_any_weights(gpu):
     gpu("Tesla T4", (7, 5))
-    with pytest.raises(DeviceUnavailable, match=r"bf16 on Tesla T4: compute capability 7.5.*fp16"):
+    with pytest.raises(DeviceError, match=r"bf16 on Tesla T4: compute capability 7.5.*fp16"):
         plan_device("cuda", "bf16")
-    with pytest.raises(AttentionUnavailable, match=r"triton: needs compute capability 8.0"):
+    with pytest.raises(DeviceError, match=r"triton: needs compute capability 8.0"):
         choose_attention(plan_device(), biased=True, requested="triton")
 
 
@@ -77,7 +78,7 @@ def test_where_triton_does_not_work_plain_steps_replace_it_with_a_note(
 def test_triton_requested_where_it_does_not_work_is_refused(gpu, monkeypatch):
     gpu("A100", (8, 0))
     monkeypatch.setattr(attention, "triton_problem", lambda _: "no C compiler")
-    with pytest.raises(AttentionUnavailable, match=r"triton: does not work.*no C compiler"):
+    with pytest.raises(DeviceError, match=r"triton: does not work.*no C compiler"):
         load_kernels(plan_device(), biased=True, requested="triton")
 
 
@@ -103,22 +104,22 @@ def test_triton_is_tried_once_and_what_fails_is_named(monkeypatch):
 def test_a_cpu_computes_in_fp32_with_sdpa():
     plan = plan_device("cpu")
     assert (plan.precision, choose_attention(plan, biased=True)) == ("fp32", "sdpa")
-    with pytest.raises(DeviceUnavailable, match="fp16 on a CPU"):
+    with pytest.raises(DeviceError, match="fp16 on a CPU"):
         plan_device("cpu", "fp16")
-    with pytest.raises(AttentionUnavailable, match="varlen: needs a CUDA device; usable"):
+    with pytest.raises(DeviceError, match="varlen: needs a CUDA device; usable"):
         choose_attention(plan, biased=False, requested="varlen")
 
 
 def test_flash_attention_is_refused_for_a_biased_encoder_and_for_fp32(gpu):
     gpu("H100", (9, 0))
-    with pytest.raises(AttentionUnavailable, match="does not support a bias by position"):
+    with pytest.raises(DeviceError, match="does not support a bias by position"):
         choose_attention(plan_device(), biased=True, requested="varlen")
     assert choose_attention(plan_device(precision="fp32"), biased=True) == "sdpa"
 
 
 @pytest.mark.parametrize("name", ["cuda:7", "tpu", "mps"])
 def test_a_missing_device_is_refused(name):
-    with pytest.raises(DeviceUnavailable, match=name):
+    with pytest.raises(DeviceError, match=name):
         plan_device(name)
 
 

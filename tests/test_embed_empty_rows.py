@@ -5,10 +5,10 @@ import pytest
 from drawn import COMPOSITION
 
 import abag
-from abag.embed.sequences.chains import EmptySequence
+from abag.core.errors import SequenceError, TableError
 from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.pairs import read_pair_chunks, read_pairs
-from abag.embed.sequences.tables import CHUNK_ROWS, BadTable
+from abag.embed.sequences.tables import CHUNK_ROWS
 from abag.head.data.demo import demo_table
 from abag.head.estimators.sequence_frame import NotAFrame, read_frame
 
@@ -69,9 +69,9 @@ def test_a_row_with_any_content_is_as_bad_as_ever(tmp_path, name, column):
     frame.loc[8, column] = frame.loc[1, column]
     path = written(tmp_path / name, frame)
     first = 1 if name == "a.parquet" else 2
-    with pytest.raises(EmptySequence, match=f"row {8 + first}, column"):
+    with pytest.raises(SequenceError, match=f"row {8 + first}, column"):
         read_pairs(path)
-    with pytest.raises(EmptySequence, match=f"row {8 + first}, column"):
+    with pytest.raises(SequenceError, match=f"row {8 + first}, column"):
         [*read_pair_chunks(path, TableOptions())]
     pairs = read_pairs(path, TableOptions(bad_rows="skip"))
     count = len(EMPTY) - 1 - (name == "a.xlsx")
@@ -93,7 +93,7 @@ def test_a_row_of_parquet_is_empty_for_embed_if_none_of_its_sequences_is_given(t
 def test_a_table_of_empty_rows_has_no_rows(tmp_path):
     path = written(tmp_path / "a.csv", spaced().loc[EMPTY])
     for read in (read_pairs, lambda table: [*read_pair_chunks(table, TableOptions())]):
-        with pytest.raises(BadTable, match=r"a.csv: all 4 rows are empty; expected at least one"):
+        with pytest.raises(TableError, match=r"a.csv: all 4 rows are empty; expected at least one"):
             read(path)
 
 

@@ -13,12 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import EsmConfig, EsmModel, T5EncoderModel
 
+from abag.core.errors import EncoderError
 from abag.embed.encoders.checkpoints import TINY_CONFIG, save_random_checkpoint
 from abag.embed.encoders.identity import find_checkpoint, identify
 from abag.embed.encoders.loading import load_encoder
 from abag.embed.families.registry import FAMILIES
 from abag.embed.packing import pack_spans
-from abag.embed.weights import BadCheckpoint, EncoderNotFound
+from abag.embed.weights import EncoderNotFound
 
 RNG = np.random.default_rng(7)
 TOKENS = {  # of the authors: before the residues, the residues, after them
@@ -171,7 +172,7 @@ def test_antiberty_encodes_heavy_and_light_separately_and_averages_all_residues(
 
 
 def test_fewer_positions_than_windows_need_are_refused_before_loading(tmp_path):
-    with pytest.raises(BadCheckpoint, match=r"max_position_embeddings 512; protbert .* need 1024"):
+    with pytest.raises(EncoderError, match=r"max_position_embeddings 512; protbert .* need 1024"):
         load_encoder(random_encoder(tmp_path, "protbert", max_position_embeddings=512), CPU)
 
 
@@ -216,7 +217,7 @@ def test_missing_weights_give_an_error_that_says_how_to_get_them(monkeypatch, tm
 
 def test_a_folder_of_another_model_type_is_refused_by_name(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "gpt2"}))
-    with pytest.raises(BadCheckpoint, match="model_type 'gpt2' is not supported"):
+    with pytest.raises(EncoderError, match="model_type 'gpt2' is not supported"):
         find_checkpoint(str(tmp_path))
 
 
@@ -256,7 +257,7 @@ def test_a_weight_that_is_missing_unknown_or_of_another_shape_is_refused(
     folder = save_random_checkpoint(tmp_path / name, TINY_CONFIG[name], seed=1)
     new = {} if value is None else {weight: torch.ones(value)}
     change_weights(folder, lambda x: {n: t for n, t in x.items() if n != weight} | new)
-    with pytest.raises(BadCheckpoint, match=message):
+    with pytest.raises(EncoderError, match=message):
         load_encoder(identify(str(folder), "antigen"), CPU)
 
 
@@ -271,5 +272,5 @@ def test_tokens_or_positions_that_roberta_cannot_use_are_refused(tmp_path, file,
     if file == "config.json":
         text = {**FAMILIES["roberta"].tiny_config, **text}
     (tmp_path / file).write_text(json.dumps(text))
-    with pytest.raises(BadCheckpoint, match=message):
+    with pytest.raises(EncoderError, match=message):
         load_encoder(identify(str(tmp_path), "antibody"), CPU)

@@ -21,11 +21,10 @@ from marks import in_ci
 
 import abag
 from abag.core.arrays import hex_keys
+from abag.core.errors import MissingVectors, OptionError, OutputError
 from abag.core.files import is_partial
-from abag.core.options import BadOption
 from abag.embed.store import export as export_module
-from abag.embed.store.export import CannotExport
-from abag.embed.store.store import VectorsMissing, open_store
+from abag.embed.store.store import open_store
 from abag.head.data.demo import demo_table
 
 SUFFIXES = [".npz", ".parquet", ".h5ad", ".csv"]
@@ -208,17 +207,17 @@ def test_the_command_prints_what_it_wrote(store, table, tmp_path):
 def test_invalid_input_is_refused_in_one_line_and_nothing_is_written(store, table, tmp_path):
     out = tmp_path / "a.npz"
     for error, words, to, options in [
-        (CannotExport, "not a supported format", tmp_path / "a.pkl", {}),
-        (CannotExport, "its folder does not exist", tmp_path / "no" / "a.npz", {}),
-        (CannotExport, "expected the choice of one", out, {}),
-        (BadOption, "^kind=.pair.: ", out, {"kind": "pair"}),
+        (OutputError, "not a supported format", tmp_path / "a.pkl", {}),
+        (OutputError, "its folder does not exist", tmp_path / "no" / "a.npz", {}),
+        (OutputError, "expected the choice of one", out, {}),
+        (OptionError, "^kind=.pair.: ", out, {"kind": "pair"}),
         (abag.AbagError, "'max' is not stored", out, {"kind": "antigen", "antigen_pooling": "max"}),
         (abag.AbagError, "no antigen encoder 'esm9'", out,
          {"kind": "antigen", "antigen_encoder": "esm9"}),
-        (VectorsMissing, "1 of 5. antibody sequences", out,
+        (MissingVectors, "1 of 5. antibody sequences", out,
          {"table": pd.concat([table, table.head(1).assign(heavy="EVQLVE")])}),
-        (CannotExport, "'antigen_key' has the name", out, {"table": table.assign(antigen_key=1)}),
-        (CannotExport, "several columns called 'a_b'", tmp_path / "a.h5ad",
+        (OutputError, "'antigen_key' has the name", out, {"table": table.assign(antigen_key=1)}),
+        (OutputError, "several columns called 'a_b'", tmp_path / "a.h5ad",
          {"table": table.assign(**{"a/b": 1, "a_b": 2})}),
         (abag.AbagError, "row 1, .*not a valid residue", out,
          {"table": table.assign(heavy=["Z1", *table["heavy"].iloc[1:]])}),
@@ -234,14 +233,14 @@ def test_the_table_is_not_overwritten_even_by_force(store, table, tmp_path):
     (tmp_path / "link.csv").symlink_to("pairs.csv")
     before = (tmp_path / "pairs.csv").read_bytes()
     for to in ("pairs.csv", "link.csv"):
-        with pytest.raises(CannotExport, match="also the input table"):
+        with pytest.raises(OutputError, match="also the input table"):
             abag.export_vectors(store, tmp_path / to, table=tmp_path / "pairs.csv", force=True)
     assert (tmp_path / "pairs.csv").read_bytes() == before
 
 
 def test_without_anndata_one_line_says_how_to_install_it(store, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "anndata", None)
-    with pytest.raises(CannotExport, match="pip install anndata"):
+    with pytest.raises(OutputError, match="pip install anndata"):
         abag.export_vectors(store, tmp_path / "a.h5ad", kind="antigen")
     assert list(tmp_path.iterdir()) == []
 
@@ -251,7 +250,7 @@ def test_a_failed_write_leaves_the_old_file(store, tmp_path, monkeypatch):
     out.write_bytes(b"old")
     full = OSError(28, "No space left on device")
     monkeypatch.setitem(export_module.FORMATS, ".npz", raising(full))
-    with pytest.raises(CannotExport, match="cannot be written"):
+    with pytest.raises(OutputError, match="cannot be written"):
         abag.export_vectors(store, out, kind="antigen", force=True)
     assert out.read_bytes() == b"old"
     assert len(list(tmp_path.iterdir())) == 1
@@ -287,7 +286,7 @@ def test_a_folder_without_a_sound_shard_is_refused(store, tmp_path):
     for shard in open_store(copy).folder("antigen").path.glob("*.h5"):
         shard.write_bytes(b"")
     for options in ({"kind": "antigen"}, {"kind": "antigen", "antigen_encoder": "tiny-esm2"}):
-        with pytest.raises(CannotExport, match=r"holds no vectors \(1 damaged shard\); expected"):
+        with pytest.raises(OutputError, match=r"holds no vectors \(1 damaged shard\); expected"):
             abag.export_vectors(copy, tmp_path / "a.npz", **options)
     assert not (tmp_path / "a.npz").exists()
 

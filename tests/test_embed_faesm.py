@@ -6,10 +6,11 @@ import pandas as pd
 import pytest
 
 from abag.core.device import plan_device
+from abag.core.errors import EncoderError, MissingPackage
 from abag.embed.embed import embed_table
-from abag.embed.encoders.identity import WrongBackend, identify
+from abag.embed.encoders.identity import identify
 from abag.embed.encoders.loading import load_encoder
-from abag.embed.families.faesm import FaesmUnavailable, import_faesm
+from abag.embed.families.faesm import import_faesm
 from abag.embed.store.store import open_store
 
 TABLE = pd.DataFrame({"heavy": ["EVQL"], "light": ["DIQM"], "antigen": ["MKTAYIAK"]})
@@ -38,7 +39,7 @@ def test_without_faesm_one_line_says_what_is_found_and_expected_before_anything_
 ):
     for name in ("faesm", "faesm.esm"):
         monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(FaesmUnavailable) as refusal:
+    with pytest.raises(MissingPackage) as refusal:
         embed_table(TABLE, tmp_path / "store", antigen_backend="faesm", **TINY)
     text = str(refusal.value)
     assert "\n" not in text
@@ -53,7 +54,7 @@ def test_without_faesm_one_line_says_what_is_found_and_expected_before_anything_
 ])  # fmt: skip
 def test_a_faesm_that_fails_on_import_is_refused_with_the_reason(faesm_package, code, reason):
     faesm_package(code)
-    with pytest.raises(FaesmUnavailable, match=reason):
+    with pytest.raises(MissingPackage, match=reason):
         import_faesm()
 
 
@@ -65,7 +66,7 @@ def test_faesms_output_on_import_does_not_reach_stdout(faesm_package, capsys):
 
 @pytest.mark.parametrize("name", ["tiny-igt5", "composition"])
 def test_faesm_is_refused_for_encoders_other_than_esm2(name):
-    with pytest.raises(WrongBackend, match=f"faesm with encoder {name}: .* FAESM runs only ESM-2"):
+    with pytest.raises(EncoderError, match=f"faesm with encoder {name}: .* FAESM runs only ESM-2"):
         load_encoder(identify(name, "antigen"), plan_device("cpu"), backend="faesm")
 
 

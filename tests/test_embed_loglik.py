@@ -17,18 +17,16 @@ from transformers import BertConfig, BertForMaskedLM, EsmForMaskedLM, EsmModel
 
 import abag
 from abag.core.device import plan_device
+from abag.core.errors import EncoderError, StoreError
 from abag.embed.encoders import heads
 from abag.embed.encoders.checkpoints import find_checkpoint, save_random_checkpoint
-from abag.embed.encoders.heads import NoLanguageHead, head_digest, load_head
+from abag.embed.encoders.heads import head_digest, load_head
 from abag.embed.encoders.identity import identify
 from abag.embed.encoders.loading import load_encoder
 from abag.embed.families.registry import FAMILIES
-from abag.embed.job import PoolingsMismatch
 from abag.embed.packing import pack_spans
 from abag.embed.sequences.chains import RESIDUES
-from abag.embed.store.encoder_folder import UnknownPooling
 from abag.embed.store.maintenance import merge
-from abag.embed.store.store import StoreMismatch
 from abag.head.data.demo import demo_table
 
 RNG = np.random.default_rng(11)
@@ -196,7 +194,7 @@ def test_likelihoods_leave_vectors_and_fingerprint_and_keep_float32(table, tmp_p
         assert shard["loglik"].dtype == np.float32
         exact = shard["loglik"][:, 0]
     assert np.any(exact != exact.astype(np.float16))
-    with pytest.raises(UnknownPooling, match=r"'loglik' is not stored.*abag embed --loglik into"):
+    with pytest.raises(StoreError, match=r"'loglik' is not stored.*abag embed --loglik into"):
         stores[0].vectors("antigen", table["antigen"], pooling="loglik")
 
 
@@ -206,14 +204,14 @@ def test_a_store_continues_as_it_was_begun(table, tmp_path):
     abag.embed_table(table, tmp_path / "with", **options)  # without the option
     assert len(stored_logliks(tmp_path / "with", "antigen", table["antigen"])) == len(table)
     assert abag.open_store(tmp_path / "with").folder("antigen").damaged == []
-    with pytest.raises(PoolingsMismatch, match=r"begun with loglik, but False was given"):
+    with pytest.raises(StoreError, match=r"begun with loglik, but False was given"):
         abag.embed_table(table, tmp_path / "with", loglik=False, **options)
     abag.embed_table(table, tmp_path / "without", limit=5, **options)
     before = sorted((tmp_path / "without").rglob("*.h5"))
-    with pytest.raises(PoolingsMismatch, match=r"begun without loglik, but it was given"):
+    with pytest.raises(StoreError, match=r"begun without loglik, but it was given"):
         abag.embed_table(table, tmp_path / "without", loglik=True, **options)
     assert sorted((tmp_path / "without").rglob("*.h5")) == before
-    with pytest.raises(StoreMismatch, match="has the loglik"):
+    with pytest.raises(StoreError, match="has the loglik"):
         merge([tmp_path / "with", tmp_path / "without"], tmp_path / "both")
 
 
@@ -235,11 +233,11 @@ def test_likelihoods_of_another_head_never_mix(table, tmp_path, said):
     abag.embed_table(table, tmp_path / "store", antigen_encoder=one, limit=5, **options)
     abag.embed_table(table, tmp_path / "theirs", antigen_encoder=other, **options)
     for more in ({"loglik": True}, {}):  # also without the option
-        with pytest.raises(PoolingsMismatch, match=r"has likelihoods of head .*, that of this"):
+        with pytest.raises(StoreError, match=r"has likelihoods of head .*, that of this"):
             abag.embed_table(
                 table, tmp_path / "store", antigen_encoder=other, kind="antigen", **more
             )
-    with pytest.raises(StoreMismatch, match="has the loglik"):
+    with pytest.raises(StoreError, match="has the loglik"):
         merge([tmp_path / "store", tmp_path / "theirs"], tmp_path / "both")
     (folder,), (foreign,) = ((tmp_path / n).glob("antigen-*") for n in ("store", "theirs"))
     for shard in foreign.glob("*.h5"):  # what the format allows for equal heads
@@ -267,13 +265,13 @@ def test_an_encoder_without_a_head_is_refused_before_anything_is_written(table, 
         "--antigen-encoder", "tiny-esm2",
     )  # fmt: skip
     assert "--loglik: tiny-igt5 is an encoder only" in line
-    with pytest.raises(NoLanguageHead, match="composition is an encoder only"):
+    with pytest.raises(EncoderError, match="composition is an encoder only"):
         abag.embed_table(table, tmp_path / "store", "composition", "composition", loglik=True)
     model = make_model("esm", "EsmModel")
     assert isinstance(model, EsmModel)
     folder = str(save(model, "esm", tmp_path / "bare"))
     words = r"bare holds the encoder without the head.*\(lm_head\..* is missing\).*EsmForMaskedLM"
-    with pytest.raises(NoLanguageHead, match=words) as caught:
+    with pytest.raises(EncoderError, match=words) as caught:
         abag.embed_table(
             table, tmp_path / "store", antigen_encoder=folder, kind="antigen", loglik=True
         )
@@ -304,7 +302,7 @@ def test_embeddings_that_are_not_tied_are_read_as_config_json_says(tmp_path):
     tied = head_digest(find_checkpoint(str(folder)))
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "tie_word_embeddings": False}))
-    with pytest.raises(NoLanguageHead, match=r"lm_head\.decoder\.weight is missing"):
+    with pytest.raises(EncoderError, match=r"lm_head\.decoder\.weight is missing"):
         head_digest(find_checkpoint(str(folder)))
     change_weights(folder, lambda x: {**x, "lm_head.decoder.weight": torch.ones(33, 64)})
     checkpoint = find_checkpoint(str(folder))

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from trastuzumab import HEAVY, LIGHT
 
 import abag
-from abag import AbagError
+from abag.core.errors import AbagError, OutputError, TableError
 from abag.embed import embed as run_module
 from abag.embed.embed import embed_table
 from abag.embed.sequences import partitions as partitions_module
@@ -25,8 +25,8 @@ from abag.embed.sequences.chains import antibody, antigen, keys_array, parse_ant
 from abag.embed.sequences.changes import EMPTY_ROW, SkippedRows
 from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.pairs import UniqueSequences, read_pair_chunks, read_pairs
-from abag.embed.sequences.partitions import Partitions, TemporaryDiskFull
-from abag.embed.sequences.tables import BadTable, read_table, read_table_chunks
+from abag.embed.sequences.partitions import Partitions
+from abag.embed.sequences.tables import read_table, read_table_chunks
 from abag.embed.store.shard import Shard
 from abag.head.data.demo import demo_table
 
@@ -106,7 +106,7 @@ def test_a_full_temporary_disk_is_named_with_what_to_do(monkeypatch):
         return file
 
     monkeypatch.setattr(partitions_module.tempfile, "TemporaryFile", full)
-    with pytest.raises(TemporaryDiskFull, match=r"No space left on device.*TMPDIR"):
+    with pytest.raises(OutputError, match=r"No space left on device.*TMPDIR"):
         Partitions("antigen", held_bytes=1).add(distinct(["A"], 0))
     assert tempfile.gettempdir()
 
@@ -145,7 +145,7 @@ def test_a_folder_of_parquet_files_is_one_table(tmp_path):
     path = written(tmp_path, table, "")
     assert read_table(path).frame["heavy"].tolist() == table["heavy"].tolist()
     (tmp_path / "empty").mkdir()
-    with pytest.raises(BadTable, match=r"holds no \.parquet file"):
+    with pytest.raises(TableError, match=r"holds no \.parquet file"):
         next(read_table_chunks(tmp_path / "empty"))
 
 

@@ -15,14 +15,13 @@ from embedding import assert_same_vectors, finished
 from invoke import PLAIN_ENCODERS, TINY_ENCODERS
 
 import abag
-from abag import AbagError
+from abag.core.errors import AbagError, MissingPackage, StoreError
 from abag.embed.embed import embed_table
 from abag.embed.job import identify_for
 from abag.embed.options import EmbedOptions
-from abag.embed.ray_cluster import RayUnavailable, _units, _Worker
+from abag.embed.ray_cluster import _units, _Worker
 from abag.embed.sequences.chains import keys_array
 from abag.embed.sequences.partitions import SequencePart
-from abag.embed.store.store import StoreMismatch
 from abag.head.data.demo import demo_table
 
 pytest.importorskip("ray", reason="extra ray")
@@ -59,7 +58,7 @@ def test_units_hold_every_sequence_once_and_about_as_many_tokens():
 
 def test_a_worker_that_finds_other_weights_under_the_name_refuses(tmp_path):
     task = ("tiny-esm2", "antigen", "0" * 32, tmp_path / "store", EmbedOptions())
-    with pytest.raises(StoreMismatch, match="same checkpoint on every machine"):
+    with pytest.raises(StoreError, match="same checkpoint on every machine"):
         _Worker("CPU", *task).load()
 
 
@@ -70,7 +69,7 @@ def test_ray_and_devices_together_are_refused():
 
 def test_an_address_without_a_cluster_is_refused_before_the_store_is_made(tmp_path):
     table = demo_table().head(5)
-    with pytest.raises(RayUnavailable, match="--ray nowhere: no cluster found"):
+    with pytest.raises(MissingPackage, match="--ray nowhere: no cluster found"):
         embed_table(table, tmp_path / "store", "composition", "composition", ray="nowhere")
     assert not list(tmp_path.iterdir())
 
@@ -78,7 +77,7 @@ def test_an_address_without_a_cluster_is_refused_before_the_store_is_made(tmp_pa
 @pytest.mark.parametrize("address", ["nonsense.invalid:1", "127.0.0.1:1", "ray://127.0.0.1:1"])
 def test_an_address_where_nothing_answers_is_refused_within_seconds(tmp_path, address):
     start_s = time.monotonic()
-    with pytest.raises(RayUnavailable, match=f"--ray {address}: no cluster found"):
+    with pytest.raises(MissingPackage, match=f"--ray {address}: no cluster found"):
         embed_table(
             demo_table().head(5), tmp_path / "store", "composition", "composition", ray=address
         )

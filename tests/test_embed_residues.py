@@ -16,11 +16,9 @@ from transformers import EsmModel, T5EncoderModel
 
 import abag
 from abag.core.device import plan_device
-from abag.core.options import BadOption
-from abag.embed.encode import DeviceFull, NonFiniteVector
+from abag.core.errors import DeviceError, EncoderError, OptionError, OutputError
 from abag.embed.encoders import loading
 from abag.embed.encoders.identity import find_checkpoint
-from abag.embed.residue_files import CannotWriteResidues
 from abag.head.data.demo import demo_table
 
 RNG = np.random.default_rng(3)
@@ -170,7 +168,7 @@ def test_a_full_disk_is_refused_before_anything_is_encoded(table, tmp_path, monk
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=1_000_000))
     monkeypatch.setattr(loading, "load_encoder", None)
     words = r'needs 6\.\d MB for residue vectors, and 1\.0 MB are free.*dtype="float16", limit'
-    with pytest.raises(CannotWriteResidues, match=words) as caught:
+    with pytest.raises(OutputError, match=words) as caught:
         abag.export_residues(table, tmp_path / "out", **TINY, dtype="float32", progress=True)
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "out").exists()
@@ -188,7 +186,7 @@ def test_other_sequences_or_options_are_refused_and_the_files_left(tmp_path, cha
     table = demo_table().drop_duplicates(["heavy", "light"]).head(8)
     abag.export_residues(table, out, **options)
     before = {path: path.read_bytes() for path in out.iterdir()}
-    with pytest.raises(CannotWriteResidues, match=words):
+    with pytest.raises(OutputError, match=words):
         abag.export_residues(table, out, **options | change)
     assert {path: path.read_bytes() for path in out.iterdir()} == before
 
@@ -197,17 +195,17 @@ def test_the_same_sequences_in_other_rows_are_another_table(tmp_path):
     options = {"kind": "antigen", "antigen_encoder": "tiny-esm2"}
     abag.export_residues(pd.DataFrame({"antigen": ["MKT", "MK"]}), tmp_path / "out", **options)
     again = pd.DataFrame({"antigen": ["MKT", "MK", "MKT"]})
-    with pytest.raises(CannotWriteResidues, match="begun with rows "):
+    with pytest.raises(OutputError, match="begun with rows "):
         abag.export_residues(again, tmp_path / "out", **options)
 
 
 def test_a_folder_of_other_files_or_a_cut_policy_is_refused(table, tmp_path):
     (tmp_path / "cat.jpg").write_bytes(b"cat")
-    with pytest.raises(CannotWriteResidues, match=r"holds cat\.jpg; expected a new folder"):
+    with pytest.raises(OutputError, match=r"holds cat\.jpg; expected a new folder"):
         abag.export_residues(table, tmp_path, **TINY)
-    with pytest.raises(CannotWriteResidues, match="is a file; expected a new folder"):
+    with pytest.raises(OutputError, match="is a file; expected a new folder"):
         abag.export_residues(table, tmp_path / "cat.jpg", **TINY)
-    with pytest.raises(BadOption, match=r"would have no vectors; expected window or error"):
+    with pytest.raises(OptionError, match=r"would have no vectors; expected window or error"):
         abag.export_residues(table, tmp_path / "out", **TINY, long_antigens="truncate")
     table.loc[0, "antigen"] = "MKV" * 500
     with pytest.raises(abag.AbagError, match=r"more than 1022 residues \(longest 1500\)"):
@@ -226,7 +224,7 @@ def test_a_write_that_fails_is_one_line_and_the_earlier_files_stay(table, tmp_pa
         return real(path, content)
 
     monkeypatch.setattr(Path, "write_bytes", fails_third)
-    with pytest.raises(CannotWriteResidues, match=r"antibody-00002\.h5: cannot .*No space"):
+    with pytest.raises(OutputError, match=r"antibody-00002\.h5: cannot .*No space"):
         abag.export_residues(table, tmp_path / "out", **TINY, file_mb=1)
     names = sorted(path.name for path in (tmp_path / "out").iterdir())
     assert names == ["antibody-00000.h5", "antibody-00001.h5", "residues.json", "rows.csv"]
@@ -262,7 +260,7 @@ def test_residues_survive_batches_that_do_not_fit(table, monkeypatch):
     for name, vectors in ours.items():
         np.testing.assert_allclose(vectors, expected[name], rtol=1e-4, atol=1e-5)
     table.loc[3, "antigen"] = "MKV" * 300
-    with pytest.raises(DeviceFull, match=r"row 4: antigen MKVMKV.*even alone; what was yielded"):
+    with pytest.raises(DeviceError, match=r"row 4: antigen MKVMKV.*even alone; what was yielded"):
         encoded(table, kind="antigen")
 
 
@@ -270,7 +268,7 @@ def test_a_value_that_float16_cannot_hold_is_refused_by_row(monkeypatch):
     change_encoders(monkeypatch, lambda _, hidden_TD: hidden_TD * 1e6)
     table = pd.DataFrame({"antigen": ["MKT"]})
     found = abag.residues(table, kind="antigen", antigen_encoder="tiny-esm2")
-    with pytest.raises(NonFiniteVector, match=r"row 1: antigen MKT: .* Give --dtype float32"):
+    with pytest.raises(EncoderError, match=r"row 1: antigen MKT: .* Give --dtype float32"):
         next(found)
     wide = encoded(table, kind="antigen")
     assert float(np.abs(next(iter(wide.values()))).max()) > 65504

@@ -18,10 +18,10 @@ from invoke import PLAIN_ENCODERS, TINY_ENCODERS, one_line
 from marks import in_ci
 
 import abag
+from abag.core.errors import DeviceError, EncoderError
 from abag.core.files import host_name
 from abag.embed import encode as encode_module
 from abag.embed.embed import embed_table
-from abag.embed.encode import DeviceFull, NonFiniteVector
 from abag.embed.encoders import identity as identity_module
 from abag.embed.encoders.identity import find_checkpoint
 from abag.embed.sequences.chains import antibody, keys_array
@@ -226,7 +226,7 @@ def test_what_cannot_be_stored_stops_the_run_and_names_the_sequence(
             return out
 
     monkeypatch.setattr(encode_module, "load_encoder", lambda *_a, **_k: Broken())
-    with pytest.raises(NonFiniteVector, match=f"row [0-9]+: antibody .*{match}"):
+    with pytest.raises(EncoderError, match=f"row [0-9]+: antibody .*{match}"):
         embed_table(table, tmp_path / "store", batch_tokens=1024, **TINY)
 
 
@@ -328,7 +328,7 @@ def test_a_sequence_that_does_not_fit_even_alone_is_named(
     raise_for(monkeypatch, lambda batch: batch.max_length > 5000, error)
     frame = table.copy()
     frame.loc[3, "heavy"] = "QVQ" * 20_000
-    with pytest.raises(DeviceFull, match=r"row 4: antibody QVQ.* even alone; the seq") as caught:
+    with pytest.raises(DeviceError, match=r"row 4: antibody QVQ.* even alone; the seq") as caught:
         embed_table(frame, tmp_path / "store", **TINY | options)
     assert "\n" not in str(caught.value)
 

@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import abag
-from abag.core.options import BadOption
+from abag.core.errors import OptionError, TableError
 from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.sequences.table_writer import writing_table
-from abag.embed.sequences.tables import BadTable, read_table
+from abag.embed.sequences.tables import read_table
 
 HEAVY = "EVQLVESGGGLVQPGGSLRLSCAAS"
 LIGHT = "DIQMTQSPSSLSASVGDRVTITC"
@@ -76,7 +76,7 @@ def test_antigens_beside_their_antibodies_keep_their_role_when_asked_for_alone(t
     (">a_H\nEVQ\n>a_L\nnan\n", "'a_L' holds 'nan'; expected residues"), ("", "no rows"),
 ])  # fmt: skip
 def test_fasta_that_cannot_be_meant_is_refused_in_one_line(tmp_path, text, words):
-    with pytest.raises(BadTable, match=words) as refused:
+    with pytest.raises(TableError, match=words) as refused:
         read_table(written(tmp_path / "x.fasta", text))
     assert "\n" not in str(refused.value)
 
@@ -122,7 +122,7 @@ def test_airr_names_that_occur_twice_and_missing_cells_join_no_chains(tmp_path, 
 ])  # fmt: skip
 def test_airr_that_cannot_be_meant_is_refused_in_one_line(tmp_path, change, words):
     AIRR.assign(**change).to_csv(tmp_path / "x.tsv", sep="\t", index=False)
-    with pytest.raises(BadTable, match=words) as refused:
+    with pytest.raises(TableError, match=words) as refused:
         read_pairs(tmp_path / "x.tsv", kinds=("antibody",))
     assert "\n" not in str(refused.value)
 
@@ -130,7 +130,7 @@ def test_airr_that_cannot_be_meant_is_refused_in_one_line(tmp_path, change, word
 def test_airr_without_columns_of_amino_acids_is_refused_rather_than_read_as_nucleotides(tmp_path):
     table = pd.DataFrame({"sequence_id": ["a"], "locus": ["IGH"], "sequence": ["ACGT" * 9]})
     table.to_csv(tmp_path / "x.tsv", sep="\t", index=False)
-    with pytest.raises(BadTable, match="'a' has no amino acids"):
+    with pytest.raises(TableError, match="'a' has no amino acids"):
         read_table(tmp_path / "x.tsv")
 
 
@@ -155,12 +155,12 @@ def test_one_kind_is_encoded_from_a_table_that_lacks_the_other(tmp_path):
         "antibody",
         "antigen",
     }
-    with pytest.raises(BadOption, match="no antigen is encoded"):
+    with pytest.raises(OptionError, match="no antigen is encoded"):
         abag.embed_table(path, tmp_path / "s", kind="antibody", antigen="MKT")
 
 
 def test_a_fasta_file_is_not_written(tmp_path):
-    with pytest.raises(BadTable, match=r"\.fasta files are only read; expected .*\.csv, \.tsv"):
+    with pytest.raises(TableError, match=r"\.fasta files are only read; expected .*\.csv, \.tsv"):
         writing_table(tmp_path / "out.fasta").__enter__()
 
 
@@ -169,7 +169,7 @@ def test_a_fasta_file_is_not_written(tmp_path):
 def test_any_text_is_read_as_fasta_or_refused(tmp_path_factory, text):
     path = tmp_path_factory.mktemp("fuzz") / "x.fasta"
     path.write_text(text, encoding="utf-8", newline="")
-    with suppress(BadTable):
+    with suppress(TableError):
         assert len(read_table(path).frame)
 
 

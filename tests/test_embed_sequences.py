@@ -11,16 +11,8 @@ from hypothesis import strategies as st
 from trastuzumab import HEAVY as VH
 from trastuzumab import LIGHT as VL
 
-from abag import AbagError
-from abag.embed.sequences.chains import (
-    NO_SEQUENCE,
-    EmptySequence,
-    UnknownResidue,
-    antibody,
-    antigen,
-    keys_array,
-)
-from abag.embed.sequences.columns import AmbiguousColumn, MissingColumn
+from abag.core.errors import AbagError, ColumnError, SequenceError
+from abag.embed.sequences.chains import NO_SEQUENCE, antibody, antigen, keys_array
 from abag.embed.sequences.domains import UnsureDomains
 from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.pairs import read_pairs
@@ -103,15 +95,15 @@ def test_rare_residues_become_x():
 @pytest.mark.parametrize("character", ["-", ".", "*", "J", "1", "|", "ß", "\u0131", "\0", "\u212a"])
 def test_any_other_character_is_refused_with_its_position(character):
     # the last ones: str.upper() makes S, I and K of them
-    with pytest.raises(UnknownResidue, match=r"heavy: .* at position 3 .* not a valid"):
+    with pytest.raises(SequenceError, match=r"heavy: .* at position 3 .* not a valid"):
         antibody(f"AC{character}D")
 
 
 def test_an_antibody_without_chains_and_an_antigen_with_an_empty_one_are_refused():
-    with pytest.raises(EmptySequence, match="heavy and light are both empty"):
+    with pytest.raises(SequenceError, match="heavy and light are both empty"):
         antibody(" ", "")
     for text in ("", "MKT|", "MKT||ACD", ":"):
-        with pytest.raises(EmptySequence, match=r"antigen: .* empty antigen chain"):
+        with pytest.raises(SequenceError, match=r"antigen: .* empty antigen chain"):
             antigen(text)
 
 
@@ -175,7 +167,7 @@ def test_a_light_column_alone_has_to_be_named_as_the_heavy_one_may_not_be_recogn
 def test_words_whose_letters_are_residues_are_not_read_as_sequences(cells, word):
     frame = table(**{"heavy": ["QVQ", "EVQ"], "light": ["DIQ", ""], "antigen": AG, **cells})
     error = refusal(frame)
-    assert isinstance(error, UnknownResidue)
+    assert isinstance(error, SequenceError)
     assert f"row 2, column {next(iter(cells))!r}: {word} is a word" in str(error)
     assert len(read_pairs(frame, TableOptions(bad_rows="skip")).frame) == 1
 
@@ -188,7 +180,7 @@ DNA = "CAGGTGCAGCTGGTGCAGTCTGGGGCTGAG"
 def test_nucleotides_are_not_read_as_residues(text, role):
     others = {"antigen": AG} if role == "antibody" else {"heavy": "QVQ", "antigen": AG}
     frame = table(**(others | {role: ["QVQ|DIQ" if role == "antibody" else "QVQ", text]}))
-    with pytest.raises(UnknownResidue, match=f"row 2, column '{role}': .* holds nucleotides"):
+    with pytest.raises(SequenceError, match=f"row 2, column '{role}': .* holds nucleotides"):
         read_pairs(frame)
     assert len(read_pairs(frame, TableOptions(bad_rows="skip")).frame) == 1
 
@@ -201,13 +193,13 @@ def test_proteins_of_few_letters_are_not_taken_for_nucleotides(protein):
 @pytest.mark.parametrize("missing", [None, float("nan"), pd.NA])
 def test_a_missing_cell_of_pandas_is_an_absent_chain_in_python_too(missing):
     assert antibody("QVQ", missing) == ("QVQ", "")
-    with pytest.raises(EmptySequence):
+    with pytest.raises(SequenceError):
         antigen(missing)
 
 
 @pytest.mark.parametrize("cell", [True, 7, "ND"])
 def test_a_cell_that_is_no_sequence_is_refused_in_python_too(cell):
-    with pytest.raises(UnknownResidue, match=f"light: {cell!r} is "):
+    with pytest.raises(SequenceError, match=f"light: {cell!r} is "):
         antibody("QVQ", cell)
 
 
@@ -271,11 +263,11 @@ def test_limit_reads_the_first_rows():
 
 
 @pytest.mark.parametrize(("bad", "error", "parts"), [
-    ({"VH": "QV*"}, UnknownResidue, ["column 'VH'", "'*'", "position 3", "'QV*'"]),
-    ({"VL": "D-Q"}, UnknownResidue, ["column 'VL'", "'-'", "position 2"]),
-    ({"target": "MK.T"}, UnknownResidue, ["column 'target'", "'.'", "position 3"]),
-    ({"target": None}, EmptySequence, ["column 'target'", "empty antigen chain"]),
-    ({"VH": " ", "VL": None}, EmptySequence, ["column 'VH', 'VL'", "no antibody chain"]),
+    ({"VH": "QV*"}, SequenceError, ["column 'VH'", "'*'", "position 3", "'QV*'"]),
+    ({"VL": "D-Q"}, SequenceError, ["column 'VL'", "'-'", "position 2"]),
+    ({"target": "MK.T"}, SequenceError, ["column 'target'", "'.'", "position 3"]),
+    ({"target": None}, SequenceError, ["column 'target'", "empty antigen chain"]),
+    ({"VH": " ", "VL": None}, SequenceError, ["column 'VH', 'VL'", "no antibody chain"]),
 ])  # fmt: skip
 def test_a_bad_row_is_refused_by_row_column_and_value(bad, error, parts):
     good = {"VH": "QVQ", "VL": "DIQ", "target": "MKT"}
@@ -323,7 +315,7 @@ def test_a_table_with_only_bad_rows_is_refused_even_with_skip():
 
 def test_a_table_without_the_columns_needed_is_refused_with_those_found():
     caught = refusal(table(name=["a"], antigen=["M"]))
-    assert type(caught) is MissingColumn
+    assert type(caught) is ColumnError
     assert "no column for heavy, light or antibody; found 'name', 'antigen'" in str(caught)
     assert "--column heavy=NAME" in str(caught)
     error = str(refusal(table(heavy=["QVQ"])))
@@ -334,13 +326,13 @@ def test_a_table_without_the_columns_needed_is_refused_with_those_found():
 def test_two_columns_that_fit_equally_well_are_refused_only_if_they_are_needed():
     frame = table(VH=["QVQ"], heavy=["EVQ"], antigen=["M"])
     caught = refusal(frame)
-    assert type(caught) is AmbiguousColumn
+    assert type(caught) is ColumnError
     assert "columns 'VH', 'heavy' fit heavy equally well" in str(caught)
     assert "--column heavy=NAME" in str(caught)
     two = frame.assign(prediction=1, predicted=2)
     pairs = read_pairs(two, TableOptions(columns={"heavy": "VH"}))
     assert pairs.antibodies.chains == [("QVQ", "")]
-    with pytest.raises(AmbiguousColumn, match="'prediction', 'predicted' fit prediction equally"):
+    with pytest.raises(ColumnError, match="'prediction', 'predicted' fit prediction equally"):
         pairs.column("prediction")
 
 

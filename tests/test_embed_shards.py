@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 from marks import in_ci
 
+from abag.core.errors import DamagedFile
 from abag.core.files import write_bytes
-from abag.embed.store.shard import CHUNK_BYTES, DamagedShard, open_shard, shard_image, shard_name
+from abag.embed.store.shard import CHUNK_BYTES, open_shard, shard_image, shard_name
 
 ROWS, WIDTH = 3000, 64
 ATTRS = {"kind": "antibody", "fingerprint": "ab" * 16, "precision": "fp32", "threads": 2}
@@ -98,14 +99,14 @@ def test_a_file_system_that_fails_is_not_damage(path, monkeypatch, kind):
             open_shard(path)
         assert (caught.value.errno, caught.value.filename) == (code, str(path))
     monkeypatch.setattr("h5py.File", failing_with(errno.EINVAL))  # as an offset in a damaged file
-    with pytest.raises(DamagedShard, match="HDF5 cannot read it"):
+    with pytest.raises(DamagedFile, match="HDF5 cannot read it"):
         open_shard(path)
 
 
 def test_a_shard_that_is_replaced_after_it_was_opened_is_named(path, arrays):
     shard = open_shard(path)
     path.write_bytes(shard_image({**arrays, "mean": arrays["mean"][:, :7]}, ATTRS))
-    with pytest.raises(DamagedShard, match=rf"^{path}: 'mean' has changed\.$"):
+    with pytest.raises(DamagedFile, match=rf"^{path}: 'mean' has changed\.$"):
         shard.load("mean")
 
 
@@ -116,7 +117,7 @@ def test_a_vector_that_is_not_finite_is_damage(tmp_path, value, dtype):
     arrays["mean"][2900, 3] = value
     path = write(tmp_path, arrays)
     for read in (check, lambda path: open_shard(path).load("mean")):
-        with pytest.raises(DamagedShard, match="'mean' contains infinity or NaN"):
+        with pytest.raises(DamagedFile, match="'mean' contains infinity or NaN"):
             read(path)
 
 
@@ -125,7 +126,7 @@ def noticed(path, arrays):
     try:
         shard = open_shard(path)
         found = {name: shard.load(name) for name in shard.arrays}
-    except DamagedShard:
+    except DamagedFile:
         return True
     assert shard.attrs == ATTRS
     assert found.keys() == arrays.keys()
@@ -145,7 +146,7 @@ def test_a_flipped_bit_is_an_error_or_changes_nothing_that_is_read(tmp_path, fli
             whole[:at] + bytes([whole[at] ^ (1 << rng.randrange(8))]) + whole[at + 1 :]
         )
         unnoticed += not noticed(path, arrays)
-        with pytest.raises(DamagedShard):
+        with pytest.raises(DamagedFile):
             check(path)
     assert unnoticed < flips  # gaps between HDF5's structures are never read
 
@@ -157,7 +158,7 @@ def test_a_truncated_shard_is_an_error(tmp_path, step):
     whole = path.read_bytes()
     for size in range(0, len(whole), step):
         path.write_bytes(whole[:size])
-        with pytest.raises(DamagedShard):
+        with pytest.raises(DamagedFile):
             open_shard(path)
 
 
@@ -271,7 +272,7 @@ def test_a_forged_shard_is_refused_before_an_array_is_read(tmp_path, how, monkey
         FORGERIES[how](file)
     path = renamed(tmp_path / "forged.h5")
     monkeypatch.setattr(h5py.Dataset, "__getitem__", lambda *_: pytest.fail("it was read"))
-    with pytest.raises(DamagedShard, match=rf"^{path}: .*\.$") as caught:
+    with pytest.raises(DamagedFile, match=rf"^{path}: .*\.$") as caught:
         check(path)
     assert "\n" not in str(caught.value)
     if how.endswith("version") and how.split()[0] in ("later", "earlier"):
@@ -286,7 +287,7 @@ def test_an_attribute_that_is_too_large_is_refused_before_it_is_read(tmp_path, v
     path = renamed(path)
     for name in ("get_id", "__getitem__"):  # HDF5 reads an attribute as it is opened
         monkeypatch.setattr(h5py.AttributeManager, name, lambda *_: pytest.fail("it was read"))
-    with pytest.raises(DamagedShard, match=r"holds 20,\d{3},\d{3} bytes beside its arrays\."):
+    with pytest.raises(DamagedFile, match=r"holds 20,\d{3},\d{3} bytes beside its arrays\."):
         open_shard(path)
 
 
@@ -306,7 +307,7 @@ def test_what_is_no_regular_file_of_this_format_is_refused(tmp_path, path, kind)
     if kind == "sparse":
         os.truncate(odd, 1 << 40)
     for read in (open_shard, check):
-        with pytest.raises(DamagedShard, match=str(odd)):
+        with pytest.raises(DamagedFile, match=str(odd)):
             read(odd)
 
 

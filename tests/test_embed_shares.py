@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import abag
-from abag.core.device import DeviceUnavailable
+from abag.core.errors import DeviceError, WorkerError
 from abag.embed.embed import embed_table
-from abag.embed.job import Rank, WrongRank, owners, rank_here
+from abag.embed.job import Rank, owners, rank_here
 from abag.embed.ranks import count_devices
 from abag.head.data.demo import demo_table
 
@@ -75,14 +75,14 @@ def test_a_rank_is_read_from_what_torchrun_or_srun_sets(environment, rank):
 
 @pytest.mark.parametrize("number", ["4", "-1", "x"])
 def test_a_rank_that_cannot_be_is_refused_with_its_variables(number):
-    with pytest.raises(WrongRank, match=f"RANK={number}, WORLD_SIZE=4"):
+    with pytest.raises(WorkerError, match=f"RANK={number}, WORLD_SIZE=4"):
         rank_here({"RANK": number, "WORLD_SIZE": "4"})
 
 
 def test_devices_that_are_not_there_are_refused():
-    with pytest.raises(DeviceUnavailable, match="--devices all: this machine has 0 GPUs"):
+    with pytest.raises(DeviceError, match="--devices all: this machine has 0 GPUs"):
         count_devices("all", "cpu")
-    with pytest.raises(DeviceUnavailable, match="--devices 0"):
+    with pytest.raises(DeviceError, match="--devices 0"):
         count_devices(0, "cpu")
     assert count_devices(3, "cpu") == 3
 
@@ -90,7 +90,7 @@ def test_devices_that_are_not_there_are_refused():
 def test_devices_and_a_launcher_together_are_refused(tmp_path, monkeypatch):
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(WrongRank, match="rank 0 of 2"):
+    with pytest.raises(WorkerError, match="rank 0 of 2"):
         embed_table(
             demo_table().head(3), tmp_path / "store", devices=2, device="cpu", **COMPOSITION
         )

@@ -12,10 +12,11 @@ import pytest
 from openpyxl.styles import Font
 
 import abag
+from abag.core.errors import LabelError, TableError
 from abag.embed.sequences.pairs import read_pairs
-from abag.embed.sequences.tables import BadTable, read_table, read_table_chunks
+from abag.embed.sequences.tables import read_table, read_table_chunks
 from abag.head.data.demo import demo_table
-from abag.head.data.labels import BadLabel, label_pairs
+from abag.head.data.labels import label_pairs
 
 ROWS = [["heavy", "light", "antigen", "pKd"], ["EVQ", "DIQ", "MKT", 8.5], ["EVK", None, "MKV", 7]]
 
@@ -31,7 +32,7 @@ def workbook(path, rows=ROWS, change=None):
 
 
 def refusal(path, **options):
-    with pytest.raises(BadTable) as caught:
+    with pytest.raises(TableError) as caught:
         read_table(path, **options)
     assert "\n" not in str(caught.value)
     assert path.name in str(caught.value)
@@ -144,7 +145,7 @@ def test_other_content_under_an_excel_name_is_refused_in_one_line(tmp_path):
 )
 def test_a_label_that_is_no_number_is_refused(tmp_path, label):
     path = workbook(tmp_path / "a.xlsx", [ROWS[0], [*ROWS[1][:3], label]])
-    with pytest.raises(BadLabel):
+    with pytest.raises(LabelError):
         label_pairs(read_pairs(path))
 
 

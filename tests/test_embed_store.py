@@ -24,22 +24,15 @@ from marks import in_ci
 from trastuzumab import HEAVY, LIGHT
 
 import abag
-from abag import AbagError
+from abag.core.errors import AbagError, EncoderError, MissingVectors, SequenceError, StoreError
 from abag.core.files import STALE_SECONDS, UnsafeFile, host_name
 from abag.core.messages import reporting
-from abag.embed.sequences.chains import EmptySequence, keys_array
+from abag.embed.sequences.chains import keys_array
 from abag.embed.store import filesystem, maintenance, shard, store_files, writer
-from abag.embed.store.encoder_folder import MissingVectors, UnknownPooling
 from abag.embed.store.filesystem import StoreUnreachable
 from abag.embed.store.shard import open_shard
-from abag.embed.store.store import (
-    AmbiguousEncoder,
-    NoSuchEncoder,
-    NotAStore,
-    StoreMismatch,
-    open_store,
-)
-from abag.embed.store.writer import NotFinite, publish_spools
+from abag.embed.store.store import open_store
+from abag.embed.store.writer import publish_spools
 
 INFO = {"name": "igt5", "fingerprint": "3f2c9b1e" * 4}
 OTHER = {"name": "igt5", "fingerprint": "9b1e77aa" * 4}
@@ -114,7 +107,7 @@ def test_poolings_lengths_and_flags_are_stored_side_by_side(filled):
     assert np.array_equal(filled.read_array(keys[:3], "length", np.int32), [100, 101, 102])
     assert filled.read_array(keys, "has_light", np.uint8).all()
     assert filled.read_array(keys, "mean", np.float16).dtype == np.float16
-    with pytest.raises(UnknownPooling, match=r"'max' is not stored; expected mean or cls"):
+    with pytest.raises(StoreError, match=r"'max' is not stored; expected mean or cls"):
         filled.read(keys, "max")
 
 
@@ -123,7 +116,6 @@ def test_missing_sequences_are_counted_and_listed(filled):
     assert filled.missing(asked).tolist() == 50 * [False] + 2 * [True]
     with pytest.raises(MissingVectors, match="2 of 52 sequences") as caught:
         filled.read(asked)
-    assert caught.value.count == 2
     assert caught.value.rows.tolist() == [50, 51]
 
 
@@ -145,7 +137,7 @@ def test_an_antibody_in_one_text_is_read_as_in_a_table(tmp_path):
     asked = [(HEAVY, LIGHT)] * 3 + [(HEAVY, "")]
     expected = store.vectors("antibody", asked)
     assert np.array_equal(store.vectors("antibody", table["antibody"]), expected)
-    with pytest.raises(EmptySequence):
+    with pytest.raises(SequenceError):
         store.vectors("antibody", [None])
 
 
@@ -169,9 +161,9 @@ def test_an_encoder_is_found_by_name_folder_or_fingerprint(filled):
     store = open_store(filled.path.parent)
     for encoder in (None, "igt5", "antibody-igt5-3f2c9b1e", "3f2c9b1e3f"):
         assert store.folder("antibody", encoder).path == filled.path
-    with pytest.raises(NoSuchEncoder, match=r"no antibody encoder 'esm2'; stored: igt5\."):
+    with pytest.raises(StoreError, match=r"no antibody encoder 'esm2'; stored: igt5\."):
         store.folder("antibody", "esm2")
-    with pytest.raises(NoSuchEncoder, match="no antigen encoder"):
+    with pytest.raises(StoreError, match="no antigen encoder"):
         store.folder("antigen")
 
 
@@ -180,7 +172,7 @@ def test_two_encoders_with_the_same_name_are_ambiguous(filled):
     other = store.create_folder("antibody", OTHER)
     assert store.folder("antibody").path == filled.path  # the other holds nothing yet
     add(other, keys_of(2), vectors_of(2))
-    with pytest.raises(AmbiguousEncoder, match=r"3f2c9b1e \(igt5\), 9b1e77aa \(igt5\)"):
+    with pytest.raises(StoreError, match=r"3f2c9b1e \(igt5\), 9b1e77aa \(igt5\)"):
         store.folder("antibody", "igt5")
     assert store.folder("antibody", "9b1e77").path == other.path
 
@@ -188,7 +180,7 @@ def test_two_encoders_with_the_same_name_are_ambiguous(filled):
 def test_creating_a_folder_again_returns_it_unless_the_fingerprint_differs(filled):
     store = open_store(filled.path.parent)
     assert store.create_folder("antibody", {**INFO, "note": "new"}).rows == 50
-    with pytest.raises(StoreMismatch, match="expected 3f2c9b1e0000"):
+    with pytest.raises(StoreError, match="expected 3f2c9b1e0000"):
         store.create_folder("antibody", {**INFO, "fingerprint": "3f2c9b1e" + 24 * "0"})
 
 
@@ -204,14 +196,14 @@ def test_an_encoder_name_cannot_leave_the_store(tmp_path, name):
 
 
 def test_a_path_without_a_store_is_refused_and_left_unchanged(tmp_path):
-    with pytest.raises(NotAStore, match="does not exist"):
+    with pytest.raises(StoreError, match="does not exist"):
         open_store(tmp_path / "none")
-    with pytest.raises(NotAStore, match="is empty"):
+    with pytest.raises(StoreError, match="is empty"):
         open_store(tmp_path)
     (tmp_path / "thesis.txt").write_text("mine")
-    with pytest.raises(NotAStore, match=r"is not a store, it holds thesis\.txt"):
+    with pytest.raises(StoreError, match=r"is not a store, it holds thesis\.txt"):
         open_store(tmp_path, create=True)
-    with pytest.raises(NotAStore, match="is a file; expected the folder of a store"):
+    with pytest.raises(StoreError, match="is a file; expected the folder of a store"):
         open_store(tmp_path / "thesis.txt")
     assert [p.name for p in tmp_path.iterdir()] == ["thesis.txt"]
 
@@ -221,7 +213,7 @@ def test_copied_encoder_folders_are_a_store_and_continued_without_mark_and_encod
     (store / "abag-store.json").unlink()
     assert open_store(store).folder("antibody").missing(keys_of(50)).sum() == 0
     (filled.path / "encoder.json").unlink()
-    with pytest.raises(NotAStore, match="is not a store, it holds antibody-"):
+    with pytest.raises(StoreError, match="is not a store, it holds antibody-"):
         open_store(store)
     continued = open_store(store, create=True).create_folder("antibody", INFO)
     assert np.array_equal(continued.read(keys_of(50)), vectors_of(50))
@@ -231,7 +223,7 @@ def test_copied_encoder_folders_are_a_store_and_continued_without_mark_and_encod
 def test_a_store_of_another_version_is_refused(filled, version):
     mark = {"format": "abag-store", "version": version}
     (filled.path.parent / "abag-store.json").write_text(json.dumps(mark))
-    with pytest.raises(NotAStore, match="Embed again into a new store"):
+    with pytest.raises(StoreError, match="Embed again into a new store"):
         open_store(filled.path.parent)
 
 
@@ -311,7 +303,7 @@ def test_values_that_the_number_format_cannot_hold_are_refused(folder, value, dt
     vectors = vectors_of(3, dtype=dtype)
     vectors[1, 2] = value
     with folder.writer(attrs={}) as out:
-        with pytest.raises(NotFinite, match=f"1 of 3 'mean' vectors .* {remedy}"):
+        with pytest.raises(EncoderError, match=f"1 of 3 'mean' vectors .* {remedy}"):
             out.add(keys_of(3), np.ones(3), {"mean": vectors})
         out.add(keys_of(3), np.ones(3), {"mean": np.full((3, 8), np.finfo(dtype).max, dtype)})
     assert (folder.read(keys_of(3)) == np.finfo(dtype).max).all()
@@ -643,7 +635,7 @@ def test_merging_copies_each_shard_once_and_counts_duplicates(filled, tmp_path):
     merged = open_store(tmp_path / "all")
     assert maintenance.verify(merged) == []
     assert merged.folder("antibody").missing(keys).sum() == 0
-    with pytest.raises(StoreMismatch, match="both a source and the result"):
+    with pytest.raises(StoreError, match="both a source and the result"):
         maintenance.merge(sources, sources[0])
 
 

@@ -9,11 +9,12 @@ from encoding import CPU, LayerStates, assert_close, batch_of, change_weights
 from safetensors.torch import load_file
 from transformers import LlamaConfig, LlamaModel
 
+from abag.core.errors import EncoderError
 from abag.embed.encoders.checkpoints import save_random_checkpoint
 from abag.embed.encoders.identity import find_checkpoint, identify
 from abag.embed.encoders.loading import load_encoder
 from abag.embed.families.registry import FAMILIES
-from abag.embed.weights import BadCheckpoint, EncoderNotFound
+from abag.embed.weights import EncoderNotFound
 
 CHAIN = "ACDEFGHIKLMNPQRSTVWYX" * 9
 NAMES = {  # tensors of each layer: in transformers' Llama, in AMPLIFY, in gLM2
@@ -103,7 +104,7 @@ def test_an_amplify_with_another_vocabulary_is_not_taken_for_one(tmp_path):
     checkpoint(tmp_path, "amplify")
     config = {**FAMILIES["amplify"].reduced_config, "vocab_size": 32}
     (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
-    with pytest.raises((BadCheckpoint, EncoderNotFound), match="AMPLIFY"):
+    with pytest.raises((EncoderError, EncoderNotFound), match="AMPLIFY"):
         find_checkpoint(str(tmp_path))
 
 

@@ -13,13 +13,13 @@ import pytest
 from drawn import COMPOSITION
 
 import abag
-from abag import AbagError
+from abag.core.errors import AbagError, ColumnError, TableError
 from abag.embed.sequences import table_writer, tables
-from abag.embed.sequences.columns import MissingColumn, find_columns
+from abag.embed.sequences.columns import find_columns
 from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.pairs import read_pair_chunks, read_pairs
 from abag.embed.sequences.table_writer import writing_table
-from abag.embed.sequences.tables import BadTable, Chunk, read_table, read_table_chunks
+from abag.embed.sequences.tables import Chunk, read_table, read_table_chunks
 from abag.head.data.demo import demo_table
 from abag.head.data.units import TO_PKD
 
@@ -32,7 +32,7 @@ def written(folder, name, text, encoding="utf-8"):
 
 
 def refusal(path, **options):
-    with pytest.raises(BadTable) as caught:
+    with pytest.raises(TableError) as caught:
         read_table(path, **options)
     assert "\n" not in str(caught.value)
     return str(caught.value)
@@ -144,23 +144,23 @@ def test_columns_with_the_same_name_are_refused(tmp_path, as_written):
 
 
 def test_a_named_column_must_exist_and_its_role_too():
-    with pytest.raises(MissingColumn, match="no such column; found 'a', 'b'"):
+    with pytest.raises(ColumnError, match="no such column; found 'a', 'b'"):
         find_columns(["a", "b"], {"heavy": "c"}, "t.csv")
-    with pytest.raises(MissingColumn, match="no such role; expected one of heavy, light"):
+    with pytest.raises(ColumnError, match="no such role; expected one of heavy, light"):
         find_columns(["a", "b"], {"weight": "a"}, "t.csv")
 
 
 @pytest.mark.parametrize("unit", [unit for unit in TO_PKD if unit != "pkd"])
 def test_a_unit_given_as_a_role_is_refused_with_the_options_that_were_meant(unit):
     expected = f"not a role. Give --column pkd=delta_g --label {unit}"
-    with pytest.raises(MissingColumn, match=expected):
+    with pytest.raises(ColumnError, match=expected):
         find_columns(["delta_g", "pKd"], {unit: "delta_g"}, "t.csv")
 
 
 @pytest.mark.parametrize("name", ["a.csv", "a.csv.gz"])
 def test_a_column_missing_from_the_file_is_refused_with_the_files_name(tmp_path, name):
     path = written(tmp_path, name, "VH,antigen\nQVQ,M\n")
-    with pytest.raises(MissingColumn, match=f"^{name}: --column heavy=x: no such column"):
+    with pytest.raises(ColumnError, match=f"^{name}: --column heavy=x: no such column"):
         read_table(path, columns={"heavy": "x"})
 
 
@@ -216,7 +216,7 @@ def test_a_new_format_is_an_entry_of_each_registry(tmp_path, monkeypatch):
 def test_a_folder_whose_name_states_a_column_is_refused(tmp_path):
     (tmp_path / "assay=spr").mkdir()
     demo_table().head(3).to_parquet(tmp_path / "assay=spr" / "a.parquet")
-    with pytest.raises(BadTable, match=r"assay=spr: the name of this folder states a column"):
+    with pytest.raises(TableError, match=r"assay=spr: the name of this folder states a column"):
         read_table(tmp_path)
 
 
@@ -226,7 +226,7 @@ def test_a_pipe_is_refused_and_not_waited_for(tmp_path, name):
     path.parent.mkdir(exist_ok=True)
     os.mkfifo(path)
     said = r"is not a regular file; expected a table\. Save it to a file first\.$"
-    with pytest.raises(BadTable, match=said):
+    with pytest.raises(TableError, match=said):
         read_table(path if path.parent == tmp_path else path.parent)
 
 
@@ -238,7 +238,7 @@ def test_files_of_a_folder_may_have_different_columns_except_in_an_output(tmp_pa
     first, second = read_table_chunks(tmp_path, as_written=True)
     with writing_table(tmp_path / "out.csv") as write:
         write(first.frame)
-        with pytest.raises(BadTable, match="expected the same columns"):
+        with pytest.raises(TableError, match="expected the same columns"):
             write(second.frame)
 
 
@@ -293,7 +293,7 @@ def test_a_type_that_no_command_can_use_is_refused_by_every_reader(tmp_path, nam
     heavy = pa.array(["EVQ", "EVK"])
     table = pa.table({"heavy": heavy, "antigen": heavy, "x": UNSUPPORTED[name]})
     pq.write_table(table, tmp_path / "a.parquet")
-    with pytest.raises(BadTable, match=rf"cannot be read: column 'x' has .*{re.escape(name)}"):
+    with pytest.raises(TableError, match=rf"cannot be read: column 'x' has .*{re.escape(name)}"):
         list(read_table_chunks(tmp_path / "a.parquet", **flags))
 
 
@@ -304,7 +304,7 @@ def test_a_time_that_cannot_be_written_as_text_is_one_line(tmp_path):
     )
     frame = read_table(tmp_path / "a.parquet", as_written=True).frame
     with (
-        pytest.raises(BadTable, match=r"a column of the table cannot be written .* Convert it\."),
+        pytest.raises(TableError, match=r"a column of the table cannot be written .* Convert it\."),
         writing_table(tmp_path / "out.csv") as write,
     ):
         write(frame)
@@ -333,7 +333,7 @@ def test_text_that_is_not_utf8_is_refused_in_one_line(tmp_path):
         pa.table({"heavy": ["EVQ"], "antigen": ["EVQ"], "x": bad}), tmp_path / "a.parquet"
     )
     for as_written in (False, True):
-        with pytest.raises(BadTable, match=r"cannot be read: .*UTF8.*Check the file"):
+        with pytest.raises(TableError, match=r"cannot be read: .*UTF8.*Check the file"):
             read_table(tmp_path / "a.parquet", as_written=as_written)
 
 
@@ -349,7 +349,7 @@ def test_text_that_is_not_utf8_is_refused_in_one_line(tmp_path):
 )
 def test_a_text_file_that_is_something_else_is_named(tmp_path, content, words):
     (tmp_path / "a.csv").write_bytes(content)
-    with pytest.raises(BadTable, match=words):
+    with pytest.raises(TableError, match=words):
         read_table(tmp_path / "a.csv")
 
 

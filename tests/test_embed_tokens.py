@@ -18,12 +18,12 @@ from ablang2.models.ablang2.tokenizers import ABtokenizer
 from hypothesis import given
 from hypothesis import strategies as st
 
+from abag.core.errors import EncoderError
 from abag.embed.encoders.checkpoints import save_random_checkpoint
-from abag.embed.encoders.identity import TokenizerMismatch, find_checkpoint, identify, vocabulary_of
+from abag.embed.encoders.identity import find_checkpoint, identify, vocabulary_of
 from abag.embed.families.registry import FAMILIES
 from abag.embed.packing import Layout, TokenSpan, fill_batches, longest_first
 from abag.embed.sequences.chains import RESIDUES
-from abag.embed.weights import BadCheckpoint
 
 T5, ESM, BERT = (FAMILIES[name].vocabulary for name in ("t5", "esm", "bert"))
 chain = st.text(RESIDUES, min_size=1, max_size=60)
@@ -297,7 +297,7 @@ def test_a_tokenizer_of_ankh3_without_the_task_or_the_residues_is_refused(
 ):
     random_checkpoint(tmp_path, "ankh3")
     change(tmp_path)
-    with pytest.raises(BadCheckpoint, match=message):
+    with pytest.raises(EncoderError, match=message):
         identify(str(tmp_path), "antigen")
 
 
@@ -372,7 +372,7 @@ SETTINGS = '{"added_tokens_decoder": {"24": {"content": "A"}}}'
 def test_other_ids_or_unreadable_files_are_refused(tmp_path, family, change, message):
     random_checkpoint(tmp_path, family)
     change(tmp_path)
-    with pytest.raises((TokenizerMismatch, BadCheckpoint), match=message):
+    with pytest.raises(EncoderError, match=message):
         identify(str(tmp_path), "antigen")
 
 
@@ -383,7 +383,7 @@ def test_a_residue_that_only_the_files_have_is_refused(tmp_path, family):
     if family == "roberta":  # reads its ids from the files
         assert identify(str(tmp_path), "antigen").layout.vocabulary.ids[ord("X")] == 24
         return
-    with pytest.raises(TokenizerMismatch, match="the id of X is 24, expected none"):
+    with pytest.raises(EncoderError, match="the id of X is 24, expected none"):
         identify(str(tmp_path), "antigen")
 
 

@@ -12,10 +12,11 @@ from safetensors.numpy import load_file, save_file
 from sklearn.linear_model import LinearRegression
 
 import abag
+from abag.core.errors import ColumnError
 from abag.embed.sequences.options import TableOptions
 from abag.head.data.feature_checks import with_feature_columns
 from abag.head.data.feature_scaling import FeatureScaling, PairFeatures
-from abag.head.data.features import BadFeature, read_cells
+from abag.head.data.features import read_cells
 from abag.head.data.labels import label_pairs, read_pairs
 from abag.head.data.options import LabelOptions, PairColumnOptions
 from abag.head.models.pair_model import PairVectors
@@ -289,7 +290,8 @@ def test_evaluate_reads_the_features_of_a_table(planted, fitted):
 def test_an_altered_record_of_features_is_refused(planted, fitted, tmp_path):
     from safetensors.torch import load_file
 
-    from abag.head.prediction.bundle import WEIGHTS, PredictorDamaged, record_digest
+    from abag.core.errors import DamagedFile
+    from abag.head.prediction.bundle import WEIGHTS, record_digest
 
     folder = planted.at / "fitted" / "predictor"
     assert load_file(folder / WEIGHTS)
@@ -299,7 +301,7 @@ def test_an_altered_record_of_features_is_refused(planted, fitted, tmp_path):
         altered["digest"] = record_digest(altered, folder / WEIGHTS)
         (tmp_path / "predictor.json").write_text(json.dumps(altered))
         (tmp_path / WEIGHTS).write_bytes((folder / WEIGHTS).read_bytes())
-        with pytest.raises(PredictorDamaged):
+        with pytest.raises(DamagedFile):
             abag.load_predictor(tmp_path)
 
 
@@ -322,7 +324,7 @@ def test_scikit_learn_reads_features_as_further_columns(planted):
     new = planted.test[planted.test["ddg"].notna()]
     error = model.predict(new[list(x.columns)]) - new["pKd"].to_numpy()
     assert np.sqrt(np.mean(error**2)) < 1.5 * NOISE
-    with pytest.raises(BadFeature, match="no column 'lab'"):
+    with pytest.raises(ColumnError, match="no column 'lab'"):
         model.predict(new[["heavy", "antigen", "ddg"]])
 
 
@@ -391,9 +393,9 @@ def rmse_of_sequences(predictor, table):
 
 
 def test_likelihoods_that_a_store_lacks_are_refused(likely, planted):
-    with pytest.raises(BadFeature, match="no likelihood of the antigen in the store"):
+    with pytest.raises(ColumnError, match="no likelihood of the antigen in the store"):
         fit(likely, "antigens", head="ridge", features=("antigen_loglik",))
-    with pytest.raises(BadFeature, match="no likelihood of the antibody or antigen in the store"):
+    with pytest.raises(ColumnError, match="no likelihood of the antibody or antigen in the store"):
         fit(planted, "drawn", head="ridge", features=("loglik",))
     table = likely.train.assign(loglik=np.arange(len(likely.train)))
     own = fit(likely, "own", table, head="ridge", features=("loglik",))
@@ -437,7 +439,7 @@ def read(planted, change=None, **named):
     ],
 )
 def test_columns_that_cannot_be_features_are_refused(planted, change, named, words):
-    with pytest.raises(BadFeature, match=words) as refused:
+    with pytest.raises(ColumnError, match=words) as refused:
         read(planted, change, **named)
     assert "\n" not in str(refused.value)
 
@@ -483,17 +485,17 @@ def test_scores_without_the_features_of_the_run_are_refused(
 
 def test_scan_refuses_a_run_with_features(planted, fitted, tmp_path):
     parent = planted.train.iloc[0]
-    with pytest.raises(BadFeature, match="scan: the run reads the columns 'ddg', 'lab'"):
+    with pytest.raises(ColumnError, match="scan: the run reads the columns 'ddg', 'lab'"):
         abag.scan(planted.at / "fitted", tmp_path / "scan.csv", heavy=parent["heavy"],
                   antigen=parent["antigen"], positions="H1")  # fmt: skip
 
 
 def test_python_refuses_features_of_other_lengths_and_of_runs_without(planted, fitted):
     heavy, antigen = planted.test["heavy"].tolist(), planted.test["antigen"].tolist()
-    with pytest.raises(BadFeature, match="1 row for 50 pairs"):
+    with pytest.raises(ColumnError, match="1 row for 50 pairs"):
         fitted.predict(heavy, None, antigen, features=planted.test.head(1))
-    with pytest.raises(BadFeature, match="the run reads the columns"):
+    with pytest.raises(ColumnError, match="the run reads the columns"):
         fitted.predict(heavy, None, antigen)
     bare = fit(planted, "bare", head="ridge")
-    with pytest.raises(BadFeature, match="the run reads none"):
+    with pytest.raises(ColumnError, match="the run reads none"):
         bare.predict(heavy, None, antigen, features=planted.test)

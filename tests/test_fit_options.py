@@ -20,7 +20,7 @@ from drawn import COMPOSITION, write_vectors
 from marks import in_ci
 
 import abag
-from abag import AbagError
+from abag.core.errors import AbagError, TrainingError
 from abag.core.messages import reporting
 from abag.core.options import schema
 from abag.embed.sequences.pairs import read_pairs
@@ -29,7 +29,6 @@ from abag.head.data.demo import demo_table
 from abag.head.models.baselines import BASELINES
 from abag.head.models.config import PRESETS, FitConfig, is_used
 from abag.head.search.options import CHOSEN_BY_SWEEP
-from abag.head.training.train import LossNotFinite
 
 NUMBERS = {
     "limit": [None, None, None, 9, 30],
@@ -244,7 +243,7 @@ def check_all(folder: Path, seed: int) -> Counter[str]:
         return refused is None
 
     refused = fit_at_random(folder, seed)
-    late = refused is None or isinstance(refused, LossNotFinite)
+    late = refused is None or isinstance(refused, TrainingError)
     assert (folder / "run").exists() == late, str(refused)
     if end("fit", refused):
         if end("predict", predict_at_random(folder, seed)):

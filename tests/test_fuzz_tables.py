@@ -21,7 +21,7 @@ import pandas as pd
 import pytest
 from marks import in_ci
 
-from abag import AbagError
+from abag.core.errors import AbagError
 from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.pairs import read_pair_chunks, read_pairs
 from abag.embed.sequences.tables import FORMATS, read_table, read_table_chunks

@@ -9,13 +9,13 @@ from drawn import draw_chain, draw_chains, write_vectors
 
 import abag
 from abag.core.arrays import hex_keys
+from abag.core.errors import SplitError
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.store import open_store
 from abag.embed.store.store_files import write_adapter_files
 from abag.head.data.labels import label_pairs
 from abag.head.data.options import SplitOptions
 from abag.head.regimes.folds import make_splits
-from abag.head.regimes.leaks import AdapterLeak
 from abag.head.regimes.splits import split_frame
 
 RNG = np.random.default_rng(5)
@@ -96,7 +96,7 @@ def test_a_held_out_pair_that_trained_the_adapter_is_refused(table, tmp_path, pa
     trained = parts_of(table, split="random")[part].head(1)
     given = written_split(table, tmp_path / "split.parquet", split="random")
     store = make_store(tmp_path / "store", table, trained)
-    with pytest.raises(AdapterLeak, match=r"drawn: 1 of 15 validation and test pairs"):
+    with pytest.raises(SplitError, match=r"drawn: 1 of 15 validation and test pairs"):
         abag.fit(table, store, tmp_path / "run", split=given, **QUICK)
     assert not (tmp_path / "run").exists()
     allowed = abag.fit(
@@ -113,7 +113,7 @@ def test_a_near_duplicate_of_a_held_out_pair_is_refused_even_outside_the_table(t
     outside = pd.DataFrame({"heavy": [draw_chain(RNG, 60)], "antigen": [twin]})
     store = make_store(tmp_path / "store", table, outside)
     for split in ("antigen", "auto"):
-        with pytest.raises(AdapterLeak, match="or near-duplicates of them"):
+        with pytest.raises(SplitError, match="or near-duplicates of them"):
             abag.fit(table, store, tmp_path / "run", split=split, **QUICK)
     abag.fit(table, store, tmp_path / "run", split="random", **QUICK)
 
@@ -122,7 +122,7 @@ def test_near_duplicate_antibodies_count_if_both_sequences_are_held_out(table, t
     test = parts_of(table, split="both")["test"]
     outside = pd.DataFrame({"heavy": test["heavy"].head(1), "antigen": [draw_chain(RNG, 70)]})
     store = make_store(tmp_path / "store", table, outside)
-    with pytest.raises(AdapterLeak):
+    with pytest.raises(SplitError):
         abag.fit(table, store, tmp_path / "run", split="both", **QUICK)
     abag.fit(table, store, tmp_path / "run", split="antigen", **QUICK)
 
@@ -133,7 +133,7 @@ def test_validation_pairs_of_the_adapter_may_validate_but_not_test_the_head(tabl
     for name, validated in (("val", parts["val"]), ("test", parts["test"].head(2))):
         make_store(tmp_path / name, table, parts["train"].head(9), validated)
     abag.fit(table, tmp_path / "val", tmp_path / "run", split=given, **QUICK)
-    with pytest.raises(AdapterLeak, match="2 of 15"):
+    with pytest.raises(SplitError, match="2 of 15"):
         abag.fit(table, tmp_path / "test", tmp_path / "other", split=given, **QUICK)
 
 
@@ -141,18 +141,18 @@ def test_an_adapter_trained_on_every_training_pair_is_refused(table, tmp_path):
     parts = parts_of(table, split="random")
     given = written_split(table, tmp_path / "split.parquet", split="random")
     store = make_store(tmp_path / "store", table, parts["train"])
-    with pytest.raises(AdapterLeak, match=r'head-share above 0.*adapter_rows="train"'):
+    with pytest.raises(SplitError, match=r'head-share above 0.*adapter_rows="train"'):
         abag.fit(table, store, tmp_path / "run", split=given, **QUICK)
     assert not (tmp_path / "run").exists()
 
 
 def test_adapted_vectors_without_their_training_pairs_are_refused(table, tmp_path):
     store = make_store(tmp_path / "store", table, None)
-    with pytest.raises(AdapterLeak, match=r"adapter/splits.parquet is missing"):
+    with pytest.raises(SplitError, match=r"adapter/splits.parquet is missing"):
         abag.fit(table, store, tmp_path / "run", split="random", **QUICK)
     folder = open_store(store).folder("antibody")
     write_adapter_files(folder.path, {"adapter/splits.parquet": b"half a file"})
-    with pytest.raises(AdapterLeak, match=r"adapter/splits.parquet is missing or cannot be read"):
+    with pytest.raises(SplitError, match=r"adapter/splits.parquet is missing or cannot be read"):
         abag.fit(table, store, tmp_path / "run", split="random", **QUICK)
 
 
@@ -165,7 +165,7 @@ def test_a_split_file_leaks_through_its_groups(table, tmp_path):
     abag.fit(table, store, tmp_path / "run", split=f"file={tmp_path / 'own.parquet'}", **QUICK)
     frame = pd.read_parquet(tmp_path / "own.parquet")
     frame.assign(group=0).to_parquet(tmp_path / "joined.parquet")
-    with pytest.raises(AdapterLeak):
+    with pytest.raises(SplitError):
         abag.fit(
             table, store, tmp_path / "other", split=f"file={tmp_path / 'joined.parquet'}", **QUICK
         )

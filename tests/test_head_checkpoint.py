@@ -4,14 +4,9 @@ import pickle
 import pytest
 import torch
 
+from abag.core.errors import DamagedFile, OutputError
 from abag.head.training import checkpoint
-from abag.head.training.checkpoint import (
-    CheckpointDamaged,
-    DiskFull,
-    load,
-    load_newest,
-    save_rotating,
-)
+from abag.head.training.checkpoint import load, load_newest, save_rotating
 
 TENSORS = {"model.w": torch.arange(6.0).reshape(2, 3), "optimizer.step": torch.tensor(3.0)}
 
@@ -54,7 +49,7 @@ def test_a_damaged_checkpoint_is_reported_skipped_and_not_rotated(tmp_path, dama
 def test_only_damaged_checkpoints_are_an_error_and_no_checkpoint_is_a_fresh_start(tmp_path):
     assert load_newest(tmp_path) is None
     (tmp_path / "latest").write_bytes(b"")
-    with pytest.raises(CheckpointDamaged, match="no checkpoint is whole"):
+    with pytest.raises(DamagedFile, match="no checkpoint is whole"):
         load_newest(tmp_path)
 
 
@@ -64,10 +59,10 @@ def test_a_pickle_file_is_never_loaded(tmp_path):
             return (pytest.fail, ("a pickle was run",))
 
     (tmp_path / "latest").write_bytes(pickle.dumps(Bomb()))
-    with pytest.raises(CheckpointDamaged):
+    with pytest.raises(DamagedFile):
         load(tmp_path / "latest")
     torch.save({"model.w": torch.zeros(1)}, tmp_path / "latest")
-    with pytest.raises(CheckpointDamaged):
+    with pytest.raises(DamagedFile):
         load(tmp_path / "latest")
 
 
@@ -76,7 +71,7 @@ def test_an_unsupported_schema_is_reported(tmp_path, monkeypatch):
     save_rotating(tmp_path, TENSORS, {"step": 1})
     monkeypatch.undo()
     reads = f"schema '99'; this abag reads {checkpoint.SCHEMA}"
-    with pytest.raises(CheckpointDamaged, match=reads):
+    with pytest.raises(DamagedFile, match=reads):
         load_newest(tmp_path)
 
 
@@ -90,7 +85,7 @@ def test_a_full_disk_keeps_the_previous_checkpoint_and_leaves_no_partial_file(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(checkpoint, "save_file", full)
-    with pytest.raises(DiskFull, match="No space left"):
+    with pytest.raises(OutputError, match="No space left"):
         save_rotating(tmp_path, TENSORS, {"step": 2})
     assert load_newest(tmp_path).state["step"] == 1
     assert [p.name for p in tmp_path.iterdir()] == ["latest"]

@@ -12,9 +12,9 @@ from torch.utils.data import DataLoader
 
 import abag
 from abag.core.arrays import hex_keys
-from abag.core.options import BadOption
+from abag.core.errors import MissingVectors, OptionError
 from abag.embed.sequences.pairs import read_pairs
-from abag.embed.store.store import VectorsMissing, open_store
+from abag.embed.store.store import open_store
 from abag.head.data.demo import demo_table
 from abag.head.data.labels import label_pairs
 from abag.head.data.options import LabelOptions, SplitOptions
@@ -106,11 +106,11 @@ def test_workers_of_a_loader_read_the_same_rows(data, start):
 def test_invalid_input_is_refused_in_one_line(store, table):
     new = table.assign(heavy=["EVQ", *table["heavy"][1:]])
     for error, words, options in [
-        (VectorsMissing, "1 of 8. antibody", {"table": new}),
+        (MissingVectors, "1 of 8. antibody", {"table": new}),
         (abag.AbagError, "no column for pkd", {"table": table.drop(columns="pKd")}),
         (abag.AbagError, "'cls' is not stored", {"table": table, "antigen_pooling": "cls"}),
-        (BadOption, "dataset: unknown option 'epochs'", {"table": table, "epochs": 3}),
-        (BadOption, "split: 'x' is unknown", {"table": table, "split": "x"}),
+        (OptionError, "dataset: unknown option 'epochs'", {"table": table, "epochs": 3}),
+        (OptionError, "split: 'x' is unknown", {"table": table, "split": "x"}),
     ]:  # fmt: skip
         with pytest.raises(error, match=words) as caught:
             abag.dataset(store, **options)

@@ -22,17 +22,17 @@ from sklearn.utils.estimator_checks import check_estimator
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 import abag
-from abag.core.options import BadOption, schema
+from abag.core.errors import LabelError, MissingVectors, OptionError, SplitError
+from abag.core.options import schema
 from abag.embed.sequences.pairs import read_pairs
-from abag.embed.store.store import VectorsMissing
 from abag.head.data.demo import demo_table
-from abag.head.data.labels import BadLabel, label_pairs
+from abag.head.data.labels import label_pairs
 from abag.head.data.options import SplitOptions
 from abag.head.estimators.regressor import NOT_OF_ESTIMATORS
 from abag.head.estimators.sequence_frame import NotAFrame, labelled, pair_of_row, read_frame
 from abag.head.models.config import FitConfig
 from abag.head.regimes.folds import make_splits
-from abag.head.regimes.splits import TEST, UNUSED, BadSplit
+from abag.head.regimes.splits import TEST, UNUSED
 from abag.sklearn import (
     AffinityRegressor,
     AntibodySplit,
@@ -139,7 +139,7 @@ def test_the_parameters_are_the_options_of_fit(store):
 
 def test_sequences_that_the_store_lacks_are_encoded_on_request(store, X, y, tmp_path):
     abag.embed_table(X.head(40), tmp_path / "small", **COMPOSITION)
-    with pytest.raises(VectorsMissing, match="antibody sequences of table have no vector"):
+    with pytest.raises(MissingVectors, match="antibody sequences of table have no vector"):
         AffinityRegressor(tmp_path / "small", head="ridge").fit(X, y)
     model = AffinityRegressor(tmp_path / "small", head="ridge", encode=True).fit(X.head(60), y[:60])
     np.testing.assert_array_equal(
@@ -250,26 +250,26 @@ def test_invalid_input_is_refused_in_one_line(store, X, y):
         (NotAFrame, r"y: shape \(5,\) for 170 rows", lambda: ridge.fit(X, y[:5])),
         (NotAFrame, "store=None: not given", lambda: AffinityRegressor().fit(X, y)),
         (NotAFrame, "store=None: not given", lambda: PairVectorizer().fit(X)),
-        (BadLabel, "is not a valid label", lambda: ridge.fit(X, y.where(y < y.max()))),
-        (BadLabel, "outside the usual range of pKd", lambda: ridge.fit(X, 10 ** (9 - y))),
+        (LabelError, "is not a valid label", lambda: ridge.fit(X, y.where(y < y.max()))),
+        (LabelError, "outside the usual range of pKd", lambda: ridge.fit(X, 10 ** (9 - y))),
         (abag.AbagError, "no column for antigen", lambda: ridge.fit(X[["heavy"]], y)),
         (abag.AbagError, "row 2, ", lambda: ridge.fit(X.assign(heavy=["Q", "1", *"Q" * 168]), y)),
-        (BadOption, "chooses what is measured inside", lambda: clone(ridge).set_params(
+        (OptionError, "chooses what is measured inside", lambda: clone(ridge).set_params(
             split="column=part").fit(X, y)),
-        (BadOption, "^head: 'forest' is unknown", lambda: clone(ridge).set_params(
+        (OptionError, "^head: 'forest' is unknown", lambda: clone(ridge).set_params(
             head="forest").fit(X, y)),
-        (BadOption, "AffinityRegressor: unknown option 'learning_rate'. Did you mean 'lr'",
+        (OptionError, "AffinityRegressor: unknown option 'learning_rate'. Did you mean 'lr'",
          lambda: AffinityRegressor(learning_rate=1)),
-        (BadOption, "n_splits: 1 is out of range", lambda: next(AntigenSplit(1).split(X))),
-        (BadSplit, "Use fewer n_splits or another split", lambda: next(AntigenSplit(99).split(X))),
-        (BadOption, "n_repeats: 0 is out", lambda: next(AntibodySplit(2, n_repeats=0).split(X))),
-        (BadOption, "antigen_identity: 2.0 is out of range", lambda: next(
+        (OptionError, "n_splits: 1 is out of range", lambda: next(AntigenSplit(1).split(X))),
+        (SplitError, "Use fewer n_splits or another", lambda: next(AntigenSplit(99).split(X))),
+        (OptionError, "n_repeats: 0 is out", lambda: next(AntibodySplit(2, n_repeats=0).split(X))),
+        (OptionError, "antigen_identity: 2.0 is out of range", lambda: next(
             BothSplit(2, antigen_identity=2.0).split(X))),
         (abag.AbagError, "no antigen encoder 'x'", lambda: PairVectorizer(
             store, antigen_encoder="x").fit(X)),
         (abag.AbagError, "'cls' is not stored", lambda: PairVectorizer(
             store, antigen_pooling="cls").fit(X)),
-        (BadOption, "^dropout: 3.0 is out of range", lambda: AffinityRegressor(
+        (OptionError, "^dropout: 3.0 is out of range", lambda: AffinityRegressor(
             store, dropout=3.0).fit(X, y)),
         (abag.AbagError, 'columns={"heavy": "vh"}: no such column', lambda: clone(ridge).set_params(
             columns={"heavy": "vh"}).fit(X, y)),

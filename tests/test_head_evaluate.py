@@ -8,12 +8,12 @@ from drawn import COMPOSITION, QUICK, add_vectors, draw_pairs
 from trastuzumab import HEAVY, LIGHT
 
 import abag
-from abag.embed.sequences.columns import AmbiguousColumn, MissingColumn
+from abag.core.errors import ColumnError, OptionError, PredictionError
 from abag.embed.sequences.domains import UnsureDomains
 from abag.embed.sequences.pairs import read_pairs
 from abag.head.evaluation import metrics
 from abag.head.models.baselines import BASELINES
-from abag.head.runs.evaluate import NothingToEvaluate, PredictionsMismatch, evaluate
+from abag.head.runs.evaluate import evaluate
 from abag.head.runs.run_folder import NoFinishedRun
 from abag.head.runs.summary import describe_scores
 
@@ -147,7 +147,7 @@ def test_bad_rows_are_refused_or_skipped_and_reported(case):
     table = table.drop(4).assign(pkd_predicted=8.0)
     with pytest.raises(UnsureDomains):
         run_evaluate(case, predictions=table)
-    with pytest.raises(PredictionsMismatch, match="not in the run"):
+    with pytest.raises(PredictionError, match="not in the run"):
         run_evaluate(case, predictions=table, bad_rows="skip")
 
 
@@ -180,15 +180,15 @@ def test_rows_of_the_affinity_type_of_the_run_are_scored(case):
 def test_missing_and_unknown_rows_are_refused_with_their_counts(case):
     theirs = own_predictions(case, part="test")
     more = pd.concat([theirs, case.new.head(4).assign(pkd_predicted=7.0)], ignore_index=True)
-    with pytest.raises(PredictionsMismatch, match=r"for 3 of .* test rows, and 0 pairs are not"):
+    with pytest.raises(PredictionError, match=r"for 3 of .* test rows, and 0 pairs are not"):
         run_evaluate(case, predictions=theirs.iloc[3:])
-    with pytest.raises(PredictionsMismatch, match=r"for 0 of .* test rows, and 4 pairs are not"):
+    with pytest.raises(PredictionError, match=r"for 0 of .* test rows, and 4 pairs are not"):
         run_evaluate(case, predictions=more)
 
 
 def test_rows_of_an_unknown_fold_are_refused(case):
     theirs = own_predictions(case, "folds").assign(fold=lambda f: f["fold"] + 0.5)
-    with pytest.raises(PredictionsMismatch, match="antigen and fold"):
+    with pytest.raises(PredictionError, match="antigen and fold"):
         run_evaluate(case, "folds", predictions=theirs.drop_duplicates(["heavy", "antigen"]))
 
 
@@ -198,7 +198,7 @@ def test_different_predictions_of_a_pair_are_refused_but_repeated_rows_are_not(c
     repeated.loc[0, "pkd_predicted"] += 1e-6  # as predict rounds rows of the same pair
     run_evaluate(case, predictions=repeated)
     repeated.loc[0, "pkd_predicted"] += 1
-    with pytest.raises(PredictionsMismatch, match=r"more than one prediction .* \(1 extra row\)"):
+    with pytest.raises(PredictionError, match=r"more than one prediction .* \(1 extra row\)"):
         run_evaluate(case, predictions=repeated)
 
 
@@ -210,16 +210,16 @@ def test_an_invalid_prediction_is_refused_with_its_row(case, value, shown):
     theirs = own_predictions(case).astype({"pkd_predicted": object})
     theirs.loc[1, "pkd_predicted"] = value
     message = f"row 2, column pkd_predicted: {shown} is not a valid prediction.*1 such row"
-    with pytest.raises(PredictionsMismatch, match=message):
+    with pytest.raises(PredictionError, match=message):
         run_evaluate(case, predictions=theirs)
 
 
 def test_an_ambiguous_prediction_column_must_be_named(case):
     theirs = own_predictions(case)
-    with pytest.raises(MissingColumn, match="--column prediction=NAME"):
+    with pytest.raises(ColumnError, match="--column prediction=NAME"):
         run_evaluate(case, predictions=theirs.rename(columns={"pkd_predicted": "mine"}))
     two = theirs.assign(prediction=7.0)
-    with pytest.raises(AmbiguousColumn, match="--column prediction=NAME"):
+    with pytest.raises(ColumnError, match="--column prediction=NAME"):
         run_evaluate(case, predictions=two)
     found, _ = run_evaluate(case, predictions=two, columns={"prediction": "prediction"})
     assert found["predictions"]["regimes"][0]["spearman"]["value"] == 0
@@ -231,7 +231,7 @@ def test_an_ambiguous_prediction_column_must_be_named(case):
     {"columns": {"heavy": "VH"}},
 ])  # fmt: skip
 def test_inputs_that_would_not_be_used_are_refused(case, options):
-    with pytest.raises(NothingToEvaluate, match="TABLE"):
+    with pytest.raises(OptionError, match="TABLE"):
         run_evaluate(case, **options)
 
 

@@ -8,11 +8,11 @@ import pytest
 from drawn import COMPOSITION
 
 import abag
-from abag.embed.sequences.columns import MissingColumn
+from abag.core.errors import ColumnError, LabelError
 from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.pairs import read_pairs
 from abag.head.data.affinities import name_affinity
-from abag.head.data.labels import BadLabel, label_pairs, label_sense
+from abag.head.data.labels import label_pairs, label_sense
 from abag.head.data.options import LabelOptions
 from abag.head.data.units import TO_PKD
 from abag.head.plan import describe_plan, plan
@@ -57,7 +57,7 @@ def test_labels_are_called_by_their_column_or_affinity_type(column, types, expec
 
 def test_a_unit_that_contradicts_the_name_is_refused_with_both():
     pairs = read_pairs(table(dG_kcal=IN_UNIT["dg_kcal"]), TableOptions(columns={"pkd": "dG_kcal"}))
-    with pytest.raises(BadLabel, match=r"'dG_kcal' is named like dg_kcal, but --label says pkd"):
+    with pytest.raises(LabelError, match=r"'dG_kcal' is named like dg_kcal, but --label says pkd"):
         label_pairs(pairs, LabelOptions(label="pkd"))
 
 
@@ -65,7 +65,7 @@ def test_a_unit_that_contradicts_the_name_is_refused_with_both():
 def test_classes_are_not_affinities_in_any_unit(label):
     frame = table(affinity=np.arange(60) % 2)
     said = "column affinity holds only 0 and 1, which are classes, not affinities"
-    with pytest.raises(BadLabel, match=f"{said}.*--column pkd=NAME") as caught:
+    with pytest.raises(LabelError, match=f"{said}.*--column pkd=NAME") as caught:
         label_pairs(read_pairs(frame), LabelOptions(label=label))
     assert "--label" not in str(caught.value)
     assert any(said in problem for problem in plan(frame, label=label)["problems"])
@@ -74,7 +74,7 @@ def test_classes_are_not_affinities_in_any_unit(label):
 def test_a_kd_of_zero_is_not_valid_in_any_unit_with_a_logarithm():
     values = IN_UNIT["ug_ml"].copy()
     values[3] = 0
-    with pytest.raises(BadLabel, match=r"row 4.*expected a positive number"):
+    with pytest.raises(LabelError, match=r"row 4.*expected a positive number"):
         label_pairs(read_pairs(table(affinity=values)), LabelOptions(label="ug_ml"))
 
 
@@ -140,6 +140,6 @@ def test_the_converted_label_is_fitted(tmp_path):
 ])  # fmt: skip
 def test_a_table_without_pkd_is_answered_with_an_option_to_paste(names, hint):
     frame = table(**{name: 10 ** (9 - PKD) for name in names})
-    with pytest.raises(MissingColumn, match=re.escape(f"no column for pkd, but {hint}")):
+    with pytest.raises(ColumnError, match=re.escape(f"no column for pkd, but {hint}")):
         label_pairs(read_pairs(frame))
     assert plan(frame)["problems"] == [f"table: no column for pkd, but {hint}"]

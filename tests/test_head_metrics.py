@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy import stats
 from sklearn.metrics import r2_score
 
-from abag.core.options import BadOption
+from abag.core.errors import OptionError
 from abag.head.data.quantity import Quantity
 from abag.head.evaluation import metrics, regime_scores
 from abag.head.evaluation.metrics import (
@@ -238,7 +238,7 @@ def test_a_registered_metric_appears_wherever_its_flags_say(monkeypatch):
     assert is_better("mean_bias", 0.1, 0.2)
     for name in selectable_metrics():
         assert FitConfig(select=name).select == name
-    with pytest.raises(BadOption, match="--select: 'r2' is unknown; expected one of spearman"):
+    with pytest.raises(OptionError, match="--select: 'r2' is unknown; expected one of spearman"):
         FitConfig(select="r2")
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from abag.core.options import BadOption
+from abag.core.errors import OptionError
 from abag.head.models.config import PRESETS, FitConfig, head_names
 from abag.head.models.network import Mlp
 from abag.head.models.pair_model import LOSSES, PredictedPairs
@@ -122,7 +122,7 @@ def test_the_batch_size_is_reduced_for_small_tables(options, n_training, expecte
 
 
 def test_an_unregistered_loss_is_refused_and_valid_names_are_listed():
-    with pytest.raises(BadOption, match=r"--loss: 'l1'.*mse, huber, rank"):
+    with pytest.raises(OptionError, match=r"--loss: 'l1'.*mse, huber, rank"):
         FitConfig(loss="l1")
 
 

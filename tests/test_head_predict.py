@@ -22,17 +22,21 @@ from hypothesis import strategies as st
 from scipy.stats import norm
 
 import abag
+from abag.core.errors import (
+    EncoderError,
+    MissingVectors,
+    PredictionError,
+    SequenceError,
+    TableError,
+)
 from abag.core.messages import counted
-from abag.embed.embed import OtherEncoder
-from abag.embed.sequences.chains import UnknownResidue
 from abag.embed.sequences.table_writer import writing_table
-from abag.embed.sequences.tables import BadTable, read_table, read_table_chunks
-from abag.embed.store.store import VectorsMissing, open_store
+from abag.embed.sequences.tables import read_table, read_table_chunks
+from abag.embed.store.store import open_store
 from abag.head.prediction import predict as predict_module
 from abag.head.prediction.bundle import load_predictor
 from abag.head.prediction.predict import by_antibody, describe_pair, predict, predict_pair
 from abag.head.prediction.predictor import SCORE_COLUMNS, SequenceCollector, Sequences
-from abag.head.prediction.tables import CannotPredict
 
 OURS = [*SCORE_COLUMNS]
 
@@ -142,7 +146,7 @@ def test_a_threshold_of_strong_pairs_that_is_no_pkd_is_refused(case, tmp_path, s
     with pytest.raises(abag.AbagError, match=r"^--strong"):
         run_predict(case, case.frame, tmp_path / "out.csv", strong=strong)
     taken = case.frame.assign(p_strong=1.0)
-    with pytest.raises(CannotPredict, match="already has a column 'p_strong'"):
+    with pytest.raises(PredictionError, match="already has a column 'p_strong'"):
         run_predict(case, taken, tmp_path / "out.csv", strong=9)
     assert not (tmp_path / "out.csv").exists()
 
@@ -256,7 +260,7 @@ def test_a_bad_row_is_named_by_its_place_and_nothing_is_written(case, tmp_path, 
     frame = case.frame.head(12).astype(str)
     frame.loc[9, "heavy"] = "EVQL*"
     frame.to_csv(tmp_path / "in.csv", index=False)
-    with pytest.raises(UnknownResidue, match=r"^in\.csv: row 11, column 'heavy'"):
+    with pytest.raises(SequenceError, match=r"^in\.csv: row 11, column 'heavy'"):
         run_predict(case, tmp_path / "in.csv", tmp_path / "out.csv")
     assert [p.name for p in tmp_path.iterdir()] == ["in.csv"]
 
@@ -281,23 +285,23 @@ def test_skipped_rows_are_counted_and_others_keep_their_scores(case, tmp_path, m
 
 def test_a_table_with_only_bad_rows_is_refused(case, tmp_path):
     frame = case.frame.head(3).assign(heavy="*")
-    with pytest.raises(UnknownResidue, match=r"(?s)all 3 rows are bad;.*rows 1, 2, 3, "):
+    with pytest.raises(SequenceError, match=r"(?s)all 3 rows are bad;.*rows 1, 2, 3, "):
         run_predict(case, frame, tmp_path / "out.csv", bad_rows="skip")
-    with pytest.raises(BadTable, match="the table has no rows"):
+    with pytest.raises(TableError, match="the table has no rows"):
         run_predict(case, frame.head(0), tmp_path / "out.csv")
 
 
 def test_an_existing_output_is_kept_unless_forced(case, tmp_path):
     out = tmp_path / "out.csv"
     out.write_text("mine")
-    with pytest.raises(CannotPredict, match="--force"):
+    with pytest.raises(PredictionError, match="--force"):
         run_predict(case, case.frame, out)
     assert out.read_text() == "mine"
     run_predict(case, case.frame, out, force=True)
     assert "pkd_predicted" in out.read_text()
-    with pytest.raises(CannotPredict, match="already has a column 'pkd_predicted'"):
+    with pytest.raises(PredictionError, match="already has a column 'pkd_predicted'"):
         run_predict(case, out, tmp_path / "again.csv")
-    with pytest.raises(CannotPredict, match="is also the input table"):
+    with pytest.raises(PredictionError, match="is also the input table"):
         run_predict(case, out, out, force=True)
 
 
@@ -313,7 +317,7 @@ def test_an_output_that_cannot_be_written_is_refused_before_reading(case, tmp_pa
 def test_a_write_that_fails_leaves_the_old_file_and_no_partial(case, tmp_path, monkeypatch):
     (tmp_path / "out.csv").write_text("mine")
     monkeypatch.setattr(pd.DataFrame, "to_csv", raising(OSError(28, "No space left on device")))
-    with pytest.raises(BadTable, match="No space left"):
+    with pytest.raises(TableError, match="No space left"):
         run_predict(case, case.frame, tmp_path / "out.csv", force=True)
     assert (tmp_path / "out.csv").read_text() == "mine"
     assert len(list(tmp_path.iterdir())) == 1
@@ -334,7 +338,7 @@ def test_a_table_that_changes_while_it_is_read_is_refused(case, tmp_path, monkey
         CHANGES[change](case.frame).to_csv(tmp_path / "in.csv", index=False)
         add_vectors(store, frame)
 
-    with pytest.raises(CannotPredict, match="the table changed while it was read"):
+    with pytest.raises(PredictionError, match="the table changed while it was read"):
         run_predict(
             case, tmp_path / "in.csv", tmp_path / "out.csv", embed=embed, store=tmp_path / "new"
         )
@@ -349,7 +353,7 @@ def new(case):
 
 
 def test_missing_vectors_are_refused_if_they_cannot_be_encoded(case, tmp_path, new):
-    with pytest.raises(VectorsMissing, match="3 of 4 antibody"):
+    with pytest.raises(MissingVectors, match="3 of 4 antibody"):
         run_predict(case, new, tmp_path / "out.csv")
 
 
@@ -368,7 +372,7 @@ def foreign(case, tmp_path):
 def test_a_foreign_run_does_not_choose_where_vectors_are_written(foreign, new, tmp_path):
     calls, mine = [], tmp_path / "mine" / "store"
     predictor = load_predictor(foreign, embed=partial(fake_embed, calls=calls))
-    with pytest.raises(VectorsMissing, match="neither near the run nor in the current folder"):
+    with pytest.raises(MissingVectors, match="neither near the run nor in the current folder"):
         predict(new, predictor, tmp_path / "out.csv")
     assert not calls
     predictor.predict([*new["heavy"]], antigen=new["antigen"][0])  # with a temporary store
@@ -437,7 +441,7 @@ def test_a_bundle_alone_scores_new_sequences_and_reports_encoding(composed, tmp_
 def test_another_encoder_than_the_runs_is_refused_with_both_fingerprints(composed, tmp_path):
     table = tmp_path / "in.csv"
     table.write_text("heavy,antigen\nEVQLVESGG,MKTAYIAKQR\n")
-    with pytest.raises(OtherEncoder, match=r"[0-9a-f]{32}; expected [0-9a-f]{32}"):
+    with pytest.raises(EncoderError, match=r"[0-9a-f]{32}; expected [0-9a-f]{32}"):
         abag.predict(
             table, composed.run, tmp_path / "a.csv", store=tmp_path / "s",
             antibody_encoder="tiny-igt5",
@@ -485,7 +489,7 @@ def test_a_table_crossed_with_itself_keeps_the_columns_of_each_kind(case, tmp_pa
 
 
 def test_a_cross_and_a_single_antigen_are_refused(case, tmp_path):
-    with pytest.raises(CannotPredict, match="--antigen and --cross"):
+    with pytest.raises(PredictionError, match="--antigen and --cross"):
         run_predict(case, case.frame, tmp_path / "o.csv", cross=case.frame, antigen="MKT")
 
 

@@ -15,14 +15,14 @@ from invoke import one_line, run
 from safetensors.torch import load_file, save_file
 
 import abag
-from abag.embed.sequences.chains import EmptySequence
+from abag.core.errors import DamagedFile, SequenceError, StoreError
 from abag.embed.sequences.pairs import read_pairs
-from abag.embed.store.store import StoreMismatch, open_store
+from abag.embed.store.store import open_store
 from abag.head.data.vectors import Standardizer
 from abag.head.models.network import Mlp, factorise
 from abag.head.models.pair_model import PairVectors
-from abag.head.prediction.bundle import WEIGHTS, PredictorDamaged, load_predictor, record_digest
-from abag.head.prediction.predictor import SCORE_COLUMNS, InvalidChains, existing_store
+from abag.head.prediction.bundle import WEIGHTS, load_predictor, record_digest
+from abag.head.prediction.predictor import SCORE_COLUMNS, existing_store
 from abag.head.regimes.regimes import NewSequences
 
 QUICK = drawn.QUICK | {"head": "mlp", "epochs": 3}
@@ -98,9 +98,9 @@ def test_vectors_of_another_width_under_one_fingerprint_are_refused(trained, tmp
     for kind, unique in read_pairs(trained.frame).sequences.items():
         drawn.write_vectors(store, kind, unique.keys, np.ones((len(unique.keys), 4), np.float32))
     expected = r"the mean vectors of drawn \(abababab\) have 4 numbers; the run was trained with 6"
-    with pytest.raises(StoreMismatch, match=expected):
+    with pytest.raises(StoreError, match=expected):
         predict(trained, trained.frame, store=tmp_path / "store")
-    with pytest.raises(StoreMismatch, match=expected):
+    with pytest.raises(StoreError, match=expected):
         abag.evaluate(trained.run, table=trained.frame, store=tmp_path / "store")
 
 
@@ -175,25 +175,25 @@ def test_an_altered_or_truncated_bundle_is_refused_in_one_line(trained, tmp_path
     path.unlink()
     if damage != "gone":
         path.write_bytes(changed[damage])
-    with pytest.raises(PredictorDamaged, match="bundle") as error:
+    with pytest.raises(DamagedFile, match="bundle") as error:
         load_predictor(path.parent)
     assert "\n" not in str(error.value)
 
 
 def test_a_run_that_has_not_finished_is_called_that(trained, tmp_path):
-    with pytest.raises(PredictorDamaged, match=r"predictor \(it has no predictor\.json\)"):
+    with pytest.raises(DamagedFile, match=r"predictor \(it has no predictor\.json\)"):
         load_predictor(tmp_path)
-    with pytest.raises(PredictorDamaged, match=r"cannot read a predictor \(it does not exist\)"):
+    with pytest.raises(DamagedFile, match=r"cannot read a predictor \(it does not exist\)"):
         load_predictor(tmp_path / "nowhere")
     shutil.copy(trained.run / "config.json", tmp_path)
-    with pytest.raises(PredictorDamaged, match="a run that has not finished"):
+    with pytest.raises(DamagedFile, match="a run that has not finished"):
         load_predictor(tmp_path)
 
 
 def test_a_bundle_of_another_schema_is_refused(trained, tmp_path):
     record = json.loads((trained.run / "predictor/predictor.json").read_text())
     (tmp_path / "predictor.json").write_text(json.dumps(record | {"schema": 7}))
-    with pytest.raises(PredictorDamaged, match="schema 7 is not supported"):
+    with pytest.raises(DamagedFile, match="schema 7 is not supported"):
         load_predictor(tmp_path)
 
 
@@ -244,7 +244,7 @@ def part(record):
     (lambda r: settings(r).update(head="exec"), "does not match"),
 ])  # fmt: skip
 def test_a_forged_record_is_refused_for_its_types_or_shapes(trained, tmp_path, change, words):
-    with pytest.raises(PredictorDamaged, match=words):
+    with pytest.raises(DamagedFile, match=words):
         load_predictor(signed(copied(trained, tmp_path / "forged"), change))
 
 
@@ -254,7 +254,7 @@ def test_a_forged_tensor_with_values_that_are_not_finite_is_refused(trained, tmp
     for number, name in enumerate(n for n, x in tensors.items() if x.is_floating_point()):
         bundle = copied(trained, tmp_path / str(number))
         save_file(tensors | {name: tensors[name] * float(value)}, bundle / WEIGHTS)
-        with pytest.raises(PredictorDamaged, match=f"{name} contains infinity or NaN"):
+        with pytest.raises(DamagedFile, match=f"{name} contains infinity or NaN"):
             load_predictor(signed(bundle))
 
 
@@ -265,7 +265,7 @@ def test_weights_that_overflow_give_no_predictions(trained, tmp_path):
     save_file(tensors | forged, bundle / WEIGHTS)
     x_ND, first = np.ones((1, 6), np.float32), np.zeros(1, np.int64)
     known = NewSequences(*np.zeros((3, 1), np.int64))
-    with pytest.raises(PredictorDamaged, match="the predictor gives infinity or NaN"):
+    with pytest.raises(DamagedFile, match="the predictor gives infinity or NaN"):
         load_predictor(signed(bundle)).score(PairVectors(x_ND, x_ND, first, first), known, known)
 
 
@@ -275,7 +275,7 @@ def test_forged_keys_of_other_shapes_are_refused(trained, tmp_path, change):
     bundle = copied(trained, tmp_path / "bundle")
     name = "seen.antibody.keys"
     save_file(tensors | {name: change(tensors[name]).contiguous()}, bundle / WEIGHTS)
-    with pytest.raises(PredictorDamaged, match=r"seen\.antibody\.\w+ has"):
+    with pytest.raises(DamagedFile, match=r"seen\.antibody\.\w+ has"):
         load_predictor(signed(bundle))
 
 
@@ -339,11 +339,11 @@ def test_one_chain_is_used_for_all_pairs_and_unequal_lists_are_refused(trained):
     assert (len(found), list(found)) == (3, list(SCORE_COLUMNS))
     assert len(predictor.predict(heavy, antigen=antigens[0])) == 1
     assert predictor.predict([], None, []).empty
-    with pytest.raises(InvalidChains, match="2 heavy, 3 antigen"):
+    with pytest.raises(SequenceError, match="2 heavy, 3 antigen"):
         predictor.predict([heavy, heavy], None, antigens)
-    with pytest.raises(InvalidChains, match=r"is a DataFrame.*abag.predict\(table"):
+    with pytest.raises(SequenceError, match=r"is a DataFrame.*abag.predict\(table"):
         predictor.predict(trained.frame)
-    with pytest.raises(EmptySequence, match="antigen"):
+    with pytest.raises(SequenceError, match="antigen"):
         predictor.predict(heavy)
 
 

@@ -11,12 +11,9 @@ import pytest
 from drawn import COMPOSITION
 
 import abag
-from abag.core.options import BadOption
-from abag.embed.sequences.columns import AmbiguousColumn, MissingColumn
+from abag.core.errors import ColumnError, OptionError, PredictionError
 from abag.head.data.demo import demo_table
 from abag.head.design import rank as rank_module
-from abag.head.design.candidates import BadPredictions, CannotRank
-from abag.head.prediction.tables import CannotPredict
 from abag.head.regimes.clusters import antibody_clusters
 
 ADDED = ["rank", "score", "expected_best"]
@@ -115,10 +112,10 @@ def test_improvement_compares_with_the_best_measured_of_the_same_antigens(scored
     found = ranked(scored, tmp_path, batch=5, rule="improvement", measured=measured)
     given = ranked(scored.iloc[3:], tmp_path, batch=5, rule="improvement", best=best)
     assert found["score"].tolist() == given["score"].tolist()
-    with pytest.raises(CannotRank, match="Give best PKD"):
+    with pytest.raises(PredictionError, match="Give best PKD"):
         ranked(scored, tmp_path, batch=5, rule="improvement", measured=foreign)
     other = measured.assign(KD=1.0).drop(columns="pKd")
-    with pytest.raises(MissingColumn, match=r"'KD' may be one: use .*KD.* UNIT"):
+    with pytest.raises(ColumnError, match=r"'KD' may be one: use .*KD.* UNIT"):
         ranked(scored, tmp_path, batch=5, rule="improvement", measured=other)
 
 
@@ -141,13 +138,15 @@ def test_a_pair_is_ordered_once_and_refused_with_two_predictions(scored, tmp_pat
     again = ranked(pd.concat([scored, rounded]), tmp_path, batch=20)
     assert again["score"].tolist() == found["score"].tolist()
     differing = pd.concat([scored, scored.tail(1).assign(pkd_predicted=3.0)])
-    with pytest.raises(BadPredictions, match="rows 240 and 241 are the same pair with different"):
+    with pytest.raises(PredictionError, match="rows 240 and 241 are the same pair with different"):
         ranked(differing, tmp_path)
 
 
 def test_predictions_without_sigma_are_ranked_by_mean_only(scored, tmp_path):
     bare = scored.drop(columns="sigma")
-    with pytest.raises(CannotRank, match='no column for sigma, which rule="ucb" needs') as caught:
+    with pytest.raises(
+        PredictionError, match='no column for sigma, which rule="ucb" needs'
+    ) as caught:
         ranked(bare, tmp_path, rule="ucb")
     assert 'use rule="mean"' in str(caught.value)
     found = ranked(bare, tmp_path, batch=5)
@@ -180,7 +179,7 @@ def test_clusters_are_capped_among_the_best(scored, tmp_path):
     ]
     assert [np.bincount(one).max() > 1 for one in clusters] == [True, False]
     assert found["score"].is_monotonic_decreasing
-    with pytest.raises(CannotRank, match=r"per_cluster=1 allow \d+ pairs; expected 200"):
+    with pytest.raises(PredictionError, match=r"per_cluster=1 allow \d+ pairs; expected 200"):
         ranked(scored, tmp_path, batch=200, per_cluster=1)
 
 
@@ -201,9 +200,9 @@ def test_positions_are_capped_and_a_batch_on_one_position_is_a_warning(scored, t
     capped = ranked(table, tmp_path, batch=8, per_position=5)
     assert capped["position"].str.contains("107").sum() <= 5
     assert capped["position"].str.contains("38").sum() <= 5
-    with pytest.raises(CannotRank, match=r"per_position=1 allow \d pairs; expected 8"):
+    with pytest.raises(PredictionError, match=r"per_position=1 allow \d pairs; expected 8"):
         ranked(table, tmp_path, batch=8, per_position=1)
-    with pytest.raises(CannotRank, match="no columns chain and position"):
+    with pytest.raises(PredictionError, match="no columns chain and position"):
         ranked(scored, tmp_path, batch=8, per_position=1)
 
 
@@ -320,17 +319,17 @@ def test_rank_says_if_the_run_ranks_such_pairs_no_better_than_chance(
 
 
 BAD_TABLES = {
-    "no predictions": (lambda t: t.drop(columns="pkd_predicted"), MissingColumn, "no column for"),
-    "two predictions": (lambda t: t.assign(predicted_pkd=1), AmbiguousColumn, "equally well"),
+    "no predictions": (lambda t: t.drop(columns="pkd_predicted"), ColumnError, "no column for"),
+    "two predictions": (lambda t: t.assign(predicted_pkd=1), ColumnError, "equally well"),
     "not a number": (
-        lambda t: t.assign(pkd_predicted=["x", *t["pkd_predicted"][1:]]), BadPredictions,
+        lambda t: t.assign(pkd_predicted=["x", *t["pkd_predicted"][1:]]), PredictionError,
         r"row 1, column pkd_predicted: 'x' is not a valid prediction; .* \(1 such row\)",
     ),
-    "infinite": (lambda t: t.assign(pkd_predicted=np.inf), BadPredictions, ": inf is .*240 such"),
-    "empty": (lambda t: t.assign(pkd_predicted=None), BadPredictions, "an empty cell .*240 such"),
-    "negative sigma": (lambda t: t.assign(sigma=-t["sigma"]), BadPredictions, "standard error"),
-    "no flag": (lambda t: t.assign(far="maybe"), BadPredictions, "'maybe' is not a valid"),
-    "rank": (lambda t: t.assign(rank=1), CannotPredict, "already has a column 'rank'"),
+    "infinite": (lambda t: t.assign(pkd_predicted=np.inf), PredictionError, ": inf is .*240 such"),
+    "empty": (lambda t: t.assign(pkd_predicted=None), PredictionError, "an empty cell .*240 such"),
+    "negative sigma": (lambda t: t.assign(sigma=-t["sigma"]), PredictionError, "standard error"),
+    "no flag": (lambda t: t.assign(far="maybe"), PredictionError, "'maybe' is not a valid"),
+    "rank": (lambda t: t.assign(rank=1), PredictionError, "already has a column 'rank'"),
 }  # fmt: skip
 
 
@@ -347,7 +346,7 @@ def test_a_bad_table_is_refused_in_one_line_and_nothing_is_written(scored, tmp_p
 
 def test_a_batch_larger_than_what_is_left_is_refused_with_the_number_that_is(scored, tmp_path):
     scored.loc[:9, "far"] = True
-    with pytest.raises(CannotRank) as caught:
+    with pytest.raises(PredictionError) as caught:
         ranked(scored, tmp_path, batch=300, measured=scored.tail(20))
     assert str(caught.value) == (
         "table: 210 of 240 rows are left (left out: 20 measured, 10 far); expected at least 300. "
@@ -363,7 +362,7 @@ def test_a_batch_larger_than_what_is_left_is_refused_with_the_number_that_is(sco
     ({"rule": "best"}, "rule: 'best' is unknown; expected one of mean, ucb"),
 ])  # fmt: skip
 def test_options_that_contradict_each_other_are_refused(scored, tmp_path, options, text):
-    with pytest.raises(BadOption) as caught:
+    with pytest.raises(OptionError) as caught:
         ranked(scored, tmp_path, **options)
     assert text in str(caught.value)
 
@@ -371,11 +370,11 @@ def test_options_that_contradict_each_other_are_refused(scored, tmp_path, option
 def test_an_existing_file_and_the_input_itself_are_not_overwritten(run, scored, tmp_path):
     out = tmp_path / "order.csv"
     out.write_text("kept")
-    with pytest.raises(CannotPredict, match="already exists; use force"):
+    with pytest.raises(PredictionError, match="already exists; use force"):
         abag.rank(scored, out, batch=5)
-    with pytest.raises(CannotPredict, match="also the input table"):
+    with pytest.raises(PredictionError, match="also the input table"):
         abag.rank(run / "scored.csv", run / "scored.csv", batch=5, force=True)
-    with pytest.raises(CannotPredict, match="also the input table"):
+    with pytest.raises(PredictionError, match="also the input table"):
         abag.rank(scored, out, measured=out, batch=5, force=True)
     assert out.read_text() == "kept"
 
@@ -389,7 +388,7 @@ def test_a_table_that_changes_between_its_two_readings_is_refused(scored, tmp_pa
         return choose(*arguments)
 
     monkeypatch.setattr(rank_module, "_choose", rewrite)
-    with pytest.raises(CannotPredict, match="changed while it was read"):
+    with pytest.raises(PredictionError, match="changed while it was read"):
         ranked(table, tmp_path, batch=5)
     assert [*tmp_path.iterdir()] == [table]
 

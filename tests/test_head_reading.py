@@ -147,7 +147,7 @@ def test_a_forged_reading_is_refused(case, tmp_path, key, value):
     record["digest"] = bundle.record_digest(record, weights)
     (folder / "weights.safetensors").write_bytes(weights)
     (folder / "predictor.json").write_text(json.dumps(record))
-    with pytest.raises(bundle.PredictorDamaged):
+    with pytest.raises(bundle.DamagedFile):
         abag.load_predictor(folder)
 
 

@@ -17,8 +17,9 @@ from invoke import one_line
 from invoke import run as invoke
 
 import abag
-from abag.core.files import FileDamaged, host_name, only_writer
-from abag.head.runs.compare import NoRuns, describe_runs, read_progress, runs
+from abag.core.errors import DamagedFile, RunError
+from abag.core.files import host_name, only_writer
+from abag.head.runs.compare import describe_runs, read_progress, runs
 from abag.head.runs.run_folder import NoFinishedRun
 
 QUICK = drawn.QUICK | {"epochs": 3}
@@ -101,7 +102,7 @@ def test_every_command_names_what_is_wrong_with_a_run(case, tmp_path, command, f
     path = run / f"{file}.json"
     changed = json.loads(path.read_text()) | change
     path.write_text(json.dumps({n: value for n, value in changed.items() if value is not ...}))
-    with pytest.raises((FileDamaged, NoFinishedRun)) as caught:
+    with pytest.raises((DamagedFile, NoFinishedRun)) as caught:
         COMMANDS[command](case, run)
     (state,) = runs(run)["runs"]
     assert state["state"] == "unreadable"
@@ -168,7 +169,7 @@ def test_a_folder_without_runs_is_refused(tmp_path, what):
         path.mkdir()
     if what == "a file":
         path.write_text("x")
-    with pytest.raises(NoRuns, match="expected a run folder of abag fit"):
+    with pytest.raises(RunError, match="expected a run folder of abag fit"):
         runs(path)
 
 

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trastuzumab import HEAVY
 
+from abag.core.errors import SplitError
 from abag.embed.sequences.pairs import read_pairs
 from abag.head.data.labels import label_pairs
 from abag.head.data.options import LabelOptions, SplitOptions
@@ -20,7 +21,6 @@ from abag.head.regimes.splits import (
     TRAIN,
     UNUSED,
     VALIDATION,
-    BadSplit,
     Split,
     grouped_folds,
     split_frame,
@@ -156,7 +156,7 @@ def test_a_split_file_with_missing_or_additional_pairs_is_refused(tmp_path, keep
     if not count:
         frame = pd.concat([frame, frame.iloc[:3].assign(antibody_key="0" * 32)])
     frame.to_parquet(tmp_path / "s.parquet")
-    with pytest.raises(BadSplit, match=f"lacks {count} pairs of the table and has"):
+    with pytest.raises(SplitError, match=f"lacks {count} pairs of the table and has"):
         make_splits(pairs, SplitOptions(split=f"file={tmp_path / 's.parquet'}"))
 
 
@@ -206,7 +206,7 @@ def test_a_cell_that_names_no_part_in_a_column_of_parts_is_refused(stray):
     frame = measured().assign(part=["train", "dev", "test", "train"] * 40)
     frame.loc[7, "part"] = stray
     expected = f"table: row 8, column part: {stray!r} is not the name of a part"
-    with pytest.raises(BadSplit, match=expected):
+    with pytest.raises(SplitError, match=expected):
         make_splits(pairs_of(frame), SplitOptions(split="column=part"))
 
 
@@ -215,13 +215,17 @@ def test_a_cell_that_names_no_part_in_a_split_file_is_refused(tmp_path):
     frame = split_frame(pairs, make_splits(pairs, SplitOptions(split="random"))[:1])
     frame.loc[3, "split"] = "A"
     frame.to_parquet(tmp_path / "s.parquet")
-    with pytest.raises(BadSplit, match=r"row 4 of the split file: split 'A' is unknown; expected"):
+    with pytest.raises(
+        SplitError, match=r"row 4 of the split file: split 'A' is unknown; expected"
+    ):
         make_splits(pairs, SplitOptions(split=f"file={tmp_path / 's.parquet'}"))
 
 
 def test_a_name_that_may_be_either_of_two_parts_is_refused():
     frame = measured().assign(part=["train", "dev", "test", "eval"] * 40)
-    with pytest.raises(BadSplit, match=r"names the parts 'train', 'dev', 'test', 'eval'; expected"):
+    with pytest.raises(
+        SplitError, match=r"names the parts 'train', 'dev', 'test', 'eval'; expected"
+    ):
         make_splits(pairs_of(frame), SplitOptions(split="column=part"))
 
 
@@ -279,19 +283,19 @@ def test_test_rows_whose_peptide_is_part_of_a_training_antigen_are_counted():
 
 
 def test_a_split_file_that_is_no_table_is_refused_in_one_line():
-    with pytest.raises(BadSplit, match=r"cannot be read: .*; expected Parquet or CSV") as caught:
+    with pytest.raises(SplitError, match=r"cannot be read: .*; expected Parquet or CSV") as caught:
         make_splits(pairs_of(measured()), SplitOptions(split=f"file={__file__}"))
     assert "\n" not in str(caught.value)
 
 
 def test_an_empty_part_is_refused():
     one_antigen = pairs_of(measured(antigens=1))
-    with pytest.raises(BadSplit, match="--split antigen: the pairs form 1 group;"):
+    with pytest.raises(SplitError, match="--split antigen: the pairs form 1 group;"):
         make_splits(one_antigen, SplitOptions(split="antigen"))
-    with pytest.raises(BadSplit, match="--split both: the pairs form 1 group;"):
+    with pytest.raises(SplitError, match="--split both: the pairs form 1 group;"):
         make_splits(pairs_of(measured(families=1)), SplitOptions(split="both"))
     two = pairs_of(measured().assign(part=["train", "test"] * 80))
-    with pytest.raises(BadSplit, match=r"the validation part of 126 pairs in .* is empty"):
+    with pytest.raises(SplitError, match=r"the validation part of 126 pairs in .* is empty"):
         make_splits(two, SplitOptions(split="column=part"))
 
 
@@ -302,7 +306,7 @@ def test_an_empty_part_is_refused():
 )  # fmt: skip
 def test_a_drawn_fold_trains_on_more_pairs_than_it_validates_on(kind, families, antigens, k, seed):
     pairs = pairs_of(measured(rows=60, families=families, antigens=antigens))
-    with suppress(BadSplit):  # too few groups, or a part without pairs
+    with suppress(SplitError):  # too few groups, or a part without pairs
         for split in make_splits(pairs, SplitOptions(split=kind, folds=k, seed=seed)):
             rows = split.rows_per_part()
             assert rows["train"] > rows["validation"] > 0

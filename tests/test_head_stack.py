@@ -14,14 +14,13 @@ from hypothesis import strategies as st
 from marks import in_ci
 
 import abag
-from abag.core.options import BadOption
+from abag.core.errors import OptionError, RunError
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.store import open_store
 from abag.head.models import registry
 from abag.head.models.baselines import inner_folds
 from abag.head.models.config import is_used
 from abag.head.models.pair_model import PairVectors, TrainingRows
-from abag.head.models.parts import PartsDiffer
 from abag.head.models.ridge import fit_linear
 from abag.head.prediction import fitted
 from abag.head.prediction.bundle import load_predictor
@@ -242,7 +241,7 @@ def test_folds_with_different_parts_are_refused():
     predicted = {"train_mean": np.full(n, 8.0), "ridge": pkd + 0.5, "kernel": pkd}
     pairs, measured, parts = make_regime(pkd, predicted)
     del parts[1].models["kernel"]
-    with pytest.raises(PartsDiffer, match="known: the folds have different parts"):
+    with pytest.raises(RunError, match="known: the folds have different parts"):
         weigh(pairs, measured, parts)
 
 
@@ -323,7 +322,7 @@ def test_a_stack_of_few_pairs_some_of_them_censored_is_fitted(case, tmp_path, ro
 ])  # fmt: skip
 def test_options_that_the_head_does_not_use_are_refused(tmp_path, head, options):
     (name,) = options
-    with pytest.raises(BadOption) as refused:
+    with pytest.raises(OptionError) as refused:
         abag.fit("no table", "no store", tmp_path / "run", head=head, **options)
     assert str(refused.value) == (
         f"{name}: has no effect on the head {head}; it is an option of mlp, stack. Leave out "

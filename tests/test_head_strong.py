@@ -10,7 +10,7 @@ from drawn import COMPOSITION
 from scipy.stats import norm
 
 import abag
-from abag.core.options import BadOption
+from abag.core.errors import OptionError
 from abag.head.data.demo import demo_table
 from abag.head.evaluation.metrics import METRICS, MeasuredRows, score, strong_threshold
 from abag.head.evaluation.strong import describe_strong, score_strong
@@ -98,7 +98,7 @@ def test_any_threshold_can_select_and_is_that_of_the_report():
     assert strong_threshold("recall_at_8.5") == 8.5
     assert strong_threshold("rmse") == strong_threshold("recall_at_9") == 9.0
     assert abag.FitConfig(head="mlp", select="recall_at_8.5").select == "recall_at_8.5"
-    with pytest.raises(BadOption, match="recall_at_high"):
+    with pytest.raises(OptionError, match="recall_at_high"):
         abag.FitConfig(head="mlp", select="recall_at_high")
     with pytest.raises(KeyError):
         METRICS["recall_at_high"]

@@ -15,21 +15,19 @@ from drawn import fill_store, planted_table
 from faults import raising, stop_after
 
 import abag
-from abag.core.files import FileDamaged
-from abag.core.options import BadOption
+from abag.core.errors import DamagedFile, MissingPackage, OptionError, RunError, SplitError
 from abag.embed.sequences.pairs import read_pairs
 from abag.head.data.labels import NothingToLearn
 from abag.head.evaluation.metrics import spearman
 from abag.head.inputs import read_inputs
 from abag.head.models import baselines
-from abag.head.models.config import FitConfig, RunMismatch
+from abag.head.models.config import FitConfig
 from abag.head.models.pair_model import PairVectors, TrainingRows
 from abag.head.models.registry import MODELS
-from abag.head.regimes.splits import BadSplit
 from abag.head.runs import summary as outcome
 from abag.head.search import search, sweep
 from abag.head.search.search import BATCH_PARAMETERS, LOGARITHMIC, RANGES, SHAPES, score_batch
-from abag.head.search.sweep import NoTrials, OptunaMissing, SweepClosed, describe_trials, open_study
+from abag.head.search.sweep import describe_trials, open_study
 
 QUICK = {"split": "antigen", "epochs": 4, "device": "cpu", "trials": 8}
 
@@ -140,7 +138,7 @@ def test_the_final_run_is_an_ordinary_run_of_the_winner_and_closes_the_sweep(cas
     again, said = quick_sweep(case, tmp_path / "s", trials=None, final=True, members=3)
     assert again["final"] == summary["final"]
     assert any("nothing to do" in text for text in said)
-    with pytest.raises(SweepClosed, match="the test part has been scored"):
+    with pytest.raises(RunError, match="the test part has been scored"):
         quick_sweep(case, tmp_path / "s", trials=100)
 
 
@@ -218,7 +216,7 @@ def test_a_damaged_journal_is_one_line_and_left_as_it_is(case, done, tmp_path, d
     journal = tmp_path / "sweep" / "journal.log"
     damaged = damage(journal.read_bytes())
     journal.write_bytes(damaged)
-    with pytest.raises(FileDamaged, match=r"journal\.log: damaged \(.*expected a journal"):
+    with pytest.raises(DamagedFile, match=r"journal\.log: damaged \(.*expected a journal"):
         quick_sweep(case, tmp_path / "sweep", trials=41, epochs=8, seed=3)
     assert journal.read_bytes() == damaged
 
@@ -336,10 +334,10 @@ def test_the_table_of_trials_shows_what_each_head_uses():
 
 
 @pytest.mark.parametrize(("options", "error", "text"), [
-    ({"select": "luck"}, BadOption, "^select: 'luck' is unknown"),
-    ({"lr": 0.1}, BadOption, "lr: is chosen by sweep itself"),
-    ({"folds": 50}, BadSplit, "folds=50: only 11 groups"),
-    ({"trials": None, "final": True}, NoTrials, "no trial is complete"),
+    ({"select": "luck"}, OptionError, "^select: 'luck' is unknown"),
+    ({"lr": 0.1}, OptionError, "lr: is chosen by sweep itself"),
+    ({"folds": 50}, SplitError, "folds=50: only 11 groups"),
+    ({"trials": None, "final": True}, RunError, "no trial is complete"),
 ])  # fmt: skip
 def test_invalid_sweeps_are_refused(case, tmp_path, options, error, text):
     with pytest.raises(error, match=text):
@@ -358,26 +356,26 @@ def test_inner_folds_without_exact_labels_are_refused_before_anything_is_written
 def test_a_split_with_several_folds_is_refused(case, tmp_path):
     options = {"split": "random", "folds": 3, "epochs": 1, "device": "cpu", "report": False}
     abag.fit(case.table, case.store, tmp_path / "run", **options)
-    with pytest.raises(BadSplit, match="gives 3 folds"):
+    with pytest.raises(SplitError, match="gives 3 folds"):
         quick_sweep(case, tmp_path / "s", split=f"file={tmp_path / 'run/splits.parquet'}")
 
 
 def test_a_sweep_with_other_options_or_another_table_is_refused(case, done):
-    with pytest.raises(RunMismatch, match=r"other options or data: epochs .* another --sweep"):
+    with pytest.raises(RunError, match=r"other options or data: epochs .* another --sweep"):
         quick_sweep(case, done.folder, epochs=3)
     changed = SimpleNamespace(table=case.frame.assign(pKd=case.frame["pKd"] + 1), store=case.store)
-    with pytest.raises(RunMismatch, match="pairs_digest"):
+    with pytest.raises(RunError, match="pairs_digest"):
         quick_sweep(changed, done.folder, epochs=8)
 
 
 def test_a_folder_with_other_files_is_refused(case, tmp_path):
     (tmp_path / "thesis.txt").write_text("years of work")
-    with pytest.raises(RunMismatch, match="contains no sweep"):
+    with pytest.raises(RunError, match="contains no sweep"):
         quick_sweep(case, tmp_path)
     assert [p.name for p in tmp_path.iterdir()] == ["thesis.txt"]
 
 
 def test_a_missing_optuna_is_reported_with_the_extra_to_install(case, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "optuna", None)
-    with pytest.raises(OptunaMissing, match="pip install optuna"):
+    with pytest.raises(MissingPackage, match="pip install optuna"):
         quick_sweep(case, tmp_path / "s")

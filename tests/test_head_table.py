@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from abag.core.errors import LabelError
 from abag.embed.sequences.pairs import read_pairs
 from abag.head.data import vectors
-from abag.head.data.labels import BadLabel, label_pairs
+from abag.head.data.labels import label_pairs
 from abag.head.data.options import LabelOptions
 from abag.head.data.vectors import Standardizer
 
@@ -33,7 +34,7 @@ def by_antibody(pairs):
 
 @pytest.mark.parametrize("value", ["n.d.", np.nan, np.inf, "", "4,835", ">1,5", "9.3 nM"])
 def test_a_label_that_is_not_a_finite_number_is_refused_or_skipped_with_its_row(value):
-    with pytest.raises(BadLabel, match=r"row 2, column 'pKd'.*--bad-rows skip"):
+    with pytest.raises(LabelError, match=r"row 2, column 'pKd'.*--bad-rows skip"):
         labelled([("a", "MKT", 7.0), ("b", "MKT", value)])
     pairs = labelled([("a", "MKT", 7.0), ("b", "MKT", value)], bad_rows="skip")
     assert (len(pairs), pairs.counts["skipped_labels"]) == (1, 1)
@@ -71,7 +72,7 @@ MIXED = [
 
 
 def test_affinity_types_are_never_mixed_and_a_single_one_needs_no_choice():
-    with pytest.raises(BadLabel, match=r"2 of 'elisa', 2 of 'kd'.*--affinity-type"):
+    with pytest.raises(LabelError, match=r"2 of 'elisa', 2 of 'kd'.*--affinity-type"):
         typed(MIXED)
     unlabelled = ("c", "MKT", None, "elisa")  # does not count
     assert len(typed([*MIXED[1:3], unlabelled], bad_rows="skip")) == 2
@@ -150,7 +151,7 @@ def test_projections_equal_products_with_standardised_vectors(block, rows, monke
 ])  # fmt: skip
 def test_an_unclear_relation_is_refused_with_its_row(cell, says):
     rows = [("a", "MKT", 5.0, cell), ("b", "MKT", 5.0, cell), ("c", "MKT", 7.0, "")]
-    with pytest.raises(BadLabel, match=f"row 1, column censored: {says}") as caught:
+    with pytest.raises(LabelError, match=f"row 1, column censored: {says}") as caught:
         labelled(rows)
     assert "\n" not in str(caught.value)
 
@@ -180,10 +181,12 @@ def test_a_bound_in_the_label_column_is_a_censored_label_in_its_unit(unit, cells
 
 
 def test_a_bound_in_the_label_that_contradicts_is_refused():
-    with pytest.raises(BadLabel, match=r"row 2, column pKd: '>5' .* as if its relation were of Kd"):
+    with pytest.raises(
+        LabelError, match=r"row 2, column pKd: '>5' .* as if its relation were of Kd"
+    ):
         labelled([("a", "MKT", "7"), ("b", "MKT", ">5")])
     with pytest.raises(
-        BadLabel, match=r"row 1, column affinity: '>1000' .* contradicts the relation"
+        LabelError, match=r"row 1, column affinity: '>1000' .* contradicts the relation"
     ):
         labelled([("a", "MKT", ">1000", "<"), ("b", "MKT", "2000", "")], label="kd_nm")
     agreeing = labelled([("a", "MKT", ">1000", ">"), ("b", "MKT", "5", "")], label="kd_nm")
@@ -194,7 +197,7 @@ def test_a_measurement_that_contradicts_a_bound_is_a_conflict():
     rows = [("a", "MKT", 7.0, ""), ("a", "MKT", ">9.5", "")]
     rows += [("b", "MKT", "<6.5", ""), ("c", "MKT", 6.0, "")]
     assert labelled(rows).counts["conflicting_pairs"] == 1
-    with pytest.raises(BadLabel, match=r"rows 1, 2 .* 2\.50 pKd"):
+    with pytest.raises(LabelError, match=r"rows 1, 2 .* 2\.50 pKd"):
         labelled(rows, replicates="error")
     agreeing = [("a", "MKT", 9.6, ""), ("a", "MKT", ">7.0", ""), ("b", "MKT", 6.0, "")]
     assert labelled(agreeing, replicates="error").counts["conflicting_pairs"] == 0
@@ -208,7 +211,7 @@ def test_a_measurement_that_contradicts_a_bound_is_a_conflict():
 def test_labels_in_another_unit_are_refused(convert):
     pkd = np.random.default_rng(0).normal(8.5, 1.5, 300).clip(5, 12)
     rows = [("a", "M" * (i + 1), float(convert(y))) for i, y in enumerate(pkd)]
-    with pytest.raises(BadLabel, match=r"of 300 labels, such as .*--label"):
+    with pytest.raises(LabelError, match=r"of 300 labels, such as .*--label"):
         labelled(rows)
 
 
@@ -242,15 +245,15 @@ def six_pairs(pkd):
 @pytest.mark.parametrize("name", NOT_LABELS)
 def test_a_label_of_another_type_or_size_is_not_a_number(name):
     frame = six_pairs(NOT_LABELS[name])
-    with pytest.raises(BadLabel, match=r"rows? 1, .*column 'pKd': .* is not a valid label"):
+    with pytest.raises(LabelError, match=r"rows? 1, .*column 'pKd': .* is not a valid label"):
         label_pairs(read_pairs(frame))
-    with pytest.raises(BadLabel, match="no usable label"):
+    with pytest.raises(LabelError, match="no usable label"):
         label_pairs(read_pairs(frame), LabelOptions(bad_rows="skip"))
 
 
 @pytest.mark.parametrize("cell", [1e300, 1_577_836_800, "1e300"])
 def test_numbers_beyond_any_affinity_are_refused(cell):
-    with pytest.raises(BadLabel, match=r"6 of 6 labels, such as .* are not affinities"):
+    with pytest.raises(LabelError, match=r"6 of 6 labels, such as .* are not affinities"):
         label_pairs(read_pairs(six_pairs([cell] * 6)))
 
 

@@ -21,18 +21,24 @@ from marks import in_ci
 from safetensors import SafetensorError
 
 import abag
-from abag.core.device import DeviceUnavailable
-from abag.core.files import DiskFull, FileDamaged, FolderBusy, host_name, only_writer
-from abag.core.options import BadOption
-from abag.embed.store.store import VectorsMissing
+from abag.core.errors import (
+    DamagedFile,
+    DeviceError,
+    LabelError,
+    MissingVectors,
+    OptionError,
+    OutputError,
+    RunError,
+    TrainingError,
+)
+from abag.core.files import host_name, only_writer
 from abag.head import fit as fit_module
-from abag.head.data.labels import BadLabel, NothingToLearn
-from abag.head.models.config import FitConfig, RunMismatch, is_used
+from abag.head.data.labels import NothingToLearn
+from abag.head.models.config import FitConfig, is_used
 from abag.head.training import stack
 from abag.head.training import train as train_module
 from abag.head.training.checkpoint import load
 from abag.head.training.stack import TrainingStep, cosine_rates, make_epoch_batches
-from abag.head.training.train import LossNotFinite
 
 QUICK = drawn.QUICK | {"split": "column=part", "head": "mlp", "widths": (16, 8), "epochs": 3}
 
@@ -176,7 +182,7 @@ def test_a_finished_run_has_nothing_to_do_whatever_the_order_of_rows_and_cannot_
     again, said = quick_fit(finished)
     assert "nothing to do" in said[-1]
     assert again | {"run": ""} == finished.summary | {"run": ""}
-    with pytest.raises(RunMismatch, match=r"epochs = 3, and now has 2; .* Give epochs=3, or"):
+    with pytest.raises(RunError, match=r"epochs = 3, and now has 2; .* Give epochs=3, or"):
         quick_fit(finished, epochs=2)
     assert content(finished.at) == before
 
@@ -235,10 +241,10 @@ def test_a_resumed_cross_validation_equals_an_uninterrupted_one(case, monkeypatc
 
 def test_resuming_with_another_configuration_or_table_is_refused(finished):
     for change in ({"lr": 0.5}, {"widths": (8,)}, {"seed": 3}, {"loss": "huber"}):
-        with pytest.raises(RunMismatch, match=rf"{next(iter(change))} was .* and is now"):
+        with pytest.raises(RunError, match=rf"{next(iter(change))} was .* and is now"):
             quick_fit(finished, **change)
     finished.frame.loc[0, "pKd"] += 1
-    with pytest.raises(RunMismatch, match="pairs_digest"):
+    with pytest.raises(RunError, match="pairs_digest"):
         quick_fit(finished)
 
 
@@ -255,14 +261,14 @@ def test_resuming_after_the_split_file_changed_is_refused(finished):
     quick_fit(case, "split", split=f"file={case.at / 'split.parquet'}")
     swapped = frame["split"].replace({"test": "validation", "validation": "test"})
     frame.assign(split=swapped).to_parquet(case.at / "split.parquet")
-    with pytest.raises(RunMismatch, match="differs from the split"):
+    with pytest.raises(RunError, match="differs from the split"):
         quick_fit(case, "split", split=f"file={case.at / 'split.parquet'}", epochs=4)
 
 
 def test_a_folder_with_other_files_is_refused(case):
     (case.at / "run").mkdir()
     (case.at / "run/thesis.txt").write_text("years of work")
-    with pytest.raises(RunMismatch, match="contains no run"):
+    with pytest.raises(RunError, match="contains no run"):
         quick_fit(case)
     assert [p.name for p in (case.at / "run").iterdir()] == ["thesis.txt"]
 
@@ -290,7 +296,7 @@ def test_a_finished_run_or_a_wrong_table_is_reported_before_torch_is_imported(fi
 
 def test_a_folder_takes_one_run_at_a_time(case):
     (case.at / "run").mkdir()
-    with only_writer(case.at / "run"), pytest.raises(FolderBusy, match="another process"):
+    with only_writer(case.at / "run"), pytest.raises(OutputError, match="another process"):
         quick_fit(case)
     assert not list((case.at / "run").iterdir())
     assert quick_fit(case)[0]["steps"] > 0
@@ -306,7 +312,7 @@ def test_a_run_that_another_process_finishes_meanwhile_is_not_touched(case, monk
         return split(*inputs)
 
     monkeypatch.setattr(fit_module, "split_inputs", slow_split)
-    with pytest.raises(FolderBusy if same else RunMismatch):
+    with pytest.raises(OutputError if same else RunError):
         quick_fit(case, seed=0 if same else 1)
     config = json.loads((case.at / "run/config.json").read_text())
     assert (config["epochs"], config["seed"]) == (3 if same else 2, 0)
@@ -319,7 +325,7 @@ def test_a_damaged_file_of_a_run_is_named(finished, name, damage):
     (run / name).write_bytes(damage)
     if name == "splits.parquet":
         (run / "summary.json").unlink()
-    with pytest.raises(FileDamaged, match=rf"run/{name}: (is )?damaged"):
+    with pytest.raises(DamagedFile, match=rf"run/{name}: (is )?damaged"):
         quick_fit(finished)
     assert (run / name).read_bytes() == damage
 
@@ -392,7 +398,7 @@ def test_the_seed_changes_the_result_and_the_global_random_state_is_restored(cas
 @pytest.mark.parametrize(("change", "error", "said"), [
     (lambda frame: frame.assign(pKd=7.0), NothingToLearn, "labels are 7"),
     (lambda frame: frame.drop(columns="pKd"), abag.AbagError, "pkd"),
-    (lambda frame: frame.assign(pKd=frame["pKd"].where(frame.index != 4)), BadLabel, "row 5"),
+    (lambda frame: frame.assign(pKd=frame["pKd"].where(frame.index != 4)), LabelError, "row 5"),
 ])  # fmt: skip
 def test_a_table_without_usable_labels_is_refused_before_the_run_exists(case, change, error, said):
     case.frame = change(case.frame)
@@ -403,7 +409,7 @@ def test_a_table_without_usable_labels_is_refused_before_the_run_exists(case, ch
 
 def test_missing_vectors_are_reported_with_the_command_that_adds_them(case):
     case.store = fill_store(case.at / "partial", case.frame, drop=3)
-    with pytest.raises(VectorsMissing, match=r"3 of 30 antibody.*abag embed .* --store"):
+    with pytest.raises(MissingVectors, match=r"3 of 30 antibody.*abag embed .* --store"):
         quick_fit(case)
     assert not (case.at / "run").exists()
 
@@ -423,23 +429,25 @@ def test_a_loss_of_nan_stops_with_its_step_and_keeps_the_checkpoint(case, monkey
         return real(self, *batch) * (float("nan") if int(self.cursor) == 4 else 1.0)
 
     monkeypatch.setattr(TrainingStep, "_batch_loss", failing)
-    with pytest.raises(LossNotFinite, match=r"nan at step 5; .* step 4 is kept"):
+    with pytest.raises(TrainingError, match=r"nan at step 5; .* step 4 is kept"):
         quick_fit(case, save_every=2)
     assert load(case.at / "run/checkpoints/latest").state["step"] == 4
 
 
 def test_weights_that_are_not_finite_are_never_saved(case):
-    with pytest.raises(LossNotFinite):
+    with pytest.raises(TrainingError):
         quick_fit(case, lr=10.0, weight_decay=1e38, save_every=1)
     assert not (case.at / "run/summary.json").exists()
 
 
 def test_an_unknown_option_and_device_are_refused(case):
-    with pytest.raises(BadOption, match=r"fit: unknown option 'learning_rate'\. Did you mean 'lr'"):
+    with pytest.raises(
+        OptionError, match=r"fit: unknown option 'learning_rate'\. Did you mean 'lr'"
+    ):
         quick_fit(case, learning_rate=1)
-    with pytest.raises(DeviceUnavailable, match=r"^device warp"):
+    with pytest.raises(DeviceError, match=r"^device warp"):
         quick_fit(case, device="warp")
-    with pytest.raises(BadOption, match=r'^compile="full"'):
+    with pytest.raises(OptionError, match=r'^compile="full"'):
         quick_fit(case, compile="full")
 
 
@@ -475,7 +483,7 @@ def test_a_checkpoint_of_another_training_is_refused(case, monkeypatch, change):
     latest = next(other.rglob("latest"))
     shutil.copy(run / "checkpoints" / "latest", latest)
     latest.with_name("previous").unlink(missing_ok=True)
-    with pytest.raises(RunMismatch, match="belong to another training"):
+    with pytest.raises(RunError, match="belong to another training"):
         quick_fit(case, "other", save_every=4, **change)
 
 
@@ -536,7 +544,7 @@ def test_tables_on_the_host_give_the_same_bits_as_on_the_gpu(case, monkeypatch, 
 def test_a_disk_that_is_full_when_the_predictor_is_written_is_one_line(case, monkeypatch):
     full = raising(SafetensorError("No space left on device"))
     monkeypatch.setattr("abag.head.prediction.bundle.save_file", full)
-    with pytest.raises(DiskFull, match=r"weights\.safetensors: cannot be written \(No space"):
+    with pytest.raises(OutputError, match=r"weights\.safetensors: cannot be written \(No space"):
         quick_fit(case)
     monkeypatch.undo()
     assert quick_fit(case)[0]["steps"]

@@ -6,10 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from abag.embed.sequences.columns import UNIT_ROLES, MissingColumn
+from abag.core.errors import ColumnError, LabelError
+from abag.embed.sequences.columns import UNIT_ROLES
 from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.pairs import read_pairs
-from abag.head.data.affinities import BOUND_OF_A_NON_BINDER, BadLabel, read_bounds
+from abag.head.data.affinities import BOUND_OF_A_NON_BINDER, read_bounds
 from abag.head.data.labels import label_pairs
 from abag.head.data.options import LabelOptions
 from abag.head.data.units import HIGHER_IS_STRONGER, TO_PKD, read_header, to_pkd
@@ -88,10 +89,10 @@ NO_AFFINITY = (
 
 @pytest.mark.parametrize("name", NO_AFFINITY)
 def test_differences_ratios_errors_and_rates_are_never_labels(name):
-    with pytest.raises(MissingColumn, match="no column for pkd"):
+    with pytest.raises(ColumnError, match="no column for pkd"):
         labelled(name, PKD)
     for options in (None, LabelOptions(label="kd_nm")):
-        with pytest.raises(BadLabel, match="not like an affinity"):
+        with pytest.raises(LabelError, match="not like an affinity"):
             labelled(name, PKD, options, columns={"pkd": name})
 
 
@@ -105,9 +106,9 @@ UNKNOWN = (
 
 @pytest.mark.parametrize("name", UNKNOWN)
 def test_an_affinity_whose_unit_is_not_understood_is_asked_for(name):
-    with pytest.raises(MissingColumn):
+    with pytest.raises(ColumnError):
         labelled(name, PKD)
-    with pytest.raises(MissingColumn, match=r"names no unit .* --label UNIT") as caught:
+    with pytest.raises(ColumnError, match=r"names no unit .* --label UNIT") as caught:
         labelled(name, PKD, columns={"pkd": name})
     assert "\n" not in str(caught.value)
     pkd, _ = labelled(
@@ -121,14 +122,12 @@ def test_an_affinity_whose_unit_is_not_understood_is_asked_for(name):
              "ProcessedMeasurement"],
 )  # fmt: skip
 def test_words_for_any_measurement_state_no_unit(name):
-    with pytest.raises(
-        MissingColumn, match=f"{name!r} may be one: use .*pkd={name}.* --label UNIT"
-    ):
+    with pytest.raises(ColumnError, match=f"{name!r} may be one: use .*pkd={name}.* --label UNIT"):
         labelled(name, PKD)
     pkd, pairs = labelled(name, PKD, columns={"pkd": name})  # the user says so
     np.testing.assert_allclose(pkd, PKD)
     assert "no unit is stated" in pairs.reading.line
-    with pytest.raises(BadLabel, match="are not affinities if read as pkd"):
+    with pytest.raises(LabelError, match="are not affinities if read as pkd"):
         labelled(name, in_units(PKD)["kd_nm"] * 1e3, columns={"pkd": name})
     pkd, _ = labelled(name, in_units(PKD)["kd_um"], LabelOptions(label="kd_um"))
     np.testing.assert_allclose(pkd, PKD, atol=1e-9)
@@ -142,7 +141,7 @@ def test_other_headers_say_nothing(name):
 
 def test_a_word_that_is_not_understood_is_asked_for_with_the_unit_that_was_found():
     name, values = "HER2 KD (nM)", in_units(PKD)["kd_nm"]
-    with pytest.raises(MissingColumn, match=r"'HER2 KD \(nM\)' is named like kd_nm: use --column"):
+    with pytest.raises(ColumnError, match=r"'HER2 KD \(nM\)' is named like kd_nm: use --column"):
         labelled(name, values)
     pkd, _ = labelled(name, values, columns={"pkd": name})
     np.testing.assert_allclose(pkd, PKD, atol=1e-9)
@@ -192,7 +191,7 @@ def test_concentrations_in_mass_are_converted_with_the_molar_mass(given_mass, kd
 def test_a_molar_mass_is_refused_if_invalid_or_not_used():
     with pytest.raises(Exception, match="--molar-mass: 'mouse' is not valid"):
         LabelOptions(molar_mass="mouse")
-    with pytest.raises(BadLabel, match="needs no molar mass"):
+    with pytest.raises(LabelError, match="needs no molar mass"):
         labelled("KD (nM)", in_units(PKD)["kd_nm"], LabelOptions(molar_mass="vhh"))
 
 

@@ -10,7 +10,7 @@ from drawn import draw_chains, labelled
 from marks import in_ci
 
 import abag
-from abag.core.options import BadOption
+from abag.core.errors import OptionError
 from abag.head.data.vectors import Standardizer
 from abag.head.models import gaussian_process as kernels
 from abag.head.models.baselines import inner_folds
@@ -130,7 +130,7 @@ def test_a_view_of_an_encoder_that_the_store_lacks_is_refused(case):
     ({"antibody_vectors": ("mean",), "antibody_pooling": "heavy_mean"}, "expected one of them"),
 ])  # fmt: skip
 def test_views_that_contradict_each_other_are_refused(options, words):
-    with pytest.raises(BadOption, match=words):
+    with pytest.raises(OptionError, match=words):
         FitConfig(**options)
 
 

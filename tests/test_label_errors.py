@@ -9,9 +9,9 @@ import pytest
 from sklearn.linear_model import Ridge
 
 import abag
+from abag.core.errors import ColumnError, LabelError
 from abag.embed.sequences.pairs import read_pairs
-from abag.head.data.features import BadFeature
-from abag.head.data.labels import BadLabel, label_pairs
+from abag.head.data.labels import label_pairs
 from abag.head.data.options import LabelOptions, PairColumnOptions
 from abag.head.models.pair_model import TrainingRows
 from abag.head.models.ridge import STRENGTHS, FeatureBlock, fit_ridge
@@ -92,13 +92,13 @@ def test_bounds_may_lack_an_error():
 @pytest.mark.parametrize("bad", [0.0, -1.0, np.nan, np.inf, "0,1"])
 def test_values_that_are_not_above_0_are_refused_with_their_row(what, bad):
     frame = table_of(pkd=PKD, sd=np.array([0.1, bad, 0.3, 0.4], object))
-    with pytest.raises(BadLabel, match=f"row 2, column sd: .*not a valid {what}") as refused:
+    with pytest.raises(LabelError, match=f"row 2, column sd: .*not a valid {what}") as refused:
         read(frame, **{what: "sd"})
     assert "\n" not in str(refused.value)
 
 
 def test_a_column_of_errors_that_is_absent_is_refused():
-    with pytest.raises(BadFeature, match="no column 'std', which --error names"):
+    with pytest.raises(ColumnError, match="no column 'std', which --error names"):
         read(table_of(pkd=PKD, sd=ERRORS), error="std")
 
 

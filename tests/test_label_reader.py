@@ -9,11 +9,9 @@ from drawn import add_vectors, draw_pairs
 from invoke import run
 
 import abag
-from abag import AbagError
-from abag.embed.sequences.columns import MissingColumn
+from abag.core.errors import AbagError, ColumnError, LabelError
 from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.pairs import read_pairs
-from abag.head.data.affinities import BadLabel
 from abag.head.data.labels import label_pairs
 from abag.head.data.options import LabelOptions
 from abag.head.plan import plan
@@ -116,7 +114,7 @@ def test_a_label_option_that_contradicts_the_header_is_refused_by_every_command(
             at / "nm.csv", tmp_path / "r", split_from=at / "run-nm", label="kd_um"
         ),
     ):
-        with pytest.raises(BadLabel, match=r"'KD \(nM\)' is named like kd_nm"):
+        with pytest.raises(LabelError, match=r"'KD \(nM\)' is named like kd_nm"):
             call()
     assert not (tmp_path / "r").exists()
     assert plan(at / "nm.csv", label="kd_um")["refused"]
@@ -179,7 +177,7 @@ def order(**columns):
 
 def test_columns_of_rank_and_predict_are_never_the_label_and_the_measurements_are_proposed():
     measured = np.linspace(6, 8, 12)
-    with pytest.raises(MissingColumn, match="but 'measured' may be one: use") as caught:
+    with pytest.raises(ColumnError, match="but 'measured' may be one: use") as caught:
         label_pairs(read_pairs(order(measured=measured)))
     assert "'score' is a column of abag rank" in str(caught.value)
     for name in ("score", "rank", "expected_best", "pkd_predicted", "p_strong", "sigma"):
@@ -210,9 +208,9 @@ def with_words(words, name="KD (nM)", kd=(1.0, 10.0, 100.0, 500.0, 900.0)):
 
 
 def test_a_non_binder_in_words_is_refused_with_the_bound_to_write():
-    with pytest.raises(BadLabel, match=r"such as >10000 \(kd_nm\).*--no-binding 10000"):
+    with pytest.raises(LabelError, match=r"such as >10000 \(kd_nm\).*--no-binding 10000"):
         label_pairs(read_pairs(with_words(["NB"])))
-    with pytest.raises(BadLabel, match=r"such as <5 \(pkd\)"):
+    with pytest.raises(LabelError, match=r"such as <5 \(pkd\)"):
         label_pairs(read_pairs(with_words(["no binding"], "pKd", (5, 6, 7, 8, 9))))
 
 
@@ -229,7 +227,7 @@ def test_no_binding_reads_words_as_a_bound_counted_and_told():
 
 def test_empty_cells_are_bounds_only_if_asked():
     frame = with_words(["NB", None, ""])
-    with pytest.raises(BadLabel, match="2 rows are bad"):
+    with pytest.raises(LabelError, match="2 rows are bad"):
         label_pairs(read_pairs(frame), LabelOptions(no_binding=10_000))
     options = LabelOptions(no_binding=10_000, no_binding_empty=True)
     assert label_pairs(read_pairs(frame), options).counts["no_binding_rows"] == 3
@@ -241,7 +239,7 @@ def test_empty_cells_are_bounds_only_if_asked():
     (1e-9, "is not an affinity if read as kd_nm"), (0.01, "at the weak end"),
 ])  # fmt: skip
 def test_a_bound_of_non_binders_that_cannot_be_meant_is_refused(value, says):
-    with pytest.raises(BadLabel, match=f"--no-binding.*{says}"):
+    with pytest.raises(LabelError, match=f"--no-binding.*{says}"):
         label_pairs(read_pairs(with_words(["NB"])), LabelOptions(no_binding=value))
 
 

@@ -4,10 +4,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from abag.core.options import BadOption
+from abag.core.errors import OptionError, TableError
 from abag.embed.sequences.options import FileOptions, TableOptions
 from abag.embed.sequences.pairs import read_pairs
-from abag.embed.sequences.tables import BadTable, read_table
+from abag.embed.sequences.tables import read_table
 from abag.head.data.labels import label_pairs
 from abag.head.data.options import LabelOptions
 from tests.trastuzumab import D13_HEAVY, D13_LIGHT, HEAVY, LIGHT
@@ -68,9 +68,9 @@ def test_names_on_both_sides_of_a_matrix(tmp_path):
 
 def test_a_table_of_pairs_is_no_matrix(tmp_path):
     table = pd.DataFrame({"heavy": [HEAVY], "antigen": [ANTIGENS[0]], "pKd": [8.0]})
-    with pytest.raises(BadTable, match="--matrix makes of the other columns"):
+    with pytest.raises(TableError, match="--matrix makes of the other columns"):
         read_table(table, files=FileOptions(matrix=True))
-    with pytest.raises(BadTable, match="has no columns of labels"):
+    with pytest.raises(TableError, match="has no columns of labels"):
         read_table(table[["heavy"]], files=FileOptions(matrix=True))
-    with pytest.raises(BadOption, match="--matrix and --antigen"):
+    with pytest.raises(OptionError, match="--matrix and --antigen"):
         TableOptions(matrix=True, antigen=ANTIGENS[0])

@@ -3,9 +3,7 @@
 import pandas as pd
 import pytest
 
-from abag.core.options import BadOption
-from abag.embed.sequences.chains import UnknownResidue
-from abag.embed.sequences.columns import MissingColumn
+from abag.core.errors import ColumnError, OptionError, SequenceError
 from abag.embed.sequences.mutations import BadMutation, MutationRules, mutate, read_mutations
 from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.pairs import read_pairs
@@ -271,7 +269,7 @@ def test_mutations_without_a_wild_type_as_in_evolvepro_are_read_and_said_to_be_u
     assert "no residue 500" in refusal(["500G", "WT"], parent=f"{HEAVY}|")
     # the well of a plate is not a mutation
     wells = table.rename(columns={"Variant": "well"})
-    with pytest.raises(MissingColumn, match="no column holds mutations"):
+    with pytest.raises(ColumnError, match="no column holds mutations"):
         read_pairs(wells, TableOptions(parent=f"{HEAVY}|", antigen=RBD))
 
 
@@ -280,9 +278,9 @@ def test_letters_need_a_numbering_that_has_them():
 
 
 def test_options_that_contradict_each_other_are_refused():
-    with pytest.raises(BadOption, match="each defines the antibody"):
+    with pytest.raises(OptionError, match="each defines the antibody"):
         TableOptions(parent=HEAVY, columns={"heavy": "VH"})
-    with pytest.raises(BadOption, match="--first-residue 331 with --numbering kabat"):
+    with pytest.raises(OptionError, match="--first-residue 331 with --numbering kabat"):
         TableOptions(first_residue=331, numbering="kabat")
 
 
@@ -308,5 +306,5 @@ def test_a_column_of_mutations_that_is_not_applied_is_said():
 def test_a_parent_that_is_no_antibody_is_refused_first():
     table = pd.DataFrame({"mutant": ["WT"], "n": [1]})
     for parent in (HEAVY + "1", "ATGCATGC" * 10):
-        with pytest.raises(UnknownResidue, match=r"^--parent: "):
+        with pytest.raises(SequenceError, match=r"^--parent: "):
             read_pairs(table, TableOptions(parent=parent, antigen=RBD))

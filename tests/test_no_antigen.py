@@ -12,17 +12,12 @@ from sklearn.linear_model import Ridge
 from sklearn.pipeline import make_pipeline
 
 import abag
-from abag.core.options import BadOption
-from abag.embed.sequences.columns import MissingColumn
+from abag.core.errors import ColumnError, OptionError, PredictionError, SequenceError
 from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.store import open_store
-from abag.head.design.candidates import CannotRank
 from abag.head.estimators.regressor import AffinityRegressor
 from abag.head.estimators.scikit import AntibodySplit, PairVectorizer
-from abag.head.prediction.predictor import InvalidChains
-from abag.head.prediction.tables import CannotPredict
-from abag.head.runs.evaluate import NothingToEvaluate
 
 ONLY_ANTIBODIES = {"antibody_encoder": "composition", "no_antigen": True}
 
@@ -70,13 +65,13 @@ def test_a_table_without_antigen_is_told_the_option(command, folder, tmp_path):
 )  # fmt: skip
 def test_a_column_that_may_hold_the_antigen_is_named(column, values, frame):
     frame[column] = np.resize(values, len(frame))
-    with pytest.raises(MissingColumn, match=f"--no-antigen. {column!r} may hold it."):
+    with pytest.raises(ColumnError, match=f"--no-antigen. {column!r} may hold it."):
         read_pairs(frame)
 
 
 def test_a_column_of_names_of_antigens_is_told_the_option_too(frame):
     frame["target"] = "HER2"
-    with pytest.raises(MissingColumn, match=r"holds names, such as 'HER2'.*alone: --no-antigen"):
+    with pytest.raises(ColumnError, match=r"holds names, such as 'HER2'.*alone: --no-antigen"):
         read_pairs(frame)
 
 
@@ -98,7 +93,7 @@ def test_a_column_that_may_hold_antigens_is_told_with_the_option_too(frame, said
 
 @pytest.mark.parametrize("given", [{"antigen": "MKT"}, {"columns": {"antigen": "a"}}])
 def test_the_option_contradicts_an_antigen(given):
-    with pytest.raises(BadOption, match="each says what the antigen is"):
+    with pytest.raises(OptionError, match="each says what the antigen is"):
         TableOptions(no_antigen=True, **given)
 
 
@@ -108,7 +103,7 @@ def test_the_option_contradicts_an_antigen(given):
      {"split": "antigen"}, {"split": "both"}],
 )  # fmt: skip
 def test_options_about_antigens_are_refused_with_it(given, folder, tmp_path):
-    with pytest.raises(BadOption, match="antibodies alone have no antigens"):
+    with pytest.raises(OptionError, match="antibodies alone have no antigens"):
         abag.fit(folder / "t.csv", folder / "store", tmp_path / "r", no_antigen=True, **given)
 
 
@@ -173,18 +168,18 @@ def test_predict_encodes_new_antibodies_and_needs_no_antigen(folder, tmp_path):
 
 def test_an_antigen_that_is_given_is_refused(folder, frame, tmp_path):
     run = folder / "run"
-    with pytest.raises(InvalidChains, match="of antibodies alone; expected none"):
+    with pytest.raises(SequenceError, match="of antibodies alone; expected none"):
         abag.load_predictor(run).predict(heavy=["EVQL"], antigen="MKT")
-    with pytest.raises(CannotPredict, match="of antibodies alone; expected no antigen"):
+    with pytest.raises(PredictionError, match="of antibodies alone; expected no antigen"):
         abag.predict(frame, run, tmp_path / "p.csv", antigen="MKT")
-    with pytest.raises(CannotPredict, match=r"cross.*of antibodies alone"):
+    with pytest.raises(PredictionError, match=r"cross.*of antibodies alone"):
         abag.predict(frame, run, tmp_path / "p.csv", cross=frame)
-    with pytest.raises(NothingToEvaluate, match="of antibodies alone"):
+    with pytest.raises(OptionError, match="of antibodies alone"):
         abag.evaluate(run, table=frame, antigen="MKT")
     heavy = frame["heavy"][0]
-    with pytest.raises(CannotPredict, match="antigen"):
+    with pytest.raises(PredictionError, match="antigen"):
         abag.scan(run, tmp_path / "s.csv", heavy=heavy, antigen="MKT")
-    with pytest.raises(BadOption, match="expected residues of an antibody"):
+    with pytest.raises(OptionError, match="expected residues of an antibody"):
         abag.scan(run, tmp_path / "s.csv", heavy=heavy, region="antigen")
     assert not any(tmp_path.iterdir())
 
@@ -193,9 +188,9 @@ def test_a_run_with_antigens_still_needs_them(frame, tmp_path):
     frame["antigen"] = "MKTIIALSYIFCLVFADYKDDDDK"
     abag.embed_table(frame, tmp_path / "store", **COMPOSITION)
     abag.fit(frame, tmp_path / "store", tmp_path / "run", report=False, head="ridge")
-    with pytest.raises(MissingColumn, match="no column for antigen"):
+    with pytest.raises(ColumnError, match="no column for antigen"):
         abag.predict(frame[["heavy"]], tmp_path / "run", tmp_path / "p.csv")
-    with pytest.raises(CannotPredict, match="trained with antigens"):
+    with pytest.raises(PredictionError, match="trained with antigens"):
         abag.predict(frame[["heavy"]], tmp_path / "run", tmp_path / "p.csv", no_antigen=True)
 
 
@@ -223,7 +218,7 @@ def test_rank_reads_no_antigen_where_the_run_has_none(folder, frame, tmp_path, s
     assert order["heavy"].tolist() == best["heavy"].tolist()
     assert order["target"].tolist() == ["HER2"] * 5
     assert not any("known antigens" in line for line in said)
-    with pytest.raises(CannotRank, match="of antibodies alone; expected none"):
+    with pytest.raises(PredictionError, match="of antibodies alone; expected none"):
         abag.rank(tmp_path / "p.csv", tmp_path / "q.csv", antigen="MKT", **choice)
 
 
@@ -281,7 +276,7 @@ def test_vectors_of_a_table_are_exported(folder, tmp_path):
 
 def test_adapt_needs_antigens(folder, tmp_path):
     pytest.importorskip("peft")
-    with pytest.raises(BadOption, match="trains on pairs of an antibody and an antigen"):
+    with pytest.raises(OptionError, match="trains on pairs of an antibody and an antigen"):
         abag.adapt_encoders(
             folder / "t.csv", tmp_path / "a", split_from=folder / "run", no_antigen=True
         )

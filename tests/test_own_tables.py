@@ -12,11 +12,11 @@ from invoke import run
 from trastuzumab import HEAVY, LIGHT
 
 import abag
-from abag import AbagError
+from abag.core.errors import AbagError, LabelError
 from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.pairs import read_pairs
 from abag.head.data.demo import demo_table
-from abag.head.data.labels import BadLabel, label_pairs
+from abag.head.data.labels import label_pairs
 from abag.head.data.options import LabelOptions
 from abag.head.plan import plan
 
@@ -181,7 +181,7 @@ def test_a_column_that_names_its_unit_is_the_label(name, unit):
 def test_a_range_of_labels_refuses_rows_outside_or_skips_them():
     table = pd.DataFrame({"heavy": HEAVIES, "antigen": AG, "Kd [nM]": 10 ** (9 - PKD)})
     with pytest.raises(
-        BadLabel, match=r"(?s)2 rows are bad.*row 1, .* expected a pKd from 6.5 to 14"
+        LabelError, match=r"(?s)2 rows are bad.*row 1, .* expected a pKd from 6.5 to 14"
     ):
         label_pairs(read_pairs(table), LabelOptions(label_range="6.5:14"))
     pairs = label_pairs(read_pairs(table), LabelOptions(label_range="6.5:14", bad_rows="skip"))

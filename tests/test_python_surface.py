@@ -9,8 +9,9 @@ import pytest
 from drawn import COMPOSITION
 
 import abag
+from abag.core.errors import OptionError
 from abag.core.messages import say
-from abag.core.options import BadOption, schema
+from abag.core.options import schema
 from abag.core.python_surface import SHOWN_LINES, Summary, in_python, names_keywords, shorten
 from abag.embed.store.store import open_store
 from abag.head.data.demo import demo_table
@@ -53,9 +54,9 @@ def test_the_signature_of_fit_has_every_option_with_its_default():
 
 
 def test_an_empty_path_is_refused():
-    with pytest.raises(BadOption, match=r"^store: is empty; expected a path"):
+    with pytest.raises(OptionError, match=r"^store: is empty; expected a path"):
         abag.fit("pairs.csv", "", "run")
-    with pytest.raises(BadOption, match=r"^store: is empty; expected a path"):
+    with pytest.raises(OptionError, match=r"^store: is empty; expected a path"):
         abag.open_store("")
 
 
@@ -67,7 +68,7 @@ def test_an_empty_path_is_refused():
     ("predict", "zzz", "The options are antibody_encoder, antibody_region, antigen"),
 ])  # fmt: skip
 def test_an_unknown_keyword_is_refused_with_what_was_meant(function, keyword, words):
-    with pytest.raises(BadOption) as caught:
+    with pytest.raises(OptionError) as caught:
         getattr(abag, function)("table", "a", "b", **{keyword: 1})
     assert words in str(caught.value)
 
@@ -92,9 +93,9 @@ def test_flags_in_messages_become_keywords_except_in_commands(text, expected):
 
 
 def test_an_error_of_a_public_function_names_its_keywords(tmp_path):
-    with pytest.raises(BadOption, match=r"^lr: 20 is out of range; expected more than 0"):
+    with pytest.raises(OptionError, match=r"^lr: 20 is out of range; expected more than 0"):
         abag.fit("pairs.csv", "store", "run", lr=20)
-    with pytest.raises(BadOption, match=r'^columns=\{"antibody": "NAME"\}: cannot be combined'):
+    with pytest.raises(OptionError, match=r'^columns=\{"antibody": "NAME"\}: cannot be combined'):
         abag.plan(tmp_path, columns={"antibody": "a", "heavy": "h"})
 
 

@@ -11,15 +11,13 @@ from sklearn.metrics import mean_squared_error
 from trastuzumab import HEAVY, LIGHT
 
 import abag
-from abag.core.options import BadOption
-from abag.embed.sequences.columns import MissingColumn
+from abag.core.errors import ColumnError, LabelError, OptionError, PredictionError
 from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.pairs import read_pairs
-from abag.head.data.affinities import BadLabel, Remembered, UnclearLabel
+from abag.head.data.affinities import Remembered, UnclearLabel
 from abag.head.data.labels import label_pairs
 from abag.head.data.options import LabelOptions
 from abag.head.data.quantity import PKD, Quantity, read_value_header
-from abag.head.design.candidates import CannotRank
 from abag.head.estimators.regressor import AffinityRegressor
 from abag.head.evaluation.metrics import MeasuredRows
 from abag.head.evaluation.strong import score_strong
@@ -146,7 +144,7 @@ def test_a_label_that_is_named_wins_over_a_column_of_affinities():
 
 @pytest.mark.parametrize("column", ["% inhibition", "ΔlogKa", "stability", "dG_unfold (kcal/mol)"])
 def test_a_column_that_is_no_affinity_is_proposed_as_a_value(column):
-    with pytest.raises(MissingColumn, match=r"affinity with --column .*--label value --better"):
+    with pytest.raises(ColumnError, match=r"affinity with --column .*--label value --better"):
         labelled(column, VALUES)
 
 
@@ -164,9 +162,9 @@ def test_an_affinity_beside_another_quantity_is_taken():
 def test_one_of_several_numbers_is_not_guessed():
     frame = table("Tm", VALUES).assign(expression=VALUES)
     said = "'Tm', 'expression' may be another quantity.* Use --column label=Tm"
-    with pytest.raises(MissingColumn, match=said):
+    with pytest.raises(ColumnError, match=said):
         label_pairs(read_pairs(frame))
-    with pytest.raises(MissingColumn, match="--column label=Tm"):
+    with pytest.raises(ColumnError, match="--column label=Tm"):
         label_pairs(read_pairs(frame), LabelOptions(label="value"))
 
 
@@ -199,16 +197,16 @@ def test_a_column_that_pandas_writes_for_its_index_is_not_a_label(tmp_path):
     ],
 )  # fmt: skip
 def test_contradictions_are_refused_with_the_line_that_reads_the_column(column, options, said):
-    with pytest.raises((BadLabel, MissingColumn), match=said):
+    with pytest.raises((LabelError, ColumnError), match=said):
         labelled(column, VALUES, {"label": column}, **options)
 
 
 def test_options_of_other_quantities_are_refused_for_affinities():
-    with pytest.raises(BadOption, match="--label says pkd; expected --label value"):
+    with pytest.raises(OptionError, match="--label says pkd; expected --label value"):
         LabelOptions(label="pkd", better="higher")
-    with pytest.raises(BadOption, match="--unit"):
+    with pytest.raises(OptionError, match="--unit"):
         LabelOptions(unit="a\nb")
-    with pytest.raises(BadOption, match="each names the label"):
+    with pytest.raises(OptionError, match="each names the label"):
         TableOptions(columns={"label": "a", "pkd": "b"})
 
 
@@ -253,7 +251,7 @@ def test_words_for_no_binding_are_bounds_at_the_bad_end(better, side):
 
 @pytest.mark.parametrize("cell", [None, "", "n/a", np.nan])
 def test_a_missing_cell_is_missing(cell):
-    with pytest.raises(BadLabel, match=r"row 2, column 'Tm'|rows? 2"):
+    with pytest.raises(LabelError, match=r"row 2, column 'Tm'|rows? 2"):
         labelled("Tm", [60, cell, 62, 63, 64, 65])
     pairs = labelled("Tm", [60, cell, 62, 63, 64, 65], bad_rows="skip")
     assert sorted(pairs.pkd) == [60, 62, 63, 64, 65]
@@ -269,26 +267,26 @@ def test_a_missing_cell_is_missing(cell):
     ],
 )
 def test_two_values_are_classes_and_refused_with_the_reason(values, said):
-    with pytest.raises(BadLabel, match=f"{said}.*predicts numbers"):
+    with pytest.raises(LabelError, match=f"{said}.*predicts numbers"):
         labelled("expression", values, {"label": "expression"})
 
 
 @pytest.mark.parametrize("options", [{}, {"label": "value"}])
 def test_two_values_are_refused_before_anything_is_asked(options):
-    with pytest.raises(BadLabel, match="holds only -1 and 1, which are two classes"):
+    with pytest.raises(LabelError, match="holds only -1 and 1, which are two classes"):
         labelled("y", [-1, 1, 1, 1, -1, -1], {"label": "y"}, **options)
 
 
 def test_words_for_classes_are_no_affinities_either():
-    with pytest.raises(BadLabel, match=r"'yes', 'no'.*which are classes"):
+    with pytest.raises(LabelError, match=r"'yes', 'no'.*which are classes"):
         labelled("binder", ["yes", "no", "no", "yes", "no", "no"], {"label": "binder"})
 
 
 def test_numbers_of_an_unknown_name_are_proposed():
     said = "a quantity that is no affinity with --column label=DMS --label value --better higher"
-    with pytest.raises(MissingColumn, match=said):
+    with pytest.raises(ColumnError, match=said):
         labelled("DMS", VALUES)
-    with pytest.raises(MissingColumn, match=r"'fitness' may be one: .*\(value --better higher"):
+    with pytest.raises(ColumnError, match=r"'fitness' may be one: .*\(value --better higher"):
         labelled("fitness", VALUES)
 
 
@@ -490,10 +488,14 @@ def test_expected_improvement_is_below_the_best_where_lower_is_better(runs, tmp_
 
 def test_a_table_whose_direction_is_unknown_is_not_ranked(runs, tmp_path):
     abag.predict(runs / "ddg.csv", runs / "ddg", tmp_path / "p.csv")
-    with pytest.raises(CannotRank, match=r"of a quantity that the table does not name.*better"):
+    with pytest.raises(
+        PredictionError, match=r"of a quantity that the table does not name.*better"
+    ):
         abag.rank(tmp_path / "p.csv", tmp_path / "o.csv", batch=3, keep_far=True)
     abag.rank(tmp_path / "p.csv", tmp_path / "o.csv", batch=3, keep_far=True, better="lower")
-    with pytest.raises(CannotRank, match=r"the run predicts ddG \(kcal/mol\), lower is better"):
+    with pytest.raises(
+        PredictionError, match=r"the run predicts ddG \(kcal/mol\), lower is better"
+    ):
         abag.rank(tmp_path / "p.csv", tmp_path / "q.csv", run=runs / "ddg", better="higher")
 
 
@@ -502,22 +504,22 @@ def test_evaluate_reads_the_quantity_of_the_run_and_no_other(runs):
     values = pd.read_csv(runs / "ddg.csv")["ddG (kcal/mol)"]
     (one,) = summary["strong_at"]["regimes"]
     assert one["strong"] == int((values <= -1).sum())
-    with pytest.raises(MissingColumn, match=r"no column for ddG \(kcal/mol\)"):
+    with pytest.raises(ColumnError, match=r"no column for ddG \(kcal/mol\)"):
         abag.evaluate(runs / "ddg", table=runs / "tm.csv")
-    with pytest.raises(BadLabel, match="higher is better; expected ddG"):
+    with pytest.raises(LabelError, match="higher is better; expected ddG"):
         abag.evaluate(runs / "ddg", table=runs / "tm.csv", columns={"label": "Tm (°C)"})
     joules = pd.read_csv(runs / "ddg.csv").rename(columns={"ddG (kcal/mol)": "ddG (kJ/mol)"})
-    with pytest.raises(BadLabel, match="is in kJ/mol; expected kcal/mol"):
+    with pytest.raises(LabelError, match="is in kJ/mol; expected kcal/mol"):
         abag.evaluate(runs / "ddg", table=joules)
     kd = pd.read_csv(runs / "ddg.csv").rename(columns={"ddG (kcal/mol)": "KD (nM)"})
-    with pytest.raises(BadLabel, match="named like kd_nm, an affinity; expected ddG"):
+    with pytest.raises(LabelError, match="named like kd_nm, an affinity; expected ddG"):
         abag.evaluate(runs / "ddg", table=kd, columns={"label": "KD (nM)"})
 
 
 def test_no_other_quantity_is_proposed_to_a_run_of_affinities():
     remembered = Remembered(column="KD (nM)", unit="kd_nm")
     for name in ("enrichment", "y"):
-        with pytest.raises(MissingColumn, match="no column for pkd") as refused:
+        with pytest.raises(ColumnError, match="no column for pkd") as refused:
             label_pairs(read_pairs(table(name, VALUES)), remembered=remembered)
         assert "value" not in str(refused.value)
         assert "quantity" not in str(refused.value)
@@ -563,5 +565,5 @@ def test_the_estimator_takes_a_named_series_or_the_options(runs):
     assert told.predictor_.quantity == Quantity(name="y", unit="K", better="lower", affinity=False)
     np.testing.assert_allclose(named.predict(X), told.predict(X))
     assert named.predict(X).std() > 0
-    with pytest.raises(BadLabel, match="better"):
+    with pytest.raises(LabelError, match="better"):
         AffinityRegressor(runs / "store", **quick).fit(X, y.to_numpy())

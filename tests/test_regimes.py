@@ -9,6 +9,7 @@ from drawn import draw_chain, draw_chains, mutated
 from rapidfuzz.distance import Levenshtein
 from trastuzumab import HEAVY, LIGHT
 
+from abag.core.errors import SplitError
 from abag.embed.sequences.pairs import read_pairs
 from abag.head.data.labels import label_pairs
 from abag.head.data.options import SplitOptions
@@ -27,7 +28,7 @@ from abag.head.regimes.regimes import (
     find_regimes,
 )
 from abag.head.regimes.sides import Side, effective_groups, sides_of
-from abag.head.regimes.splits import TEST, TRAIN, VALIDATION, BadSplit
+from abag.head.regimes.splits import TEST, TRAIN, VALIDATION
 
 
 def groups_of(frame, **options):
@@ -355,7 +356,7 @@ def test_a_table_of_twenty_pairs_is_measured_pair_by_pair_and_a_smaller_one_is_r
     frame = pd.DataFrame(rows, columns=["heavy", "antigen", "pKd"])
     groups = groups_of(pd.concat([frame, frame.iloc[:3]]))
     if pairs == 19:
-        with pytest.raises(BadSplit, match=r"19 distinct pairs, too few .* at least 20 pairs"):
+        with pytest.raises(SplitError, match=r"19 distinct pairs, too few .* at least 20 pairs"):
             measure_regimes(groups)
         return
     measured = {one.regime.name: one for one in measure_regimes(groups)}

@@ -10,7 +10,7 @@ from invoke import run as run_command
 from trastuzumab import HEAVY, LIGHT
 
 import abag
-from abag.core.files import FileDamaged
+from abag.core.errors import DamagedFile
 from abag.core.messages import reporting
 
 RESIDUES = "ACDEFGHIKLMNPQRSTVWY"
@@ -252,7 +252,7 @@ def test_damaged_measurements_of_a_run_are_refused(case, tmp_path):
     shutil.copytree(case / "r1", tmp_path / "r1")
     frame = pd.read_parquet(tmp_path / "r1" / "measured.parquet")
     frame.assign(pkd=np.nan).to_parquet(tmp_path / "r1" / "measured.parquet", index=False)
-    with pytest.raises(FileDamaged, match=r"measured\.parquet: has invalid rows"):
+    with pytest.raises(DamagedFile, match=r"measured\.parquet: has invalid rows"):
         abag.fit(case / "back.csv", case / "store", tmp_path / "r2", add=str(tmp_path / "r1"))
 
 

@@ -19,16 +19,13 @@ from invoke import run
 from trastuzumab import CH1, HEAVY, LIGHT
 
 import abag
-from abag import AbagError
-from abag.core.options import BadOption
+from abag.core.errors import AbagError, MissingVectors, OptionError, PredictionError
 from abag.embed.sequences.domains import locate_positions
-from abag.embed.store.store import VectorsMissing
 from abag.head.design import mutant_scores
 from abag.head.design import scan as scan_module
 from abag.head.design.scan import describe_scan
 from abag.head.design.scan import scan as scan_mutants
 from abag.head.models.gaussian_process import GaussianProcess
-from abag.head.prediction.tables import CannotPredict
 
 RESIDUES = "ACDEFGHIKLMNPQRSTVWY"
 ANTIGEN = "MKTAYIAKQRQISFVKSHFSRQLEERLGLIEVQ"
@@ -337,7 +334,7 @@ def test_chains_are_cut_to_the_region_of_the_run(case, tmp_path):
 def test_a_shared_predictor_needs_a_store(case, tmp_path):
     shutil.copytree(case.runs["ensemble"] / "predictor", tmp_path / "shared")
     asked = {"heavy": HEAVY, "light": LIGHT, "antigen": ANTIGEN, "positions": "H107"}
-    with pytest.raises(VectorsMissing, match="Give store DIR"):
+    with pytest.raises(MissingVectors, match="Give store DIR"):
         abag.scan(tmp_path / "shared", tmp_path / "a.csv", **asked)
     assert not (tmp_path / "a.csv").exists()
     abag.scan(tmp_path / "shared", tmp_path / "v1.2.csv.gz", store=tmp_path / "s", **asked)
@@ -346,22 +343,30 @@ def test_a_shared_predictor_needs_a_store(case, tmp_path):
 
 
 BAD = [
-    ({"region": "cdrh4"}, BadOption, "region: 'cdrh4' is unknown; expected one of cdr, "),
-    ({"region": "fv", "positions": "H1"}, BadOption, "each chooses the residues to mutate"),
-    ({"positions": "H9-L12"}, BadOption, "'H9-L12' is not a position or range of one chain"),
-    ({"positions": "H12-H9"}, BadOption, "not a position or range"),
-    ({"positions": "H105-H999"}, BadOption, "'H105-H999' is not a position or range of one chain"),
-    ({"positions": "A12-A999"}, CannotPredict, "A999 of A12-A999: the parent has no such residue"),
-    ({"mutate_to": "AB"}, BadOption, "mutate_to: 'B' is not a standard residue"),
-    ({"mutate_to": "C", "exclude": "C"}, BadOption, "leaves no residue to mutate to"),
-    ({"parents": "x.csv", "heavy": HEAVY}, BadOption, "both are given; expected one"),
-    ({"antigen": None}, BadOption, "antigen: not given"),
+    ({"region": "cdrh4"}, OptionError, "region: 'cdrh4' is unknown; expected one of cdr, "),
+    ({"region": "fv", "positions": "H1"}, OptionError, "each chooses the residues to mutate"),
+    ({"positions": "H9-L12"}, OptionError, "'H9-L12' is not a position or range of one chain"),
+    ({"positions": "H12-H9"}, OptionError, "not a position or range"),
+    (
+        {"positions": "H105-H999"},
+        OptionError,
+        "'H105-H999' is not a position or range of one chain",
+    ),
+    (
+        {"positions": "A12-A999"},
+        PredictionError,
+        "A999 of A12-A999: the parent has no such residue",
+    ),
+    ({"mutate_to": "AB"}, OptionError, "mutate_to: 'B' is not a standard residue"),
+    ({"mutate_to": "C", "exclude": "C"}, OptionError, "leaves no residue to mutate to"),
+    ({"parents": "x.csv", "heavy": HEAVY}, OptionError, "both are given; expected one"),
+    ({"antigen": None}, OptionError, "antigen: not given"),
     ({"heavy": "EVQ1"}, AbagError, "is not a valid residue"),
-    ({"heavy": "W" * 30, "light": ""}, CannotPredict, "the heavy chain cannot be numbered"),
-    ({"positions": "H107,H32B"}, CannotPredict, "H32B: the parent has no such residue"),
-    ({"light": "", "region": "cdrl1"}, CannotPredict, "no residue in cdrl1"),
-    ({"positions": "H108", "mutate_to": "G"}, CannotPredict, "no residue other than G in H108"),
-    ({"antibody_region": "fv"}, CannotPredict, "the run used 'as-given'"),
+    ({"heavy": "W" * 30, "light": ""}, PredictionError, "the heavy chain cannot be numbered"),
+    ({"positions": "H107,H32B"}, PredictionError, "H32B: the parent has no such residue"),
+    ({"light": "", "region": "cdrl1"}, PredictionError, "no residue in cdrl1"),
+    ({"positions": "H108", "mutate_to": "G"}, PredictionError, "no residue other than G in H108"),
+    ({"antibody_region": "fv"}, PredictionError, "the run used 'as-given'"),
 ]
 
 
@@ -383,14 +388,14 @@ def test_bad_input_is_one_line_and_nothing_is_written_or_encoded(
 def test_files_that_exist_are_kept_unless_forced(case, tmp_path):
     options = {"region": "cdrh3", "mutate_to": "A"}
     (tmp_path / "a.html").write_text("mine")
-    with pytest.raises(CannotPredict, match=r"a\.html: already exists"):
+    with pytest.raises(PredictionError, match=r"a\.html: already exists"):
         run_scan(case, tmp_path / "a.csv", **options)
     assert (tmp_path / "a.html").read_text() == "mine"
     assert not (tmp_path / "a.csv").exists()
     run_scan(case, tmp_path / "a.csv", force=True, **options)
     assert "<!doctype html>" in (tmp_path / "a.html").read_text()
     parents_table(tmp_path)
-    with pytest.raises(CannotPredict, match="also the input table"):
+    with pytest.raises(PredictionError, match="also the input table"):
         abag.scan(
             case.runs["ensemble"], tmp_path / "parents.csv", parents=tmp_path / "parents.csv",
             force=True,

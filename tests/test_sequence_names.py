@@ -6,10 +6,9 @@ import pandas as pd
 import pytest
 
 import abag
-from abag.embed.sequences.columns import MissingColumn
+from abag.core.errors import ColumnError, TableError
 from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.pairs import read_pair_chunks, read_pairs
-from abag.embed.sequences.tables import BadTable
 from abag.head.data.demo import demo_table
 from tests.trastuzumab import HEAVY, LIGHT
 
@@ -119,7 +118,7 @@ def test_a_name_with_two_sequences_is_refused_with_both_places(tmp_path, suffix)
         write_fasta(tmp_path / "a.fasta", rows)
         places = "'VEGF' at a.fasta record 1 and a.fasta record 3"
     table = pd.DataFrame({"heavy": [HEAVY], "antigen": ["VEGF"]})
-    with pytest.raises(BadTable, match="a name has different sequences") as caught:
+    with pytest.raises(TableError, match="a name has different sequences") as caught:
         read_pairs(table, TableOptions(sequences=(str(tmp_path / f"a{suffix}"),)))
     assert places in str(caught.value)
 
@@ -142,7 +141,7 @@ def test_a_first_word_of_two_records_stands_for_none_of_them(tmp_path):
 def test_sequences_that_no_column_names_are_refused(tmp_path):
     path = antibody_fasta(tmp_path / "a.fasta")
     table = pd.DataFrame({"clone": ["x"], "antigen": [ANTIGENS["HER2 ECD"]]})
-    with pytest.raises(MissingColumn, match="no column holds names of --sequences"):
+    with pytest.raises(ColumnError, match="no column holds names of --sequences"):
         read_pairs(table, TableOptions(sequences=(path,)))
     # a table of measured pairs may have the sequences that another one names
     table = table.assign(heavy=HEAVY)
@@ -152,7 +151,7 @@ def test_sequences_that_no_column_names_are_refused(tmp_path):
 
 def test_a_table_of_names_alone_proposes_the_option(tmp_path):
     table = pd.DataFrame({"antibody": ["mAb-1", "mAb-2"], "antigen": ["HER2 ECD"] * 2})
-    with pytest.raises(MissingColumn, match="--sequences FILE"):
+    with pytest.raises(ColumnError, match="--sequences FILE"):
         read_pairs(table)
 
 
@@ -161,7 +160,7 @@ def test_one_antigen_may_come_from_a_file(tmp_path):
     read = read_pairs(pd.DataFrame({"heavy": [HEAVY]}), TableOptions(antigen=path))
     assert chains_of(read, "antigen") == [(ANTIGENS["HER2 ECD"],)]
     two = write_fasta(tmp_path / "two.fasta", [*ANTIGENS.items()])
-    with pytest.raises(BadTable, match="holds 2 sequences"):
+    with pytest.raises(TableError, match="holds 2 sequences"):
         read_pairs(pd.DataFrame({"heavy": [HEAVY]}), TableOptions(antigen=two))
 
 

@@ -7,11 +7,11 @@ import pandas as pd
 import pytest
 
 import abag
+from abag.core.errors import LabelError, TableError
 from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.pairs import read_pair_chunks, read_pairs
-from abag.embed.sequences.tables import BadTable
 from abag.head.data.demo import demo_table
-from abag.head.data.labels import BadLabel, label_pairs
+from abag.head.data.labels import label_pairs
 from abag.head.data.options import LabelOptions
 from tests.invoke import PLAIN_ENCODERS, one_line, run
 
@@ -89,7 +89,9 @@ def test_labels_of_different_quantities_are_refused(tmp_path):
     for name, column in (("tm", "Tm (C)"), ("yield", "expression (mg/L)")):
         PAIRS.rename(columns={"pKd": column}).to_csv(tmp_path / f"{name}.csv", index=False)
     tables = [tmp_path / "tm.csv", tmp_path / "yield.csv"]
-    with pytest.raises(BadLabel, match=r"different quantities: 'Tm \(C\)' of tm.csv as Tm \(C\); "):
+    with pytest.raises(
+        LabelError, match=r"different quantities: 'Tm \(C\)' of tm.csv as Tm \(C\); "
+    ):
         label_pairs(read_pairs(tables))
 
 
@@ -98,7 +100,7 @@ def test_kd_and_ic50_of_two_tables_are_not_one_label(tmp_path):
     for name, column in (("kd.csv", "Kd (nM)"), ("ic50.csv", "IC50 (nM)")):
         FIRST.drop(columns="pKd").assign(**{column: nanomolar}).to_csv(tmp_path / name, index=False)
     with pytest.raises(
-        BadLabel, match=r"'Kd \(nM\)' of kd.csv as pKd; 'IC50 \(nM\)' of .* as pIC50"
+        LabelError, match=r"'Kd \(nM\)' of kd.csv as pKd; 'IC50 \(nM\)' of .* as pIC50"
     ):
         label_pairs(read_pairs([tmp_path / "kd.csv", tmp_path / "ic50.csv"]))
 
@@ -106,7 +108,7 @@ def test_kd_and_ic50_of_two_tables_are_not_one_label(tmp_path):
 def test_labels_in_different_units_are_refused(tmp_path, files):
     nanomolar = SECOND.assign(**{"KD (nM)": 10 ** (9 - SECOND["pKd"])}).drop(columns="pKd")
     nanomolar.to_csv(tmp_path / "nm.csv", index=False)
-    with pytest.raises(BadLabel, match="the labels are in different units") as caught:
+    with pytest.raises(LabelError, match="the labels are in different units") as caught:
         label_pairs(read_pairs([files[0], tmp_path / "nm.csv"]))
     assert "'pKd' of a.csv as pkd; 'KD (nM)' of nm.csv as kd_nm" in str(caught.value)
 
@@ -116,7 +118,7 @@ def test_a_table_whose_values_are_of_another_unit_is_refused_by_its_name(tmp_pat
         kd = 10 ** (9 - FIRST["pKd"]) * scale
         FIRST.drop(columns="pKd").assign(Kd=kd).to_csv(tmp_path / name, index=False)
     tables = [tmp_path / "nm.csv", tmp_path / "m.csv"]
-    with pytest.raises(BadLabel, match=r"^m\.csv: column Kd"):
+    with pytest.raises(LabelError, match=r"^m\.csv: column Kd"):
         label_pairs(read_pairs(tables), LabelOptions(label="kd_nm"))
 
 
@@ -137,7 +139,7 @@ def test_columns_that_would_be_mixed_up_are_refused(tmp_path, files):
     SECOND.assign(heavy="x").to_csv(tmp_path / "e.csv", index=False)
     with pytest.raises(abag.AbagError, match=r"^e\.csv"):
         read_pairs([files[0], tmp_path / "e.csv"])
-    with pytest.raises(BadTable, match="is given twice"):
+    with pytest.raises(TableError, match="is given twice"):
         read_pairs([files[0], files[0]])
 
 

@@ -6,10 +6,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from abag.embed.sequences.columns import MissingColumn
+from abag.core.errors import ColumnError, TableError
 from abag.embed.sequences.options import FileOptions
 from abag.embed.sequences.pairs import read_pairs
-from abag.embed.sequences.tables import BadTable, read_table, read_table_chunks
+from abag.embed.sequences.tables import read_table, read_table_chunks
 from abag.head.data.demo import demo_table
 from tests.invoke import one_line, run
 
@@ -54,7 +54,7 @@ def test_lines_may_lack_names_and_numbers_stay_as_they_are_written(tmp_path):
 ])  # fmt: skip
 def test_what_is_no_json_lines_file_is_refused_in_one_line(tmp_path, text, words):
     (tmp_path / "a.jsonl").write_text(text)
-    with pytest.raises(BadTable) as caught:
+    with pytest.raises(TableError) as caught:
         read_table(tmp_path / "a.jsonl")
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -68,7 +68,7 @@ def test_lists_in_columns_that_are_passed_on_stay_json(tmp_path):
 
 def test_fasta_in_a_text_file_is_named(tmp_path):
     (tmp_path / "a.txt").write_text(">ab1\nEVQL\n")
-    with pytest.raises(BadTable, match="it is FASTA"):
+    with pytest.raises(TableError, match="it is FASTA"):
         read_table(tmp_path / "a.txt")
 
 
@@ -100,12 +100,12 @@ def test_several_sheets_with_values_name_the_option_with_a_name(tmp_path):
 
 def test_a_long_list_of_columns_follows_the_advice():
     table = pd.DataFrame(np.zeros((2, 80)), columns=[f"col{n}" for n in range(80)])
-    with pytest.raises(MissingColumn) as caught:
+    with pytest.raises(ColumnError) as caught:
         read_pairs(table)
     text = str(caught.value)
     assert text.index("--column heavy=NAME") < text.index("Found 'col0'")
     assert text.endswith("'col11' and 68 more.")
-    with pytest.raises(MissingColumn, match="Did you mean 'col7'") as caught:
+    with pytest.raises(ColumnError, match="Did you mean 'col7'") as caught:
         read_table(table, columns={"heavy": "Col7"})
     assert len(str(caught.value)) < 400
 

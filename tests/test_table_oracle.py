@@ -19,7 +19,7 @@ import pytest
 from marks import in_ci
 from oracle_commands import Commands
 
-from abag import AbagError
+from abag.core.errors import AbagError
 from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.pairs import read_pair_chunks, read_pairs
 from abag.head.data.labels import LabelOptions, label_pairs

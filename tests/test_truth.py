@@ -16,16 +16,11 @@ from drawn import QUICK, draw_chains, linear_table
 from marks import in_ci
 
 import abag
+from abag.core.errors import DamagedFile
 from abag.head.models import gaussian_process, parts, registry
 from abag.head.models.config import is_used
 from abag.head.prediction import fitted, self_check
-from abag.head.prediction.bundle import (
-    RECORD,
-    WEIGHTS,
-    PredictorDamaged,
-    load_predictor,
-    record_digest,
-)
+from abag.head.prediction.bundle import RECORD, WEIGHTS, load_predictor, record_digest
 from abag.head.regimes import folds
 
 FAST = {name: value for name, value in QUICK.items() if name != "split"}
@@ -202,7 +197,7 @@ def test_weights_of_a_part_that_was_not_fitted_to_all_pairs_are_not_saved(
         return found
 
     monkeypatch.setattr("abag.head.fit.fit_closed_forms", without_ridge)
-    with pytest.raises(parts.PartsDiffer, match=r"regime known: .* add up to .* ridge .* expected"):
+    with pytest.raises(parts.RunError, match=r"regime known: .* add up to .* ridge .* expected"):
         fit(linear, linear.frame[:300], tmp_path / "run", head="ridge", split="random")
     assert not (tmp_path / "run/predictor" / RECORD).exists()
 
@@ -215,7 +210,7 @@ def test_a_predictor_whose_weights_do_not_add_up_to_one_is_not_loaded(linear, tm
     (regime,) = record["regimes"]
     regime["weights"] = [weight * total for weight in regime["weights"]]
     path.write_text(json.dumps(record | {"digest": digest_of(record, path.parent)}))
-    with pytest.raises(PredictorDamaged, match=rf"weights .* add up to {total:g}; expected 1"):
+    with pytest.raises(DamagedFile, match=rf"weights .* add up to {total:g}; expected 1"):
         load_predictor(tmp_path / "run")
 
 
@@ -236,7 +231,7 @@ def test_a_fit_fails_whose_saved_parts_predict_something_else(linear, tmp_path, 
     with pytest.raises(self_check.PredictorDiffers, match=r"pkd_predicted of row .* were fitted"):
         fit(linear, linear.frame[:300], tmp_path / "run", head="ridge", split="random")
     assert not (tmp_path / "run/summary.json").exists()
-    with pytest.raises(PredictorDamaged, match="has not finished"):
+    with pytest.raises(DamagedFile, match="has not finished"):
         load_predictor(tmp_path / "run")
 
 

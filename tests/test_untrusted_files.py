@@ -14,14 +14,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from invoke import PLAIN_ENCODERS, one_line, run
 
+from abag.core.errors import DamagedFile, StoreError
 from abag.core.files import UnsafeFile, read_inside
 from abag.embed.encoders.adapters import read_adapter_files
 from abag.embed.encoders.checkpoints import TINY_CONFIG, save_random_checkpoint
 from abag.embed.encoders.identity import find_checkpoint
 from abag.embed.sequences.pairs import read_pairs
-from abag.embed.store.encoder_folder import UnknownPooling
 from abag.embed.store.maintenance import info, merge
-from abag.embed.store.shard import DamagedShard
 from abag.embed.store.store import open_store
 from abag.embed.store.store_files import ADAPTER_PATHS, write_adapter_files
 from abag.head.data.demo import demo_table
@@ -59,7 +58,7 @@ def test_an_adapter_is_written_under_its_own_names_only(tmp_path, name):
 @given(name=NAMES)
 def test_the_name_of_an_encoder_stays_in_the_store(tmp_path, name):
     store = open_store(tmp_path / "store", create=True)
-    with suppress(DamagedShard):  # an empty name
+    with suppress(DamagedFile):  # an empty name
         path, *_ = store._folder_of("antibody", {"name": name, "fingerprint": FINGERPRINT})
         assert path.parent == tmp_path / "store"
 
@@ -155,7 +154,7 @@ def test_only_poolings_are_read_as_vectors(tmp_path, table, name):
     with folder.writer(attrs={}) as out:
         x_ND = np.ones((len(keys), 4), np.float16)
         out.add(keys, np.full(len(keys), 9, np.int32), {"mean": x_ND, "cls": x_ND}, flags)
-    with pytest.raises(UnknownPooling, match=rf"'{name}' is not stored; expected mean or cls\."):
+    with pytest.raises(StoreError, match=rf"'{name}' is not stored; expected mean or cls\."):
         folder.read(keys, name)
 
 

@@ -6,14 +6,10 @@ from invoke import PLAIN_ENCODERS, run
 from trastuzumab import D13_HEAVY, D13_LIGHT, HEAVY, LIGHT
 
 import abag
-from abag.core.options import BadOption
-from abag.embed.sequences.columns import MissingColumn
+from abag.core.errors import ColumnError, OptionError, SequenceError, TableError
 from abag.embed.sequences.mutations import read_mutations
-from abag.embed.sequences.names import UnknownName
 from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.pairs import read_pairs
-from abag.embed.sequences.tables import BadTable
-from abag.head.runs.evaluate import NothingToEvaluate
 
 PARENT = f"{HEAVY}|{LIGHT}"
 ANTIGEN = "MKTAYIAKQRQISFVKSHFSRQLEERLGLIEVQAPILSRVGDGTQDNLSGAEK"
@@ -40,7 +36,7 @@ def test_a_round_of_evolvepro_has_no_wild_type_residues_and_says_so(tmp_path):
 
 def test_positions_with_letters_are_no_column_of_mutations():
     table = pd.DataFrame({"position": ["52A", "100B"], "pKd": [8.0, 9.0]})
-    with pytest.raises(MissingColumn, match="no column holds mutations"):
+    with pytest.raises(ColumnError, match="no column holds mutations"):
         chains_of(table)
 
 
@@ -72,13 +68,13 @@ def test_the_first_residue_is_that_of_the_antigen_where_both_sides_have_mutation
 
 
 def test_the_first_residue_of_an_antibody_needs_sequential_numbers():
-    with pytest.raises(BadOption, match="--first-residue 331"):
+    with pytest.raises(OptionError, match="--first-residue 331"):
         TableOptions(parent=PARENT, numbering="kabat", first_residue=331)
 
 
 def test_a_parent_that_is_a_name_is_refused():
     table = pd.DataFrame({"mutations": ["H:R50G"], "pKd": [8.0]})
-    with pytest.raises(UnknownName, match=r"--parent trastuzumab: has 11 residues.*--sequences"):
+    with pytest.raises(SequenceError, match=r"--parent trastuzumab: has 11 residues.*--sequences"):
         chains_of(table, parent="trastuzumab")
 
 
@@ -87,7 +83,7 @@ def test_one_of_several_antibodies_of_a_file_is_a_parent_by_its_name(tmp_path):
     records = [("a_H", HEAVY), ("a_L", LIGHT), ("b_H", D13_HEAVY), ("b_L", D13_LIGHT)]
     path.write_text("".join(f">{name}\n{chain}\n" for name, chain in records))
     table = pd.DataFrame({"mutations": ["H:R50G"], "pKd": [8.0]})
-    with pytest.raises(BadTable, match=r"--sequences .*two.fasta --parent NAME"):
+    with pytest.raises(TableError, match=r"--sequences .*two.fasta --parent NAME"):
         chains_of(table, parent=str(path))
     chains, _ = chains_of(table, parent="a", sequences=(str(path),))
     assert chains == [(replaced(HEAVY, 50, "G"), LIGHT)]
@@ -98,13 +94,13 @@ def test_a_light_chain_with_an_unclear_name_is_not_left_out(tmp_path):
     records = [("mab1_H", HEAVY), ("MAb1_L", LIGHT), ("MAB1_L", D13_LIGHT), ("D1.3", D13_HEAVY)]
     path.write_text("".join(f">{name}\n{chain}\n" for name, chain in records))
     table = pd.DataFrame({"antibody": ["mab1", "D1.3"], "pKd": [8.0, 9.0]})
-    with pytest.raises(UnknownName, match="'mab1' may be 'MAB1', 'MAb1'"):
+    with pytest.raises(SequenceError, match="'mab1' may be 'MAB1', 'MAb1'"):
         read_pairs(table, TableOptions(antigen=ANTIGEN, sequences=(str(path),)))
 
 
 def test_a_table_of_mutations_alone_is_refused_with_the_option_that_reads_it():
     table = pd.DataFrame({"variant": ["H:R50G", "H:Y52A"], "pKd": [8.0, 7.0]})
-    with pytest.raises(MissingColumn, match=r"Column 'variant' holds mutations: .*--parent"):
+    with pytest.raises(ColumnError, match=r"Column 'variant' holds mutations: .*--parent"):
         read_pairs(table, TableOptions(antigen=ANTIGEN))
 
 
@@ -167,5 +163,5 @@ def test_variants_are_evaluated_and_crossed_as_their_sequences_are(tmp_path):
     crossed = pd.read_csv(tmp_path / "crossed.csv")
     assert crossed["variant"].tolist() == ["WT", "WT", "H:R50A", "H:R50A"]
     assert crossed["change"].tolist() == ["WT", "K2R"] * 2
-    with pytest.raises(NothingToEvaluate, match="parent and sequences need a TABLE"):
+    with pytest.raises(OptionError, match="parent and sequences need a TABLE"):
         abag.evaluate(out, parent=parent)

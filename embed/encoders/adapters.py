@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 
-from abag import AbagError
+from abag.core.errors import DamagedFile, EncoderError
 from abag.core.files import read_inside
 from abag.embed.store.store_files import (
     ADAPTER_FILE,
@@ -32,10 +32,9 @@ from abag.embed.store.store_files import (
     CONFIG_FILE,
     ROWS_FILE,
     WEIGHTS_FILE,
-    AdapterDamaged,
     write_adapter_files,
 )
-from abag.embed.weights import Adapter, AdapterMismatch, EncoderCheckpoint
+from abag.embed.weights import Adapter, EncoderCheckpoint
 
 if TYPE_CHECKING:
     from abag.embed.sequences.chains import Kind
@@ -50,10 +49,6 @@ _INVALID = (LookupError, TypeError, ValueError, ArithmeticError, RecursionError,
 """What content of the wrong kind raises where it is read."""
 
 
-class AdapterNotFound(AbagError):
-    """A folder without a finished adapter, or without one for this kind of sequence."""
-
-
 def with_adapter(
     checkpoint: EncoderCheckpoint, weights: str, folder: Path, kind: Kind
 ) -> EncoderCheckpoint:
@@ -65,7 +60,7 @@ def with_adapter(
             f"{folder}: adapts {' and '.join(kinds)}, not {kind}; expected an adapter of "
             f"{kind} encoders. Omit --{kind}-adapter, or train one with --sides {kind}."
         )
-        raise AdapterNotFound(msg)
+        raise EncoderError(msg)
     trained = kinds[kind]
     if trained["weights"] != weights:
         msg = (
@@ -73,14 +68,14 @@ def with_adapter(
             f"{checkpoint.name} has weights {weights or 'none'}. "
             f"Give --{kind}-encoder {trained['encoder']}, or an adapter of {checkpoint.name}."
         )
-        raise AdapterMismatch(msg)
+        raise EncoderError(msg)
     files = read_adapter_files(folder, kind)
     if adapter_digest(weights, files) != trained["digest"]:
         msg = (
             f"{folder}: the files do not match {ADAPTER_FILE} (digest differs). "
             "Copy the whole folder again."
         )
-        raise AdapterDamaged(msg)
+        raise DamagedFile(msg)
     try:
         adapter = Adapter(
             folder=folder,
@@ -91,7 +86,7 @@ def with_adapter(
         )
     except _INVALID as error:  # anybody may have written and signed them
         msg = f"{folder}: its files cannot be read ({error!r}). Copy the whole folder again."
-        raise AdapterDamaged(msg) from error
+        raise DamagedFile(msg) from error
     return replace(checkpoint, name=f"{checkpoint.name}-{adapter.name}", adapter=adapter)
 
 
@@ -102,7 +97,7 @@ def read_adapter_files(folder: Path, kind: Kind) -> dict[str, bytes]:
         return {name: read_inside(folder, name) for name in names}
     except OSError as error:
         msg = f"{folder}: incomplete ({error}). Copy the whole folder again."
-        raise AdapterDamaged(msg) from error
+        raise DamagedFile(msg) from error
 
 
 def adapter_digest(weights: str, files: Mapping[str, bytes]) -> str:
@@ -131,20 +126,20 @@ def _read_record(folder: Path) -> dict[str, Any]:
             f"{folder}: no finished adapter (cannot read {ADAPTER_FILE}); expected the --out "
             "folder of abag adapt. Run that command until it finishes."
         )
-        raise AdapterNotFound(msg) from error
+        raise EncoderError(msg) from error
     if not isinstance(record, dict) or not ADAPTER_FORMAT.items() <= record.items():
         msg = (
             f"{path}: not a supported adapter; this abag reads {ADAPTER_FORMAT}. Adapt again, or "
             "use the version of abag that wrote it."
         )
-        raise AdapterNotFound(msg)
+        raise EncoderError(msg)
     sides: Any = record.get("sides")
     texts = [record.get("name")]
     if isinstance(sides, dict) and all(isinstance(side, dict) for side in sides.values()):
         texts += [side.get(key) for side in sides.values() for key in _SIDE_KEYS]
     if len(texts) == 1 or not all(isinstance(text, str) for text in texts):
         msg = f"{path}: lacks the name or the digests of an adapter. Copy the whole folder again."
-        raise AdapterDamaged(msg)
+        raise DamagedFile(msg)
     return record
 
 

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from abag.core.cache import cache_dir
+from abag.core.errors import EncoderError
 from abag.core.files import write_bytes
 from abag.core.hub import HubAddress, explain_refusal
 from abag.core.messages import first_line
@@ -28,7 +29,6 @@ from abag.embed.families.registry import ALIASES, FAMILIES, HubSource, family_of
 from abag.embed.store.store_files import CONFIG_FILE as ADAPTER_CONFIG
 from abag.embed.weights import (
     WHOLE_FILES,
-    BadCheckpoint,
     EncoderCheckpoint,
     EncoderNotFound,
     shard_names,
@@ -68,7 +68,7 @@ def find_checkpoint(name: str, *, download: bool = True) -> EncoderCheckpoint:
         try:
             folder = _fetch(source, local=local)
         except Exception as error:
-            if isinstance(error, BadCheckpoint) and not local:
+            if isinstance(error, EncoderError) and not local:
                 raise  # a model that abag does not read, however often it is downloaded
             reason = error
         else:
@@ -94,7 +94,7 @@ def _open(folder: Path, name: str, origin: str, *, random: bool = False) -> Enco
     path = folder / "config.json"
     if not path.is_file():
         msg = f"{folder}: no config.json; give a checkpoint folder as transformers saves it"
-        raise BadCheckpoint(msg)
+        raise EncoderError(msg)
     config, family = _read_config(path)
     names = family.weight_names
     weights = weight_files(folder, names)
@@ -103,7 +103,7 @@ def _open(folder: Path, name: str, origin: str, *, random: bool = False) -> Enco
             f"{folder}: no {' or '.join(WHOLE_FILES)}, whole or with an index of shards; "
             "the download may be incomplete"
         )
-        raise BadCheckpoint(msg)
+        raise EncoderError(msg)
     return EncoderCheckpoint(
         name, family.name, folder, weights, config, origin, random, names=names
     )
@@ -163,7 +163,7 @@ def _refuse_adapter(folder: Path) -> None:
             "adapt as --antibody-adapter or --antigen-adapter; an adapter that peft saved has to "
             "be merged into its model first (merge_and_unload, save_pretrained)."
         )
-    raise BadCheckpoint(msg)
+    raise EncoderError(msg)
 
 
 def _read_config(path: Path, family: Family | None = None) -> tuple[dict[str, Any], Family]:
@@ -172,20 +172,20 @@ def _read_config(path: Path, family: Family | None = None) -> tuple[dict[str, An
         config = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
         msg = f"{path}: not valid JSON ({error}); the download may be incomplete"
-        raise BadCheckpoint(msg) from error
+        raise EncoderError(msg) from error
     config = config if isinstance(config, dict) else {}
     name, family = config.get("model_type"), family or family_of(config)
     if family is None:
         known = ", ".join(dict.fromkeys(f.model_type for f in FAMILIES.values() if f.model_type))
         msg = f"{path}: model_type {name!r} is not supported; expected one of {known}"
-        raise BadCheckpoint(msg)
+        raise EncoderError(msg)
     for key in filter(config.get, _QUANTISED):
         msg = (
             f"{path}: {key} {_method(config[key])}: the weights are quantised; expected "
             "floating-point weights. Give the model that was quantised, or dequantize it with "
             "transformers, remove the key and save it again."
         )
-        raise BadCheckpoint(msg)
+        raise EncoderError(msg)
     needed = dict.fromkeys((*family.config_keys, "vocab_size"))
     if missing := [key for key in needed if config.get(key) is None]:
         problem = f"missing {', '.join(missing)}; give the config.json of a complete "
@@ -194,7 +194,7 @@ def _read_config(path: Path, family: Family | None = None) -> tuple[dict[str, An
         problem = _config_problem(config, family)
     if problem:
         msg = f"{path}: {problem}"
-        raise BadCheckpoint(msg)
+        raise EncoderError(msg)
     return config, family
 
 

@@ -11,7 +11,7 @@ import json
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from abag import AbagError
+from abag.core.errors import EncoderError
 from abag.embed.families.family import Family, LanguageHead
 from abag.embed.families.registry import FAMILIES
 from abag.embed.weights import (
@@ -31,10 +31,6 @@ HEAD_VERSION = 1
 """Part of the digest; changes if the meaning of a likelihood changes."""
 CHUNK_TOKENS = 8192
 """Tokens whose scores are in memory at a time."""
-
-
-class NoLanguageHead(AbagError):
-    """An encoder whose checkpoint has no head of a language model."""
 
 
 def head_digest(checkpoint: EncoderCheckpoint) -> str:
@@ -62,7 +58,7 @@ def _head_of(checkpoint: EncoderCheckpoint) -> tuple[Family, LanguageHead]:
             "probabilities of residues; expected an encoder such as esm2-650m, esm1v-1, antiberty "
             "or igbert. Leave out --loglik, or give --kind with the other encoder only."
         )
-        raise NoLanguageHead(msg)
+        raise EncoderError(msg)
     return family, family.head
 
 
@@ -81,7 +77,7 @@ def _head_checkpoint(checkpoint: EncoderCheckpoint) -> EncoderCheckpoint:
             f"model ({missing[0]} is missing); expected weights as of a model for masked tokens, "
             "such as EsmForMaskedLM. Leave out --loglik, or give such a checkpoint."
         )
-        raise NoLanguageHead(msg)
+        raise EncoderError(msg)
     return found
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from abag import AbagError
+from abag.core.errors import EncoderError
 from abag.core.messages import first_line
 from abag.embed.encoders.adapters import with_adapter
 from abag.embed.encoders.checkpoints import find_checkpoint
@@ -23,18 +23,10 @@ from abag.embed.families.family import Backend, EncoderShape, Family
 from abag.embed.families.registry import FAMILIES
 from abag.embed.packing import TOKENS_VERSION, Layout, LongPolicy, Vocabulary
 from abag.embed.sequences.chains import RESIDUES, STANDARD_RESIDUES, Kind
-from abag.embed.weights import BadCheckpoint, EncoderCheckpoint, weights_digest
+from abag.embed.weights import EncoderCheckpoint, weights_digest
 
 POOLING_VERSION = 1
 """Part of the fingerprint; changes if the meaning of a pooled vector changes."""
-
-
-class WrongBackend(AbagError):
-    """A backend that cannot run the requested encoder."""
-
-
-class TokenizerMismatch(AbagError):
-    """A checkpoint's vocabulary files give tokens other ids than abag does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,13 +92,13 @@ def check_backend(identity: Identity, backend: Backend, *, layers: bool = False)
         return
     if layers:
         msg = "backend faesm with --layers: FAESM returns the last layer only; give packed"
-        raise WrongBackend(msg)
+        raise EncoderError(msg)
     if "faesm" not in identity.family.backends:
         msg = (
             f"backend faesm with encoder {identity.checkpoint.name}: its family is "
             f"{identity.family.name}, and FAESM runs only ESM-2; give packed or reference"
         )
-        raise WrongBackend(msg)
+        raise EncoderError(msg)
     from abag.embed.families.faesm import import_faesm
 
     import_faesm()
@@ -132,7 +124,7 @@ def vocabulary_of(checkpoint: EncoderCheckpoint) -> Vocabulary:
                 f"{token} is {theirs}, expected {'none' if wanted is None else wanted}. Use a "
                 "checkpoint of the family that config.json names, with all files of its tokenizer."
             )
-            raise TokenizerMismatch(msg)
+            raise EncoderError(msg)
     return family.vocabulary
 
 
@@ -171,7 +163,7 @@ def _read_vocabulary(
             f"{checkpoint.folder}: its tokenizer {problem}; expected a token per residue. Copy "
             "the tokenizer's files of the model into the folder."
         )
-        raise BadCheckpoint(msg)
+        raise EncoderError(msg)
     return vocabulary
 
 
@@ -191,7 +183,7 @@ def _read_files(folder: Path) -> list[Mapping[str, int]]:
             f"{folder}: no readable tokenizer ({problem}); "
             "copy the tokenizer's files into the folder"
         )
-        raise BadCheckpoint(msg)
+        raise EncoderError(msg)
     return found
 
 

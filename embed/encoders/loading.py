@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from abag import AbagError
 from abag.core.device import DevicePlan
+from abag.core.errors import AbagError
 from abag.embed.encoders.identity import Identity, check_backend
 from abag.embed.families.family import Backend, Encoder, Family
 from abag.embed.families.packed import PackedLayerNormEncoder, PackedRmsNormEncoder

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils.checkpoint import checkpoint as recompute
 
-from abag import AbagError
+from abag.core.errors import MissingPackage, OptionError
 from abag.embed.encoders.adapters import PEFT_PREFIX
 from abag.embed.encoders.loading import cast_parameters, load_transformers_model, run_padded
 from abag.embed.families.registry import FAMILIES
@@ -30,21 +30,13 @@ if TYPE_CHECKING:
     from abag.embed.packing import PackedBatch
 
 
-class LoraUnavailable(AbagError):
-    """peft is not installed."""
-
-
-class BadLora(AbagError):
-    """LoRA targets or layers that the encoder does not have."""
-
-
 def fit_lora(lora: Lora, checkpoint: EncoderCheckpoint) -> Lora:
     """Restrict targets and layers to those of an encoder; the other one may have the rest."""
     family, name = FAMILIES[checkpoint.family], checkpoint.name
     known, last = family.lora_projections, family.shape(checkpoint.config).layers
     if not known:
         msg = f"encoder {name}: has no weights to adapt. Leave its side out: --sides."
-        raise BadLora(msg)
+        raise OptionError(msg)
     targets = tuple(t for t in lora.targets if t in known)
     layers = tuple(n for n in lora.layers if 1 <= n <= last)
     for option, given, left, expected in (
@@ -56,7 +48,7 @@ def fit_lora(lora: Lora, checkpoint: EncoderCheckpoint) -> Lora:
                 f"encoder {name}: has none of --{option} {','.join(map(str, given))}; expected "
                 f"{expected}. Give at least one of them."
             )
-            raise BadLora(msg)
+            raise OptionError(msg)
     return replace(lora, targets=targets or family.lora_targets, layers=layers)
 
 
@@ -65,7 +57,7 @@ def import_peft() -> Any:  # noqa: ANN401 - peft is untyped
         import peft
     except ImportError as error:
         msg = f"abag adapt: cannot import peft ({error}); run pip install peft"
-        raise LoraUnavailable(msg) from error
+        raise MissingPackage(msg) from error
     return peft
 
 

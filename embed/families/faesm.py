@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from abag import AbagError
+from abag.core.errors import MissingPackage
 from abag.core.messages import first_line
 from abag.embed.packing import pad_batch
 from abag.embed.weights import EncoderWeights
@@ -24,10 +24,6 @@ if TYPE_CHECKING:
     from abag.core.device import DevicePlan
     from abag.embed.packing import LayerPooling, PackedBatch
     from abag.embed.weights import EncoderCheckpoint
-
-
-class FaesmUnavailable(AbagError):
-    """FAESM is not installed, or not with a version of transformers that it supports."""
 
 
 def import_faesm() -> ModuleType:
@@ -42,7 +38,7 @@ def import_faesm() -> ModuleType:
             "0.1.1 with transformers 4.53. Run pip install 'abag[faesm]' in a separate "
             "environment, or omit the option."
         )
-        raise FaesmUnavailable(msg) from error
+        raise MissingPackage(msg) from error
     return faesm.esm  # type: ignore[no-any-return]
 
 

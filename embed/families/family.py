@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
-from abag import AbagError
+from abag.core.errors import AbagError, EncoderError
 from abag.embed.packing import Vocabulary
-from abag.embed.weights import BadCheckpoint, EncoderCheckpoint, WeightNames
+from abag.embed.weights import EncoderCheckpoint, WeightNames
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -259,7 +259,7 @@ class Family:
             )
         if problem:
             msg = f"{checkpoint.folder}/config.json: {problem}"
-            raise BadCheckpoint(msg)
+            raise EncoderError(msg)
         return config
 
     def _check_feed_forward(self, config: Config) -> str:

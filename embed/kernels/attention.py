@@ -15,8 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from abag import AbagError
 from abag.core.device import current_device, to_device
+from abag.core.errors import DeviceError
 from abag.core.messages import first_line, note
 from abag.embed.kernels.ops import HalfOps, PlainOps
 
@@ -39,10 +39,6 @@ MAX_PADDING = 0.05
 """Largest share of padding in a sequence; 0 with a bias, whose mask would be G x H x L x L."""
 _ALIGNED = 8
 """torch copies a mask whose rows are not a multiple of 8 values apart."""
-
-
-class AttentionUnavailable(AbagError):
-    """An attention kernel that this device, precision or encoder cannot use."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,7 +301,7 @@ def choose_attention(
             return name
     reason = next((p for name, p in problems.items() if name == requested), "unknown kernel")
     msg = f"--attention {requested}: {reason}; usable on this device: auto, {', '.join(usable)}"
-    raise AttentionUnavailable(msg)
+    raise DeviceError(msg)
 
 
 def load_kernels(
@@ -322,7 +318,7 @@ def load_kernels(
         return name, FusedOps(plan.device)
     if requested == "triton":
         msg = f"--attention triton: does not work on this device ({problem}); give auto or sdpa"
-        raise AttentionUnavailable(msg)
+        raise DeviceError(msg)
     note(f"Triton does not work on this device ({problem}): using plain torch steps, slower")
     ops = HalfOps() if plan.precision == "fp16" else PlainOps()
     return "sdpa" if name == "triton" else name, ops

@@ -15,8 +15,8 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from abag import AbagError
 from abag.core.arrays import KEY_BYTES
+from abag.core.errors import SequenceError
 from abag.embed.sequences.domains import UnsureDomains, split_domains
 
 Kind = Literal["antibody", "antigen"]
@@ -50,11 +50,11 @@ _BECOMES_X = re.compile(f"[{REPLACED}]", re.IGNORECASE)
 _SEPARATOR = re.compile("[|:]")
 
 
-class EmptySequence(AbagError):
+class EmptySequence(SequenceError):
     """An antibody without a chain, or an antigen with an empty chain."""
 
 
-class UnknownResidue(AbagError):
+class UnknownResidue(SequenceError):
     """A character that is not a valid residue."""
 
 

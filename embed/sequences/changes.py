@@ -10,12 +10,11 @@ from typing import Literal, NamedTuple
 
 import pandas as pd
 
-from abag import AbagError
+from abag.core.errors import AbagError, TableError
 from abag.core.files import write_text
 from abag.core.messages import counted
 from abag.embed.sequences.airr import NOT_PRODUCTIVE
 from abag.embed.sequences.chains import REPLACED, Kind
-from abag.embed.sequences.tables import BadTable
 
 COLUMNS = ("row", "kind", "reason", "text", "error")
 LONGEST_EXAMPLE = 30  # residues of an example that are shown
@@ -91,7 +90,7 @@ class BadCell(NamedTuple):
     reason: str
     text: str  # of the cell
     error: str
-    refusal: type[AbagError] = BadTable  # what a table with such a row is refused with
+    refusal: type[AbagError] = TableError  # what a table with such a row is refused with
     file: str = ""  # of several that are read as one table
 
 
@@ -155,7 +154,7 @@ class SkippedRows:
             msg = (
                 f"{source}: all {len(self)} rows are {what}; expected at least one with sequences."
             )
-            return BadTable(msg)
+            return TableError(msg)
         (row, first), *_ = bad
         if len(bad) == 1:
             advice = " Or skip it with --bad-rows skip." if kept else ""
@@ -181,7 +180,7 @@ class SkippedRows:
                 f"{path}: already exists and is not a list of skipped rows; expected a new file. "
                 "Choose another --skipped."
             )
-            raise BadTable(msg)
+            raise TableError(msg)
         lines = [(row, *cell[:4], cell.file)[: len(columns)] for row, cell in self._ordered()]
         write_text(path, pd.DataFrame(lines, columns=columns).to_csv(index=False))
 

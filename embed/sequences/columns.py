@@ -10,7 +10,7 @@ import re
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 
-from abag import AbagError
+from abag.core.errors import ColumnError
 
 # Patterns over the lower-case letters and digits of a name. The first pattern that matches any
 # column decides: a column that says "sequence" goes before one that may hold a name or PDB chain.
@@ -69,14 +69,6 @@ LISTED_NAMES = 12
 """Columns that an error lists before it counts the others."""
 
 
-class MissingColumn(AbagError):
-    """No column of the table plays a role, or the table lacks a column named by the user."""
-
-
-class AmbiguousColumn(AbagError):
-    """Several columns fit a role equally well."""
-
-
 def find_columns(
     names: Iterable[Hashable], given: Mapping[str, str], source: str
 ) -> tuple[dict[str, str], dict[str, list[str]]]:
@@ -88,16 +80,16 @@ def find_columns(
                 f"--column {role}={name}: {role} is the unit of a label, not a role. "
                 f"Give --column pkd={name} --label {role}."
             )
-            raise MissingColumn(msg)
+            raise ColumnError(msg)
         if role not in ROLES:
             expected = ", ".join(ROLES)
             msg = f"--column {role}={name}: no such role; expected one of {expected}."
-            raise MissingColumn(msg)
+            raise ColumnError(msg)
         if name not in present:
             close = get_close_matches(name, present, n=2, cutoff=0.7)
             advice = f"Did you mean {' or '.join(map(repr, close))}?" if close else ""
             problem = f"{source}: --column {role}={name}: no such column"
-            raise MissingColumn(with_found(problem, present, advice or "Give one of these."))
+            raise ColumnError(with_found(problem, present, advice or "Give one of these."))
     free = [name for name in present if name not in given.values()]
     fits = {role: _best_fits(role, free) for role in ROLES if role not in given}
     found = {role: names[0] for role, names in fits.items() if len(names) == 1}

@@ -14,7 +14,7 @@ from functools import cache, lru_cache
 from string import ascii_uppercase
 from typing import Any, Literal, NamedTuple
 
-from abag import AbagError
+from abag.core.errors import SequenceError
 
 ChainName = Literal["heavy", "light"]
 StringForm = Literal["one chain", "no domain", "glued", "linker", "repeated"]
@@ -70,7 +70,7 @@ IMGT_REGIONS = (
 """Regions of a variable domain and the last position of each."""
 
 
-class UnsureDomains(AbagError):
+class UnsureDomains(SequenceError):
     """An antibody string that cannot be split into heavy and light with certainty."""
 
 

@@ -13,6 +13,7 @@ from typing import cast
 
 import pandas as pd
 
+from abag.core.errors import TableError
 from abag.embed.sequences.chains import KINDS, Kind
 from abag.embed.sequences.columns import SEQUENCE_ROLES
 from abag.embed.sequences.options import TableOptions
@@ -20,7 +21,6 @@ from abag.embed.sequences.parsing import roles_by_content, with_roles
 from abag.embed.sequences.resolve import find_references, with_references
 from abag.embed.sequences.tables import (
     EXCEL,
-    BadTable,
     OneTable,
     Table,
     TableLike,
@@ -100,7 +100,7 @@ def one_table(table: TableLike) -> OneTable:
         if len(table) == 1:
             return one_table(table[0])
         msg = f"{len(table)} tables: expected one. Give them one by one."
-        raise BadTable(msg)
+        raise TableError(msg)
     return cast("OneTable", table)  # a str is a Sequence, too
 
 
@@ -134,7 +134,7 @@ def join_tables(
             f"{sources[0]}: has the columns {', '.join(FILE_COLUMNS)}, so that none is left to "
             "name the tables; expected one of these free. Rename one."
         )
-        raise BadTable(msg)
+        raise TableError(msg)
     typed = [isinstance(one, pd.DataFrame) or _is_parquet(one) for one in tables]
     differ = any(part.names != parts[0].names for part in parts)
     return JoinedTables(
@@ -155,7 +155,7 @@ def _name_tables(tables: Sequence[OneTable]) -> list[str]:
     for at, path in enumerate(resolved):
         if path in resolved[:at]:
             msg = f"{path.name}: is given twice; expected different tables. Remove one."
-            raise BadTable(msg)
+            raise TableError(msg)
     names = [path.name for path in paths if path is not None]
     return [
         f"table {number}" if path is None
@@ -200,7 +200,7 @@ def _part(
                 f"{source}: column {name!r} is {role}, as {new!r} is in the first table, but "
                 f"{new!r} is another column here; expected one name for one role. Rename one."
             )
-            raise BadTable(msg)
+            raise TableError(msg)
         renamed[name] = new
     names = tuple(renamed.get(name, name) for name in map(str, top.names))
     return Part(table=table, source=source, options=options, names=names, renamed=renamed)

@@ -14,7 +14,7 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple, TypeAlias
 
-from abag import AbagError
+from abag.core.errors import AbagError, SequenceError
 from abag.embed.sequences.chains import STANDARD_RESIDUES, Kind, parse_antibody, parse_chain
 from abag.embed.sequences.domains import ChainName, locate_positions
 from abag.embed.sequences.options import Numbering
@@ -60,7 +60,7 @@ LOOKED_AT = 2_000
 _CHAIN_WORDS: Mapping[str, str] = {"H": "the heavy chain", "L": "the light chain", "": "the parent"}
 
 
-class BadMutation(AbagError):
+class BadMutation(SequenceError):
     """A mutation that is not understood, or not of the parent."""
 
 

@@ -13,8 +13,8 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import NamedTuple
 
-from abag import AbagError
-from abag.embed.sequences.tables import BadTable, bare_suffix, is_gzip
+from abag.core.errors import SequenceError, TableError
+from abag.embed.sequences.tables import bare_suffix, is_gzip
 
 FASTA = (".fasta", ".fa")
 ANY = "sequence"
@@ -30,7 +30,7 @@ _ENDING = re.compile(
 _DATABASES = frozenset(("sp", "tr", "pdb", "gb", "ref", "emb", "dbj"))
 
 
-class UnknownName(AbagError):
+class UnknownName(SequenceError):
     """A name in a table that has no sequence."""
 
 
@@ -118,7 +118,7 @@ def _folded(name: str) -> str:
 
 
 def name_sequences(entries: Iterable[Entry], source: str) -> NamedSequences:
-    """Index sequences by name; `BadTable` for names with two of them."""
+    """Index sequences by name; `TableError` for names with two of them."""
     of: dict[tuple[str, str], str] = {}
     seen: dict[tuple[str, str], dict[str, str]] = {}
     alike: dict[tuple[str, str], set[str]] = {}
@@ -141,7 +141,7 @@ def name_sequences(entries: Iterable[Entry], source: str) -> NamedSequences:
             f"--sequences {source}: a name has different sequences: {'; '.join(listed)}; expected "
             "one each. Remove or rename the others."
         )
-        raise BadTable(msg)
+        raise TableError(msg)
     return NamedSequences(source, of, {key: frozenset(names) for key, names in alike.items()})
 
 
@@ -175,7 +175,7 @@ def read_fasta(path: Path) -> list[FastaRecord]:
 
     Raises
     ------
-    BadTable
+    TableError
         If it is no FASTA file, or a record has no name or no residues.
     """
     try:
@@ -183,13 +183,13 @@ def read_fasta(path: Path) -> list[FastaRecord]:
         text = content.decode("utf-8-sig")
     except (OSError, EOFError, UnicodeDecodeError) as error:
         msg = f"{path}: cannot be read ({error}); expected a FASTA file. Check the path."
-        raise BadTable(msg) from error
+        raise TableError(msg) from error
     before, *records = re.split(r"^\s*>", re.sub("\r\n?", "\n", text), flags=re.MULTILINE)
     if before.strip() or not records:
         msg = (
             f"{path}: is not FASTA, which begins with '>'; expected names and sequences. Check it."
         )
-        raise BadTable(msg)
+        raise TableError(msg)
     found: list[FastaRecord] = []
     for number, record in enumerate(records, 1):
         header, _, lines = record.partition("\n")
@@ -197,7 +197,7 @@ def read_fasta(path: Path) -> list[FastaRecord]:
         if not header.strip() or not residues:
             what = "name" if not header.strip() else "residues"
             msg = f"{path}: record {number} has no {what}; expected both. Correct or remove it."
-            raise BadTable(msg)
+            raise TableError(msg)
         found.append(FastaRecord(" ".join(header.split()), residues))
     return found
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal, TypeAlias
 
-from abag.core.options import BadOption, Options, option
+from abag.core.errors import OptionError
+from abag.core.options import Options, option
 from abag.embed.sequences.columns import SEQUENCE_ROLES
 
 AntibodyRegion: TypeAlias = Literal["as-given", "fv"]
@@ -43,19 +44,19 @@ class ColumnOptions(Options, group="Data"):
                 "--column label=NAME and --column pkd=NAME: each names the label; expected one "
                 "of them. Remove the other."
             )
-            raise BadOption(msg)
+            raise OptionError(msg)
         if self.antigen is not None and "antigen" in self.columns:
             msg = (
                 "--antigen and --column antigen=NAME: each defines the antigen; expected one of "
                 "them. Remove the other."
             )
-            raise BadOption(msg)
+            raise OptionError(msg)
         if "antibody" in self.columns and self.columns.keys() & {"heavy", "light"}:
             msg = (
                 "--column antibody=NAME: cannot be combined with a heavy or light column; expected "
                 "one or the other. Remove one."
             )
-            raise BadOption(msg)
+            raise OptionError(msg)
         roles = [role for role in SEQUENCE_ROLES if role in self.columns]
         for at, role in enumerate(roles):
             for other in roles[at + 1 :]:
@@ -65,7 +66,7 @@ class ColumnOptions(Options, group="Data"):
                         f"{other}={self.columns[other]}: one column for two roles; expected one "
                         "for each. Correct one."
                     )
-                    raise BadOption(msg)
+                    raise OptionError(msg)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +88,7 @@ class SkippedOptions(BadRowOptions, group="Data"):
     def check_combination(self) -> None:
         if self.skipped is not None and self.bad_rows == "error":
             msg = "--skipped: no row is skipped; expected --bad-rows skip with it. Add it."
-            raise BadOption(msg)
+            raise OptionError(msg)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,17 +144,17 @@ class ReferenceOptions(ColumnOptions, group="Data"):
                 f"--parent and --column {role}={self.columns[role]}: each defines the antibody; "
                 "expected one of them. Remove the other."
             )
-            raise BadOption(msg)
+            raise OptionError(msg)
         if self.parent is not None and not self.parent.strip():
             msg = "--parent: is empty; expected a sequence or a file. Give one or leave it out."
-            raise BadOption(msg)
+            raise OptionError(msg)
         has_antigens = "antigen_mutations" in self.columns  # whose numbers are sequential
         if self.first_residue != 1 and self.numbering != "sequential" and not has_antigens:
             msg = (
                 f"--first-residue {self.first_residue} with --numbering {self.numbering}: only "
                 "sequential numbers begin somewhere; expected one of them. Remove the other."
             )
-            raise BadOption(msg)
+            raise OptionError(msg)
 
     @property
     def refers(self) -> bool:
@@ -194,11 +195,11 @@ class TableOptions(BadRowOptions, FileOptions, ReferenceOptions, group="Data"):
                 f"--matrix and {given}: a matrix has its antigens in the names of its columns; "
                 "expected one of them. Remove the other."
             )
-            raise BadOption(msg)
+            raise OptionError(msg)
         if self.no_antigen and (self.antigen is not None or "antigen" in self.columns):
             given = "--antigen" if self.antigen is not None else "--column antigen=NAME"
             msg = (
                 f"--no-antigen and {given}: each says what the antigen is; expected one of them. "
                 "Remove the other."
             )
-            raise BadOption(msg)
+            raise OptionError(msg)

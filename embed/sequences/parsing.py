@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from abag import AbagError
+from abag.core.errors import AbagError, ColumnError, TableError
 from abag.core.messages import bar
 from abag.embed.sequences.chains import (
     KINDS,
@@ -40,12 +40,7 @@ from abag.embed.sequences.chains import (
     sequence_text,
 )
 from abag.embed.sequences.changes import BadCell
-from abag.embed.sequences.columns import (
-    SEQUENCE_ROLES,
-    MissingColumn,
-    quote_names,
-    with_found,
-)
+from abag.embed.sequences.columns import SEQUENCE_ROLES, quote_names, with_found
 from abag.embed.sequences.domains import (
     CONSTANT_MOTIF,
     WHOLE_DOMAIN,
@@ -64,7 +59,7 @@ from abag.embed.sequences.mutations import (
 )
 from abag.embed.sequences.names import NamedSequences, UnknownName, cell_name
 from abag.embed.sequences.options import ChainPlaces, TableOptions
-from abag.embed.sequences.tables import CHUNK_ROWS, BadTable, Table
+from abag.embed.sequences.tables import CHUNK_ROWS, Table
 
 # at 0.25 ms per chain, to count what antibodies of unclear types are; --chains auto numbers all
 NUMBERED_AT_MOST = 200
@@ -101,10 +96,6 @@ EARLIEST_CONSTANT = 95  # residues before which no constant domain starts
 CHAIN_TYPES: tuple[list[str], ...] = ([], ["heavy"], ["light"])
 """Types of the variable domains of a chain that `find_types` can tell."""
 UNCLEAR_TYPE = len(CHAIN_TYPES)  # type of a chain that only numbering can tell
-
-
-class ChainsMisplaced(AbagError):
-    """Most rows hold a chain in the place of another: heavy, light or antigen."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -277,7 +268,7 @@ def refuse_exchanged(table: Table, options: TableOptions, kinds: Sequence[Kind])
             "reverse; expected heavy and light. Exchange the columns with "
             f"{_as_options(swapped)}, or use --chains auto."
         )
-        raise ChainsMisplaced(msg)
+        raise TableError(msg)
     # antigens may be antibodies, so that they alone decide nothing
     others = [role for role, found in held.items() if found == "antigen"]
     if not others or antigens is None or len(kinds) < len(KINDS):
@@ -289,7 +280,7 @@ def refuse_exchanged(table: Table, options: TableOptions, kinds: Sequence[Kind])
             "antibodies hold another chain; expected antibodies and antigens. Exchange the columns "
             f"with {_as_options(swapped)}."
         )
-        raise ChainsMisplaced(msg)
+        raise TableError(msg)
 
 
 def drop_unused_roles(table: Table, options: TableOptions) -> tuple[Table, list[str]]:
@@ -352,7 +343,7 @@ def parse_antibodies(
             + _suggest_columns(table)
             + _advise_antigen(table, options)
         )
-        raise MissingColumn(with_found(problem, table.names, advice))
+        raise ColumnError(with_found(problem, table.names, advice))
     if roles == ["light"] and "light" not in options.columns:  # heavy may be in another column
         light = table.column("light")
         problem = f"{table.source}: no column for heavy, only {light!r} for light"
@@ -360,7 +351,7 @@ def parse_antibodies(
             "Name it with --column heavy=NAME, or, if the antibodies have no heavy chains, the "
             f"other with --column light={shlex.quote(light)}."
         )
-        raise MissingColumn(with_found(problem, table.names, advice))
+        raise ColumnError(with_found(problem, table.names, advice))
     parsed = {role: _parse_column(table, role, parse_chain, references) for role in roles}
     absent = ParsedColumn.constant(len(table.frame), ("",))
     where = f"column {quote_names([table.column(role) for role in roles])}"
@@ -434,7 +425,7 @@ def parse_antigens(
         )
         if options.proposes_no_antigen:
             msg += " If the label does not depend on it, learn from antibodies alone: --no-antigen."
-        raise MissingColumn(msg)
+        raise ColumnError(msg)
     return _with_antigen_notes(column)
 
 
@@ -469,7 +460,7 @@ def _refuse_names(column: ParsedColumn, table: Table, references: References) ->
             "of names and sequences with --sequences FILE, or name the columns of sequences with "
             "--column heavy=NAME and --column light=NAME."
         )
-        raise MissingColumn(msg)
+        raise ColumnError(msg)
 
 
 def distinct_cells(table: Table, role: str) -> tuple[NDArray[np.int64], list[Any]]:
@@ -480,7 +471,7 @@ def distinct_cells(table: Table, role: str) -> tuple[NDArray[np.int64], list[Any
         name = table.column(role)
         held = table.frame[name].dtype
         msg = f"{table.source}: column {name!r} holds {held} values; expected text. Convert it."
-        raise BadTable(msg) from error
+        raise TableError(msg) from error
     return codes.astype(np.int64) + 1, ["", *distinct.tolist()]
 
 
@@ -627,7 +618,7 @@ def _refuse_parts(column: ParsedColumn, table: Table) -> None:
                 f"{texts[0]!r}; expected whole variable domains, of about 110 to 130 residues. "
                 f"Name the column of these with --column {role}=NAME."
             )
-            raise ChainsMisplaced(msg)
+            raise TableError(msg)
 
 
 def _place(column: ParsedColumn, table: Table, places: ChainPlaces) -> None:

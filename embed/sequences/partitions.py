@@ -16,8 +16,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from abag import AbagError
 from abag.core.arrays import KEY_BYTES, sort_keys
+from abag.core.errors import OutputError
 from abag.embed.sequences.chains import Chains, Kind
 from abag.embed.sequences.pairs import UniqueSequences
 
@@ -29,10 +29,6 @@ _SCHEMA = pa.schema({
     "replaced": pa.int32(), "form": pa.string(),
 })  # fmt: skip
 """Chains are joined by \\0."""
-
-
-class TemporaryDiskFull(AbagError):
-    """The temporary folder cannot hold the sequences of a table."""
 
 
 class SequencePart(NamedTuple):
@@ -113,7 +109,7 @@ class Partitions(ExitStack):
                 "expected free space of about the size of the uncompressed table. Set TMPDIR to a "
                 "larger disk."
             )
-            raise TemporaryDiskFull(msg) from error
+            raise OutputError(msg) from error
         self._bucket_bytes += held.nbytes / len(held) * rows_of_bucket
         self._runs.append(pa.ipc.open_file(file))
         self._held = _SCHEMA.empty_table()

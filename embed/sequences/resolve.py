@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypedDict
 
-from abag import AbagError
+from abag.core.errors import AbagError, ColumnError, TableError
 from abag.core.messages import counted
 from abag.embed.sequences.chains import (
     MISSING_TEXT,
@@ -25,8 +25,6 @@ from abag.embed.sequences.chains import (
 )
 from abag.embed.sequences.columns import (
     SEQUENCE_ROLES,
-    AmbiguousColumn,
-    MissingColumn,
     quote_names,
     quote_some,
     simplified,
@@ -60,7 +58,7 @@ from abag.embed.sequences.parsing import (
     holds_sequences,
     roles_by_content,
 )
-from abag.embed.sequences.tables import FORMATS, BadTable, Table, bare_suffix, read_table
+from abag.embed.sequences.tables import FORMATS, Table, bare_suffix, read_table
 
 _GENERIC_SEQUENCE = re.compile("(protein)?(seq|sequence|aa|aaseq|aminoacidsequence)")
 _NAME_COLUMNS: Mapping[Kind | None, str] = {
@@ -249,7 +247,7 @@ def _constant(
             f"expected one {kind}. Choose it by its name with --sequences {shlex.quote(given)} "
             f"{option} NAME, or give the sequence itself."
         )
-        raise BadTable(msg)
+        raise TableError(msg)
     return found
 
 
@@ -305,7 +303,7 @@ def _table_entries(path: Path) -> Iterator[Entry]:
         if len(others) != 1:
             problem = f"--sequences {path}: no column for sequences"
             advice = "Call the columns name, and heavy and light, antibody, antigen or sequence."
-            raise MissingColumn(with_found(problem, table.names, advice))
+            raise ColumnError(with_found(problem, table.names, advice))
         roles[ANY] = others[0]
     for role, name in roles.items():
         kind: Kind | None = None if role == ANY else "antigen" if role == "antigen" else "antibody"
@@ -318,7 +316,7 @@ def _table_entries(path: Path) -> Iterator[Entry]:
             where = f"{path.name} row {at + table.first_row}"
             if not cell_name(cell):
                 msg = f"--sequences {where}: has no name; expected one. Name it or remove it."
-                raise BadTable(msg)
+                raise TableError(msg)
             yield Entry(cell_name(cell), of_row[at], residues, where)
 
 
@@ -343,7 +341,7 @@ def _name_column(table: Table, kind: Kind | None, roles: Mapping[str, str]) -> s
                 return name
     if not others:
         problem = f"--sequences {table.source}: no column for names"
-        raise MissingColumn(with_found(problem, table.names, "Call one name."))
+        raise ColumnError(with_found(problem, table.names, "Call one name."))
     return others[0]
 
 
@@ -381,7 +379,7 @@ def _name_columns(
             f"{table.source}: columns {quote_names(fits)} hold names of {names.source}; expected "
             f"one for {role}. Choose it with {lines}."
         )
-        raise AmbiguousColumn(msg)
+        raise ColumnError(msg)
     return {role: fits[0]} if fits else {}
 
 
@@ -413,7 +411,7 @@ def _is_of_side(table: Table, names: NamedSequences, role: str, name: str) -> bo
     return (2 * domains > len(texts)) == (role != "antigen")
 
 
-def _unused(table: Table, names: NamedSequences) -> MissingColumn:
+def _unused(table: Table, names: NamedSequences) -> ColumnError:
     known = [*dict.fromkeys(name for _, name in names.of)]
     problem = (
         f"{table.source}: no column holds names of --sequences {names.source}, such as "
@@ -422,7 +420,7 @@ def _unused(table: Table, names: NamedSequences) -> MissingColumn:
     how = "Name it with --column antibody=NAME or --column antigen=NAME."
     if any(names.find("antigen", name) for name in map(str, table.names)):
         how = "Columns are called so: add --matrix if each holds the labels of one antigen."
-    return MissingColumn(with_found(problem, table.names, how))
+    return ColumnError(with_found(problem, table.names, how))
 
 
 # --- columns of mutations -------------------------------------------------------------------------
@@ -454,10 +452,10 @@ def _mutation_columns(
             f"{table.source}: columns {quote_some(best)} hold mutations; expected one. Choose it "
             f"with {lines}."
         )
-        raise AmbiguousColumn(msg)
+        raise ColumnError(msg)
     problem = f"{table.source}: --parent: no column holds mutations such as A50G or H:A50G"
     how = "Name it with --column mutations=NAME, or leave --parent out."
-    raise MissingColumn(with_found(problem, table.names, how))
+    raise ColumnError(with_found(problem, table.names, how))
 
 
 def _check_parent(parent: str) -> None:

@@ -15,10 +15,11 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from abag.core.errors import TableError
 from abag.core.files import replacing
 from abag.core.messages import first_line
 from abag.embed.sequences.columns import quote_names
-from abag.embed.sequences.tables import FORMATS, BadTable, bare_suffix, is_gzip
+from abag.embed.sequences.tables import FORMATS, bare_suffix, is_gzip
 
 WriteFrame: TypeAlias = Callable[[pd.DataFrame], None]
 OpenWriter: TypeAlias = Callable[[IO[bytes]], AbstractContextManager[WriteFrame]]
@@ -28,7 +29,7 @@ OpenWriter: TypeAlias = Callable[[IO[bytes]], AbstractContextManager[WriteFrame]
 def writing_table(path: Path) -> Iterator[WriteFrame]:
     """Yield what appends rows to a table; an existing file is replaced as the block ends.
 
-    The suffix of `path` decides on the format. `BadTable` for an unknown format, rows with other
+    The suffix of `path` decides on the format. `TableError` for an unknown format, rows with other
     columns than those before, or a file that cannot be written.
     """
     open_writer = check_writable(path)
@@ -44,7 +45,7 @@ def writing_table(path: Path) -> Iterator[WriteFrame]:
                 f"{quote_names(columns)}; expected the same columns in every file of the table. "
                 "Predict these files one by one."
             )
-            raise BadTable(msg)
+            raise TableError(msg)
         columns[:] = names
         try:
             write(frame)
@@ -53,7 +54,7 @@ def writing_table(path: Path) -> Iterator[WriteFrame]:
                 f"{path}: a column of the table cannot be written ({first_line(error)}); expected "
                 "text, numbers or times of the years 1 to 9999. Convert it."
             )
-            raise BadTable(msg) from error
+            raise TableError(msg) from error
 
     try:
         with ExitStack() as files:
@@ -67,18 +68,18 @@ def writing_table(path: Path) -> Iterator[WriteFrame]:
             raise
         fix = "Free disk space or choose another --out, and run the command again."
         msg = f"{path}: cannot be written ({error}). {fix}"
-        raise BadTable(msg) from error
+        raise TableError(msg) from error
 
 
 def check_writable(path: Path) -> OpenWriter:
-    """Return what opens a writer of a file's format; raise `BadTable` if there is none."""
+    """Return what opens a writer of a file's format; raise `TableError` if there is none."""
     suffix = bare_suffix(path)
     if suffix not in WRITERS:
         read = suffix in FORMATS
         problem = f"{suffix} files are only read" if read else "not a supported table format"
         known = ", ".join(WRITERS)
         msg = f"{path}: {problem}; expected a name that ends in {known}, also with .gz. Rename it."
-        raise BadTable(msg)
+        raise TableError(msg)
     return WRITERS[suffix]
 
 

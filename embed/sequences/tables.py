@@ -28,13 +28,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from abag import AbagError
+from abag.core.errors import ColumnError, TableError
 from abag.embed.sequences.airr import AIRR_TEXTS, NO_NOTES, ReaderNotes, is_airr, join_cells
 from abag.embed.sequences.chains import KINDS, MISSING_TEXT, Kind
 from abag.embed.sequences.columns import (
     SEQUENCE_ROLES,
-    AmbiguousColumn,
-    MissingColumn,
     find_columns,
     quote_names,
     quote_some,
@@ -52,10 +50,6 @@ EXCEL = ".xlsx"
 TEXT_ROLES = (*SEQUENCE_ROLES, "mutations", "antigen_mutations")
 """Roles of columns that are read as text."""
 CHUNK_ROWS = 50_000  # rows in memory at a time: about 40 MB of antibodies and antigens
-
-
-class BadTable(AbagError):
-    """A table that cannot be read or written, or has no rows."""
 
 
 class MissingReader(Exception):
@@ -86,10 +80,10 @@ class Table:
                 f"{self.source}: columns {quote_names(self.ties[role])} fit {role} equally well; "
                 f"expected one. Choose with --column {role}=NAME."
             )
-            raise AmbiguousColumn(msg)
+            raise ColumnError(msg)
         problem = f"{self.source}: no column for {role}"
         how = f"Name it with --column {role}=NAME{advice}."
-        raise MissingColumn(with_found(problem, self.names, how))
+        raise ColumnError(with_found(problem, self.names, how))
 
     def has(self, role: str) -> bool:
         return role in self.columns or role in self.ties
@@ -193,7 +187,7 @@ def read_table_chunks(
             return
     if not start:
         msg = f"{source}: the table has no rows; expected at least one."
-        raise BadTable(msg)
+        raise TableError(msg)
 
 
 def _read_matrix(
@@ -202,7 +196,7 @@ def _read_matrix(
     read = [*chunks]
     if not read:
         msg = f"{source}: the table has no rows; expected at least one."
-        raise BadTable(msg)
+        raise TableError(msg)
     cells = pd.concat([chunk.frame for chunk in read], ignore_index=True).astype(object)
     texts = cells.map(lambda cell: "" if pd.isna(cell) else str(cell))
     texts.columns = [str(name) for name in texts]
@@ -210,7 +204,7 @@ def _read_matrix(
         return read_matrix(texts, given, source, read[0].first_row)
     except ValueError as error:
         msg = f"{source}: {error}."
-        raise BadTable(msg) from None
+        raise TableError(msg) from None
 
 
 def _as_numbers(cells: pd.Series) -> pd.Series:
@@ -284,7 +278,7 @@ def read_file_chunks(path: Path, options: ReadOptions) -> Iterator[Chunk]:
     if not path.exists():
         kind = path.suffix or "readable"
         msg = f"{path}: does not exist; expected a {kind} table. Check the path."
-        raise BadTable(msg)
+        raise TableError(msg)
     for file in _parquet_files(path) if path.is_dir() else [path]:
         if (suffix := bare_suffix(file)) not in FORMATS:
             msg = (
@@ -292,16 +286,16 @@ def read_file_chunks(path: Path, options: ReadOptions) -> Iterator[Chunk]:
                 f"{', '.join(FORMATS)}, also with .gz, or a folder of .parquet files. "
                 "Convert or rename it."
             )
-            raise BadTable(msg)
+            raise TableError(msg)
         if options.sheet is not None and suffix != EXCEL:
             msg = (
                 f"{file}: is not an Excel file; expected one that ends in {EXCEL} with --sheet "
                 f"{shlex.quote(options.sheet)}. Leave --sheet out."
             )
-            raise BadTable(msg)
+            raise TableError(msg)
         if not file.is_file():  # a pipe would be waited for
             msg = f"{file}: is not a regular file; expected a table. Save it to a file first."
-            raise BadTable(msg)
+            raise TableError(msg)
         try:
             opening: Any = gzip.open if is_gzip(file) else Path.open
             with opening(file, "rb") as stream:
@@ -315,13 +309,13 @@ def read_file_chunks(path: Path, options: ReadOptions) -> Iterator[Chunk]:
                 f"{file}: Excel files need openpyxl, which is not installed. Run pip install "
                 "openpyxl, or save the sheet as CSV."
             )
-            raise BadTable(msg) from error
+            raise TableError(msg) from error
         except _READING as error:
             msg = (
                 f"{file}: cannot be read: {_reason(error)}; expected a {suffix} table. "
                 "Check the file."
             )
-            raise BadTable(msg) from error
+            raise TableError(msg) from error
 
 
 def _reason(error: BaseException) -> str:
@@ -355,10 +349,10 @@ def _parquet_files(folder: Path) -> list[Path]:
             "supported; expected all columns in the files. Write the column into them, and rename "
             "the folder."
         )
-        raise BadTable(msg)
+        raise TableError(msg)
     if not files:
         msg = f"{folder}: holds no .parquet file; expected a table. Give a file or such a folder."
-        raise BadTable(msg)
+        raise TableError(msg)
     return files
 
 

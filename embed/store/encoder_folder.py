@@ -13,18 +13,12 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from abag import AbagError
 from abag.core.arrays import KEY_BYTES, KeyIndex, distinct, distinct_keys
+from abag.core.errors import DamagedFile, MissingVectors, StoreError
 from abag.core.messages import counted, say
 from abag.embed.sequences.chains import Kind
 from abag.embed.store.filesystem import RETRY_SECONDS, StoreUnreachable, attempts
-from abag.embed.store.shard import (
-    SHARD_NAME,
-    Attrs,
-    DamagedShard,
-    Shard,
-    open_shard,
-)
+from abag.embed.store.shard import SHARD_NAME, Attrs, Shard, open_shard
 from abag.embed.store.store_files import ADAPTER_FOLDER, read_adapter_files
 from abag.embed.store.writer import COMMIT_ROWS, ShardWriter
 
@@ -34,21 +28,6 @@ LOGLIK = "loglik"
 """The mean log-probability of all residues: a stored value of width 1, and its key in `info`."""
 S = TypeVar("S", bound=np.generic)
 FileVersion = tuple[int, int]  # size in bytes and time of the last change in nanoseconds
-
-
-class UnknownPooling(AbagError):
-    """A pooling is not stored, or not in the requested number format."""
-
-
-class MissingVectors(AbagError):
-    """Sequences have no vector in the store; `rows`, int64, are theirs among the keys."""
-
-    def __init__(self, where: Path, requested: int, rows: NDArray[np.int64]) -> None:
-        self.count, self.rows = len(rows), rows
-        super().__init__(
-            f"{where}: {self.count} of {requested} sequences are not stored, the first is number "
-            f"{int(rows[0]) + 1}; expected all. Run abag embed on the table that contains them."
-        )
 
 
 class EncoderFolder:
@@ -146,7 +125,12 @@ class EncoderFolder:
             number, row = self._index.find(keys)
             absent = np.flatnonzero(number < 0)
             if absent.size:
-                raise MissingVectors(self.path, len(keys), absent)
+                msg = (
+                    f"{self.path}: {len(absent)} of {len(keys)} sequences are not stored, the "
+                    f"first is number {int(absent[0]) + 1}; expected all. Run abag embed on the "
+                    "table that contains them."
+                )
+                raise MissingVectors(msg, absent)
             layout: dict[str, tuple[int, ...]] = shards[0].layout if shards else {name: (0,)}
             if name not in layout:
                 raise self._unknown(name, layout)
@@ -208,14 +192,14 @@ class EncoderFolder:
             retry_seconds=retry_seconds,
         )
 
-    def _unknown(self, name: str, stored: Iterable[str]) -> UnknownPooling:
+    def _unknown(self, name: str, stored: Iterable[str]) -> StoreError:
         msg = f"{self.path}: {name!r} is not stored; expected {' or '.join(stored)}."
         if "@" in name:
             layer = name.rpartition("@")[2]
             msg += f" To store it, run abag embed --layers {layer} into a new store."
         if name == LOGLIK:
             msg += " To store it, run abag embed --loglik into a new store."
-        return UnknownPooling(msg)
+        return StoreError(msg)
 
     # --- following what other processes add ---
 
@@ -267,7 +251,7 @@ class EncoderFolder:
         try:
             shard = open_shard(self.path / name)
             self._refuse_foreign(shard)
-        except DamagedShard as error:
+        except DamagedFile as error:
             self._skip(name, str(error), version)
         except FileNotFoundError:  # removed since the folder was listed
             return
@@ -290,19 +274,19 @@ class EncoderFolder:
     def _refuse_foreign(self, shard: Shard) -> None:
         if not SHARD_NAME.fullmatch(shard.path.name):
             msg = f"{shard.path}: its name is not a digest; expected 32 hexadecimal digits and .h5."
-            raise DamagedShard(msg)
+            raise DamagedFile(msg)
         kind, fingerprint = shard.attrs.get("kind"), shard.attrs.get("fingerprint")
         if (kind, fingerprint) != (self.kind, self.fingerprint):
             msg = (
                 f"{shard.path}: made by {kind} encoder {fingerprint}; expected {self.fingerprint}."
             )
-            raise DamagedShard(msg)
+            raise DamagedFile(msg)
         if (head := shard.attrs.get("head", "")) != self.head:
             msg = (
                 f"{shard.path}: likelihoods of head {head or 'none'}; expected "
                 f"{self.head or 'none'}."
             )
-            raise DamagedShard(msg)
+            raise DamagedFile(msg)
 
     def _skip(self, name: str, problem: str, version: FileVersion | None = None) -> None:
         """Leave a damaged shard out until its file changes; `version` if it is not open."""
@@ -321,7 +305,7 @@ class EncoderFolder:
             with attempt:
                 try:
                     read()
-                except DamagedShard as error:
+                except DamagedFile as error:
                     problem = str(error)
                 except FileNotFoundError:
                     problem = f"{shard.path}: was removed while it was read."

@@ -23,8 +23,8 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from abag import AbagError
 from abag.core.arrays import KEY_BYTES, hex_keys, sort_keys
+from abag.core.errors import OutputError
 from abag.core.files import replacing, why_not_writable
 from abag.core.messages import counted, first_line, reporting
 from abag.embed.sequences.chains import KINDS, Kind
@@ -32,10 +32,6 @@ from abag.embed.sequences.pairs import SequenceTable, read_pairs
 from abag.embed.store.encoder_folder import EncoderFolder
 from abag.embed.store.options import ExportOptions
 from abag.embed.store.store import Store, folder_with, open_store
-
-
-class CannotExport(AbagError):
-    """The vectors or the table's columns cannot be written to the chosen file."""
 
 
 class ExportSummary(TypedDict):
@@ -115,9 +111,9 @@ def export_vectors(
 
     Raises
     ------
-    CannotExport
+    OutputError
         If the file exists, its format is not supported, or it cannot be written.
-    VectorsMissing
+    MissingVectors
         If the store lacks a sequence of the table.
     AbagError
         If the store, the table or an option is invalid; nothing is written then.
@@ -136,14 +132,14 @@ def export_vectors(
         except OSError as error:
             why = first_line(error)  # HDF5 adds its own
             msg = f"{to}: cannot be written ({why}); expected a writable path. Give another --to."
-            raise CannotExport(msg) from error
+            raise OutputError(msg) from error
         except (pa.ArrowException, OverflowError) as error:
             why = first_line(error)
             msg = (
                 f"{to}: a column of the table cannot be written ({why}); expected text, numbers or "
                 "times of the years 1 to 9999. Convert it."
             )
-            raise CannotExport(msg) from error
+            raise OutputError(msg) from error
     return ExportSummary(
         to=str(to),
         rows=len(exported.frame),
@@ -165,9 +161,9 @@ def _check_target(to: Path, table: object, *, force: bool) -> None:
             f"{to}: not a supported format; expected a name that ends in "
             f"{', '.join(FORMATS)}. Give another --to."
         )
-        raise CannotExport(msg)
+        raise OutputError(msg)
     if why := why_not_writable(to, [table], force=force, option="--to"):
-        raise CannotExport(why)
+        raise OutputError(why)
 
 
 def _read_table(store: Store, to: Path, options: ExportOptions) -> SequenceTable | None:
@@ -188,7 +184,7 @@ def _stored_kinds(store: Store) -> list[Kind]:
     kinds = sorted({folder.kind for folder in store.folders() if folder.rows})
     if not kinds:
         msg = f"{store.path}: holds no vectors; expected some. Run abag embed first."
-        raise CannotExport(msg)
+        raise OutputError(msg)
     return kinds
 
 
@@ -210,14 +206,14 @@ def _stored_side(store: Store, options: ExportOptions) -> _Side:
             f"{store.path}: holds vectors of antibodies and of antigens; expected the choice of "
             "one. Give --kind antibody or --kind antigen, or --table TABLE for both."
         )
-        raise CannotExport(msg)
+        raise OutputError(msg)
     assert kind != "pair"  # refused by ExportOptions
     chosen = options.vectors_of(kind)
     folder = store.folder(kind, chosen["encoder"])
     if not folder.rows:
         damaged = f" ({counted(len(folder.damaged), 'damaged shard')})" if folder.damaged else ""
         msg = f"{folder.path}: holds no vectors{damaged}; expected some. Run abag embed first."
-        raise CannotExport(msg)
+        raise OutputError(msg)
     keys = np.concatenate([np.empty((0, KEY_BYTES), np.uint8), *folder.keys()])
     order, repeated = sort_keys(keys)
     return _Side(folder, chosen["pooling"], keys[np.sort(order[~repeated])])
@@ -249,7 +245,7 @@ def _read_vectors(
                 f"{table.source}: column {taken[0]!r} has the name of a column that the export "
                 "adds; expected another name. Rename it in the table."
             )
-            raise CannotExport(msg)
+            raise OutputError(msg)
         frame = pd.concat([table.frame.set_axis(frame.index), frame], axis=1)
     vectors_ND = vectors[0] if len(vectors) == 1 else np.concatenate(vectors, axis=1)
     return _Exported(frame, names, vectors_ND, about)
@@ -283,7 +279,7 @@ def _write_h5ad(path: Path, exported: _Exported) -> None:
             "--to FILE.h5ad needs the package anndata, which is not installed; expected it. "
             "Run: pip install anndata"
         )
-        raise CannotExport(msg) from error
+        raise OutputError(msg) from error
     frame = exported.frame
     obs = pd.DataFrame(index=pd.Index([*map(str, frame.index)], dtype=object))
     for name in frame:
@@ -296,7 +292,7 @@ def _write_h5ad(path: Path, exported: _Exported) -> None:
             column = column.astype(pd.CategoricalDtype(categories))
         if (allowed := str(name).replace("/", "_")) in obs:  # / separates the groups of HDF5
             msg = f"the table has several columns called {allowed!r}. Rename them in the table."
-            raise CannotExport(msg)
+            raise OutputError(msg)
         obs[allowed] = column
     var = pd.DataFrame(index=pd.Index(exported.names, dtype=object))
     image = io.BytesIO()
@@ -308,7 +304,7 @@ def _write_h5ad(path: Path, exported: _Exported) -> None:
     except (TypeError, ValueError) as error:  # such as a text that contains NUL
         reason = " ".join(str(error).split())
         msg = f"the table's columns cannot be written as h5ad ({reason}). Use .parquet."
-        raise CannotExport(msg) from error
+        raise OutputError(msg) from error
     path.write_bytes(image.getbuffer())
 
 

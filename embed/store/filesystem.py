@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from abag import AbagError
+from abag.core.errors import StoreError
 from abag.core.messages import say
 
 RETRY_SECONDS = 60.0
@@ -19,7 +19,7 @@ TRANSIENT = frozenset(
 )
 
 
-class StoreUnreachable(AbagError):
+class StoreUnreachable(StoreError):
     """A store cannot be read or written; the message says where unwritten vectors are kept."""
 
 

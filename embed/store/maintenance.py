@@ -8,12 +8,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from abag.core.errors import DamagedFile, StoreError
 from abag.core.files import write_bytes
 from abag.core.messages import counted, size_text
 from abag.embed.store.encoder_folder import EncoderFolder
 from abag.embed.store.filesystem import attempts
-from abag.embed.store.shard import DamagedShard, Shard, check_digest
-from abag.embed.store.store import Store, StoreMismatch, open_store
+from abag.embed.store.shard import Shard, check_digest
+from abag.embed.store.store import Store, open_store
 from abag.embed.store.store_files import write_adapter_files
 from abag.embed.store.writer import spooled_rows
 
@@ -119,7 +120,7 @@ def merge(sources: Sequence[Path | str], out: Path | str) -> dict[str, Any]:
     stores = [open_store(source) for source in sources]
     if any(store.path.resolve() == Path(out).resolve() for store in stores):
         msg = f"{out}: is both a source and the result; expected another path. Give a new one."
-        raise StoreMismatch(msg)
+        raise StoreError(msg)
     target = open_store(out, create=True)
     counts: Counter[str] = Counter()
     damaged: list[str] = []
@@ -172,13 +173,13 @@ def refuse_mismatch(folder: EncoderFolder, into: EncoderFolder) -> None:
                 f"{folder.path}: has the {key} {ours or 'none'}, {into.path} has "
                 f"{theirs or 'none'}; expected the same. Use another store."
             )
-            raise StoreMismatch(msg)
+            raise StoreError(msg)
 
 
 def _is_whole(path: Path) -> bool:
     """Whether a shard is there and its bytes are those that its name says."""
     try:
         check_digest(path)
-    except (DamagedShard, FileNotFoundError):
+    except (DamagedFile, FileNotFoundError):
         return False
     return True

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
-from abag.core.options import BadOption, Options, option
+from abag.core.errors import OptionError
+from abag.core.options import Options, option
 from abag.embed.sequences.options import TableOptions
 
 if TYPE_CHECKING:
@@ -75,4 +76,4 @@ class ExportOptions(VectorOptions, TableOptions, group="Data"):
                 "--kind pair: a store holds sequences, not pairs; expected a table of pairs. Give "
                 "--table TABLE, or another --kind."
             )
-            raise BadOption(msg)
+            raise OptionError(msg)

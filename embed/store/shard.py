@@ -24,8 +24,8 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from abag import AbagError
 from abag.core.arrays import KEY_BYTES, sort_keys
+from abag.core.errors import DamagedFile
 from abag.core.files import UnsafeFile, open_regular
 from abag.core.messages import first_line
 from abag.embed.store.filesystem import TRANSIENT
@@ -49,10 +49,6 @@ _ARRAY_NAME = re.compile(r"[a-z][a-z0-9_@]{0,63}")
 _EXPONENTS = {"<f2": ("<u2", 0x7C00), "<f4": ("<u4", 0x7F800000)}
 
 Attrs = Mapping[str, str | int | float]
-
-
-class DamagedShard(AbagError):
-    """A file that is not what a writer committed."""
 
 
 class ArrayType(NamedTuple):
@@ -112,7 +108,7 @@ class Shard:
     def load(self, name: str, start: int = 0, stop: int | None = None) -> NDArray[Any]:
         """Read rows of one array; HDF5 compares them with their checksums.
 
-        `DamagedShard` if the bytes are not those that were written, or a number is not finite.
+        `DamagedFile` if the bytes are not those that were written, or a number is not finite.
         """
         with _opened(self.path) as file:
             values = self._read(file, name, start, stop)
@@ -174,7 +170,7 @@ def shard_name(image: bytes) -> str:
 
 
 def open_shard(path: Path) -> Shard:
-    """Inspect a shard, and read its keys; `DamagedShard` if it is none."""
+    """Inspect a shard, and read its keys; `DamagedFile` if it is none."""
     with _opened(path) as file:
         shard = _inspect(path, file)
     _ = shard.keys
@@ -190,13 +186,13 @@ def check_digest(path: Path) -> None:
 
 
 def open_file(path: Path) -> FileIO:
-    """Open a file of a store; `DamagedShard` if it is a link, a pipe, a folder, or too large."""
+    """Open a file of a store; `DamagedFile` if it is a link, a pipe, a folder, or too large."""
     try:
         file = open_regular(path)
     except UnsafeFile as error:
         if path.is_symlink():
             msg = f"{path}: {LINKED}"
-            raise DamagedShard(msg) from error
+            raise DamagedFile(msg) from error
         raise _damaged(path, "a link, a pipe or a folder; expected a regular file") from error
     if os.fstat(file.fileno()).st_size > MAX_ARRAYS * MAX_ARRAY_BYTES:
         file.close()
@@ -211,7 +207,7 @@ def _opened(path: Path) -> Iterator[h5py.File]:
     try:
         with h5py.File(path, "r", locking=False) as file:
             yield file
-    except (DamagedShard, MemoryError):
+    except (DamagedFile, MemoryError):
         raise
     except Exception as error:  # HDF5 raises any kind for bytes that it does not understand
         match = _ERRNO.search(str(error))
@@ -249,7 +245,7 @@ def _refuse_large_attributes(path: Path, file: h5py.File) -> None:
         raise _damaged(path, f"more than {MAX_ARRAYS} arrays")
     other_bytes = file.id.get_filesize()
     for name in file.id:
-        with suppress(DamagedShard, KeyError, ValueError):  # a link, or a group
+        with suppress(DamagedFile, KeyError, ValueError):  # a link, or a group
             other_bytes -= _dataset(path, file, name.decode()).get_storage_size()
     if other_bytes > MAX_OTHER_BYTES:
         raise _damaged(path, f"holds {other_bytes:,} bytes beside its arrays")
@@ -328,5 +324,5 @@ def _may_have_hole(part: NDArray[Any]) -> bool:
     return not rows.any(axis=1).all()
 
 
-def _damaged(path: Path, reason: str) -> DamagedShard:
-    return DamagedShard(f"{path}: {reason}.")
+def _damaged(path: Path, reason: str) -> DamagedFile:
+    return DamagedFile(f"{path}: {reason}.")

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import abag
-from abag import AbagError
+from abag.core.errors import DamagedFile, MissingVectors, StoreError
 from abag.core.files import UnsafeFile
 from abag.core.messages import say
 from abag.core.options import user_path
@@ -34,7 +34,6 @@ from abag.embed.sequences.pairs import SequenceTable
 from abag.embed.sequences.tables import TableLike
 from abag.embed.store.encoder_folder import EncoderFolder
 from abag.embed.store.filesystem import COLAB_DRIVE, StoreUnreachable, attempts, is_unmounted_drive
-from abag.embed.store.shard import DamagedShard
 from abag.embed.store.store_files import (
     FOLDER_NAME,
     OTHER_VERSION,
@@ -46,26 +45,6 @@ from abag.embed.store.store_files import (
     read_encoder_info,
     read_json,
 )
-
-
-class VectorsMissing(AbagError):
-    """The store has no vector for some of the table's sequences."""
-
-
-class NotAStore(AbagError):
-    """A path does not hold a store."""
-
-
-class NoSuchEncoder(AbagError):
-    """The store holds no vectors of an encoder."""
-
-
-class AmbiguousEncoder(AbagError):
-    """Several encoders match, and one has to be chosen."""
-
-
-class StoreMismatch(AbagError):
-    """A store, encoder folder or shard differs from what was expected."""
 
 
 class Store:
@@ -110,7 +89,7 @@ class Store:
     def _open_folder(self, path: Path) -> None:
         try:
             self._folders[path.name] = EncoderFolder(path, read_encoder_info(path))
-        except DamagedShard as error:
+        except DamagedFile as error:
             if (path, str(error)) not in self.damaged:
                 self.damaged.append((path, str(error)))
                 say(f"{error} The folder is skipped.")
@@ -126,7 +105,8 @@ class Store:
 
         Raises
         ------
-        NoSuchEncoder, AmbiguousEncoder
+        StoreError
+            If no encoder matches, or several do.
         """
         folders = self.folders(kind)
         found = [f for f in folders if encoder is None or _matches(f, encoder)]
@@ -137,14 +117,14 @@ class Store:
         wanted = f"{kind} encoder {encoder!r}" if encoder else f"{kind} encoder"
         if not found:
             msg = f"{self.path}: no {wanted}; stored: {listed}. Run abag embed first."
-            raise NoSuchEncoder(msg)
+            raise StoreError(msg)
         if len(found) > 1:
             msg = f"{self.path}: more than one {wanted}: {listed}. Give --{kind}-encoder."
-            raise AmbiguousEncoder(msg)
+            raise StoreError(msg)
         return found[0]
 
     def create_folder(self, kind: Kind, info: Mapping[str, object]) -> EncoderFolder:
-        """Return an encoder's folder, perhaps new; `StoreMismatch` if it is another's."""
+        """Return an encoder's folder, perhaps new; `StoreError` if it is another's."""
         path, known, _ = self._folder_of(kind, info)
         for attempt in attempts(path):
             with attempt:
@@ -152,7 +132,7 @@ class Store:
         fingerprint = info["fingerprint"]
         if known["fingerprint"] != fingerprint:
             msg = f"{path}: holds fingerprint {known['fingerprint']}; expected {fingerprint}."
-            raise StoreMismatch(msg)
+            raise StoreError(msg)
         return self._folders.setdefault(path.name, EncoderFolder(path, known))
 
     def find_folder(self, kind: Kind, info: Mapping[str, object]) -> EncoderFolder:
@@ -201,8 +181,11 @@ class Store:
 
         Raises
         ------
-        MissingVectors, NoSuchEncoder, AmbiguousEncoder, UnknownPooling
-        UnknownResidue, EmptySequence, UnsureDomains
+        MissingVectors
+            If a sequence is not stored.
+        StoreError
+            If no encoder matches, several do, or the pooling is not stored.
+        SequenceError
             If a sequence is not valid.
         """
         chains = [_chains(kind, sequence) for sequence in sequences]
@@ -224,7 +207,7 @@ def open_store(path: Path | str, *, create: bool = False) -> Store:
 
     Raises
     ------
-    NotAStore
+    StoreError
         If the path does not exist, or holds something else.
     StoreUnreachable
         If the path cannot be read, or is for a Drive that is not mounted.
@@ -239,7 +222,7 @@ def open_store(path: Path | str, *, create: bool = False) -> Store:
 def _open(path: Path, *, create: bool) -> Store:
     if path.exists() and not path.is_dir():
         msg = f"{path}: is a file; expected the folder of a store. If it is an archive, unpack it."
-        raise NotAStore(msg)
+        raise StoreError(msg)
     found = _list_folder(path)  # first: another process may be creating the store
     is_new = not _is_store(path)
     if is_new:
@@ -249,11 +232,11 @@ def _open(path: Path, *, create: bool) -> Store:
             msg = (
                 f"{path}: is not a store, it holds {foreign[0].name}. Give a store or a new folder."
             )
-            raise NotAStore(msg)
+            raise StoreError(msg)
         if not create:
             what = "is empty" if path.exists() else "does not exist"
             msg = f"{path}: {what}; expected a store. Create one with abag embed."
-            raise NotAStore(msg)
+            raise StoreError(msg)
         if is_unmounted_drive(path):
             msg = (
                 f"{path}: no Drive is mounted there, and a store on this machine's disk would be "
@@ -267,18 +250,18 @@ def _open(path: Path, *, create: bool) -> Store:
 def _is_store(path: Path) -> bool:
     try:
         mark = read_json(path / STORE_FILE)
-    except (FileNotFoundError, DamagedShard):  # copied encoder folders are a store too
+    except (FileNotFoundError, DamagedFile):  # copied encoder folders are a store too
         return any(_is_encoder_folder(folder) for folder in _list_folder(path))
     if mark != STORE_MARK:
         msg = f"{path / STORE_FILE}: {mark}; {OTHER_VERSION}"
-        raise NotAStore(msg)
+        raise StoreError(msg)
     return True
 
 
 def _read_or_create_info(path: Path, info: dict[str, Any]) -> dict[str, Any]:
     try:
         return read_encoder_info(path)
-    except DamagedShard:
+    except DamagedFile:
         create_encoder_folder(path, info)
         return info
 
@@ -286,7 +269,7 @@ def _read_or_create_info(path: Path, info: dict[str, Any]) -> dict[str, Any]:
 def _is_encoder_folder(path: Path) -> bool:
     try:
         return bool(read_encoder_info(path))
-    except DamagedShard:
+    except DamagedFile:
         return False
 
 
@@ -330,5 +313,5 @@ def folder_with(
             f"have no vector from {folder.name}. Run: abag embed {table.source} --store "
             f"{store.path} --kind {kind} {folder.embed_options}"
         )
-        raise VectorsMissing(msg)
+        raise MissingVectors(msg)
     return folder

@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import Any, cast
 
-from abag import AbagError
+from abag.core.errors import DamagedFile, OutputError
 from abag.core.files import (
     check_names,
     json_bytes,
@@ -19,7 +19,7 @@ from abag.core.files import (
     write_json,
 )
 from abag.embed.sequences.chains import KINDS
-from abag.embed.store.shard import LINKED, DamagedShard, open_file
+from abag.embed.store.shard import LINKED, open_file
 
 STORE_FILE = "abag-store.json"
 ENCODER_FILE = "encoder.json"
@@ -45,14 +45,6 @@ _FINGERPRINT = re.compile(r"[0-9a-f]{32}")
 MAX_JSON_BYTES = 1 << 20
 
 
-class AdapterDamaged(AbagError):
-    """An adapter's files are not those that were written."""
-
-
-class PrivatePath(AbagError):
-    """A file that is to be shared contains a path of this machine."""
-
-
 def create_encoder_folder(path: Path, info: Mapping[str, object]) -> None:
     """Create the folder for the vectors of one encoder, and the store above it."""
     make_folder(path.parent)
@@ -63,18 +55,18 @@ def create_encoder_folder(path: Path, info: Mapping[str, object]) -> None:
 
 
 def read_encoder_info(path: Path) -> dict[str, Any]:
-    """Read the encoder.json of a folder; `DamagedShard` if it has none that belongs there."""
+    """Read the encoder.json of a folder; `DamagedFile` if it has none that belongs there."""
     if path.is_symlink():
         msg = f"{path}: {LINKED}"
-        raise DamagedShard(msg)
+        raise DamagedFile(msg)
     if not path.is_dir():
         msg = f"{path}: is not a folder."
-        raise DamagedShard(msg)
+        raise DamagedFile(msg)
     try:
         return check_encoder_info(path, read_json(path / ENCODER_FILE))
     except FileNotFoundError as error:
         msg = f"{path}: has no {ENCODER_FILE}."
-        raise DamagedShard(msg) from error
+        raise DamagedFile(msg) from error
 
 
 def folder_name(info: Mapping[str, object]) -> str:
@@ -92,20 +84,20 @@ def check_encoder_info(path: Path, info: object) -> dict[str, Any]:
             if isinstance(layers, list) and all(type(n) is int and n > 0 for n in layers):
                 return info
             msg = f"{path}: {ENCODER_FILE} has the layers {layers!r}; expected layer numbers."
-            raise DamagedShard(msg)
+            raise DamagedFile(msg)
     msg = f"{path}: {ENCODER_FILE} does not match the folder's name."
-    raise DamagedShard(msg)
+    raise DamagedFile(msg)
 
 
 def read_json(path: Path) -> object:
-    """Read at most 1 MiB of JSON from a regular file; `DamagedShard` if it is something else."""
+    """Read at most 1 MiB of JSON from a regular file; `DamagedFile` if it is something else."""
     with open_file(path) as file:
         text = file.read(MAX_JSON_BYTES)
     try:
         return cast("object", json.loads(text))
     except (ValueError, RecursionError) as error:
         msg = f"{path}: is not valid JSON ({error})."
-        raise DamagedShard(msg) from error
+        raise DamagedFile(msg) from error
 
 
 # --- the copy of an adapter, beside the vectors made with it --------------------------------------
@@ -145,7 +137,7 @@ def public_adapter_files(where: Path, files: Mapping[str, bytes]) -> dict[str, b
         return {name: _public(where, name, content) for name, content in files.items()}
     except (ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
         msg = f"{where}: its adapter cannot be read ({error}). Copy the whole folder again."
-        raise AdapterDamaged(msg) from error
+        raise DamagedFile(msg) from error
 
 
 def _public(where: Path, name: str, content: bytes) -> bytes:
@@ -165,5 +157,5 @@ def _public(where: Path, name: str, content: bytes) -> bytes:
                 f"{where}: {name} names the folder {origin}, which the adapter's digest covers; "
                 "expected an encoder of the hub. Adapt one from the hub, or share without adapter."
             )
-            raise PrivatePath(msg)
+            raise OutputError(msg)
     return content

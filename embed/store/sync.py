@@ -13,13 +13,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from abag.core.errors import DamagedFile, StoreError
 from abag.core.files import check_names, json_bytes
 from abag.core.hub import HubAddress, Repository, parse_address
 from abag.core.messages import say
 from abag.embed.store.encoder_folder import EncoderFolder
 from abag.embed.store.maintenance import copy_folder, refuse_mismatch
-from abag.embed.store.shard import DamagedShard
-from abag.embed.store.store import NotAStore, open_store
+from abag.embed.store.store import open_store
 from abag.embed.store.store_files import (
     ADAPTER_PATHS,
     ENCODER_FILE,
@@ -49,7 +49,7 @@ def push(store: Path | str, address: str, *, private: bool = False) -> dict[str,
     shards = _sound_shards(folders.values())
     if not shards:
         msg = f"{source.path}: holds no vectors; expected some to send. Run abag embed first."
-        raise NotAStore(msg)
+        raise StoreError(msg)
     contents: dict[str, Path | bytes] = {"README.md": _readme(to), **shards}
     contents |= _public_records(folders)
     hub = Repository(to)
@@ -101,7 +101,7 @@ def pull(address: str, store: Path | str) -> dict[str, Any]:
         where = source.at(commit)
         if not theirs:
             msg = f"{source}: holds no store; expected the folders of encoders. Check the address."
-            raise NotAStore(msg)
+            raise StoreError(msg)
         if source.commit is None:
             say(f"{source}: commit {commit}; to pull exactly this again, add @{commit}.")
         ours = [target.find_folder(one.kind, one.info) for one in theirs.values()]
@@ -123,7 +123,7 @@ def pull(address: str, store: Path | str) -> dict[str, Any]:
                         f"{where}: {bad} is damaged or of another encoder. Try again; if it "
                         "happens again, do not use the repository."
                     )
-                    raise DamagedShard(msg)
+                    raise DamagedFile(msg)
             for path in paths:
                 (arrived / path).unlink()
     return {
@@ -155,12 +155,12 @@ def _read_store(
     for name in names:
         if f"{name}/{ENCODER_FILE}" not in sizes:
             msg = f"{where}: {name} has no {ENCODER_FILE}; expected a store. Push it again."
-            raise NotAStore(msg)
+            raise StoreError(msg)
     wanted = [p for p in sizes if p == STORE_FILE or p.partition("/")[2] in records]
     hub.download({path: sizes[path] for path in wanted}, commit, into)
     if STORE_FILE in wanted and (mark := read_json(into / STORE_FILE)) != STORE_MARK:
         msg = f"{where}: {mark}; {OTHER_VERSION}"
-        raise NotAStore(msg)
+        raise StoreError(msg)
     folders = {name: EncoderFolder(into / name, read_encoder_info(into / name)) for name in names}
     return commit, sizes, folders
 

@@ -19,8 +19,8 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from abag import AbagError
 from abag.core.cache import cache_dir
+from abag.core.errors import AbagError, EncoderError
 from abag.core.files import make_folder, remove_quietly, sweep_partials, write_bytes, write_json
 from abag.core.messages import say
 from abag.embed.store.filesystem import RETRY_SECONDS, StoreUnreachable, attempts
@@ -34,10 +34,6 @@ HANG_SECONDS = 300.0  # without any progress, after which close() gives up
 
 NamedArrays = dict[str, NDArray[Any]]
 """The arrays of some sequences, each with one row per sequence."""
-
-
-class NotFinite(AbagError):
-    """A vector overflows the store's number format, or is NaN."""
 
 
 class ShardWriter:
@@ -253,7 +249,7 @@ def _as_arrays(
                 f"store: {rows} of {len(values)} {name!r} vectors contain infinity or NaN as "
                 f"{values.dtype.name}; expected finite values. Use {remedy}."
             )
-            raise NotFinite(msg)
+            raise EncoderError(msg)
     return arrays
 
 

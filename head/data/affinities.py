@@ -19,15 +19,10 @@ import numpy as np
 import pandas as pd
 from pandas.api.types import is_any_real_numeric_dtype
 
-from abag import AbagError
 from abag.core.arrays import Bools, Floats
+from abag.core.errors import ColumnError, LabelError
 from abag.core.messages import counted
-from abag.embed.sequences.columns import (
-    AmbiguousColumn,
-    MissingColumn,
-    quote_names,
-    with_found,
-)
+from abag.embed.sequences.columns import quote_names, with_found
 from abag.head.data.options import Better, Label, LabelOptions
 from abag.head.data.quantity import PKD, Quantity, read_value_header
 from abag.head.data.units import (
@@ -91,11 +86,7 @@ _MOST_PROPOSED = 4
 _IN_THE_NAME = "the column is named so"
 
 
-class BadLabel(AbagError):
-    """A label is invalid, or the label column is not in the unit given."""
-
-
-class UnclearLabel(MissingColumn):
+class UnclearLabel(ColumnError):
     """No column is the label for sure, but some may be."""
 
 
@@ -173,7 +164,7 @@ class Affinities:
         choose = f"Choose the column with --column {role}=NAME"
         if np.unique(raw).tolist() == [0, 1]:
             msg = f"{where} holds only 0 and 1, which are classes, not affinities. {choose}."
-            raise BadLabel(msg)
+            raise LabelError(msg)
         unusual = outside(pkd, USUAL_PKD)
         if 2 * unusual.sum() > len(raw):
             msg = (
@@ -182,7 +173,7 @@ class Affinities:
                 f"{choose}, or the unit with --label; another quantity than an affinity needs "
                 "--label value --better higher, or lower."
             )
-            raise BadLabel(msg)
+            raise LabelError(msg)
 
 
 def refuse_two_values(raw: Floats, where: str, what: str) -> None:
@@ -195,7 +186,7 @@ def refuse_two_values(raw: Floats, where: str, what: str) -> None:
             f"{what}; abag predicts numbers, and expected more than two different ones. Choose a "
             "column of measurements with --column label=NAME."
         )
-        raise BadLabel(msg)
+        raise LabelError(msg)
 
 
 def outside(values: Floats, bounds: tuple[float, float]) -> Bools:
@@ -225,9 +216,9 @@ def read_affinities(
 
     Raises
     ------
-    MissingColumn
+    ColumnError
         If no column is the label, or the unit is not known.
-    BadLabel
+    LabelError
         If the name of the column contradicts ``--label``, or the column is no measurement.
     """
     column = table.columns.get("label", table.columns.get("pkd"))
@@ -283,7 +274,7 @@ def _unit_of(
             f"{where} is a column of abag {command}, not a measurement; expected measured "
             f"affinities. {' '.join(_propose_numbers(table)) or 'Use --column pkd=NAME.'}"
         )
-        raise BadLabel(msg)
+        raise LabelError(msg)
     if role == "pkd":
         other = _other_quantity(table, column, options, remembered)
         if other is not None:
@@ -298,7 +289,7 @@ def _unit_of(
                 else "."
             )
         )
-        raise BadLabel(msg)
+        raise LabelError(msg)
     if label is not None:
         if header.units and label not in header.units:
             stated = " or ".join(header.units)
@@ -306,7 +297,7 @@ def _unit_of(
                 f"{where} is named like {stated}, but --label says {label}; expected the unit of "
                 "the name. Leave --label out, or rename the column."
             )
-            raise BadLabel(msg)
+            raise LabelError(msg)
         return label, "given by --label", PKD
     if remembered is not None and remembered.column == column and len(header.units) != 1:
         return remembered.unit, AS_IN_THE_RUN, PKD
@@ -375,19 +366,19 @@ def _other_quantity(
             "--label value, --better or --unit is of other quantities; expected one or the other. "
             "Leave these options out, or choose another column with --column label=NAME."
         )
-        raise BadLabel(msg)
+        raise LabelError(msg)
     if options.label not in (None, "value"):
         msg = (
             f"{where} is named like another quantity than an affinity, but --label says "
             f"{options.label}; expected --label value. Leave --label out, or rename the column."
         )
-        raise BadLabel(msg)
+        raise LabelError(msg)
     if of_run is not None:
         msg = (
             f"{where} is {value.name!r}, not an affinity, which the run predicts; expected labels "
             "of its kind. Choose another column with --column label=NAME."
         )
-        raise BadLabel(msg)
+        raise LabelError(msg)
     better = options.better or value.better
     if better is None:
         refuse_two_values(read_bounds(table.frame[column])[0], where, value.name)
@@ -407,7 +398,7 @@ def _refuse_affinity(table: Table, column: str, quantity: Quantity) -> None:
             f"{table.source}: column {column!r} is named like {read_header(column).unit}, an "
             f"affinity; expected {quantity}, which the run predicts. Choose another with --column."
         )
-        raise BadLabel(msg)
+        raise LabelError(msg)
 
 
 def _refuse_affinity_options(table: Table, options: LabelOptions, quantity: Quantity) -> None:
@@ -418,7 +409,7 @@ def _refuse_affinity_options(table: Table, options: LabelOptions, quantity: Quan
             f"{table.source}: {given}: the run predicts {quantity.description}; expected labels "
             "of that. Leave the option out."
         )
-        raise BadLabel(msg)
+        raise LabelError(msg)
 
 
 def _refuse_other_kind(table: Table, column: str, quantity: Quantity) -> None:
@@ -432,13 +423,13 @@ def _refuse_other_kind(table: Table, column: str, quantity: Quantity) -> None:
             f"is better; expected {quantity.description}, as in the run. Choose another with "
             "--column label=NAME, or rename it."
         )
-        raise BadLabel(msg)
+        raise LabelError(msg)
     if unit and quantity.unit and _spelled(unit) != _spelled(quantity.unit):
         msg = (
             f"{table.source}: column {column!r} is in {unit}; expected {quantity.unit}, as in the "
             "run. Convert it, and name it so."
         )
-        raise BadLabel(msg)
+        raise LabelError(msg)
 
 
 def _spelled(unit: str) -> str:
@@ -456,7 +447,7 @@ def _find_same(table: Table, quantity: Quantity) -> str:
         return same[0]
     problem = f"{table.source}: no column for {quantity}, which the run predicts"
     how = "Name it with --column label=NAME."
-    raise MissingColumn(with_found(problem, table.names, how))
+    raise ColumnError(with_found(problem, table.names, how))
 
 
 def _find_value(table: Table) -> str | None:
@@ -500,7 +491,7 @@ def _refuse_unclear_value(table: Table, options: LabelOptions) -> None:
     if not known and asked:
         problem = f"{table.source}: no column of numbers for the label"
         how = "Name it with --column label=NAME."
-        raise MissingColumn(with_found(problem, table.names, how))
+        raise ColumnError(with_found(problem, table.names, how))
     if not known:
         return
     listed = known[:_MOST_PROPOSED]
@@ -563,7 +554,7 @@ def _find_label(table: Table, options: LabelOptions, *, of_run: bool = False) ->
             f"Choose with {' or '.join(_as_label(name) for name in best)}; for a run of each, give "
             "each its own --run folder, and compare them with abag runs."
         )
-        raise AmbiguousColumn(msg)
+        raise ColumnError(msg)
     if label is not None and not best:
         bare = [
             name for name, one in headers.items() if one.affinity and one.sure and not one.units
@@ -602,7 +593,7 @@ def _find_label(table: Table, options: LabelOptions, *, of_run: bool = False) ->
             f"{table.source}: no column for pkd. {' '.join(written)} Add a column of measurements, "
             "and name it with --column pkd=NAME."
         )
-        raise MissingColumn(msg)
+        raise ColumnError(msg)
     if takes_value:
         _refuse_unclear_value(table, options)
     return table.column("pkd", "" if of_run else _advise_value(table))
@@ -706,7 +697,7 @@ def _read_column(
             f"{table.source}: column {column!r} is read as {unit}, which needs no molar mass; "
             "expected ug_ml or ng_ml with --molar-mass. Leave it out, or give --label."
         )
-        raise BadLabel(msg)
+        raise LabelError(msg)
     cells = table.frame[column]
     raw, side = read_bounds(cells)
     mass = options.molar_mass_kda
@@ -727,7 +718,7 @@ def _read_column(
                 f"as {unit}, the unit of column {column!r}; expected a bound such as "
                 f"{BOUND_OF_A_NON_BINDER[unit][1:]}."
             )
-            raise BadLabel(msg)
+            raise LabelError(msg)
     elif remembered is not None and remembered.no_binding_pkd is not None:
         floor, empty = remembered.no_binding_pkd, remembered.no_binding_empty
     if floor is None:
@@ -760,7 +751,7 @@ def _with_no_binding(
             f"stronger than every exact label of column {found.column!r}; expected a bound at the "
             "weak end. Give the highest concentration tested."
         )
-        raise BadLabel(msg)
+        raise LabelError(msg)
     return replace(
         found, pkd=np.where(says, floor, found.pkd), no_binding=says, words=words, bound=bound,
         side=np.where(says, -sign, found.side).astype(np.int8),

@@ -13,7 +13,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy.stats import spearmanr
 
-from abag import AbagError
+from abag.core.errors import OutputError
 from abag.core.files import write_bytes
 from abag.embed.sequences.chains import STANDARD_RESIDUES
 
@@ -40,10 +40,6 @@ NOISE_SD = 0.35
 ANTIBODIES, ANTIGENS, PAIRS, REPEATED = 200, 24, 1200, 40
 
 
-class TableExists(AbagError):
-    """The demo would overwrite a table of the user."""
-
-
 def demo_table(seed: int = 0) -> pd.DataFrame:
     """Make the table of the demo: some antibodies lack a light chain, some rows are replicates."""
     rng = np.random.default_rng(seed)
@@ -64,12 +60,12 @@ def demo_table(seed: int = 0) -> pd.DataFrame:
 
 
 def write_demo_table(path: Path, *, force: bool = False) -> pd.DataFrame:
-    """Write the table of the demo as CSV, and return it; `TableExists` if the file holds other."""
+    """Write the table of the demo as CSV, and return it; `OutputError` if the file holds other."""
     table = demo_table()
     content = table.to_csv(index=False).encode()
     if not force and path.exists() and path.read_bytes() != content:
         msg = f"{path}: already exists; use --force to overwrite, or choose another DIR."
-        raise TableExists(msg)
+        raise OutputError(msg)
     write_bytes(path, content)
     return table
 

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from abag.core.arrays import Floats
+from abag.core.errors import ColumnError
 from abag.core.messages import counted, say
 from abag.embed.sequences.columns import quote_some
 from abag.head.data.feature_scaling import CONSTANT
-from abag.head.data.features import BadFeature, FeatureColumns
+from abag.head.data.features import FeatureColumns
 from abag.head.data.options import MOST_FEATURES
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def with_feature_columns(
 
     Raises
     ------
-    BadFeature
+    ColumnError
         If a column is constant, empty, another role's, or has a value of its own in each pair.
     """
     cells, table = pairs.cells, pairs.table
@@ -58,7 +59,7 @@ def with_feature_columns(
                 f"{table.source}: column {name!r} is {role}; expected another column as a feature. "
                 "Leave it out."
             )
-            raise BadFeature(msg)
+            raise ColumnError(msg)
     for name, values_P in zip(options.features or (), cells.numbers_RF.T, strict=True):
         _check_numbers(table.source, name, values_P)
         if name not in heads:  # new pairs have a likelihood, too
@@ -72,7 +73,7 @@ def with_feature_columns(
             f"{table.source}: too many features ({error}); expected at most {MOST_FEATURES:,} "
             "columns of numbers and values of categories. Leave some out."
         )
-        raise BadFeature(msg) from error
+        raise ColumnError(msg) from error
     say(f"{table.source}: {_describe(columns)}")
     if missing := columns.describe_missing(cells):
         say(f"{table.source}: features {missing}; a column for each says where")
@@ -100,7 +101,7 @@ def _check_numbers(source: str, name: str, values_P: Floats) -> None:
         f"{source}: the feature {name!r} {problem}; expected a column whose values differ. Leave "
         "it out."
     )
-    raise BadFeature(msg)
+    raise ColumnError(msg)
 
 
 def _check_words(source: str, name: str, words_P: NDArray[np.object_]) -> None:
@@ -115,7 +116,7 @@ def _check_words(source: str, name: str, words_P: NDArray[np.object_]) -> None:
         f"{source}: the category {name!r} {problem}; expected values that several pairs share. "
         "Leave it out, or name a column of numbers with --features."
     )
-    raise BadFeature(msg)
+    raise ColumnError(msg)
 
 
 def _say_same_as_label(pairs: LabelledPairs, name: str, values_P: Floats) -> None:

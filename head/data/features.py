@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import pandas as pd
 
-from abag import AbagError
 from abag.core.arrays import Bools, Floats, Ints
+from abag.core.errors import ColumnError
 from abag.core.messages import counted, printable, say
 from abag.embed.sequences.chains import MISSING_TEXT, Kind
 from abag.embed.sequences.columns import quote_some, with_found
@@ -40,10 +40,6 @@ MARGIN = 0.1
 MISSING = "(missing)"
 """Value of an empty cell of a category."""
 _EMPTY = frozenset({"", "-", "--", "?", *(text.lower() for text in MISSING_TEXT)})
-
-
-class BadFeature(AbagError):
-    """A column is not one that models can read, or lacks."""
 
 
 class FeatureCells(NamedTuple):
@@ -277,7 +273,7 @@ def cells_of_run(
     source: str,
     row_name: Callable[[int], str] = _from_one,
 ) -> FeatureCells:
-    """Read the columns of a run in a table, by name; `BadFeature` if one lacks or is invalid."""
+    """Read the columns of a run in a table, by name; `ColumnError` if one lacks or is invalid."""
     numbers = [one.name for one in columns.numbers if not one.head]
     words = [one.name for one in columns.categories]
     cells = read_cells(frame, numbers, words, source, "the run was trained with", row_name)
@@ -316,7 +312,7 @@ def read_cells(
 
     Raises
     ------
-    BadFeature
+    ColumnError
         If a column is absent, plays another role, or has a cell that is no number.
     """
     for name in (*features, *categories):
@@ -331,12 +327,12 @@ def read_cells(
 
 
 def refuse_absent(name: str, names: Sequence[str], source: str, where: str) -> None:
-    """Raise `BadFeature` unless there is exactly one column of this name."""
+    """Raise `ColumnError` unless there is exactly one column of this name."""
     if name in names:
         return
     close = get_close_matches(name, names, n=2, cutoff=0.7)
     advice = f"Did you mean {' or '.join(map(repr, close))}?" if close else "Add it, or rename one."
-    raise BadFeature(with_found(f"{source}: no column {name!r}, which {where}", names, advice))
+    raise ColumnError(with_found(f"{source}: no column {name!r}, which {where}", names, advice))
 
 
 def _numbers_of(cells: pd.Series, name: str, source: str, row_name: Callable[[int], str]) -> Floats:
@@ -357,7 +353,7 @@ def _numbers_of(cells: pd.Series, name: str, source: str, row_name: Callable[[in
             f"({counted(int(bad.sum()), 'such row')}) is not a valid feature; expected a finite "
             f"number or an empty cell. {advice}"
         )
-        raise BadFeature(msg)
+        raise ColumnError(msg)
     return values
 
 
@@ -417,4 +413,4 @@ def refuse_features(names: Iterable[str], where: str, advice: str) -> None:
     """Refuse to score pairs whose features nobody gives."""
     listed = quote_some([*names])
     msg = f"{where}: the run reads the columns {listed}; expected these of each pair. {advice}"
-    raise BadFeature(msg)
+    raise ColumnError(msg)

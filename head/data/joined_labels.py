@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from abag.head.data.affinities import BadLabel, Remembered, name_affinity, read_affinities
+from abag.core.errors import LabelError
+from abag.head.data.affinities import Remembered, name_affinity, read_affinities
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,7 +27,7 @@ def with_one_label(
 
     Raises
     ------
-    BadLabel
+    LabelError
         If units or quantities differ, or one table has the label of another beside its own.
     AbagError
         As `read_affinities`, of the table that has no label.
@@ -44,7 +45,7 @@ def with_one_label(
             f"{table.source}: the labels are in different units: {listed}; expected one unit. "
             "Convert the columns to one unit, such as pKd, or fit the tables apart."
         )
-        raise BadLabel(msg)
+        raise LabelError(msg)
     names = [_name(part, label, options) for part, label in zip(parts, labels, strict=True)]
     if len({label.quantity for label in labels}) > 1 or len(set(names)) > 1:
         listed = "; ".join(
@@ -55,7 +56,7 @@ def with_one_label(
             f"{table.source}: the labels are different quantities: {listed}; expected one. Give "
             "columns of the same quantity one name, or fit the tables apart."
         )
-        raise BadLabel(msg)
+        raise LabelError(msg)
     return _in_one_column(table, used, labels)
 
 
@@ -94,7 +95,7 @@ def _in_one_column(
                 f"{column!r}, which {label.source} has, too; expected one name. Choose it with "
                 "--column pkd=NAME."
             )
-            raise BadLabel(msg)
+            raise LabelError(msg)
         rows = table.file_of_row == number
         values = frame[column].astype(object)
         values[rows] = frame.loc[rows, label.column]

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from abag.core.errors import LabelError
 from abag.core.messages import counted, say
-from abag.head.data.affinities import BadLabel, read_numbers
+from abag.head.data.affinities import read_numbers
 from abag.head.data.features import refuse_absent
 from abag.head.data.options import Label
 from abag.head.data.units import POSITIVE
@@ -55,7 +56,7 @@ def read_shares(
 
     Raises
     ------
-    BadLabel
+    LabelError
         If an error or a weight is not a finite number above 0.
     """
     name = options.error if options.error is not None else options.weight
@@ -74,7 +75,7 @@ def read_shares(
             f"{cell} ({counted(int(bad.sum()), 'such row')}) is not a valid {what}; expected a "
             "finite number above 0. Fix it, or leave the row out."
         )
-        raise BadLabel(msg)
+        raise LabelError(msg)
     if what == "weight":
         return np.where(used, np.median(values[used]) / values, 1.0)
     error = _of_pkd(values, labels)
@@ -84,7 +85,7 @@ def read_shares(
             f"{table.source}: column {name!r} has errors of bounds alone; expected those of exact "
             "labels. Leave --error out."
         )
-        raise BadLabel(msg)
+        raise LabelError(msg)
     typical = float(np.median(error[known]))
     quantity = labels.quantity
     say(

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from abag import AbagError
 from abag.core.arrays import Bools, Floats, Ints
+from abag.core.errors import LabelError
 from abag.core.messages import counted, say
 from abag.embed.sequences.chains import NO_ANTIGEN
 from abag.embed.sequences.changes import BadCell, SkippedRows
@@ -25,7 +25,6 @@ from abag.embed.sequences.pairs import read_pairs
 from abag.head.data.affinities import (
     BOUND_OF_A_NON_BINDER,
     SIDES,
-    BadLabel,
     Remembered,
     name_affinity,
     outside,
@@ -72,7 +71,7 @@ OPPOSITE = -0.5
 """Rank correlation from which a second measurement contradicts the direction of the label."""
 
 
-class NothingToLearn(AbagError):
+class NothingToLearn(LabelError):
     """The training pairs have no exact label, or all labels are the same."""
 
 
@@ -212,7 +211,7 @@ def label_pairs(
             f"{table.source}: column {column} has no usable label. Choose another column with "
             "--column pkd=NAME."
         )
-        raise BadLabel(msg)
+        raise LabelError(msg)
     table = replace(table, skipped=SkippedRows([*table.skipped.rows, *bad]))
     censored = _read_censored(table, pkd, affinities)
     rows = pd.DataFrame(
@@ -285,7 +284,7 @@ def _of_type(table: SequenceTable, affinity_type: str | None) -> Bools:
             f"{table.source}: column {column} has {problem} among the labelled rows: "
             f"{found}; expected one type. Choose it with --affinity-type NAME."
         )
-        raise BadLabel(msg)
+        raise LabelError(msg)
     return (types == affinity_type).to_numpy(np.bool_)
 
 
@@ -306,7 +305,7 @@ def _refuse_words_for_classes(table: SequenceTable, wanted: Bools, quantity: Qua
             f"{table.source}: column {column} holds {words}, which are classes, not measurements; "
             "abag predicts numbers. Choose a column of measurements with --column label=NAME."
         )
-        raise BadLabel(msg)
+        raise LabelError(msg)
 
 
 def _bad_cell(
@@ -338,7 +337,7 @@ def _bad_cell(
         f"{expected}. {advice}"
     )
     cell = str(table.frame[column].iloc[at])
-    return BadCell("label", "invalid label", cell, error, BadLabel)
+    return BadCell("label", "invalid label", cell, error, LabelError)
 
 
 def _apply_floor(rows: pd.DataFrame, floor: Floor, quantity: Quantity) -> tuple[pd.DataFrame, int]:
@@ -426,7 +425,7 @@ def _refuse_conflicts(table: SequenceTable, rows: pd.DataFrame, quantity: Quanti
             f"{table.source}: rows {at} measure the same pair and differ by up to "
             f"{quantity.show(spread.max())} {quantity}. Fix them, or use --replicates median."
         )
-        raise BadLabel(msg)
+        raise LabelError(msg)
 
 
 def report_counts(pairs: LabelledPairs) -> None:
@@ -468,7 +467,7 @@ def _read_censored(table: SequenceTable, pkd: Floats, affinities: Affinities) ->
         if rows.any():
             cell = table.describe_cell(np.flatnonzero(rows)[0], column)
             msg = f"{cell} ({counted(int(rows.sum()), 'such row')}) {problem}"
-            raise BadLabel(msg)
+            raise LabelError(msg)
 
     if column is not None:
         text = table.frame[column].fillna("").astype(str).str.strip()

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from abag.core.errors import ColumnError, StoreError
 from abag.embed.store.encoder_folder import LOGLIK
-from abag.embed.store.store import StoreMismatch
-from abag.head.data.features import LOGLIKS, BadFeature
+from abag.head.data.features import LOGLIKS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -57,7 +57,7 @@ def with_logliks(
 
     Raises
     ------
-    BadFeature
+    ColumnError
         If the store has none.
     """
     names: list[str] = []
@@ -79,7 +79,7 @@ def with_logliks(
                 f"{' or '.join(asked.values())} in the store; expected one of them. Run abag embed "
                 "--loglik into a new store, or leave it out."
             )
-            raise BadFeature(msg)
+            raise ColumnError(msg)
         for column, folder in found.items():
             sequences = table.sequences[LOGLIKS[column]]
             loglik_N = read_logliks(folder, sequences.keys)
@@ -97,5 +97,5 @@ def read_logliks(folder: EncoderFolder, keys: NDArray[np.uint8], head: str = "")
             f"{folder.path}: has likelihoods of head {folder.head[:8]}; the run was trained with "
             f"{head[:8]}. Give the --store of the run, or a new one."
         )
-        raise StoreMismatch(msg)
+        raise StoreError(msg)
     return folder.read(keys, LOGLIK)[:, 0].astype(np.float64)

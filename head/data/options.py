@@ -6,7 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from abag.core.options import BadOption, Options, option
+from abag.core.errors import OptionError
+from abag.core.options import Options, option
 from abag.embed.sequences.options import BadRowOptions
 
 Label: TypeAlias = Literal[
@@ -51,7 +52,7 @@ def read_molar_mass(given: str | None) -> float:
             f"--molar-mass: {given!r} is not valid; expected {', '.join(MOLAR_MASSES)} or a number "
             "of kDa from 1 to 10000, such as 50."
         )
-        raise BadOption(msg)
+        raise OptionError(msg)
     return mass
 
 
@@ -118,16 +119,16 @@ class LabelOptions(BadRowOptions, group="Data"):
                 f"--label-range: {self.label_range!r} is not valid; expected MIN:MAX in pKd, such "
                 "as 4:12."
             )
-            raise BadOption(msg)
+            raise OptionError(msg)
         if self.no_binding_empty and self.no_binding is None:
             msg = "--no-binding-empty: no bound is given; expected --no-binding VALUE too. Add it."
-            raise BadOption(msg)
+            raise OptionError(msg)
         if self.no_binding is not None and not math.isfinite(self.no_binding):
             msg = (
                 f"--no-binding: {self.no_binding} is not valid; expected a finite number in the "
                 "unit of the label. Give the highest concentration tested."
             )
-            raise BadOption(msg)
+            raise OptionError(msg)
         _ = self.molar_mass_kda
 
     @property
@@ -143,14 +144,14 @@ class LabelOptions(BadRowOptions, group="Data"):
                 f"{self.label}; expected --label value with them. Leave these options out, or give "
                 "--label value."
             )
-            raise BadOption(msg)
+            raise OptionError(msg)
         unit = self.unit
         if unit is not None and (len(unit) > LONGEST_UNIT or not unit.strip().isprintable()):
             msg = (
                 f"--unit: {unit!r} is not valid; expected a few characters on one line, such as "
                 "°C or mg/L. Shorten it."
             )
-            raise BadOption(msg)
+            raise OptionError(msg)
 
     def bounds(self, *, affinity: bool) -> tuple[float, float]:
         """Return the least and the largest valid label, in pKd or in its own unit."""
@@ -193,23 +194,23 @@ class PairColumnOptions(Options, group="Data"):
         for one in ("features", "categories"):
             if getattr(self, one) is not None and not all(getattr(self, one)):
                 msg = f"--{one}: names no column; expected names such as foldx_ddg. Correct it."
-                raise BadOption(msg)
+                raise OptionError(msg)
         for at, name in enumerate(names):
             if name in names[:at]:
                 msg = (
                     f"--features and --categories: {name!r} is given twice; expected each column "
                     "once. Remove one."
                 )
-                raise BadOption(msg)
+                raise OptionError(msg)
         if len(names) > MOST_FEATURES:
             msg = (
                 f"--features: {len(names):,} columns; expected at most {MOST_FEATURES:,}. Leave "
                 "some out."
             )
-            raise BadOption(msg)
+            raise OptionError(msg)
         if self.error is not None and self.weight is not None:
             msg = "--error and --weight: expected one of them. Remove the other."
-            raise BadOption(msg)
+            raise OptionError(msg)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -243,11 +244,11 @@ class SplitOptions(Options, group="Split"):
             msg = (
                 "--folds: 1 is out of range; expected 2 or more folds, or 0 for as many as needed."
             )
-            raise BadOption(msg)
+            raise OptionError(msg)
         if bool(self.split_value) not in map(bool, SPLIT_VALUES.get(self.split_name, ())):
             spelled = [f"{n}={v}" if v else n for n, values in SPLIT_VALUES.items() for v in values]
             msg = f"--split: {self.split!r} is unknown; expected one of {', '.join(spelled)}."
-            raise BadOption(msg)
+            raise OptionError(msg)
 
     @property
     def split_name(self) -> str:

@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from abag.core.errors import OptionError
 from abag.core.messages import printable
-from abag.core.options import BadOption
 from abag.head.data.options import Better
 from abag.head.data.units import plain_text, read_header
 
@@ -151,7 +151,7 @@ class Quantity:
         if value is not None and not (low <= value <= high and math.isfinite(value)):
             expected = f"{low} to {high}" if self.affinity else "a finite number"
             msg = f"{name}: {value} is out of range; expected {expected}."
-            raise BadOption(msg)
+            raise OptionError(msg)
 
 
 PKD = Quantity()

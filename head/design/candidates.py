@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from abag import AbagError
 from abag.core.arrays import Bools, Floats, Ints
+from abag.core.errors import PredictionError
 from abag.core.messages import counted, say
 from abag.embed.sequences.joined import read_chunks
 from abag.embed.sequences.options import TableOptions
@@ -59,14 +59,6 @@ SITE_COLUMNS = ("chain", "position")
 UNNAMED_ANTIGEN = "X"
 """Stands for the antigen of a table that names none."""
 _BOOLEANS = {"true": True, "1": True, "1.0": True, "false": False, "0": False, "0.0": False}
-
-
-class BadPredictions(AbagError):
-    """A prediction, its sigma or a flag is invalid, or a pair has two different predictions."""
-
-
-class CannotRank(AbagError):
-    """A batch cannot be chosen from the predictions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +110,7 @@ class Candidates:
                     f"different predictions, {value[one]:g} and {value[other]:g}; expected one per "
                     "pair. Remove the others."
                 )
-                raise BadPredictions(msg)
+                raise PredictionError(msg)
         return np.asarray(first_row != np.arange(len(first_row)))
 
 
@@ -151,7 +143,7 @@ def quantity_of(table: TableLike, options: RankOptions, predictor: Predictor | N
                 f"--better {better}: the run predicts {of_run.description}; expected the same. "
                 "Leave --better out."
             )
-            raise CannotRank(msg)
+            raise PredictionError(msg)
         return PKD if of_run.affinity else of_run
     columns = without_labels(options).columns
     first = next(read_chunks(table, replace(options, columns=columns, limit=1)))
@@ -163,7 +155,7 @@ def quantity_of(table: TableLike, options: RankOptions, predictor: Predictor | N
             "expected to know which values are better. Give --run DIR, the run that made the "
             "predictions, or --better higher or lower."
         )
-        raise CannotRank(msg)
+        raise PredictionError(msg)
     return PKD if better is None else Quantity(name="value", better=better, affinity=False)
 
 
@@ -199,7 +191,7 @@ def with_antigen(
                 "rank: an antigen is given, but the run is of antibodies alone; expected none. "
                 "Leave --antigen and --column antigen=NAME out."
             )
-            raise CannotRank(msg)
+            raise PredictionError(msg)
         return replace(options, no_antigen=True)
     columns = without_labels(options).columns
     first = next(read_chunks(table, replace(options, columns=columns, limit=1)))
@@ -231,7 +223,7 @@ def _read_numbers(chunk: SequenceTable, quantity: Quantity) -> pd.DataFrame:
             "unit that is understood; expected predictions in pKd. Convert them, or name the "
             "column with its unit, such as 'predicted KD (nM)'."
         )
-        raise BadPredictions(msg) from error
+        raise PredictionError(msg) from error
     mean = _finite(chunk, column, "prediction", "a pKd" if unit == "pkd" else f"a value in {unit}")
     mean = to_pkd(mean, unit)
     found = pd.DataFrame({"row": chunk.positions, "mean": mean})
@@ -243,7 +235,7 @@ def _read_numbers(chunk: SequenceTable, quantity: Quantity) -> pd.DataFrame:
                 "to be in pKd; expected both in pKd. Convert them, or remove the latter and use "
                 "--rule mean."
             )
-            raise BadPredictions(msg)
+            raise PredictionError(msg)
         found["sigma"] = _finite(chunk, sigma, "standard error", "0 or more pKd", low=0.0)
     return _with_flags(found, chunk)
 
@@ -279,7 +271,7 @@ def _finite(
             f"{chunk.describe_cell(bad[0], column)} is not a valid {noun}; expected {expected} "
             f"({counted(len(bad), 'such row')}). Fix or remove them."
         )
-        raise BadPredictions(msg)
+        raise PredictionError(msg)
     return value
 
 
@@ -292,7 +284,7 @@ def _flags(chunk: SequenceTable, column: str) -> Bools:
             f"{chunk.describe_cell(bad, column)} is not a valid flag; expected True or False. "
             "Fix it, or remove the column."
         )
-        raise BadPredictions(msg)
+        raise PredictionError(msg)
     return np.array(flags, np.bool_)[codes]
 
 
@@ -359,7 +351,7 @@ def best_of(measured: Sequence[Measured], quantity: Quantity) -> float:
 
     Raises
     ------
-    CannotRank
+    PredictionError
         If no measured pair has the antigen of the predictions.
     """
     best = [one.best(quantity) for one in measured]
@@ -370,7 +362,7 @@ def best_of(measured: Sequence[Measured], quantity: Quantity) -> float:
         f"{sources}: no measured pair has the antigen of the predictions; expected "
         "some for --rule improvement. Give --best PKD."
     )
-    raise CannotRank(msg)
+    raise PredictionError(msg)
 
 
 def _read_measured_of_run(run: Path, candidates: Candidates, options: RankOptions) -> Measured:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from abag.core.options import BadOption, flag, option
+from abag.core.errors import OptionError
+from abag.core.options import flag, option
 from abag.embed.sequences.chains import STANDARD_RESIDUES
 from abag.embed.sequences.domains import IMGT_REGIONS
 from abag.embed.sequences.options import BAD_ROWS_HELP, TableOptions
@@ -73,20 +74,20 @@ class ScanOptions(ScoringOptions, group="Scan"):
         if chains == (self.parents is not None):
             found = "both are given" if chains else "neither is given"
             msg = f"--heavy or --light, and --parents: {found}; expected one. Give a parent."
-            raise BadOption(msg)
+            raise OptionError(msg)
         if self.region is not None and self.positions is not None:
             msg = (
                 "--region and --positions: each chooses the residues to mutate; expected one of "
                 "them. Remove the other."
             )
-            raise BadOption(msg)
+            raise OptionError(msg)
         _ = self.regions, self.ranges
         if not self.residues:
             msg = (
                 f"--exclude: {self.exclude} leaves no residue to mutate to; expected some of "
                 f"{STANDARD_RESIDUES}. Remove some."
             )
-            raise BadOption(msg)
+            raise OptionError(msg)
 
     @property
     def regions(self) -> tuple[str, ...]:
@@ -97,7 +98,7 @@ class ScanOptions(ScoringOptions, group="Scan"):
         for name in asked or ("",):
             if name not in REGIONS:
                 msg = f"--region: {name!r} is unknown; expected one of {', '.join(REGIONS)}."
-                raise BadOption(msg)
+                raise OptionError(msg)
         return asked
 
     @property
@@ -125,7 +126,7 @@ class ScanOptions(ScoringOptions, group="Scan"):
                 msg = (
                     f"--{name}: {bad[0]!r} is not a standard residue; expected {STANDARD_RESIDUES}."
                 )
-                raise BadOption(msg)
+                raise OptionError(msg)
         return "".join(one for one in STANDARD_RESIDUES if one in wanted and one not in unwanted)
 
     @property
@@ -147,7 +148,7 @@ def _read_range(text: str) -> PositionRange:
         f"--positions: {text!r} is not a position or range of one chain; expected IMGT positions "
         f"(1 to {IMGT_LAST}) such as H107, H111A or H105-H117. Correct it."
     )
-    raise BadOption(msg)
+    raise OptionError(msg)
 
 
 RuleName: TypeAlias = Literal["mean", "ucb", "improvement", "probability"]
@@ -218,20 +219,20 @@ class RankOptions(TableOptions, group="Choice"):
                 "--label and --molar-mass: are of the labels of --measured, which is not given; "
                 "expected both or neither. Add --measured TABLE, or omit these options."
             )
-            raise BadOption(msg)
+            raise OptionError(msg)
         if self.explore is not None and self.rule != "ucb":
             msg = (
                 f"{flag('explore')}: is read with --rule ucb only; expected both or neither. Add "
                 f"--rule ucb, or omit {flag('explore')}."
             )
-            raise BadOption(msg)
+            raise OptionError(msg)
         if self.rule == "probability" and self.above is None:
             msg = "--rule probability: no threshold; expected one. Add --above PKD."
-            raise BadOption(msg)
+            raise OptionError(msg)
         known = self.best, self.measured, self.run
         if self.rule == "improvement" and all(one is None for one in known):
             msg = (
                 "--rule improvement: the best measured pKd is not known; expected it or a table of "
                 "measured pairs. Add --best PKD, --measured TABLE or --run DIR."
             )
-            raise BadOption(msg)
+            raise OptionError(msg)

@@ -18,6 +18,7 @@ import pandas as pd
 
 from abag.core import messages
 from abag.core.arrays import Bools, Floats, Ints
+from abag.core.errors import PredictionError
 from abag.core.messages import counted
 from abag.embed.sequences.table_writer import writing_table
 from abag.embed.sequences.tables import TableLike
@@ -34,7 +35,6 @@ from abag.head.design.batches import (
 from abag.head.design.candidates import (
     SITE_COLUMNS,
     Candidates,
-    CannotRank,
     Measured,
     aimed,
     best_of,
@@ -160,7 +160,7 @@ def rank(
 
     Raises
     ------
-    CannotRank
+    PredictionError
         If fewer pairs are left than the batch needs, or the rule needs sigma and there is none.
     AbagError
         If a table or an option is invalid. ``out`` is then unchanged.
@@ -299,14 +299,14 @@ def _refuse_missing_columns(candidates: Candidates, options: RankOptions) -> Non
             "expected the standard error of each prediction. Name it with --column sigma=NAME, "
             "or use --rule mean."
         )
-        raise CannotRank(msg)
+        raise PredictionError(msg)
     if options.per_position is not None and "site" not in candidates.frame:
         names = " and ".join(SITE_COLUMNS)
         msg = (
             f"{candidates.source}: no columns {names}, which --per-position needs; expected the "
             "table of abag scan. Leave --per-position out."
         )
-        raise CannotRank(msg)
+        raise PredictionError(msg)
 
 
 def _left_out(
@@ -339,7 +339,7 @@ def _best(candidates: Candidates, measured: Sequence[Measured], quantity: Quanti
         f"{candidates.source}: the run has no measured pairs, as a shared predictor; expected "
         "the best measured label for --rule improvement. Add --best PKD or --measured TABLE."
     )
-    raise CannotRank(msg)
+    raise PredictionError(msg)
 
 
 def _refuse_too_few(
@@ -354,7 +354,7 @@ def _refuse_too_few(
         f"out: {out}); expected at least {options.batch:,}. Use "
         f"{' or '.join([*fixes, 'more predictions'])}."
     )
-    raise CannotRank(msg)
+    raise PredictionError(msg)
 
 
 # ---- what the model cannot rank ------------------------------------------------------------------
@@ -485,7 +485,7 @@ def _choose(candidates: Candidates, order: Ints, options: RankOptions) -> Ints:
         f"{candidates.source}: {limits} allow {counted(len(chosen), 'pair')}; expected "
         f"{options.batch:,}. Raise the limit, or use --batch {len(chosen)}."
     )
-    raise CannotRank(msg)
+    raise PredictionError(msg)
 
 
 def _say_kept(candidates: Candidates, chosen: Ints, options: RankOptions) -> None:

@@ -16,9 +16,9 @@ import numpy as np
 import pandas as pd
 
 from abag.core import messages
+from abag.core.errors import OptionError
 from abag.core.files import replacing
 from abag.core.messages import counted
-from abag.core.options import BadOption
 from abag.embed.sequences.table_writer import writing_table
 from abag.head.data.quantity import INSIDE, PKD, Quantity
 from abag.head.design.mutant_scores import score_mutants
@@ -292,13 +292,13 @@ def refuse_without_antigen(options: ScanOptions) -> None:
     """Refuse a parent without its antigen, and positions of an antigen where there is none."""
     if options.parents is None and options.antigen is None and not options.no_antigen:
         msg = "--antigen: not given; expected the antigen of the parent. Give --antigen SEQ."
-        raise BadOption(msg)
+        raise OptionError(msg)
     if options.no_antigen and "antigen" in options.scanned_chains:
         msg = (
             "--region and --positions: the run is of antibodies alone; expected residues of an "
             "antibody, such as cdr or H105-H117. Correct them."
         )
-        raise BadOption(msg)
+        raise OptionError(msg)
 
 
 def _encoders_of(predictor: Predictor) -> str:

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pandas as pd
 
+from abag.core.errors import PredictionError
 from abag.core.messages import bar, counted, printable, say
 from abag.embed.sequences.domains import IMGT_REGIONS, locate_positions, position_number
 from abag.embed.sequences.pairs import read_pairs
-from abag.head.prediction.tables import CannotPredict
 
 if TYPE_CHECKING:
     from abag.embed.sequences.chains import Chains
@@ -184,7 +184,7 @@ def read_parents(options: ScanOptions) -> tuple[list[Parent], int]:
             f"nothing to scan: {'; '.join(problems)}; expected an antibody with residues in "
             f"{options.chosen}. Give another parent, --region or --positions."
         )
-        raise CannotPredict(msg)
+        raise PredictionError(msg)
     return parents, len(rows) - len(parents)
 
 
@@ -221,5 +221,5 @@ def _report(problems: Mapping[str, int], parents: int) -> None:
                 "expected IMGT positions of the antibody, or residues of the antigen. Correct "
                 "--positions."
             )
-            raise CannotPredict(msg)
+            raise PredictionError(msg)
         say(f"not scanned: {problem}, in {n:,} of {counted(parents, 'parent')}")

@@ -190,7 +190,7 @@ def dataset(
 
     Raises
     ------
-    VectorsMissing
+    MissingVectors
         If the store lacks a sequence of the table.
     AbagError
         If an option, the table, a label or the store is invalid.

@@ -14,8 +14,9 @@ from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
 import abag
+from abag.core.errors import OptionError
 from abag.core.messages import reporting
-from abag.core.options import BadOption, schema, unknown_option
+from abag.core.options import schema, unknown_option
 from abag.core.python_surface import naming_keywords
 from abag.embed.sequences.chains import KINDS
 from abag.embed.store.store import Store
@@ -131,7 +132,7 @@ class AffinityRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc] # 
 
         Raises
         ------
-        VectorsMissing
+        MissingVectors
             If the store lacks a sequence, and `encode` is not set.
         AbagError
             If an option, a sequence, a label or the store is invalid.
@@ -194,7 +195,7 @@ class AffinityRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc] # 
 
         Raises
         ------
-        VectorsMissing
+        MissingVectors
             If the store lacks a sequence, and `encode` is not set.
         AbagError
             If a sequence or the store is invalid.
@@ -226,7 +227,7 @@ class AffinityRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc] # 
                 f"split={config.split!r}: chooses what is measured inside; expected one of "
                 f"{', '.join(_INNER_SPLITS)}. Pass test parts to cross_val_score as cv=."
             )
-            raise BadOption(msg)
+            raise OptionError(msg)
         return config
 
     def __sklearn_tags__(self) -> Any:  # noqa: ANN401 - sklearn.utils.Tags

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 import abag
-from abag import AbagError
+from abag.core.errors import TableError
 from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.store import Store, folder_with, open_store
@@ -36,7 +36,7 @@ ANY_PKD = 7.0
 _LABEL = "y"
 
 
-class NotAFrame(AbagError, ValueError):
+class NotAFrame(TableError, ValueError):
     """X or y is not what the estimators of abag take."""
 
 

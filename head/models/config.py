@@ -11,8 +11,8 @@ from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from typing import Any, Literal
 
-from abag import AbagError
-from abag.core.options import BadOption, DeviceOptions, Options, flag, option
+from abag.core.errors import OptionError, RunError
+from abag.core.options import DeviceOptions, Options, flag, option
 from abag.embed.sequences.chains import KINDS, Kind
 from abag.embed.sequences.options import SkippedOptions, TableOptions
 from abag.embed.store.options import VectorOptions, VectorsOf
@@ -47,10 +47,6 @@ def _loss_names() -> tuple[str, ...]:
     from abag.head.models.pair_model import LOSSES
 
     return tuple(LOSSES)
-
-
-class RunMismatch(AbagError):
-    """The run folder belongs to another configuration, table or encoder."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,12 +185,12 @@ class ViewOptions(ViewNames, VectorOptions, group="Encoders"):
                     f"{flag(name)}: {','.join(given)!r} names no vector, or one twice; expected "
                     "different poolings such as mean,heavy_mean."
                 )
-                raise BadOption(msg)
+                raise OptionError(msg)
             if self.vectors_of(kind)["pooling"] != "mean":
                 msg = (
                     f"{flag(pooling)} and {flag(name)}: expected one of them. Leave out the first."
                 )
-                raise BadOption(msg)
+                raise OptionError(msg)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -298,7 +294,7 @@ class FitConfig(
                     f"{name}: has no effect on the head {head}; it is an option of {heads}. Leave "
                     f"out {name}, or choose another --head."
                 )
-                raise BadOption(msg)
+                raise OptionError(msg)
 
     def _refuse_antigens(self, head: str) -> None:
         """Refuse options about antigens in a run of antibodies alone."""
@@ -314,7 +310,7 @@ class FitConfig(
                     f"--no-antigen and {name}: antibodies alone have no antigens; expected one of "
                     "the two. Remove the other."
                 )
-                raise BadOption(msg)
+                raise OptionError(msg)
 
     def fitting_batch(self, n_training: int) -> tuple[int, int]:
         """Return pairs per batch and batches per optimizer step for a training set."""
@@ -345,7 +341,7 @@ def check_same(
     may_change: frozenset[str] = MAY_CHANGE,
     option: str = "--run",
 ) -> None:
-    """Raise `RunMismatch` if any value outside `may_change` differs, naming each difference."""
+    """Raise `RunError` if any value outside `may_change` differs, naming each difference."""
     names = sorted((before.keys() | now.keys()) - may_change, key=lambda n: ("digest" in n, n))
     values = [(n, before.get(n), now.get(n)) for n in names]
     changes = [f"{n} was {old!r} and is now {new!r}" for n, old, new in values if old != new]
@@ -354,4 +350,4 @@ def check_same(
             f"{run}: started with other options or data: {'; '.join(changes)}. "
             f"Use the same options and table, or another {option} folder."
         )
-        raise RunMismatch(msg)
+        raise RunError(msg)

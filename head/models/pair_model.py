@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import erfcx
 
-from abag import AbagError
 from abag.core.arrays import Floats, Ints, Matrix
+from abag.core.errors import PredictionError, TrainingError
 from abag.embed.sequences.chains import STANDARD_RESIDUES
 
 if TYPE_CHECKING:
@@ -45,15 +45,7 @@ Index: TypeAlias = NDArray[np.integer]
 Arrays: TypeAlias = Mapping[str, NDArray[Any]]
 
 
-class FeaturesMissing(AbagError):
-    """A model that reads features was given vectors only."""
-
-
-class SequencesMissing(AbagError):
-    """A model that reads residues was given vectors only."""
-
-
-class DoesNotApply(AbagError):
+class DoesNotApply(TrainingError):
     """A model cannot be fitted to these pairs."""
 
 
@@ -84,14 +76,14 @@ class PairVectors:
         return self.antibody if kind == "antibody" else self.antigen
 
     def chains(self, kind: Kind = "antibody") -> Sequence[Chains]:
-        """Return the unique antibodies or antigens; raise `SequencesMissing` if not known."""
+        """Return the unique antibodies or antigens; raise `PredictionError` if not known."""
         found = self.antibody_chains if kind == "antibody" else self.antigen_chains
         if found is None:
             msg = (
                 "the model reads residues, but only vectors were given; expected the chains of "
                 f"each {kind}, too."
             )
-            raise SequencesMissing(msg)
+            raise PredictionError(msg)
         return found
 
     @cached_property
@@ -103,10 +95,10 @@ class PairVectors:
 
 
 def given_features(vectors: PairVectors) -> PairFeatures:
-    """Return the features of pairs; raise `FeaturesMissing` if none were given."""
+    """Return the features of pairs; raise `PredictionError` if none were given."""
     if vectors.features is None:
         msg = "the model reads features, but none were given; expected those of each pair, too."
-        raise FeaturesMissing(msg)
+        raise PredictionError(msg)
     return vectors.features
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from abag import AbagError
+from abag.core.errors import RunError
 from abag.head.models.pair_model import DoesNotApply
 from abag.head.models.registry import MODELS, closed_forms, describe_left_out
 from abag.head.models.residues import find_residue_sides
@@ -20,10 +20,6 @@ if TYPE_CHECKING:
     from abag.embed.sequences.chains import Kind
     from abag.head.models.config import FitConfig
     from abag.head.models.pair_model import PairVectors
-
-
-class PartsDiffer(AbagError):
-    """Weights belong to other parts than those that a predictor has."""
 
 
 SUM_TOLERANCE = 1e-6
@@ -116,7 +112,7 @@ def _why_not(name: str, vectors: PairVectors, fits: Sequence[Ints], sides: tuple
 
 
 def check_weights(regime: str, weights: Mapping[str, float], parts: Iterable[str]) -> None:
-    """Raise `PartsDiffer` unless the weights of a regime add up to 1 over the given parts."""
+    """Raise `RunError` unless the weights of a regime add up to 1 over the given parts."""
     names = set(parts)
     total = sum(weight for name, weight in weights.items() if name in names)
     if abs(total - 1) > SUM_TOLERANCE:
@@ -126,4 +122,4 @@ def check_weights(regime: str, weights: Mapping[str, float], parts: Iterable[str
             f"regime {regime}: the weights of the predictor's parts add up to {total:.6g}{lacking};"
             " expected 1."
         )
-        raise PartsDiffer(msg)
+        raise RunError(msg)

@@ -22,9 +22,15 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save_file
 
 from abag.core.arrays import distinct
+from abag.core.errors import (
+    DamagedFile,
+    OptionError,
+    OutputError,
+    PredictionError,
+    RunError,
+    SequenceError,
+)
 from abag.core.files import (
-    DiskFull,
-    FileDamaged,
     make_folder,
     read_json,
     replacing,
@@ -32,13 +38,12 @@ from abag.core.files import (
     write_bytes,
     write_json,
 )
-from abag.core.options import BadOption
-from abag.embed.sequences.chains import KINDS, EmptySequence, UnknownResidue
+from abag.embed.sequences.chains import KINDS
 from abag.embed.sequences.options import AntibodyRegion  # read by get_type_hints
 from abag.head.data.features import FeatureColumns
 from abag.head.data.quantity import Quantity
-from abag.head.models.pair_model import FeaturesMissing, PairVectors
-from abag.head.models.parts import PartsDiffer, check_weights
+from abag.head.models.pair_model import PairVectors
+from abag.head.models.parts import check_weights
 from abag.head.models.registry import MODELS
 from abag.head.prediction.predictor import (
     RECORD,
@@ -46,7 +51,6 @@ from abag.head.prediction.predictor import (
     KnownNoise,
     Part,
     Predictor,
-    PredictorDamaged,
     UsedRegime,
     VectorSpec,
     ViewSpec,
@@ -130,7 +134,7 @@ def parse_record(kind: Any, value: Any, where: str = "the record") -> Any:  # no
 
 _MISMATCHES = (
     *(TypeError, LookupError, ValueError, RuntimeError, ArithmeticError),
-    *(BadOption, FeaturesMissing, PartsDiffer, UnknownResidue, EmptySequence),
+    *(OptionError, PredictionError, RunError, SequenceError),
 )
 _HOW_TO_FIX = "Copy the whole predictor folder again, or train the run again."
 
@@ -145,7 +149,7 @@ def save_predictor(
 ) -> None:
     """Write a predictor folder; predictor.json comes last, with the digest of the weights.
 
-    Raises `PartsDiffer`, before anything is written, if a regime gives weight to a part that was
+    Raises `RunError`, before anything is written, if a regime gives weight to a part that was
     not fitted to all pairs.
     """
     for regime in weighed.regimes:
@@ -229,7 +233,7 @@ def save_predictor(
                 f"{folder / WEIGHTS}: cannot be written ({error}). Free disk space and run the "
                 "same command again."
             )
-            raise DiskFull(msg) from error
+            raise OutputError(msg) from error
         digest = record_digest(fields, partial)
     write_json(folder / RECORD, {"schema": SCHEMA, "digest": digest, **fields})
 
@@ -256,7 +260,7 @@ def load_predictor(path: Path | str, *, embed: Callable[..., object] | None = No
 
     Raises
     ------
-    PredictorDamaged
+    DamagedFile
         If a file is missing, altered, truncated or of another version.
     """
     path = Path(path)
@@ -289,12 +293,12 @@ def load_predictor(path: Path | str, *, embed: Callable[..., object] | None = No
 
 @contextmanager
 def _refusing(path: Path, problem: str, *errors: type[Exception]) -> Iterator[None]:
-    """Turn errors into `PredictorDamaged`, with the problem that they show in a file."""
+    """Turn errors into `DamagedFile`, with the problem that they show in a file."""
     try:
         yield
     except errors as error:
         msg = f"{path}: {problem} ({' '.join(str(error).split())}). {_HOW_TO_FIX}"
-        raise PredictorDamaged(msg) from error
+        raise DamagedFile(msg) from error
 
 
 def _read(
@@ -313,14 +317,14 @@ def _read(
             else f"{folder}: cannot read a predictor ({why_unreadable(folder, error)}); expected a "
             "run folder or its predictor folder."
         )
-        raise PredictorDamaged(msg) from error
+        raise DamagedFile(msg) from error
     schema: Any = written.get("schema") if isinstance(written, dict) else None
     if schema != SCHEMA:
         msg = (
             f"{folder / RECORD}: schema {schema!r} is not supported; this abag reads schema "
             f"{SCHEMA}. Fit the run again, or use the version of abag that wrote it."
         )
-        raise PredictorDamaged(msg)
+        raise DamagedFile(msg)
     values = {n: value for n, value in written.items() if n not in ("schema", "digest")}
     errors = (TypeError, ValueError, LookupError, ArithmeticError)
     with _refusing(folder / RECORD, "invalid predictor", *errors):
@@ -337,7 +341,7 @@ def _read(
             f"{folder}: {WEIGHTS} or {RECORD} was altered or truncated (the digest differs). "
             f"{_HOW_TO_FIX}"
         )
-        raise PredictorDamaged(msg)
+        raise DamagedFile(msg)
     with _refusing(folder / WEIGHTS, "not a valid safetensors file", SafetensorError):
         return record, features, load(weights)
 
@@ -444,7 +448,7 @@ def store_of_run(run: Path) -> Path | None:
         if recorded.exists() and beside.exists() and recorded.samefile(beside):
             return recorded  # without the way up from the run
         return next((place for place in (beside, recorded) if place.exists()), None)
-    except (OSError, FileDamaged, ValueError, KeyError, TypeError):
+    except (OSError, DamagedFile, ValueError, KeyError, TypeError):
         return None
 
 

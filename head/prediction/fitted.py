@@ -23,10 +23,10 @@ from scipy.optimize import nnls
 from scipy.special import ndtri
 
 from abag.core.arrays import Floats, Ints, distinct
+from abag.core.errors import RunError
 from abag.embed.sequences.chains import KINDS
 from abag.head.evaluation.regime_scores import RegimeScore, TestedPairs, score_regime
 from abag.head.models.pair_model import PairModel, TrainingRows, fit_sigma, label_weights
-from abag.head.models.parts import PartsDiffer
 from abag.head.models.registry import MEAN, MODELS, NETWORK
 from abag.head.prediction.mixture import Mixture, mean_variance
 from abag.head.prediction.noise import fit_sequence_noise
@@ -220,7 +220,7 @@ def weigh(pairs: LabelledPairs, measured: MeasuredRegime, folds: Sequence[Fitted
     names = list(folds[0].models)
     if any(fold.models.keys() != folds[0].models.keys() for fold in folds):
         msg = f"{measured.regime.name}: the folds have different parts; expected those of the run"
-        raise PartsDiffer(msg)
+        raise RunError(msg)
     rows_F = [split.rows(TEST) for split in measured.splits]
     rows = np.concatenate(rows_F)
     of_fold = np.repeat(np.arange(len(rows_F)), [len(fold_rows) for fold_rows in rows_F])

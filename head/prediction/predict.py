@@ -24,6 +24,7 @@ from scipy.special import ndtr, ndtri
 
 from abag.core import messages
 from abag.core.arrays import sort_keys
+from abag.core.errors import PredictionError
 from abag.core.messages import counted
 from abag.core.options import flag
 from abag.embed.sequences.chains import KINDS
@@ -46,7 +47,6 @@ from abag.head.prediction.predictor import (
 )
 from abag.head.prediction.reading import NOTHING, ReadAs, as_in_the_run
 from abag.head.prediction.tables import (
-    CannotPredict,
     PairReader,
     antigen_of_run,
     check_table_out,
@@ -163,7 +163,7 @@ def predict(
         )  # fmt: skip
         if predictor.no_antigen and cross is not None:
             msg = "--cross: the run is of antibodies alone; expected no antigens. Leave it out."
-            raise CannotPredict(msg)
+            raise PredictionError(msg)
         if cross is None:
             chosen = as_in_the_run(table, chosen, predictor.reading)
         else:
@@ -253,10 +253,10 @@ def predict_pair(
         messages.say("the antigen of the run is taken")
     if antigen is None and not predictor.no_antigen:
         msg = "A pair needs an antigen. Add --antigen SEQUENCE."
-        raise CannotPredict(msg)
+        raise PredictionError(msg)
     if unused := sorted(options.keys() - PAIR_OPTIONS):
         msg = f"{flag(unused[0])}: is an option of tables; one pair does not use it. Leave it out."
-        raise CannotPredict(msg)
+        raise PredictionError(msg)
     advice = "Put the pair in a table that has them, and give --out FILE."
     predictor.refuse_without_features("one pair", advice)
     strong = PredictOptions(strong=strong).strong
@@ -399,7 +399,7 @@ class _Cross:
     ) -> None:
         if options.antigen is not None:
             msg = "--antigen and --cross: each defines the antigens. Remove one of them."
-            raise CannotPredict(msg)
+            raise PredictionError(msg)
         antibodies = one_table(antibodies)
         antigens = one_table(antigens)
         self._tables = (antibodies, antigens)

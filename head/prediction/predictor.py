@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NotRequired, TypeAlias, TypedDict
 import numpy as np
 import pandas as pd
 
-from abag import AbagError
+from abag.core.errors import ColumnError, DamagedFile, MissingVectors, SequenceError, StoreError
 from abag.core.files import is_partial
 from abag.core.messages import counted, reporting, say
 from abag.core.options import user_path
@@ -27,17 +27,10 @@ from abag.embed.sequences.chains import KINDS, NO_ANTIGEN, keys_array
 from abag.embed.sequences.chains import antibody as antibody_chains
 from abag.embed.sequences.chains import antigen as antigen_chains
 from abag.embed.sequences.parsing import cut_to_domains
-from abag.embed.store.store import (
-    NoSuchEncoder,
-    StoreMismatch,
-    VectorsMissing,
-    name_encoders,
-    open_store,
-)
+from abag.embed.store.store import name_encoders, open_store
 from abag.head.data.affinities import PREDICT_COLUMNS
 from abag.head.data.features import (
     LOGLIKS,
-    BadFeature,
     FeatureColumns,
     ReadFeatures,
     read_features,
@@ -74,10 +67,6 @@ SCORE_COLUMNS = PREDICT_COLUMNS
 SAME_PREDICTION_PKD = 1e-3
 """Predictions of one pair that differ by no more are one: products of matrices round each row of a
 table in their own way."""
-
-
-class PredictorDamaged(AbagError):
-    """A predictor folder is incomplete, altered or of another version."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,10 +108,6 @@ class KnownNoise:
     """Shape (T, 16)."""
     factor: NDArray[np.float64]
     """Of the variance of errors, (T,)."""
-
-
-class InvalidChains(AbagError):
-    """Chains are not sequences, or lists of them differ in length."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -313,11 +298,11 @@ class Predictor:
 
         Raises
         ------
-        InvalidChains
+        SequenceError
             If the lists differ in length, or a whole DataFrame is given.
-        BadFeature
+        ColumnError
             If the run reads features, and one is not given or is invalid.
-        VectorsMissing
+        MissingVectors
             If sequences are not stored and cannot be encoded.
         AbagError
             If a sequence is invalid, or an encoder is not the one of the run.
@@ -328,7 +313,7 @@ class Predictor:
                 "predict: an antigen is given, but the run is of antibodies alone; expected none. "
                 "Leave it out."
             )
-            raise InvalidChains(msg)
+            raise SequenceError(msg)
         antibodies = [antibody_chains(h, x) for h, x in zip(heavies, lights, strict=True)]
         if self.antibody_region == "fv":
             antibodies = [cut_to_domains(chains)[0] for chains in antibodies]
@@ -354,24 +339,24 @@ class Predictor:
                 "predict: features are given, but the run reads none; expected sequences alone. "
                 "Leave them out."
             )
-            raise BadFeature(msg)
+            raise ColumnError(msg)
         if self.features is None or features is None:
             return None
         try:
             frame = pd.DataFrame(features)
         except ValueError as error:
             msg = f"predict: features: {error}; expected one value per pair and column. Correct it."
-            raise BadFeature(msg) from error
+            raise ColumnError(msg) from error
         if len(frame) != pairs:
             msg = (
                 f"predict: features have {counted(len(frame), 'row')} for {counted(pairs, 'pair')};"
                 " expected one row per pair. Correct them."
             )
-            raise BadFeature(msg)
+            raise ColumnError(msg)
         return read_features(self.features, frame, "predict: features")
 
     def refuse_without_features(self, where: str, advice: str) -> None:
-        """Raise `BadFeature` if the run reads features, which this way of scoring cannot give."""
+        """Raise `ColumnError` if the run reads features, which this way of scoring cannot give."""
         if self.features is not None and self.features.in_tables:
             refuse_features(self.features.in_tables, where, advice)
 
@@ -406,7 +391,7 @@ class Predictor:
             msg = (
                 "the predictor gives infinity or NaN; expected finite predictions. Train it again."
             )
-            raise PredictorDamaged(msg)
+            raise DamagedFile(msg)
         values = (pkd, sigma, found.name, found.why_far != "", found.why_far)
         return pd.DataFrame(dict(zip(SCORE_COLUMNS, values, strict=True)))
 
@@ -471,7 +456,7 @@ class Predictor:
         if not self.spec(kind).views:
             return np.zeros(len(keys), np.bool_)
         if store is not None:
-            with suppress(NoSuchEncoder):
+            with suppress(StoreError):
                 encoders = self.spec(kind).encoders
                 each = [store.folder(kind, one.fingerprint).missing(keys) for one in encoders]
                 return np.asarray(np.any(each, axis=0))
@@ -489,7 +474,7 @@ class Predictor:
                 f"{spec.name} ({spec.fingerprint[:8]}); the store has vectors of {stored}. Run "
                 "abag embed on these sequences into this store first, with that encoder."
             )
-            raise VectorsMissing(msg)
+            raise MissingVectors(msg)
         each = [store.folder(kind, one.fingerprint).read(keys, one.pooling) for one in spec.views]
         for view, x_ND in zip(spec.views, each, strict=True):
             if x_ND.shape[1] != view.width:
@@ -498,7 +483,7 @@ class Predictor:
                     f"({view.fingerprint[:8]}) have {x_ND.shape[1]} numbers; the run was trained "
                     f"with {view.width}. Give the --store of the run, or a new one."
                 )
-                raise StoreMismatch(msg)
+                raise StoreError(msg)
         return each[0] if len(each) == 1 else np.concatenate(each, axis=1)
 
     def encode(
@@ -636,7 +621,7 @@ class Predictor:
                 "not exist, or is neither near the run nor in the current folder. Give "
                 "--store DIR, which may be a new one."
             )
-            raise VectorsMissing(msg)
+            raise MissingVectors(msg)
         return self.store
 
     @contextmanager
@@ -697,7 +682,7 @@ class Scorer:
     ) -> ReadFeatures | None:
         """Return the features of P pairs, with likelihoods from the store; None if none are read.
 
-        Raises `BadFeature` if the run reads columns of tables, and none are given.
+        Raises `ColumnError` if the run reads columns of tables, and none are given.
         """
         columns = self._predictor.features
         if columns is None:
@@ -784,7 +769,7 @@ def _broadcast(*chains: Iterable[str] | str | None) -> list[list[str]]:
             "predict: heavy is a DataFrame; expected sequences. Pass its columns, or the table to "
             "abag.predict(table, run=..., out=...)."
         )
-        raise InvalidChains(msg)
+        raise SequenceError(msg)
     lists = {
         name: list(c)
         for name, c in zip(("heavy", "light", "antigen"), chains, strict=True)
@@ -794,6 +779,6 @@ def _broadcast(*chains: Iterable[str] | str | None) -> list[list[str]]:
     if len(lengths) > 1:
         found = ", ".join(f"{len(one)} {name}" for name, one in lists.items())
         msg = f"predict: {found}; expected lists of equal length, or one string for all pairs."
-        raise InvalidChains(msg)
+        raise SequenceError(msg)
     rows = lengths.pop() if lengths else 1
     return [[str(c or "")] * rows if c is None or isinstance(c, str) else list(c) for c in chains]

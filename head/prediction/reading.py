@@ -13,10 +13,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
+from abag.core.errors import ColumnError
 from abag.core.messages import printable, say
 from abag.embed.sequences.chains import KINDS, parse_antibody
 from abag.embed.sequences.chains import antigen as antigen_chains
-from abag.embed.sequences.columns import ROLES, MissingColumn
+from abag.embed.sequences.columns import ROLES
 from abag.embed.sequences.joined import read_chunks
 from abag.embed.sequences.options import ChainPlaces, Numbering, TableOptions
 from abag.embed.sequences.parsing import MUTATIONS, holds_sequences
@@ -187,7 +188,7 @@ def _with_parent(first: Table, options: T, remembered: ReadAs) -> T:
     found = replace(_numbered(options, remembered), parent=remembered.parent, columns=added)
     try:
         find_references(first, found, KINDS)
-    except MissingColumn:
+    except ColumnError:
         return options
     say(f"{first.source}: mutations are of the parent of the run")
     return found

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from abag import AbagError
 from abag.core.arrays import Floats, Ints, distinct
+from abag.core.errors import RunError
 from abag.embed.sequences.chains import KINDS
 from abag.embed.store.store import open_store
 from abag.head.data.features import ReadFeatures
@@ -46,7 +46,7 @@ HOW_TO_GO_ON = (
 )
 
 
-class PredictorDiffers(AbagError):
+class PredictorDiffers(RunError):
     """A saved predictor does not predict what its run has measured."""
 
 

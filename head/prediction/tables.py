@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pandas as pd
 
 import abag
-from abag import AbagError
+from abag.core.errors import PredictionError
 from abag.core.files import why_not_writable
 from abag.core.messages import bar, say
 from abag.embed.sequences.chains import KINDS
@@ -39,10 +39,6 @@ ROUNDED = (
 PROBABILITIES = ("p_strong", "probability_above")
 
 
-class CannotPredict(AbagError):
-    """The scores cannot be written, or the table and the options contradict each other."""
-
-
 def loaded(run: Path | str | Predictor) -> Predictor:
     """Load the predictor of a run, unless it is loaded."""
     return abag.load_predictor(run) if isinstance(run, Path | str) else run
@@ -56,14 +52,14 @@ def row_bar(what: str, total: int | None = None) -> tqdm[Any]:
 def refuse_score_columns(
     names: Iterable[object], source: str, added: Sequence[str] = SCORE_COLUMNS
 ) -> None:
-    """Raise `CannotPredict` if a table has a column that the columns to add would overwrite."""
+    """Raise `PredictionError` if a table has a column that the columns to add would overwrite."""
     taken = [name for name in names if name in added]
     if taken:
         msg = (
             f"{source}: already has a column {taken[0]!r}; expected none of "
             f"{', '.join(added)}. Rename or remove it."
         )
-        raise CannotPredict(msg)
+        raise PredictionError(msg)
 
 
 class PairReader:
@@ -125,13 +121,13 @@ def file_stamps(table: TableLike) -> list[tuple[Path, int, int]]:
 
 
 def refuse_changed(table: TableLike, before: list[tuple[Path, int, int]]) -> None:
-    """Raise `CannotPredict` if the files of a table, which is read twice, have changed."""
+    """Raise `PredictionError` if the files of a table, which is read twice, have changed."""
     if file_stamps(table) != before:
         msg = (
             f"{table}: the table changed while it was read; expected the same rows as at first. "
             "Run the command again."
         )
-        raise CannotPredict(msg)
+        raise PredictionError(msg)
 
 
 def rounded(
@@ -154,7 +150,7 @@ def region_of_run(options: ScoringOptions, predictor: Predictor) -> AntibodyRegi
             f"antibody_region={options.antibody_region!r}: the run used "
             f"{predictor.antibody_region!r}; expected the same. Leave it out."
         )
-        raise CannotPredict(msg)
+        raise PredictionError(msg)
     return predictor.antibody_region
 
 
@@ -163,13 +159,13 @@ def antigen_of_run(options: ScoringOptions, predictor: Predictor) -> bool:
     if predictor.no_antigen and (options.antigen is not None or "antigen" in options.columns):
         given = "--column antigen=NAME" if options.antigen is None else "--antigen"
         msg = f"{given}: the run is of antibodies alone; expected no antigen. Leave it out."
-        raise CannotPredict(msg)
+        raise PredictionError(msg)
     if options.no_antigen and not predictor.no_antigen:
         msg = (
             "no_antigen=True: the run was trained with antigens; expected the antigen of each "
             "pair. Leave it out."
         )
-        raise CannotPredict(msg)
+        raise PredictionError(msg)
     return predictor.no_antigen
 
 
@@ -183,7 +179,7 @@ def check_table_out(
         flat += [None] if source is None else several(source) or [one_table(source)]
     for path in (out, *more):
         if why := why_not_writable(path, flat, force=force):
-            raise CannotPredict(why)
+            raise PredictionError(why)
 
 
 def say_random_weights(predictor: Predictor) -> None:

@@ -17,6 +17,7 @@ import numpy as np
 import pandas as pd
 
 from abag.core.arrays import Bools, Ints, distinct
+from abag.core.errors import SplitError
 from abag.core.messages import counted, say
 from abag.core.options import user_path
 from abag.embed.sequences.chains import KINDS
@@ -41,7 +42,6 @@ from abag.head.regimes.splits import (
     TRAIN,
     UNUSED,
     VALIDATION,
-    BadSplit,
     Parts,
     Split,
     describe_named,
@@ -115,7 +115,7 @@ def measure_regimes(
                 f"measure any model on held-out ones ({reasons}); expected at least {LEAST_PAIRS} "
                 "pairs. Measure more, or use --split random."
             )
-            raise BadSplit(msg)
+            raise SplitError(msg)
         return [
             replace(one, splits=tuple(_describe(one.splits, groups, one.regime.name)))
             for one in found
@@ -182,7 +182,7 @@ def divide(groups: PairGroups, options: SplitOptions) -> list[Split]:
             f"--split {options.split}: the labels of all test pairs are bounds; expected exact "
             "ones, from which errors are measured. Use another --split."
         )
-        raise BadSplit(msg)
+        raise SplitError(msg)
     return _describe(splits, groups, options.split)
 
 
@@ -220,7 +220,7 @@ def _refuse_empty_parts(split: Split) -> None:
                 f"--split {split.name}: the {name} part of {counted(len(split.part), 'pair')} in "
                 f"{groups} is empty; expected at least one pair. Use more rows or another --split."
             )
-            raise BadSplit(msg)
+            raise SplitError(msg)
 
 
 class RegimesOfTable:
@@ -453,11 +453,11 @@ def split_by_mutations(groups: PairGroups, options: SplitOptions) -> list[Split]
             "--split mutations: neither the antibodies nor the antigens are variants of one; "
             "expected one cluster with more than half of the pairs. Use another --split."
         )
-        raise BadSplit(msg)
+        raise SplitError(msg)
     found = table.measure(REGIMES[table.of_mutations])
     if found.why_not:
         msg = f"--split mutations: {found.why_not}. Use another --split."
-        raise BadSplit(msg)
+        raise SplitError(msg)
     splits = found.splits if options.folds else found.splits[:1]
     return [replace(split, name="mutations") for split in splits]
 
@@ -469,7 +469,7 @@ def split_by_column(groups: PairGroups, options: SplitOptions) -> list[Split]:
     if column not in frame.columns:
         found = ", ".join(map(str, frame.columns))
         msg = f"--split {options.split}: no such column; found {found}."
-        raise BadSplit(msg)
+        raise SplitError(msg)
     cells = frame[column].astype(str).where(frame[column].notna(), "").str.strip()
     labelled = frame[pairs.table.column("pkd")].notna().to_numpy()
     parts = part_names(cells[labelled], f"{pairs.table.source}: column {column!r}")
@@ -505,7 +505,7 @@ def _refuse_other_names(table: SequenceTable, column: str, parts: pd.Series[Any]
             f"{table.describe_cell(at, column)} is not the name of a part, as other cells are; "
             f"expected train, validation, test or an empty cell{others}. Correct it."
         )
-        raise BadSplit(msg)
+        raise SplitError(msg)
 
 
 def _describe_held_out(splits: Sequence[Split], names: pd.Index) -> str:
@@ -533,7 +533,7 @@ def _hold_out(held: Sequence[Ints], options: SplitOptions) -> list[Split]:
             f"--split {options.split}: the pairs form {counted(fewest, 'group')}; expected 2 or "
             "more, one to hold out. Use another --split or other identities."
         )
-        raise BadSplit(msg)
+        raise SplitError(msg)
     n = folds or min(round(1 / HELD_OUT_SHARE), fewest)
     tests = [*_held_out_parts(held, n, options.repeats, seed)]
     if not folds:

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from abag import AbagError
 from abag.core.arrays import Bools, hex_keys
+from abag.core.errors import SplitError
 from abag.head.regimes.regimes import OF_SPLIT, REGIMES
 from abag.head.regimes.splits import KEYS, TEST, TRAIN, UNUSED, VALIDATION, Parts, Split, pair_keys
 
@@ -28,10 +28,6 @@ if TYPE_CHECKING:
     from abag.head.regimes.clusters import PairGroups
 
 _ROWS = "adapter/splits.parquet"
-
-
-class AdapterLeak(AbagError):
-    """An encoder's adapter was trained on held-out pairs."""
 
 
 def count_leaks(part: Parts, groups: PairGroups) -> dict[str, dict[str, int]]:
@@ -90,7 +86,7 @@ def apply_adapter_policy(
                 f"(--split file={adapted[0].path / _ROWS}), adapt again with --split-from this "
                 "split, or use --allow-adapter-leak."
             )
-            raise AdapterLeak(msg)
+            raise SplitError(msg)
         notes = [f"{what} trained the adapter of {name}: the scores measure memorisation."]
     used = np.any([_contained(groups.pairs, r[r["adapter"] == "train"]) for r in rows], axis=0)
     count = sum(int((used & (split.part == TRAIN)).sum()) for split in splits)
@@ -119,7 +115,7 @@ def _adapter_rows(folder: EncoderFolder) -> pd.DataFrame:
             f"read ({error}); expected the pairs that the adapter was trained on. Delete the "
             "folder and run abag embed with the adapter again."
         )
-        raise AdapterLeak(msg) from error
+        raise SplitError(msg) from error
 
 
 def _contained(pairs: LabelledPairs, rows: pd.DataFrame) -> Bools:
@@ -159,6 +155,6 @@ def _exclude(split: Split, used: Bools, name: str) -> Split:
             f"{name}: its adapter was trained on all training pairs; expected some to remain for "
             "the head. Adapt with --head-share above 0, or use --adapter-rows train."
         )
-        raise AdapterLeak(msg)
+        raise SplitError(msg)
     rest = replace(split, part=part)
     return replace(rest, description=split.description | {"rows": rest.rows_per_part()})

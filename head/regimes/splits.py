@@ -18,8 +18,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from abag import AbagError
 from abag.core.arrays import Ints, hex_keys
+from abag.core.errors import SplitError
 from abag.core.messages import counted, say
 from abag.embed.sequences.chains import KINDS
 from abag.embed.sequences.columns import quote_names
@@ -44,10 +44,6 @@ EITHER = ("eval", "evaluation")
 """The test part, but beside another name of the test part the validation part."""
 KEYS = ["antibody_key", "antigen_key"]
 COLUMNS = [*KEYS, "split", "fold", "group"]
-
-
-class BadSplit(AbagError):
-    """The table cannot be split as requested."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +81,7 @@ def learned_rows(split: Split) -> Ints:
 def part_names(cells: pd.Series[Any], source: str) -> pd.Series[Any]:
     """Return the part that each cell names, a key of `PART_NAMES`; missing where it names none.
 
-    Upper case, spaces, hyphens and an ending "set" do not count. `BadSplit` if "eval" may be
+    Upper case, spaces, hyphens and an ending "set" do not count. `SplitError` if "eval" may be
     either of two parts.
     """
     words = cells.str.lower().str.replace(r"(?<=\w)[\s_-]+(?=\w)|[\s_-]*set$", "", regex=True)
@@ -98,7 +94,7 @@ def part_names(cells: pd.Series[Any], source: str) -> pd.Series[Any]:
                 "one name for the validation part and one for the test part. Rename "
                 f"{cells[is_either].iloc[0]!r}."
             )
-            raise BadSplit(msg)
+            raise SplitError(msg)
         parts = parts.mask(is_either, "validation")
     return parts
 
@@ -148,7 +144,7 @@ def grouped_folds(group: Ints, folds: int, seed: int | Sequence[int]) -> Ints:
             f"{folds} folds: the rows form only {counted(len(sizes), 'group')}; "
             "expected at least one group per fold. Use fewer --folds or another --split."
         )
-        raise BadSplit(msg)
+        raise SplitError(msg)
     rng = np.random.default_rng(seed)
     if len(sizes) == len(group):  # groups of one row, maybe a million: no need to balance
         return rng.permutation(len(group))[dense] % folds
@@ -192,7 +188,7 @@ def read_splits(path: Path, pairs: LabelledPairs) -> list[Split]:
                 f"{path}: fold {number} lacks {missing} pairs of the table and has {unknown} pairs "
                 "that are not in the table; expected the same pairs. Split this table with --split."
             )
-            raise BadSplit(msg)
+            raise SplitError(msg)
         in_order = wanted.merge(fold, how="left", validate="m:1")
         part = in_order["split"].map(PART_NAMES).to_numpy().astype(np.int8)
         group = pd.factorize(in_order["group"], sort=True)[0].astype(np.int64)
@@ -203,7 +199,7 @@ def read_splits(path: Path, pairs: LabelledPairs) -> list[Split]:
 def _read_frame(path: Path) -> pd.DataFrame:
     if not path.is_file():
         msg = f"--split file={path}: no such file; expected the splits.parquet of a run."
-        raise BadSplit(msg)
+        raise SplitError(msg)
     try:
         with path.open("rb") as file:  # pandas would expand ~ in a path, and open addresses
             frame = pd.read_csv(file) if path.suffix == ".csv" else pd.read_parquet(file)
@@ -234,5 +230,5 @@ def _read_frame(path: Path) -> pd.DataFrame:
     return frame
 
 
-def _bad_file(path: Path, problem: str) -> BadSplit:
-    return BadSplit(f"{path}: {problem}. Use the splits.parquet of a run.")
+def _bad_file(path: Path, problem: str) -> SplitError:
+    return SplitError(f"{path}: {problem}. Use the splits.parquet of a run.")

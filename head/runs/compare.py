@@ -18,8 +18,8 @@ from typing import Any, TypedDict
 import numpy as np
 import pandas as pd
 
-from abag import AbagError
-from abag.core.files import FileDamaged, read_json
+from abag.core.errors import DamagedFile, RunError
+from abag.core.files import read_json
 from abag.core.messages import align
 from abag.core.options import user_path
 from abag.head.data.quantity import Quantity
@@ -31,10 +31,6 @@ from abag.head.runs.run_folder import NoFinishedRun, SavedRun, read_config, read
 ALIVE_SECONDS = 120
 """Time without writing after which a run counts as stopped where files cannot be locked; it saves
 every 30 s."""
-
-
-class NoRuns(AbagError):
-    """A folder contains no run."""
 
 
 class RunsSummary(TypedDict):
@@ -62,7 +58,7 @@ def runs(folders: Path | str | Sequence[Path | str]) -> RunsSummary:
 
     Raises
     ------
-    NoRuns
+    RunError
         If a folder contains no run.
     """
     given = [folders] if isinstance(folders, Path | str) else folders
@@ -87,7 +83,7 @@ def runs(folders: Path | str | Sequence[Path | str]) -> RunsSummary:
 
 
 def find_runs(folder: Path) -> list[Path]:
-    """Return the runs at or below a folder, sorted by name, or raise `NoRuns`."""
+    """Return the runs at or below a folder, sorted by name, or raise `RunError`."""
     found = [folder] if _is_run(folder) else sorted(_below(folder))
     if not found:
         problem = "contains no run" if folder.is_dir() else "not a folder"
@@ -95,7 +91,7 @@ def find_runs(folder: Path) -> list[Path]:
             f"{folder}: {problem}; expected a run folder of abag fit, or a folder of run "
             "folders. Check the path."
         )
-        raise NoRuns(msg)
+        raise RunError(msg)
     return found
 
 
@@ -110,7 +106,7 @@ def _below(folder: Path) -> Iterator[Path]:
 def _is_run(folder: Path) -> bool:
     try:
         return str(read_json(folder / "config.json").get("format")).startswith("abag-run")
-    except (OSError, FileDamaged):
+    except (OSError, DamagedFile):
         return False
 
 
@@ -131,7 +127,7 @@ def _describe_run(run: Path) -> tuple[dict[str, Any], SavedRun | None]:
             return read_progress(run, read_config(run)), None
         saved = read_run(run)
         rounds = rounds_of(run, saved.summary)
-    except (NoFinishedRun, FileDamaged) as error:
+    except (NoFinishedRun, DamagedFile) as error:
         return {"run": str(run), "state": "unreadable", "reason": str(error)}, None
     return {
         "run": str(run),
@@ -333,4 +329,4 @@ def _last_epoch(path: Path) -> int:
         return int(json.loads(lines[0])["epoch"]) if lines else 0
     except (ValueError, LookupError, TypeError, RecursionError) as error:
         msg = f"{path}: is damaged ({lines[0][:40]!r}). Use another --run folder."
-        raise FileDamaged(msg) from error
+        raise DamagedFile(msg) from error

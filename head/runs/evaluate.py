@@ -14,10 +14,10 @@ import numpy as np
 import pandas as pd
 
 import abag
-from abag import AbagError
 from abag.core import messages
 from abag.core.arrays import Floats, Ints, hex_keys
 from abag.core.cache import cache_dir
+from abag.core.errors import OptionError, PredictionError
 from abag.core.messages import counted
 from abag.core.options import schema
 from abag.embed.sequences.chains import KINDS
@@ -64,14 +64,6 @@ class _TableOfRun(TableOptions):
     proposes_no_antigen = False
 
 
-class NothingToEvaluate(AbagError):
-    """The combination of inputs is invalid."""
-
-
-class PredictionsMismatch(AbagError):
-    """Predictions are invalid or not of the pairs of the run."""
-
-
 def evaluate(
     run: Path | str,
     *,
@@ -108,9 +100,9 @@ def evaluate(
     ------
     NoFinishedRun
         If the run is unfinished or damaged.
-    NothingToEvaluate
+    OptionError
         If the combination of inputs is invalid.
-    PredictionsMismatch
+    PredictionError
         If the predictions are invalid or not of the pairs of the run.
     AbagError
         If a table cannot be read, or the store lacks some of its sequences.
@@ -174,7 +166,7 @@ def _check_inputs(table: object, options: EvaluateOptions) -> None:
             "evaluate: TABLE and --predictions were both given; expected one of them. Run the "
             "command once for each."
         )
-        raise NothingToEvaluate(msg)
+        raise OptionError(msg)
     unread = {"--store and --affinity-type": bool(options.store or options.affinity_type)}
     if options.predictions is None:
         of_tables = options.columns or options.antigen or options.bad_rows
@@ -186,7 +178,7 @@ def _check_inputs(table: object, options: EvaluateOptions) -> None:
     for names, given in unread.items():
         if table is None and given:
             msg = f"evaluate: {names} need a TABLE. Give one, or omit these options."
-            raise NothingToEvaluate(msg)
+            raise OptionError(msg)
 
 
 def _no_antigen_given(saved: SavedRun, options: EvaluateOptions) -> str | None:
@@ -196,7 +188,7 @@ def _no_antigen_given(saved: SavedRun, options: EvaluateOptions) -> str | None:
             "evaluate: an antigen is given, but the run is of antibodies alone; expected none. "
             "Leave --antigen and --column antigen=NAME out."
         )
-        raise NothingToEvaluate(msg)
+        raise OptionError(msg)
     return options.antigen
 
 
@@ -350,7 +342,7 @@ def _align_predictions(saved: SavedRun, table: SequenceTable, units: LabelOption
             f"{unknown} pairs are not in the run (matched by antibody, antigen{by}); expected all "
             "test rows and no other pairs. Predict the rows of the run's predictions.parquet."
         )
-        raise PredictionsMismatch(msg)
+        raise PredictionError(msg)
     return aligned
 
 
@@ -370,7 +362,7 @@ def _read_predictions(
             f"{cell} is not a valid prediction; expected {expected} "
             f"({counted(len(invalid), 'such row')}). Predict these pairs or remove them."
         )
-        raise PredictionsMismatch(msg)
+        raise PredictionError(msg)
     given = key_frame(
         table.antibodies.keys[table.antibodies.of_row], table.antigens.keys[table.antigens.of_row]
     ).assign(prediction=value)
@@ -389,5 +381,5 @@ def _read_predictions(
             f"{table.source}: column {column} has more than one prediction for the same pair "
             f"({counted(repeated, 'extra row')}); expected one per pair{hint}. Remove the others."
         )
-        raise PredictionsMismatch(msg)
+        raise PredictionError(msg)
     return given.drop_duplicates(on, ignore_index=True), on

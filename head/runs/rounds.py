@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from abag.core.files import FileDamaged
+from abag.core.errors import DamagedFile
 from abag.core.messages import align, printable
 from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.pairs import read_pairs
@@ -86,7 +86,7 @@ def measured_rows(pairs: LabelledPairs) -> pd.DataFrame:
 
 
 def read_measured_rows(run: Path, quantity: Quantity) -> pd.DataFrame:
-    """Read what a run measured, as `measured_rows` returns it; raise `FileDamaged`."""
+    """Read what a run measured, as `measured_rows` returns it; raise `DamagedFile`."""
     path = run / MEASURED
     try:
         frame = quantity.inward(pd.read_parquet(path), "pkd")
@@ -105,7 +105,7 @@ def read_measured_rows(run: Path, quantity: Quantity) -> pd.DataFrame:
             f"{path}: {problem}; expected the measured pairs of a run. Copy the whole run folder "
             "again, or fit it again with this version of abag."
         )
-        raise FileDamaged(msg)
+        raise DamagedFile(msg)
     return frame
 
 
@@ -144,7 +144,7 @@ def rounds_of(run: Path, summary: Mapping[str, Any]) -> list[dict[str, Any]]:
         whole = False
     if not whole:
         msg = f"{run / 'summary.json'}: its rounds are damaged. Copy the whole run folder again."
-        raise FileDamaged(msg)
+        raise DamagedFile(msg)
     return list(rounds)
 
 

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any, NotRequired, TypedDict, cast
 import numpy as np
 import pandas as pd
 
-from abag import AbagError
+from abag.core.errors import DamagedFile, RunError
 from abag.core.files import (
-    FileDamaged,
     is_partial,
     read_json,
     replacing,
@@ -35,7 +34,7 @@ from abag.head.data.units import to_pkd
 from abag.head.evaluation.metrics import Scores
 from abag.head.evaluation.regime_scores import RegimeScore, TestedPairs, describe_regimes
 from abag.head.evaluation.strong import StrongSummary
-from abag.head.models.config import FitConfig, RunMismatch, check_same
+from abag.head.models.config import FitConfig, check_same
 from abag.head.regimes.splits import KEYS, Split, split_frame
 
 if TYPE_CHECKING:
@@ -46,7 +45,7 @@ RUN_FORMAT = "abag-run 4"
 
 
 def read_config(run: Path) -> dict[str, Any]:
-    """Read config.json of a run, or raise `FileDamaged` or `OSError`."""
+    """Read config.json of a run, or raise `DamagedFile` or `OSError`."""
     path = run / "config.json"
     config = read_json(path)
     if (found := config.get("format")) != RUN_FORMAT:
@@ -54,19 +53,19 @@ def read_config(run: Path) -> dict[str, Any]:
             f"{path}: format {found!r} is not supported; this abag reads {RUN_FORMAT!r}. Fit again "
             "into another folder, or use the version of abag that wrote it."
         )
-        raise FileDamaged(msg)
+        raise DamagedFile(msg)
     names = [*(one.name for one in schema(FitConfig)), "label_column", "label_unit", "quantity"]
     if missing := [name for name in names if name not in config]:
         msg = f"{path}: {missing[0]} is missing. Copy the whole run folder again."
-        raise FileDamaged(msg)
+        raise DamagedFile(msg)
     try:
         Quantity.of_json(config["quantity"])
     except (TypeError, ValueError) as error:
         msg = f"{path}: quantity is invalid ({error}). Copy the run folder again."
-        raise FileDamaged(msg) from error
+        raise DamagedFile(msg) from error
     if type(epochs := config["epochs"]) is not int:
         msg = f"{path}: epochs is {epochs!r}; expected a whole number. Copy the run folder again."
-        raise FileDamaged(msg)
+        raise DamagedFile(msg)
     return config
 
 
@@ -99,7 +98,7 @@ def finished_summary(run: Path, record: Mapping[str, Any]) -> RunSummary | None:
         return None
     if not (run / "config.json").exists():
         msg = f"{run}: is not empty and contains no run. Use another --run folder."
-        raise RunMismatch(msg)
+        raise RunError(msg)
     before = read_config(run)
     check_same(run, before, record)
     epochs = before["epochs"]
@@ -109,7 +108,7 @@ def finished_summary(run: Path, record: Mapping[str, Any]) -> RunSummary | None:
             "expected as many or more. Give "
             f"--epochs {epochs}, or use another --run folder."
         )
-        raise RunMismatch(msg)
+        raise RunError(msg)
     if not (run / "summary.json").exists() or epochs != record["epochs"]:
         return None
     return read_summary(run)
@@ -126,13 +125,13 @@ def start_run(
         except (ValueError, LookupError, TypeError, OSError) as error:
             reason = " ".join(str(error).split())
             msg = f"{path}: damaged ({reason}). Restore it, or use another --run folder."
-            raise FileDamaged(msg) from error
+            raise DamagedFile(msg) from error
         if not is_same:  # to resume with another split would leak
             msg = (
                 f"{path}: differs from the split that the same options give now; expected the same "
                 "split. Undo what changed, such as a split file, or use another --run folder."
             )
-            raise RunMismatch(msg)
+            raise RunError(msg)
     sweep_partials(run)
     (run / "summary.json").unlink(missing_ok=True)
     # both are followed: the absolute path, and this one if run and store have moved together
@@ -146,7 +145,7 @@ def start_run(
 # ---- a finished run ------------------------------------------------------------------------------
 
 
-class NoFinishedRun(AbagError):
+class NoFinishedRun(RunError):
     """A folder does not contain a finished run, or it is damaged."""
 
 
@@ -273,7 +272,7 @@ class SavedRun:
 
 
 def read_summary(run: Path) -> RunSummary:
-    """Read summary.json, or raise `FileDamaged` or `OSError`."""
+    """Read summary.json, or raise `DamagedFile` or `OSError`."""
     path = run / "summary.json"
     found = read_json(path)
     reason = why_mistyped(found, RunSummary)
@@ -284,7 +283,7 @@ def read_summary(run: Path) -> RunSummary:
             reason = f"the scores of its regimes are damaged ({first_line(error)})"
     if reason:
         msg = f"{path}: {reason}. Copy the whole run folder again."
-        raise FileDamaged(msg)
+        raise DamagedFile(msg)
     return cast("RunSummary", found)
 
 
@@ -320,7 +319,7 @@ def naming_damage(run: Path) -> Iterator[None]:
     """Raise `NoFinishedRun`, in one line, for what missing and damaged files of a run raise."""
     try:
         yield
-    except FileDamaged as error:
+    except DamagedFile as error:
         raise NoFinishedRun(str(error)) from error
     except (FileNotFoundError, NotADirectoryError) as error:
         msg = (

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 import numpy as np
 
 from abag.core.arrays import distinct
+from abag.core.errors import SplitError
 from abag.core.messages import reporting
 from abag.embed.sequences.chains import KINDS
 from abag.head.data.feature_checks import encoded_features
@@ -27,7 +28,7 @@ from abag.head.models.config import VALIDATION_PAIRS, FitConfig, is_used
 from abag.head.models.pair_model import LOSSES, Fit, PairVectors, TrainingRows
 from abag.head.models.registry import MODELS
 from abag.head.models.ridge import impute_censored
-from abag.head.regimes.splits import TRAIN, VALIDATION, BadSplit, Split, grouped_folds
+from abag.head.regimes.splits import TRAIN, VALIDATION, Split, grouped_folds
 from abag.head.training.stack import PairStandardizer, StackedHeads, step_seed
 from abag.head.training.train import matrix_threads
 
@@ -126,7 +127,7 @@ def inner_folds(group: NDArray[np.int64], folds: int, seed: int) -> NDArray[np.i
             f"--inner-folds {folds}: only {found} groups are outside the test part; expected at "
             "least one per fold. Use fewer --inner-folds or another --split."
         )
-        raise BadSplit(msg)
+        raise SplitError(msg)
     return grouped_folds(group, folds, seed)
 
 

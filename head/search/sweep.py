@@ -19,12 +19,11 @@ from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
 import numpy as np
 import pandas as pd
 
-from abag import AbagError
 from abag.core.arrays import distinct
 from abag.core.cache import cache_dir
 from abag.core.device import resolve_device
+from abag.core.errors import DamagedFile, MissingPackage, OptionError, RunError, SplitError
 from abag.core.files import (
-    FileDamaged,
     is_partial,
     make_folder,
     read_json,
@@ -33,16 +32,16 @@ from abag.core.files import (
     write_json,
 )
 from abag.core.messages import align, bar, counted, reporting, say
-from abag.core.options import BadOption, flag
+from abag.core.options import flag
 from abag.embed.sequences.chains import KINDS
 from abag.head.data.labels import training_labels
 from abag.head.evaluation.metrics import find_metric
 from abag.head.fit import fit
 from abag.head.inputs import describe_inputs, read_inputs
-from abag.head.models.config import MAY_CHANGE, FitConfig, RunMismatch, check_same, is_used
+from abag.head.models.config import MAY_CHANGE, FitConfig, check_same, is_used
 from abag.head.regimes.clusters import PairGroups
 from abag.head.regimes.folds import make_splits, strictest_split
-from abag.head.regimes.splits import BadSplit, split_frame
+from abag.head.regimes.splits import split_frame
 from abag.head.search.options import CHOSEN_BY_SWEEP, SweepOptions, refusal
 from abag.head.search.search import (
     BATCH_PARAMETERS,
@@ -73,18 +72,6 @@ BATCH_TRIALS = 8
 RANDOM_TRIALS = 16
 """Trials drawn at random before the sampler uses earlier results."""
 BEST_TRIALS, SHOWN_TRIALS = 10, 5
-
-
-class OptunaMissing(AbagError):
-    """The extra that a sweep needs is not installed."""
-
-
-class NoTrials(AbagError):
-    """A final run was requested but no trial is complete."""
-
-
-class SweepClosed(AbagError):
-    """The test part has been scored; more trials would be chosen with that knowledge."""
 
 
 class SweepSummary(TypedDict):
@@ -130,11 +117,11 @@ def sweep(
 
     Raises
     ------
-    OptunaMissing
+    MissingPackage
         If the extra ``sweep`` is not installed.
-    NoTrials
+    RunError
         If a final run is requested but no trial is complete.
-    SweepClosed
+    RunError
         If more trials are requested after the final run.
     AbagError
         If an option, the table, the store or the folder is invalid, before anything is written.
@@ -143,7 +130,7 @@ def sweep(
         import optuna  # noqa: F401
     except ModuleNotFoundError as error:
         msg = "abag sweep: needs Optuna, which is not installed. Run: pip install optuna"
-        raise OptunaMissing(msg) from error
+        raise MissingPackage(msg) from error
     own, others = SweepOptions.take(options)
     with reporting(say, bars=progress):
         return _sweep(table, store, Path(folder), own, others, progress=progress)
@@ -160,7 +147,7 @@ def _sweep(
 ) -> SweepSummary:
     given = sorted(options.keys() & CHOSEN_BY_SWEEP)
     if given:
-        raise BadOption(refusal(flag(given[0])))
+        raise OptionError(refusal(flag(given[0])))
     config = FitConfig.from_keywords(options, "sweep")
     inputs = read_inputs(table, store, config)
     config = replace(config, antibody_region=inputs.region)
@@ -182,7 +169,7 @@ def _sweep(
                 f"{folder / 'final'}: the test part has been scored, so more trials would be "
                 "chosen with that knowledge. Use another --sweep folder."
             )
-            raise SweepClosed(msg)
+            raise RunError(msg)
         else:
             _run_trials(study, problem, wanted)
         with _naming_damage(journal):
@@ -205,8 +192,8 @@ def _sweep(
     return summary
 
 
-def _no_trials(folder: Path) -> NoTrials:
-    return NoTrials(
+def _no_trials(folder: Path) -> RunError:
+    return RunError(
         f"{folder}: no trial is complete, so there is none to refit. Run the sweep without "
         "--final first."
     )
@@ -224,7 +211,7 @@ def _hold_out_test(pairs: LabelledPairs, config: FitConfig) -> tuple[FitConfig, 
             f"--split {config.split}: gives {len(splits)} folds; a sweep holds out a single test "
             "part. Use a split without folds."
         )
-        raise BadSplit(msg)
+        raise SplitError(msg)
     return config, splits[0]
 
 
@@ -271,7 +258,7 @@ def _open_folder(folder: Path, record: Mapping[str, Any]) -> None:
         return
     if folder.exists() and not all(map(is_partial, folder.iterdir())):
         msg = f"{folder}: is not empty and contains no sweep. Use another --sweep folder."
-        raise RunMismatch(msg)
+        raise RunError(msg)
     make_folder(folder)
     write_json(path, record, sort_keys=True)
 
@@ -329,7 +316,7 @@ def _naming_damage(journal: Path) -> Iterator[None]:
             f"{journal}: damaged ({error!r}); expected a journal of trials. Restore it, or use "
             "another --sweep folder."
         )
-        raise FileDamaged(msg) from error
+        raise DamagedFile(msg) from error
 
 
 def _count_finished(study: Study) -> int:

@@ -15,8 +15,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from abag import AbagError
-from abag.core.files import DiskFull, replacing
+from abag.core.errors import DamagedFile, OutputError
+from abag.core.files import replacing
 from abag.core.messages import say
 
 if TYPE_CHECKING:
@@ -25,10 +25,6 @@ if TYPE_CHECKING:
 
 SCHEMA = 6
 _DELETE = "Delete it to resume from the previous checkpoint."
-
-
-class CheckpointDamaged(AbagError):
-    """A checkpoint file is not what was written."""
 
 
 class Checkpoint(NamedTuple):
@@ -52,7 +48,7 @@ def save_rotating(folder: Path, tensors: Mapping[str, Tensor], state: Mapping[st
                 f"{path}: cannot be written ({error}); the previous checkpoint is whole. Free disk "
                 "space and run the same command again."
             )
-            raise DiskFull(msg) from error
+            raise OutputError(msg) from error
         if path.exists():
             path.replace(folder / "previous")  # the newest until the next rename
 
@@ -64,29 +60,29 @@ def load(path: Path) -> Checkpoint:
             tensors = {name: file.get_tensor(name) for name in file.keys()}
     except (SafetensorError, OSError) as error:
         msg = f"{path}: cannot be read ({error}); expected a whole checkpoint. {_DELETE}"
-        raise CheckpointDamaged(msg) from error
+        raise DamagedFile(msg) from error
     if header.get("schema") != str(SCHEMA):
         msg = (
             f"{path}: checkpoint schema {header.get('schema')!r}; this abag reads {SCHEMA}. "
             "Use the abag that wrote it, or another --run folder."
         )
-        raise CheckpointDamaged(msg)
+        raise DamagedFile(msg)
     text = header.get("state", "")
     if header.get("digest") != digest(tensors, text):
         msg = f"{path}: is damaged (digest differs); expected the written bytes. {_DELETE}"
-        raise CheckpointDamaged(msg)
+        raise DamagedFile(msg)
     return Checkpoint(tensors, json.loads(text))
 
 
 def load_newest(folder: Path) -> Checkpoint | None:
     """Read the newest whole checkpoint, if there is any; damaged ones are reported and skipped."""
-    damage: CheckpointDamaged | None = None
+    damage: DamagedFile | None = None
     for path in (folder / "latest", folder / "previous"):
         if not path.exists():
             continue
         try:
             found = load(path)
-        except CheckpointDamaged as error:
+        except DamagedFile as error:
             damage = damage or error
             continue
         if damage:
@@ -99,7 +95,7 @@ def load_newest(folder: Path) -> Checkpoint | None:
             f"{folder}: no checkpoint is whole ({damage}); expected latest or previous to be. "
             "Delete the run folder to start again."
         )
-        raise CheckpointDamaged(msg)
+        raise DamagedFile(msg)
     return None
 
 

@@ -25,11 +25,12 @@ def read_kept(folder: Path, digest: str) -> dict[str, Floats] | None:
     """Return arrays by name, if they were kept whole and depend on what `digest` hashes."""
     if not folder.is_dir():
         return None
-    from abag.head.training.checkpoint import CheckpointDamaged, load_newest  # torch
+    from abag.core.errors import DamagedFile
+    from abag.head.training.checkpoint import load_newest
 
     try:
         found = load_newest(folder)
-    except CheckpointDamaged:
+    except DamagedFile:
         say(f"{folder}: what was kept is damaged; it is fitted again")
         return None
     if found is None or found.state.get("digest") != digest:

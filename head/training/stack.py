@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding
 
+from abag.core.errors import DamagedFile
 from abag.core.messages import detail
 from abag.head.data.feature_scaling import FeatureScaling
 from abag.head.data.labels import training_labels
@@ -31,7 +32,6 @@ from abag.head.models.pair_model import (
     label_weights,
 )
 from abag.head.regimes.splits import TRAIN
-from abag.head.training.checkpoint import CheckpointDamaged
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -318,7 +318,7 @@ def load_tensors(live: Mapping[str, Tensor], saved: Mapping[str, Tensor]) -> Non
                     "vectors in the store have another width now? Restore them, or use another "
                     "folder."
                 )
-                raise CheckpointDamaged(msg)
+                raise DamagedFile(msg)
             tensor.copy_(saved[name])
 
 

@@ -23,13 +23,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from abag import AbagError
 from abag.core.arrays import hash_arrays
 from abag.core.cores import SMALL_FOLD_PAIRS, count_cores
+from abag.core.errors import RunError, TrainingError
 from abag.core.files import json_text, make_folder, write_text
 from abag.core.messages import bar, detail, say
 from abag.head.evaluation import metrics
-from abag.head.models.config import VALIDATION_PAIRS, RunMismatch
+from abag.head.models.config import VALIDATION_PAIRS
 from abag.head.regimes.splits import TRAIN, VALIDATION
 from abag.head.training.checkpoint import load_newest, save_rotating
 from abag.head.training.stack import (
@@ -116,7 +116,7 @@ def keep_freed_memory() -> None:
         libc.mallopt(M_MMAP_THRESHOLD, 2**25)
 
 
-class Stopped(AbagError):
+class Stopped(TrainingError):
     """A signal or an error elsewhere has stopped this training; its last step is saved."""
 
     def __init__(self) -> None:
@@ -154,10 +154,6 @@ def delayed_signals() -> Iterator[list[int]]:
 
 
 # ---- the loop ------------------------------------------------------------------------------------
-
-
-class LossNotFinite(AbagError):
-    """Training diverged."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -260,7 +256,7 @@ class ResumableTraining(ABC):
                     f"{self.checkpoints}: the checkpoints belong to another training; expected "
                     "those of these options and data. Restore them, or use another folder."
                 )
-                raise RunMismatch(msg)
+                raise RunError(msg)
             self.progress = type(self.progress)(**state)
             self.resumed_from_step = self._saved_step = self.progress.step
         self._restore(tensors)
@@ -592,8 +588,8 @@ class HeadTraining(ResumableTraining):
             raise self._diverged(first + step, float(found[step, head]))
         return found
 
-    def _diverged(self, step: int, loss: float) -> LossNotFinite:
-        return LossNotFinite(
+    def _diverged(self, step: int, loss: float) -> TrainingError:
+        return TrainingError(
             f"{self.checkpoints}: the loss is {loss} at step {step + 1}; expected a finite number. "
             f"The checkpoint of step {self._saved_step} is kept. Use a lower --lr with another "
             "--run folder, or check the labels."

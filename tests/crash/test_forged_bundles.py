@@ -23,7 +23,7 @@ from drawn import QUICK, add_vectors
 from safetensors.numpy import load_file, save_file
 
 import abag
-from abag import AbagError
+from abag.core.errors import AbagError
 from abag.head.data.demo import demo_table
 from abag.head.models.config import is_used
 from abag.head.models.pair_model import PairVectors

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import abag
-from abag import AbagError
+from abag.core.errors import AbagError
 from abag.core.messages import reporting
 from abag.embed.store.maintenance import merge
 from abag.embed.store.store import open_store

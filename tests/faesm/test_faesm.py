@@ -11,12 +11,12 @@ from drawn import draw_chain
 from encoding import CPU, change_weights, distance
 
 from abag.core.device import plan_device
+from abag.core.errors import EncoderError
 from abag.embed.encoders.checkpoints import TINY_CONFIG, save_random_checkpoint
 from abag.embed.encoders.identity import find_checkpoint, identify
 from abag.embed.encoders.loading import load_encoder
 from abag.embed.packing import pack_spans
 from abag.embed.store.store import open_store
-from abag.embed.weights import BadCheckpoint
 
 pytestmark = pytest.mark.faesm
 
@@ -86,7 +86,7 @@ def test_a_checkpoint_without_one_of_its_weights_is_refused(tmp_path):
     change_weights(
         folder, lambda tensors: {n: x for n, x in tensors.items() if not n.endswith(name)}
     )
-    with pytest.raises(BadCheckpoint, match=r"layer.1.output.dense.weight"):
+    with pytest.raises(EncoderError, match=r"layer.1.output.dense.weight"):
         encode(batch_of(["MKT"]), folder)
 
 

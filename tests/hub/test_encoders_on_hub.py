@@ -14,11 +14,12 @@ from transformers import (
     T5ForConditionalGeneration,
 )
 
+from abag.core.errors import EncoderError
 from abag.embed.encoders.checkpoints import TINY_CONFIG, save_random_checkpoint
 from abag.embed.encoders.heads import head_digest
 from abag.embed.encoders.identity import find_checkpoint
 from abag.embed.families.registry import FAMILIES, hub_source
-from abag.embed.weights import BadCheckpoint, EncoderNotFound
+from abag.embed.weights import EncoderNotFound
 
 
 @pytest.fixture
@@ -80,7 +81,7 @@ def test_a_model_without_weights_or_of_another_type_is_refused_as_such(hub, chec
     hub.put("model", "lab/empty", small)
     assert "has no model.safetensors or pytorch_model.bin on the hub" in found("lab/empty")
     hub.put("model", "lab/llama", small | {"config.json": json.dumps({"model_type": "l"}).encode()})
-    with pytest.raises(BadCheckpoint, match="model_type 'l' is not supported"):
+    with pytest.raises(EncoderError, match="model_type 'l' is not supported"):
         find_checkpoint("lab/llama")
 
 
@@ -100,7 +101,7 @@ def test_a_download_that_stopped_between_shards_is_completed(hub, checkpoint):
 def test_a_repository_that_lacks_a_shard_is_refused_with_its_name(hub, checkpoint):
     lost = next(name for name in checkpoint if "00002" in name)
     hub.put("model", "lab/short", {n: c for n, c in checkpoint.items() if n != lost})
-    with pytest.raises(BadCheckpoint, match=rf"1 of 3 shards .* are missing \({lost}\)"):
+    with pytest.raises(EncoderError, match=rf"1 of 3 shards .* are missing \({lost}\)"):
         find_checkpoint("lab/short")
 
 

@@ -15,13 +15,11 @@ from huggingface_hub import ModelCard
 from invoke import run
 
 import abag
+from abag.core.errors import DamagedFile, HubError, OptionError, OutputError
 from abag.core.files import UnsafeFile, host_name
-from abag.core.hub import HubAddress, HubError, is_hub_address, parse_address
-from abag.core.options import BadOption
-from abag.embed.store.store_files import PrivatePath
+from abag.core.hub import HubAddress, is_hub_address, parse_address
 from abag.head.data.demo import demo_table
-from abag.head.prediction.predictor import PredictorDamaged
-from abag.head.share import MANIFEST, FolderTaken
+from abag.head.share import MANIFEST
 
 NAME = "lab/binder"
 ADDRESS = f"hf://{NAME}"
@@ -119,7 +117,7 @@ def test_a_card_that_was_edited_to_name_a_path_is_refused(trained, tmp_path):
     run = shutil.copytree(trained.run, tmp_path / "copied")
     card = run / "predictor" / "README.md"
     card.write_text(f"{card.read_text()}\nSee {Path.home()}/notes.txt\n")
-    with pytest.raises(PrivatePath, match="contains the path"):
+    with pytest.raises(OutputError, match="contains the path"):
         abag.share(run, tmp_path / "shared")
     assert not (tmp_path / "shared").exists()
 
@@ -139,7 +137,7 @@ def test_a_folder_that_holds_something_else_is_not_overwritten(trained, tmp_path
     (tmp_path / "taken" / "README.md").write_text("mine")
     (tmp_path / "file").write_text("mine")
     for name in ("taken", "file"):
-        with pytest.raises(FolderTaken, match="already exists and differs"):
+        with pytest.raises(OutputError, match="already exists and differs"):
             abag.share(trained.run, tmp_path / name)
     assert (tmp_path / "taken" / "README.md").read_text() == "mine"
     assert len(list((tmp_path / "taken").iterdir())) == 1
@@ -147,7 +145,7 @@ def test_a_folder_that_holds_something_else_is_not_overwritten(trained, tmp_path
 
 @pytest.mark.parametrize("licence", ["MIT", "a b", "../x", ""])
 def test_a_licence_that_is_no_id_is_refused(trained, tmp_path, licence):
-    with pytest.raises(BadOption, match="license"):
+    with pytest.raises(OptionError, match="license"):
         abag.share(trained.run, tmp_path / "shared", license=licence)
 
 
@@ -164,7 +162,7 @@ def test_a_changed_missing_or_linked_file_of_a_shared_folder_is_refused(trained,
             (copy / name).symlink_to("elsewhere")
         elif name == MANIFEST:
             continue  # an ordinary predictor folder, which has a digest of its own
-        with pytest.raises((PredictorDamaged, UnsafeFile)) as raised:
+        with pytest.raises((DamagedFile, UnsafeFile)) as raised:
             abag.load_predictor(copy)
         assert "\n" not in str(raised.value)
 
@@ -214,7 +212,7 @@ def test_a_branch_is_resolved_to_a_commit_which_is_said_and_stays_readable(
     commit = shared["to"].partition("@")[2]
     assert said[0].startswith(f"{ADDRESS}: commit {commit}")
     hub.put("model", NAME, {"weights.safetensors": b"broken"})
-    with pytest.raises(PredictorDamaged, match="differs from its digest"):
+    with pytest.raises(DamagedFile, match="differs from its digest"):
         abag.load_predictor(ADDRESS)
     hub.asked.clear()
     assert predictions(f"{ADDRESS}@{commit}", trained).equals(first)
@@ -247,20 +245,20 @@ ANY = {"bytes": 1, "sha256": "0" * 64}
 def test_repositories_that_are_not_a_sound_predictor_are_refused(hub, shared, tmp_path):
     files = hub.files("model", NAME)
     cases = {
-        "no manifest": ({MANIFEST: None}, PredictorDamaged),
-        "empty manifest": ({MANIFEST: b"{}"}, PredictorDamaged),
-        "deep manifest": ({MANIFEST: b"[" * 100_000}, PredictorDamaged),
+        "no manifest": ({MANIFEST: None}, DamagedFile),
+        "empty manifest": ({MANIFEST: b"{}"}, DamagedFile),
+        "deep manifest": ({MANIFEST: b"[" * 100_000}, DamagedFile),
         "traversal": ({MANIFEST: manifest_with(files, **{"../../x": ANY})}, UnsafeFile),
         "absolute": ({MANIFEST: manifest_with(files, **{"/tmp/x": ANY})}, UnsafeFile),
         "pickle": ({MANIFEST: manifest_with(files, **{"model.pkl": ANY}), "model.pkl": b"x"},
                    UnsafeFile),
         "not listed": ({MANIFEST: manifest_with(files, **{"antibody-adapter/adapter.json": ANY})},
-                       PredictorDamaged),
+                       DamagedFile),
         "bytes as text": (
             {MANIFEST: manifest_with(files, **{"predictor.json": ANY | {"bytes": "1"}})},
-            PredictorDamaged),
-        "other weights": ({"weights.safetensors": b"other"}, PredictorDamaged),
-        "no weights": ({"weights.safetensors": None}, PredictorDamaged),
+            DamagedFile),
+        "other weights": ({"weights.safetensors": b"other"}, DamagedFile),
+        "no weights": ({"weights.safetensors": None}, DamagedFile),
     }  # fmt: skip
     for number, (case, (changed, error)) in enumerate(cases.items()):
         name = f"lab/case-{number}"
@@ -338,5 +336,5 @@ def test_a_file_that_changes_in_the_cache_is_refused(shared, trained, tmp_path):
     abag.load_predictor(ADDRESS)
     (weights,) = (tmp_path / "cache").rglob("weights.safetensors")
     weights.write_bytes(weights.read_bytes()[:-1] + b"x")
-    with pytest.raises(PredictorDamaged, match="differs from its digest"):
+    with pytest.raises(DamagedFile, match="differs from its digest"):
         abag.load_predictor(ADDRESS)

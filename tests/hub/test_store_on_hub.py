@@ -14,12 +14,11 @@ from huggingface_hub import HfApi
 from invoke import one_line, run
 from marks import in_ci
 
+from abag.core.errors import DamagedFile, HubError, OutputError, StoreError
 from abag.core.files import UnsafeFile
-from abag.core.hub import HubError
 from abag.embed.store.maintenance import verify
-from abag.embed.store.shard import DamagedShard, shard_name
-from abag.embed.store.store import NotAStore, StoreMismatch, open_store
-from abag.embed.store.store_files import PrivatePath
+from abag.embed.store.shard import shard_name
+from abag.embed.store.store import open_store
 from abag.embed.store.sync import pull, push
 
 NAME = "lab/vectors"
@@ -162,9 +161,9 @@ def test_another_encoder_or_other_poolings_of_the_same_folder_are_refused(hub, p
         (tmp_path / "layered", "has the layers"),
     ):
         before = shards_of(path)
-        with pytest.raises(StoreMismatch, match=text):
+        with pytest.raises(StoreError, match=text):
             push(path, ADDRESS)
-        with pytest.raises(StoreMismatch, match=text):
+        with pytest.raises(StoreError, match=text):
             pull(ADDRESS, path)
         assert shards_of(path) == before
     assert len(hub.files("dataset", NAME)) == 7
@@ -318,7 +317,7 @@ def test_a_hub_that_fails_in_the_middle_of_a_pull_is_one_line_and_it_is_continue
 def test_a_shard_that_was_changed_on_its_way_is_refused_and_the_others_stay(hub, pushed, tmp_path):
     victim, content = next(iter(shards_of(pushed).items()))
     hub.sent = {victim: content[:-4] + b"evil"}
-    with pytest.raises(DamagedShard, match="is damaged or of another encoder"):
+    with pytest.raises(DamagedFile, match="is damaged or of another encoder"):
         pull(ADDRESS, tmp_path / "new")
     assert victim not in shards_of(tmp_path / "new")
     hub.sent = {}
@@ -337,17 +336,17 @@ def test_a_damaged_or_foreign_shard_in_a_repository_is_refused(hub, pushed, tmp_
     for case, forged in files.items():
         name = shard_name(forged) if case == "foreign" else "zz.h5"
         commit = hub.put("dataset", NAME, {f"{FOLDER}/{name}": forged})
-        with pytest.raises(DamagedShard, match=r"is damaged or of another encoder"):
+        with pytest.raises(DamagedFile, match=r"is damaged or of another encoder"):
             pull(f"{ADDRESS}@{commit}", tmp_path / f"new-{case}")
         assert verify(open_store(tmp_path / f"new-{case}")) == []
         assert f"{FOLDER}/{name}" not in shards_of(tmp_path / f"new-{case}")
 
 
 @pytest.mark.parametrize(("files", "error"), [
-    ({f"{FOLDER}/encoder.json": b"{}"}, DamagedShard),
-    ({f"{FOLDER}/encoder.json": b"[" * 9999}, DamagedShard),
-    ({f"{FOLDER}/encoder.json": None}, NotAStore),
-    ({"abag-store.json": b'{"format": "abag-store", "version": 9}'}, NotAStore),
+    ({f"{FOLDER}/encoder.json": b"{}"}, DamagedFile),
+    ({f"{FOLDER}/encoder.json": b"[" * 9999}, DamagedFile),
+    ({f"{FOLDER}/encoder.json": None}, StoreError),
+    ({"abag-store.json": b'{"format": "abag-store", "version": 9}'}, StoreError),
 ])  # fmt: skip
 def test_a_repository_with_a_wrong_record_is_refused(hub, pushed, tmp_path, files, error):
     hub.put("dataset", NAME, files)
@@ -364,7 +363,7 @@ def test_an_encoder_named_unlike_its_folder_is_refused_and_adds_nothing(
     before = files_of(tmp_path / "new")
     record = {"kind": "antibody", "name": name, "fingerprint": FINGERPRINT}
     hub.put("dataset", NAME, {f"{FOLDER}/encoder.json": json.dumps(record).encode()})
-    with pytest.raises(DamagedShard, match="does not match the folder's name"):
+    with pytest.raises(DamagedFile, match="does not match the folder's name"):
         pull(ADDRESS, tmp_path / "new")
     assert files_of(tmp_path / "new") == before
 
@@ -380,7 +379,7 @@ def test_a_pull_does_not_write_through_a_linked_encoder_folder(pushed, tmp_path)
 
 def test_a_repository_without_a_store_is_refused_and_nothing_is_created(hub, tmp_path):
     hub.put("dataset", NAME, {"README.md": b"# x\n"})
-    with pytest.raises(NotAStore, match="holds no store"):
+    with pytest.raises(StoreError, match="holds no store"):
         pull(ADDRESS, tmp_path / "new")
     assert not (tmp_path / "new").exists()
 
@@ -437,7 +436,7 @@ def test_an_adapter_goes_with_the_vectors_but_not_its_options(hub, tmp_path):
     assert "someone" not in pulled["adapter/adapter.json"].decode()
     config = folder.path / "adapter" / "antibody" / "adapter_config.json"
     config.write_text('{"base_model_name_or_path": "/home/someone/igt5"}')
-    with pytest.raises(PrivatePath, match="adapter's digest covers"):
+    with pytest.raises(OutputError, match="adapter's digest covers"):
         push(tmp_path / "store", "hf://datasets/lab/other")
     assert ("dataset", "lab/other") not in hub.repositories
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
-from abag import AbagError
+from abag.core.errors import AbagError
 
 if find_spec("sklearn") is None:
     msg = (
