@@ -97,6 +97,17 @@ def test_the_default_fit_of_a_table_is_timed(run_script, tmp_path):
     assert line["rmse"]
 
 
+def test_ridges_are_timed_and_compared_by_size(run_script, tmp_path):
+    out = tmp_path / "ridge.md"
+    status = run_script(
+        tmp_path / "log", BENCHMARKS / "bench_ridge.py", "--columns", 8, 30, "--out", out
+    )
+    assert status == 0, (tmp_path / "log").read_text()
+    head, _, *rows = [line.strip("| ").split(" | ") for line in out.read_text().splitlines()]
+    assert [row[0] for row in rows] == ["8", "30"]
+    assert all(len(row) == len(head) and float(row[-1]) < 1e-10 for row in rows)
+
+
 def test_promises_are_compared_with_rows_that_abag_never_saw(run_script, tmp_path):
     lines = tiny_lines(run_script, tmp_path, "outside_truth.py")
     assert {line["case"] for line in lines} == {"random", "8 antibodies"}
