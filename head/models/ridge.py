@@ -190,7 +190,10 @@ def _blocks(training: TrainingRows) -> tuple[list[Standardizer], list[FeatureBlo
 
 
 def impute_censored(training: TrainingRows) -> TrainingRows:
-    """Replace the bounds of censored training pairs by expected labels, as if these were exact."""
+    """Replace the bounds of censored training pairs by expected labels, as if these were exact.
+
+    The labels are expected from the vectors and, where pairs have any, from their features.
+    """
     pairs, rows, bound = training.pairs, training.rows, training.pkd
     censored = pairs.censored[rows]
     if not censored.any():
@@ -203,6 +206,9 @@ def impute_censored(training: TrainingRows) -> TrainingRows:
     ridge = Ridge(blocks, rows, training.fold, training.device)
     for _ in range(ROUNDS):
         fit = ridge.fit(pkd)
+        if training.vectors.features is not None:
+            of_vectors = fit if training.weight is None else None
+            fit, _ = fit_beside_features(blocks, training, of_vectors)
         sigma = max(sigma, LEAST_SIGMA)
         label, variance = expected_labels(bound, censored, fit.inner, sigma)
         sigma = float(np.sqrt(np.mean(np.square(label - fit.inner) + variance)))
