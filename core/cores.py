@@ -11,6 +11,7 @@ take gigabytes, so these are fitted in sequence, with all cores for each."""
 
 
 def count_cores() -> int:
+    """Return how many cores this process may use, at least 1."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
