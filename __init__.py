@@ -62,8 +62,8 @@ _FUNCTIONS = {
 _OTHERS = {
     "PairDataset": "head.estimators.dataset",
     "Predictor": "head.prediction.predictor",
-    "Store": "embed.store.store",
-    "open_store": "embed.store.store",
+    "Store": "head.estimators.store",
+    "open_store": "head.estimators.store",
     **{
         name: place
         for _, _, *classes in _FUNCTIONS.values()
