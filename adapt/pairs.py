@@ -1,4 +1,4 @@
-"""Which pairs train the adapter, which are left to the head, and the adapter's batches.
+"""Divide pairs between adapter and head, and those of the adapter into batches.
 
 Draws depend only on the split, the options and the seed, so that a resumed adaptation sees the
 batches of an uninterrupted one.

@@ -139,11 +139,11 @@ class AdapterTraining(ResumableTraining):
         head_names = [name for name in self.trainable if name.startswith("head.")]
         # The encoders' factors first, then the head: AdamW numbers its state in this order.
         self._names = factor_names + head_names
-        groups = [
-            {"params": [self.trainable[name] for name in names]}
-            for names in (factor_names, head_names)
-        ]
-        self.optimizer = torch.optim.AdamW(groups, weight_decay=WEIGHT_DECAY)
+        factors = [self.trainable[name] for name in factor_names]
+        head = [self.trainable[name] for name in head_names]
+        self.optimizer = torch.optim.AdamW(
+            [{"params": factors}, {"params": head}], weight_decay=WEIGHT_DECAY
+        )
         self.best = self._copy_parameters()
         trained: list[NDArray[Any]]
         trained = [pairs.antibody, pairs.antigen, pairs.pkd, pairs.censored, assignment.adapter]
@@ -459,10 +459,11 @@ def _write_adapter(out: Path, record: dict[str, Any], training: AdapterTraining)
 
 def _adapter_name(out: Path) -> str:
     """Derive an adapter's name from its folder: letters and digits, joined by hyphens."""
-    words = "".join(
-        character if character.isalnum() else " " for character in out.resolve().name.lower()
-    )
-    return "-".join(words.split()) or "adapter"
+    name = out.resolve().name.lower()
+    separators = {character for character in name if not character.isalnum()}
+    for separator in separators:
+        name = name.replace(separator, " ")
+    return "-".join(name.split()) or "adapter"
 
 
 def _write_encoder(out: Path, kind: Kind, training: AdapterTraining) -> dict[str, Any]:

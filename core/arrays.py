@@ -1,4 +1,4 @@
-"""Names for the types of arrays, what numpy does too slowly, and keys of sequences.
+"""Types of arrays, faster counterparts of NumPy functions, and keys of sequences.
 
 Each function returns what its plain counterpart of numpy returns.
 """

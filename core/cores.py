@@ -1,4 +1,4 @@
-"""How many cores this process may use, and how the folds of a fit share them."""
+"""Count the cores that this process may use, and share them among the folds of a fit."""
 
 from __future__ import annotations
 

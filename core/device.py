@@ -20,7 +20,7 @@ _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
 @dataclass(frozen=True, slots=True)
 class DevicePlan:
-    """Where and in which precision an encoder runs; `reason` says why, for messages."""
+    """Device and precision that an encoder runs with; `reason` explains the choice in messages."""
 
     device: torch.device
     precision: Literal["bf16", "fp16", "fp32"]

@@ -145,11 +145,12 @@ class _Lines:
     """A file to which tqdm draws bars, and which makes them lines of stderr."""
 
     def write(self, drawn: str) -> None:
+        """Send what tqdm draws as a line, without its control characters."""
         if text := drawn.strip("\r\n "):
             _to_stderr(text)
 
     def flush(self) -> None:
-        pass
+        """Do nothing: each line is sent at once."""
 
 
 @contextmanager

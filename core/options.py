@@ -201,9 +201,9 @@ class Options:
     def take(cls, options: Mapping[str, Any]) -> tuple[Self, dict[str, Any]]:
         """Make the options from those keyword arguments that name them; return the others too."""
         names = {declared.name for declared in schema(cls)}
-        own = {name: value for name, value in options.items() if name in names}
+        taken = {name: value for name, value in options.items() if name in names}
         others = {name: value for name, value in options.items() if name not in names}
-        return cls(**own), others
+        return cls(**taken), others
 
     @classmethod
     def changeable(cls) -> frozenset[str]:
@@ -341,7 +341,7 @@ def flag(name: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceOptions(Options, group="Hardware"):
-    """Where torch computes."""
+    """Options for the device."""
 
     device: str = option(
         "auto", metavar="NAME", may_change=True, help="Device: auto, cpu, cuda or cuda:N."
@@ -350,7 +350,7 @@ class DeviceOptions(Options, group="Hardware"):
 
 @dataclass(frozen=True, kw_only=True)
 class EncoderOptions(Options, group="Encoders"):
-    """Which encoders turn sequences into vectors."""
+    """Options for the encoders of sequences."""
 
     antibody_encoder: str = option(
         "igt5", metavar="NAME", help="Antibody encoder: alias, hub name or checkpoint folder."

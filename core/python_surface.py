@@ -38,7 +38,9 @@ _COMMAND = re.compile(r"\babag [a-z]+ ")
 
 
 class PublicFunction:
-    """A function, what describes its result, and its option classes, all imported when needed.
+    """A public function, the one that describes its result, and its option classes.
+
+    They are imported when they are needed, so that others need not wait for them.
 
     Parameters
     ----------

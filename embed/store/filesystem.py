@@ -45,7 +45,7 @@ class Attempt:
         self._is_reported = False
 
     def __enter__(self) -> None:
-        """Try."""
+        """Begin an attempt."""
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
         self.succeeded = error is None

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class VectorsOf(TypedDict):
-    """Which stored vectors of one kind are read."""
+    """Choice of the stored vectors of one kind."""
 
     encoder: str | None
     """None: the only one in the store."""
@@ -24,7 +24,7 @@ class VectorsOf(TypedDict):
 
 @dataclass(frozen=True, kw_only=True)
 class VectorOptions(Options, group="Encoders"):
-    """Which stored vectors are read."""
+    """Options that choose among stored vectors."""
 
     antibody_encoder: str | None = option(
         None,

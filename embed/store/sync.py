@@ -66,7 +66,9 @@ def push(store: Path | str, address: str, *, private: bool = False) -> dict[str,
         size = f"{len(sent)} shards ({sent_bytes:,} bytes)"
         say(f"{to}: sending {', '.join([*records, size])}")
         commit = hub.commit(missing, message=f"Add {len(missing)} files with abag")
-    damaged = [problem for folder in folders.values() for problem in folder.damaged]
+    damaged: list[tuple[Path, str]] = []
+    for folder in folders.values():
+        damaged += folder.damaged
     damaged += source.damaged
     return {
         "address": to.at(commit),
