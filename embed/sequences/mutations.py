@@ -174,7 +174,9 @@ def _read_match(match: re.Match[str], text: str) -> Mutation:
 
 def _chain_id(name: str) -> ChainId:
     letters = re.sub("[ _]", "", name)
-    return "H" if letters in _HEAVY_NAMES else "L" if letters in _LIGHT_NAMES else letters
+    if letters in _HEAVY_NAMES:
+        return "H"
+    return "L" if letters in _LIGHT_NAMES else letters
 
 
 def _lettered(position: str) -> str:

@@ -10,7 +10,7 @@ import errno
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,6 +44,8 @@ from abag.embed.store.store_files import (
     read_json,
 )
 
+S = TypeVar("S", bound="Store")
+
 
 class Store:
     """Vectors of antibodies and antigens; made by :func:`open_store`.
@@ -58,15 +60,6 @@ class Store:
         self.damaged: list[tuple[Path, str]] = []
         """Path of each encoder folder that is skipped, and the reason."""
         self._folders: dict[str, EncoderFolder] = {}
-
-    @classmethod
-    def open(cls, path: Path | str, *, create: bool = False) -> Self:
-        """Open a store as `open_store` does, as an object of this class."""
-        path = user_path(path, "store")
-        for attempt in attempts(path):
-            with attempt:
-                is_new = _is_to_be_created(path, create=create)
-        return cls(path, is_new=is_new)
 
     def __repr__(self) -> str:
         stored = [
@@ -221,7 +214,16 @@ def open_store(path: Path | str, *, create: bool = False) -> Store:
     StoreUnreachable
         If the path cannot be read, or is for a Drive that is not mounted.
     """
-    return Store.open(path, create=create)
+    return open_as(Store, path, create=create)
+
+
+def open_as(store_class: type[S], path: Path | str, *, create: bool = False) -> S:
+    """Open a store as `open_store` does, as an object of this class."""
+    path = user_path(path, "store")
+    for attempt in attempts(path):
+        with attempt:
+            is_new = _is_to_be_created(path, create=create)
+    return store_class(path, is_new=is_new)
 
 
 def _is_to_be_created(path: Path, *, create: bool) -> bool:

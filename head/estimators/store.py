@@ -51,4 +51,4 @@ def open_store(path: Path | str, *, create: bool = False) -> Store:
     StoreUnreachable
         If the path cannot be read, or is for a Drive that is not mounted.
     """
-    return Store.open(path, create=create)
+    return vectors.open_as(Store, path, create=create)
