@@ -44,7 +44,7 @@ def head_names() -> tuple[str, ...]:
 
 
 def _loss_names() -> tuple[str, ...]:
-    from abag.head.models.pair_model import LOSSES
+    from abag.head.models.losses import LOSSES
 
     return tuple(LOSSES)
 

@@ -1,10 +1,6 @@
 """What a model of pairs offers, so that predictors can average and store any of them.
 
-The uncertainty of a prediction is sigma^2 = (spread x its standard deviation)^2 + noise^2, in pKd,
-fitted to errors on pairs that no model had seen. ``--loss`` offers the entries of `LOSSES`.
-
-P pairs, N antibodies, M antigens; D and E are the widths of their vectors; F training pairs, R rows
-with errors, B pairs of a batch.
+P pairs, N antibodies, M antigens; D and E are the widths of their vectors; F training pairs.
 """
 
 from __future__ import annotations
@@ -12,11 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import erfcx
 
 from abag.core.arrays import Floats, Ints, Matrix
 from abag.core.errors import PredictionError, TrainingError
@@ -24,20 +19,11 @@ from abag.embed.sequences.chains import STANDARD_RESIDUES
 
 if TYPE_CHECKING:
     import torch
-    from torch import Tensor
 
     from abag.embed.sequences.chains import Chains, Kind
     from abag.head.data.feature_scaling import PairFeatures
     from abag.head.data.labels import LabelledPairs
 
-RATIOS = np.concatenate([[0.0], np.logspace(-4, 4, 161)])
-"""Values of (spread / noise)^2 that are tried: steps of 6 % in spread / noise."""
-LARGEST_RATIO = 8.0
-"""Of the two parts of sigma^2 at the median deviation: the noise is at least a third of sigma, or
-sigma of a pair that was trained on could be a tenth of its error."""
-CENSORED_ROUNDS = 20
-"""Rounds of expectation maximisation if there are censored pairs."""
-SMALLEST = 1e-6
 COUNTED = 4_096
 """Texts whose residues are counted at a time, which stay in the CPU's cache."""
 
@@ -212,94 +198,3 @@ class NetworkSettings:
 
 
 Fit: TypeAlias = Callable[[TrainingRows], PairModel]
-
-
-def expected_labels(
-    label: Floats, censored: NDArray[np.int8], mean: Floats, sigma: Floats | float
-) -> tuple[Floats, Floats]:
-    """Return mean and variance of hidden labels, (R,): normal, cut off at the bound if censored."""
-    allowed = censored * (mean - label) / sigma  # sigmas from the bound, above 0 if it is satisfied
-    ratio = np.sqrt(2 / np.pi) / erfcx(-allowed / np.sqrt(2))  # normal density / probability
-    expected = np.where(censored == 0, label, mean + censored * sigma * ratio)
-    left = np.clip(1 - ratio * (allowed + ratio), 0, 1)  # share of the variance
-    return expected, np.where(censored == 0, 0.0, np.square(sigma) * left)
-
-
-def fit_sigma(
-    error: Floats, deviation: Floats, censored: NDArray[np.int8] | None = None
-) -> tuple[float, float]:
-    """Fit spread and noise to errors, (R,) in pKd, label or bound minus prediction."""
-    square = error**2
-    spread, noise = _fit_squares(square, deviation)
-    if censored is None or not censored.any():
-        return spread, noise
-    for _ in range(CENSORED_ROUNDS):
-        sigma = np.sqrt(spread**2 * deviation**2 + noise**2)
-        mean, variance = expected_labels(error, censored, np.zeros_like(error), sigma)
-        spread, noise = _fit_squares(mean**2 + variance, deviation)
-    return spread, noise
-
-
-def _fit_squares(square: Floats, deviation: Floats) -> tuple[float, float]:
-    # sigma^2 = noise^2 (1 + ratio x deviation^2): the best noise for a given ratio is a mean.
-    factor_KR = 1 + RATIOS[:, None] * deviation**2
-    noise2_K = np.maximum(np.mean(square / factor_KR, axis=1), SMALLEST**2)
-    loss_K = np.log(noise2_K) + np.mean(np.log(factor_KR), axis=1)
-    loss_K[RATIOS * np.median(deviation**2) > LARGEST_RATIO] = np.inf
-    best = int(np.argmin(loss_K))
-    noise = np.sqrt(noise2_K[best])
-    return float(noise * np.sqrt(RATIOS[best])), float(noise)
-
-
-# torch is imported when a loss is computed: --help needs none
-
-
-class PredictedPairs(NamedTuple):
-    """The predictions and labels of a batch, each (B,); heads of a stack have an axis before B."""
-
-    predicted_B: Tensor
-    """In standard deviations of the training labels, float32."""
-    target_B: Tensor
-    """Labels or bounds in the same unit, float32."""
-    censored_B: Tensor
-    """int8: -1 if the true value is below the target, +1 if above, 0 if exact."""
-    antigen_B: Tensor
-    weight_B: Tensor
-    """0 for padding."""
-
-
-def one_sided_errors(predicted_B: Tensor, target_B: Tensor, censored_B: Tensor) -> Tensor:
-    """Subtract the targets, (B,); an error on the allowed side of a bound is 0."""
-    error_B = predicted_B - target_B
-    error_B = error_B.clamp(min=0).where(censored_B < 0, error_B)
-    return error_B.clamp(max=0).where(censored_B > 0, error_B)
-
-
-def mse(pairs: PredictedPairs) -> Tensor:
-    return one_sided_errors(pairs.predicted_B, pairs.target_B, pairs.censored_B).square()
-
-
-def huber(pairs: PredictedPairs) -> Tensor:
-    import torch
-    from torch.nn.functional import huber_loss
-
-    error_B = one_sided_errors(pairs.predicted_B, pairs.target_B, pairs.censored_B)
-    return huber_loss(error_B, torch.zeros_like(error_B), reduction="none")
-
-
-def rank(pairs: PredictedPairs) -> Tensor:
-    """Add to the squared error the pairwise logistic loss over weaker pairs of its antigen."""
-    from torch.nn.functional import softplus
-
-    predicted_B, target_B, censored_B = pairs.predicted_B, pairs.target_B, pairs.censored_B
-    # Before the ranking: autograd adds up gradients in this order, and rounding depends on it.
-    error_B = one_sided_errors(predicted_B, target_B, censored_B)
-    stronger = target_B[..., :, None] > target_B[..., None, :]
-    certain = (censored_B >= 0)[..., :, None] & (censored_B <= 0)[..., None, :]
-    same_antigen = pairs.antigen_B[..., :, None] == pairs.antigen_B[..., None, :]
-    comparable = stronger & certain & same_antigen & (pairs.weight_B > 0)[..., None, :]
-    losses_BB = softplus(predicted_B[..., None, :] - predicted_B[..., :, None]) * comparable
-    return losses_BB.sum(-1) / comparable.sum(-1).clamp(min=1) + error_B.square()
-
-
-LOSSES: dict[str, Callable[[PredictedPairs], Tensor]] = {"mse": mse, "huber": huber, "rank": rank}

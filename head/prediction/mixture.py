@@ -24,7 +24,7 @@ class Mixture:
     weights: Mapping[str, float]
     """By part; they add up to 1."""
     spread: float
-    """Factor of the standard deviation of the predictions; see `models.pair_model`."""
+    """Factor of the standard deviation of the predictions; see `models.sigma`."""
     noise: float
     """Standard deviation of all else, in pKd."""
     growth: float = 0.0

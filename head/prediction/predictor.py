@@ -88,7 +88,7 @@ class UsedRegime:
     weights: tuple[float, ...]
     """Of all parts, in their order; they add up to 1."""
     spread: float
-    """Factor of the prediction's standard deviation in sigma; see `models.pair_model`."""
+    """Factor of the prediction's standard deviation in sigma; see `models.sigma`."""
     noise: float
     growth: float
     """Share by which each unseen residue enlarges the variance of the errors."""

@@ -24,13 +24,9 @@ from abag.core.messages import detail
 from abag.head.data.feature_scaling import FeatureScaling
 from abag.head.data.labels import training_labels
 from abag.head.data.vectors import Standardizer
+from abag.head.models.losses import LOSSES, PredictedPairs
 from abag.head.models.network import AdamW, Mlp, NetworkModel
-from abag.head.models.pair_model import (
-    LOSSES,
-    NetworkSettings,
-    PredictedPairs,
-    label_weights,
-)
+from abag.head.models.pair_model import NetworkSettings, label_weights
 from abag.head.regimes.splits import TRAIN
 
 if TYPE_CHECKING:
