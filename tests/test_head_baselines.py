@@ -24,8 +24,9 @@ from abag.head.models.baselines import (
     inner_folds,
     predict_baselines,
 )
-from abag.head.models.pair_model import DoesNotApply, PairVectors, TrainingRows, count_residues
+from abag.head.models.pair_model import DoesNotApply, PairVectors, TrainingRows
 from abag.head.models.registry import MODELS
+from abag.head.models.residue_counts import count_residues
 from abag.head.models.ridge import FeatureBlock, fit_ridge
 from abag.head.regimes.clusters import PairGroups, with_clusters
 from abag.head.regimes.folds import make_splits

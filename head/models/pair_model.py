@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from abag.core.arrays import Floats, Ints, Matrix
+from abag.core.arrays import Floats, Ints
 from abag.core.errors import PredictionError, TrainingError
-from abag.embed.sequences.chains import STANDARD_RESIDUES
+from abag.head.models.residue_counts import frequencies_and_lengths
 
 if TYPE_CHECKING:
     import torch
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from abag.head.data.feature_scaling import PairFeatures
     from abag.head.data.labels import LabelledPairs
 
-COUNTED = 4_096
-"""Texts whose residues are counted at a time, which stay in the CPU's cache."""
 
 Index: TypeAlias = NDArray[np.integer]
 Arrays: TypeAlias = Mapping[str, NDArray[Any]]
@@ -75,8 +73,8 @@ class PairVectors:
     @cached_property
     def composition(self) -> PairVectors:
         """Frequencies and lengths in place of vectors, (N, 42) of antibodies and (M, 21)."""
-        x_ND = _frequencies(*([chains[at] for chains in self.chains()] for at in (0, 1)))
-        y_ME = _frequencies(["".join(chains) for chains in self.chains("antigen")])
+        x_ND = frequencies_and_lengths(*([chains[at] for chains in self.chains()] for at in (0, 1)))
+        y_ME = frequencies_and_lengths(["".join(chains) for chains in self.chains("antigen")])
         return replace(self, antibody_ND=x_ND, antigen_ME=y_ME, views=None)
 
 
@@ -86,29 +84,6 @@ def given_features(vectors: PairVectors) -> PairFeatures:
         msg = "the model reads features, but none were given; expected those of each pair, too."
         raise PredictionError(msg)
     return vectors.features
-
-
-def _frequencies(*columns: Sequence[str]) -> Matrix:
-    counts = [count_residues(texts) for texts in columns]
-    lengths = [count.sum(1, keepdims=True) for count in counts]
-    frequencies = [c / np.maximum(1, n) for c, n in zip(counts, lengths, strict=True)]
-    return np.hstack([*frequencies, *lengths])
-
-
-def count_residues(texts: Sequence[str]) -> Matrix:
-    """Count each of the 20 `STANDARD_RESIDUES` in N texts, (N, 20); other letters are left out."""
-    letters = len(STANDARD_RESIDUES)
-    column = np.full(256, letters, np.int64)
-    column[np.frombuffer(STANDARD_RESIDUES.encode(), np.uint8)] = np.arange(letters)
-    counts = np.empty((len(texts), letters), np.float32)
-    for at in range(0, len(texts), COUNTED):
-        some = texts[at : at + COUNTED]
-        cells = column.take(np.frombuffer("".join(some).encode("ascii"), np.uint8))
-        row = np.repeat(np.arange(len(some)), [len(text) for text in some])
-        cells += row * (letters + 1)
-        found = np.bincount(cells, minlength=len(some) * (letters + 1))
-        counts[at : at + COUNTED] = found.reshape(len(some), -1)[:, :-1]
-    return counts
 
 
 @dataclass(frozen=True, slots=True)
