@@ -24,7 +24,8 @@ from abag.head.models.baselines import (
     inner_folds,
     predict_baselines,
 )
-from abag.head.models.pair_model import DoesNotApply, PairVectors, TrainingRows
+from abag.head.models.pair_model import DoesNotApply, TrainingRows
+from abag.head.models.pair_vectors import PairVectors
 from abag.head.models.registry import MODELS
 from abag.head.models.residue_counts import count_residues
 from abag.head.models.ridge import FeatureBlock, fit_ridge

@@ -11,7 +11,7 @@ from drawn import labelled
 from marks import in_ci
 
 from abag.head.models.config import FitConfig
-from abag.head.models.pair_model import PairVectors
+from abag.head.models.pair_vectors import PairVectors
 from abag.head.regimes.splits import TEST, TRAIN, VALIDATION, Split
 from abag.head.training import stack
 from abag.head.training.stack import TrainingStep, choose_mode, folds_per_stack, group_folds

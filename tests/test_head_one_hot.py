@@ -14,7 +14,8 @@ import abag
 from abag.embed.store.store import open_store
 from abag.head.models import residues
 from abag.head.models.gaussian_process import NOISES
-from abag.head.models.pair_model import DoesNotApply, PairVectors, TrainingRows
+from abag.head.models.pair_model import DoesNotApply, TrainingRows
+from abag.head.models.pair_vectors import PairVectors
 from abag.head.models.residues import (
     OneHot,
     common_reference,

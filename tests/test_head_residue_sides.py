@@ -14,7 +14,8 @@ import abag
 from abag.embed.sequences.chains import KINDS
 from abag.head.models import residues
 from abag.head.models.config import FitConfig
-from abag.head.models.pair_model import DoesNotApply, PairVectors, TrainingRows
+from abag.head.models.pair_model import DoesNotApply, TrainingRows
+from abag.head.models.pair_vectors import PairVectors
 from abag.head.models.parts import RunParts
 from abag.head.models.registry import MODELS
 from abag.head.models.residues import (

@@ -20,7 +20,8 @@ from abag.embed.store.store import open_store
 from abag.head.models import registry
 from abag.head.models.baselines import inner_folds
 from abag.head.models.config import is_used
-from abag.head.models.pair_model import PairVectors, TrainingRows
+from abag.head.models.pair_model import TrainingRows
+from abag.head.models.pair_vectors import PairVectors
 from abag.head.models.ridge import fit_linear
 from abag.head.prediction import fitted
 from abag.head.prediction.bundle import load_predictor

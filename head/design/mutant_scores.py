@@ -23,7 +23,7 @@ from abag.core.arrays import Floats, hex_keys
 from abag.embed.sequences.chains import KINDS
 from abag.embed.store.store import open_store
 from abag.head.design.sites import Mutant, Parent, name_mutant
-from abag.head.models.pair_model import Index, PairVectors, given_features
+from abag.head.models.pair_vectors import Index, PairVectors, given_features
 from abag.head.models.registry import MODELS
 from abag.head.prediction.predictor import Scorer, Sequences
 from abag.head.prediction.tables import row_bar

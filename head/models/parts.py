@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from abag.core.arrays import Ints
     from abag.embed.sequences.chains import Kind
     from abag.head.models.config import FitConfig
-    from abag.head.models.pair_model import PairVectors
+    from abag.head.models.pair_vectors import PairVectors
 
 
 SUM_TOLERANCE = 1e-6

@@ -18,7 +18,8 @@ from abag.head.models.pair_model import NetworkSettings
 if TYPE_CHECKING:
     from abag.core.arrays import Ints
     from abag.embed.sequences.chains import Kind
-    from abag.head.models.pair_model import Arrays, Fit, PairModel, PairVectors
+    from abag.head.models.pair_model import Arrays, Fit, PairModel
+    from abag.head.models.pair_vectors import PairVectors
 
 MEAN, NETWORK = "train_mean", "mlp"
 

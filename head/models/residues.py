@@ -28,7 +28,8 @@ from abag.head.models.gaussian_process import (
     ProcessSettings,
     fit_gaussian_process,
 )
-from abag.head.models.pair_model import Arrays, DoesNotApply, PairVectors, TrainingRows
+from abag.head.models.pair_model import Arrays, DoesNotApply, TrainingRows
+from abag.head.models.pair_vectors import PairVectors
 from abag.head.models.ridge import (
     FeatureBlock,
     LinearModel,
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from abag.embed.sequences.chains import Chains
-    from abag.head.models.pair_model import Index
+    from abag.head.models.pair_vectors import Index
 
 SHARED_LENGTH = 0.5
 """Share of the pairs with one common length from which residues are compared by position."""

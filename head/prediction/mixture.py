@@ -14,7 +14,8 @@ import numpy as np
 from abag.core.arrays import Floats, Ints
 
 if TYPE_CHECKING:
-    from abag.head.models.pair_model import PairModel, PairVectors
+    from abag.head.models.pair_model import PairModel
+    from abag.head.models.pair_vectors import PairVectors
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,7 @@ from abag.head.data.features import (
 from abag.head.data.likelihoods import read_logliks
 from abag.head.data.quantity import PKD, Quantity
 from abag.head.data.vectors import StoredVectors
-from abag.head.models.pair_model import PairVectors
+from abag.head.models.pair_vectors import PairVectors
 from abag.head.prediction.mixture import Mixture, variance_of
 from abag.head.prediction.reading import NOTHING, ReadAs
 from abag.head.regimes.recognition import Recogniser

@@ -26,7 +26,8 @@ from abag.head.evaluation.metrics import MeasuredRows, find_metric
 from abag.head.models.baselines import inner_folds as pairs_inner_folds
 from abag.head.models.config import VALIDATION_PAIRS, FitConfig, is_used
 from abag.head.models.losses import LOSSES
-from abag.head.models.pair_model import Fit, PairVectors, TrainingRows
+from abag.head.models.pair_model import Fit, TrainingRows
+from abag.head.models.pair_vectors import PairVectors
 from abag.head.models.registry import MODELS
 from abag.head.models.ridge import impute_censored
 from abag.head.regimes.splits import TRAIN, VALIDATION, Split, grouped_folds

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from abag.head.data.labels import LabelledPairs
     from abag.head.models.config import Compile, FitConfig
-    from abag.head.models.pair_model import PairVectors
+    from abag.head.models.pair_vectors import PairVectors
     from abag.head.regimes.splits import Split
 
 CompiledMode = Literal["off", "graph", "full"]

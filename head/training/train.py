@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from abag.head.data.labels import LabelledPairs
     from abag.head.models.config import FitConfig
     from abag.head.models.network import NetworkModel
-    from abag.head.models.pair_model import PairVectors
+    from abag.head.models.pair_vectors import PairVectors
     from abag.head.regimes.splits import Split
     from abag.head.training.stack import TrainingStep
 
