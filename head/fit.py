@@ -38,10 +38,11 @@ from abag.head.models.baselines import (
 )
 from abag.head.models.config import FitConfig
 from abag.head.models.kernel_search import with_searches
-from abag.head.models.pair_model import DoesNotApply, TrainingRows
+from abag.head.models.pair_model import DoesNotApply
 from abag.head.models.pair_vectors import PairVectors
 from abag.head.models.parts import RunParts
 from abag.head.models.ridge import impute_censored
+from abag.head.models.training_rows import TrainingRows
 from abag.head.prediction.bundle import save_predictor, store_of_run
 from abag.head.prediction.fitted import (
     FittedParts,

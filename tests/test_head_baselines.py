@@ -24,11 +24,12 @@ from abag.head.models.baselines import (
     inner_folds,
     predict_baselines,
 )
-from abag.head.models.pair_model import DoesNotApply, TrainingRows
+from abag.head.models.pair_model import DoesNotApply
 from abag.head.models.pair_vectors import PairVectors
 from abag.head.models.registry import MODELS
 from abag.head.models.residue_counts import count_residues
 from abag.head.models.ridge import FeatureBlock, fit_ridge
+from abag.head.models.training_rows import TrainingRows
 from abag.head.regimes.clusters import PairGroups, with_clusters
 from abag.head.regimes.folds import make_splits
 from abag.head.regimes.splits import TEST, TRAIN, VALIDATION, Split

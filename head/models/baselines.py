@@ -25,7 +25,7 @@ from abag.head.regimes.splits import Split, grouped_folds
 
 if TYPE_CHECKING:
     from abag.head.data.labels import LabelledPairs
-    from abag.head.models.pair_model import TrainingRows
+    from abag.head.models.training_rows import TrainingRows
 
 INNER_FOLDS = 5
 NEAREST_ROWS = 1024

@@ -25,8 +25,9 @@ from abag.core.arrays import Floats
 from abag.embed.sequences.chains import KINDS, Kind
 from abag.head.data.feature_scaling import FeatureScaling
 from abag.head.data.vectors import Standardizer
-from abag.head.models.pair_model import Arrays, TrainingRows
+from abag.head.models.pair_model import Arrays
 from abag.head.models.pair_vectors import Index, PairVectors, given_features
+from abag.head.models.training_rows import TrainingRows
 
 Real: TypeAlias = NDArray[np.floating]
 Weights: TypeAlias = tuple[float, ...]

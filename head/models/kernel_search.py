@@ -41,13 +41,13 @@ from abag.head.models.gaussian_process import (
     sum_squares,
     tried_weights,
 )
-from abag.head.models.pair_model import label_weights
 from abag.head.models.residues import SUBSTITUTIONS, residue_training
+from abag.head.models.training_rows import label_weights
 
 if TYPE_CHECKING:
     from abag.embed.sequences.chains import Kind
     from abag.head.models.gaussian_process import PairSet
-    from abag.head.models.pair_model import TrainingRows
+    from abag.head.models.training_rows import TrainingRows
 
 Views: TypeAlias = "Mapping[Kind, ColumnViews]"
 LEAST_LEARNED = 200

@@ -28,7 +28,7 @@ from abag.head.models.gaussian_process import (
     ProcessSettings,
     fit_gaussian_process,
 )
-from abag.head.models.pair_model import Arrays, DoesNotApply, TrainingRows
+from abag.head.models.pair_model import Arrays, DoesNotApply
 from abag.head.models.pair_vectors import PairVectors
 from abag.head.models.ridge import (
     FeatureBlock,
@@ -36,6 +36,7 @@ from abag.head.models.ridge import (
     LinearSettings,
     fit_beside_features,
 )
+from abag.head.models.training_rows import TrainingRows
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

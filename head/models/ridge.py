@@ -19,9 +19,10 @@ from threadpoolctl import threadpool_limits
 from abag.core.arrays import Floats, Ints, Matrix, distinct
 from abag.head.data.feature_scaling import FeatureScaling
 from abag.head.data.vectors import Standardizer
-from abag.head.models.pair_model import Arrays, TrainingRows
+from abag.head.models.pair_model import Arrays
 from abag.head.models.pair_vectors import PairVectors, given_features
 from abag.head.models.sigma import expected_labels
+from abag.head.models.training_rows import TrainingRows
 
 if TYPE_CHECKING:
     import torch

@@ -26,9 +26,10 @@ from abag.core.arrays import Floats, Ints, distinct
 from abag.core.errors import RunError
 from abag.embed.sequences.chains import KINDS
 from abag.head.evaluation.regime_scores import RegimeScore, TestedPairs, score_regime
-from abag.head.models.pair_model import PairModel, TrainingRows, label_weights
+from abag.head.models.pair_model import PairModel
 from abag.head.models.registry import MEAN, MODELS, NETWORK
 from abag.head.models.sigma import fit_sigma
+from abag.head.models.training_rows import TrainingRows, label_weights
 from abag.head.prediction.mixture import Mixture, mean_variance
 from abag.head.prediction.noise import fit_sequence_noise
 from abag.head.regimes.regimes import KNOWN, Reach, without_antigens

@@ -26,10 +26,11 @@ from abag.head.evaluation.metrics import MeasuredRows, find_metric
 from abag.head.models.baselines import inner_folds as pairs_inner_folds
 from abag.head.models.config import VALIDATION_PAIRS, FitConfig, is_used
 from abag.head.models.losses import LOSSES
-from abag.head.models.pair_model import Fit, TrainingRows
+from abag.head.models.pair_model import Fit
 from abag.head.models.pair_vectors import PairVectors
 from abag.head.models.registry import MODELS
 from abag.head.models.ridge import impute_censored
+from abag.head.models.training_rows import TrainingRows
 from abag.head.regimes.splits import TRAIN, VALIDATION, Split, grouped_folds
 from abag.head.training.stack import PairStandardizer, StackedHeads, step_seed
 from abag.head.training.train import matrix_threads

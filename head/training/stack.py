@@ -26,7 +26,8 @@ from abag.head.data.labels import training_labels
 from abag.head.data.vectors import Standardizer
 from abag.head.models.losses import LOSSES, PredictedPairs
 from abag.head.models.network import AdamW, Mlp, NetworkModel
-from abag.head.models.pair_model import NetworkSettings, label_weights
+from abag.head.models.pair_model import NetworkSettings
+from abag.head.models.training_rows import label_weights
 from abag.head.regimes.splits import TRAIN
 
 if TYPE_CHECKING:
