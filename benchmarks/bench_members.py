@@ -34,7 +34,8 @@ from abag.head.search.search import (
     score_batch,
 )
 from abag.head.training.stack import step_seed
-from abag.head.training.train import HeadTraining, torch_settings, train
+from abag.head.training.torch_settings import torch_settings
+from abag.head.training.train import HeadTraining, train
 
 
 @dataclass(frozen=True)

@@ -154,7 +154,7 @@ def _fit(
         return finished
     inputs, regimes = split_inputs(inputs, config)
     trainings = Trainings.of(run, inputs, config, regimes, verbose)
-    from abag.head.training.train import torch_settings  # torch: not before all is checked
+    from abag.head.training.torch_settings import torch_settings  # torch: not before all is checked
 
     with only_writer(run):
         if finished_summary(run, record) is not None:
@@ -204,7 +204,7 @@ def fit_predictor(
     inputs: RunInputs, config: FitConfig, folder: Path, predictor: Path
 ) -> list[RegimeScore]:
     """Fit and write a predictor without a run; return the scores of its regimes."""
-    from abag.head.training.train import torch_settings
+    from abag.head.training.torch_settings import torch_settings
 
     inputs, regimes = split_inputs(inputs, config)
     trainings = Trainings.of(folder, inputs, config, regimes)
@@ -299,7 +299,8 @@ def fit_folds(
 
     `rows` are what closed forms learn from, by default `training_rows` of each split.
     """
-    from abag.head.training.train import matrix_threads, training_digest
+    from abag.head.training.torch_settings import matrix_threads
+    from abag.head.training.train import training_digest
 
     pairs, device = trainings.inputs.pairs, trainings.device
     if rows is None:

@@ -33,7 +33,7 @@ from abag.head.models.ridge import impute_censored
 from abag.head.models.training_rows import TrainingRows
 from abag.head.regimes.splits import TRAIN, VALIDATION, Split, grouped_folds
 from abag.head.training.stack import PairStandardizer, StackedHeads, step_seed
-from abag.head.training.train import matrix_threads
+from abag.head.training.torch_settings import matrix_threads
 
 if TYPE_CHECKING:
     import torch
