@@ -505,7 +505,7 @@ def _learning_curve(
 
 def run_tasks(tasks: Sequence[Callable[[], None]], threads: int, title: str = "fit") -> None:
     """Run all tasks; after a signal or an error none begins, and trainings save and stop."""
-    from abag.head.training.train import NO_SIGNAL, Stopped, delayed_signals
+    from abag.head.training.stopping import NO_SIGNAL, Stopped, delayed_signals
 
     # a single training draws its own bar
     alone = {"disable": True} if len(tasks) == 1 else {}

@@ -15,8 +15,8 @@ from abag.core.cores import SMALL_FOLD_PAIRS, count_threads
 from abag.head import fit as fit_module
 from abag.head.fit import run_tasks
 from abag.head.training import train as torch_settings
+from abag.head.training.stopping import Stopped, delayed_signals
 from abag.head.training.torch_settings import matrix_threads
-from abag.head.training.train import Stopped, delayed_signals
 
 
 def wait(event):

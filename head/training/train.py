@@ -8,12 +8,8 @@ adapters are trained by the same loop.
 from __future__ import annotations
 
 import json
-import signal
-import threading
 import time
 from abc import ABC, abstractmethod
-from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import asdict, dataclass, field, replace
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
@@ -36,9 +32,10 @@ from abag.head.training.stack import (
     make_training_sets,
     step_seed,
 )
+from abag.head.training.stopping import delayed_signals
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -58,46 +55,6 @@ VALIDATION_SUBSET = 4  # stream of the seed, beside those of stack.py
 MAX_SAVING_SHARE = 0.01
 """Share of the training time that may go into checkpoints without a `save_every`."""
 MIN_SAVE_INTERVAL_S = 30.0
-NO_SIGNAL = 0
-"""In a list of `delayed_signals`: stop because of an error elsewhere."""
-_received: ContextVar[list[int] | None] = ContextVar("signals received", default=None)
-
-
-class Stopped(TrainingError):
-    """A signal or an error elsewhere has stopped this training; its last step is saved."""
-
-    def __init__(self) -> None:
-        super().__init__("training: stopped, its last step saved. Run the same command again.")
-
-
-@contextmanager
-def delayed_signals() -> Iterator[list[int]]:
-    """Collect signals in a list, and raise the first when the block ends; weights stay whole.
-
-    A block inside another one has the same list, and raises `Stopped` if there is anything in it.
-    """
-    outer = _received.get()
-    if outer is not None:
-        yield outer
-        if outer:
-            raise Stopped
-        return
-    received: list[int] = []
-    handlers = {}
-    if threading.current_thread() is threading.main_thread():
-        found = {n: signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-        handlers = {n: one for n, one in found.items() if one != signal.SIG_IGN}
-    token = _received.set(received)
-    for number in handlers:
-        signal.signal(number, lambda number, _frame: received.append(number))
-    try:
-        yield received
-    finally:
-        _received.reset(token)
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
-    if any(received):
-        signal.raise_signal(next(filter(None, received)))
 
 
 # ---- the loop ------------------------------------------------------------------------------------
