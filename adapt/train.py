@@ -39,8 +39,8 @@ from abag.head.evaluation import metrics
 from abag.head.models.config import check_same
 from abag.head.models.losses import one_sided_errors
 from abag.head.training.checkpoint import digest
+from abag.head.training.loop import ResumableTraining, TrainingProgress, training_digest
 from abag.head.training.stack import cosine_rates
-from abag.head.training.train import ResumableTraining, TrainingProgress, training_digest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

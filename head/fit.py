@@ -299,8 +299,8 @@ def fit_folds(
 
     `rows` are what closed forms learn from, by default `training_rows` of each split.
     """
+    from abag.head.training.loop import training_digest
     from abag.head.training.torch_settings import matrix_threads
-    from abag.head.training.train import training_digest
 
     pairs, device = trainings.inputs.pairs, trainings.device
     if rows is None:

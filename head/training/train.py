@@ -7,24 +7,19 @@ adapters are trained by the same loop.
 
 from __future__ import annotations
 
-import json
-import time
-from abc import ABC, abstractmethod
-from dataclasses import asdict, dataclass, field, replace
-from hashlib import blake2b
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
-from abag.core.arrays import hash_arrays
-from abag.core.errors import RunError, TrainingError
+from abag.core.errors import TrainingError
 from abag.core.files import json_text, make_folder, write_text
-from abag.core.messages import bar, detail, say
+from abag.core.messages import detail
 from abag.head.evaluation import metrics
 from abag.head.models.config import VALIDATION_PAIRS
 from abag.head.regimes.splits import TRAIN, VALIDATION
-from abag.head.training.checkpoint import load_newest, save_rotating
+from abag.head.training.loop import ResumableTraining, TrainingProgress, training_digest
 from abag.head.training.stack import (
     PairStandardizer,
     StackedHeads,
@@ -32,16 +27,14 @@ from abag.head.training.stack import (
     make_training_sets,
     step_seed,
 )
-from abag.head.training.stopping import delayed_signals
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from numpy.typing import NDArray
     from torch import Tensor
 
-    from abag.core.options import Options
     from abag.head.data.labels import LabelledPairs
     from abag.head.models.config import FitConfig
     from abag.head.models.network import NetworkModel
@@ -52,139 +45,9 @@ if TYPE_CHECKING:
 LOG = "log.jsonl"
 """Name of the log beside the checkpoints of a training: one line of JSON per epoch and fold."""
 VALIDATION_SUBSET = 4  # stream of the seed, beside those of stack.py
-MAX_SAVING_SHARE = 0.01
-"""Share of the training time that may go into checkpoints without a `save_every`."""
-MIN_SAVE_INTERVAL_S = 30.0
 
 
 # ---- the loop ------------------------------------------------------------------------------------
-
-
-@dataclass(slots=True, kw_only=True)
-class TrainingProgress:
-    """The part of a checkpoint that is not tensors; subclasses add fields."""
-
-    training: str
-    step: int = 0
-    seconds: float = 0.0
-    """Training time over all sessions."""
-
-
-class ResumableTraining(ABC):
-    """Epochs of steps with checkpoints, early stopping and delayed signals."""
-
-    def __init__(
-        self,
-        *,
-        name: str,
-        checkpoints: Path,
-        epochs: int,
-        steps_per_epoch: int,
-        save_every: int | None,
-        progress: TrainingProgress,
-    ) -> None:
-        self.name, self.checkpoints, self.save_every = name, checkpoints, save_every
-        self.epochs, self.steps_per_epoch = epochs, steps_per_epoch
-        self.progress = progress
-        self.resumed_from_step: int | None = None
-        self._started = self._saved_at = time.monotonic()
-        self._saved_step, self._saving_s = 0, 0.0
-
-    @abstractmethod
-    def _tensors(self) -> Mapping[str, Tensor]: ...
-
-    @abstractmethod
-    def _restore(self, tensors: dict[str, Tensor] | None) -> None:
-        """Load a checkpoint's tensors, `progress` being loaded; None: there is no checkpoint."""
-
-    @abstractmethod
-    def _announce(self) -> None: ...
-
-    @abstractmethod
-    def _begin_epoch(self, epoch: int, first_step: int) -> None: ...
-
-    @abstractmethod
-    def _take_step(self, step_in_epoch: int) -> None: ...
-
-    @abstractmethod
-    def _end_epoch(self, epochs_done: int) -> None: ...
-
-    @abstractmethod
-    def _is_out_of_patience(self) -> bool: ...
-
-    def _write_checkpoint(self) -> None:
-        save_rotating(self.checkpoints, self._tensors(), asdict(self.progress))
-
-    def run(self) -> None:
-        """Train from the newest whole checkpoint, or from the start, to the end."""
-        self._resume()
-        if not self._is_finished():
-            self._announce()
-            if self.resumed_from_step is not None:
-                say(f"{self.name}: resuming from step {self.resumed_from_step}")
-        steps = {"total": self.epochs * self.steps_per_epoch, "initial": self.progress.step}
-        with bar(**steps, desc=self.name, unit="step") as drawn, delayed_signals() as received:
-            while not received and not self._is_finished():
-                epoch, first_step = divmod(self.progress.step, self.steps_per_epoch)
-                self._begin_epoch(epoch, first_step)
-                for step_in_epoch in range(first_step, self.steps_per_epoch):
-                    self._take_step(step_in_epoch)
-                    self.progress.step += 1
-                    if step_in_epoch == self.steps_per_epoch - 1:
-                        self._end_epoch(epoch + 1)
-                    if self._save_is_due():
-                        self.save()
-                    drawn.update()
-                    if received:
-                        break
-            self.save()
-
-    def save(self) -> None:
-        """Write a checkpoint, unless there is one of this step."""
-        if self.progress.step == self._saved_step:
-            return
-        begun = time.monotonic()
-        self.progress.seconds = begun - self._started
-        self._write_checkpoint()
-        self._saved_step, self._saved_at = self.progress.step, time.monotonic()
-        self._saving_s = self._saved_at - begun
-
-    def elapsed_s(self) -> float:
-        return time.monotonic() - self._started
-
-    def _resume(self) -> None:
-        tensors, state = load_newest(self.checkpoints) or (None, None)
-        if state is not None:
-            if state.get("training") != self.progress.training:
-                msg = (
-                    f"{self.checkpoints}: the checkpoints belong to another training; expected "
-                    "those of these options and data. Restore them, or use another folder."
-                )
-                raise RunError(msg)
-            self.progress = type(self.progress)(**state)
-            self.resumed_from_step = self._saved_step = self.progress.step
-        self._restore(tensors)
-        self._saved_at = time.monotonic()
-        self._started = self._saved_at - self.progress.seconds
-
-    def _is_finished(self) -> bool:
-        done = self.progress.step >= self.epochs * self.steps_per_epoch
-        return done or self._is_out_of_patience()
-
-    def _save_is_due(self) -> bool:
-        if self.save_every is not None:
-            return self.progress.step % self.save_every == 0
-        waited_s = time.monotonic() - self._saved_at
-        return waited_s >= max(MIN_SAVE_INTERVAL_S, self._saving_s / MAX_SAVING_SHARE)
-
-
-def training_digest(config: Options, arrays: Iterable[NDArray[Any]]) -> str:
-    """Hash what a training resumes with: options that may not change, and its data."""
-    may_change = config.changeable()
-    options = {n: x for n, x in config.to_json().items() if n not in may_change}
-    digest = blake2b(json.dumps(options, sort_keys=True).encode(), digest_size=16)
-    hash_arrays(digest, arrays)
-    return digest.hexdigest()
 
 
 # ---- heads ---------------------------------------------------------------------------------------
