@@ -30,9 +30,9 @@ from abag.head.data.labels import LabelledPairs
 from abag.head.models.config import PRESETS, FitConfig
 from abag.head.models.pair_vectors import PairVectors
 from abag.head.regimes.splits import Split
+from abag.head.training.heads import HeadTraining, TrainingInputs, train
 from abag.head.training.stack import step_seed
 from abag.head.training.torch_settings import torch_settings
-from abag.head.training.train import HeadTraining, TrainingInputs, train
 
 
 @dataclass(frozen=True)

@@ -73,7 +73,7 @@ if TYPE_CHECKING:
     from abag.head.regimes.folds import MeasuredRegime
     from abag.head.regimes.splits import Split
     from abag.head.runs.run_folder import RunSummary
-    from abag.head.training.train import TrainedHeads
+    from abag.head.training.heads import TrainedHeads
 
 LEARNING_CURVE_SHARES = (0.125, 0.25, 0.5)
 """Shares of the training groups that ``--learning-curve`` fits beside the whole."""
@@ -372,8 +372,8 @@ def _network_tasks(
     """Return tasks that train the networks of every split, the longest first."""
     if trainings.config.network is None:
         return []
+    from abag.head.training.heads import TrainingInputs, train
     from abag.head.training.stack import folds_per_stack, group_folds
-    from abag.head.training.train import TrainingInputs, train
 
     config, on_cpu = trainings.config, trainings.device.type == "cpu"
     antibody_ND, antigen_ME = (vectors.x_ND for vectors in trainings.inputs.vectors.values())

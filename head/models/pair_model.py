@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from numpy.typing import NDArray
 
@@ -15,10 +15,6 @@ from abag.core.arrays import Floats
 from abag.core.errors import TrainingError
 from abag.head.models.pair_vectors import PairVectors
 from abag.head.models.training_rows import TrainingRows
-
-if TYPE_CHECKING:
-    pass
-
 
 Arrays: TypeAlias = Mapping[str, NDArray[Any]]
 

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from abag.embed.sequences.chains import Chains, Kind
     from abag.head.data.feature_scaling import PairFeatures
 
-
 Index: TypeAlias = NDArray[np.integer]
 
 

@@ -6,16 +6,11 @@ N texts; columns are in the order of `STANDARD_RESIDUES`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from abag.core.arrays import Matrix
 from abag.embed.sequences.chains import STANDARD_RESIDUES
-
-if TYPE_CHECKING:
-    pass
-
 
 COUNTED = 4_096
 """Texts whose residues are counted at a time, which stay in the CPU's cache."""

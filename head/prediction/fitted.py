@@ -43,8 +43,8 @@ if TYPE_CHECKING:
     from abag.head.models.pair_model import Fit
     from abag.head.models.parts import RunParts
     from abag.head.regimes.folds import MeasuredRegime
+    from abag.head.training.heads import TrainedHeads
     from abag.head.training.kept_parts import KeptParts
-    from abag.head.training.train import TrainedHeads
 
 PRIOR_GROUPS = 3.0
 SUM_WEIGHT = 1e4

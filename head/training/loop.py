@@ -2,7 +2,7 @@
 
 What a step does depends only on the seed, the step number and the checkpoint: a training that was
 interrupted at any point and resumed ends like an uninterrupted one, bit for bit on a CPU. Heads and
-adapters are trained by it.
+adapters train in this loop.
 """
 
 from __future__ import annotations
@@ -29,18 +29,20 @@ if TYPE_CHECKING:
 
     from abag.core.options import Options
 
-
 MAX_SAVING_SHARE = 0.01
 """Share of the training time that may go into checkpoints without a `save_every`."""
 MIN_SAVE_INTERVAL_S = 30.0
+"""Seconds between two checkpoints at least, without a `save_every`."""
 
 
 @dataclass(slots=True, kw_only=True)
 class TrainingProgress:
-    """The part of a checkpoint that is not tensors; subclasses add fields."""
+    """Hold the part of a checkpoint that is not tensors; subclasses add fields."""
 
     training: str
+    """Digest of the options and data; see `training_digest`."""
     step: int = 0
+    """Steps that are done."""
     seconds: float = 0.0
     """Training time over all sessions."""
 
@@ -58,12 +60,17 @@ class ResumableTraining(ABC):
         save_every: int | None,
         progress: TrainingProgress,
     ) -> None:
-        self.name, self.checkpoints, self.save_every = name, checkpoints, save_every
-        self.epochs, self.steps_per_epoch = epochs, steps_per_epoch
+        self.name = name
+        self.checkpoints = checkpoints
+        self.epochs = epochs
+        self.steps_per_epoch = steps_per_epoch
+        self.save_every = save_every
         self.progress = progress
         self.resumed_from_step: int | None = None
-        self._started = self._saved_at = time.monotonic()
-        self._saved_step, self._saving_s = 0, 0.0
+        self._started = time.monotonic()
+        self._saved_at = self._started
+        self._saved_step = 0
+        self._saving_s = 0.0
 
     @abstractmethod
     def _tensors(self) -> Mapping[str, Tensor]: ...
@@ -91,7 +98,15 @@ class ResumableTraining(ABC):
         save_rotating(self.checkpoints, self._tensors(), asdict(self.progress))
 
     def run(self) -> None:
-        """Train from the newest whole checkpoint, or from the start, to the end."""
+        """Train from the newest whole checkpoint, or from the start, to the end.
+
+        Raises
+        ------
+        RunError
+            If the checkpoints belong to another training.
+        Stopped
+            If a block of `delayed_signals` around it has received one; the last step is saved.
+        """
         self._resume()
         if not self._is_finished():
             self._announce()
@@ -121,10 +136,12 @@ class ResumableTraining(ABC):
         begun = time.monotonic()
         self.progress.seconds = begun - self._started
         self._write_checkpoint()
-        self._saved_step, self._saved_at = self.progress.step, time.monotonic()
+        self._saved_step = self.progress.step
+        self._saved_at = time.monotonic()
         self._saving_s = self._saved_at - begun
 
     def elapsed_s(self) -> float:
+        """Return the training time over all sessions so far, in seconds."""
         return time.monotonic() - self._started
 
     def _resume(self) -> None:
@@ -137,7 +154,8 @@ class ResumableTraining(ABC):
                 )
                 raise RunError(msg)
             self.progress = type(self.progress)(**state)
-            self.resumed_from_step = self._saved_step = self.progress.step
+            self.resumed_from_step = self.progress.step
+            self._saved_step = self.progress.step
         self._restore(tensors)
         self._saved_at = time.monotonic()
         self._started = self._saved_at - self.progress.seconds
@@ -156,7 +174,8 @@ class ResumableTraining(ABC):
 def training_digest(config: Options, arrays: Iterable[NDArray[Any]]) -> str:
     """Hash what a training resumes with: options that may not change, and its data."""
     may_change = config.changeable()
-    options = {n: x for n, x in config.to_json().items() if n not in may_change}
+    options = config.to_json()
+    options = {name: value for name, value in options.items() if name not in may_change}
     digest = blake2b(json.dumps(options, sort_keys=True).encode(), digest_size=16)
     hash_arrays(digest, arrays)
     return digest.hexdigest()

@@ -13,7 +13,6 @@ from abag.core.errors import TrainingError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-
 NO_SIGNAL = 0
 """In a list of `delayed_signals`: stop because of an error elsewhere."""
 _received: ContextVar[list[int] | None] = ContextVar("signals received", default=None)
@@ -41,8 +40,10 @@ def delayed_signals() -> Iterator[list[int]]:
     received: list[int] = []
     handlers = {}
     if threading.current_thread() is threading.main_thread():
-        found = {n: signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-        handlers = {n: one for n, one in found.items() if one != signal.SIG_IGN}
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            handler = signal.getsignal(number)
+            if handler != signal.SIG_IGN:
+                handlers[number] = handler
     token = _received.set(received)
     for number in handlers:
         signal.signal(number, lambda number, _frame: received.append(number))

@@ -1,6 +1,6 @@
 """Torch's process-wide settings while something trains: precision, threads, memory, determinism.
 
-Each is set in a block and restored after it. `keep_freed_memory` alone lasts as long as the process.
+Each is set in a block and restored after it; only `keep_freed_memory` lasts.
 """
 
 from __future__ import annotations
@@ -20,8 +20,10 @@ if TYPE_CHECKING:
     from abag.head.models.config import FitConfig
 
 
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
-"""Parameters of glibc's mallopt."""
+M_TRIM_THRESHOLD = -1
+"""Parameter of glibc's mallopt: free bytes above which memory is given back to the kernel."""
+M_MMAP_THRESHOLD = -3
+"""Parameter of glibc's mallopt: bytes from which a block is mapped on its own."""
 
 
 @contextmanager
