@@ -1,6 +1,6 @@
-"""What a model of pairs offers, so that predictors can average and store any of them.
+"""The interface of a model of pairs, so that predictors can average and store any of them.
 
-P pairs, N antibodies, M antigens; D and E are the widths of their vectors; F training pairs.
+P pairs.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from abag.head.models.pair_vectors import PairVectors
 from abag.head.models.training_rows import TrainingRows
 
 Arrays: TypeAlias = Mapping[str, NDArray[Any]]
+"""Arrays of a model by name, as they are stored."""
 
 
 class DoesNotApply(TrainingError):
@@ -24,11 +25,11 @@ class DoesNotApply(TrainingError):
 
 
 class PairModel(Protocol):
-    """Predicts pairs of vectors; ``load(arrays, settings)`` of its class restores it."""
+    """Predict pairs of vectors; ``load(arrays, settings)`` of the class restores a model."""
 
     @property
     def settings(self) -> Any:  # noqa: ANN401 - a dataclass of JSON values
-        """What `load` needs beside the arrays."""
+        """Return what `load` needs beside the arrays."""
 
     def predict(self, vectors: PairVectors) -> Floats:
         """Predict pKd, (P,) in float64."""
@@ -42,11 +43,17 @@ class PairModel(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class NetworkSettings:
-    """Hidden widths of a network, and the scaling of its output to pKd."""
+    """Describe a network: its hidden widths, and the scaling of its output to pKd.
+
+    It is here, and not in `network`, because that module imports torch.
+    """
 
     widths: tuple[int, ...]
     pkd_mean: float
+    """pKd of an output of 0."""
     pkd_scale: float
+    """pKd per unit of the output."""
 
 
 Fit: TypeAlias = Callable[[TrainingRows], PairModel]
+"""Fits a model; raises `DoesNotApply` if these rows do not suit it."""

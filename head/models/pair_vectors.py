@@ -21,17 +21,19 @@ if TYPE_CHECKING:
     from abag.head.data.feature_scaling import PairFeatures
 
 Index: TypeAlias = NDArray[np.integer]
+"""Rows of unique sequences, (P,)."""
 
 
 @dataclass(frozen=True)
 class PairVectors:
-    """Vectors of unique sequences, and the two that form each pair."""
+    """Hold the vectors of unique sequences, and the two that form each pair."""
 
     antibody_ND: NDArray[np.float32]
     antigen_ME: NDArray[np.float32]
     antibody: Index
     """Row of `antibody_ND` of each pair, (P,)."""
     antigen: Index
+    """Row of `antigen_ME` of each pair, (P,)."""
     antibody_chains: Sequence[Chains] | None = None
     """The N antibodies, for models that read residues."""
     antigen_chains: Sequence[Chains] | None = None
@@ -41,9 +43,11 @@ class PairVectors:
     """Columns of the P pairs themselves, if there are any."""
 
     def widths(self, side: int) -> tuple[int, ...]:
+        """Return the columns of each view of antibodies (side 0) or antigens (side 1)."""
         if self.views is not None:
             return self.views[side]
-        return ((self.antigen_ME if side else self.antibody_ND).shape[1],)
+        vectors = self.antigen_ME if side else self.antibody_ND
+        return (vectors.shape[1],)
 
     def index(self, kind: Kind) -> Index:
         """Return the row of the antibody or the antigen of each pair, (P,)."""
@@ -51,20 +55,23 @@ class PairVectors:
 
     def chains(self, kind: Kind = "antibody") -> Sequence[Chains]:
         """Return the unique antibodies or antigens; raise `PredictionError` if not known."""
-        found = self.antibody_chains if kind == "antibody" else self.antigen_chains
-        if found is None:
+        chains = self.antibody_chains if kind == "antibody" else self.antigen_chains
+        if chains is None:
             msg = (
                 "the model reads residues, but only vectors were given; expected the chains of "
                 f"each {kind}, too."
             )
             raise PredictionError(msg)
-        return found
+        return chains
 
     @cached_property
     def composition(self) -> PairVectors:
-        """Frequencies and lengths in place of vectors, (N, 42) of antibodies and (M, 21)."""
-        x_ND = frequencies_and_lengths(*([chains[at] for chains in self.chains()] for at in (0, 1)))
-        y_ME = frequencies_and_lengths(["".join(chains) for chains in self.chains("antigen")])
+        """Replace vectors by residue frequencies and lengths, (N, 42) and (M, 21)."""
+        heavy = [chains[0] for chains in self.chains()]
+        light = [chains[1] for chains in self.chains()]
+        antigens = ["".join(chains) for chains in self.chains("antigen")]
+        x_ND = frequencies_and_lengths(heavy, light)
+        y_ME = frequencies_and_lengths(antigens)
         return replace(self, antibody_ND=x_ND, antigen_ME=y_ME, views=None)
 
 

@@ -17,6 +17,11 @@ COUNTED = 4_096
 
 
 def frequencies_and_lengths(*columns: Sequence[str]) -> Matrix:
+    """Return the residue frequencies of each column of N texts, and then the length of each.
+
+    The result has 21 columns per column of texts: (N, 21) for one.
+    Letters other than the 20 `STANDARD_RESIDUES` count in neither.
+    """
     counts = [count_residues(texts) for texts in columns]
     lengths = [count.sum(1, keepdims=True) for count in counts]
     frequencies = [c / np.maximum(1, n) for c, n in zip(counts, lengths, strict=True)]
@@ -30,10 +35,10 @@ def count_residues(texts: Sequence[str]) -> Matrix:
     column[np.frombuffer(STANDARD_RESIDUES.encode(), np.uint8)] = np.arange(letters)
     counts = np.empty((len(texts), letters), np.float32)
     for at in range(0, len(texts), COUNTED):
-        some = texts[at : at + COUNTED]
-        cells = column.take(np.frombuffer("".join(some).encode("ascii"), np.uint8))
-        row = np.repeat(np.arange(len(some)), [len(text) for text in some])
+        batch = texts[at : at + COUNTED]
+        cells = column.take(np.frombuffer("".join(batch).encode("ascii"), np.uint8))
+        row = np.repeat(np.arange(len(batch)), [len(text) for text in batch])
         cells += row * (letters + 1)
-        found = np.bincount(cells, minlength=len(some) * (letters + 1))
-        counts[at : at + COUNTED] = found.reshape(len(some), -1)[:, :-1]
+        cell_counts = np.bincount(cells, minlength=len(batch) * (letters + 1))
+        counts[at : at + COUNTED] = cell_counts.reshape(len(batch), -1)[:, :-1]
     return counts

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TrainingRows:
-    """The training pairs that a model learns from; `ridge.impute_censored` makes all exact."""
+    """Hold the pairs that a model learns from; `ridge.impute_censored` makes all labels exact."""
 
     pairs: LabelledPairs
     vectors: PairVectors
@@ -46,33 +46,35 @@ class TrainingRows:
     """What chooses the kernels of this fold by the columns that they see; see `kernel_search`."""
 
     def with_vectors(self, vectors: PairVectors) -> TrainingRows:
+        """Return the same rows with other vectors, and without what was computed from these."""
         return replace(self, vectors=vectors, shared={})
 
     @property
     def pkd(self) -> Floats:
+        """Return the labels of the rows, (F,), in pKd."""
         return self.pairs.pkd[self.rows]
 
     @property
     def mean(self) -> float:
-        """The mean label, in which each counts as much as its weight."""
+        """Return the mean label, in which each counts as much as its weight."""
         weight = self.weight
         return float(self.pkd.mean() if weight is None else np.average(self.pkd, weights=weight))
 
     @property
     def size(self) -> int:
-        """The number of pairs by which a model decides how to fit."""
+        """Return the number of pairs by which a model decides how to fit."""
         return self.run_pairs or len(self.rows)
 
     @property
     def noise_share(self) -> Floats:
-        """Variance of the noise of each label, in units of that of one measurement, (F,)."""
+        """Return the variance of the noise of each label relative to one measurement, (F,)."""
         if self.pairs.share is not None:
             return self.pairs.share[self.rows]
         return np.asarray(1 / self.pairs.measurements[self.rows])
 
     @property
     def weight(self) -> Floats | None:
-        """How much each label counts, with mean 1, (F,); None: all as much."""
+        """Return how much each label counts, with mean 1, (F,); None: all as much."""
         return None if self.pairs.share is None else label_weights(self.pairs.share[self.rows])
 
 
