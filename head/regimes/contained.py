@@ -148,9 +148,12 @@ class Texts:
         if len(rows):
             least = len(pattern) - edits[rows]
             common = cdist(
-                [pattern], self.strings[rows].tolist(), scorer=LCSseq.similarity,
-                score_cutoff=max(0, int(least.min())), dtype=np.int32,
-            )[0]  # fmt: skip
+                [pattern],
+                self.strings[rows].tolist(),
+                scorer=LCSseq.similarity,
+                score_cutoff=max(0, int(least.min())),
+                dtype=np.int32,
+            )[0]
             possible[rows] = common >= least
         return possible
 
