@@ -54,7 +54,7 @@ def _loss_names() -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preset:
-    """A size of head and the optimization that suits it; `FitConfig` describes the fields."""
+    """Hold a size of head and the optimization that suits it; see `FitConfig` for the fields."""
 
     widths: tuple[int, ...]
     epochs: int

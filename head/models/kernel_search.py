@@ -71,7 +71,7 @@ class FoldLabels:
 
 @dataclass
 class SharedSearch:
-    """Errors of kernels in all folds, each computed when the first fold asks for it."""
+    """Hold errors of kernels in all folds, each computed when the first fold asks for it."""
 
     solver: SolvedKernels
     views: Views

@@ -46,7 +46,7 @@ PAIRS_PER_BATCH = 4096
 
 
 class _Linear(nn.Module):
-    """M linear layers, from (G, B, I) to (M, B, O)."""
+    """Apply M linear layers, from (G, B, I) to (M, B, O)."""
 
     def __init__(self, members: int, inner: int, outer: int) -> None:
         super().__init__()
@@ -86,7 +86,7 @@ class _LayerNorm(nn.Module):
 
 
 class _Dropout(nn.Module):
-    """Dropout whose random numbers all members share; their units are unrelated."""
+    """Drop units by random numbers that all members share; their units are unrelated."""
 
     rate_M: Tensor
 

@@ -29,7 +29,7 @@ OF_ANTIGENS = ("antigen_ridge",)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunParts:
-    """The models that a run fits to each fold and to all pairs."""
+    """Hold the models that a run fits to each fold and to all pairs."""
 
     pairs: int
     """Training pairs of the last fit; whatever depends on size depends on this one."""

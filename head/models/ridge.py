@@ -398,7 +398,7 @@ class Ridge:
 
 
 class _Columns:
-    """The joined columns of blocks on a device, and sums over their rows."""
+    """Hold the joined columns of blocks on a device, and sum over their rows."""
 
     def __init__(self, blocks: Sequence[FeatureBlock], device: torch.device | None) -> None:
         import torch  # here: commands that fit no ridge start without torch

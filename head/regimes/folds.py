@@ -95,7 +95,7 @@ def _informative(groups: Sequence[Ints], rows: Ints) -> float:
 
 
 def is_enough(split: Split, groups: Sequence[Ints]) -> bool:
-    """Whether one fold measures a regime well enough: other folds only take time."""
+    """Return whether one fold measures a regime well enough: other folds only take time."""
     is_large = len(split.part) >= LARGE_TABLE
     return is_large and _informative(groups, split.rows(TEST)) >= ENOUGH_GROUPS
 
@@ -350,12 +350,13 @@ class RegimesOfTable:
         tested = tested[self.groups.pairs.censored[tested] == 0]  # a bound has no error
         if len(tested) < LEAST_ROWS:
             reason = _too_few(len(tested), "held-out pair", expected=LEAST_ROWS)
-        elif (informative := _informative(groups, tested)) < LEAST_GROUPS:
+            return MeasuredRegime(regime, why_not=reason)
+        informative = _informative(groups, tested)
+        if informative < LEAST_GROUPS:
             reason = _too_few(len(tested), "held-out pair", informative)
-        else:
-            splits = [replace(split, fold=fold) for fold, split in enumerate(splits)]
-            return MeasuredRegime(regime, tuple(splits), tuple(groups))
-        return MeasuredRegime(regime, why_not=reason)
+            return MeasuredRegime(regime, why_not=reason)
+        numbered = [replace(split, fold=fold) for fold, split in enumerate(splits)]
+        return MeasuredRegime(regime, tuple(numbered), tuple(groups))
 
     def _counted(self, regime: Regime) -> list[Ints]:
         """Return what counts as one measurement in a regime, (P,) each."""

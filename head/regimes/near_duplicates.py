@@ -365,7 +365,7 @@ class Profiles:
 
 
 def _pack(strings: Sequence[str]) -> Words:
-    """Bits of the profile of each string, in words."""
+    """Return the bits of the profile of each string, in words."""
     codes = _NUMBER[np.frombuffer("".join(strings).encode("ascii"), np.uint8)]
     owner = np.repeat(np.arange(len(strings)), [len(text) for text in strings])
     within = owner[1:] == owner[:-1]

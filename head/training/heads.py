@@ -49,7 +49,7 @@ VALIDATION_SUBSET = 4  # stream of the seed, beside those of stack.py
 
 @dataclass(slots=True, kw_only=True)
 class HeadProgress(TrainingProgress):
-    """Progress of the heads of a training; the lists but for `log` have one entry per head."""
+    """Hold the progress of the heads of a training; lists but `log` have one entry per head."""
 
     best_score: list[float | None]
     best_step: list[int]
@@ -187,7 +187,7 @@ def _digested_arrays(inputs: TrainingInputs) -> list[NDArray[Any]]:
 
 
 class HeadTraining(ResumableTraining):
-    """Training of the heads of one split, or of one head for each of several folds."""
+    """Train the heads of one split, or one head for each of several folds."""
 
     progress: HeadProgress
 
@@ -223,7 +223,7 @@ class HeadTraining(ResumableTraining):
 
     @property
     def training_step(self) -> TrainingStep:
-        """The step of the folds that still train."""
+        """Return the step of the folds that still train."""
         return self.stack.training_step
 
     def results(self) -> list[TrainedHeads]:

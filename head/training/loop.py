@@ -48,7 +48,7 @@ class TrainingProgress:
 
 
 class ResumableTraining(ABC):
-    """Epochs of steps with checkpoints, early stopping and delayed signals."""
+    """Run epochs of steps with checkpoints, early stopping and delayed signals."""
 
     def __init__(
         self,

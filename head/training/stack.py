@@ -393,7 +393,7 @@ def draw_bootstrap_sample(
 
 
 class StackedHeads:
-    """M heads, their shared step, and the pairs and vectors that it uses.
+    """Hold M heads, their shared step, and the pairs and vectors that it uses.
 
     `pairs` have the labels of each fold; training sets and members are in the order of folds.
     """
