@@ -41,10 +41,10 @@ from abag.embed.store.store_files import ADAPTER_FILE, CONFIG_FILE, ROWS_FILE, W
 from abag.head.data.labels import read_labelled_pairs, training_labels
 from abag.head.evaluation import metrics
 from abag.head.models.config import check_same
-from abag.head.models.pair_model import one_sided_errors
+from abag.head.models.losses import one_sided_errors
 from abag.head.training.checkpoint import digest
+from abag.head.training.loop import ResumableTraining, TrainingProgress, training_digest
 from abag.head.training.stack import cosine_rates
-from abag.head.training.train import ResumableTraining, TrainingProgress, training_digest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -34,8 +34,10 @@ from abag.head.data.labels import LabelledPairs, label_pairs
 from abag.head.design.batches import RULES, Aim, Cap, best_first, choose_capped, expect
 from abag.head.design.rank import IDENTITY, POOL
 from abag.head.models.baselines import inner_folds
-from abag.head.models.pair_model import PairVectors, TrainingRows, fit_sigma
+from abag.head.models.pair_vectors import PairVectors
 from abag.head.models.registry import MODELS
+from abag.head.models.sigma import fit_sigma
+from abag.head.models.training_rows import TrainingRows
 from abag.head.regimes.clusters import antibody_clusters
 
 CORRELATIONS = (0.0, 0.25, 0.5, 0.75, 0.9)

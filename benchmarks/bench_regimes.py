@@ -33,8 +33,9 @@ from abag.head.data.labels import label_pairs
 from abag.head.models import registry
 from abag.head.models.baselines import inner_folds
 from abag.head.models.config import FitConfig
-from abag.head.models.pair_model import PairVectors, TrainingRows
+from abag.head.models.pair_vectors import PairVectors
 from abag.head.models.parts import RunParts
+from abag.head.models.training_rows import TrainingRows
 from abag.head.prediction.fitted import fit_closed_forms, weigh_run
 from abag.head.prediction.mixture import variance_of
 from abag.head.regimes.clusters import PairGroups

@@ -34,8 +34,9 @@ from abag.head.data.options import SplitOptions
 from abag.head.evaluation.metrics import average_folds, score
 from abag.head.evaluation.regime_scores import TestedPairs, compare_models
 from abag.head.models.baselines import inner_folds
-from abag.head.models.pair_model import PairVectors, TrainingRows
+from abag.head.models.pair_vectors import PairVectors
 from abag.head.models.registry import MODELS
+from abag.head.models.training_rows import TrainingRows
 from abag.head.regimes.clusters import PairGroups
 from abag.head.regimes.folds import measure_regimes
 from abag.head.regimes.splits import TEST, TRAIN

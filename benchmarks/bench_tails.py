@@ -16,7 +16,7 @@ import argparse
 import numpy as np
 from scipy import stats
 
-from abag.head.models.pair_model import fit_sigma
+from abag.head.models.sigma import fit_sigma
 
 NEW = 20_000
 DEGREES = (2.5, 3, 4, 6, 10, 30, 1e6)

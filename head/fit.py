@@ -37,9 +37,11 @@ from abag.head.models.baselines import (
 )
 from abag.head.models.config import FitConfig
 from abag.head.models.kernel_search import with_searches
-from abag.head.models.pair_model import DoesNotApply, PairVectors, TrainingRows
+from abag.head.models.pair_model import DoesNotApply
+from abag.head.models.pair_vectors import PairVectors
 from abag.head.models.parts import RunParts
 from abag.head.models.ridge import impute_censored
+from abag.head.models.training_rows import TrainingRows
 from abag.head.prediction.bundle import save_predictor, store_of_run
 from abag.head.prediction.fitted import (
     FittedParts,
@@ -70,7 +72,7 @@ if TYPE_CHECKING:
     from abag.head.regimes.folds import MeasuredRegime
     from abag.head.regimes.splits import Split
     from abag.head.runs.run_folder import RunSummary
-    from abag.head.training.train import TrainedHeads
+    from abag.head.training.heads import TrainedHeads
 
 LEARNING_CURVE_SHARES = (0.125, 0.25, 0.5)
 """Shares of the training groups that ``--learning-curve`` fits beside the whole."""
@@ -151,7 +153,7 @@ def _fit(
         return finished
     inputs, regimes = split_inputs(inputs, config)
     trainings = Trainings.of(run, inputs, config, regimes, verbose)
-    from abag.head.training.train import torch_settings  # torch: not before all is checked
+    from abag.head.training.torch_settings import torch_settings  # torch: not before all is checked
 
     with only_writer(run):
         if finished_summary(run, record) is not None:
@@ -201,7 +203,7 @@ def fit_predictor(
     inputs: RunInputs, config: FitConfig, folder: Path, predictor: Path
 ) -> list[RegimeScore]:
     """Fit and write a predictor without a run; return the scores of its regimes."""
-    from abag.head.training.train import torch_settings
+    from abag.head.training.torch_settings import torch_settings
 
     inputs, regimes = split_inputs(inputs, config)
     trainings = Trainings.of(folder, inputs, config, regimes)
@@ -296,7 +298,8 @@ def fit_folds(
 
     `rows` are what closed forms learn from, by default `training_rows` of each split.
     """
-    from abag.head.training.train import matrix_threads, training_digest
+    from abag.head.training.loop import training_digest
+    from abag.head.training.torch_settings import matrix_threads
 
     pairs, device = trainings.inputs.pairs, trainings.device
     if rows is None:
@@ -368,8 +371,8 @@ def _network_tasks(
     """Return tasks that train the networks of every split, the longest first."""
     if trainings.config.network is None:
         return []
+    from abag.head.training.heads import TrainingInputs, train
     from abag.head.training.stack import folds_per_stack, group_folds
-    from abag.head.training.train import TrainingInputs, train
 
     config, on_cpu = trainings.config, trainings.device.type == "cpu"
     antibody_ND, antigen_ME = (vectors.x_ND for vectors in trainings.inputs.vectors.values())
@@ -501,7 +504,7 @@ def _learning_curve(
 
 def run_tasks(tasks: Sequence[Callable[[], None]], threads: int, title: str = "fit") -> None:
     """Run all tasks; after a signal or an error none begins, and trainings save and stop."""
-    from abag.head.training.train import NO_SIGNAL, Stopped, delayed_signals
+    from abag.head.training.stopping import NO_SIGNAL, Stopped, delayed_signals
 
     # a single training draws its own bar
     alone = {"disable": True} if len(tasks) == 1 else {}

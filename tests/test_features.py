@@ -19,7 +19,7 @@ from abag.head.data.feature_scaling import FeatureScaling, PairFeatures
 from abag.head.data.features import read_cells
 from abag.head.data.labels import label_pairs, read_pairs
 from abag.head.data.options import LabelOptions, PairColumnOptions
-from abag.head.models.pair_model import PairVectors
+from abag.head.models.pair_vectors import PairVectors
 from abag.head.prediction.bundle import record_digest
 
 QUICK = {"split": "random", "report": False, "device": "cpu"}

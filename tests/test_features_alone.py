@@ -13,8 +13,9 @@ from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.store import open_store
 from abag.head.data.feature_scaling import PairFeatures
 from abag.head.models.baselines import inner_folds
-from abag.head.models.pair_model import PairVectors, TrainingRows
+from abag.head.models.pair_vectors import PairVectors
 from abag.head.models.ridge import impute_censored
+from abag.head.models.training_rows import TrainingRows
 
 QUICK = {"split": "random", "report": False, "device": "cpu"}
 TRAINED = 150

@@ -25,9 +25,12 @@ from abag.head.models.baselines import (
     predict_baselines,
 )
 from abag.head.models.normal_equations import NormalEquations
-from abag.head.models.pair_model import DoesNotApply, PairVectors, TrainingRows, count_residues
+from abag.head.models.pair_model import DoesNotApply
+from abag.head.models.pair_vectors import PairVectors
 from abag.head.models.registry import MODELS
+from abag.head.models.residue_counts import count_residues
 from abag.head.models.ridge import FeatureBlock, fit_ridge
+from abag.head.models.training_rows import TrainingRows
 from abag.head.regimes.clusters import PairGroups, with_clusters
 from abag.head.regimes.folds import make_splits
 from abag.head.regimes.splits import TEST, TRAIN, VALIDATION, Split

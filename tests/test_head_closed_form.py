@@ -22,9 +22,11 @@ from abag.head.models.gaussian_process import (
     solved_kernels,
 )
 from abag.head.models.kernel_search import FoldLabels, SharedSearch, with_searches
-from abag.head.models.pair_model import DoesNotApply, PairVectors, TrainingRows
+from abag.head.models.pair_model import DoesNotApply
+from abag.head.models.pair_vectors import PairVectors
 from abag.head.models.registry import MODELS
 from abag.head.models.ridge import FeatureBlock, fit_linear, fit_ridge
+from abag.head.models.training_rows import TrainingRows
 from abag.head.prediction.bundle import parse_record
 
 

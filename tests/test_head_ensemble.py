@@ -14,7 +14,7 @@ from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.store import open_store
 from abag.head.models.config import FitConfig
 from abag.head.models.network import MAX_GRADIENT_NORM, AdamW, _Dropout
-from abag.head.models.pair_model import PairVectors
+from abag.head.models.pair_vectors import PairVectors
 from abag.head.prediction.predictor import Scorer
 from abag.head.regimes.splits import TEST, TRAIN, VALIDATION, Split
 from abag.head.training import stack as stack_module

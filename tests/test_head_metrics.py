@@ -20,12 +20,16 @@ from abag.head.evaluation.metrics import (
     Metric,
     average_folds,
     average_precision,
+    find_metric,
     is_better,
     metric_heading,
+    metric_key,
     score,
     selectable_metrics,
     spearman,
     spearman_by_group,
+    split_key,
+    usual_key,
 )
 from abag.head.models.config import FitConfig
 
@@ -247,10 +251,28 @@ def test_a_registered_metric_appears_wherever_its_flags_say(monkeypatch):
 def test_one_metric_alone_equals_its_entry_among_all(drawn):
     y, p, antigen, censored = drawn
     whole = score(y, p, antigen, censored)
-    assert list(whole) == ["n", "n_censored", *METRICS]
+    keys = [metric_key(name) for name in METRICS]
+    assert list(whole) == ["n", "n_censored", *keys]
     measured = MeasuredRows.of(y, antigen, censored)
-    for name in METRICS:
-        assert measured.score_one(name, p) == whole[name]
+    for key in keys:
+        assert measured.score_one(key, p) == whole[key]
+
+
+@given(st.sampled_from(list(METRICS)), st.integers(0, 99_999).map(lambda n: n / 1000))
+def test_a_key_has_the_name_of_its_metric_and_the_threshold_if_it_has_one(name, threshold):
+    key = metric_key(name, threshold)
+    expected = threshold if METRICS[name].has_threshold else None
+    assert split_key(key) == (name, expected)
+    assert usual_key(key) == key
+    assert find_metric(key) is METRICS[name]
+
+
+def test_a_key_is_split_only_into_a_metric_of_strong_binders_and_a_number():
+    assert usual_key("recall_at_8.50") == "recall_at_8.5"
+    for key in ("recall_at_high", "recall_at_", "recall_at_-1", "rmse_at_9", "recall"):
+        assert split_key(key) == (key, None)
+    with pytest.raises(KeyError, match="recall_at_high"):
+        find_metric("recall_at_high")
 
 
 def test_an_undefined_score_is_never_better():

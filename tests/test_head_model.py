@@ -6,8 +6,8 @@ from torch import nn
 
 from abag.core.errors import OptionError
 from abag.head.models.config import PRESETS, FitConfig, head_names
+from abag.head.models.losses import LOSSES, PredictedPairs
 from abag.head.models.network import Mlp
-from abag.head.models.pair_model import LOSSES, PredictedPairs
 from abag.head.models.registry import MODELS
 
 IGT5, ESM = 1024, 1280

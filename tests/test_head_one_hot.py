@@ -14,7 +14,8 @@ import abag
 from abag.embed.store.store import open_store
 from abag.head.models import residues
 from abag.head.models.gaussian_process import NOISES
-from abag.head.models.pair_model import DoesNotApply, PairVectors, TrainingRows
+from abag.head.models.pair_model import DoesNotApply
+from abag.head.models.pair_vectors import PairVectors
 from abag.head.models.residues import (
     OneHot,
     common_reference,
@@ -22,6 +23,7 @@ from abag.head.models.residues import (
     fit_residue_kernel,
     similarity,
 )
+from abag.head.models.training_rows import TrainingRows
 from abag.head.prediction.bundle import load_predictor
 
 PARENT = ("EVQLVESGGGLV", "DIQMTQSPSS")

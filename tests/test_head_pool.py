@@ -14,8 +14,9 @@ import abag
 from abag.core.cores import SMALL_FOLD_PAIRS, count_threads
 from abag.head import fit as fit_module
 from abag.head.fit import run_tasks
-from abag.head.training import train as torch_settings
-from abag.head.training.train import Stopped, delayed_signals, matrix_threads
+from abag.head.training import torch_settings
+from abag.head.training.stopping import Stopped, delayed_signals
+from abag.head.training.torch_settings import matrix_threads
 
 
 def wait(event):

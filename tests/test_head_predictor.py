@@ -20,7 +20,7 @@ from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.store import open_store
 from abag.head.data.vectors import Standardizer
 from abag.head.models.network import Mlp, factorise
-from abag.head.models.pair_model import PairVectors
+from abag.head.models.pair_vectors import PairVectors
 from abag.head.prediction.bundle import WEIGHTS, load_predictor, record_digest
 from abag.head.prediction.predictor import SCORE_COLUMNS, existing_store
 from abag.head.regimes.regimes import NewSequences

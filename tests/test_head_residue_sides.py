@@ -14,7 +14,8 @@ import abag
 from abag.embed.sequences.chains import KINDS
 from abag.head.models import residues
 from abag.head.models.config import FitConfig
-from abag.head.models.pair_model import DoesNotApply, PairVectors, TrainingRows
+from abag.head.models.pair_model import DoesNotApply
+from abag.head.models.pair_vectors import PairVectors
 from abag.head.models.parts import RunParts
 from abag.head.models.registry import MODELS
 from abag.head.models.residues import (
@@ -24,6 +25,7 @@ from abag.head.models.residues import (
     SideColumns,
     find_residue_sides,
 )
+from abag.head.models.training_rows import TrainingRows
 from abag.head.prediction.bundle import load_predictor, parse_record
 
 HEADS = ("residue_kernel", "one_hot_kernel", "one_hot_ridge")

@@ -20,8 +20,9 @@ from abag.embed.store.store import open_store
 from abag.head.models import registry
 from abag.head.models.baselines import inner_folds
 from abag.head.models.config import is_used
-from abag.head.models.pair_model import PairVectors, TrainingRows
+from abag.head.models.pair_vectors import PairVectors
 from abag.head.models.ridge import fit_linear
+from abag.head.models.training_rows import TrainingRows
 from abag.head.prediction import fitted
 from abag.head.prediction.bundle import load_predictor
 from abag.head.prediction.fitted import FittedParts, stack_weights, weigh_run

@@ -22,8 +22,9 @@ from abag.head.evaluation.metrics import spearman
 from abag.head.inputs import read_inputs
 from abag.head.models import baselines
 from abag.head.models.config import FitConfig
-from abag.head.models.pair_model import PairVectors, TrainingRows
+from abag.head.models.pair_vectors import PairVectors
 from abag.head.models.registry import MODELS
+from abag.head.models.training_rows import TrainingRows
 from abag.head.runs import summary as outcome
 from abag.head.search import search, sweep
 from abag.head.search.search import BATCH_PARAMETERS, LOGARITHMIC, RANGES, SHAPES, score_batch

@@ -35,8 +35,7 @@ from abag.core.files import host_name, only_writer
 from abag.head import fit as fit_module
 from abag.head.data.labels import NothingToLearn
 from abag.head.models.config import FitConfig, is_used
-from abag.head.training import stack
-from abag.head.training import train as train_module
+from abag.head.training import heads, stack
 from abag.head.training.checkpoint import load
 from abag.head.training.stack import TrainingStep, cosine_rates, make_epoch_batches
 
@@ -156,7 +155,7 @@ def test_scores_are_computed_from_the_written_predictions(case):
 
 
 def test_the_log_has_one_line_per_epoch_with_loss_and_validation(case, monkeypatch):
-    monkeypatch.setattr(train_module, "VALIDATION_PAIRS", 5)
+    monkeypatch.setattr(heads, "VALIDATION_PAIRS", 5)
     quick_fit(case)
     lines = lines_of(case.at / "run")
     assert [(line["epoch"], line["step"]) for line in lines] == [(1, 6), (2, 12), (3, 18)]

@@ -16,7 +16,8 @@ from abag.head.models import gaussian_process as kernels
 from abag.head.models.baselines import inner_folds
 from abag.head.models.config import FitConfig
 from abag.head.models.gaussian_process import Side, fit_gaussian_process, view_weights
-from abag.head.models.pair_model import PairVectors, TrainingRows
+from abag.head.models.pair_vectors import PairVectors
+from abag.head.models.training_rows import TrainingRows
 from abag.head.plan import plan
 from abag.head.prediction.bundle import load_predictor
 

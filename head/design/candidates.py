@@ -35,7 +35,7 @@ from abag.head.data.labels import label_pairs
 from abag.head.data.options import LabelOptions
 from abag.head.data.quantity import PKD, Quantity
 from abag.head.data.units import to_pkd
-from abag.head.models.pair_model import Index
+from abag.head.models.pair_vectors import Index
 from abag.head.prediction.predictor import SAME_PREDICTION_PKD, Sequences
 from abag.head.prediction.reading import as_in_the_run
 from abag.head.prediction.tables import PairReader

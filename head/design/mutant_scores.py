@@ -1,7 +1,7 @@
 """Scores the mutants of parents in batches, as `abag.predict` would, and against their parents.
 
 A mutant and its parent are predicted by the same models, whose errors they largely share, so the
-sigma of a difference is not that of two predictions. It is ``spread`` (`models.pair_model`)
+sigma of a difference is not that of two predictions. It is ``spread`` (`models.sigma`)
 times the standard deviation of the difference: over the joint posterior of a Gaussian process, or
 else over the members of an ensemble. The residual noise is left out: what of it a mutant shares
 with its parent is not known. A single network or a ridge has no such deviation.
@@ -23,7 +23,7 @@ from abag.core.arrays import Floats, hex_keys
 from abag.embed.sequences.chains import KINDS
 from abag.embed.store.store import open_store
 from abag.head.design.sites import Mutant, Parent, name_mutant
-from abag.head.models.pair_model import Index, PairVectors, given_features
+from abag.head.models.pair_vectors import Index, PairVectors, given_features
 from abag.head.models.registry import MODELS
 from abag.head.prediction.predictor import Scorer, Sequences
 from abag.head.prediction.tables import row_bar

@@ -28,7 +28,7 @@ from abag.head.data.likelihoods import with_logliks
 from abag.head.data.options import LabelOptions, PairColumnOptions, SplitOptions
 from abag.head.estimators.sequence_frame import as_store
 from abag.head.evaluation.verdicts import label_problems
-from abag.head.models.pair_model import label_weights
+from abag.head.models.training_rows import label_weights
 from abag.head.regimes.clusters import PairGroups
 from abag.head.regimes.folds import make_splits
 

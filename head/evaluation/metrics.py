@@ -5,7 +5,9 @@ folds are never pooled, because even the training mean of each fold would then c
 labels: score each fold and average the scores (`average_folds`).
 
 To add a metric, write its function and register it in `METRICS`. Scores, comparisons, tables and
-the choices of ``--select`` all derive from the registry.
+the choices of ``--select`` all derive from the registry. Metrics of strong binders have plain names
+there, and the threshold beside them in `ScoredRows`; their keys in scores and in ``--select`` have
+both, as in ``recall_at_8.5`` (`metric_key`).
 
 A censored row has a bound instead of a label: -1 if its pKd lies below the bound, +1 if above. It
 counts only in `concordance`, in the pairs of rows with a known order, and in `beyond_bound`.
@@ -15,9 +17,8 @@ N rows, of which E are exact; P pairs of a table.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, overload
 
@@ -53,9 +54,9 @@ LISTED_PAIRS = 1 << 20
 
 @dataclass(frozen=True)
 class MeasuredRows:
-    """Labels of N rows, and what follows from them alone; `score` scores any number of predictions.
+    """Hold labels of N rows, and what follows from them alone, to score several predictions.
 
-    `of` makes one from plain columns.
+    `of` makes them from plain columns.
     """
 
     every_pkd: Floats
@@ -85,110 +86,132 @@ class MeasuredRows:
         Strong binders are found from `strong_pkd` too, if that is not the usual threshold. Without
         a threshold, the metrics of strong binders are None.
         """
-        rows = ScoredRows.of(self, predicted)
-        if strong_pkd is None:
-            used = {n: metric for n, metric in METRICS.items() if not AT_THRESHOLD.fullmatch(n)}
-            none = dict.fromkeys(strong_metrics(STRONG_PKD))
-        else:
-            used = METRICS | strong_metrics(strong_pkd)
-            none = {}
-        return none | {
+        rows = ScoredRows.of(self, predicted, None if strong_pkd is None else STRONG_PKD)
+        scores: Scores = {
             "n": len(self.every_pkd),
             "n_censored": int(np.count_nonzero(self.censored)),
-            **{name: metric.function(rows) for name, metric in used.items()},
         }
+        for name, metric in METRICS.items():
+            scores[metric_key(name)] = metric.function(rows)
+        if strong_pkd is None or strong_pkd == STRONG_PKD:
+            return scores
+        rows = replace(rows, strong_pkd=strong_pkd)
+        for name, metric in METRICS.items():
+            if metric.has_threshold:
+                scores[metric_key(name, strong_pkd)] = metric.function(rows)
+        return scores
 
-    def score_one(self, name: str, predicted: ArrayLike) -> Number:
-        """Compute only the metric `name`."""
-        return find_metric(name).function(ScoredRows.of(self, predicted))
+    def score_one(self, key: str, predicted: ArrayLike) -> Number:
+        """Compute only the metric with this key."""
+        rows = ScoredRows.of(self, predicted, strong_threshold(key))
+        return find_metric(key).function(rows)
 
     @cached_property
     def pkd_ranks(self) -> Floats:
+        """Rank the labels of the exact rows, (E,)."""
         return ranks(self.pkd)
 
     @cached_property
     def within_antigen(self) -> RanksByGroup:
+        """Rank the labels of the exact rows within each antigen."""
         return RanksByGroup(self.pkd, self.antigen)
 
     @cached_property
     def decidable_pairs(self) -> KnownOrder:
+        """Find the pairs of rows whose order labels and bounds tell."""
         return decidable_pairs(self.every_pkd, self.censored)
 
     @cached_property
     def confident_pairs(self) -> KnownOrder:
+        """Find the pairs of exact rows that are at least `CONFIDENT_PKD` apart."""
         return KnownOrder(self.pkd + CONFIDENT_PKD - ROUNDING, self.pkd)
 
 
 @dataclass(frozen=True)
 class ScoredRows:
-    """Labels of rows and one prediction of each."""
+    """Hold labels of rows, one prediction of each, and the threshold of strong binders."""
 
     measured: MeasuredRows
     every_predicted: Floats
     """Predicted pKd of all rows, shape (N,)."""
+    strong_pkd: float | None = STRONG_PKD
+    """Lowest pKd of a strong binder; the highest value if lower ones are better. None: metrics of
+    strong binders are undefined."""
 
     @classmethod
-    def of(cls, measured: MeasuredRows, predicted: ArrayLike) -> ScoredRows:
-        p = np.asarray(predicted, np.float64)
-        return cls(measured, p) if np.isfinite(p).all() else cls(NO_ROWS, NO_ROWS.every_pkd)
+    def of(
+        cls, measured: MeasuredRows, predicted: ArrayLike, strong_pkd: float | None = STRONG_PKD
+    ) -> ScoredRows:
+        """Join labels and predictions, (N,); there are no rows if a prediction is not finite."""
+        every_predicted = np.asarray(predicted, np.float64)
+        if not np.isfinite(every_predicted).all():
+            return cls(NO_ROWS, NO_ROWS.every_pkd, strong_pkd)
+        return cls(measured, every_predicted, strong_pkd)
 
     @property
     def pkd(self) -> Floats:
+        """Return the labels of the exact rows, shape (E,)."""
         return self.measured.pkd
 
     @cached_property
     def predicted(self) -> Floats:
-        """Predicted pKd of the exact rows, shape (E,)."""
+        """Return the predicted pKd of the exact rows, shape (E,)."""
         return np.asarray(self.every_predicted[self.measured.censored == 0])
 
     @property
     def strengths(self) -> tuple[Floats, Floats]:
-        """Labels and predictions of the exact rows, of which higher is better, shape (E,) each."""
+        """Return labels and predictions of the exact rows, (E,) each, of which higher is better."""
         return self.measured.sign * self.pkd, self.measured.sign * self.predicted
 
     def spearman_within_antigen(self) -> float | None:
+        """Return the median of the rank correlations within antigens; None if all are undefined."""
         values = self.measured.within_antigen.spearman(self.predicted)
         values = values[np.isfinite(values)]
         return float(np.median(values)) if len(values) else None
 
     @cached_property
     def calibration(self) -> Scores:
+        """Return slope and intercept of measured on predicted pKd."""
         return calibration(self.pkd, self.predicted)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metric:
-    """A metric and the places it appears in."""
+    """Describe a metric and the places that it appears in."""
 
     function: Callable[[ScoredRows], Number]
     label: str = ""
+    """Heading of its column; empty: its key with spaces."""
     lower_is_better: bool = False
+    has_threshold: bool = False
+    """Whether it counts strong binders, from `ScoredRows.strong_pkd` on."""
     in_tables: bool = False
     """Shown in the report's tables of scores."""
     selectable: bool = False
     """Can be given to ``--select``."""
     unit: str = ""
+    """``pKd`` if it has the unit of the labels; empty if it has none."""
     meaning: str = ""
     """What it measures, for tables."""
 
 
 def selectable_metrics() -> list[str]:
-    """Names that ``--select`` accepts."""
-    return [name for name, metric in METRICS.items() if metric.selectable]
+    """List the keys of metrics that ``--select`` accepts, with the usual threshold."""
+    return [metric_key(name) for name, metric in METRICS.items() if metric.selectable]
 
 
-def metric_heading(name: str, quantity: Quantity | str = "pKd") -> str:
-    """Name of a metric with its unit, for the labels' quantity such as pIC50."""
-    metric = find_metric(name)
+def metric_heading(key: str, quantity: Quantity | str = "pKd") -> str:
+    """Name a metric with its unit, for the labels' quantity such as pIC50."""
+    metric = find_metric(key)
     unit = metric.unit and f" ({quantity})"
-    return f"{metric.label or name.replace('_', ' ')}{unit}"
+    return f"{metric.label or key.replace('_', ' ')}{unit}"
 
 
-def is_better(name: str, value: float | None, best: float | None) -> bool:
-    """Compare two scores of the metric `name`; a defined score is better than an undefined one."""
+def is_better(key: str, value: float | None, best: float | None) -> bool:
+    """Compare two scores of a metric; a defined score is better than an undefined one."""
     if value is None or best is None:
         return value is not None
-    return value < best if find_metric(name).lower_is_better else value > best
+    return value < best if find_metric(key).lower_is_better else value > best
 
 
 def score(
@@ -207,17 +230,17 @@ def score(
 
 
 def rmse(pkd: Floats, predicted: Floats) -> float | None:
-    """Root mean squared error in pKd units, shape (N,) each; None without rows."""
+    """Compute the root mean squared error in pKd units, shape (N,) each; None without rows."""
     return finite(np.sqrt(np.mean((pkd - predicted) ** 2))) if len(pkd) else None
 
 
 def mae(pkd: Floats, predicted: Floats) -> float | None:
-    """Mean absolute error in pKd units, shape (N,) each; None without rows."""
+    """Compute the mean absolute error in pKd units, shape (N,) each; None without rows."""
     return finite(np.abs(pkd - predicted).mean()) if len(pkd) else None
 
 
 def r2(pkd: Floats, predicted: Floats) -> float | None:
-    """Coefficient of determination, shape (N,) each; None for constant labels.
+    """Compute the coefficient of determination, shape (N,) each; None for constant labels.
 
     It compares with the mean of these labels, as ``sklearn.metrics.r2_score`` does.
     """
@@ -237,18 +260,18 @@ def calibration(pkd: Floats, predicted: Floats) -> Scores:
 
 
 def beyond_bound(pkd: Floats, predicted: Floats, censored: NDArray[np.int8]) -> float | None:
-    """Share of the censored rows, (N,) each, whose prediction is not within their bound."""
+    """Compute the share of censored rows, (N,) each, whose prediction is not within its bound."""
     wrong = censored * (predicted - pkd) < 0
     return finite(wrong[censored != 0].mean()) if censored.any() else None
 
 
 def spread_ratio(pkd: Floats, predicted: Floats) -> float | None:
-    """Standard deviation of predicted relative to measured pKd, (N,) each; None for constants."""
+    """Compare the standard deviation of predicted and measured pKd, (N,); None for constants."""
     return finite(predicted.std() / pkd.std()) if len(pkd) and np.ptp(pkd) else None
 
 
 def top_enrichment(pkd: Floats, predicted: Floats) -> float | None:
-    """How many times more of the strongest tenth are in the predicted tenth than by chance.
+    """Count the strongest tenth in the predicted tenth, relative to chance.
 
     Predicted ties at the cut share the last places; measured ties all count as strongest.
     """
@@ -274,7 +297,11 @@ def _average_precision(pkd: Floats, predicted: Floats, threshold: float) -> floa
 
 
 def average_precision(strong: NDArray[np.bool_], predicted: Floats) -> float | None:
-    """Mean precision over strong binders in order of prediction; ties are picked together."""
+    """Average the precision over strong binders in order of prediction; ties go together.
+
+    Both have shape (N,); None without strong binders. Equal to
+    ``sklearn.metrics.average_precision_score``.
+    """
     if not strong.any():
         return None
     order = np.argsort(-predicted, kind="stable")
@@ -289,7 +316,8 @@ def _expected_hits(strong: NDArray[np.bool_], predicted: Floats, budget: int) ->
     if not len(strong):
         return 0.0
     cut = np.sort(predicted)[-budget]
-    above, tied = predicted > cut, predicted == cut
+    above = predicted > cut
+    tied = predicted == cut
     share = (budget - above.sum()) / tied.sum()
     return float(strong[above].sum() + share * strong[tied].sum())
 
@@ -298,7 +326,8 @@ def average_folds(folds: Sequence[Scores]) -> dict[str, dict[str, Any]]:
     """Average each metric over the ``n`` folds in which it is defined; ``sd`` needs two of them."""
     result: dict[str, dict[str, Any]] = {}
     for name in folds[0] if folds else ():
-        values = [value for fold in folds if (value := fold[name]) is not None]
+        scores = [fold[name] for fold in folds]
+        values = [value for value in scores if value is not None]
         result[name] = {
             "mean": float(np.mean(values)) if values else None,
             "sd": float(np.std(values, ddof=1)) if len(values) > 1 else None,
@@ -321,36 +350,37 @@ def _single(function: Callable[[Floats, Floats], Number], **flags: Any) -> Metri
     return Metric(function=lambda rows: function(rows.pkd, rows.predicted), **flags)
 
 
-STRONG_METRICS: dict[str, Callable[[Floats, Floats, float], Number]] = {
-    "recall": _recall,
-    "precision": _precision,
-    "average_precision": _average_precision,
-}
-"""Metrics of strong binders by name; the third argument is the lowest pKd of one."""
-AT_THRESHOLD = re.compile(rf"({'|'.join(STRONG_METRICS)})_at_(\d{{1,2}}(?:\.\d{{1,3}})?)")
-"""Names of these metrics with their threshold."""
+def _strong(
+    function: Callable[[Floats, Floats, float], float | None],
+) -> Metric:
+    """Make a metric of strong binders; the third argument is the lowest strength of one."""
+
+    def at_threshold(rows: ScoredRows) -> Number:
+        if rows.strong_pkd is None:
+            return None
+        return function(*rows.strengths, rows.measured.sign * rows.strong_pkd)
+
+    return Metric(function=at_threshold, selectable=True, has_threshold=True)
 
 
-def strong_metrics(threshold: float) -> dict[str, Metric]:
-    """Return the metrics of binders of at least this pKd, by names such as ``recall_at_8.5``."""
-
-    def at_threshold(function: Callable[[Floats, Floats, float], Number]) -> Metric:
-        return Metric(
-            function=lambda rows: function(*rows.strengths, rows.measured.sign * threshold),
-            selectable=True,
-        )
-
-    return {
-        f"{name}_at_{threshold:.10g}": at_threshold(function)
-        for name, function in STRONG_METRICS.items()
-    }
+def metric_key(name: str, strong_pkd: float = STRONG_PKD) -> str:
+    """Return the key of a metric in scores: its name, with the threshold if it has one."""
+    return f"{name}_at_{strong_pkd:.10g}" if METRICS[name].has_threshold else name
 
 
-def find_metric(name: str) -> Metric:
-    """Return a metric of `METRICS`, or one of strong binders from the pKd in its name."""
-    if name in METRICS or AT_THRESHOLD.fullmatch(name) is None:
-        return METRICS[name]
-    return strong_metrics(strong_threshold(name))[usual_name(name)]
+def split_key(key: str) -> tuple[str, float | None]:
+    """Split a key such as ``recall_at_8.5`` into name and threshold; None if it has none."""
+    name, separator, threshold = key.partition("_at_")
+    has_threshold = separator and name in METRICS and METRICS[name].has_threshold
+    if has_threshold and threshold.replace(".", "", 1).isdecimal():
+        return name, float(threshold)
+    return key, None
+
+
+def find_metric(key: str) -> Metric:
+    """Return the metric of `METRICS` with this key, whatever its threshold."""
+    name, _ = split_key(key)
+    return METRICS[name]
 
 
 @overload
@@ -362,33 +392,44 @@ def strong_threshold(select: str, quantity: Quantity | None = None) -> float | N
 
     Another quantity than an affinity has no usual threshold: None.
     """
-    found = AT_THRESHOLD.fullmatch(select)
-    if found is not None:
-        return float(found[2])
+    _, threshold = split_key(select)
+    if threshold is not None:
+        return threshold
     return STRONG_PKD if quantity is None or quantity.affinity else None
 
 
-def usual_name(name: str) -> str:
-    """Return the name that scores have for a metric: ``recall_at_8.5`` for ``recall_at_8.50``."""
-    found = AT_THRESHOLD.fullmatch(name)
-    return name if found is None else f"{found[1]}_at_{float(found[2]):.10g}"
+def usual_key(key: str) -> str:
+    """Return the key that scores have for a metric: ``recall_at_8.5`` for ``recall_at_8.50``."""
+    name, threshold = split_key(key)
+    return key if threshold is None else metric_key(name, threshold)
 
 
 class MeasuredPairs(Protocol):
-    """What scoring needs of P pairs, each of shape (P,)."""
+    """Offer what scoring needs of P pairs, each of shape (P,)."""
 
     @property
-    def pkd(self) -> Floats: ...
+    def pkd(self) -> Floats:
+        """Return labels or bounds."""
+
     @property
-    def censored(self) -> NDArray[np.int8]: ...
+    def censored(self) -> NDArray[np.int8]:
+        """Return -1 if the label lies below its bound, 1 if above, 0 if exact."""
+
     @property
-    def antibody(self) -> Ints: ...
+    def antibody(self) -> Ints:
+        """Return the number of each antibody."""
+
     @property
-    def antigen(self) -> Ints: ...
+    def antigen(self) -> Ints:
+        """Return the number of each antigen."""
+
     @property
-    def antigen_cluster(self) -> Ints | None: ...
+    def antigen_cluster(self) -> Ints | None:
+        """Return the cluster of each antigen; None if they were not clustered."""
+
     @property
-    def quantity(self) -> Quantity: ...
+    def quantity(self) -> Quantity:
+        """Return what the labels measure."""
 
 
 def antigen_clusters(pairs: MeasuredPairs) -> Ints:
@@ -423,15 +464,16 @@ def finite(value: float | np.floating) -> float | None:
 
 
 def pearson(pkd: Floats, predicted: Floats) -> float | None:
-    """Linear correlation, shape (N,) each; None below two rows or if one side is constant."""
+    """Compute the linear correlation, shape (N,) each; None below two rows or for constants."""
     if len(pkd) < 2 or np.ptp(pkd) == 0 or np.ptp(predicted) == 0:
         return None
-    y, p = pkd - pkd.mean(), predicted - predicted.mean()
+    y = pkd - pkd.mean()
+    p = predicted - predicted.mean()
     return finite(np.clip(y @ p / (np.linalg.norm(y) * np.linalg.norm(p)), -1, 1))
 
 
 def spearman(pkd: Floats, predicted: Floats) -> float | None:
-    """Rank correlation, shape (N,) each, mean ranks for ties; None if one side is constant."""
+    """Compute the rank correlation, (N,) each, mean ranks for ties; None for constants."""
     return pearson(ranks(pkd), ranks(predicted))
 
 
@@ -451,7 +493,7 @@ def spearman_by_group(pkd: Floats, predicted: Floats, group: Ints) -> Floats:
 
 
 class RanksByGroup:
-    """Ranks of N labels within G groups, for `spearman_by_group` of several predictions."""
+    """Rank N labels within G groups, for `spearman_by_group` of several predictions."""
 
     def __init__(self, pkd: Floats, group: Ints) -> None:
         _, self._group, self._size = np.unique(group, return_inverse=True, return_counts=True)
@@ -459,15 +501,17 @@ class RanksByGroup:
 
     def spearman(self, predicted: Floats) -> Floats:
         """Correlate predictions, (N,), with the labels in each group, (G,)."""
-        y, p = self._pkd, self._centred_ranks(predicted)
-        covariance, of_labels, of_predicted = (
-            np.bincount(self._group, products, len(self._size))
-            for products in (y * p, y * y, p * p)
-        )
-        scale = np.sqrt(of_labels * of_predicted)
-        found = np.clip(covariance / np.where(scale > 0, scale, 1.0), -1, 1)
-        defined = (self._size >= MIN_ROWS_PER_ANTIGEN) & (of_labels > 0) & np.isfinite(scale)
-        return np.where(defined, found, np.nan)
+        y = self._pkd
+        p = self._centred_ranks(predicted)
+        covariance = self._sum_groups(y * p)
+        label_variance = self._sum_groups(y * y)
+        scale = np.sqrt(label_variance * self._sum_groups(p * p))
+        correlation = np.clip(covariance / np.where(scale > 0, scale, 1.0), -1, 1)
+        defined = (self._size >= MIN_ROWS_PER_ANTIGEN) & (label_variance > 0) & np.isfinite(scale)
+        return np.where(defined, correlation, np.nan)
+
+    def _sum_groups(self, values: Floats) -> Floats:
+        return np.asarray(np.bincount(self._group, values, len(self._size)), np.float64)
 
     def _centred_ranks(self, values: Floats) -> Floats:
         """Rank each value within its group, with mean ranks for ties, minus the mean rank."""
@@ -478,7 +522,7 @@ class RanksByGroup:
 
 
 class KnownOrder:
-    """Pairs of N rows whose labels have a known order, counted for any number of predictions.
+    """Hold the pairs of N rows whose labels have a known order, to score several predictions.
 
     Row i is known to be below row j if ``below[i] <= above[j]``.
     """
@@ -491,8 +535,9 @@ class KnownOrder:
         listed = np.arange(self.pairs) if self.pairs <= LISTED_PAIRS else None
         if listed is None:  # a million rows have too many; the share is right to three digits
             listed = np.random.default_rng(0).integers(self.pairs, size=LISTED_PAIRS // 4)
-        k = np.searchsorted(last, listed, "right")
-        self._high, self._low = k, order[end[k] - (last[k] - listed)]
+        high = np.searchsorted(last, listed, "right")
+        self._high = high
+        self._low = order[end[high] - (last[high] - listed)]
 
     def share_right(self, predicted: Floats) -> float | None:
         """Return the share of the pairs that predictions, (N,), have in this order.
@@ -543,7 +588,9 @@ METRICS: dict[str, Metric] = {
         meaning="Share of the variance of the test labels that is explained, as scikit-learn's "
         "r2_score. Below 0 their mean would be better.",
     ),
-    **strong_metrics(STRONG_PKD),
+    "recall": _strong(_recall),
+    "precision": _strong(_precision),
+    "average_precision": _strong(_average_precision),
     "spread_ratio": _single(
         spread_ratio, in_tables=True,
         meaning="Standard deviation of the predictions relative to that of the labels. Below 1 "
@@ -574,6 +621,6 @@ METRICS: dict[str, Metric] = {
     ),
     **_joint("calibration", "calibration_slope", "calibration_intercept"),
 }  # fmt: skip
-"""All metrics by name, in the order of the keys of `score`."""
+"""All metrics by plain name, in the order of the keys of `score`."""
 NO_ROWS = MeasuredRows.of([], [])
 """What is scored if a prediction is not finite."""

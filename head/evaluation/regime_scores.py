@@ -49,34 +49,35 @@ FEWEST_RANKED = 3
 """Pairs of a cell below which nothing is ranked."""
 ROUNDING = 9
 """Digits of predictions that are compared: sums in another order are equal."""
-
-
 TRAIN_MEAN = "train_mean"
+"""Name of the baseline that predicts the mean of the training labels."""
 WITHIN = {"antigen": " within antigens", "antibody": " within antibodies"}
 INDISTINGUISHABLE = "statistically indistinguishable from"
 
 
 class Claim(NamedTuple):
-    """A mean with its 95 % interval; without limits where groups are too few."""
+    """Hold a mean with its 95 % interval; without limits where groups are too few."""
 
     value: float
     low: float | None
     high: float | None
     groups: float
-    """Effective number."""
+    """Effective number of independent groups."""
 
     @property
     def holds(self) -> bool:
+        """Return whether the whole interval is above 0."""
         return self.low is not None and self.low > 0
 
     @property
     def fails(self) -> bool:
+        """Return whether the whole interval is below 0."""
         return self.high is not None and self.high < 0
 
 
 @dataclass(frozen=True, slots=True)
 class TestedPairs:
-    """The exact test pairs of a regime, fold after fold; all of shape (R,)."""
+    """Hold the exact test pairs of a regime, fold after fold; all of shape (R,)."""
 
     rows: Ints
     """Index of each pair in the table."""
@@ -97,14 +98,18 @@ class TestedPairs:
         tests = [split.rows(TEST) for split in measured.splits]
         tests = [rows[pairs.censored[rows] == 0] for rows in tests]
         rows = np.concatenate(tests)
-        fold = np.repeat(np.arange(len(tests)), [len(one) for one in tests])
-        groups = [group[rows] for group in measured.groups]
         used = np.any([split.part != UNUSED for split in measured.splits], axis=0).sum()
-        trained = np.mean([len(learned_rows(split)) for split in measured.splits]) / used
+        trained = np.mean([len(learned_rows(split)) for split in measured.splits])
         return cls(
-            rows, pairs.pkd[rows], fold, pairs.antibody[rows], pairs.antigen[rows], groups,
-            float(trained), any(_has_unseen(split) for split in measured.splits),
-        )  # fmt: skip
+            rows=rows,
+            pkd=pairs.pkd[rows],
+            fold=np.repeat(np.arange(len(tests)), [len(test) for test in tests]),
+            antibody=pairs.antibody[rows],
+            antigen=pairs.antigen[rows],
+            groups=[group[rows] for group in measured.groups],
+            trained_share=float(trained / used),
+            by_positions=any(_has_unseen(split) for split in measured.splits),
+        )
 
     def take(self, folds: Sequence[Floats]) -> Floats:
         """Take the values of these pairs from those of all pairs, (P,), of each fold; (R,)."""
@@ -112,7 +117,7 @@ class TestedPairs:
 
     @property
     def dependence(self) -> float:
-        """Factor of a variance if pairs that are tested in one fold are learned from in another."""
+        """Return the factor of a variance if pairs tested in one fold train another."""
         return CROSS_VALIDATED if len(np.unique(self.fold)) > 1 else 1.0
 
 
@@ -121,7 +126,7 @@ def _has_unseen(split: Split) -> bool:
 
 
 class RegimeScore(TypedDict):
-    """One row of the table that everybody sees; JSON."""
+    """Hold one row of the table of regimes; JSON."""
 
     regime: str
     words: str
@@ -167,11 +172,9 @@ def score_regime(
     and `inside` 1 where the label is within the 90 % interval.
     """
     pkd = tested.pkd
-    square, of_mean = np.square(pkd - predicted), np.square(pkd - mean)
-    errors = {one: np.square(pkd - found) for one, found in baselines.items()}
-    errors = {one: e for one, e in errors.items() if np.isfinite(e).all()}
-    best = min(errors, key=lambda one: float(errors[one].mean())) if errors else TRAIN_MEAN
-    of_best = errors.get(best, of_mean)
+    square = np.square(pkd - predicted)
+    of_mean = np.square(pkd - mean)
+    best, of_best = _best_baseline(pkd, baselines) or (TRAIN_MEAN, of_mean)
     against_mean = mean_claim(of_mean - square, tested.groups)
     against_best = mean_claim(of_best - square, tested.groups, tested.dependence)
     # a mean of equal labels differs from them by rounding
@@ -187,8 +190,8 @@ def score_regime(
         "rmse_of_best": _root_interval(of_best, tested.groups),
     }
     within = {
-        kind: _rank_claim(tested, predicted, _cells(tested.fold, index))
-        for kind, index in (("antigen", tested.antigen), ("antibody", tested.antibody))
+        "antigen": _rank_claim(tested, predicted, _cells(tested.fold, tested.antigen)),
+        "antibody": _rank_claim(tested, predicted, _cells(tested.fold, tested.antibody)),
     }
     overall = _rank_claim(tested, predicted, tested.fold)
     # the side of which the table shows more: ranking the antibodies of an antigen, or its variants
@@ -216,6 +219,19 @@ def score_regime(
         "better_than_best": against_best._asdict(),
         "sentence": f"{words}: {order}; {errors_in_words}",
     }
+
+
+def _best_baseline(pkd: Floats, baselines: Mapping[str, Floats]) -> tuple[str, Floats] | None:
+    """Return name and squared errors, (R,), of the baseline with the smallest; None without any."""
+    errors = {}
+    for name, predicted in baselines.items():
+        square = np.square(pkd - predicted)
+        if np.isfinite(square).all():
+            errors[name] = square
+    if not errors:
+        return None
+    best = min(errors, key=lambda name: float(errors[name].mean()))
+    return best, errors[best]
 
 
 def _avoided(square: Floats, reference: Floats) -> Floats | None:
@@ -263,17 +279,17 @@ def _root_interval(
 
 def _error_interval(square: Floats, tested: TestedPairs) -> list[float] | None:
     """Return the interval of the RMSE of new pairs like the tested ones."""
-    found = _root_interval(square, tested.groups, tested.dependence, tested.trained_share)
+    interval = _root_interval(square, tested.groups, tested.dependence, tested.trained_share)
     folds = distinct(tested.fold)
-    if found is None or not tested.by_positions or len(folds) < 2:
-        return found
+    if interval is None or not tested.by_positions or len(folds) < 2:
+        return interval
     # variants share their few positions: those of one fold are one measurement
     logarithms = np.array([np.log(_root(square[tested.fold == fold])) for fold in folds])
     error = logarithms.std(ddof=1) / np.sqrt(len(folds))
     half = float(stdtrit(len(folds) - 1, LEVEL) * error)
     root = _root(square)
     low = root * np.exp(-half) * (1 - LEARNING * (1 - tested.trained_share))
-    return [min(found[0], float(low)), max(found[1], float(root * np.exp(half)))]
+    return [min(interval[0], float(low)), max(interval[1], float(root * np.exp(half)))]
 
 
 def _as_json(claim: Claim | None) -> dict[str, float | None] | None:
@@ -296,27 +312,30 @@ def _judge_ranks(claims: Mapping[str, Claim | None]) -> str:
     """Say whether ranking is better than chance, by the first claim with an interval."""
     for where, claim in claims.items():
         if claim is not None and claim.low is not None:
-            how = "worse" if claim.fails else "better" if claim.holds else "not better"
-            return f"ranking{where} is {how} than chance"
+            if claim.fails:
+                relation = "worse"
+            else:
+                relation = "better" if claim.holds else "not better"
+            return f"ranking{where} is {relation} than chance"
     return "ranking cannot be judged"
 
 
 def _judge_errors(against_mean: Claim, against_best: Claim, best: str) -> str:
     if not against_mean.holds:
-        how = "larger" if against_mean.fails else "not smaller"
-        return f"errors are {how} than those of the mean"
+        relation = "larger" if against_mean.fails else "not smaller"
+        return f"errors are {relation} than those of the mean"
     text = "errors are smaller than those of the mean"
     if best == TRAIN_MEAN:  # no other baseline
         return text
-    how = "but not clearly smaller"
+    relation = "but not clearly smaller"
     if against_best.holds or against_best.fails:
-        how = "and smaller" if against_best.holds else "but larger"
+        relation = "and smaller" if against_best.holds else "but larger"
     name = best.replace("_", " ")
-    return f"{text}, {how} than those of the best baseline ({name})"
+    return f"{text}, {relation} than those of the best baseline ({name})"
 
 
 def is_by_chance(sentence: str) -> bool:
-    """Whether the sentence of a regime says that ranking is not, or worse than, by chance."""
+    """Return whether the sentence of a regime says that ranking is no better than chance."""
     return re.search(r"\bis (not better|worse) than chance\b", sentence) is not None
 
 
@@ -332,11 +351,13 @@ def compare_models(
     """Say in one sentence which of two models has smaller errors in a regime."""
     square = np.square(tested.pkd - predicted)
     claim = mean_claim(np.square(tested.pkd - reference) - square, tested.groups)
-    relation = "better than" if claim.holds else "worse than" if claim.fails else ""
-    rmse = _root(square), _root(np.square(tested.pkd - reference))
+    relation = INDISTINGUISHABLE
+    if claim.holds or claim.fails:
+        relation = "better than" if claim.holds else "worse than"
+    rmse = quantity.show(_root(square), 3)
+    other_rmse = quantity.show(_root(np.square(tested.pkd - reference)), 3)
     return (
-        f"{words}: {name} is {relation or INDISTINGUISHABLE} {other} (RMSE "
-        f"{quantity.show(rmse[0], 3)} and {quantity.show(rmse[1], 3)} {quantity}, "
+        f"{words}: {name} is {relation} {other} (RMSE {rmse} and {other_rmse} {quantity}, "
         f"{counted(len(tested.pkd), 'test pair')} in effectively {claim.groups:.0f} groups)"
     )
 
@@ -349,7 +370,9 @@ def mean_claim(
     `factor` multiplies the variance, and `wide`, (R,), the deviations of single values.
     """
     mean = float(value.mean())
-    low, high, least = mean, mean, np.inf
+    low = mean
+    high = mean
+    least = np.inf
     for group in groups:
         _, dense = np.unique(group, return_inverse=True)
         size = np.bincount(dense).astype(np.float64)
@@ -361,12 +384,13 @@ def mean_claim(
         without = residual / (1 - size / size.sum())
         variance = factor * np.square(without).sum() * (1 - 1 / len(size)) / size.sum() ** 2
         error = float(stdtrit(n - 1, LEVEL) * np.sqrt(variance))
-        low, high = min(low, mean - error), max(high, mean + error)
+        low = min(low, mean - error)
+        high = max(high, mean + error)
     return Claim(mean, low, high, least)
 
 
 def _rank_claim(tested: TestedPairs, predicted: Floats, cell: Ints) -> Claim | None:
-    found = list[Claim]()
+    claims = list[Claim]()
     for group in tested.groups:
         value, wide = rank_values(predicted, tested.pkd, cell, group)
         ok = np.isfinite(value)
@@ -375,8 +399,8 @@ def _rank_claim(tested: TestedPairs, predicted: Floats, cell: Ints) -> Claim | N
         claim = mean_claim(value[ok], [group[ok]], tested.dependence, wide[ok])
         if claim.low is None or claim.high is None:
             return claim
-        found.append(claim._replace(low=max(-1.0, claim.low), high=min(1.0, claim.high)))
-    return min(found, key=lambda one: one.low or 0.0, default=None)
+        claims.append(claim._replace(low=max(-1.0, claim.low), high=min(1.0, claim.high)))
+    return min(claims, key=lambda claim: claim.low or 0.0, default=None)
 
 
 def rank_values(predicted: Floats, pkd: Floats, cell: Ints, group: Ints) -> tuple[Floats, Floats]:
@@ -386,21 +410,24 @@ def rank_values(predicted: Floats, pkd: Floats, cell: Ints, group: Ints) -> tupl
     their cell, which makes the deviations of its m groups too small: the second result, (R,), is
     the factor sqrt(m / (m - 1)).
     """
-    rank = pd.DataFrame({"own": predicted, "truth": pkd}).round(ROUNDING).groupby(cell).rank()
+    values = pd.DataFrame({"predicted": predicted, "measured": pkd}).round(ROUNDING)
+    rank = values.groupby(cell).rank()
     rank -= rank.groupby(cell).transform("mean")
-    own, truth = rank.to_numpy().T
+    predicted_rank, measured_rank = rank.to_numpy().T
     square = rank.pow(2).groupby(cell).transform("sum").to_numpy()
     length = np.sqrt(square.prod(axis=1))
     by_cell = pd.Series(group).groupby(cell)
-    size, m = (by_cell.transform(name).to_numpy() for name in ("size", "nunique"))
-    value = np.divide(size * own * truth, length, out=np.zeros(len(pkd)), where=length > 0)
+    size = by_cell.transform("size").to_numpy()
+    m = by_cell.transform("nunique").to_numpy()
+    product = size * predicted_rank * measured_rank
+    value = np.divide(product, length, out=np.zeros(len(pkd)), where=length > 0)
     value[(size < FEWEST_RANKED) | (square[:, 1] == 0)] = np.nan
     wide = np.sqrt(m / np.maximum(1, m - 1))
     return value, wide
 
 
 class Column(NamedTuple):
-    """A column of the table of regimes."""
+    """Describe a column of the table of regimes."""
 
     label: str
     meaning: str
@@ -466,24 +493,33 @@ def describe_regimes(
     names = ["spearman"]
     if not no_antigen:
         names += ["spearman_within_antigen", "spearman_within_antibody"]
-    for one in scores:
-        claims = [one[name] for name in names]
-        limits = one["intervals"]
-        cells = [
-            "-" if claim is None else _with_interval(claim["value"], [claim["low"], claim["high"]])
-            for claim in claims
-        ]
-        show = quantity.show
-        cells.append(_with_interval(one["rmse"], limits["rmse"], show))
-        cells += [_with_interval(one[name], limits[name]) for name in ("r2", "skill")]
-        covers, limit = one["coverage"], limits["coverage"]
-        cells.append("-" if covers is None else f"{covers:.0%}")
-        if covers is not None and limit is not None:
-            cells[-1] += f" [{limit[0]:.0%}, {limit[1]:.0%}]"
-        cells += [_with_interval(one[n], limits[n], show) for n in ("rmse_of_mean", "rmse_of_best")]
-        cells.append(str(one["best_baseline"]).replace("_", " "))
-        rows.append([one["words"], f"{one['n']:,}", f"{one['groups']:,.0f}", *cells])
+    show = quantity.show
+    for regime in scores:
+        limits = regime["intervals"]
+        cells = [regime["words"], f"{regime['n']:,}", f"{regime['groups']:,.0f}"]
+        cells += [_claim_cell(regime[name]) for name in names]
+        cells.append(_with_interval(regime["rmse"], limits["rmse"], show))
+        cells += [_with_interval(regime[name], limits[name]) for name in ("r2", "skill")]
+        cells.append(_coverage_cell(regime["coverage"], limits["coverage"]))
+        for name in ("rmse_of_mean", "rmse_of_best"):
+            cells.append(_with_interval(regime[name], limits[name], show))
+        cells.append(str(regime["best_baseline"]).replace("_", " "))
+        rows.append(cells)
     return rows
+
+
+def _claim_cell(claim: Mapping[str, float | None] | None) -> str:
+    if claim is None:
+        return "-"
+    return _with_interval(claim["value"], [claim["low"], claim["high"]])
+
+
+def _coverage_cell(share: float | None, limits: Sequence[float] | None) -> str:
+    if share is None:
+        return "-"
+    if limits is None:
+        return f"{share:.0%}"
+    return f"{share:.0%} [{limits[0]:.0%}, {limits[1]:.0%}]"
 
 
 def _two_digits(value: float) -> str:

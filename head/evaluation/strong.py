@@ -34,7 +34,9 @@ WANTED = (("recall", 0.5), ("recall", 0.8), ("precision", 0.5), ("precision", 0.
 BINS = (0.0, 0.1, 0.3, 0.5, 0.7, 1.0)
 """Edges of p_strong."""
 POINTS = 100
+"""Points of a curve, at least, if it has as many."""
 StrongSummary: TypeAlias = dict[str, Any]
+"""JSON; the keys are described above."""
 
 
 def score_strong(
@@ -63,15 +65,17 @@ def score_strong(
     if sign < 0:  # the highest of the negative are the lowest
         others = None if chosen_on is None else _mirrored(chosen_on)
         return _mirrored_back(score_strong(_mirrored(tested), regimes, -threshold, others))
-    found = []
-    for one in regimes:
-        rows = _decided(tested[tested["regime"] == one["regime"]], threshold)
-        if len(rows):
-            others = None
-            if chosen_on is not None:
-                others = _decided(chosen_on[chosen_on["regime"] == one["regime"]], threshold)
-            found.append(_score(rows, others, one["regime"], one["words"], threshold))
-    return {"threshold": threshold, "regimes": found}
+    summaries = []
+    for regime in regimes:
+        name = regime["regime"]
+        rows = _decided(tested[tested["regime"] == name], threshold)
+        if not len(rows):
+            continue
+        others = None
+        if chosen_on is not None:
+            others = _decided(chosen_on[chosen_on["regime"] == name], threshold)
+        summaries.append(_score(rows, others, name, regime["words"], threshold))
+    return {"threshold": threshold, "regimes": summaries}
 
 
 def _mirrored(rows: pd.DataFrame) -> pd.DataFrame:
@@ -79,25 +83,26 @@ def _mirrored(rows: pd.DataFrame) -> pd.DataFrame:
     return rows.assign(**{name: -rows[name] for name in ("pkd", "pkd_predicted", "censored")})
 
 
-def _mirrored_back(found: StrongSummary) -> StrongSummary:
+def _mirrored_back(summary: StrongSummary) -> StrongSummary:
     """Return a summary of mirrored rows with thresholds and cut-offs as values again."""
-    for one in found["regimes"]:
-        for cut in (one["at_threshold"], *one["cutoffs"]):
+    for regime in summary["regimes"]:
+        for cut in (regime["at_threshold"], *regime["cutoffs"]):
             cut["cutoff"] = None if cut["cutoff"] is None else -cut["cutoff"]
-    return {**found, "threshold": -found["threshold"]}
+    return {**summary, "threshold": -summary["threshold"]}
 
 
 def _decided(rows: pd.DataFrame, threshold: float) -> pd.DataFrame:
     below = (rows["censored"] < 0) & (rows["pkd"] <= threshold)
     above = (rows["censored"] > 0) & (rows["pkd"] >= threshold)
-    known = rows[(rows["censored"] == 0) | below | above]
-    return known.assign(strong=(known["pkd"] >= threshold) & (known["censored"] >= 0))
+    decided = rows[(rows["censored"] == 0) | below | above]
+    return decided.assign(strong=(decided["pkd"] >= threshold) & (decided["censored"] >= 0))
 
 
 def _score(
     rows: pd.DataFrame, others: pd.DataFrame | None, regime: str, words: str, threshold: float
 ) -> dict[str, Any]:
-    strong, predicted = rows["strong"].to_numpy(bool), rows["pkd_predicted"].to_numpy(float)
+    strong = rows["strong"].to_numpy(bool)
+    predicted = rows["pkd_predicted"].to_numpy(float)
     p = ndtr((predicted - threshold) / rows["sigma"].to_numpy(float))
     recall, precision, _ = _curve(strong, predicted)
     step = max(1, len(recall) // POINTS)
@@ -127,11 +132,14 @@ def _curve(strong: Bools, predicted: Floats) -> tuple[Floats, Floats, Floats]:
 
 
 def _choose_cutoff(rows: pd.DataFrame, wanted: str, level: float) -> float | None:
-    recall, precision, cutoff = _curve(
-        rows["strong"].to_numpy(bool), rows["pkd_predicted"].to_numpy(float)
-    )
-    reached = np.flatnonzero((recall if wanted == "recall" else precision) >= level)
-    return float(cutoff[reached[0 if wanted == "recall" else -1]]) if len(reached) else None
+    strong = rows["strong"].to_numpy(bool)
+    predicted = rows["pkd_predicted"].to_numpy(float)
+    recall, precision, cutoff = _curve(strong, predicted)
+    if wanted == "recall":  # rises as the cut-off falls: the first is the most precise
+        reached = cutoff[recall >= level][:1]
+    else:  # the last finds the most
+        reached = cutoff[precision >= level][-1:]
+    return float(reached[0]) if len(reached) else None
 
 
 def _try_cutoff(
@@ -139,27 +147,32 @@ def _try_cutoff(
 ) -> dict[str, Any]:
     """Choose a cut-off, and try it on pairs that did not choose it."""
     chosen = _choose_cutoff(rows if others is None else others, wanted, level)
-    strong, predicted = rows["strong"].to_numpy(bool), rows["pkd_predicted"].to_numpy(float)
+    strong = rows["strong"].to_numpy(bool)
+    predicted = rows["pkd_predicted"].to_numpy(float)
     if others is not None:
         is_picked = predicted >= (np.inf if chosen is None else chosen)
     else:
-        part, is_picked = _parts(rows), np.zeros(len(rows), bool)
-        for k in np.unique(part):
-            own = _choose_cutoff(rows[part != k], wanted, level)
-            is_picked[part == k] = predicted[part == k] >= (np.inf if own is None else own)
+        part = _parts(rows)
+        is_picked = np.zeros(len(rows), bool)
+        for number in np.unique(part):
+            cutoff = _choose_cutoff(rows[part != number], wanted, level)
+            tried = part == number
+            is_picked[tried] = predicted[tried] >= (np.inf if cutoff is None else cutoff)
     return {"wanted": wanted, "level": level, **_pick(strong, is_picked, chosen)}
 
 
 def _parts(rows: pd.DataFrame) -> Ints:
     """Divide rows into folds, or into halves by groups if there is one fold."""
-    fold, group = rows["fold"].to_numpy(np.int64), rows["group"].to_numpy(np.int64)
+    fold = rows["fold"].to_numpy(np.int64)
     if len(np.unique(fold)) > 1:
         return fold
+    group = rows["group"].to_numpy(np.int64)
     return grouped_folds(group, min(2, len(np.unique(group))), 0)
 
 
 def _pick(strong: Bools, is_picked: Bools, cutoff: float | None) -> dict[str, Any]:
-    hits, picked = int((strong & is_picked).sum()), int(is_picked.sum())
+    hits = int((strong & is_picked).sum())
+    picked = int(is_picked.sum())
     return {
         "cutoff": cutoff,
         "picked": picked,
@@ -170,31 +183,35 @@ def _pick(strong: Bools, is_picked: Bools, cutoff: float | None) -> dict[str, An
 
 def _calibration(strong: Bools, p: Floats) -> list[dict[str, Any]]:
     number = np.clip(np.digitize(p, BINS) - 1, 0, len(BINS) - 2)
-    return [
-        {
-            "low": BINS[k],
-            "high": BINS[k + 1],
-            "pairs": int((number == k).sum()),
-            "expected": float(p[number == k].mean()),
-            "strong": float(strong[number == k].mean()),
-        }
-        for k in np.unique(number).tolist()
-    ]
+    bins = []
+    for k in np.unique(number).tolist():
+        inside = number == k
+        bins.append(
+            {
+                "low": BINS[k],
+                "high": BINS[k + 1],
+                "pairs": int(inside.sum()),
+                "expected": float(p[inside].mean()),
+                "strong": float(strong[inside].mean()),
+            }
+        )
+    return bins
 
 
-def describe_strong(found: StrongSummary, quantity: Quantity = PKD) -> list[str]:
+def describe_strong(summary: StrongSummary, quantity: Quantity = PKD) -> list[str]:
     """Describe how well strong binders are found, in lines of text."""
     relation = ">=" if quantity.sign > 0 else "<="
     show = quantity.show
-    what = "Strong binders: pKd" if quantity.affinity else f"Strong pairs: {quantity}"
-    lines = [f"{what} {relation} {found['threshold']:g}"]
-    for one in found["regimes"]:
+    threshold = f"{relation} {summary['threshold']:g}"
+    title = "Strong binders: pKd" if quantity.affinity else f"Strong pairs: {quantity}"
+    lines = [f"{title} {threshold}"]
+    for regime in summary["regimes"]:
         lines += [
-            f"{one['words']}: {one['strong']:,} of {one['n']:,} pairs are strong (prevalence "
-            f"{one['prevalence']:.0%})",
-            f"  predicted {relation} {found['threshold']:g}: {_describe_pick(one['at_threshold'])}",
+            f"{regime['words']}: {regime['strong']:,} of {regime['n']:,} pairs are strong "
+            f"(prevalence {regime['prevalence']:.0%})",
+            f"  predicted {threshold}: {_describe_pick(regime['at_threshold'])}",
         ]
-        for cut in one["cutoffs"] if one["strong"] else ():
+        for cut in regime["cutoffs"] if regime["strong"] else ():
             cutoff = cut["cutoff"]
             reached = "none" if cutoff is None else f"predicted {relation} {show(cutoff)}"
             lines.append(
@@ -203,50 +220,47 @@ def describe_strong(found: StrongSummary, quantity: Quantity = PKD) -> list[str]
             )
         bins = ", ".join(
             f"{bin_['low']:.0%}-{bin_['high']:.0%}: {bin_['strong']:.0%} of {bin_['pairs']:,}"
-            for bin_ in one["calibration"]
+            for bin_ in regime["calibration"]
         )
         lines.append(
-            f"  p_strong expects {one['expected']:.0f} strong pairs; share that is strong by "
+            f"  p_strong expects {regime['expected']:.0f} strong pairs; share that is strong by "
             f"p_strong: {bins}"
         )
     return lines
 
 
-def _describe_pick(one: Mapping[str, Any]) -> str:
+def _describe_pick(pick: Mapping[str, Any]) -> str:
     """Say what was picked; recall never stands alone."""
-    if not one["picked"]:
+    if not pick["picked"]:
         return "no pair"
-    recall = "none to find" if one["recall"] is None else f"recall {one['recall']:.0%}"
-    return f"{one['picked']:,} picked, precision {one['precision']:.0%}, {recall}"
+    recall = "none to find" if pick["recall"] is None else f"recall {pick['recall']:.0%}"
+    return f"{pick['picked']:,} picked, precision {pick['precision']:.0%}, {recall}"
 
 
-def page_of(found: StrongSummary, quantity: Quantity = PKD) -> dict[str, Any]:
+def page_of(summary: StrongSummary, quantity: Quantity = PKD) -> dict[str, Any]:
     """Return what the report shows of a summary."""
     regimes = []
-    for one in found["regimes"]:
-        shown = {"the threshold itself": one["at_threshold"]}
-        shown |= {f"{cut['wanted']} {cut['level']:.0%}": cut for cut in one["cutoffs"]}
-        rows = [
-            [
-                name,
-                None if cut["cutoff"] is None else _rounded(cut["cutoff"], quantity),
-                cut["picked"],
-                *(None if cut[of] is None else f"{cut[of]:.0%}" for of in ("precision", "recall")),
-            ]
-            for name, cut in shown.items()
-        ]
-        bins = [
-            [
-                f"{bin_['low']:g} to {bin_['high']:g}",
-                bin_["pairs"],
-                f"{bin_['expected']:.0%}",
-                f"{bin_['strong']:.0%}",
-            ]
-            for bin_ in one["calibration"]
-        ]
-        regimes.append({**one, "rows": rows, "bins": bins})
-    threshold = found["threshold"]
+    for regime in summary["regimes"]:
+        rows = [_pick_row("the threshold itself", regime["at_threshold"], quantity)]
+        for cut in regime["cutoffs"]:
+            rows.append(_pick_row(f"{cut['wanted']} {cut['level']:.0%}", cut, quantity))
+        bins = []
+        for bin_ in regime["calibration"]:
+            limits = f"{bin_['low']:g} to {bin_['high']:g}"
+            shares = [f"{bin_['expected']:.0%}", f"{bin_['strong']:.0%}"]
+            bins.append([limits, bin_["pairs"], *shares])
+        regimes.append({**regime, "rows": rows, "bins": bins})
+    threshold = summary["threshold"]
     return {"threshold": "" if threshold is None else f"{threshold:g}", "regimes": regimes}
+
+
+def _pick_row(name: str, pick: Mapping[str, Any], quantity: Quantity) -> list[Any]:
+    """Lay out a cut-off: name, cut-off, pairs picked, precision and recall."""
+    cutoff = None if pick["cutoff"] is None else _rounded(pick["cutoff"], quantity)
+    row = [name, cutoff, pick["picked"]]
+    for share in (pick["precision"], pick["recall"]):
+        row.append(None if share is None else f"{share:.0%}")
+    return row
 
 
 def _rounded(cutoff: float, quantity: Quantity) -> float | str:

@@ -27,10 +27,11 @@ LEAST_EQUAL = 10
 LARGE_SHARE = 0.25
 """Share of all pairs that must have the same prediction, whatever their regimes."""
 UNRANKED = "the run cannot rank them"
+"""End of a sentence about pairs with the same prediction."""
 
 
 def is_negligible(low: float, high: float, sigma: float) -> bool:
-    """Whether predictions between two values are the same; sigma is a typical one of theirs."""
+    """Return whether predictions between two values are the same; `sigma` is typical of them."""
     return high - low <= max(NEGLIGIBLE * sigma, ROUNDED * max(abs(low), abs(high)))
 
 
@@ -46,8 +47,10 @@ def equal_groups(mean: Floats, sigma: Floats, groupings: Sequence[Ints] = ()) ->
     values = pd.DataFrame({"mean": mean, "sigma": sigma})
     for grouping in groupings:
         grouped = values.groupby(grouping)
-        size, sigmas = grouped.size(), grouped["sigma"].median()
-        low, high = grouped["mean"].min(), grouped["mean"].max()
+        size = grouped.size()
+        sigmas = grouped["sigma"].median()
+        low = grouped["mean"].min()
+        high = grouped["mean"].max()
         limit = np.maximum(NEGLIGIBLE * sigmas, ROUNDED * np.maximum(low.abs(), high.abs()))
         same = size.index[(size >= LEAST_EQUAL) & (high - low <= limit)]
         _extend(number, np.asarray(grouping), same.to_numpy())
@@ -83,7 +86,7 @@ class _Range(NamedTuple):
 
 
 class SamePredictions:
-    """Finds the regimes whose rows all have the same prediction; scores come in parts."""
+    """Find the regimes whose rows all have the same prediction; scores come in parts."""
 
     def __init__(self, quantity: Quantity = PKD) -> None:
         self._quantity = quantity
@@ -93,30 +96,31 @@ class SamePredictions:
         """Add rows with ``regime``, ``pkd_predicted`` and ``sigma``."""
         for name, rows in scores.groupby("regime", observed=True):
             pkd = rows["pkd_predicted"]
-            found = _Range(len(rows), pkd.min(), pkd.max(), rows["sigma"].sum())
-            known = self._ranges.get(str(name))
-            self._ranges[str(name)] = found if known is None else known.join(found)
+            added = _Range(len(rows), pkd.min(), pkd.max(), rows["sigma"].sum())
+            before = self._ranges.get(str(name))
+            self._ranges[str(name)] = added if before is None else before.join(added)
 
     def _whole(self) -> _Range | None:
         whole: _Range | None = None
-        for one in self._ranges.values():
-            whole = one if whole is None else whole.join(one)
+        for part in self._ranges.values():
+            whole = part if whole is None else whole.join(part)
         return whole
 
     @property
     def can_rank(self) -> bool:
-        """Whether any two rows have different predictions, or there is only one."""
+        """Return whether any two rows have different predictions, or there is only one."""
         whole = self._whole()
         return whole is None or whole.rows < 2 or not whole.is_one_value
 
     @property
     def regimes(self) -> dict[str, int]:
-        """Rows of the regimes in which no two rows have different predictions."""
-        return {
-            name: one.rows
-            for name, one in self._ranges.items()
-            if not self.can_rank or (one.rows >= LEAST_EQUAL and one.is_one_value)
-        }
+        """Count the rows of the regimes in which no two rows have different predictions."""
+        can_rank = self.can_rank
+        rows = {}
+        for name, part in self._ranges.items():
+            if not can_rank or (part.rows >= LEAST_EQUAL and part.is_one_value):
+                rows[name] = part.rows
+        return rows
 
     def describe(self, noun: str) -> list[str]:
         """Say of which rows, called `noun`, the predictions are the same."""
@@ -125,11 +129,12 @@ class SamePredictions:
             rows = counted(whole.rows, noun)
             value = self._shown(whole.low)
             return [f"all {rows} have the same prediction, {value}: {UNRANKED}"]
-        return [
-            f"{counted(rows, noun)} ({REGIMES[name].words}) have the same prediction, "
-            f"{self._shown(self._ranges[name].low)}: {UNRANKED}"
-            for name, rows in self.regimes.items()
-        ]
+        lines = []
+        for name, n_rows in self.regimes.items():
+            rows = f"{counted(n_rows, noun)} ({REGIMES[name].words})"
+            value = self._shown(self._ranges[name].low)
+            lines.append(f"{rows} have the same prediction, {value}: {UNRANKED}")
+        return lines
 
     def _shown(self, value: float) -> str:
         name = "pKd" if self._quantity.affinity else self._quantity

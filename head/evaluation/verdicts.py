@@ -50,16 +50,16 @@ def _split_warnings(pairs: LabelledPairs, measured: Sequence[MeasuredRegime]) ->
     else:
         near_in_words = "a near-duplicate in training (both antibody and antigen)"
         new = "antibodies or antigens"
-    for one in measured:
-        if not one.splits:
+    for regime in measured:
+        if not regime.splits:
             continue
-        lines += one.splits[0].description.get("adapters", ())
-        leaks = total_leaks(one.splits).get("pair", {})
-        tests = sum(len(split.rows(TEST)) for split in one.splits)
+        lines += regime.splits[0].description.get("adapters", ())
+        leaks = total_leaks(regime.splits).get("pair", {})
+        tests = sum(len(split.rows(TEST)) for split in regime.splits)
         if leaks.get("exact"):
             lines.append(f"Leak: {leaks['exact']} of {tests} test rows are also in training.")
         near = leaks.get("near", 0)
-        if near and one.regime.name == "given":
+        if near and regime.regime.name == "given":
             lines.append(
                 f"{near} of {tests} test rows have {near_in_words}: their scores say little about "
                 f"new {new}."
@@ -73,7 +73,8 @@ def summarize_labels(pairs: LabelledPairs) -> dict[str, Any]:
     ``pairs`` are counted as ``fit`` does: exact labels and bounds of an antibody and an antigen are
     apart. ``commonest`` is the most frequent label and its number of rows.
     """
-    pkd, exact = pairs.pkd, pairs.censored == 0
+    pkd = pairs.pkd
+    exact = pairs.censored == 0
     values, counts = np.unique(pkd[exact], return_counts=True)
     return {
         "pairs": len(pairs),
@@ -90,14 +91,15 @@ def summarize_labels(pairs: LabelledPairs) -> dict[str, Any]:
 
 def label_problems(pairs: LabelledPairs) -> list[str]:
     """Describe properties of the labels that limit what a model learns or what its scores mean."""
-    found, pkd = summarize_labels(pairs), pairs.pkd[pairs.censored == 0]
+    summary = summarize_labels(pairs)
+    pkd = pairs.pkd[pairs.censored == 0]
     quantity = pairs.quantity
-    lines = [
-        *_repeated_label(pkd, found["commonest"], quantity.sign),
-        *_implausible_labels(found, pairs.reading),
-        *([] if quantity.affinity else _wide_scale(pkd)),
-    ]
-    groups, assay = {"antigen": pairs.antigen}, _assays(pairs)
+    lines = _repeated_label(pkd, summary["commonest"], quantity.sign)
+    lines += _implausible_labels(summary, pairs.reading)
+    if not quantity.affinity:
+        lines += _wide_scale(pkd)
+    groups = {"antigen": pairs.antigen}
+    assay = _assays(pairs)
     if assay is not None:
         groups["assay"] = assay
     for name, group in groups.items():
@@ -143,20 +145,23 @@ def _repeated_label(pkd: Floats, commonest: list[float | int] | None, sign: int 
     return [f"{start}, neither the lowest nor the highest: check whether it is a default value."]
 
 
-def _implausible_labels(found: dict[str, Any], reading: LabelReading) -> list[str]:
+def _implausible_labels(summary: dict[str, Any], reading: LabelReading) -> list[str]:
     quantity = reading.quantity
     amount = f"{reading.conflict:.3g} {quantity}"
     apart = f"more than {amount}{'' if quantity.affinity else ', a standard deviation,'} apart"
     lines = []
-    if n := found["out_of_range"]:
-        what = "1 label is" if n == 1 else f"{n} labels are"
-        lines.append(f"{what} outside the usual range of {quantity} (2 to 14). See --label.")
-    if n := found["conflicting_pairs"]:
-        what = "1 pair has" if n == 1 else f"{n} pairs have"
-        lines.append(f"{what} labels or bounds {apart}. See --replicates.")
-    if n := found["disputed_antigens"]:
-        what = "1 antigen has" if n == 1 else f"{n} antigens have"
-        lines.append(f"{what} means of assays {apart}: do not mix these assays.")
+    n = summary["out_of_range"]
+    if n:
+        labels = "1 label is" if n == 1 else f"{n} labels are"
+        lines.append(f"{labels} outside the usual range of {quantity} (2 to 14). See --label.")
+    n = summary["conflicting_pairs"]
+    if n:
+        conflicting = "1 pair has" if n == 1 else f"{n} pairs have"
+        lines.append(f"{conflicting} labels or bounds {apart}. See --replicates.")
+    n = summary["disputed_antigens"]
+    if n:
+        antigens = "1 antigen has" if n == 1 else f"{n} antigens have"
+        lines.append(f"{antigens} means of assays {apart}: do not mix these assays.")
     return lines
 
 
@@ -178,7 +183,9 @@ def _count_disputed_antigens(pairs: LabelledPairs) -> int:
 
 
 def explained(pkd: Floats, group: Ints) -> float | None:
-    """Share of the variance of labels (N,) between groups (N,), adjusted for their number.
+    """Return the share of the variance of labels, (N,), that is between groups, (N,).
+
+    It is adjusted for the number of groups.
 
     None if undefined: fewer than two groups, no repeated group, or constant labels.
     """

@@ -26,9 +26,10 @@ from abag.head.regimes.splits import Split, grouped_folds
 
 if TYPE_CHECKING:
     from abag.head.data.labels import LabelledPairs
-    from abag.head.models.pair_model import TrainingRows
+    from abag.head.models.training_rows import TrainingRows
 
 INNER_FOLDS = 5
+"""Folds within the training pairs of a fold, at most."""
 NEAREST_ROWS = 1024
 """Antibodies compared with the whole training set at a time."""
 MAX_COMPARISONS = 10**9
@@ -37,27 +38,34 @@ MAX_COMPARISONS = 10**9
 
 @dataclass(frozen=True)
 class BaselineInputs:
+    """Hold what baselines learn from, and what several of them compute."""
+
     training: TrainingRows
     split: Split
     mutations: Ints | None
+    """Edits of each antibody from the consensus, (N,); None: their lengths differ."""
 
     @property
     def pairs(self) -> LabelledPairs:
+        """Return all pairs of the table."""
         return self.training.pairs
 
     @property
     def fit_rows(self) -> Ints:
+        """Return the rows that baselines learn from, (F,)."""
         return self.training.rows
 
     @cached_property
     def nearest(self) -> Ints | None:
-        """The training antibody with the nearest vector, (N,); None if finding it takes minutes."""
-        vectors, trained = self.training.vectors, distinct(self.pairs.antibody[self.fit_rows])
+        """Find the training antibody with the nearest vector, (N,); None if it takes minutes."""
+        vectors = self.training.vectors
+        trained = distinct(self.pairs.antibody[self.fit_rows])
         x_ND = vectors.antibody_ND
         if len(x_ND) * len(trained) > MAX_COMPARISONS:
             return None
         z_ND = Standardizer.of(x_ND, trained, vectors.widths(0)).apply(x_ND)
-        z_TD, nearest = z_ND[trained], np.empty(len(z_ND), np.int64)
+        z_TD = z_ND[trained]
+        nearest = np.empty(len(z_ND), np.int64)
         half_T = (z_TD**2).sum(1) / 2
         for start in range(0, len(z_ND), NEAREST_ROWS):
             score = z_ND[start : start + NEAREST_ROWS] @ z_TD.T - half_T
@@ -66,11 +74,11 @@ class BaselineInputs:
         return nearest
 
     def ridge(self, values: NDArray[np.integer]) -> Floats:
-        """Predict every pair by a ridge on one number per antibody, (N,)."""
+        """Predict every pair, (P,), by a ridge on one number per antibody, (N,)."""
         return self.ridge_of(FeatureBlock(values[:, None].astype(np.float32), self.pairs.antibody))
 
     def ridge_of(self, block: FeatureBlock, weight: Floats | None = None) -> Floats:
-        """Predict every pair by a ridge on one block; `weight` is that of the training pairs."""
+        """Predict every pair, (P,), by a ridge on one block; `weight`, (F,), is that of labels."""
         training = self.training
         fit = fit_ridge(
             [block], self.pairs.pkd, training.rows, training.fold, training.device, weight
@@ -96,7 +104,8 @@ def inner_folds(group: Ints) -> Ints:
     """Assign rows, (F,), to inner folds; those of a group stay together, if there are several."""
     groups = len(distinct(group))
     if groups == 1:
-        group, groups = np.arange(len(group)), len(group)
+        group = np.arange(len(group))
+        groups = len(group)
     return grouped_folds(group, min(INNER_FOLDS, groups), seed=0)
 
 
@@ -134,21 +143,23 @@ def _mutation_count(inputs: BaselineInputs) -> Floats | None:
 
 
 def _parent_distance(inputs: BaselineInputs) -> Floats | None:
-    """Ridge on the edits from the consensus of the nearest training antibody's cluster."""
-    pairs, nearest = inputs.pairs, inputs.nearest
+    """Fit a ridge on the edits from the consensus of the nearest training antibody's cluster."""
+    pairs = inputs.pairs
+    nearest = inputs.nearest
     if nearest is None or pairs.antibody_cluster is None:
         return None
     cluster = np.zeros(len(nearest), np.int64)
     cluster[pairs.antibody] = pairs.antibody_cluster
-    parent, known = cluster[nearest], nearest == np.arange(len(nearest))
+    parent = cluster[nearest]
+    is_trained = nearest == np.arange(len(nearest))
     if len(distinct(parent)) == 1:
         return None
-    edits = distance_to_parent(pairs.table.antibodies.chains, parent, known)
-    return inputs.ridge(np.minimum(edits, edits[known].max()))
+    edits = distance_to_parent(pairs.table.antibodies.chains, parent, is_trained)
+    return inputs.ridge(np.minimum(edits, edits[is_trained].max()))
 
 
 def _features_ridge(inputs: BaselineInputs) -> Floats | None:
-    """Ridge on the features of pairs, without their vectors: what the vectors add is the rest."""
+    """Fit a ridge on the features of pairs alone: what the vectors add is the rest."""
     features = inputs.training.vectors.features
     if features is None:
         return None
@@ -159,8 +170,9 @@ def _features_ridge(inputs: BaselineInputs) -> Floats | None:
 
 
 def _nearest_antibody(inputs: BaselineInputs) -> Floats | None:
-    """Mean label of the nearest training antibody, with the same antigen where it has labels."""
-    pairs, fit_rows = inputs.pairs, inputs.fit_rows
+    """Predict the mean label of the nearest training antibody, with the same antigen if it can."""
+    pairs = inputs.pairs
+    fit_rows = inputs.fit_rows
     if inputs.nearest is None:
         return None
     nearest = inputs.nearest[pairs.antibody]

@@ -25,7 +25,9 @@ Compile = Literal["auto", "off", "graph", "full"]
 VALIDATION_PAIRS = 2048
 """Validation pairs scored after an epoch, at most; the final scores are of all."""
 EPOCH_STEPS = 16
+"""Steps per epoch that a small table has at least, by smaller batches."""
 SMALLEST_BATCH = 32
+"""Pairs per batch below which a small table is not divided."""
 _of_preset: Any = partial(option, None, default_text="from --preset")
 """Declares an option that the preset decides if it is left out."""
 
@@ -38,23 +40,25 @@ def _selectable_metrics() -> list[str]:
 
 
 def head_names() -> tuple[str, ...]:
+    """Return what ``--head`` accepts: the stack, and each model alone."""
     from abag.head.models.registry import HEADS
 
     return ("stack", *HEADS)
 
 
 def _loss_names() -> tuple[str, ...]:
-    from abag.head.models.pair_model import LOSSES
+    from abag.head.models.losses import LOSSES
 
     return tuple(LOSSES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preset:
-    """A size of head and the optimization that suits it; `FitConfig` describes the fields."""
+    """Hold a size of head and the optimization that suits it; see `FitConfig` for the fields."""
 
     widths: tuple[int, ...]
     epochs: int
+    """Passes over the training pairs, at most."""
     batch_size: int
     """Upper limit: small tables use fewer, see `FitConfig.fitting_batch`."""
     accumulate: int = 1
@@ -93,7 +97,7 @@ class HeadOptions(Options, group="Head"):
         "Gaussian process (gp), ridge, antibody_ridge, antigen_ridge, composition_ridge and, for "
         "variants of one antibody or antigen, residue_kernel, one_hot_ridge and, in no stack, "
         "one_hot_kernel.",
-    )  # fmt: skip
+    )
     widths: tuple[int, ...] | None = _of_preset(
         low=1, metavar="NUMBERS", help="Hidden widths of the mlp, such as 320,128."
     )
@@ -108,27 +112,33 @@ class OptimizationOptions(Options, group="Training"):
 
     epochs: int | None = _of_preset(low=1, may_change=True, help="Passes over the training pairs.")
     batch_size: int | None = option(
-        None, low=1, default_text="from --preset, or fewer for a small table",
+        None,
+        low=1,
+        default_text="from --preset, or fewer for a small table",
         help="Pairs per batch.",
-    )  # fmt: skip
+    )
     accumulate: int | None = _of_preset(low=1, rare=True, help="Batches per optimizer step.")
     lr: float | None = _of_preset(above=0, high=10, help="Peak learning rate.")
     weight_decay: float | None = _of_preset(
         low=0, help="AdamW weight decay of the weight matrices."
     )
     loss: str = option(
-        "mse", choices=_loss_names,
+        "mse",
+        choices=_loss_names,
         help="Training loss; rank: pairwise logistic within each antigen, plus mse.",
-    )  # fmt: skip
+    )
     members: int = option(
-        1, low=1, high=1024, metavar="K",
+        1,
+        low=1,
+        high=1024,
+        metavar="K",
         help="Heads trained together, each on its own bootstrap sample of groups; their mean "
         "predicts and their spread adds to sigma.",
-    )  # fmt: skip
+    )
 
 
 OF_NETWORKS = frozenset(
-    {one.name for one in fields(OptimizationOptions)}
+    {option_field.name for option_field in fields(OptimizationOptions)}
     | {"preset", "widths", "dropout", "select", "patience"}
 )
 """Options that only heads with a network use. Every head accepts the others, those of the hardware
@@ -136,6 +146,7 @@ too: they do not change what is fitted, and may stay in a command that is run wi
 
 
 def is_used(name: str, head: str) -> bool:
+    """Return whether an option has an effect on a head."""
     return name not in OF_NETWORKS or head in WITH_A_NETWORK
 
 
@@ -144,14 +155,18 @@ class ViewNames(Options, group="Encoders"):
     """Several vectors for each side of a pair."""
 
     antibody_vectors: tuple[str, ...] | None = option(
-        None, metavar="NAMES", default_text="that of --antibody-pooling",
+        None,
+        metavar="NAMES",
+        default_text="that of --antibody-pooling",
         help="Several vectors of an antibody, joined: poolings and layers of the store such as "
         "mean,heavy_mean,mean@18; with encoders igt5:mean,antiberty:mean.",
-    )  # fmt: skip
+    )
     antigen_vectors: tuple[str, ...] | None = option(
-        None, metavar="NAMES", default_text="that of --antigen-pooling",
+        None,
+        metavar="NAMES",
+        default_text="that of --antigen-pooling",
         help="Several vectors of an antigen, joined, such as mean,cls.",
-    )  # fmt: skip
+    )
 
     def named_views(self, kind: Kind) -> list[VectorsOf] | None:
         """Return encoder, if it is named, and pooling of each vector of a kind, if any is given."""
@@ -169,20 +184,23 @@ class ViewOptions(ViewNames, VectorOptions, group="Encoders"):
     def views_of(self, kind: Kind) -> list[VectorsOf]:
         """Return encoder and pooling of each vector of a kind; usually there is one."""
         usual = self.vectors_of(kind)
-        return [
-            {**view, "encoder": view["encoder"] or usual["encoder"]}
-            for view in self.named_views(kind) or [usual]
-        ]
+        views: list[VectorsOf] = []
+        for view in self.named_views(kind) or [usual]:
+            encoder = view["encoder"] or usual["encoder"]
+            views.append({**view, "encoder": encoder})
+        return views
 
     def check_combination(self) -> None:
+        """Raise `OptionError` for names of vectors that are empty, repeated or in two options."""
         for kind in KINDS:
-            name, pooling = f"{kind}_vectors", f"{kind}_pooling"
-            given = getattr(self, name)
-            if given is None:
+            name = f"{kind}_vectors"
+            pooling = f"{kind}_pooling"
+            views = getattr(self, name)
+            if views is None:
                 continue
-            if not given or not all(given) or len(set(given)) < len(given):
+            if not views or not all(views) or len(set(views)) < len(views):
                 msg = (
-                    f"{flag(name)}: {','.join(given)!r} names no vector, or one twice; expected "
+                    f"{flag(name)}: {','.join(views)!r} names no vector, or one twice; expected "
                     "different poolings such as mean,heavy_mean."
                 )
                 raise OptionError(msg)
@@ -209,52 +227,76 @@ class FitConfig(
     """All options of ``fit``; None means the preset's value unless the field says otherwise."""
 
     add: str | None = option(
-        None, metavar="RUN", may_change=True, group="Data",
+        None,
+        metavar="RUN",
+        may_change=True,
+        group="Data",
         help="Earlier run whose measured pairs come first: TABLE has the results of the next "
         "round. Options that are not given are those of that run.",
-    )  # fmt: skip
+    )
     adapter_rows: AdapterRows = option(
-        "leave-out", rare=True, group="Split",
+        "leave-out",
+        rare=True,
+        group="Split",
         help="What to do with training pairs that an encoder's adapter was trained on.",
-    )  # fmt: skip
+    )
     allow_adapter_leak: bool = option(
-        False, rare=True, group="Split",
+        False,
+        rare=True,
+        group="Split",
         help="Continue, with a warning, if held-out pairs trained an encoder's adapter.",
-    )  # fmt: skip
+    )
     select: str = option(
-        "spearman", choices=_selectable_metrics,
+        "spearman",
+        choices=_selectable_metrics,
         pattern=r"(recall|precision|average_precision)_at_\d{1,2}(\.\d{1,3})?",
         help="Validation metric that selects the best checkpoint. The pKd of a strong binder "
         "may be any, as in recall_at_8.5.",
-    )  # fmt: skip
+    )
     patience: int | None = _of_preset(
-        low=0, metavar="N",
+        low=0,
+        metavar="N",
         help="Epochs without improvement before a fold stops training; 0: never stop early.",
-    )  # fmt: skip
+    )
     save_every: int | None = option(
-        None, low=1, metavar="N", may_change=True,
-        default_text="at most 1 % of the time, and every 30 s", rare=True, group="Hardware",
+        None,
+        low=1,
+        metavar="N",
+        may_change=True,
+        default_text="at most 1 % of the time, and every 30 s",
+        rare=True,
+        group="Hardware",
         help="Steps between checkpoints.",
-    )  # fmt: skip
+    )
     threads: int = option(
-        1, low=1, metavar="N", rare=True, group="Hardware",
+        1,
+        low=1,
+        metavar="N",
+        rare=True,
+        group="Hardware",
         help="CPU threads; results depend on it in the last bit.",
-    )  # fmt: skip
+    )
     precision: Precision = option(
-        "auto", group="Hardware",
+        "auto",
+        group="Hardware",
         help="Precision of matrix products, fp32 being TF32 on a GPU; auto: bf16 for several "
         "members on a GPU that supports it, else fp32.",
-    )  # fmt: skip
+    )
     compile: Compile = option(
-        "auto", may_change=True,
-        rare=True, group="Hardware",
+        "auto",
+        may_change=True,
+        rare=True,
+        group="Hardware",
         help="off: eager; graph: CUDA graph; full: CUDA graph and torch.compile, which takes 20 s "
         "and saves up to a fifth of a step; auto: graph on a GPU, off on a CPU.",
-    )  # fmt: skip
+    )
     deterministic: bool = option(
-        False, may_change=True, rare=True, group="Hardware",
+        False,
+        may_change=True,
+        rare=True,
+        group="Hardware",
         help="Use only kernels that give the same bits every time.",
-    )  # fmt: skip
+    )
     learning_curve: bool = option(
         False,
         help="Also fit the head to 1/8, 1/4 and 1/2 of the training groups; the report shows the "
@@ -271,30 +313,35 @@ class FitConfig(
 
     def filled(self) -> Preset:
         """Return the preset with the fields given here in place of its own."""
-        given = {f.name: getattr(self, f.name) for f in fields(Preset)}
-        chosen = {name: value for name, value in given.items() if value is not None}
-        return replace(PRESETS[self.preset], **chosen)
+        options = {field.name: getattr(self, field.name) for field in fields(Preset)}
+        given = {name: value for name, value in options.items() if value is not None}
+        return replace(PRESETS[self.preset], **given)
 
     @property
     def network(self) -> Literal["mlp"] | None:
+        """Return the name of the network that the head has; None if it has none."""
         return "mlp" if self.filled().head in WITH_A_NETWORK else None
 
     @property
     def stacks(self) -> bool:
+        """Return whether the head is a stack of several models."""
         return self.filled().head == "stack"
 
     def check_combination(self) -> None:
+        """Raise `OptionError` for options without an effect on the head, or that exclude others."""
         head = self.filled().head
         if self.no_antigen:
             self._refuse_antigens(head)
-        for one in fields(self):
-            if not is_used(one.name, head) and getattr(self, one.name) != one.default:
-                heads, name = ", ".join(WITH_A_NETWORK), flag(one.name)
-                msg = (
-                    f"{name}: has no effect on the head {head}; it is an option of {heads}. Leave "
-                    f"out {name}, or choose another --head."
-                )
-                raise OptionError(msg)
+        for field in fields(self):
+            if is_used(field.name, head) or getattr(self, field.name) == field.default:
+                continue
+            heads = ", ".join(WITH_A_NETWORK)
+            name = flag(field.name)
+            msg = (
+                f"{name}: has no effect on the head {head}; it is an option of {heads}. Leave "
+                f"out {name}, or choose another --head."
+            )
+            raise OptionError(msg)
 
     def _refuse_antigens(self, head: str) -> None:
         """Refuse options about antigens in a run of antibodies alone."""
@@ -323,6 +370,7 @@ class FitConfig(
         return size, min(filled.accumulate, -(-n_training // size))
 
     def filled_in(self) -> dict[str, Any]:
+        """Return the values that the preset and other options decide, by name, for config.json."""
         skipped = None if self.skipped is None else str(self.skipped)
         filled = {"split_seed": self.effective_split_seed, "skipped": skipped}
         return asdict(self.filled()) | filled
@@ -342,9 +390,13 @@ def check_same(
     option: str = "--run",
 ) -> None:
     """Raise `RunError` if any value outside `may_change` differs, naming each difference."""
-    names = sorted((before.keys() | now.keys()) - may_change, key=lambda n: ("digest" in n, n))
-    values = [(n, before.get(n), now.get(n)) for n in names]
-    changes = [f"{n} was {old!r} and is now {new!r}" for n, old, new in values if old != new]
+    compared = (before.keys() | now.keys()) - may_change
+    changes = []
+    for name in sorted(compared, key=lambda name: ("digest" in name, name)):
+        old = before.get(name)
+        new = now.get(name)
+        if old != new:
+            changes.append(f"{name} was {old!r} and is now {new!r}")
     if changes:
         msg = (
             f"{run}: started with other options or data: {'; '.join(changes)}. "

@@ -2,9 +2,10 @@
 
 Each view of a sequence has a rational-quadratic kernel with exponent 1, a side their weighted mean,
 and a pair a mixture of both sides and their product; features of pairs add a linear kernel. Inner
-folds (``kernel``) or the evidence
-(``gp``) choose from a grid. See Rasmussen and Williams, Gaussian Processes for Machine Learning,
-chapters 2, 5 and 8. N, M sequences; A, G training sequences; F training pairs, C of them inducing,
+folds (``kernel``) or the evidence (``gp``) choose from a grid. See Rasmussen and Williams, Gaussian
+Processes for Machine Learning, chapters 2, 5 and 8.
+
+N, M sequences; A, G training sequences; F training pairs, C of them inducing,
 V views or pairs of a variance; P pairs to predict, R of them; K columns of their features.
 """
 
@@ -26,13 +27,9 @@ from abag.core.cores import limit_blas
 from abag.embed.sequences.chains import KINDS, Kind
 from abag.head.data.feature_scaling import FeatureScaling
 from abag.head.data.vectors import Standardizer
-from abag.head.models.pair_model import (
-    Arrays,
-    Index,
-    PairVectors,
-    TrainingRows,
-    given_features,
-)
+from abag.head.models.pair_model import Arrays
+from abag.head.models.pair_vectors import Index, PairVectors, given_features
+from abag.head.models.training_rows import TrainingRows
 
 Real: TypeAlias = NDArray[np.floating]
 Weights: TypeAlias = tuple[float, ...]
@@ -40,7 +37,9 @@ Criterion = Literal["error", "evidence"]
 BLOCK = 1024
 """Rows of a kernel matrix that are computed at a time."""
 SCALES = (0.03, 0.1, 0.3, 1.0, 3.0)
+"""Values of `PairKernel.scale` that are tried."""
 PRODUCTS = (0.0, 1 / 3, 1.0)
+"""Values of `PairKernel.product` that are tried."""
 NOISES = (10.0, 1.0, 0.2, 0.05, 0.015, 0.004)
 """Noise variances in units of the kernel's."""
 FIRST_VIEW = (0.0, 0.5, 1.0)
@@ -48,11 +47,15 @@ FIRST_VIEW = (0.0, 0.5, 1.0)
 SEARCH_PAIRS = 600
 """Training pairs that choose the kernel. Smaller matrices are solved faster on one core."""
 EXACT_PAIRS = 20_000
-VARIANCE_PAIRS, INDUCING_PAIRS = 512, 2_048
-"""Random training pairs that variances come from, and that are inducing points of a larger fit."""
+"""Training pairs up to which a process is fitted exactly."""
+VARIANCE_PAIRS = 512
+"""Random training pairs that variances come from."""
+INDUCING_PAIRS = 2_048
+"""Random training pairs that are inducing points of a fit that is not exact."""
 FEATURE_RATIOS = (0.0, 0.1, 1.0, 10.0)
 """Variances of the features, relative to that of both sides, that are tried if there are any."""
 JITTER = 1e-8
+"""Added to the diagonal of a kernel matrix without noise, which may be singular."""
 CRITERIA: Mapping[str, Criterion] = {"kernel": "error", "gp": "evidence"}
 """What chooses the kernel of a process on vectors, by the name of the model."""
 VECTORS = "vectors"
@@ -64,7 +67,7 @@ VECTORS = "vectors"
 
 @dataclass(frozen=True, slots=True)
 class PairKernel:
-    """A mixture of an antibody kernel, an antigen kernel and their product."""
+    """Mix an antibody kernel, an antigen kernel and their product."""
 
     scale: float
     """Squared length scale of all views, in units of their mean squared distance."""
@@ -77,12 +80,15 @@ class PairKernel:
 
     @property
     def side(self) -> float:
+        """Return the share of each side alone."""
         return (1 - self.product) / 2
 
     def of_views(self, side: int, squared: Sequence[Floats]) -> Floats:
         """Turn the squared distances in each view of a side into its kernel."""
-        both = zip(self.weights[side], squared, strict=True)
-        parts = [weight / (1 + one / (2 * self.scale)) for weight, one in both if weight]
+        parts = []
+        for weight, squared_NA in zip(self.weights[side], squared, strict=True):
+            if weight:
+                parts.append(weight / (1 + squared_NA / (2 * self.scale)))
         return np.asarray(sum(parts[1:], parts[0]))
 
     def mix(self, antibody: Real, antigen: Real) -> Floats:
@@ -108,22 +114,22 @@ class PairKernel:
 
 def view_weights(views: int) -> list[Weights]:
     """Return the weights of the views of a side that are tried, the equal ones first."""
-    each = (
-        tuple((1 - first) / views + first * (view == 0) for view in range(views))
-        for first in FIRST_VIEW
-    )
-    return [*dict.fromkeys(each)]  # of a single view there is one
+    tried = []
+    for first in FIRST_VIEW:
+        tried.append(tuple((1 - first) / views + first * (view == 0) for view in range(views)))
+    return [*dict.fromkeys(tried)]  # of a single view there is one
 
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """The training sequences of one kind, as a kernel sees them."""
+    """Hold the training sequences of one kind, as a kernel sees them."""
 
     scaling: Standardizer
     widths: tuple[int, ...]
     units: tuple[float, ...]
     """Mean squared distance of the training sequences in each view."""
     train_AD: NDArray[np.float32]
+    """Scaled vectors of the unique training sequences."""
 
     @classmethod
     def of(
@@ -136,14 +142,15 @@ class Side:
         """Scale the unique training sequences, (A, D); `stretch` multiplies the views' units."""
         scaling = scaling or Standardizer.of(train_AD, widths=widths)
         z_AD = scaling.apply(train_AD)
-        units = [
-            2 * float(view.var(axis=0, dtype=np.float64).sum()) for view in split(z_AD, widths)
-        ]
         factors = stretch or (1.0,) * len(widths)
-        scaled = tuple((unit or 1.0) * by for unit, by in zip(units, factors, strict=True))
-        return cls(scaling, widths, scaled, z_AD)
+        units = []
+        for view_AD, factor in zip(split(z_AD, widths), factors, strict=True):
+            unit = 2 * float(view_AD.var(axis=0, dtype=np.float64).sum())
+            units.append((unit or 1.0) * factor)
+        return cls(scaling, widths, tuple(units), z_AD)
 
     def kernel(self, kernel: PairKernel, side: int, x_ND: NDArray[np.float32]) -> Floats:
+        """Return the kernel of stored vectors with the training sequences, (N, A)."""
         similar_NA = np.empty((len(x_ND), len(self.train_AD)))
         for at in range(0, len(x_ND), BLOCK):  # the distances of all take several times as much
             rows = slice(at, at + BLOCK)
@@ -159,22 +166,29 @@ class Side:
 
         Those of a view whose weight is 0 are left empty, (0, 0).
         """
-        views = (split(x_ND, self.widths) for x_ND in (z_ND, self.train_AD))
-        each = zip(*views, self.units, weights or (1.0,) * len(self.widths), strict=True)
-        return [
-            squared_distances(view_ND, own_AD) / unit if weight else np.empty((0, 0))
-            for view_ND, own_AD, unit, weight in each
-        ]
+        views = split(z_ND, self.widths)
+        train_views = split(self.train_AD, self.widths)
+        weights = weights or (1.0,) * len(self.widths)
+        distances = []
+        for view_ND, view_AD, unit, weight in zip(
+            views, train_views, self.units, weights, strict=True
+        ):
+            squared = squared_distances(view_ND, view_AD) / unit if weight else np.empty((0, 0))
+            distances.append(squared)
+        return distances
 
     def paired_distances(self, x_ND: NDArray[np.float32], row: Index, other: Index) -> list[Floats]:
+        """Return the squared distances of R sequences from others in each view, (R,), in units."""
         z_ND = self.scaling.apply(x_ND).astype(np.float64)
-        away = split(z_ND[row] - z_ND[other], self.widths)
+        differences = split(z_ND[row] - z_ND[other], self.widths)
         return [
-            np.square(one).sum(axis=1) / unit for one, unit in zip(away, self.units, strict=True)
+            np.square(view_RD).sum(axis=1) / unit
+            for view_RD, unit in zip(differences, self.units, strict=True)
         ]
 
 
 def split(x_ND: Real, widths: Sequence[int]) -> list[Real]:
+    """Split columns into views; ValueError if the vectors have other columns."""
     if sum(widths) != x_ND.shape[1]:
         msg = f"views of {widths} columns; the vectors have {x_ND.shape[1]}"
         raise ValueError(msg)
@@ -182,7 +196,9 @@ def split(x_ND: Real, widths: Sequence[int]) -> list[Real]:
 
 
 def squared_distances(x_ND: Real, y_MD: Real) -> Floats:
-    left_ND, right_MD = x_ND.astype(np.float64), y_MD.astype(np.float64)
+    """Return the squared Euclidean distances of vectors, (N, M) in float64."""
+    left_ND = x_ND.astype(np.float64)
+    right_MD = y_MD.astype(np.float64)
     squares = left_ND @ right_MD.T
     squares *= -2
     squares += np.square(left_ND).sum(axis=1)[:, None]
@@ -192,7 +208,7 @@ def squared_distances(x_ND: Real, y_MD: Real) -> Floats:
 
 @dataclass(frozen=True, slots=True)
 class PairSet:
-    """Training pairs as a kernel sees them: two sides, and the sequences of each pair, (C,)."""
+    """Hold training pairs as a kernel sees them: two sides, and each pair's sequences, (C,)."""
 
     antibodies: Side
     antigens: Side
@@ -206,9 +222,11 @@ class PairSet:
 
     @property
     def sides(self) -> tuple[tuple[Side, Index], tuple[Side, Index]]:
+        """Return the sequences of each side, with the row of each pair among them."""
         return (self.antibodies, self.antibody), (self.antigens, self.antigen)
 
     def select(self, pairs: slice) -> PairSet:
+        """Return some pairs, with the sequences that they use."""
         used = [np.unique(index[pairs], return_inverse=True) for _, index in self.sides]
         kept = [
             replace(side, train_AD=side.train_AD[rows])
@@ -219,24 +237,26 @@ class PairSet:
 
     def mix(self, kernel: PairKernel, antibody: Real, antigen: Real, other: PairSet) -> Floats:
         """Return the kernel of `other` pairs and these, (R, C), given those of their sides."""
-        found = kernel.mix(antibody, antigen)
+        mixed = kernel.mix(antibody, antigen)
         if kernel.features and self.features is not None and other.features is not None:
-            found += kernel.of_features(other.features, self.features)
-        return found
+            mixed += kernel.of_features(other.features, self.features)
+        return mixed
 
     def blocks(self, kernel: PairKernel, pairs: PairSet) -> Iterator[tuple[slice, Floats]]:
         """Yield the kernel of other `pairs` of the same scaling and these, (R, C), in blocks."""
         for at in range(0, len(pairs), BLOCK):
             rows = slice(at, at + BLOCK)
-            some = pairs.select(rows)
-            both = enumerate(zip(self.sides, some.sides, strict=True))
-            similar = [
-                own.scaled_kernel(kernel, n, other.train_AD)[of_row][:, of_column]
-                for n, ((own, of_column), (other, of_row)) in both
-            ]
-            yield rows, self.mix(kernel, similar[0], similar[1], some)
+            block = pairs.select(rows)
+            similar = []
+            for number in (0, 1):
+                side, column_of = self.sides[number]
+                other, row_of = block.sides[number]
+                similar_NA = side.scaled_kernel(kernel, number, other.train_AD)
+                similar.append(similar_NA[row_of][:, column_of])
+            yield rows, self.mix(kernel, similar[0], similar[1], block)
 
     def matrix(self, kernel: PairKernel) -> Floats:
+        """Return the kernel of these pairs with each other, (C, C), in the order of LAPACK."""
         matrix = np.empty((len(self),) * 2)
         for rows, block in self.blocks(kernel, self):
             matrix[rows] = block
@@ -247,14 +267,14 @@ class PairSet:
 
 
 class Chosen(NamedTuple):
-    """A kernel and the variance of the noise of one measurement in units of the kernel's."""
+    """Hold a kernel, and the noise variance of one measurement in units of the kernel's."""
 
     kernel: PairKernel
     noise: float
 
 
 class Solution(NamedTuple):
-    """A process that was fitted exactly, or with C inducing pairs; see `GaussianProcess`."""
+    """Hold a process that was fitted exactly, or with C inducing pairs; see `GaussianProcess`."""
 
     weight: Floats
     root: Floats
@@ -263,12 +283,13 @@ class Solution(NamedTuple):
 
 @dataclass
 class SolvedKernels:
-    """Solves the same training pairs with any kernel and noise, and remembers the costs."""
+    """Solve the same training pairs with any kernel and noise, and remember the costs."""
 
     train: PairSet
     target: Floats
     """Labels minus their mean, (F,)."""
     fold: NDArray[np.int64]
+    """Inner fold of each pair, (F,)."""
     share: Floats
     """Variance of the noise of each label, in units of that of one measurement."""
     scaling: FeatureScaling | None = None
@@ -288,13 +309,17 @@ class SolvedKernels:
         return [side.distances(side.train_AD) for side, _ in self.train.sides]
 
     def first(self, pairs: int) -> SolvedKernels:
+        """Return the first pairs alone, without what was solved."""
         if pairs >= len(self):
             return self
         used = slice(pairs)
         return SolvedKernels(
-            self.train.select(used), self.target[used], self.fold[used], self.share[used],
+            self.train.select(used),
+            self.target[used],
+            self.fold[used],
+            self.share[used],
             weight=None if self.weight is None else self.weight[used],
-        )  # fmt: skip
+        )
 
     def matrix(self, kernel: PairKernel) -> Floats:
         """Return the kernel of all pairs, (F, F), in the order of LAPACK; may be overwritten."""
@@ -302,29 +327,30 @@ class SolvedKernels:
             return self.train.matrix(kernel)
         if self._matrix is None or self._matrix[0] != kernel:  # the next noise needs it, too
             self._matrix = None  # not in memory beside the new one
-            both = enumerate(zip(self._distances, self.train.sides, strict=True))
-            similar = [
-                kernel.of_views(n, squared)[index][:, index] for n, (squared, (_, index)) in both
-            ]
+            similar = []
+            for number, (_, index) in enumerate(self.train.sides):
+                similar_AA = kernel.of_views(number, self._distances[number])
+                similar.append(similar_AA[index][:, index])
             mixed = self.train.mix(kernel, similar[0], similar[1], self.train)
-            self._matrix = kernel, mixed
+            self._matrix = (kernel, mixed)
         return self._matrix[1].T.copy(order="F")  # symmetric
 
     def factorise(self, chosen: Chosen) -> tuple[Floats, Floats]:
+        """Return the Cholesky factor, (F, F), and the weight of each pair, (F,)."""
         return factorise(self.matrix(chosen.kernel), chosen.noise * self.share, self.target)
 
     def cost(self, chosen: Chosen, criterion: Criterion) -> float:
         """Return the squared error on the inner folds, or minus twice the evidence."""
-        known = self._costs.setdefault(chosen, {})
-        if criterion not in known:
+        costs = self._costs.setdefault(chosen, {})
+        if criterion not in costs:
             lower, weight = self.factorise(chosen)
             fit = max(float(self.target @ weight), 1e-300)
             log_root = float(np.log(lower.diagonal()).sum())
-            known["evidence"] = len(self) * float(np.log(fit)) + 2 * log_root
+            costs["evidence"] = len(self) * float(np.log(fit)) + 2 * log_root
             if criterion == "error":
                 inner = leave_folds_out(lower, self.target, self.fold)
-                known["error"] = sum_squares(self.target - inner, self.weight)
-        return known[criterion]
+                costs["error"] = sum_squares(self.target - inner, self.weight)
+        return costs[criterion]
 
 
 def sum_squares(error: Floats, weight: Floats | None) -> float:
@@ -334,11 +360,11 @@ def sum_squares(error: Floats, weight: Floats | None) -> float:
 
 
 class KernelCosts(Protocol):
-    """What `choose_kernel` asks of the pairs that it chooses by."""
+    """Offer what `choose_kernel` asks of the pairs that it chooses by."""
 
     @property
     def train(self) -> PairSet:
-        """The pairs."""
+        """Return the pairs."""
 
     def cost(self, chosen: Chosen, criterion: Criterion) -> float:
         """Return the cost of a kernel and noise; the lowest is chosen."""
@@ -363,8 +389,9 @@ def choose_kernel(
         nonlocal at
         lowest = cost(kernel, at)
         for step in (-1, 1):
-            while (found := cost(kernel, at + step)) < lowest:
-                at, lowest = at + step, found
+            while (next_cost := cost(kernel, at + step)) < lowest:
+                at += step
+                lowest = next_cost
 
     # with a single sequence on one side, all mixtures differ by a constant only
     one_sided = min(len(side.train_AD) for side, _ in solver.train.sides)
@@ -399,7 +426,7 @@ def choose_kernel(
 def _lowest(tried: dict[Chosen, float]) -> Chosen:
     """Return the first of those whose costs equal the lowest but for rounding."""
     lowest = min(tried.values())
-    return next(one for one, cost in tried.items() if cost <= lowest + 1e-9 * abs(lowest))
+    return next(chosen for chosen, cost in tried.items() if cost <= lowest + 1e-9 * abs(lowest))
 
 
 def blas_threads(pairs: int) -> AbstractContextManager[object]:
@@ -418,6 +445,7 @@ def factorise(matrix: Floats, noise: float | Floats, target: Floats) -> tuple[Fl
 
 
 def solve(lower: Floats, targets: Floats) -> Floats:
+    """Solve for right-hand sides, (F, K), with the matrix of this Cholesky factor, (F, F)."""
     return solve_triangle(lower, solve_triangle(lower, targets), transposed=True)
 
 
@@ -425,7 +453,8 @@ def solve_triangle(lower: Floats, targets: Floats, *, transposed: bool = False) 
     """Solve for right-hand sides, (F, K), with the factor alone."""
     import torch
 
-    factor, right = torch.from_numpy(lower), torch.from_numpy(targets)
+    factor = torch.from_numpy(lower)
+    right = torch.from_numpy(targets)
     if transposed:
         factor = factor.T
     return np.asarray(torch.linalg.solve_triangular(factor, right, upper=transposed))
@@ -454,7 +483,7 @@ def leave_folds_out(lower: Floats, target: Floats, fold: NDArray[np.int64]) -> F
 
 @dataclass(frozen=True, slots=True)
 class SideSettings:
-    """The views of one side; see `Side` and `PairKernel`."""
+    """Describe the views of one side; see `Side` and `PairKernel`."""
 
     widths: tuple[int, ...]
     units: tuple[float, ...]
@@ -463,7 +492,7 @@ class SideSettings:
 
 @dataclass(frozen=True, slots=True)
 class ProcessSettings:
-    """The part of a `GaussianProcess` that is no array; see `PairKernel`."""
+    """Hold the part of a `GaussianProcess` that is no array; see `PairKernel`."""
 
     scale: float
     product: float
@@ -475,7 +504,7 @@ class ProcessSettings:
 
 
 class ProcessFeatures(NamedTuple):
-    """How a process reads the features of pairs."""
+    """Tell how a process reads the features of pairs."""
 
     scaling: FeatureScaling
     ratio: float
@@ -484,7 +513,7 @@ class ProcessFeatures(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GaussianProcess:
-    """A fitted process; predictions are sums over its training pairs."""
+    """Hold a fitted process; predictions are sums over its training pairs."""
 
     settings: ProcessSettings
     train: PairSet
@@ -497,10 +526,11 @@ class GaussianProcess:
 
     @property
     def kernel(self) -> PairKernel:
-        one = self.settings
-        weights = one.antibody.weights, one.antigen.weights
+        """Return the kernel that was chosen."""
+        settings = self.settings
+        weights = (settings.antibody.weights, settings.antigen.weights)
         ratio = 0.0 if self.features is None else self.features.ratio
-        return PairKernel(one.scale, one.product, weights, ratio)
+        return PairKernel(settings.scale, settings.product, weights, ratio)
 
     def _features_of(self, vectors: PairVectors) -> NDArray[np.float32] | None:
         """Return the standardised features of pairs, (P, K), if the process reads any."""
@@ -509,8 +539,10 @@ class GaussianProcess:
         return self.features.scaling.apply(given_features(vectors))
 
     def predict(self, vectors: PairVectors) -> Floats:
-        train, kernel = self.train, self.kernel
-        shape = len(train.antibodies.train_AD), len(train.antigens.train_AD)
+        """Predict pKd, (P,); kernels are computed per sequence, not per pair."""
+        train = self.train
+        kernel = self.kernel
+        shape = (len(train.antibodies.train_AD), len(train.antigens.train_AD))
         weight_AG = sparse.csr_array((self.weight, (train.antibody, train.antigen)), shape)
         antigen_MG = train.antigens.kernel(kernel, 1, vectors.antigen_ME)
         alone_M = kernel.side * (antigen_MG @ weight_AG.sum(axis=0))
@@ -524,8 +556,9 @@ class GaussianProcess:
             start, end = np.searchsorted(vectors.antibody, [first, first + BLOCK], sorter=order)
             for at in range(start, end, BLOCK):
                 rows = order[at : min(at + BLOCK, end)]
-                i, j = vectors.antibody[rows] - first, vectors.antigen[rows]
-                pkd[rows] += alone_B[i] + (joint_BG[i] * antigen_MG[j]).sum(axis=1)
+                antibody = vectors.antibody[rows] - first
+                joint_RG = joint_BG[antibody] * antigen_MG[vectors.antigen[rows]]
+                pkd[rows] += alone_B[antibody] + joint_RG.sum(axis=1)
         z_PK = self._features_of(vectors)
         if z_PK is not None and train.features is not None:
             weight_K = self.weight @ train.features.astype(np.float64)
@@ -533,6 +566,7 @@ class GaussianProcess:
         return np.asarray(pkd)
 
     def variance(self, vectors: PairVectors) -> Floats:
+        """Return the variance of each prediction in pKd^2, (P,)."""
         explained = np.empty(len(vectors.antibody))
         z_PK = self._features_of(vectors)
         prior = 1.0 if z_PK is None else 1.0 + self.kernel.feature_variance(z_PK)
@@ -543,10 +577,13 @@ class GaussianProcess:
         return np.asarray(self.settings.amplitude * np.maximum(prior - explained, 0))
 
     def difference_variance(self, vectors: PairVectors, other: Index) -> Floats:
+        """Return the variance of each pair's difference from an `other` pair in pKd^2, (P,)."""
         # amplitude x (2 - 2 k(pair, other) - |(k_V - k_V of the other) R|^2), with the prior kernel
         # k, that of a pair and the training pairs k_V, and the root R
-        kernel, root_VV = self.kernel, self.root.astype(np.float64)
-        rows_of, variance = self._kernel_rows(vectors, np.float64), np.empty(len(other))
+        kernel = self.kernel
+        root_VV = self.root.astype(np.float64)
+        rows_of = self._kernel_rows(vectors, np.float64)
+        variance = np.empty(len(other))
         z_PK = self._features_of(vectors)
         sides = (
             (self.train.antibodies, vectors.antibody_ND, vectors.antibody),
@@ -554,12 +591,11 @@ class GaussianProcess:
         )
         for at in range(0, len(other), BLOCK):
             rows = np.arange(at, min(at + BLOCK, len(other)))
-            prior = kernel.mix(
-                *(
-                    kernel.of_views(n, side.paired_distances(x_ND, index[rows], index[other[rows]]))
-                    for n, (side, x_ND, index) in enumerate(sides)
-                )
-            )
+            similar = []
+            for number, (side, x_ND, index) in enumerate(sides):
+                squared = side.paired_distances(x_ND, index[rows], index[other[rows]])
+                similar.append(kernel.of_views(number, squared))
+            prior = kernel.mix(similar[0], similar[1])
             away = rows_of(rows) - rows_of(other[rows])
             if z_PK is not None:  # k(a, a) + k(b, b) - 2 k(a, b) of a linear kernel
                 prior -= kernel.feature_variance(z_PK[rows] - z_PK[other[rows]]) / 2
@@ -570,40 +606,42 @@ class GaussianProcess:
         self, vectors: PairVectors, dtype: type[np.floating]
     ) -> Callable[[Any], Floats]:
         """Return a function from pairs to their kernel with the first training pairs, (R, V)."""
-        train, kernel = self.train.select(slice(len(self.root))), self.kernel
+        train = self.train.select(slice(len(self.root)))
+        kernel = self.kernel
         antibody_NA = train.antibodies.kernel(kernel, 0, vectors.antibody_ND).astype(dtype)
         antigen_MG = train.antigens.kernel(kernel, 1, vectors.antigen_ME).astype(dtype)
         z_PK = self._features_of(vectors)
 
         def kernel_of(rows: Any) -> Floats:  # noqa: ANN401 - a slice or indices
-            found = kernel.mix(
+            mixed = kernel.mix(
                 antibody_NA[vectors.antibody[rows]][:, train.antibody],
                 antigen_MG[vectors.antigen[rows]][:, train.antigen],
             )
             if z_PK is not None and train.features is not None:
-                found += kernel.of_features(z_PK[rows], train.features).astype(dtype)
-            return found
+                mixed += kernel.of_features(z_PK[rows], train.features).astype(dtype)
+            return mixed
 
         return kernel_of
 
     def arrays(self) -> Arrays:
-        found: dict[str, NDArray[Any]] = {"weight": self.weight, "root": self.root}
+        """Return what `load` needs beside the settings, by name."""
+        arrays: dict[str, NDArray[Any]] = {"weight": self.weight, "root": self.root}
         for kind, (side, of_pair) in zip(KINDS, self.train.sides, strict=True):
-            found |= {**side.scaling.arrays(kind), f"{kind}.train": side.train_AD}
-            found[f"{kind}.of_pair"] = of_pair.astype(np.int32)
+            arrays |= side.scaling.arrays(kind)
+            arrays[f"{kind}.train"] = side.train_AD
+            arrays[f"{kind}.of_pair"] = of_pair.astype(np.int32)
         if self.features is not None and self.train.features is not None:
-            found |= self.features.scaling.arrays()
-            found["features.train"] = self.train.features
-            found["features.ratio"] = np.array([self.features.ratio])
-        return found
+            arrays |= self.features.scaling.arrays()
+            arrays["features.train"] = self.train.features
+            arrays["features.ratio"] = np.array([self.features.ratio])
+        return arrays
 
     @classmethod
     def load(cls, arrays: Arrays, settings: ProcessSettings) -> GaussianProcess:
-        antibodies, antigens = (
-            Side(Standardizer.load(arrays, kind), one.widths, one.units, arrays[f"{kind}.train"])
-            for kind, one in zip(KINDS, (settings.antibody, settings.antigen), strict=True)
-        )
-        of_pair = arrays["antibody.of_pair"], arrays["antigen.of_pair"]
+        """Restore from the `arrays` of a predictor; ValueError if their shapes do not fit."""
+        antibodies = _load_side(arrays, "antibody", settings.antibody)
+        antigens = _load_side(arrays, "antigen", settings.antigen)
+        of_pair = (arrays["antibody.of_pair"], arrays["antigen.of_pair"])
         root = arrays["root"]
         if root.ndim != 2 or len(root) != root.shape[1]:
             msg = f"root has shape {root.shape}"
@@ -619,14 +657,19 @@ class GaussianProcess:
         return cls(settings, pairs, arrays["weight"], root, features)
 
 
+def _load_side(arrays: Arrays, kind: Kind, settings: SideSettings) -> Side:
+    scaling = Standardizer.load(arrays, kind)
+    return Side(scaling, settings.widths, settings.units, arrays[f"{kind}.train"])
+
+
 # ---- fitting -------------------------------------------------------------------------------------
 
 
 class ColumnViews(NamedTuple):
-    """How a process sees a side whose columns have a scale of their own."""
+    """Tell how a process sees a side whose columns have a scale of their own."""
 
     weights: Sequence[Weights]
-    """Those of its views that are tried."""
+    """Weights of its views that are tried."""
     stretch: Weights = ()
     """Factor of the unit of each view."""
 
@@ -659,12 +702,13 @@ def fit_gaussian_process(
         weight, root, amplitude = solver.solutions[chosen]
     # not a copy: kernel ridge and Gaussian process share it
     used = solver.train if len(weight) == pairs else solver.train.select(slice(len(weight)))
-    antibody, antigen = (
-        SideSettings(side.widths, side.units, weights)
-        for (side, _), weights in zip(used.sides, chosen.kernel.weights, strict=True)
+    sides = []
+    for (side, _), weights in zip(used.sides, chosen.kernel.weights, strict=True):
+        sides.append(SideSettings(side.widths, side.units, weights))
+    kernel = chosen.kernel
+    settings = ProcessSettings(
+        kernel.scale, kernel.product, sides[0], sides[1], training.mean, amplitude
     )
-    scale, product, mean = chosen.kernel.scale, chosen.kernel.product, training.mean
-    settings = ProcessSettings(scale, product, antibody, antigen, mean, amplitude)
     ratio = chosen.kernel.features
     features = None
     if solver.scaling is not None and ratio:
@@ -677,20 +721,21 @@ def fit_gaussian_process(
 
 def _own_search(training: TrainingRows, solver: SolvedKernels) -> SolvedKernels:
     """Return the pairs by which all processes of these rows choose, with the costs they found."""
-    found = training.shared.get("search")
-    if not isinstance(found, SolvedKernels):
-        found = training.shared["search"] = solver.first(SEARCH_PAIRS)
-    return found
+    search = training.shared.get("search")
+    if not isinstance(search, SolvedKernels):
+        search = solver.first(SEARCH_PAIRS)
+        training.shared["search"] = search
+    return search
 
 
 def tried_weights(
     solver: SolvedKernels, views: Mapping[Kind, ColumnViews]
 ) -> list[Sequence[Weights]]:
     """Return the weights of the views of each side that are tried."""
-    return [
-        views[kind].weights if kind in views else view_weights(len(side.widths))
-        for kind, (side, _) in zip(KINDS, solver.train.sides, strict=True)
-    ]
+    tried = list[Sequence[Weights]]()
+    for kind, (side, _) in zip(KINDS, solver.train.sides, strict=True):
+        tried.append(views[kind].weights if kind in views else view_weights(len(side.widths)))
+    return tried
 
 
 def solved_kernels(
@@ -722,9 +767,13 @@ def solved_kernels(
     target = training.pkd[order] - training.mean
     weight = training.weight
     return SolvedKernels(
-        train, target, training.fold[order], training.noise_share[order], of_features,
+        train,
+        target,
+        training.fold[order],
+        training.noise_share[order],
+        of_features,
         None if weight is None else weight[order],
-    )  # fmt: skip
+    )
 
 
 def _fit(solver: SolvedKernels, chosen: Chosen, *, exact: bool) -> Solution:
@@ -737,7 +786,9 @@ def _fit(solver: SolvedKernels, chosen: Chosen, *, exact: bool) -> Solution:
 
 def _solve(solver: SolvedKernels, chosen: Chosen) -> tuple[Floats, Floats, float]:
     """Fit exactly: weights, root of the variance for few pairs, and amplitude."""
-    (lower, weight), pairs, root = solver.factorise(chosen), len(solver), np.zeros((0, 0))
+    lower, weight = solver.factorise(chosen)
+    pairs = len(solver)
+    root = np.zeros((0, 0))
     if pairs <= VARIANCE_PAIRS:
         root = solve_triangle(lower, np.eye(pairs)).T
     return weight, root, float(solver.target @ weight) / pairs
@@ -749,10 +800,12 @@ def _solve_inducing(
     """Fit with the first pairs as inducing points (subset of regressors), as `_solve`."""
     import torch
 
-    train, target = solver.train, solver.target
+    train = solver.train
+    target = solver.target
     inducing = train.select(slice(size))
     lower, _ = factorise(inducing.matrix(chosen.kernel), JITTER, np.zeros(len(inducing)))
-    squares_CC, sums_C = np.zeros_like(lower), np.zeros(len(lower))
+    squares_CC = np.zeros_like(lower)
+    sums_C = np.zeros(len(lower))
     weight_F = 1 / np.sqrt(solver.share)
     for rows, block_BC in inducing.blocks(chosen.kernel, train):
         feature_CB = solve_triangle(lower, block_BC.T) * weight_F[rows]

@@ -41,13 +41,13 @@ from abag.head.models.gaussian_process import (
     sum_squares,
     tried_weights,
 )
-from abag.head.models.pair_model import label_weights
 from abag.head.models.residues import SUBSTITUTIONS, residue_training
+from abag.head.models.training_rows import label_weights
 
 if TYPE_CHECKING:
     from abag.embed.sequences.chains import Kind
     from abag.head.models.gaussian_process import PairSet
-    from abag.head.models.pair_model import TrainingRows
+    from abag.head.models.training_rows import TrainingRows
 
 Views: TypeAlias = "Mapping[Kind, ColumnViews]"
 LEAST_LEARNED = 200
@@ -57,7 +57,7 @@ more than `SEARCH_PAIRS` pairs all of them are in the sample."""
 
 @dataclass(frozen=True, slots=True)
 class FoldLabels:
-    """What one fold knows of the sampled pairs."""
+    """Hold what one fold knows of the sampled pairs."""
 
     learned_C: Bools
     """Which it learns from."""
@@ -71,7 +71,7 @@ class FoldLabels:
 
 @dataclass
 class SharedSearch:
-    """Errors of kernels in all folds, each computed when the first fold asks for it."""
+    """Hold errors of kernels in all folds, each computed when the first fold asks for it."""
 
     solver: SolvedKernels
     views: Views
@@ -104,29 +104,36 @@ class SharedSearch:
 
     def costs(self) -> dict[str, Floats]:
         """Return what has been computed: a row per kernel and noise, with its costs by fold."""
-        kernels = [
-            (
-                one.kernel.scale, one.kernel.product, one.kernel.features, one.noise,
-                *itertools.chain(*one.kernel.weights),
-            )
-            for one in self._costs
-        ]  # fmt: skip
-        found = {"kernels": np.array(kernels)}
+        kernels = []
+        for chosen in self._costs:
+            kernel = chosen.kernel
+            view_weights = itertools.chain(*kernel.weights)
+            row = (kernel.scale, kernel.product, kernel.features, chosen.noise, *view_weights)
+            kernels.append(row)
+        costs = {"kernels": np.array(kernels)}
         for criterion in CRITERIA.values():
-            of_kernels = [[fold[criterion] for fold in one] for one in self._costs.values()]
-            found[criterion] = np.array(of_kernels)
-        return found
+            by_kernel = []
+            for fold_costs in self._costs.values():
+                by_kernel.append([fold[criterion] for fold in fold_costs])
+            costs[criterion] = np.array(by_kernel)
+        return costs
 
-    def use_costs(self, found: Mapping[str, Floats]) -> None:
-        """Take what `costs` of a search with the same digest returned."""
+    def use_costs(self, costs: Mapping[str, Floats]) -> None:
+        """Use what `costs` of a search with the same digest returned."""
         first = len(self.solver.train.antibodies.widths)
-        for at, (scale, product, features, noise, *weights) in enumerate(found["kernels"].tolist()):
-            of_views = tuple(weights[:first]), tuple(weights[first:])
-            chosen = Chosen(PairKernel(scale, product, of_views, features), noise)
-            self._costs[chosen] = [
-                {criterion: float(found[criterion][at, fold]) for criterion in CRITERIA.values()}
-                for fold in range(len(self.folds))
-            ]
+        for row, values in enumerate(costs["kernels"].tolist()):
+            scale, product, features, noise, *weights = values
+            view_weights = (tuple(weights[:first]), tuple(weights[first:]))
+            chosen = Chosen(PairKernel(scale, product, view_weights, features), noise)
+            fold_costs = []
+            for fold in range(len(self.folds)):
+                fold_costs.append(
+                    {
+                        criterion: float(costs[criterion][row, fold])
+                        for criterion in CRITERIA.values()
+                    }
+                )
+            self._costs[chosen] = fold_costs
 
     def choose(self, criteria: Sequence[Criterion]) -> None:
         """Choose the kernels of all folds; afterwards their costs are known."""
@@ -167,14 +174,14 @@ class SharedSearch:
 
 @dataclass(frozen=True, slots=True)
 class FoldSearch:
-    """One fold of a shared search, as `choose_kernel` sees it."""
+    """Give `choose_kernel` one fold of a shared search."""
 
     shared: SharedSearch
     fold: int
 
     @property
     def train(self) -> PairSet:
-        """The sampled pairs."""
+        """Return the sampled pairs."""
         return self.shared.solver.train
 
     def cost(self, chosen: Chosen, criterion: Criterion) -> float:
@@ -223,9 +230,9 @@ def _costs_of_fold(
         tested = inner == k
         others_mean = labels[~tested].mean() if not tested.all() else 0.0
         rows = learned[tested]
-        own = away[:, tested]
-        block = inverse_CC[np.ix_(rows, rows)] - own.T @ own
-        weight_R2 = both_C2[rows] - own.T @ gone_H2
+        away_HR = away[:, tested]
+        block = inverse_CC[np.ix_(rows, rows)] - away_HR.T @ away_HR
+        weight_R2 = both_C2[rows] - away_HR.T @ gone_H2
         weight_R = weight_R2[:, 0] - others_mean * weight_R2[:, 1]
         error_R = solve(cholesky(block), weight_R[:, None])[:, 0]
         counts_R = None if fold.weight_C is None else fold.weight_C[rows]
@@ -243,7 +250,7 @@ def cholesky(matrix: Floats) -> Floats:
 
 @dataclass(frozen=True, slots=True)
 class SearchTask:
-    """The choice of kernels for all folds by one kind of columns."""
+    """Choose the kernels of all folds by one kind of columns."""
 
     columns: str
     shared: SharedSearch
@@ -281,9 +288,10 @@ def with_searches(
     tasks = list[SearchTask]()
 
     def add(columns: str, features: TrainingRows, views: Views, criteria: list[Criterion]) -> None:
-        found = shared_search(features, views, folds)
-        searches[columns] = found
-        if (any_fold := next(filter(None, found), None)) is not None:
+        fold_searches = shared_search(features, views, folds)
+        searches[columns] = fold_searches
+        any_fold = next(filter(None, fold_searches), None)
+        if any_fold is not None:
             tasks.append(SearchTask(columns, any_fold.shared, criteria))
 
     criteria = [criterion for name, criterion in CRITERIA.items() if name in models]
@@ -295,11 +303,11 @@ def with_searches(
             add(name, features, views, ["error"])
     for task in tasks:
         task.shared.threads = max(1, cores // len(tasks))
-    found = [
-        replace(fold, searches={columns: of_folds[at] for columns, of_folds in searches.items()})
-        for at, fold in enumerate(folds)
-    ]
-    return found, tasks
+    searching = []
+    for number, fold in enumerate(folds):
+        fold_searches = {columns: by_fold[number] for columns, by_fold in searches.items()}
+        searching.append(replace(fold, searches=fold_searches))
+    return searching, tasks
 
 
 def shared_search(
@@ -324,10 +332,10 @@ def shared_search(
     used = [is_whole or fold.learned_C.sum() >= LEAST_LEARNED for fold in labels]
     shared = SharedSearch(solver, views, [*itertools.compress(labels, used)])
     numbers = np.cumsum(used) - 1
-    return [
-        FoldSearch(shared, int(at)) if is_used else None
-        for at, is_used in zip(numbers, used, strict=True)
-    ]
+    searches: list[FoldSearch | None] = []
+    for number, is_used in zip(numbers, used, strict=True):
+        searches.append(FoldSearch(shared, int(number)) if is_used else None)
+    return searches
 
 
 def _labels_of(fold: TrainingRows, sampled: Ints) -> FoldLabels:

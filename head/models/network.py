@@ -12,10 +12,11 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.linalg import vector_norm
 from torch.nn import functional
@@ -25,7 +26,8 @@ from abag.core.arrays import Floats
 from abag.embed.sequences.chains import KINDS
 from abag.head.data.feature_scaling import FeatureScaling
 from abag.head.data.vectors import Standardizer
-from abag.head.models.pair_model import Arrays, NetworkSettings, PairVectors, given_features
+from abag.head.models.pair_model import Arrays, NetworkSettings
+from abag.head.models.pair_vectors import PairVectors, given_features
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -44,7 +46,7 @@ PAIRS_PER_BATCH = 4096
 
 
 class _Linear(nn.Module):
-    """M linear layers, from (G, B, I) to (M, B, O)."""
+    """Apply M linear layers, from (G, B, I) to (M, B, O)."""
 
     def __init__(self, members: int, inner: int, outer: int) -> None:
         super().__init__()
@@ -52,7 +54,8 @@ class _Linear(nn.Module):
         self.bias = nn.Parameter(torch.empty(members, outer))
 
     def draw(self, member: int, generator: torch.Generator) -> None:
-        weight_OI, bias_O = self.weight[member], self.bias[member]
+        weight_OI = self.weight[member]
+        bias_O = self.bias[member]
         nn.init.kaiming_uniform_(weight_OI, a=math.sqrt(5), generator=generator)
         bound = 1 / math.sqrt(weight_OI.shape[1])
         nn.init.uniform_(bias_O, -bound, bound, generator=generator)
@@ -83,7 +86,7 @@ class _LayerNorm(nn.Module):
 
 
 class _Dropout(nn.Module):
-    """Dropout whose random numbers all members share; their units are unrelated."""
+    """Drop units by random numbers that all members share; their units are unrelated."""
 
     rate_M: Tensor
 
@@ -107,11 +110,12 @@ class _Dropout(nn.Module):
 
 
 class Mlp(nn.Module):
-    """Both vectors joined, then blocks of linear, LayerNorm, GELU and dropout; M of them."""
+    """Predict from joined vectors by blocks of linear, LayerNorm, GELU and dropout; M networks."""
 
     def __init__(self, inputs: int, widths: Sequence[int], dropout_M: Sequence[float]) -> None:
         super().__init__()
-        members, blocks = len(dropout_M), list[nn.Module]()
+        members = len(dropout_M)
+        blocks = list[nn.Module]()
         for inner, outer in pairwise((inputs, *widths)):
             blocks += [_Linear(members, inner, outer), _LayerNorm(members, outer)]
             blocks += [nn.GELU(), _Dropout(dropout_M)]
@@ -139,32 +143,42 @@ class Mlp(nn.Module):
 
 
 class AdamW:
-    """AdamW of M members with torch's fused kernel; biases and norms do not decay."""
+    """Update M members by AdamW with torch's fused kernel; biases and norms do not decay.
+
+    With `alike`, all members have the decay and rate of the first, and one call updates them.
+
+    References
+    ----------
+    Loshchilov and Hutter, Decoupled weight decay regularization, arXiv 1711.05101.
+    """
 
     def __init__(
         self, model: nn.Module, decay_M: Sequence[float], lr_M: Tensor, *, alike: bool
     ) -> None:
-        self.lr_M, self.alike = lr_M, alike
+        self.lr_M = lr_M
+        self.alike = alike
         self.named = dict(model.named_parameters())
-        self.state = {
-            f"{name}.{key}": torch.zeros(shape, device=p.device)
-            for name, p in self.named.items()
-            for key, shape in (("mean", p.shape), ("square", p.shape), ("step", lr_M.shape))
-        }
-        matrices = [name for name, p in self.named.items() if p.ndim > 2]
+        self.state = dict[str, Tensor]()
+        for name, parameter in self.named.items():
+            device = parameter.device
+            self.state[f"{name}.mean"] = torch.zeros(parameter.shape, device=device)
+            self.state[f"{name}.square"] = torch.zeros(parameter.shape, device=device)
+            self.state[f"{name}.step"] = torch.zeros(lr_M.shape, device=device)
+        matrices = [name for name, parameter in self.named.items() if parameter.ndim > 2]
         rest = [name for name in self.named if name not in matrices]
-        self.groups = [
-            (member, names, decay if names is matrices else 0.0)
-            for member, decay in enumerate(decay_M[:1] if alike else decay_M)
-            for names in (matrices, rest)
-        ]
+        self.groups = list[tuple[int, list[str], float]]()
+        for member, decay in enumerate(decay_M[:1] if alike else decay_M):
+            self.groups.append((member, matrices, decay))
+            self.groups.append((member, rest, 0.0))
 
     def clear(self) -> None:
-        for p in self.named.values():
-            p.grad = None
+        """Drop the gradients of the last step."""
+        for parameter in self.named.values():
+            parameter.grad = None
 
     @torch.no_grad()
     def update(self) -> None:
+        """Clip the gradients of each member and take a step with them."""
         clip_members([p.grad for p in self.named.values() if p.grad is not None])
         for member, names, decay in self.groups:
             steps = [self.state[f"{name}.step"] for name in names]
@@ -196,16 +210,15 @@ class AdamW:
 def clip_members(gradients: Sequence[Tensor]) -> None:
     """Clip each member's gradients, of shape (M, ...), in place by their norm."""
     norms = [vector_norm(gradient.flatten(1), dim=1) for gradient in gradients]
-    scale_M = (MAX_GRADIENT_NORM / (vector_norm(torch.stack(norms), dim=0) + NORM_EPS)).clamp(
-        max=1.0
-    )
+    norm_M = vector_norm(torch.stack(norms), dim=0)
+    scale_M = (MAX_GRADIENT_NORM / (norm_M + NORM_EPS)).clamp(max=1.0)
     for gradient in gradients:
         gradient.mul_(scale_M.view(-1, *[1] * (gradient.ndim - 1)))
 
 
 @dataclass(frozen=True, slots=True)
 class NetworkModel:
-    """One trained network, with the scaling of its inputs and output."""
+    """Hold one trained network, with the scaling of its inputs and output."""
 
     settings: NetworkSettings
     model: Mlp
@@ -215,44 +228,51 @@ class NetworkModel:
     """Of the features of pairs, whose columns follow the vectors; None: it reads none."""
 
     def predict(self, vectors: PairVectors) -> Floats:
+        """Predict pKd, (P,) in float64; the first layer is applied once per unique sequence."""
         z = np.empty(len(vectors.antibody), np.float32)
         with torch.no_grad():
             z_PK = np.empty((len(z), 0), np.float32)
             if self.features is not None:
                 z_PK = self.features.apply(given_features(vectors))
-            widths = vectors.antibody_ND.shape[1], z_PK.shape[1]
-            antibodies, antigens, combine = factorise(self.model, *widths)
+            antibody_width = vectors.antibody_ND.shape[1]
+            antibodies, antigens, combine = factorise(self.model, antibody_width, z_PK.shape[1])
             weight_KH = feature_weights(self.model, z_PK.shape[1])
             antibody_NH = antibodies(torch.from_numpy(self.antibody.apply(vectors.antibody_ND)))
             antigen_MH = antigens(torch.from_numpy(self.antigen.apply(vectors.antigen_ME)))
             for at in range(0, len(z), PAIRS_PER_BATCH):
                 pairs = slice(at, at + PAIRS_PER_BATCH)
-                i, j = (
-                    torch.from_numpy(index[pairs].astype(np.int64))
-                    for index in (vectors.antibody, vectors.antigen)
-                )
-                antigen_BH = antigen_MH[j]
+                antibody_B = torch.from_numpy(vectors.antibody[pairs].astype(np.int64))
+                antigen_B = torch.from_numpy(vectors.antigen[pairs].astype(np.int64))
+                antigen_BH = antigen_MH[antigen_B]
                 if self.features is not None:
                     antigen_BH += torch.from_numpy(z_PK[pairs]) @ weight_KH
-                z[pairs] = combine(antibody_NH[i], antigen_BH).numpy()
+                z[pairs] = combine(antibody_NH[antibody_B], antigen_BH).numpy()
         return z.astype(np.float64) * self.settings.pkd_scale + self.settings.pkd_mean
 
-    def variance(self, vectors: PairVectors) -> None: ...
+    def variance(self, vectors: PairVectors) -> None:
+        """Return None: a single network has no variance."""
 
     def arrays(self) -> Arrays:
-        weights = {f"{PREFIX}{name}": t[0].numpy() for name, t in self.model.state_dict().items()}
+        """Return weights and scaling by name, for `load`."""
+        arrays = dict[str, NDArray[Any]]()
+        for name, tensor in self.model.state_dict().items():
+            arrays[f"{PREFIX}{name}"] = tensor[0].numpy()
         for kind, scaling in zip(KINDS, (self.antibody, self.antigen), strict=True):
-            weights |= scaling.arrays(kind)
-        return weights | (self.features.arrays() if self.features is not None else {})
+            arrays |= scaling.arrays(kind)
+        if self.features is not None:
+            arrays |= self.features.arrays()
+        return arrays
 
     @classmethod
     def load(cls, arrays: Arrays, settings: NetworkSettings) -> NetworkModel:
+        """Restore a network from its arrays and settings."""
         weights = {
             name.removeprefix(PREFIX): torch.from_numpy(array)
             for name, array in arrays.items()
             if name.startswith(PREFIX)
         }
-        antibody, antigen = (Standardizer.load(arrays, kind) for kind in KINDS)
+        antibody = Standardizer.load(arrays, "antibody")
+        antigen = Standardizer.load(arrays, "antigen")
         features = FeatureScaling.load(arrays) if "features.mean" in arrays else None
         return cls.of(settings, weights, antibody, antigen, features)
 
@@ -287,10 +307,13 @@ def factorise(
     ``combine(antibodies(x_ND)[i], antigens(x_ME)[j] + z_PK @ feature_weights(model, K))`` is its
     output for pairs (i, j); without features the last term is absent.
     """
-    first, rest = cast("_Linear", model.layers[0]), model.layers[1:]
-    weight_HI, bias_H = first.weight[0], first.bias[0]
+    first = cast("_Linear", model.layers[0])
+    rest = model.layers[1:]
+    weight_HI = first.weight[0]
+    bias_H = first.bias[0]
     end = weight_HI.shape[1] - feature_width
-    left_DH, right_EH = weight_HI[:, :antibody_width].T, weight_HI[:, antibody_width:end].T
+    left_DH = weight_HI[:, :antibody_width].T
+    right_EH = weight_HI[:, antibody_width:end].T
     return (
         lambda x_ND: x_ND @ left_DH,
         lambda x_ME: x_ME @ right_EH + bias_H,

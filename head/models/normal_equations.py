@@ -30,14 +30,14 @@ REFLECTED = 64
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """Sums over rows, each as often as its weight says."""
+    """Hold sums over rows, each as often as its weight says."""
 
     products_DD: Tensor
-    """Of the products of columns, float64."""
+    """Sums of the products of columns, float64."""
     columns_D: Tensor
-    """Of the columns, float64."""
+    """Sums of the columns, float64."""
     rows: float
-    """Of the weights."""
+    """Sum of the weights."""
 
     def __add__(self, other: Sums) -> Sums:
         return Sums(
@@ -55,7 +55,7 @@ class Sums:
 
 
 class NormalEquations:
-    """The normal equations of a ridge with an unpenalised intercept.
+    """Solve the normal equations of a ridge with an unpenalised intercept.
 
     `size` is the trace of the products of columns over all rows of the problem.
     """
@@ -93,14 +93,14 @@ class NormalEquations:
 
 
 class ShiftedSolver(Protocol):
-    """Solves a symmetric matrix with S numbers added to its diagonal."""
+    """Solve a symmetric matrix with S numbers added to its diagonal."""
 
     def solve(self, target_D: Tensor, shift_S: Floats) -> Floats:
         """Return the solutions, (D, S)."""
 
 
 class Factorised:
-    """A Cholesky factorisation per number: the plain way."""
+    """Factorise a matrix anew per number by Cholesky: the plain way."""
 
     def __init__(self, matrix_DD: Tensor) -> None:
         self._matrix_DD = matrix_DD

@@ -19,20 +19,17 @@ if TYPE_CHECKING:
     from abag.core.arrays import Ints
     from abag.embed.sequences.chains import Kind
     from abag.head.models.config import FitConfig
-    from abag.head.models.pair_model import PairVectors
-
+    from abag.head.models.pair_vectors import PairVectors
 
 SUM_TOLERANCE = 1e-6
 """Largest distance from 1 of the sum of a regime's weights."""
-
-
 OF_ANTIGENS = ("antigen_ridge",)
 """Models that learn from antigens alone; runs without antigens have none of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunParts:
-    """The models that a run fits to each fold and to all pairs."""
+    """Hold the models that a run fits to each fold and to all pairs."""
 
     pairs: int
     """Training pairs of the last fit; whatever depends on size depends on this one."""
@@ -68,7 +65,7 @@ class RunParts:
         wanted = closed_forms(head, n_pairs)
         baselines = [name for name, entry in MODELS.items() if entry.is_baseline]
         reasons = [describe_left_out(n_pairs)] if config.stacks else []
-        found = []
+        parts = []
         sides, why_none = find_residue_sides(vectors, fits)
         absent = OF_ANTIGENS if config.no_antigen else ()
         for name in dict.fromkeys((*wanted, *baselines)):
@@ -82,11 +79,11 @@ class RunParts:
             if reason:
                 reasons.append(f"{name} left out: {reason}")
             else:
-                found.append(name)
+                parts.append(name)
         return cls(
             pairs=n_pairs,
-            models=tuple(name for name in found if name in wanted),
-            compared=tuple(name for name in found if name not in wanted),
+            models=tuple(name for name in parts if name in wanted),
+            compared=tuple(name for name in parts if name not in wanted),
             left_out=tuple(reason for reason in reasons if reason),
             residue_sides=sides,
         )

@@ -18,20 +18,25 @@ from abag.head.models.pair_model import NetworkSettings
 if TYPE_CHECKING:
     from abag.core.arrays import Ints
     from abag.embed.sequences.chains import Kind
-    from abag.head.models.pair_model import Arrays, Fit, PairModel, PairVectors
+    from abag.head.models.pair_model import Arrays, Fit, PairModel
+    from abag.head.models.pair_vectors import PairVectors
 
-MEAN, NETWORK = "train_mean", "mlp"
+MEAN = "train_mean"
+NETWORK = "mlp"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelEntry:
-    """A kind of model."""
+    """Describe a kind of model: how it is fitted, restored and offered."""
 
     help: str
+    """What it is, in the words of ``--help``."""
     load: Callable[[Arrays, Any], PairModel]
+    """Restores a model from its arrays and settings."""
     settings: type[Any]
+    """Class of its settings."""
     fit: Fit | None = None
-    """None: a network, which trains with those of other folds."""
+    """Fits it to training rows; None: a network, which trains with those of other folds."""
     check: Callable[[PairVectors, Ints, tuple[Kind, ...]], object] | None = None
     """Raises `DoesNotApply` before a fit, given the pairs, those in training, (F,), and the sides
     with residues; None: it applies to every table."""
@@ -121,15 +126,15 @@ def closed_forms(head: str, n_training: int) -> list[str]:
         return [name for name in (MEAN, head) if MODELS[name].fit is not None]
     return [
         name
-        for name, one in MODELS.items()
-        if one.fit is not None and one.is_stacked and n_training <= one.most_pairs
+        for name, model in MODELS.items()
+        if model.fit is not None and model.is_stacked and n_training <= model.most_pairs
     ]
 
 
 def describe_left_out(n_training: int) -> str:
     """Name the models that a stack leaves out for its training pairs; empty if there are none."""
-    return "; ".join(
-        f"{name} left out: it handles at most {one.most_pairs:,.0f} pairs"
-        for name, one in MODELS.items()
-        if one.is_stacked and n_training > one.most_pairs
-    )
+    reasons = []
+    for name, model in MODELS.items():
+        if model.is_stacked and n_training > model.most_pairs:
+            reasons.append(f"{name} left out: it handles at most {model.most_pairs:,.0f} pairs")
+    return "; ".join(reasons)

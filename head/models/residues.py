@@ -28,27 +28,32 @@ from abag.head.models.gaussian_process import (
     ProcessSettings,
     fit_gaussian_process,
 )
-from abag.head.models.pair_model import Arrays, DoesNotApply, PairVectors, TrainingRows
+from abag.head.models.pair_model import Arrays, DoesNotApply
+from abag.head.models.pair_vectors import PairVectors
 from abag.head.models.ridge import (
     FeatureBlock,
     LinearModel,
     LinearSettings,
     fit_beside_features,
 )
+from abag.head.models.training_rows import TrainingRows
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from abag.embed.sequences.chains import Chains
-    from abag.head.models.pair_model import Index
+    from abag.head.models.pair_vectors import Index
 
 SHARED_LENGTH = 0.5
 """Share of the pairs with one common length from which residues are compared by position."""
-NOTHING, GAP = ".", "-"
-"""What is in the place of an insertion in most chains, and in that of a deleted residue."""
+NOTHING = "."
+"""Stands in the place of an insertion in most chains."""
+GAP = "-"
+"""Stands in the place of a deleted residue."""
 LETTERS = NOTHING + GAP + RESIDUES
+"""All letters that a place may have."""
 MOST_PLACES = 20_000
-"""Of a reference."""
+"""Places of a reference, at most."""
 MOST_LETTERS = 10**8
 """Training sequences x places above which a side is not compared by residues: columns and kernels
 would take many times as many bytes."""
@@ -63,6 +68,7 @@ RESIDUE_WEIGHTS = ((1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.5, 0.5))
 SUBSTITUTIONS: Mapping[str, bool] = {"one_hot_kernel": False, "residue_kernel": True}
 """Whether a process of residues has views of substitutions, by the name of the model."""
 ORDER = "ARNDCQEGHILKMFPSTWYV"
+"""Residues of the rows and columns of `BLOSUM62`."""
 BLOSUM62 = """
  4 -1 -2 -2  0 -1 -1  0 -2 -1 -1 -1 -1 -2 -1  1  0 -3 -2  0
 -1  5  0 -2 -3  1  0 -2  0 -3 -2  2 -1 -3 -2 -1 -1 -3 -2 -3
@@ -87,8 +93,9 @@ BLOSUM62 = """
 """
 """Scores in half bits: twice the logarithm, base 2, of observed / expected."""
 JITTER = 1e-9
+"""Added to similarities of a letter with itself, which keeps their matrix positive."""
 MOST_TABLES = 4_096
-"""Of letters at a place that are kept, each of some kilobytes."""
+"""Tables of letters at a place that are kept, each of some kilobytes."""
 
 
 # ---- residues as columns -------------------------------------------------------------------------
@@ -96,7 +103,7 @@ MOST_TABLES = 4_096
 
 @dataclass(frozen=True, slots=True)
 class OneHot:
-    """What each column stands for."""
+    """Encode the residues of variants as columns; each stands for a letter at a place."""
 
     reference: tuple[str, ...]
     """Heavy and light chain, of which one may be empty, or the chains of an antigen."""
@@ -111,7 +118,7 @@ class OneHot:
         valid = (
             set("".join(self.reference)) <= set(RESIDUES)
             and len(self.seen) == places <= MOST_PLACES
-            and all(0 < len(one) == len(set(one) & set(LETTERS)) for one in self.seen)
+            and all(0 < len(seen) == len(set(seen) & set(LETTERS)) for seen in self.seen)
             and self.width > 0
         )
         if not valid:
@@ -125,13 +132,14 @@ class OneHot:
         """Collect the letters of training sequences; None if there is nothing to tell them by."""
         present = (np.flatnonzero(np.bincount(place)) for place in _align(chains, reference).T)
         seen = tuple(bytes(letters.tolist()).decode() for letters in present)
-        if not marks_new and not any(len(one) > 1 for one in seen):
+        if not marks_new and not any(len(letters) > 1 for letters in seen):
             return None
         return cls(reference, seen, marks_new)
 
     @property
     def width(self) -> int:
-        varied = sum(len(one) for one in self.seen if len(one) > 1)
+        """Return the number of columns."""
+        varied = sum(len(letters) for letters in self.seen if len(letters) > 1)
         return varied + self.marks_new * len(self.seen)
 
     def encode(self, chains: Sequence[Chains], *, alike: bool = False) -> Matrix:
@@ -154,7 +162,8 @@ class OneHot:
 
     def pack(self, x_NC: Matrix) -> NDArray[np.uint8]:
         """Return the letters of training sequences where these differ, (A, V), from `encode`."""
-        packed, first = [], 0
+        packed = []
+        first = 0
         for letters in self.seen:
             after = first + self.marks_new + (len(letters) if len(letters) > 1 else 0)
             if len(letters) > 1:
@@ -194,9 +203,10 @@ def similarity() -> Floats:
     scores = np.array(BLOSUM62.split(), np.float64).reshape(len(ORDER), -1)
     odds = np.exp2(scores / 2)
     root = np.sqrt(odds.diagonal())
-    found, codes = np.eye(256), np.frombuffer(ORDER.encode(), np.uint8)
-    found[np.ix_(codes, codes)] = odds / root / root[:, None]
-    return found
+    alike = np.eye(256)
+    codes = np.frombuffer(ORDER.encode(), np.uint8)
+    alike[np.ix_(codes, codes)] = odds / root / root[:, None]
+    return alike
 
 
 @lru_cache(maxsize=MOST_TABLES)
@@ -205,7 +215,8 @@ def coordinates(seen: str) -> Matrix:
 
     The first is 0 for seen letters; where nothing varies, squared distances are half as large.
     """
-    alike, codes = similarity(), np.frombuffer(seen.encode(), np.uint8)
+    alike = similarity()
+    codes = np.frombuffer(seen.encode(), np.uint8)
     if len(codes) == 1:
         return np.sqrt(np.maximum(0, 1 - alike[:, codes])).astype(np.float32)
     root = np.linalg.cholesky(alike[np.ix_(codes, codes)] + JITTER * np.eye(len(codes)))
@@ -222,10 +233,11 @@ def _align(chains: Sequence[Chains], reference: Sequence[str]) -> NDArray[np.uin
     deleted.
     """
     last = len(reference) - 1
-    columns = [
-        _align_chain(["".join(one[at : at + 1] if at < last else one[at:]) for one in chains], text)
-        for at, text in enumerate(reference)
-    ]
+    columns = []
+    for number, text in enumerate(reference):
+        end = number + 1 if number < last else None
+        texts = ["".join(sequence[number:end]) for sequence in chains]
+        columns.append(_align_chain(texts, text))
     return np.hstack(columns)
 
 
@@ -240,12 +252,13 @@ def _align_chain(texts: Sequence[str], reference: str) -> NDArray[np.uint8]:
     codes_NS[same, 1::2] = letters.reshape(len(same), length)
     for row, text in enumerate(texts):
         for edit in Levenshtein.opcodes(reference, text) if len(text) != length else ():
-            first, last = 2 * edit.src_start, 2 * edit.src_end
-            found = text[edit.dest_start : edit.dest_end].encode()
+            first = 2 * edit.src_start
+            last = 2 * edit.src_end
+            letters_here = text[edit.dest_start : edit.dest_end].encode()
             if edit.tag == "insert":
-                codes_NS[row, first] = found[0]
+                codes_NS[row, first] = letters_here[0]
             else:  # a replacement has as many letters on both sides, a deletion none
-                codes_NS[row, first + 1 : last : 2] = list(found or GAP.encode())
+                codes_NS[row, first + 1 : last : 2] = list(letters_here or GAP.encode())
     return codes_NS
 
 
@@ -254,7 +267,7 @@ def _align_chain(texts: Sequence[str], reference: str) -> NDArray[np.uint8]:
 
 @dataclass(frozen=True, slots=True)
 class SideColumns:
-    """The columns of residues of one side."""
+    """Hold the columns of residues of one side."""
 
     kind: Kind
     one_hot: OneHot
@@ -272,19 +285,23 @@ def chains_of(vectors: PairVectors, kind: Kind) -> Sequence[Chains]:
     if kind == "antibody":
         return chains
     # those of an antigen are sorted by their letters
-    return [one if len(one) == 1 else tuple(sorted(one, key=len)) for one in chains]
+    return [tuple(sorted(antigen, key=len)) for antigen in chains]
 
 
 def common_reference(chains: Sequence[Chains], of_pair: Index) -> tuple[str, ...] | None:
     """Return the consensus of the sequences of pairs, (R,), if most pairs share their lengths."""
-    lengths = [tuple(map(len, one)) for one in chains]
-    usual, most = Counter(lengths[i] for i in np.sort(of_pair).tolist()).most_common(1)[0]
+    lengths = [tuple(map(len, sequence)) for sequence in chains]
+    lengths_of_pairs = Counter(lengths[i] for i in np.sort(of_pair).tolist())
+    usual, most = lengths_of_pairs.most_common(1)[0]
     if most < SHARED_LENGTH * len(of_pair):
         return None
-    of_usual = [chains[i] for i in distinct(of_pair).tolist() if lengths[i] == usual]
+    usual_chains = [chains[i] for i in distinct(of_pair).tolist() if lengths[i] == usual]
     from abag.head.regimes.clusters import consensus  # imports pandas, which --help does not
 
-    return tuple(consensus([one[at] for one in of_usual]) for at in range(len(usual)))
+    reference = []
+    for number in range(len(usual)):
+        reference.append(consensus([sequence[number] for sequence in usual_chains]))
+    return tuple(reference)
 
 
 def identity(chains: Sequence[Chains], reference: tuple[str, ...]) -> float:
@@ -307,7 +324,8 @@ def identity(chains: Sequence[Chains], reference: tuple[str, ...]) -> float:
 
 def why_no_variants(kind: Kind, chains: Sequence[Chains], of_pair: Index) -> str:
     """Return why a side of training pairs, (F,), is not compared by residues; empty if it is."""
-    reference, plural = common_reference(chains, of_pair), PLURAL[kind]
+    reference = common_reference(chains, of_pair)
+    plural = PLURAL[kind]
     if reference is None:
         share = f"{SHARED_LENGTH:.0%}"
         return f"fewer than {share} of the training pairs have {plural} of the same lengths"
@@ -318,7 +336,8 @@ def why_no_variants(kind: Kind, chains: Sequence[Chains], of_pair: Index) -> str
     places = 2 * residues + len(reference)
     if places > MOST_PLACES or places * len(used) > MOST_LETTERS:
         return f"{len(used):,} training {plural} of {residues:,} residues are too many columns"
-    if (shared := identity(used, reference)) < LEAST_IDENTITY:
+    shared = identity(used, reference)
+    if shared < LEAST_IDENTITY:
         return (
             f"the training {plural} share {shared:.0%} of their residues with their consensus, "
             f"less than {LEAST_IDENTITY:.0%}"
@@ -341,14 +360,15 @@ def find_residue_sides(vectors: PairVectors, fits: Sequence[Ints]) -> tuple[tupl
         if kind == "antigen" and vectors.antigen_chains is None:
             reasons[kind] = "the chains of the antigens are unknown"
             continue
-        chains, index = chains_of(vectors, kind), vectors.index(kind)
-        each = (why_no_variants(kind, chains, index[rows]) for rows in fits)
-        reasons[kind] = next(filter(None, each), "")
+        chains = chains_of(vectors, kind)
+        index = vectors.index(kind)
+        reasons_of_fits = (why_no_variants(kind, chains, index[rows]) for rows in fits)
+        reasons[kind] = next(filter(None, reasons_of_fits), "")
     sides = tuple(kind for kind, reason in reasons.items() if not reason)
     if sides:
         return sides, ""
-    found = ", and ".join(reasons.values())
-    return (), f"{found}; expected variants of one antibody or antigen, or another --head"
+    why_none = ", and ".join(reasons.values())
+    return (), f"{why_none}; expected variants of one antibody or antigen, or another --head"
 
 
 def residue_sides(training: TrainingRows, head: str) -> tuple[Kind, ...]:
@@ -363,6 +383,7 @@ def residue_sides(training: TrainingRows, head: str) -> tuple[Kind, ...]:
 
 
 def trained_sequences(chains: Sequence[Chains], of_pair: Index) -> list[Chains]:
+    """Return the unique sequences of training pairs, given the number of each pair's, (F,)."""
     return [chains[i] for i in distinct(of_pair).tolist()]
 
 
@@ -370,16 +391,17 @@ def columns_of(
     vectors: PairVectors, rows: Ints, sides: Sequence[Kind], *, marks_new: bool
 ) -> tuple[SideColumns, ...]:
     """Return the columns of the sides of training pairs, (F,), without those that do not vary."""
-    found = list[SideColumns]()
+    columns = list[SideColumns]()
     for kind in sides:
-        chains, of_pair = chains_of(vectors, kind), vectors.index(kind)[rows]
+        chains = chains_of(vectors, kind)
+        of_pair = vectors.index(kind)[rows]
         reference = common_reference(chains, of_pair)
         assert reference is not None
         used = trained_sequences(chains, of_pair)
         one_hot = OneHot.of(used, reference, marks_new=marks_new)
         if one_hot is not None:
-            found.append(SideColumns(kind, one_hot))
-    return tuple(found)
+            columns.append(SideColumns(kind, one_hot))
+    return tuple(columns)
 
 
 def with_residues(
@@ -412,7 +434,7 @@ def _check_sides(sides: Sequence[SideColumns]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ResidueSettings:
-    """The part of a `ResidueKernel` that is no array."""
+    """Hold the part of a `ResidueKernel` that is no array."""
 
     sides: tuple[SideColumns, ...]
     process: ProcessSettings
@@ -427,38 +449,43 @@ class ResidueSettings:
 
     @property
     def alike(self) -> bool:
-        """Whether there are views of substitutions, see `RESIDUE_WEIGHTS`."""
+        """Return whether there are views of substitutions, see `RESIDUE_WEIGHTS`."""
         return len(self._widths(self.sides[0])) > 1
 
     def _widths(self, side: SideColumns) -> tuple[int, ...]:
-        own = self.process.antibody if side.kind == "antibody" else self.process.antigen
-        return own.widths
+        is_antibody = side.kind == "antibody"
+        return (self.process.antibody if is_antibody else self.process.antigen).widths
 
 
 @dataclass(frozen=True, slots=True)
 class ResidueKernel:
-    """A Gaussian process in which variants are columns of residues."""
+    """Predict by a Gaussian process in which variants are columns of residues."""
 
     sides: tuple[SideColumns, ...]
     inner: GaussianProcess
 
     @property
     def settings(self) -> ResidueSettings:
+        """Return what `load` needs beside the arrays."""
         return ResidueSettings(self.sides, self.inner.settings)
 
     def _features(self, vectors: PairVectors) -> PairVectors:
         return with_residues(vectors, self.sides, alike=self.settings.alike)
 
     def predict(self, vectors: PairVectors) -> Floats:
+        """Predict pKd, (P,)."""
         return self.inner.predict(self._features(vectors))
 
     def variance(self, vectors: PairVectors) -> Floats:
+        """Return the variance of each prediction in pKd^2, (P,)."""
         return self.inner.variance(self._features(vectors))
 
     def difference_variance(self, vectors: PairVectors, other: Index) -> Floats:
+        """Return the variance of each pair's difference from an `other` pair in pKd^2, (P,)."""
         return self.inner.difference_variance(self._features(vectors), other)
 
     def arrays(self) -> Arrays:
+        """Return the arrays of the process, with residues as letters."""
         arrays = {**self.inner.arrays()}
         for side in self.sides:
             name = f"{side.kind}.train"
@@ -467,6 +494,7 @@ class ResidueKernel:
 
     @classmethod
     def load(cls, arrays: Arrays, settings: ResidueSettings) -> ResidueKernel:
+        """Restore from the `arrays` of a predictor; ValueError if they do not fit."""
         unpacked = {**arrays}
         for side in settings.sides:
             name = f"{side.kind}.train"
@@ -476,11 +504,11 @@ class ResidueKernel:
 
 
 class ResidueTraining(NamedTuple):
-    """What a process of residues is fitted to."""
+    """Hold what a process of residues is fitted to."""
 
     sides: tuple[SideColumns, ...]
     rows: TrainingRows
-    """With columns of residues in place of the vectors of these sides."""
+    """Training rows with columns of residues in place of the vectors of these sides."""
     views: Mapping[Kind, ColumnViews]
 
 
@@ -505,7 +533,7 @@ def fit_residue_kernel(training: TrainingRows, head: str) -> ResidueKernel:
 
 @dataclass(frozen=True, slots=True)
 class OneHotRidgeSettings(LinearSettings):
-    """The part of a `OneHotRidge` that is no array."""
+    """Hold the part of a `OneHotRidge` that is no array."""
 
     sides: tuple[SideColumns, ...]
 
@@ -515,12 +543,13 @@ class OneHotRidgeSettings(LinearSettings):
 
 
 class OneHotRidge(LinearModel):
-    """A ridge on columns of residues; a side without any has no weight."""
+    """Predict by a ridge on columns of residues; a side without any has no weight."""
 
     __slots__ = ()
     settings: OneHotRidgeSettings
 
     def predict(self, vectors: PairVectors) -> Floats:
+        """Predict pKd, (P,)."""
         return LinearModel.predict(self, with_residues(vectors, self.settings.sides))
 
 
@@ -533,9 +562,9 @@ def ridge_columns(
     counts = {kind: len(distinct(vectors.index(kind)[rows])) for kind in kinds}
     products = sum(counts[side.kind] * side.one_hot.width * total for side in sides)
     if not sides or products > MAX_PRODUCTS:
-        found = " and ".join(f"{count:,} training {PLURAL[kind]}" for kind, count in counts.items())
+        sizes = " and ".join(f"{count:,} training {PLURAL[kind]}" for kind, count in counts.items())
         msg = (
-            f"one_hot_ridge: {found}; expected few enough for a ridge in a minute. Use another "
+            f"one_hot_ridge: {sizes}; expected few enough for a ridge in a minute. Use another "
             "--head."
         )
         raise DoesNotApply(msg)
@@ -544,7 +573,8 @@ def ridge_columns(
 
 def fit_one_hot_ridge(training: TrainingRows) -> OneHotRidge:
     """Fit a ridge to columns of residues; raise `DoesNotApply` if no side has variants."""
-    vectors, rows = training.vectors, training.rows
+    vectors = training.vectors
+    rows = training.rows
     sides = ridge_columns(vectors, rows, residue_sides(training, "one_hot_ridge"))
     widths = {"antibody": vectors.antibody_ND.shape[1], "antigen": vectors.antigen_ME.shape[1]}
     blocks = list[FeatureBlock]()

@@ -20,13 +20,10 @@ from abag.core.cores import limit_blas
 from abag.head.data.feature_scaling import FeatureScaling
 from abag.head.data.vectors import Standardizer
 from abag.head.models.normal_equations import PARALLEL_COLUMNS, NormalEquations, Sums
-from abag.head.models.pair_model import (
-    Arrays,
-    PairVectors,
-    TrainingRows,
-    expected_labels,
-    given_features,
-)
+from abag.head.models.pair_model import Arrays
+from abag.head.models.pair_vectors import PairVectors, given_features
+from abag.head.models.sigma import expected_labels
+from abag.head.models.training_rows import TrainingRows
 
 if TYPE_CHECKING:
     import torch
@@ -37,23 +34,28 @@ CHUNK = 8192
 """Rows, or unique sequences, converted to float64 at a time."""
 STRENGTHS = np.logspace(-4, 3, 8)
 """Ridge strengths, in units of the mean eigenvalue of the training rows' scatter matrix."""
-ROUNDS, CLOSE = 20, 0.01
-"""Most ridges that are fitted, and the change of all labels at which no more are: in pKd, or in
-standard deviations of the labels of another quantity."""
+ROUNDS = 20
+"""Ridges that are fitted to censored labels, at most."""
+CLOSE = 0.01
+"""Change of all censored labels at which no more ridges are fitted: in pKd, or in standard
+deviations of the labels of another quantity."""
 LEAST_SIGMA = 1e-6
+"""Least standard deviation of errors, with which labels are expected."""
 FEATURE_RATIOS = (0.1, 1.0, 10.0)
 """Variances of the features, relative to that of the vectors, that a ridge tries beside 0."""
 
 
 @dataclass(frozen=True, slots=True)
 class LinearSettings:
+    """Hold the part of a `LinearModel` that is no array."""
+
     intercept: float
     """Prediction in pKd where both standardised vectors are 0."""
 
 
 @dataclass(frozen=True, slots=True)
 class LinearModel:
-    """A sum of a linear function of each standardised vector and an intercept."""
+    """Predict by linear functions of both standardised vectors and an intercept."""
 
     settings: LinearSettings
     antibody: Standardizer
@@ -61,9 +63,11 @@ class LinearModel:
     antibody_D: Floats
     """Weights of the standardised antibody vector, in pKd."""
     antigen_E: Floats
+    """Weights of the standardised antigen vector, in pKd."""
     features: FeatureWeights | None = None
 
     def predict(self, vectors: PairVectors) -> Floats:
+        """Predict pKd, (P,)."""
         left_N = self.antibody.project(vectors.antibody_ND, self.antibody_D)
         right_M = self.antigen.project(vectors.antigen_ME, self.antigen_E)
         pkd = self.settings.intercept + left_N[vectors.antibody] + right_M[vectors.antigen]
@@ -71,9 +75,11 @@ class LinearModel:
             pkd += self.features.project(vectors)
         return np.asarray(pkd)
 
-    def variance(self, vectors: PairVectors) -> None: ...
+    def variance(self, vectors: PairVectors) -> None:
+        """Return None: a ridge has no variance."""
 
     def arrays(self) -> Arrays:
+        """Return what `load` needs beside the settings, by name."""
         return {
             **self.antibody.arrays("antibody"),
             **self.antigen.arrays("antigen"),
@@ -84,6 +90,7 @@ class LinearModel:
 
     @classmethod
     def load(cls, arrays: Arrays, settings: LinearSettings) -> LinearModel:
+        """Restore from the `arrays` of a predictor."""
         return cls(
             settings,
             Standardizer.load(arrays, "antibody"),
@@ -114,7 +121,7 @@ def fit_linear(
 
 @dataclass(frozen=True, slots=True)
 class FeatureWeights:
-    """A linear function of the features of a pair."""
+    """Hold a linear function of the features of a pair."""
 
     scaling: FeatureScaling
     weight_K: Floats
@@ -144,7 +151,9 @@ def fit_beside_features(
     All have one strength, so the inner folds choose the variance of the features relative to that
     of the blocks, too; without any, the features are left out.
     """
-    pkd, rows, fold = training.pairs.pkd, training.rows, training.fold
+    pkd = training.pairs.pkd
+    rows = training.rows
+    fold = training.fold
     weight = training.weight
     best = best or fit_ridge(blocks, pkd, rows, fold, training.device, weight)
     features = training.vectors.features
@@ -153,16 +162,16 @@ def fit_beside_features(
     scaling = FeatureScaling.of(features.take(rows))
     z_PK = scaling.apply(features)
     variance = float(z_PK[rows].var(axis=0, dtype=np.float64).sum())
-    of_blocks = sum(_variance(block, rows) for block in blocks)
-    found: FeatureWeights | None = None
+    block_variance = sum(_variance(block, rows) for block in blocks)
+    feature_weights: FeatureWeights | None = None
     for ratio in FEATURE_RATIOS if variance else ():
-        stretch = np.sqrt(ratio * (of_blocks or 1.0) / variance)
+        stretch = np.sqrt(ratio * (block_variance or 1.0) / variance)
         block = FeatureBlock((stretch * z_PK).astype(np.float32), np.arange(len(z_PK)))
         fit = fit_ridge([*blocks, block], pkd, rows, fold, training.device, weight)
         if _inner_error(fit, pkd[rows], weight) < _inner_error(best, pkd[rows], weight):
             best = fit._replace(weights=fit.weights[:-1])
-            found = FeatureWeights(scaling, stretch * fit.weights[-1])
-    return best, found
+            feature_weights = FeatureWeights(scaling, stretch * fit.weights[-1])
+    return best, feature_weights
 
 
 def _variance(block: FeatureBlock, rows: Ints) -> float:
@@ -176,17 +185,20 @@ def _inner_error(fit: RidgeFit, pkd: Floats, weight: Floats | None) -> float:
 
 
 def _blocks(training: TrainingRows) -> tuple[list[Standardizer], list[FeatureBlock]]:
-    found = training.shared.get("blocks")
-    if found is None:
-        vectors, scalings, blocks = training.vectors, [], []
-        for side, (x_ND, index) in enumerate(
-            ((vectors.antibody_ND, vectors.antibody), (vectors.antigen_ME, vectors.antigen))
-        ):
-            scaling = Standardizer.of(x_ND, index[training.rows], vectors.widths(side))
-            scalings.append(scaling)
-            blocks.append(FeatureBlock(scaling.apply(x_ND), index.astype(np.int64)))
-        found = training.shared["blocks"] = scalings, blocks
-    return cast("tuple[list[Standardizer], list[FeatureBlock]]", found)
+    """Return the scaling of each side and its block, computed once for these rows."""
+    shared = training.shared.get("blocks")
+    if shared is not None:
+        return cast("tuple[list[Standardizer], list[FeatureBlock]]", shared)
+    vectors = training.vectors
+    tables = ((vectors.antibody_ND, vectors.antibody), (vectors.antigen_ME, vectors.antigen))
+    scalings = []
+    blocks = []
+    for side, (x_ND, index) in enumerate(tables):
+        scaling = Standardizer.of(x_ND, index[training.rows], vectors.widths(side))
+        scalings.append(scaling)
+        blocks.append(FeatureBlock(scaling.apply(x_ND), index.astype(np.int64)))
+    training.shared["blocks"] = (scalings, blocks)
+    return scalings, blocks
 
 
 def impute_censored(training: TrainingRows) -> TrainingRows:
@@ -194,14 +206,18 @@ def impute_censored(training: TrainingRows) -> TrainingRows:
 
     The labels are expected from the vectors and, where pairs have any, from their features.
     """
-    pairs, rows, bound = training.pairs, training.rows, training.pkd
+    pairs = training.pairs
+    rows = training.rows
+    bound = training.pkd
     censored = pairs.censored[rows]
     if not censored.any():
         return training
-    pkd, side = pairs.pkd.copy(), pairs.censored.copy()
-    side[rows] = 0
-    training = replace(training, pairs=replace(pairs, pkd=pkd, censored=side))
-    blocks, sigma = _blocks(training)[1], float(bound.std())
+    pkd = pairs.pkd.copy()
+    still_censored = pairs.censored.copy()
+    still_censored[rows] = 0
+    training = replace(training, pairs=replace(pairs, pkd=pkd, censored=still_censored))
+    _, blocks = _blocks(training)
+    sigma = float(bound.std())
     close = CLOSE if pairs.quantity.affinity else CLOSE * max(sigma, LEAST_SIGMA)
     ridge = Ridge(blocks, rows, training.fold, training.device)
     for _ in range(ROUNDS):
@@ -222,66 +238,79 @@ def impute_censored(training: TrainingRows) -> TrainingRows:
 
 
 class ImputedRidge(NamedTuple):
-    """The ridge on the vectors of both sides, fitted to these labels."""
+    """Hold the ridge on the vectors of both sides, fitted to these labels."""
 
     pkd: Floats
+    """Labels or expected labels of all pairs, (P,)."""
     fit: RidgeFit
 
 
 @dataclass(frozen=True, slots=True)
 class ConstantSettings:
+    """Hold what a `ConstantModel` predicts."""
+
     pkd_mean: float
+    """Mean label of the training pairs."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConstantModel:
-    """The mean label of the training pairs: what every other model must be better than."""
+    """Predict the mean label of the training pairs, which other models must be better than."""
 
     settings: ConstantSettings
 
     def predict(self, vectors: PairVectors) -> Floats:
+        """Predict the mean for each pair, (P,)."""
         return np.full(len(vectors.antibody), self.settings.pkd_mean)
 
-    def variance(self, vectors: PairVectors) -> None: ...
+    def variance(self, vectors: PairVectors) -> None:
+        """Return None: a mean has no variance that depends on the pair."""
 
     def arrays(self) -> Arrays:
+        """Return no arrays: the settings are all."""
         return {}
 
     @classmethod
     def load(cls, _arrays: Arrays, settings: ConstantSettings) -> ConstantModel:
+        """Restore from the settings."""
         return cls(settings)
 
 
 def fit_mean(training: TrainingRows) -> ConstantModel:
+    """Fit the mean label of the training pairs."""
     return ConstantModel(ConstantSettings(training.mean))
 
 
 class CompositionRidge(LinearModel):
-    """A linear function of the frequencies of the 20 residues and the lengths of sequences."""
+    """Predict by the frequencies of the 20 residues and the lengths of sequences."""
 
     __slots__ = ()
 
     def predict(self, vectors: PairVectors) -> Floats:
+        """Predict pKd, (P,), from the chains of the sequences."""
         return LinearModel.predict(self, vectors.composition)
 
 
 def fit_composition_ridge(training: TrainingRows) -> LinearModel:
+    """Fit a ridge to residue frequencies and lengths."""
     composition = training.with_vectors(training.vectors.composition)
     return fit_linear(composition, kind=CompositionRidge)
 
 
 @dataclass(frozen=True, slots=True)
 class FeatureBlock:
-    """One input of a ridge: a vector per unique sequence, and that of each pair, (P,)."""
+    """Hold one input of a ridge: a vector per unique sequence."""
 
     table_ND: Matrix
     index: Ints
+    """Row of each pair's sequence, (P,)."""
 
 
 class RidgeFit(NamedTuple):
-    """The ridge of the strength with the smallest error on the inner folds."""
+    """Hold the ridge of the strength with the smallest error on the inner folds."""
 
     weights: list[Floats]
+    """Weights of the columns of each block, (D,), in pKd."""
     intercept: float
     inner: Floats
     """Prediction for each training pair from the other folds, (F,); the mean for a single fold."""
@@ -303,7 +332,7 @@ def fit_ridge(
 
 
 class Ridge:
-    """Ridges on the same rows for any labels; see `fit_ridge`."""
+    """Fit ridges to the same rows with any labels; see `fit_ridge`."""
 
     def __init__(
         self,
@@ -369,7 +398,7 @@ class Ridge:
 
 
 class _Columns:
-    """The joined columns of blocks on a device, and sums over their rows."""
+    """Hold the joined columns of blocks on a device, and sum over their rows."""
 
     def __init__(self, blocks: Sequence[FeatureBlock], device: torch.device | None) -> None:
         import torch  # here: commands that fit no ridge start without torch
@@ -406,7 +435,7 @@ class _Columns:
 
         at = self._tensor(rows)
         values = self._tensor(value_R)
-        found = []
+        sums = []
         for table, index in self.blocks:
             used, of_row = index[at].unique(return_inverse=True)  # type: ignore[no-untyped-call]
             of_used = values.new_zeros(len(used)).index_add_(0, of_row, values)
@@ -414,19 +443,21 @@ class _Columns:
             for start in range(0, len(used), CHUNK):
                 part = slice(start, start + CHUNK)
                 total += of_used[part] @ table[used[part]].double()
-            found.append(total)
-        return torch.cat(found)
+            sums.append(total)
+        return torch.cat(sums)
 
     def predict(self, weights_DS: Floats, intercept_S: Floats, rows: Ints) -> Floats:
         import torch
 
-        at, start = self._tensor(rows), 0
+        at = self._tensor(rows)
+        start = 0
         predicted = self._tensor(np.tile(intercept_S, (len(rows), 1)))
         weights = self._tensor(weights_DS)
         for table, index in self.blocks:
-            own = weights[start : start + table.shape[1]]
+            block_weights = weights[start : start + table.shape[1]]
             used, of_row = index[at].unique(return_inverse=True)  # type: ignore[no-untyped-call]
-            predicted += torch.cat([table[n].double() @ own for n in used.split(CHUNK)])[of_row]
+            chunks = [table[some].double() @ block_weights for some in used.split(CHUNK)]
+            predicted += torch.cat(chunks)[of_row]
             start += table.shape[1]
         return np.asarray(predicted.cpu())
 
@@ -445,7 +476,8 @@ def _sum_products(
     left: tuple[Tensor, Tensor], right: tuple[Tensor, Tensor], weight_R: Tensor | None
 ) -> Tensor:
     """Sum the outer products of vectors, (D, E), given a table and the sequence of each row."""
-    (left_ND, left_R), (right_ME, right_R) = left, right
+    left_ND, left_R = left
+    right_ME, right_R = right
     if len(left_R.unique()) > len(right_R.unique()):  # type: ignore[no-untyped-call]
         return _sum_products(right, left, weight_R).T
     total = left_ND.new_zeros(left_ND.shape[1], right_ME.shape[1]).double()

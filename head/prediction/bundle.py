@@ -42,7 +42,7 @@ from abag.embed.sequences.chains import KINDS
 from abag.embed.sequences.options import AntibodyRegion  # read by get_type_hints
 from abag.head.data.features import FeatureColumns
 from abag.head.data.quantity import Quantity
-from abag.head.models.pair_model import PairVectors
+from abag.head.models.pair_vectors import PairVectors
 from abag.head.models.parts import check_weights
 from abag.head.models.registry import MODELS
 from abag.head.prediction.predictor import (

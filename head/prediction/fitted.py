@@ -26,8 +26,10 @@ from abag.core.arrays import Floats, Ints, distinct
 from abag.core.errors import RunError
 from abag.embed.sequences.chains import KINDS
 from abag.head.evaluation.regime_scores import RegimeScore, TestedPairs, score_regime
-from abag.head.models.pair_model import PairModel, TrainingRows, fit_sigma, label_weights
+from abag.head.models.pair_model import PairModel
 from abag.head.models.registry import MEAN, MODELS, NETWORK
+from abag.head.models.sigma import fit_sigma
+from abag.head.models.training_rows import TrainingRows, label_weights
 from abag.head.prediction.mixture import Mixture, mean_variance
 from abag.head.prediction.noise import fit_sequence_noise
 from abag.head.regimes.regimes import KNOWN, Reach, without_antigens
@@ -41,8 +43,8 @@ if TYPE_CHECKING:
     from abag.head.models.pair_model import Fit
     from abag.head.models.parts import RunParts
     from abag.head.regimes.folds import MeasuredRegime
+    from abag.head.training.heads import TrainedHeads
     from abag.head.training.kept_parts import KeptParts
-    from abag.head.training.train import TrainedHeads
 
 PRIOR_GROUPS = 3.0
 SUM_WEIGHT = 1e4

@@ -14,7 +14,8 @@ import numpy as np
 from abag.core.arrays import Floats, Ints
 
 if TYPE_CHECKING:
-    from abag.head.models.pair_model import PairModel, PairVectors
+    from abag.head.models.pair_model import PairModel
+    from abag.head.models.pair_vectors import PairVectors
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +25,7 @@ class Mixture:
     weights: Mapping[str, float]
     """By part; they add up to 1."""
     spread: float
-    """Factor of the standard deviation of the predictions; see `models.pair_model`."""
+    """Factor of the standard deviation of the predictions; see `models.sigma`."""
     noise: float
     """Standard deviation of all else, in pKd."""
     growth: float = 0.0

@@ -39,7 +39,7 @@ from abag.head.data.features import (
 from abag.head.data.likelihoods import read_logliks
 from abag.head.data.quantity import PKD, Quantity
 from abag.head.data.vectors import StoredVectors
-from abag.head.models.pair_model import PairVectors
+from abag.head.models.pair_vectors import PairVectors
 from abag.head.prediction.mixture import Mixture, variance_of
 from abag.head.prediction.reading import NOTHING, ReadAs
 from abag.head.regimes.recognition import Recogniser
@@ -88,7 +88,7 @@ class UsedRegime:
     weights: tuple[float, ...]
     """Of all parts, in their order; they add up to 1."""
     spread: float
-    """Factor of the prediction's standard deviation in sigma; see `models.pair_model`."""
+    """Factor of the prediction's standard deviation in sigma; see `models.sigma`."""
     noise: float
     growth: float
     """Share by which each unseen residue enlarges the variance of the errors."""

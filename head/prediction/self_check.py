@@ -19,7 +19,7 @@ from abag.core.errors import RunError
 from abag.embed.sequences.chains import KINDS
 from abag.embed.store.store import open_store
 from abag.head.data.features import ReadFeatures
-from abag.head.models.pair_model import PairVectors
+from abag.head.models.pair_vectors import PairVectors
 from abag.head.prediction.bundle import load_predictor
 from abag.head.prediction.fitted import standard_error
 from abag.head.prediction.predictor import Scorer, Sequences

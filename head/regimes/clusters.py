@@ -9,6 +9,7 @@ in the order of their keys, so that groups have the same numbers whatever the or
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -38,10 +39,14 @@ if TYPE_CHECKING:
     from abag.head.data.labels import LabelledPairs
     from abag.head.data.options import SplitOptions
 
-CLONE_LOOP, CLONE_HEAVY = 0.8, 0.7
-"""Smallest identities of the CDR H3, of equal length, and of the heavy chains of clones."""
-FIRST, LAST = 105, 117
-"""IMGT positions of CDR H3."""
+CLONE_LOOP = 0.8
+"""Smallest identity of the CDR H3 of clones, which have equal length."""
+CLONE_HEAVY = 0.7
+"""Smallest identity of the heavy chains of clones."""
+FIRST = 105
+"""First IMGT position of CDR H3."""
+LAST = 117
+"""Last IMGT position of CDR H3."""
 PEPTIDE = 50
 """Antigen chains below this length are peptides: they align somewhere in almost any protein."""
 PEPTIDE_IDENTITY = 0.6
@@ -55,11 +60,12 @@ MANY_SEQUENCES: Mapping[Kind, int] = {"antibody": 150_000, "antigen": 5_000}
 CLUSTERS_VERSION = 2
 """Raise when the clusters change, so that cached ones are not used."""
 LETTERS = 128
+"""Codes of ASCII."""
 
 
 @dataclass
 class PairGroups:
-    """Groups of P pairs, (P,) each: equal for pairs that belong together; computed on first use."""
+    """Group P pairs, (P,) each: equal for pairs that belong together; computed on first use."""
 
     pairs: LabelledPairs
     options: SplitOptions
@@ -68,51 +74,54 @@ class PairGroups:
 
     @cached_property
     def pair(self) -> Ints:
-        """Equal for rows with the same two sequences."""
+        """Group pairs with the same two sequences."""
         n_antigens = len(self.pairs.table.antigens.keys)
         return number_by_appearance(self.pairs.antibody * n_antigens + self.pairs.antigen)
 
     @cached_property
     def clones(self) -> Ints:
-        """Clusters of antibodies by clones."""
+        """Group pairs by the clones of their antibodies."""
         return self._of_pairs("antibody", self._clones)
 
     @cached_property
     def antibody(self) -> Ints:
-        """Clusters of antibodies by identity and clones."""
-        chains, identity = self.pairs.table.antibodies.chains, self.options.antibody_identity
-        found = self._cached(
+        """Group pairs by the clusters of their antibodies, by identity and clones."""
+        chains = self.pairs.table.antibodies.chains
+        identity = self.options.antibody_identity
+        clusters = self._cached(
             "antibody", f"{identity!r}", lambda: antibody_clusters(chains, identity, self._clones)
         )
-        return self._of_pairs("antibody", found)
+        return self._of_pairs("antibody", clusters)
 
     @cached_property
     def antigen(self) -> Ints:
-        """Clusters of antigens by identity."""
+        """Group pairs by the clusters of their antigens, by identity."""
         return self._of_pairs("antigen", self._antigens)
 
     @cached_property
     def near_antigen(self) -> Ints:
-        """Clusters of antigens of which one makes the others known."""
-        chains, identity = self.pairs.table.antigens.chains, self.options.antigen_identity
+        """Group pairs by clusters of antigens, of which one in training makes the others known."""
+        chains = self.pairs.table.antigens.chains
+        identity = self.options.antigen_identity
         if identity >= KNOWN_ANTIGEN:
             return self.antigen
-        found = self._cached(
+        clusters = self._cached(
             "antigen",
             f"{KNOWN_ANTIGEN!r} within {identity!r}",
             lambda: antigen_clusters(chains, KNOWN_ANTIGEN, self._antigens),
         )
-        return self._of_pairs("antigen", found)
+        return self._of_pairs("antigen", clusters)
 
     def of_method(self, method: str) -> Ints:
         """Return the groups that ``random``, ``antibody`` or ``antigen`` keeps in one part."""
-        found: Ints = getattr(self, "pair" if method == "random" else method)
-        return found
+        groups: Ints = getattr(self, "pair" if method == "random" else method)
+        return groups
 
     def are_clustered(self, kind: Kind) -> bool:
-        """Whether sequences of a kind are clustered where the split may not need it."""
-        n, name = len(self.pairs.table.sequences[kind].keys), self.options.split_name
-        return n <= MANY_SEQUENCES[kind] or name in ("auto", kind, "both")
+        """Return whether sequences of a kind are clustered though the split may not need it."""
+        n_sequences = len(self.pairs.table.sequences[kind].keys)
+        is_needed = self.options.split_name in ("auto", kind, "both")
+        return is_needed or n_sequences <= MANY_SEQUENCES[kind]
 
     def levels(self) -> dict[str, dict[str, Ints]]:
         """Return the group of each pair by kind (or ``pair``) and closeness, for leaks."""
@@ -131,17 +140,19 @@ class PairGroups:
 
     def cluster_sizes(self) -> dict[str, dict[str, dict[str, float]]]:
         """Count the clusters by kind and closeness, and the share of the pairs in the largest."""
-        found: dict[str, dict[str, dict[str, float]]] = {kind: {} for kind in MANY_SEQUENCES}
-        for kind, levels in self.levels().items():
-            for closeness, labels in levels.items() if kind != "pair" else ():
+        result: dict[str, dict[str, dict[str, float]]] = {}
+        levels = self.levels()
+        for kind in MANY_SEQUENCES:
+            result[kind] = {}
+            for closeness, labels in levels[kind].items():
                 sizes = np.bincount(number_by_appearance(labels))
                 share = float(sizes.max() / sizes.sum())
-                found[kind][closeness] = {"clusters": len(sizes), "largest_share": share}
-        return found
+                result[kind][closeness] = {"clusters": len(sizes), "largest_share": share}
+        return result
 
     @cached_property
     def peptides(self) -> Ints:
-        """Unique antigens, (K, 2), of which the first is a peptide of the second."""
+        """Find unique antigens of which the first is a peptide of the second, (K, 2)."""
         is_small = self.are_clustered("antigen")
         return contained_peptides(self.pairs.table.antigens.chains if is_small else ())
 
@@ -153,7 +164,8 @@ class PairGroups:
 
     @cached_property
     def _antigens(self) -> Ints:
-        chains, identity = self.pairs.table.antigens.chains, self.options.antigen_identity
+        chains = self.pairs.table.antigens.chains
+        identity = self.options.antigen_identity
         return self._cached("antigen", f"{identity!r}", lambda: antigen_clusters(chains, identity))
 
     def _cached(self, kind: Kind, name: str, compute: Callable[[], Ints]) -> Ints:
@@ -192,7 +204,7 @@ def cached_clusters(
 
 
 def rows_by_group(group: Ints) -> list[Ints]:
-    """Row indices of each group, for `group` of shape (N,); groups in ascending order of id."""
+    """List the row indices of each group of N rows, (N,), in ascending order of group."""
     if not len(group):
         return []
     order = np.argsort(group, kind="stable")
@@ -231,8 +243,9 @@ def antigen_clusters(
     `within` are clusters at a smaller identity, between which nothing has to be compared.
     """
     n = len(antigens)
-    owner = np.array([i for i, chains in enumerate(antigens) for _ in chains], np.int64)
-    texts = [chain for chains in antigens for chain in chains]
+    n_chains = np.array([len(chains) for chains in antigens], np.int64)
+    owner = np.repeat(np.arange(n), n_chains)
+    texts = [*itertools.chain.from_iterable(antigens)]
     is_peptide = np.array([len(text) < PEPTIDE for text in texts], bool)
     of_chain = np.zeros(n, np.int64) if within is None else within
     groupings = [(np.arange(n), np.arange(n))]
@@ -253,13 +266,13 @@ def clone_clusters(antibodies: Sequence[Chains], numbering: Path | None = None) 
     heavies = np.array(sorted(loops, key=lambda heavy: (loops[heavy], heavy)), object)
     cluster_of: dict[str, int] = {}
     for rows in rows_by_group(np.array([len(loops[heavy]) for heavy in heavies], np.int64)):
-        same_length, base = heavies[rows], len(antibodies) + len(cluster_of)
-        clones = Clones(
-            same_length, CLONE_HEAVY, [loops[heavy] for heavy in same_length], CLONE_LOOP
-        )
+        same_length = heavies[rows]
+        base = len(antibodies) + len(cluster_of)
+        same_length_loops = [loops[heavy] for heavy in same_length]
+        clones = Clones(same_length, CLONE_HEAVY, same_length_loops, CLONE_LOOP)
         cluster_of |= zip(same_length, (base + clones.find()).tolist(), strict=True)
-    own = [cluster_of.get(heavy, n) for n, (heavy, _) in enumerate(antibodies)]
-    return number_by_appearance(np.array(own, np.int64))
+    clusters = [cluster_of.get(heavy, number) for number, (heavy, _) in enumerate(antibodies)]
+    return number_by_appearance(np.array(clusters, np.int64))
 
 
 def cdr3_of_chains(numbered: Numbered) -> dict[str, str]:
@@ -275,11 +288,18 @@ def cdr3_of_chains(numbered: Numbered) -> dict[str, str]:
 
 def contained_peptides(antigens: Sequence[Chains]) -> Ints:
     """Find antigens with a peptide that occurs in another, (K, 2): indices of both."""
-    chains = [(i, chain) for i, one in enumerate(antigens) for chain in one]
-    peptides = [(i, chain) for i, chain in chains if SHORTEST <= len(chain) < PEPTIDE]
-    proteins = [(j, chain) for j, chain in chains if len(chain) >= PEPTIDE]
-    found = {(i, j) for i, peptide in peptides for j, text in proteins if peptide in text}
-    return np.array(sorted(found), np.int64).reshape(-1, 2)
+    peptides = list[tuple[int, str]]()
+    proteins = list[tuple[int, str]]()
+    for number, chains in enumerate(antigens):
+        for chain in chains:
+            if len(chain) >= PEPTIDE:
+                proteins.append((number, chain))
+            elif len(chain) >= SHORTEST:
+                peptides.append((number, chain))
+    contained = set[tuple[int, int]]()
+    for number, peptide in peptides:
+        contained.update((number, other) for other, protein in proteins if peptide in protein)
+    return np.array(sorted(contained), np.int64).reshape(-1, 2)
 
 
 def distance_to_parent(

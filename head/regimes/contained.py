@@ -56,7 +56,7 @@ def count_edits(lengths: Ints, identity: float) -> Ints:
 
 
 class Block:
-    """T texts side by side, each after a spacer and up to the end of a byte."""
+    """Lay T texts side by side, each after a spacer and up to the end of a byte."""
 
     def __init__(self, texts: Sequence[str]) -> None:
         sizes = np.array([len(text) // 8 + 1 for text in texts])
@@ -110,7 +110,7 @@ def _as_integer(bits: Bools) -> int:
 
 
 class Texts:
-    """T strings, sorted by length, inside which others are aligned."""
+    """Hold T strings, sorted by length, inside which others are aligned."""
 
     def __init__(self, strings: Strings, identity: float) -> None:
         self.strings = strings
@@ -148,9 +148,12 @@ class Texts:
         if len(rows):
             least = len(pattern) - edits[rows]
             common = cdist(
-                [pattern], self.strings[rows].tolist(), scorer=LCSseq.similarity,
-                score_cutoff=max(0, int(least.min())), dtype=np.int32,
-            )[0]  # fmt: skip
+                [pattern],
+                self.strings[rows].tolist(),
+                scorer=LCSseq.similarity,
+                score_cutoff=max(0, int(least.min())),
+                dtype=np.int32,
+            )[0]
             possible[rows] = common >= least
         return possible
 
@@ -179,7 +182,7 @@ def _near_in(block: Block, strings: Strings, pattern: str, edits: Ints) -> Bools
 
 
 class Families:
-    """Strings that differ from a founder of their length by few substitutions.
+    """Group strings that differ from a founder of their length by few substitutions.
 
     Members differ by no fewer edits than their founders, less the substitutions of both.
     """
@@ -198,13 +201,13 @@ class Families:
         families[self._family[wanted]] = True
         if 2 * np.count_nonzero(families) > np.count_nonzero(wanted):
             return wanted  # founders are about as many
-        own = int(self._family[i])
+        family = int(self._family[i])
         none = np.zeros(len(families), np.bool_)
-        compared, possible = self._compared.setdefault(own, (none, none.copy()))
+        compared, possible = self._compared.setdefault(family, (none, none.copy()))
         families &= ~compared
         if families.any():
-            more = self._changes[own] + self._changes
-            for rows in self._founders.near(self._founders.strings[own], families, more):
+            more = self._changes[family] + self._changes
+            for rows in self._founders.near(self._founders.strings[family], families, more):
                 possible[rows] = True
             compared |= families  # last: other threads compare again what is not marked yet
         return wanted & possible[self._family]
@@ -266,22 +269,22 @@ def contained_near(queries: Strings, targets: Strings, identity: float) -> Bools
     order = np.argsort([len(text) for text in unique], kind="stable")
     unique = unique[order]
     others = _by_length(np.unique(targets))
-    found = np.isin(unique, others)
-    found |= _near_by_substitutions(unique, others, identity)
+    is_near = np.isin(unique, others)
+    is_near |= _near_by_substitutions(unique, others, identity)
     texts = Texts(others, identity)
-    for at in np.flatnonzero(~found).tolist():
+    for at in np.flatnonzero(~is_near).tolist():
         wanted = texts.lengths >= len(unique[at])
-        found[at] = any(len(rows) for rows in texts.near(unique[at], wanted))
+        is_near[at] = any(len(rows) for rows in texts.near(unique[at], wanted))
     texts = Texts(unique, identity)
     for other in others:
-        if found.all():
+        if is_near.all():
             break
-        wanted = ~found & (texts.lengths > len(other))
+        wanted = ~is_near & (texts.lengths > len(other))
         for rows in texts.near(other, wanted):
-            found[rows] = True
+            is_near[rows] = True
     rank = np.empty(len(order), np.int64)
     rank[order] = np.arange(len(order))
-    return np.asarray(found[rank[index]])
+    return np.asarray(is_near[rank[index]])
 
 
 def _by_length(strings: Strings) -> Strings:
@@ -290,7 +293,7 @@ def _by_length(strings: Strings) -> Strings:
 
 def _near_by_substitutions(queries: Strings, targets: Strings, identity: float) -> Bools:
     """Return which of N strings differ from another of their length by few residues, (N,)."""
-    found = np.zeros(len(queries), np.bool_)
+    is_near = np.zeros(len(queries), np.bool_)
     of_query = np.array([len(text) for text in queries])
     of_target = np.array([len(text) for text in targets])
     edits = count_edits(of_query, identity)
@@ -302,10 +305,10 @@ def _near_by_substitutions(queries: Strings, targets: Strings, identity: float) 
             if not len(rows):
                 break
             near = np.count_nonzero(residues != target, axis=1) <= edits[rows]
-            found[rows[near]] = True
+            is_near[rows[near]] = True
             rows = rows[~near]
             residues = residues[~near]
-    return found
+    return is_near
 
 
 def _as_residues(strings: Strings, length: int) -> NDArray[np.uint8]:

@@ -1,4 +1,4 @@
-"""Pairs -> the folds that measure each regime, or the parts of the split that was asked for.
+"""The folds that measure each regime of pairs, or the parts of the split that was asked for.
 
 Folds hold out pairs, sequences of one side, or of both; a held-out pair counts in the regime that
 it is in, given the pairs that its fold trains on. A split that is asked for holds out clusters, and
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
     from abag.head.data.labels import LabelledPairs
 
 FOLDS = 5
+"""Folds if their number is not given."""
 LEAST_PAIRS = 20
 """Distinct pairs from which a table is never refused."""
 SINGLE_PAIRS = (
@@ -67,6 +69,7 @@ SINGLE_PAIRS = (
 ENOUGH_GROUPS = 50.0
 """Effective test groups from which one fold is enough, in tables of `LARGE_TABLE` pairs."""
 LARGE_TABLE = 5_000
+"""Pairs from which one fold may be enough."""
 FULLEST = 1.2
 """Most pairs of a fold in `_beside_folds`, relative to an equal share."""
 HELD_OUT_SHARE = 0.1
@@ -75,13 +78,14 @@ HELD_OUT_SHARE = 0.1
 
 @dataclass(frozen=True, slots=True)
 class MeasuredRegime:
-    """The folds that measure a regime, or the reason that there are none."""
+    """Hold the folds that measure a regime, or the reason that there are none."""
 
     regime: Regime
     splits: tuple[Split, ...] = ()
     groups: tuple[Ints, ...] = ()
     """Each (P,): pairs of one group are one measurement. With two sequences new, there are two."""
     why_not: str = ""
+    """Why the regime has no folds; empty if it has."""
     note: str = ""
     """What limits the measurement; added to the sentence of the regime."""
 
@@ -91,7 +95,7 @@ def _informative(groups: Sequence[Ints], rows: Ints) -> float:
 
 
 def is_enough(split: Split, groups: Sequence[Ints]) -> bool:
-    """Whether one fold measures a regime well enough: other folds only take time."""
+    """Return whether one fold measures a regime well enough: other folds only take time."""
     is_large = len(split.part) >= LARGE_TABLE
     return is_large and _informative(groups, split.rows(TEST)) >= ENOUGH_GROUPS
 
@@ -102,13 +106,18 @@ def measure_regimes(
     """Return the folds of every regime, or those of the split that was asked for.
 
     `sides` are those of the pairs, if they are known already.
+
+    Raises
+    ------
+    SplitError
+        If the pairs are too few or too dependent, or a part would be empty.
     """
     options = groups.options
     sides = sides or sides_of(groups)
     if options.split_name == "auto":
-        found = RegimesOfTable(groups, sides).measured()
-        if not any(one.splits for one in found):
-            reasons = found[0].why_not.removeprefix("not measured: ")
+        regimes = RegimesOfTable(groups, sides).measured()
+        if not any(measured.splits for measured in regimes):
+            reasons = regimes[0].why_not.removeprefix("not measured: ")
             n_pairs = len(distinct(groups.pair))
             msg = (
                 f"{groups.pairs.table.source}: {counted(n_pairs, 'distinct pair')}, too few to "
@@ -116,10 +125,11 @@ def measure_regimes(
                 "pairs. Measure more, or use --split random."
             )
             raise SplitError(msg)
-        return [
-            replace(one, splits=tuple(_describe(one.splits, groups, one.regime.name)))
-            for one in found
-        ]
+        described = []
+        for measured in regimes:
+            splits = _describe(measured.splits, groups, measured.regime.name)
+            described.append(replace(measured, splits=tuple(splits)))
+        return described
     if not options.folds and options.split_name not in ("column", "file"):
         options = replace(options, folds=FOLDS)
     splits = divide(groups, options)
@@ -157,7 +167,9 @@ def make_splits(
     groups = PairGroups(pairs, options or SplitOptions(), cache)
     if groups.options.split_name != "auto":
         return divide(groups, groups.options)
-    splits = [split for one in measure_regimes(groups) for split in one.splits]
+    splits = list[Split]()
+    for measured in measure_regimes(groups):
+        splits += measured.splits
     return [replace(split, fold=fold) for fold, split in enumerate(splits)]
 
 
@@ -177,13 +189,18 @@ def divide(groups: PairGroups, options: SplitOptions) -> list[Split]:
         _refuse_empty_parts(split)
     if not groups.options.folds and is_enough(splits[0], _counted_groups(groups, splits[0])):
         splits = splits[:1]
-    if groups.pairs.censored[np.any([split.part == TEST for split in splits], axis=0)].all():
+    if groups.pairs.censored[_is_tested(splits)].all():
         msg = (
             f"--split {options.split}: the labels of all test pairs are bounds; expected exact "
             "ones, from which errors are measured. Use another --split."
         )
         raise SplitError(msg)
     return _describe(splits, groups, options.split)
+
+
+def _is_tested(splits: Sequence[Split]) -> Bools:
+    """Return whether each pair is in a test part, (P,)."""
+    return np.asarray(np.any([split.part == TEST for split in splits], axis=0))
 
 
 def _counted_groups(groups: PairGroups, split: Split) -> list[Ints]:
@@ -199,21 +216,22 @@ def _describe(splits: Sequence[Split], groups: PairGroups, name: str) -> list[Sp
         "seed": groups.options.effective_split_seed,
         "of": len(splits),
         "clusters": groups.cluster_sizes(),
-        "test_pairs": int(np.any([split.part == TEST for split in splits], axis=0).sum()),
+        "test_pairs": int(_is_tested(splits).sum()),
     }
     described = []
     for split in splits:
-        own = {
+        counts = {
             "rows": split.rows_per_part(),
             "groups": len(distinct(split.group)),
             "leaks": count_leaks(split.part, groups),
         }
-        described.append(replace(split, description=shared | own | split.description))
+        described.append(replace(split, description=shared | counts | split.description))
     return described
 
 
 def _refuse_empty_parts(split: Split) -> None:
-    n, groups = split.rows_per_part(), counted(len(distinct(split.group)), "group")
+    n = split.rows_per_part()
+    groups = counted(len(distinct(split.group)), "group")
     for name in ("train", "validation", "test"):
         if not n[name]:
             msg = (
@@ -224,17 +242,19 @@ def _refuse_empty_parts(split: Split) -> None:
 
 
 class RegimesOfTable:
-    """Which regimes a table allows to measure, and their folds."""
+    """Find which regimes a table allows to measure, and their folds."""
 
     def __init__(self, groups: PairGroups, sides: tuple[Side, Side] | None = None) -> None:
-        self.groups, options = groups, groups.options
+        options = groups.options
+        self.groups = groups
         self.seed = options.effective_split_seed
-        self.folds, self.repeats = options.folds or FOLDS, options.repeats
+        self.folds = options.folds or FOLDS
+        self.repeats = options.repeats
         self.sides = sides or sides_of(groups)
 
     @property
     def of_mutations(self) -> str:
-        """The regime of new mutations: of antibodies if they are a library, else of antigens."""
+        """Name the regime of new mutations: of antibodies if they are a library, or of antigens."""
         return "new_mutations" if self.sides[0].is_library else "antigen_variant"
 
     def measured(self) -> list[MeasuredRegime]:
@@ -243,40 +263,29 @@ class RegimesOfTable:
         Four sets of folds hold out pairs, sequences of one side, or of both; each tests the
         regimes of what it holds out, so that a table takes as many fits whatever its regimes.
         """
-        found = {}
+        by_name = {}
         for held in ((), (0,), (1,), (0, 1)):
-            for one in self._of_set(held):
-                found[one.regime.name] = one
-        if not any(one.splits for one in found.values()):
-            found["known"] = self._by_single_pairs(found["known"])
-        return [found[name] for name in REGIMES if name in found]
+            for measured in self._of_set(held):
+                by_name[measured.regime.name] = measured
+        if not any(measured.splits for measured in by_name.values()):
+            by_name["known"] = self._by_single_pairs(by_name["known"])
+        return [by_name[name] for name in REGIMES if name in by_name]
 
     def measure(self, regime: Regime) -> MeasuredRegime:
         """Return one regime with its folds, or with the reason that there are none."""
-        held = tuple(at for at, level in enumerate(regime.levels) if level)
-        found = {one.regime.name: one for one in self._of_set(held)}
-        return found[regime.name]
+        held = tuple(side for side, level in enumerate(regime.levels) if level)
+        by_name = {measured.regime.name: measured for measured in self._of_set(held)}
+        return by_name[regime.name]
 
     def _of_set(self, held: tuple[int, ...]) -> list[MeasuredRegime]:
         """Measure the regimes of the folds that hold out sequences of some sides."""
-        sides = [self.sides[at] for at in held]
-        cells = [
-            OF_LEVELS[antibody, antigen]
-            for antibody in (self.sides[0].testable if 0 in held else (KNOWN,))
-            for antigen in (self.sides[1].testable if 1 in held else (KNOWN,))
-        ]
-        n_pairs = len(distinct(self.groups.pair))
-        if n_pairs < LEAST_GROUPS:
-            results = [MeasuredRegime(cell, why_not=_too_few(n_pairs, "pair")) for cell in cells]
-            return [one for one in results if self._is_expected(one.regime)]
-        for side in sides:
-            unit = _unit(side)
-            if (informative := effective_groups(unit)) < LEAST_GROUPS:
-                name = f"{side.kind} {'variant' if side.is_library else 'cluster'}"
-                reason = _too_few(len(distinct(unit)), name, informative)
-                results = [MeasuredRegime(cell, why_not=reason) for cell in cells]
-                return [one for one in results if self._is_expected(one.regime)]
-        found: dict[str, list[Split]] = {cell.name: [] for cell in cells}
+        sides = [self.sides[side] for side in held]
+        cells = self._cells(held)
+        reason = self._why_no_folds(sides)
+        if reason:
+            expected = [cell for cell in cells if self._is_expected(cell)]
+            return [MeasuredRegime(cell, why_not=reason) for cell in expected]
+        splits_of: dict[str, list[Split]] = {cell.name: [] for cell in cells}
         groups = {cell.name: self._counted(cell) for cell in cells}
         whole = _unit(sides[-1]) if sides else groups["known"][0]  # in validation parts
         for number, (test, unused) in enumerate(self._tests(sides)):
@@ -292,19 +301,42 @@ class RegimesOfTable:
                 if 0 < inside.sum() < len(train) and is_trainable(tested):
                     group = groups[cell.name][-1]
                     split = Split(name=cell.name, part=tested, group=group, fold=number)
-                    found[cell.name].append(_with_counts(split, antibody, antigen))
-            latest = [splits[-1] for splits in found.values() if splits]
+                    splits_of[cell.name].append(_with_counts(split, antibody, antigen))
+            latest = [splits[-1] for splits in splits_of.values() if splits]
             if self.groups.options.folds or not latest:
                 continue
             largest = max(latest, key=lambda split: int((split.part == TEST).sum()))
             if is_enough(largest, groups[largest.name]):
-                found = {name: splits[-1:] for name, splits in found.items()}
+                splits_of = {name: splits[-1:] for name, splits in splits_of.items()}
                 break
-        results = [self._result(cell, found[cell.name], groups[cell.name]) for cell in cells]
-        return [one for one in results if one.splits or self._is_expected(one.regime)]
+        results = [self._result(cell, splits_of[cell.name], groups[cell.name]) for cell in cells]
+        return [
+            measured
+            for measured in results
+            if measured.splits or self._is_expected(measured.regime)
+        ]
+
+    def _cells(self, held: tuple[int, ...]) -> list[Regime]:
+        """Return the regimes that folds can test which hold out sequences of some sides."""
+        antibody_levels = self.sides[0].testable if 0 in held else (KNOWN,)
+        antigen_levels = self.sides[1].testable if 1 in held else (KNOWN,)
+        return [OF_LEVELS[levels] for levels in product(antibody_levels, antigen_levels)]
+
+    def _why_no_folds(self, sides: Sequence[Side]) -> str:
+        """Say why no folds can hold out sequences of these sides; empty if they can."""
+        n_pairs = len(distinct(self.groups.pair))
+        if n_pairs < LEAST_GROUPS:
+            return _too_few(n_pairs, "pair")
+        for side in sides:
+            unit = _unit(side)
+            informative = effective_groups(unit)
+            if informative < LEAST_GROUPS:
+                name = f"{side.kind} {'variant' if side.is_library else 'cluster'}"
+                return _too_few(len(distinct(unit)), name, informative)
+        return ""
 
     def _is_expected(self, regime: Regime) -> bool:
-        """Whether users are told that a regime is not measured: few tables have strains."""
+        """Return whether users are told that a regime is not measured: few tables have strains."""
         return all(
             side.is_library or level != VARIANT
             for side, level in zip(self.sides, regime.levels, strict=True)
@@ -313,21 +345,24 @@ class RegimesOfTable:
     def _result(
         self, regime: Regime, splits: Sequence[Split], groups: Sequence[Ints]
     ) -> MeasuredRegime:
-        tested = np.concatenate([np.zeros(0, np.int64), *(split.rows(TEST) for split in splits)])
+        test_rows = [split.rows(TEST) for split in splits]
+        tested = np.concatenate([np.zeros(0, np.int64), *test_rows])
         tested = tested[self.groups.pairs.censored[tested] == 0]  # a bound has no error
         if len(tested) < LEAST_ROWS:
             reason = _too_few(len(tested), "held-out pair", expected=LEAST_ROWS)
-        elif (informative := _informative(groups, tested)) < LEAST_GROUPS:
+            return MeasuredRegime(regime, why_not=reason)
+        informative = _informative(groups, tested)
+        if informative < LEAST_GROUPS:
             reason = _too_few(len(tested), "held-out pair", informative)
-        else:
-            splits = [replace(split, fold=fold) for fold, split in enumerate(splits)]
-            return MeasuredRegime(regime, tuple(splits), tuple(groups))
-        return MeasuredRegime(regime, why_not=reason)
+            return MeasuredRegime(regime, why_not=reason)
+        numbered = [replace(split, fold=fold) for fold, split in enumerate(splits)]
+        return MeasuredRegime(regime, tuple(numbered), tuple(groups))
 
     def _counted(self, regime: Regime) -> list[Ints]:
         """Return what counts as one measurement in a regime, (P,) each."""
         if not regime.new:
-            antibody, antigen = (side.units for side in self.sides)
+            antibody = self.sides[0].units
+            antigen = self.sides[1].units
             return [number_by_appearance(antibody * (antigen.max() + 1) + antigen)]
         return [
             side.counted(level)
@@ -360,10 +395,10 @@ class RegimesOfTable:
             yield from _held_out_parts(held, self.folds, self.repeats, self.seed)
             return
         for repeat in range(self.repeats):
-            masks = [
-                side.folds(self.folds, [self.seed, repeat, *([at] if at else [])])
-                for at, side in enumerate(sides)
-            ]
+            masks = []
+            for number, side in enumerate(sides):
+                seed = [self.seed, repeat, number] if number else [self.seed, repeat]
+                masks.append(side.folds(self.folds, seed))
             yield from map(_divide_held_out, zip(*masks, strict=False))
 
 
@@ -388,10 +423,11 @@ def _held_out_parts(
     """Yield the test part of each fold, and pairs not used, (P,) each; `held` are kept whole."""
     first, *beside = held
     for repeat in range(repeats):
-        of_pairs = [grouped_folds(first, folds, [seed, repeat, 0])]
-        of_pairs += [_beside_folds(group, of_pairs[0], [seed, repeat, 1]) for group in beside]
-        for k in range(folds):
-            yield _divide_held_out([fold == k for fold in of_pairs])
+        first_fold = grouped_folds(first, folds, [seed, repeat, 0])
+        fold_of_pairs = [first_fold]
+        fold_of_pairs += [_beside_folds(group, first_fold, [seed, repeat, 1]) for group in beside]
+        for number in range(folds):
+            yield _divide_held_out([fold_P == number for fold_P in fold_of_pairs])
 
 
 def _divide_held_out(sides: Sequence[Bools]) -> tuple[Bools, Bools]:
@@ -402,11 +438,13 @@ def _divide_held_out(sides: Sequence[Bools]) -> tuple[Bools, Bools]:
 
 def _beside_folds(group: Ints, beside: Ints, seed: Sequence[int]) -> Ints:
     """Assign groups to the folds of other groups with most of their pairs, but fill none, (P,)."""
-    rng, folds = np.random.default_rng(seed), int(beside.max()) + 1
+    rng = np.random.default_rng(seed)
+    folds = int(beside.max()) + 1
     _, dense, size = np.unique(group, return_inverse=True, return_counts=True)
     shared = np.zeros((len(size), folds))
     np.add.at(shared, (dense, beside), 1)
-    load, fold = np.zeros(folds), np.empty(len(size), np.int64)
+    load = np.zeros(folds)
+    fold = np.empty(len(size), np.int64)
     full = FULLEST * len(group) / folds
     for g in np.argsort(-size * rng.uniform(0.5, 1.0, len(size)), kind="stable").tolist():
         fits = load + size[g] <= full
@@ -418,7 +456,8 @@ def _beside_folds(group: Ints, beside: Ints, seed: Sequence[int]) -> Ints:
 def _with_validation(part: Parts, group: Ints, seed: Sequence[int]) -> Parts:
     """Turn groups with `HELD_OUT_SHARE` of the training pairs, or pairs, into validation pairs."""
     rows = np.flatnonzero(part == TRAIN)
-    n_groups, wanted = len(distinct(group[rows])), round(1 / HELD_OUT_SHARE)
+    n_groups = len(distinct(group[rows]))
+    wanted = round(1 / HELD_OUT_SHARE)
     fold = np.zeros(len(rows), np.int64)
     if n_groups >= 2:
         fold = grouped_folds(group[rows], min(wanted, n_groups), [*seed, 1])
@@ -434,7 +473,9 @@ def _with_validation(part: Parts, group: Ints, seed: Sequence[int]) -> Parts:
 
 def all_pairs(measured: Sequence[MeasuredRegime]) -> Split:
     """Return the split that trains on every pair which any fold uses, with the first's groups."""
-    splits = [split for one in measured for split in one.splits]
+    splits = list[Split]()
+    for regime in measured:
+        splits += regime.splits
     used = np.any([split.part != UNUSED for split in splits], axis=0)
     part = np.where(used, TRAIN, UNUSED).astype(np.int8)
     return replace(splits[0], name="all", part=part, fold=0, description={})
@@ -447,6 +488,7 @@ def split_by_groups(groups: PairGroups, options: SplitOptions) -> list[Split]:
 
 
 def split_by_mutations(groups: PairGroups, options: SplitOptions) -> list[Split]:
+    """Hold out mutations of a library; raise `SplitError` if no side is one."""
     table = RegimesOfTable(groups)
     if not any(side.is_library for side in table.sides):
         msg = (
@@ -454,21 +496,22 @@ def split_by_mutations(groups: PairGroups, options: SplitOptions) -> list[Split]
             "expected one cluster with more than half of the pairs. Use another --split."
         )
         raise SplitError(msg)
-    found = table.measure(REGIMES[table.of_mutations])
-    if found.why_not:
-        msg = f"--split mutations: {found.why_not}. Use another --split."
+    measured = table.measure(REGIMES[table.of_mutations])
+    if measured.why_not:
+        msg = f"--split mutations: {measured.why_not}. Use another --split."
         raise SplitError(msg)
-    splits = found.splits if options.folds else found.splits[:1]
+    splits = measured.splits if options.folds else measured.splits[:1]
     return [replace(split, name="mutations") for split in splits]
 
 
 def split_by_column(groups: PairGroups, options: SplitOptions) -> list[Split]:
     """Use the parts named in a column; if no cell names one, its values are groups to hold out."""
-    pairs, column = groups.pairs, options.split_value
+    pairs = groups.pairs
+    column = options.split_value
     frame = pairs.table.frame
     if column not in frame.columns:
-        found = ", ".join(map(str, frame.columns))
-        msg = f"--split {options.split}: no such column; found {found}."
+        columns = ", ".join(map(str, frame.columns))
+        msg = f"--split {options.split}: no such column; found {columns}."
         raise SplitError(msg)
     cells = frame[column].astype(str).where(frame[column].notna(), "").str.strip()
     labelled = frame[pairs.table.column("pkd")].notna().to_numpy()
@@ -522,13 +565,16 @@ def _describe_held_out(splits: Sequence[Split], names: pd.Index) -> str:
 
 
 def split_by_file(groups: PairGroups, options: SplitOptions) -> list[Split]:
+    """Use the parts of a split file, which has to hold the same pairs."""
     return read_splits(user_path(options.split_value, "--split file"), groups.pairs)
 
 
 def _hold_out(held: Sequence[Ints], options: SplitOptions) -> list[Split]:
     """Hold out each group once; without folds, about `HELD_OUT_SHARE` of the pairs."""
-    seed, folds, splits = options.effective_split_seed, options.folds, list[Split]()
-    if (fewest := min(len(distinct(group)) for group in held)) < 2:
+    seed = options.effective_split_seed
+    folds = options.folds
+    fewest = min(len(distinct(group)) for group in held)
+    if fewest < 2:
         msg = (
             f"--split {options.split}: the pairs form {counted(fewest, 'group')}; expected 2 or "
             "more, one to hold out. Use another --split or other identities."
@@ -537,7 +583,8 @@ def _hold_out(held: Sequence[Ints], options: SplitOptions) -> list[Split]:
     n = folds or min(round(1 / HELD_OUT_SHARE), fewest)
     tests = [*_held_out_parts(held, n, options.repeats, seed)]
     if not folds:
-        tests = [min(tests, key=lambda one: abs(one[0].mean() - HELD_OUT_SHARE))]
+        tests = [min(tests, key=lambda masks: abs(masks[0].mean() - HELD_OUT_SHARE))]
+    splits = list[Split]()
     for test, unused in tests:
         part = np.where(test, TEST, np.where(unused, UNUSED, TRAIN)).astype(np.int8)
         part = _with_validation(part, held[-1], [seed, len(splits)])
@@ -551,3 +598,4 @@ SPLIT_METHODS: dict[str, Callable[[PairGroups, SplitOptions], list[Split]]] = {
     "column": split_by_column,
     "file": split_by_file,
 }
+"""Methods of ``--split`` by name; `measure_regimes` has the folds of ``auto``."""

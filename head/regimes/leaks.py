@@ -1,9 +1,9 @@
 """Leaks: test pairs that a model has seen in training, as themselves or as near-duplicates.
 
-Also through adapted encoders. An adapter was trained on measured pairs, so its vectors depend on
-their labels. Scores on those pairs would measure memorisation: they must not be held out. By
-default the head does not train on them either, because it would trust the vectors of new sequences
-as much as these.
+Pairs also leak through adapted encoders. An adapter was trained on measured pairs, so its vectors
+depend on their labels. Scores on those pairs would measure memorisation: they must not be held out.
+By default the head does not train on them either, because it would trust the vectors of new
+sequences as much as these.
 """
 
 from __future__ import annotations
@@ -35,11 +35,13 @@ def count_leaks(part: Parts, groups: PairGroups) -> dict[str, dict[str, int]]:
 
     A number is an identity; ``near``: both sequences are similar; ``contained``: as a peptide.
     """
-    test, train = part == TEST, part == TRAIN
-    leaks = {
-        kind: {at: int(np.isin(ids[test], ids[train]).sum()) for at, ids in levels.items()}
-        for kind, levels in groups.levels().items()
-    }
+    test = part == TEST
+    train = part == TRAIN
+    leaks: dict[str, dict[str, int]] = {}
+    for kind, levels in groups.levels().items():
+        leaks[kind] = {}
+        for closeness, group in levels.items():
+            leaks[kind][closeness] = int(np.isin(group[test], group[train]).sum())
     if len(groups.peptides):
         antigen = groups.pairs.antigen
         either = np.concatenate([groups.peptides, groups.peptides[:, ::-1]])
@@ -50,10 +52,15 @@ def count_leaks(part: Parts, groups: PairGroups) -> dict[str, dict[str, int]]:
 
 def total_leaks(splits: Sequence[Split]) -> dict[str, dict[str, int]]:
     """Sum the leaks of all folds, by kind and closeness; empty if they were not counted."""
-    return {
-        kind: {at: sum(s.description["leaks"][kind][at] for s in splits) for at in levels}
-        for kind, levels in splits[0].description.get("leaks", {}).items()
-    }
+    if "leaks" not in splits[0].description:
+        return {}
+    leaks_of_folds = [split.description["leaks"] for split in splits]
+    totals: dict[str, dict[str, int]] = {}
+    for kind, levels in leaks_of_folds[0].items():
+        totals[kind] = {}
+        for closeness in levels:
+            totals[kind][closeness] = sum(leaks[kind][closeness] for leaks in leaks_of_folds)
+    return totals
 
 
 def apply_adapter_policy(
@@ -67,28 +74,38 @@ def apply_adapter_policy(
     """Refuse splits that leak through adapters, and exclude the adapters' pairs from training.
 
     They leak if an adapter saw a held-out pair or a near-duplicate of one. Notes go to the report.
+
+    Raises
+    ------
+    SplitError
+        If held-out pairs leak and `allow_leak` is not set, or no training pair remains.
     """
     adapted = [folder for folder in folders if folder.info.get("adapter")]
     if not adapted:
         return list(splits)
     name = " and ".join(folder.name for folder in adapted)
-    rows = [_adapter_rows(folder) for folder in adapted]
+    rows_of_adapters = [_adapter_rows(folder) for folder in adapted]
     notes = list[str]()
-    leaks = sum(
-        int(np.any([_leaks(split, groups, r) for r in rows], axis=0).sum()) for split in splits
-    )
+    leaks = 0
+    held_out = 0
+    for split in splits:
+        is_leaked = np.any([_leaks(split, groups, rows) for rows in rows_of_adapters], axis=0)
+        leaks += int(is_leaked.sum())
+        held_out += int(np.isin(split.part, (TEST, VALIDATION)).sum())
     if leaks:
-        held_out = sum(int(np.isin(s.part, (TEST, VALIDATION)).sum()) for s in splits)
-        what = f"{leaks} of {held_out} validation and test pairs, or near-duplicates of them,"
+        leaked = f"{leaks} of {held_out} validation and test pairs, or near-duplicates of them,"
         if not allow_leak:
             msg = (
-                f"{name}: {what} trained its adapter; expected none. Use the adapter's own split "
+                f"{name}: {leaked} trained its adapter; expected none. Use the adapter's own split "
                 f"(--split file={adapted[0].path / _ROWS}), adapt again with --split-from this "
                 "split, or use --allow-adapter-leak."
             )
             raise SplitError(msg)
-        notes = [f"{what} trained the adapter of {name}: the scores measure memorisation."]
-    used = np.any([_contained(groups.pairs, r[r["adapter"] == "train"]) for r in rows], axis=0)
+        notes = [f"{leaked} trained the adapter of {name}: the scores measure memorisation."]
+    used_by_adapters = []
+    for rows in rows_of_adapters:
+        used_by_adapters.append(_contained(groups.pairs, rows[rows["adapter"] == "train"]))
+    used = np.any(used_by_adapters, axis=0)
     count = sum(int((used & (split.part == TRAIN)).sum()) for split in splits)
     if count and adapter_rows == "train":
         notes.append(
@@ -101,7 +118,7 @@ def apply_adapter_policy(
             f"{count} training pairs trained the adapter of {name} and are excluded from the "
             "training of the head."
         )
-    return [replace(s, description=s.description | {"adapters": notes}) for s in splits]
+    return [replace(split, description=split.description | {"adapters": notes}) for split in splits]
 
 
 def _adapter_rows(folder: EncoderFolder) -> pd.DataFrame:
@@ -119,16 +136,17 @@ def _adapter_rows(folder: EncoderFolder) -> pd.DataFrame:
 
 
 def _contained(pairs: LabelledPairs, rows: pd.DataFrame) -> Bools:
-    known = pd.MultiIndex.from_frame(rows[KEYS])
-    return np.asarray(pd.MultiIndex.from_frame(pair_keys(pairs)).isin(known))
+    """Return which pairs are among an adapter's rows, (P,)."""
+    of_adapter = pd.MultiIndex.from_frame(rows[KEYS])
+    return np.asarray(pd.MultiIndex.from_frame(pair_keys(pairs)).isin(of_adapter))
 
 
 def _leaks(split: Split, groups: PairGroups, rows: pd.DataFrame) -> Bools:
     """Return which held-out pairs leak through an adapter's rows, shape (P,)."""
-    trained, validated = (
-        _exposed(split, groups, rows[rows["adapter"] == how]) for how in ("train", "validation")
-    )
-    test, validation = split.part == TEST, split.part == VALIDATION
+    trained = _exposed(split, groups, rows[rows["adapter"] == "train"])
+    validated = _exposed(split, groups, rows[rows["adapter"] == "validation"])
+    test = split.part == TEST
+    validation = split.part == VALIDATION
     return np.asarray((test & (trained | validated)) | (validation & trained))
 
 
@@ -143,8 +161,8 @@ def _exposed(split: Split, groups: PairGroups, rows: pd.DataFrame) -> Bools:
         if np.isin(group[split.rows(TEST)], group[split.rows(TRAIN)]).any():
             continue
         keys = hex_keys(pairs.table.sequences[kind].keys)
-        known = np.isin(keys, rows[f"{kind}_key"].to_numpy(str))[pairs.index(kind)]
-        exposed |= np.isin(group, group[known])
+        is_adapted = np.isin(keys, rows[f"{kind}_key"].to_numpy(str))[pairs.index(kind)]
+        exposed |= np.isin(group, group[is_adapted])
     return exposed
 
 

@@ -31,8 +31,10 @@ FEW_QUERIES = 64
 """Strings up to which all others are compared at once: profiles of 110,000 take seconds."""
 CLOSEST = 4
 """Candidates of each string that are aligned at a time, until one is a near-duplicate."""
-ROWS, COLUMNS = 512, 4096
-"""Sides of a block of pairs; they limit memory."""
+ROWS = 512
+"""Rows of a block of pairs, which limits memory."""
+COLUMNS = 4096
+"""Columns of a block of pairs, which limits memory."""
 BATCH_PAIRS = 1 << 15
 """Pairs that are aligned before it is looked which others are still worth it."""
 BITS = 832
@@ -92,12 +94,15 @@ def number_by_appearance(labels: Ints) -> Ints:
 
 def join_clusters(n: int, groupings: Sequence[tuple[Ints, Ints]]) -> Ints:
     """Return the components of n items that are joined by any grouping: items, group ids."""
-    items, nodes, used = list[Ints](), list[Ints](), n
+    items = list[Ints]()
+    nodes = list[Ints]()
+    used = n
     for members, labels in groupings:
         items.append(members)
         nodes.append(labels + used)
         used += int(labels.max(initial=-1)) + 1
-    return number_by_appearance(_components(used, np.concatenate(items), np.concatenate(nodes))[:n])
+    components = _components(used, np.concatenate(items), np.concatenate(nodes))
+    return number_by_appearance(components[:n])
 
 
 def _components(n: int, i: Ints, j: Ints) -> Ints:
@@ -114,22 +119,23 @@ def _edits(strings: Strings, identity: float) -> Ints:
 
 
 class Components:
-    """Components of N strings, joined by near-duplicates; a subclass bounds their distances."""
+    """Join N strings by near-duplicates; a subclass bounds their distances."""
 
     def __init__(self, strings: Strings, identity: float) -> None:
-        self.strings, self.edits = strings, _edits(strings, identity)
+        self.strings = strings
+        self.edits = _edits(strings, identity)
         self.labels = np.arange(len(strings))
 
     def allowed(self, i: Ints, j: Ints) -> Ints:
-        """Edits up to which pairs are near-duplicates: relative to the longer string."""
+        """Return the edits up to which pairs are near-duplicates, by the longer string, (K,)."""
         return np.maximum(self.edits[i], self.edits[j])
 
     def bounds(self, i: Ints, j: Ints) -> NDArray[np.number]:
-        """Lower bounds on the edits between each of C strings i and each of B strings j, (C, B)."""
+        """Bound the edits between C strings i and B strings j from below, (C, B)."""
         raise NotImplementedError
 
     def tighter(self, i: Ints, j: Ints) -> Ints:
-        """Lower bounds for K pairs that take more time than `bounds`, but less than aligning."""
+        """Bound the edits of K pairs from below, (K,), in more time than `bounds`, not aligning."""
         raise NotImplementedError
 
     def find(self, first: int | None = None) -> Ints:
@@ -140,11 +146,11 @@ class Components:
         for step in range(1, NEIGHBOURS + 1):
             i = np.arange(min(first, n - step))
             self._compare(i, i + step)
-        blocks = [
-            (np.arange(row, min(row + ROWS, first)), np.arange(column, min(column + COLUMNS, n)))
-            for row in range(0, first, ROWS)
-            for column in range(row, n, COLUMNS)
-        ]
+        blocks = []
+        for row in range(0, first, ROWS):
+            rows = np.arange(row, min(row + ROWS, first))
+            for column in range(row, n, COLUMNS):
+                blocks.append((rows, np.arange(column, min(column + COLUMNS, n))))
         with bar(desc="clusters", total=len(blocks), unit=" tiles", delay=2) as drawn:
             for i, j, least in self._candidates(blocks):
                 drawn.update()
@@ -162,18 +168,18 @@ class Components:
             ThreadPoolExecutor(count_cores()) as threads,
             bar(desc="recognition", total=len(starts), unit=" tiles", delay=2) as drawn,
         ):
-            found = np.zeros(first, np.bool_)
-            each = threads.map(partial(self._near, first), starts)
-            for start, near in zip(starts, each, strict=True):
-                found[start : start + ROWS] = near
+            is_near = np.zeros(first, np.bool_)
+            blocks = threads.map(partial(self._near, first), starts)
+            for start, block in zip(starts, blocks, strict=True):
+                is_near[start : start + ROWS] = block
                 drawn.update()
-        return found
+        return is_near
 
     def _near(self, first: int, start: int) -> Bools:
         """Return which strings of a block have a near-duplicate among those after the first."""
-        found = np.zeros(min(ROWS, first - start), np.bool_)
+        is_near = np.zeros(min(ROWS, first - start), np.bool_)
         for column in range(first, len(self.strings), COLUMNS):
-            rows = start + np.flatnonzero(~found)
+            rows = start + np.flatnonzero(~is_near)
             if not len(rows):
                 break
             columns = np.arange(column, min(column + COLUMNS, len(self.strings)))
@@ -183,10 +189,10 @@ class Components:
             j = columns[at_B]
             least = self.tighter(i, j)
             possible = least <= self.allowed(i, j)
-            self._mark(found, start, i[possible], j[possible], least[possible])
-        return found
+            self._mark(is_near, start, i[possible], j[possible], least[possible])
+        return is_near
 
-    def _mark(self, found: Bools, start: int, i: Ints, j: Ints, least: Ints) -> None:
+    def _mark(self, is_near: Bools, start: int, i: Ints, j: Ints, least: Ints) -> None:
         """Align pairs of a block until each string has a near-duplicate, the closest first."""
         order = np.lexsort((least, i))
         i = i[order]
@@ -194,20 +200,18 @@ class Components:
         while len(i):
             # the closest pairs of each string that are left
             _, begins, rest = np.unique(i, return_index=True, return_counts=True)
-            chosen = np.concatenate(
-                [
-                    np.arange(begin, begin + min(count, CLOSEST))
-                    for begin, count in zip(begins.tolist(), rest.tolist(), strict=True)
-                ]
-            )
+            closest = []
+            for begin, count in zip(begins.tolist(), rest.tolist(), strict=True):
+                closest.append(np.arange(begin, begin + min(count, CLOSEST)))
+            chosen = np.concatenate(closest)
             allowed = self.allowed(i[chosen], j[chosen])
             distance = whole_distances(
                 self.strings[i[chosen]], self.strings[j[chosen]], int(allowed.max()), workers=1
             )
-            found[i[chosen[distance <= allowed]] - start] = True
+            is_near[i[chosen[distance <= allowed]] - start] = True
             left = np.ones(len(i), np.bool_)
             left[chosen] = False
-            left &= ~found[i - start]
+            left &= ~is_near[i - start]
             i = i[left]
             j = j[left]
 
@@ -215,13 +219,14 @@ class Components:
         i, j, _ = self._worth_aligning(i, j)
         if len(i):
             allowed = self.allowed(i, j)
-            found = whole_distances(self.strings[i], self.strings[j], int(allowed.max()))
-            near = found <= allowed
+            distance = whole_distances(self.strings[i], self.strings[j], int(allowed.max()))
+            near = distance <= allowed
             self.labels = _join(self.labels, i[near], j[near])
 
     def _worth_aligning(self, i: Ints, j: Ints) -> tuple[Ints, Ints, Ints]:
         apart = self.labels[i] != self.labels[j]
-        i, j = i[apart], j[apart]
+        i = i[apart]
+        j = j[apart]
         least = self.tighter(i, j)
         possible = least <= self.allowed(i, j)
         return i[possible], j[possible], least[possible]
@@ -244,24 +249,27 @@ class Components:
             return (columns,) * 3
         most = max(self.edits[rows].max(), self.edits[columns].max())
         at_C, at_B = np.nonzero(self.bounds(rows, columns) <= most)
-        i, j = rows[at_C], columns[at_B]
+        i = rows[at_C]
+        j = columns[at_B]
         return self._worth_aligning(i[i < j], j[i < j])
 
 
 class WholeStrings(Components):
-    """Near-duplicates by the edit distance of whole strings, relative to the longer one."""
+    """Join strings by their edit distance, relative to the longer one."""
 
     def __init__(self, strings: Strings, identity: float) -> None:
         super().__init__(strings, identity)
         self._profiles = Profiles(strings)
 
     def bounds(self, i: Ints, j: Ints) -> NDArray[np.number]:
+        """Bound the edits by projected profiles, (C, B)."""
         distance_CB = self._profiles.distances(i, j)
         distance_CB -= ROUNDING
         distance_CB /= BITS_PER_EDIT
         return distance_CB
 
     def tighter(self, i: Ints, j: Ints) -> Ints:
+        """Bound the edits of pairs by the bits of their profiles that differ, (K,)."""
         return np.asarray(-(-self._profiles.differing(i, j) // BITS_PER_EDIT))
 
 
@@ -272,17 +280,22 @@ def whole_near(queries: Strings, targets: Strings, identity: float) -> Bools:
     from rapidfuzz.distance import Levenshtein
     from rapidfuzz.process import cdist
 
-    own, others = _edits(queries, identity), _edits(targets, identity)
-    allowed = np.maximum(own[:, None], others)
+    query_edits = _edits(queries, identity)
+    target_edits = _edits(targets, identity)
+    allowed = np.maximum(query_edits[:, None], target_edits)
     distance = cdist(
-        queries.tolist(), targets.tolist(), scorer=Levenshtein.distance,
-        score_cutoff=int(allowed.max(initial=0)), dtype=np.int32, workers=-1,
-    )  # fmt: skip
+        queries.tolist(),
+        targets.tolist(),
+        scorer=Levenshtein.distance,
+        score_cutoff=int(allowed.max(initial=0)),
+        dtype=np.int32,
+        workers=-1,
+    )
     return np.asarray((distance <= allowed).any(axis=1))
 
 
 class Clones(Components):
-    """N heavy chains that are clones: CDR H3, here of one length, differ in few positions too."""
+    """Join N heavy chains that are clones: CDR H3 of one length differ in few positions, too."""
 
     def __init__(
         self, heavies: Strings, identity: float, loops: Sequence[str], loop_identity: float
@@ -293,12 +306,14 @@ class Clones(Components):
         self._most_changes = int((1 - loop_identity) * len(self._loops_LN) + 1e-9)
 
     def bounds(self, i: Ints, j: Ints) -> NDArray[np.number]:
+        """Exclude pairs whose CDR H3 differ in too many positions, (C, B)."""
         changes_CB = np.zeros((len(i), len(j)), np.uint8)
         for letters in self._loops_LN:
             changes_CB += letters[i][:, None] != letters[j]
         return self._exclude(changes_CB)
 
     def tighter(self, i: Ints, j: Ints) -> Ints:
+        """Exclude pairs as `bounds` does, (K,)."""
         return self._exclude((self._loops_LN[:, i] != self._loops_LN[:, j]).sum(axis=0))
 
     def _exclude(self, changes: NDArray[np.integer]) -> Ints:
@@ -306,7 +321,7 @@ class Clones(Components):
 
 
 class Profiles:
-    """Which pairs of neighbouring residues occur in N strings, and which occur again.
+    """Tell which pairs of neighbouring residues occur in N strings, and which occur again.
 
     The bits that differ, or the squared distance between projections of them, bound the edits.
     """
@@ -321,10 +336,12 @@ class Profiles:
             self._x_ND[part, :-2] = x_CD
             np.einsum("CD,CD->C", x_CD, x_CD, out=self._x_ND[part, -2])
 
-    def bits(self, which: Ints | slice) -> Matrix:
-        return np.unpackbits(self._words[which].view(np.uint8), axis=1).astype(np.float32)
+    def bits(self, rows: Ints | slice) -> Matrix:
+        """Return the profiles of some strings as numbers 0 and 1, (C, `BITS`)."""
+        return np.unpackbits(self._words[rows].view(np.uint8), axis=1).astype(np.float32)
 
     def differing(self, i: Ints, j: Ints) -> Ints:
+        """Count the bits that differ between the two strings of each pair, (K,)."""
         differing = np.empty(len(i), np.int64)
         for at in range(0, len(i), PART):  # each pair takes over 200 bytes
             part = slice(at, at + PART)
@@ -335,8 +352,9 @@ class Profiles:
     def distances(self, i: Ints, j: Ints) -> Matrix:
         """Bound the bits that differ between strings i and j, (C, B), from below by projections."""
         y_BD = self._x_ND[j]
-        square_B, one_B = y_BD[:, -2:-1], y_BD[:, -1:]
-        y_BD = np.concatenate([-2 * y_BD[:, :-2], one_B, square_B], axis=1)
+        square_B = y_BD[:, -2:-1]
+        ones_B = y_BD[:, -1:]
+        y_BD = np.concatenate([-2 * y_BD[:, :-2], ones_B, square_B], axis=1)
         return np.asarray(self._x_ND[i] @ y_BD.T)
 
     def _axes(self) -> Matrix:
@@ -347,7 +365,7 @@ class Profiles:
 
 
 def _pack(strings: Sequence[str]) -> Words:
-    """Bits of the profile of each string, in words."""
+    """Return the bits of the profile of each string, in words."""
     codes = _NUMBER[np.frombuffer("".join(strings).encode("ascii"), np.uint8)]
     owner = np.repeat(np.arange(len(strings)), [len(text) for text in strings])
     within = owner[1:] == owner[:-1]
@@ -361,15 +379,19 @@ def _pack(strings: Sequence[str]) -> Words:
 def whole_distances(
     first: Strings, second: Strings, largest: int | None = None, *, workers: int = -1
 ) -> Ints:
-    """Edit distances of K pairs of whole strings; above `largest` any larger number.
+    """Compute the edit distances of K pairs of whole strings; above `largest` any larger number.
 
     `workers` is the number of threads; -1: all cores.
     """
     from rapidfuzz.distance import Levenshtein
     from rapidfuzz.process import cpdist
 
-    found = cpdist(
-        first.tolist(), second.tolist(), scorer=Levenshtein.distance, score_cutoff=largest,
-        dtype=np.int32, workers=workers,
-    )  # fmt: skip
-    return np.asarray(found, np.int64)
+    distances = cpdist(
+        first.tolist(),
+        second.tolist(),
+        scorer=Levenshtein.distance,
+        score_cutoff=largest,
+        dtype=np.int32,
+        workers=workers,
+    )
+    return np.asarray(distances, np.int64)

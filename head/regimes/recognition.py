@@ -34,13 +34,15 @@ if TYPE_CHECKING:
     from abag.head.regimes.sides import Side
 
 Arrays: TypeAlias = Mapping[str, NDArray[Any]]
-SEPARATOR, END = "|", "\n"
-"""Between the chains of a stored sequence, and after it."""
+SEPARATOR = "|"
+"""Stands between the chains of a stored sequence."""
+END = "\n"
+"""Stands after each stored sequence."""
 
 
 @dataclass(frozen=True)
 class KnownSequences:
-    """The training sequences of one kind."""
+    """Hold the training sequences of one kind."""
 
     kind: Kind
     keys: NDArray[np.uint8]
@@ -95,17 +97,18 @@ class KnownSequences:
                 [chains[i] for i in apart.tolist()], self.chains, self.family_identity
             )
             level[apart[in_family]] = VARIANT
-        known = rows[level[rows] != NEW]
-        if self.residues is not None and len(known):
-            residues = self.residues.aligner.residues([chains[i] for i in known.tolist()])
-            unseen[known], is_new = self.residues.count_unseen(residues)
-            mutations[known] = self.residues.count_mutations(residues)
-            level[known[is_new]] = VARIANT
+        related = rows[level[rows] != NEW]
+        if self.residues is not None and len(related):
+            residues = self.residues.aligner.residues([chains[i] for i in related.tolist()])
+            unseen[related], is_new = self.residues.count_unseen(residues)
+            mutations[related] = self.residues.count_mutations(residues)
+            level[related[is_new]] = VARIANT
         return NewSequences(level, unseen, mutations)
 
     def _repeats(self, chains: Sequence[Chains]) -> Bools:
-        known = {key.tobytes() for key in self.keys}
-        return np.array([key.tobytes() in known for key in keys_array(self.kind, chains)], np.bool_)
+        trained = {key.tobytes() for key in self.keys}
+        keys = keys_array(self.kind, chains)
+        return np.array([key.tobytes() in trained for key in keys], np.bool_)
 
     def _near(self, chains: Sequence[Chains]) -> Bools:
         assert self.chains is not None
@@ -118,31 +121,34 @@ class KnownSequences:
 
     @cached_property
     def _loops(self) -> dict[str, str]:
-        """CDR H3 of each training heavy chain that has one."""
+        """Return the CDR H3 of each training heavy chain that has one."""
         assert self.chains is not None
         assert self.loops is not None
-        each = zip(self.chains, self.loops.tolist(), strict=True)
-        return {heavy: heavy[start:end] for (heavy, _), (start, end) in each if end > start}
+        loops = {}
+        for (heavy, _), (start, end) in zip(self.chains, self.loops.tolist(), strict=True):
+            if end > start:
+                loops[heavy] = heavy[start:end]
+        return loops
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return what `load` restores, by name."""
         name = f"seen.{self.kind}"
         identities = np.array([self.near_identity, self.family_identity])
-        found: dict[str, NDArray[Any]] = {f"{name}.keys": self.keys}
-        found[f"{name}.identities"] = identities
+        arrays: dict[str, NDArray[Any]] = {f"{name}.keys": self.keys}
+        arrays[f"{name}.identities"] = identities
         if self.chains is not None:
-            text = "".join(SEPARATOR.join(one) + END for one in self.chains)
-            found[f"{name}.sequences"] = np.frombuffer(text.encode("ascii"), np.uint8)
+            text = "".join(SEPARATOR.join(chains) + END for chains in self.chains)
+            arrays[f"{name}.sequences"] = np.frombuffer(text.encode("ascii"), np.uint8)
         if self.loops is not None:
-            found[f"{name}.loops"] = self.loops
+            arrays[f"{name}.loops"] = self.loops
         if self.residues is not None:
             reference = SEPARATOR.join(self.residues.aligner.reference).encode("ascii")
-            found[f"{name}.reference"] = np.frombuffer(reference or b" ", np.uint8)
-            found[f"{name}.tokens"] = self.residues.tokens
-            found[f"{name}.usual"] = self.residues.usual
-            found[f"{name}.consensus"] = self.residues.consensus
-            found[f"{name}.changed"] = self.residues.changed
-        return found
+            arrays[f"{name}.reference"] = np.frombuffer(reference or b" ", np.uint8)
+            arrays[f"{name}.tokens"] = self.residues.tokens
+            arrays[f"{name}.usual"] = self.residues.usual
+            arrays[f"{name}.consensus"] = self.residues.consensus
+            arrays[f"{name}.changed"] = self.residues.changed
+        return arrays
 
     @classmethod
     def load(cls, kind: Kind, arrays: Arrays) -> KnownSequences:
@@ -153,7 +159,8 @@ class KnownSequences:
         if not 0 < family <= near <= 1:
             msg = f"{name}.identities are {near} and {family}"
             raise ValueError(msg)
-        chains = residues = loops = None
+        chains = None
+        loops = None
         if f"{name}.sequences" in arrays:
             text = _checked(arrays, f"{name}.sequences", (None,), np.uint8)
             chains = _parsed(kind, text.tobytes().decode("ascii"))
@@ -162,30 +169,13 @@ class KnownSequences:
                 raise ValueError(msg)
             if kind == "antibody":
                 loops = _checked(arrays, f"{name}.loops", (len(chains), 2), np.int32)
-        if f"{name}.tokens" in arrays:
-            text = _checked(arrays, f"{name}.reference", (None,), np.uint8)
-            reference = text.tobytes().decode("ascii").strip()
-            chains_of_reference = tuple(reference.split(SEPARATOR)) if reference else ()
-            if set(reference) - {*RESIDUES, SEPARATOR} or (kind == "antigen") != bool(reference):
-                msg = f"{name}.reference is not a sequence"
-                raise ValueError(msg)
-            residues = SeenResidues(
-                Aligner(kind, chains_of_reference),
-                _checked(arrays, f"{name}.tokens", (None,), np.uint64),
-                _checked(arrays, f"{name}.usual", (None,), np.uint64),
-                _checked(arrays, f"{name}.consensus", (None,), np.uint64),
-                _checked(arrays, f"{name}.changed", (None,), np.int64),
-            )
-            expected = 0 if kind == "antigen" else len(CHAINS) * REGIONS
-            if len(residues.consensus) != expected:
-                msg = f"{name}.consensus has {len(residues.consensus)} regions"
-                raise ValueError(msg)
+        residues = _load_residues(kind, arrays) if f"{name}.tokens" in arrays else None
         return cls(kind, keys, near, family, chains, residues, loops)
 
 
 @dataclass(frozen=True, slots=True)
 class Recogniser:
-    """The training sequences of both sides."""
+    """Hold the training sequences of both sides."""
 
     antibodies: KnownSequences
     antigens: KnownSequences
@@ -196,7 +186,7 @@ class Recogniser:
 
     @property
     def has_sequences(self) -> bool:
-        """Whether near-duplicates can be found, not only repeats."""
+        """Return whether near-duplicates can be found, not only repeats."""
         return self.antibodies.chains is not None and self.antigens.chains is not None
 
     def without_sequences(self) -> Recogniser:
@@ -213,27 +203,52 @@ class Recogniser:
         return cls(KnownSequences.load("antibody", arrays), KnownSequences.load("antigen", arrays))
 
 
+def _load_residues(kind: Kind, arrays: Arrays) -> SeenResidues:
+    """Restore the residues of a library; ValueError or LookupError if they do not fit."""
+    name = f"seen.{kind}"
+    text = _checked(arrays, f"{name}.reference", (None,), np.uint8)
+    reference = text.tobytes().decode("ascii").strip()
+    reference_chains = tuple(reference.split(SEPARATOR)) if reference else ()
+    if set(reference) - {*RESIDUES, SEPARATOR} or (kind == "antigen") != bool(reference):
+        msg = f"{name}.reference is not a sequence"
+        raise ValueError(msg)
+    residues = SeenResidues(
+        Aligner(kind, reference_chains),
+        _checked(arrays, f"{name}.tokens", (None,), np.uint64),
+        _checked(arrays, f"{name}.usual", (None,), np.uint64),
+        _checked(arrays, f"{name}.consensus", (None,), np.uint64),
+        _checked(arrays, f"{name}.changed", (None,), np.int64),
+    )
+    expected = 0 if kind == "antigen" else len(CHAINS) * REGIONS
+    if len(residues.consensus) != expected:
+        msg = f"{name}.consensus has {len(residues.consensus)} regions"
+        raise ValueError(msg)
+    return residues
+
+
 def _checked(arrays: Arrays, name: str, shape: tuple[int | None, ...], dtype: type) -> NDArray[Any]:
     """Return an array of a file; None stands for any length."""
-    found = arrays[name]
-    same = found.ndim == len(shape) and all(
-        n in (None, m) for n, m in zip(shape, found.shape, strict=True)
+    array = arrays[name]
+    same = array.ndim == len(shape) and all(
+        n in (None, m) for n, m in zip(shape, array.shape, strict=True)
     )
-    if found.dtype != dtype or not same:
-        msg = f"{name} has {found.dtype} and shape {found.shape}"
+    if array.dtype != dtype or not same:
+        msg = f"{name} has {array.dtype} and shape {array.shape}"
         raise ValueError(msg)
-    return found
+    return array
 
 
 def _parsed(kind: Kind, text: str) -> list[Chains]:
     if set(text) - {*RESIDUES, SEPARATOR, END} or not text.endswith(END):
         msg = f"seen.{kind}.sequences holds other letters than residues"
         raise ValueError(msg)
-    found = [tuple(line.split(SEPARATOR)) for line in text[:-1].split(END)]
-    if any((len(one) != len(CHAINS)) if kind == "antibody" else not all(one) for one in found):
-        msg = f"seen.{kind}.sequences has chains missing"
-        raise ValueError(msg)
-    return found
+    sequences = [tuple(line.split(SEPARATOR)) for line in text[:-1].split(END)]
+    for chains in sequences:
+        is_whole = len(chains) == len(CHAINS) if kind == "antibody" else all(chains)
+        if not is_whole:
+            msg = f"seen.{kind}.sequences has chains missing"
+            raise ValueError(msg)
+    return sequences
 
 
 # ---- comparisons, as in `clusters` ---------------------------------------------------------------
@@ -245,13 +260,13 @@ def _antibodies_near(
     """Return which of N antibodies are near-duplicates of others over the chains both have."""
     near = np.zeros(len(queries), np.bool_)
     is_paired = np.array([bool(heavy and light) for heavy, light in queries], np.bool_)
-    pairs = ["".join(one) for one in targets if all(one)]
+    pairs = ["".join(chains) for chains in targets if all(chains)]
     rows = np.flatnonzero(is_paired)
     near[rows] = _whole_near(["".join(queries[i]) for i in rows.tolist()], pairs, identity)
     for chain in (0, 1):
         # two paired antibodies are never near by one chain, even if it is identical
-        alone = [one[chain] for one in targets if one[chain] and not all(one)]
-        every = [one[chain] for one in targets if one[chain]]
+        alone = [chains[chain] for chains in targets if chains[chain] and not all(chains)]
+        every = [chains[chain] for chains in targets if chains[chain]]
         for paired, others in ((True, alone), (False, every)):
             rows = np.flatnonzero(~near & (is_paired == paired))
             rows = rows[[bool(queries[i][chain]) for i in rows.tolist()]]
@@ -272,21 +287,22 @@ def _whole_near(queries: Sequence[str], targets: Sequence[str], identity: float)
     return np.asarray(same[index])
 
 
-def _clones_of(queries: Sequence[Chains], known: Mapping[str, str]) -> Bools:
+def _clones_of(queries: Sequence[Chains], trained: Mapping[str, str]) -> Bools:
     """Return which of N antibodies are clones of training heavy chains with these CDR H3."""
-    if not len(queries) or not known:
+    if not len(queries) or not trained:
         return np.zeros(len(queries), np.bool_)
     loops = cdr3_of_chains(number_antibodies(queries, None)["heavy"])
-    found = dict.fromkeys(loops, False)
+    is_clone = dict.fromkeys(loops, False)
     for length in sorted({len(loop) for loop in loops.values()}):
-        own = sorted(heavy for heavy, loop in loops.items() if len(loop) == length)
-        others = sorted(heavy for heavy, loop in known.items() if len(loop) == length)
+        queried = sorted(heavy for heavy, loop in loops.items() if len(loop) == length)
+        others = sorted(heavy for heavy, loop in trained.items() if len(loop) == length)
         if others:
-            heavies = np.array([*own, *others], object)
-            of_heavies = [*(loops[heavy] for heavy in own), *(known[heavy] for heavy in others)]
-            search = Clones(heavies, CLONE_HEAVY, of_heavies, CLONE_LOOP)
-            found |= zip(own, search.near_first(len(own)).tolist(), strict=True)
-    return np.array([found.get(heavy, False) for heavy, _ in queries], np.bool_)
+            heavies = np.array([*queried, *others], object)
+            heavy_loops = [loops[heavy] for heavy in queried]
+            heavy_loops += [trained[heavy] for heavy in others]
+            search = Clones(heavies, CLONE_HEAVY, heavy_loops, CLONE_LOOP)
+            is_clone |= zip(queried, search.near_first(len(queried)).tolist(), strict=True)
+    return np.array([is_clone.get(heavy, False) for heavy, _ in queries], np.bool_)
 
 
 def _antigens_near(queries: Sequence[Chains], targets: Sequence[Chains], identity: float) -> Bools:
@@ -294,18 +310,17 @@ def _antigens_near(queries: Sequence[Chains], targets: Sequence[Chains], identit
     near = np.zeros(len(queries), np.bool_)
     for is_peptide in (False, True):
         least = max(identity, PEPTIDE_IDENTITY) if is_peptide else identity
-        owner = [
-            (row, chain)
-            for row, chains in enumerate(queries)
-            for chain in chains
-            if (len(chain) < PEPTIDE) == is_peptide
-        ]
-        others = sorted(
-            {chain for one in targets for chain in one if (len(chain) < PEPTIDE) == is_peptide}
-        )
-        if owner and others:
-            texts = np.array([chain for _, chain in owner], object)
-            found = contained_near(texts, np.array(others, object), least)
-            rows = np.array([row for row, _ in owner])
-            near[rows[found]] = True
+        rows = list[int]()
+        texts = list[str]()
+        for row, chains in enumerate(queries):
+            alike = [chain for chain in chains if (len(chain) < PEPTIDE) == is_peptide]
+            rows += [row] * len(alike)
+            texts += alike
+        others = set[str]()
+        for chains in targets:
+            others.update(chain for chain in chains if (len(chain) < PEPTIDE) == is_peptide)
+        if texts and others:
+            targets_array = np.array(sorted(others), object)
+            is_near = contained_near(np.array(texts, object), targets_array, least)
+            near[np.array(rows)[is_near]] = True
     return near

@@ -30,34 +30,42 @@ if TYPE_CHECKING:
     from abag.core.arrays import Ints
     from abag.embed.sequences.chains import Kind
 
-KNOWN, VARIANT, NEW = 0, 1, 2
+KNOWN = 0
+VARIANT = 1
+NEW = 2
 LEVELS = 3
+"""Number of levels of a side."""
 Levels: TypeAlias = NDArray[np.int8]
+"""`KNOWN`, `VARIANT` or `NEW` of each sequence or pair."""
 
 
 @dataclass(frozen=True, slots=True)
 class Regime:
-    """A kind of new pairs."""
+    """Describe a kind of new pairs."""
 
     name: str
+    """Its name in files."""
     words: str
+    """Its name in sentences and tables."""
     antibody: int
     """Level of the antibody."""
     antigen: int
+    """Level of the antigen."""
 
     @property
     def levels(self) -> tuple[int, int]:
+        """Return the levels of antibody and antigen."""
         return self.antibody, self.antigen
 
     @property
     def new(self) -> tuple[Kind, ...]:
-        """The sides that are not known."""
+        """Return the sides that are not known."""
         return tuple(kind for kind, level in zip(KINDS, self.levels, strict=True) if level)
 
 
 REGIMES = {
-    one.name: one
-    for one in (
+    regime.name: regime
+    for regime in (
         Regime("known", "known antibodies, known antigens", KNOWN, KNOWN),
         Regime("new_antibody", "new antibodies, known antigens", NEW, KNOWN),
         Regime("new_mutations", "new mutations, known antigens", VARIANT, KNOWN),
@@ -71,13 +79,20 @@ REGIMES = {
     )
 }
 """By name; a table shows them in this order."""
-OF_LEVELS = {one.levels: one for one in REGIMES.values() if one.name != "given"}
+OF_LEVELS = {regime.levels: regime for regime in REGIMES.values() if regime.name != "given"}
+"""By the levels of antibody and antigen."""
 OF_SPLIT = {
-    "random": "known", "antibody": "new_antibody", "antigen": "new_antigen", "both": "both_new",
-    "mutations": "new_mutations", "column": "given", "file": "given",
-}  # fmt: skip
+    "random": "known",
+    "antibody": "new_antibody",
+    "antigen": "new_antigen",
+    "both": "both_new",
+    "mutations": "new_mutations",
+    "column": "given",
+    "file": "given",
+}
 """The regime that a split measures; ``mutations`` of an antigen library: antigen_variant."""
 OF_ANTIGENS = (", known antigens", " within antigens")
+"""Words that say nothing where pairs have no antigens."""
 UNMEASURED = "the run could not measure {}"
 MORE_UNSEEN = "it has {} unseen residues, more than the {} of nearly all tested pairs"
 MORE_MUTATIONS = "it has {} mutations, more than the {} of any tested pair"
@@ -91,7 +106,7 @@ def without_antigens(text: str) -> str:
 
 
 class NewSequences(NamedTuple):
-    """What is new about N sequences of one kind, or about those of N pairs."""
+    """Tell what is new about N sequences of one kind, or about those of N pairs."""
 
     level: Levels
     """Shape (N,); `KNOWN`, `VARIANT` or `NEW`."""
@@ -106,7 +121,7 @@ class NewSequences(NamedTuple):
 
 
 class Reach(NamedTuple):
-    """How far from training the tested pairs of a regime were."""
+    """Tell how far from training the tested pairs of a regime were."""
 
     unseen: int
     """Unseen residues that 95 % of them did not exceed."""
@@ -115,9 +130,10 @@ class Reach(NamedTuple):
 
 
 class FoundRegimes(NamedTuple):
-    """The regimes of P pairs, (P,) each, dtype object."""
+    """Hold the regimes of P pairs, (P,) each, dtype object."""
 
     name: NDArray[np.object_]
+    """The regime that the pair is in."""
     used: NDArray[np.object_]
     """The measured regime whose weights and sigma apply."""
     why_far: NDArray[np.object_]
@@ -142,7 +158,9 @@ def find_regimes(
     all tested pairs of the regime that is used, or more mutations than any of them.
     """
     shape = antibody.level.shape
-    name, used, why = (np.full(shape, "", object) for _ in range(3))
+    name = np.full(shape, "", object)
+    used = np.full(shape, "", object)
+    why = np.full(shape, "", object)
     is_covered = np.ones(shape, np.bool_)
     unseen = antibody.unseen + antigen.unseen
     mutations = antibody.mutations + antigen.mutations
@@ -150,17 +168,18 @@ def find_regimes(
         rows = (antibody.level == regime.antibody) & (antigen.level == regime.antigen)
         if not rows.any():
             continue
-        covers, found = applicable(regime, reach)
+        covers, measured = applicable(regime, reach)
         name[rows] = regime.name
-        used[rows] = found
+        used[rows] = measured
         is_covered[rows] = covers
         if not covers:
             why[rows] = UNMEASURED.format(regime.words)
-        tested = reach[found]
-        for counts, most, words in (
+        tested = reach[measured]
+        limits = (
             (unseen, tested.unseen, MORE_UNSEEN),
             (mutations, tested.mutations, MORE_MUTATIONS),
-        ):
+        )
+        for counts, most, words in limits:
             far = rows & (counts > most) & (why == "")
             for count in np.unique(counts[far]).tolist():
                 why[far & (counts == count)] = words.format(count, most)
@@ -181,8 +200,6 @@ def applicable(regime: Regime, measured: Collection[str]) -> tuple[bool, str]:
         sides = zip(regime.levels, other.levels, strict=True)
         return sum(max(0, wanted - level) for wanted, level in sides)
 
-    found = min(
-        (REGIMES[name] for name in measured),
-        key=lambda other: (short(other), sum(other.levels), other.name),
-    )
-    return short(found) == 0, found.name
+    regimes = [REGIMES[name] for name in measured]
+    closest = min(regimes, key=lambda other: (short(other), sum(other.levels), other.name))
+    return short(closest) == 0, closest.name

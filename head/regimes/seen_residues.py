@@ -7,10 +7,10 @@ a position is kept as a digest of both. N sequences, L positions of all chains, 
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import compress
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
@@ -27,15 +27,17 @@ if TYPE_CHECKING:
 
 Words: TypeAlias = NDArray[np.uint64]
 GAP = ord("-")
+"""Code of a place without a residue."""
 UNKNOWN = ord("X")
+"""Code of a residue that nobody knows, which counts as none."""
 REGIONS = len(IMGT_REGIONS)
-"""Of one chain of an antibody."""
+"""Regions of one chain of an antibody."""
 INSERTED = 1 << 20
 """Places of insertions are numbered from here, so that they differ from positions."""
 
 
 class Residues(NamedTuple):
-    """The residues of N sequences of a side."""
+    """Hold the residues of N sequences of a side."""
 
     token_NL: Words
     """Digest of position and residue; 0 for none."""
@@ -45,7 +47,7 @@ class Residues(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Aligner:
-    """Finds the residues of the sequences of one kind."""
+    """Find the residues of the sequences of one kind."""
 
     kind: Kind
     reference: tuple[str, ...] = ()
@@ -56,11 +58,13 @@ class Aligner:
         """Choose the reference of a library: the consensus of those of the most common lengths."""
         if kind == "antibody":
             return cls(kind)
-        chains = [by_length(one) for one in chains]
-        lengths = [tuple(map(len, one)) for one in chains]
+        antigens = [by_length(antigen) for antigen in chains]
+        lengths = [tuple(map(len, antigen)) for antigen in antigens]
         usual, _ = Counter(sorted(lengths)).most_common(1)[0]
-        of_usual = [one for one, length in zip(chains, lengths, strict=True) if length == usual]
-        reference = [consensus([one[at] for one in of_usual]) for at in range(len(usual))]
+        usual_antigens = [*itertools.compress(antigens, [length == usual for length in lengths])]
+        reference = []
+        for number in range(len(usual)):
+            reference.append(consensus([antigen[number] for antigen in usual_antigens]))
         return cls(kind, tuple(reference))
 
     def residues(
@@ -69,20 +73,20 @@ class Aligner:
         """Find the residues of N sequences; `numbered` has antibodies and any others."""
         if self.kind == "antibody":
             return _of_antibodies(chains, numbered or number_antibodies(chains, None))
-        chains = [by_length(one) for one in chains]
-        columns = [
-            _aligned([one[at] if at < len(one) else "" for one in chains], text, at)
-            for at, text in enumerate(self.reference)
-        ]
+        antigens = [by_length(antigen) for antigen in chains]
+        columns = []
+        for number, reference in enumerate(self.reference):
+            texts = [antigen[number] if number < len(antigen) else "" for antigen in antigens]
+            columns.append(_aligned(texts, reference, number))
         # chains that the reference lacks: each is one unseen residue
-        more = np.array([len(one) > len(self.reference) for one in chains], np.uint64)
+        more = np.array([len(antigen) > len(self.reference) for antigen in antigens], np.uint64)
         token_NL = np.concatenate([*columns, more[:, None]], axis=1)
         return Residues(token_NL, np.zeros((len(chains), 0), np.uint64))
 
 
 @dataclass(frozen=True, slots=True)
 class SeenResidues:
-    """What occurs in the training sequences of a library."""
+    """Hold what occurs in the training sequences of a library."""
 
     aligner: Aligner
     tokens: Words
@@ -97,8 +101,8 @@ class SeenResidues:
     @classmethod
     def of(cls, aligner: Aligner, residues: Residues) -> SeenResidues:
         """Collect what occurs in N training sequences."""
-        found = [np.unique(column, return_counts=True) for column in residues.region_NR.T]
-        usual = np.array([texts[counts.argmax()] for texts, counts in found], np.uint64)
+        regions = [np.unique(column, return_counts=True) for column in residues.region_NR.T]
+        usual = np.array([texts[counts.argmax()] for texts, counts in regions], np.uint64)
         changed = np.unique(_changed(residues.region_NR, usual))
         tokens = np.unique(residues.token_NL)
         return cls(aligner, tokens, usual_tokens(residues.token_NL), usual, changed)
@@ -133,8 +137,12 @@ def by_length(antigen: Chains) -> Chains:
 
 def usual_tokens(token_NL: Words) -> Words:
     """Return the most frequent token of each position."""
-    found = [np.unique(column[column > 0], return_counts=True) for column in token_NL.T]
-    return np.array([texts[counts.argmax()] for texts, counts in found if len(texts)], np.uint64)
+    usual = []
+    for column in token_NL.T:
+        tokens, counts = np.unique(column[column > 0], return_counts=True)
+        if len(tokens):
+            usual.append(tokens[counts.argmax()])
+    return np.array(usual, np.uint64)
 
 
 def _changed(region_NR: Words, usual_R: Words) -> Ints:
@@ -146,19 +154,22 @@ def _changed(region_NR: Words, usual_R: Words) -> Ints:
 def _of_antibodies(
     antibodies: Sequence[Chains], numbered: Mapping[ChainName, Numbered]
 ) -> Residues:
-    tokens, regions = [], []
+    tokens = []
+    regions = []
     for at, name in enumerate(CHAINS):
         positions, x_NL = align([chains[at] for chains in antibodies], numbered[name])
         number_L = np.array([position_number(position) for position in positions], np.int64)
-        inserted = [
-            sum(map(ord, p[len(str(n)) :])) for p, n in zip(positions, number_L, strict=True)
-        ]
+        inserted = []
+        for position, number in zip(positions, number_L, strict=True):
+            letters = position[len(str(number)) :]  # 111A and 111 are different places
+            inserted.append(sum(map(ord, letters)))
         place_L = (at << 24) | (number_L << 12) | np.array(inserted, np.int64)
         token_NL = _digest(place_L, x_NL)
         tokens.append(token_NL)
         region_L = np.searchsorted([end for _, end in IMGT_REGIONS[:-1]], number_L)
         with np.errstate(over="ignore"):
-            regions += [token_NL[:, region_L == r].sum(axis=1) for r in range(REGIONS)]
+            for region in range(REGIONS):
+                regions.append(token_NL[:, region_L == region].sum(axis=1))
     region_NR = np.stack(regions, axis=1).astype(np.uint64)
     return Residues(np.concatenate(tokens, axis=1), region_NR)
 
@@ -178,11 +189,11 @@ def _aligned(texts: Sequence[str], reference: str, chain: int) -> Words:
         if len(text) == length:
             continue
         for edit in Levenshtein.opcodes(reference, text):
-            found = text[edit.dest_start : edit.dest_end]
+            letters_here = text[edit.dest_start : edit.dest_end]
             if edit.tag == "insert":
-                insertions.setdefault((edit.src_start, found), []).append(row)
-            elif found:
-                codes[row, edit.src_start : edit.src_end] = list(found.encode("ascii"))
+                insertions.setdefault((edit.src_start, letters_here), []).append(row)
+            elif letters_here:
+                codes[row, edit.src_start : edit.src_end] = list(letters_here.encode("ascii"))
     place_L = (chain << 24) | np.arange(length, dtype=np.int64)
     # a deletion is a letter, too; unlike in antibodies, where numbering has gaps anyway
     token_NL = _digest(place_L, codes, gaps=True)
@@ -206,8 +217,8 @@ def _digest(place_L: Ints, code_NL: NDArray[np.uint8], *, gaps: bool = False) ->
 
 def align(chains: Sequence[str], numbered: Numbered) -> tuple[list[str], NDArray[np.uint8]]:
     """Align N chains: the L positions that occur, and ASCII codes, (N, L), 0 beyond the ends."""
-    every = dict.fromkeys(position for layout in numbered.layouts for position in layout)
-    columns = {position: at for at, position in enumerate(every)}
+    positions = dict.fromkeys(itertools.chain.from_iterable(numbered.layouts))
+    columns = {position: column for column, position in enumerate(positions)}
     number_L = np.array([position_number(position) for position in columns], np.int16)
     x_ML = np.zeros((len(numbered.chains) + 1, len(columns)), np.uint8)  # the last has no domain
     for layout, rows, codes_RL in numbered.by_layout():
@@ -216,11 +227,11 @@ def align(chains: Sequence[str], numbered: Numbered) -> tuple[list[str], NDArray
         line_RL = np.tile(inside * np.uint8(GAP), (len(rows), 1))
         line_RL[:, [columns[position] for position in layout]] = codes_RL
         x_ML[rows] = line_RL
-    row_of = {chain: row for row, chain in enumerate(numbered.chains)} | {"": len(numbered.chains)}
-    x_NL = x_ML[[row_of[chain] for chain in chains]]
+    row_of = {text: row for row, text in enumerate(numbered.chains)} | {"": len(numbered.chains)}
+    x_NL = x_ML[[row_of[text] for text in chains]]
     # the others, which are numbered too, may have residues where these have gaps only
     occurs_L = np.asarray((x_NL > GAP).any(axis=0))
-    return [*compress(columns, occurs_L.tolist())], x_NL[:, occurs_L]
+    return [*itertools.compress(columns, occurs_L.tolist())], x_NL[:, occurs_L]
 
 
 def mix(x: Words) -> Words:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 LEAST_GROUPS = 5.0
 """Effective groups below which nothing can be measured."""
 LEAST_ROWS = 10
+"""Tested pairs below which nothing can be measured."""
 LIBRARY_SHARE = 0.5
 """A cluster of near-duplicates with a larger share of the pairs makes a side a library."""
 ENOUGH_FAMILIES = 10.0
@@ -51,13 +52,13 @@ def effective_groups(group: Ints) -> float:
 
 @dataclass
 class Side:
-    """One side of the pairs of a table."""
+    """Hold one side of the pairs of a table, and find what folds of it can hold out."""
 
     kind: Kind
     chains: Sequence[Chains]
     """The N unique sequences."""
     sequence: Ints
-    """Of each pair, (P,)."""
+    """Number of each pair's sequence, (P,)."""
     near: Ints
     """Clusters of near-duplicates, of which one in training makes the others known, (P,)."""
     family: Ints
@@ -74,7 +75,7 @@ class Side:
 
     @cached_property
     def is_library(self) -> bool:
-        """Whether the sequences are variants of one."""
+        """Return whether the sequences are variants of one."""
         sizes = np.bincount(self.near)
         largest = self.near == sizes.argmax()
         return bool(
@@ -85,7 +86,7 @@ class Side:
 
     @cached_property
     def units(self) -> Ints:
-        """What counts as one sequence of known pairs, (P,): variants of a library, else families.
+        """Group known pairs by what counts as one sequence, (P,): library variants or families.
 
         Errors of strains have much in common: as groups of their own, they would make intervals
         too narrow.
@@ -94,10 +95,11 @@ class Side:
 
     @cached_property
     def held_out(self) -> Ints:
-        """What folds hold out as a whole where the side is no library, (P,).
+        """Group pairs by what folds hold out as a whole where the side is no library, (P,).
 
-        Families, or the clusters of near-duplicates of families that are divided: of all that can
-        be, if too few families are left to measure, else of the largest, while enough stay whole.
+        The groups are families, or the clusters of near-duplicates of families that are divided:
+        of all that can be, if too few families are left to measure, or of the largest, while enough
+        stay whole.
         """
         near_of_family = np.unique(np.stack([self.family, self.near]), axis=1)[0]
         several: Ints = np.flatnonzero(np.bincount(near_of_family) > 1)
@@ -120,7 +122,7 @@ class Side:
 
     @property
     def testable(self) -> tuple[int, ...]:
-        """The levels, apart from known, that folds of this side can test."""
+        """Return the levels, apart from known, that folds of this side can test."""
         return (VARIANT,) if self.is_library else (VARIANT, NEW)
 
     def counted(self, level: int) -> Ints:
@@ -131,21 +133,21 @@ class Side:
 
     @cached_property
     def aligner(self) -> Aligner:
-        """How residues of the library are found."""
+        """Return what finds the residues of the library."""
         largest = np.bincount(self.near).argmax()
         members = distinct(self.sequence[self.near == largest]).tolist()
         return Aligner.of(self.kind, [self.chains[i] for i in members])
 
     @cached_property
     def residues(self) -> Residues:
-        """The residues of the N sequences."""
+        """Return the residues of the N sequences."""
         if self.kind == "antigen":
             return self.aligner.residues(self.chains)
         return self.aligner.residues(self.chains, self.numbered)
 
     @property
     def numbered(self) -> Mapping[ChainName, Numbered]:
-        """The IMGT numbering of the antibodies."""
+        """Return the IMGT numbering of the antibodies."""
         if self._numbered is None:
             self._numbered = number_antibodies(self.chains, cache_dir() / "numbering")
         return self._numbered

@@ -27,10 +27,12 @@ from abag.embed.sequences.columns import quote_names
 if TYPE_CHECKING:
     from abag.head.data.labels import LabelledPairs
 
-
 Parts: TypeAlias = NDArray[np.int8]
-
-TRAIN, VALIDATION, TEST, UNUSED = 0, 1, 2, -1
+"""`TRAIN`, `VALIDATION`, `TEST` or `UNUSED` of each pair, (P,)."""
+TRAIN = 0
+VALIDATION = 1
+TEST = 2
+UNUSED = -1
 PART_NAMES = {"train": TRAIN, "validation": VALIDATION, "test": TEST, "unused": UNUSED}
 PART_WORDS: dict[str, str] = {
     **dict.fromkeys(("train", "training"), "train"),
@@ -43,12 +45,14 @@ PART_WORDS: dict[str, str] = {
 EITHER = ("eval", "evaluation")
 """The test part, but beside another name of the test part the validation part."""
 KEYS = ["antibody_key", "antigen_key"]
+"""Columns that identify a pair."""
 COLUMNS = [*KEYS, "split", "fold", "group"]
+"""Columns of a table of splits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
-    """The part and the group of each of P pairs."""
+    """Hold the part and the group of each of P pairs."""
 
     name: str
     part: Parts
@@ -66,10 +70,11 @@ class Split:
     """Shape (P,): residues that most training sequences of a library do not have there."""
 
     def rows(self, part: int) -> Ints:
-        """Indices of the pairs of one part, shape (N,), dtype int64."""
+        """Return the indices of the pairs of one part, shape (N,), dtype int64."""
         return np.flatnonzero(self.part == part)
 
     def rows_per_part(self) -> dict[str, int]:
+        """Count the pairs of each part, by its name."""
         return {name: int((self.part == part).sum()) for name, part in PART_NAMES.items()}
 
 
@@ -103,18 +108,20 @@ def describe_named(cells: pd.Series[Any], parts: pd.Series[Any]) -> str:
     """Count the pairs of each part, with the names that the cells give it, if these differ."""
     counts = []
     for part in PART_NAMES:
-        own = cells[parts == part]
-        others = [word for word in sorted(own.unique()) if word.lower() != part]
+        part_cells = cells[parts == part]
+        others = [word for word in sorted(part_cells.unique()) if word.lower() != part]
         spelled = ", ".join(repr(word) if word else "empty cells" for word in others)
         names = f" ({spelled})" if spelled else ""
-        counts += [f"{len(own):,} {part}{names}"] if len(own) else []
+        if len(part_cells):
+            counts.append(f"{len(part_cells):,} {part}{names}")
     return f"{', '.join(counts)} pairs"
 
 
 def is_trainable(part: Parts) -> bool:
-    """Whether no part is empty and more pairs train than validate."""
-    sizes = [int((part == one).sum()) for one in (TRAIN, VALIDATION, TEST)]
-    return min(sizes) > 0 and sizes[0] > sizes[1]
+    """Return whether no part is empty and more pairs train than validate."""
+    n_train = int((part == TRAIN).sum())
+    n_validation = int((part == VALIDATION).sum())
+    return n_train > n_validation > 0 and bool((part == TEST).any())
 
 
 def describe_parts(splits: Sequence[Split]) -> str:
@@ -149,17 +156,22 @@ def grouped_folds(group: Ints, folds: int, seed: int | Sequence[int]) -> Ints:
     if len(sizes) == len(group):  # groups of one row, maybe a million: no need to balance
         return rng.permutation(len(group))[dense] % folds
     order = np.argsort(-sizes * rng.uniform(0.5, 1.0, len(sizes)), kind="stable")
-    fold_of_group, load = np.empty(len(sizes), np.int64), [0] * folds
+    fold_of_group = np.empty(len(sizes), np.int64)
+    load = [0] * folds
     for index, size in zip(order.tolist(), sizes[order].tolist(), strict=True):
-        fold_of_group[index] = fold = load.index(min(load))
+        fold = load.index(min(load))
+        fold_of_group[index] = fold
         load[fold] += size
     return fold_of_group[dense]
 
 
 def split_frame(pairs: LabelledPairs, splits: Sequence[Split]) -> pd.DataFrame:
     """Return splits as `read_splits` reads them: one row with `COLUMNS` per pair and fold."""
-    names, keys = np.array(list(PART_NAMES)), pair_keys(pairs)  # UNUSED, -1, is the last name
-    frames = [keys.assign(split=names[s.part], fold=s.fold, group=s.group) for s in splits]
+    names = np.array(list(PART_NAMES))  # UNUSED, -1, is the last name
+    keys = pair_keys(pairs)
+    frames = []
+    for split in splits:
+        frames.append(keys.assign(split=names[split.part], fold=split.fold, group=split.group))
     frame = pd.concat(frames, ignore_index=True)
     # Pairs are in the order of their keys: few tables have any to compare.
     repeated = (np.diff(pairs.antibody) == 0) & (np.diff(pairs.antigen) == 0)
@@ -167,6 +179,7 @@ def split_frame(pairs: LabelledPairs, splits: Sequence[Split]) -> pd.DataFrame:
 
 
 def pair_keys(pairs: LabelledPairs) -> pd.DataFrame:
+    """Return the keys of both sequences of P pairs as text, in the columns `KEYS`."""
     keys = {
         kind: pd.Series(hex_keys(unique.keys)) for kind, unique in pairs.table.sequences.items()
     }
@@ -178,11 +191,18 @@ def read_splits(path: Path, pairs: LabelledPairs) -> list[Split]:
     """Read a split file, as `split_frame` writes it, and apply it to these pairs.
 
     ``fold`` and ``group`` are optional; it has to hold the same pairs.
+
+    Raises
+    ------
+    SplitError
+        If the file cannot be read, lacks a column, repeats a pair or holds other pairs.
     """
-    wanted, splits = pair_keys(pairs), []
+    wanted = pair_keys(pairs)
+    splits = []
     for number, (_, fold) in enumerate(_read_frame(path).groupby("fold", sort=True)):
-        found = wanted.merge(fold, how="outer", indicator="found_in", validate="m:1")["found_in"]
-        missing, unknown = (int((found == where).sum()) for where in ("left_only", "right_only"))
+        merged = wanted.merge(fold, how="outer", indicator="found_in", validate="m:1")
+        missing = int((merged["found_in"] == "left_only").sum())
+        unknown = int((merged["found_in"] == "right_only").sum())
         if missing or unknown:
             msg = (
                 f"{path}: fold {number} lacks {missing} pairs of the table and has {unknown} pairs "
@@ -207,13 +227,15 @@ def _read_frame(path: Path) -> pd.DataFrame:
         raise _bad_file(
             path, f"cannot be read: {' '.join(str(error).split())}; expected Parquet or CSV"
         ) from error
-    if absent := [name for name in COLUMNS[:3] if name not in frame.columns]:
-        found = ", ".join(map(str, frame.columns))
-        raise _bad_file(path, f"no column {', '.join(absent)}; found {found}")
+    absent = [name for name in COLUMNS[:3] if name not in frame.columns]
+    if absent:
+        columns = ", ".join(map(str, frame.columns))
+        raise _bad_file(path, f"no column {', '.join(absent)}; found {columns}")
     cells = frame["split"].fillna("").astype(str).str.strip()
     parts = part_names(cells, str(path))
-    if (unknown := parts.isna().to_numpy()).any():
-        row = int(unknown.argmax())
+    is_unknown = parts.isna().to_numpy()
+    if is_unknown.any():
+        row = int(is_unknown.argmax())
         problem = (
             f"row {row + 1} of the split file: split {cells.iloc[row]!r} is unknown; expected one "
             f"of {', '.join(PART_NAMES)}"

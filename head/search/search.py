@@ -25,12 +25,15 @@ from abag.head.data.vectors import StoredVectors, read_vectors
 from abag.head.evaluation.metrics import MeasuredRows, find_metric
 from abag.head.models.baselines import inner_folds as pairs_inner_folds
 from abag.head.models.config import VALIDATION_PAIRS, FitConfig, is_used
-from abag.head.models.pair_model import LOSSES, Fit, PairVectors, TrainingRows
+from abag.head.models.losses import LOSSES
+from abag.head.models.pair_model import Fit
+from abag.head.models.pair_vectors import PairVectors
 from abag.head.models.registry import MODELS
 from abag.head.models.ridge import impute_censored
+from abag.head.models.training_rows import TrainingRows
 from abag.head.regimes.splits import TRAIN, VALIDATION, Split, grouped_folds
 from abag.head.training.stack import PairStandardizer, StackedHeads, step_seed
-from abag.head.training.train import matrix_threads
+from abag.head.training.torch_settings import matrix_threads
 
 if TYPE_CHECKING:
     import torch
@@ -58,7 +61,7 @@ POOLINGS = ("antibody_pooling", "antigen_pooling")
 BATCH_PARAMETERS = ("shape", "loss", *POOLINGS)
 """Parameters that all trials of a batch share."""
 RUNGS = 8
-FOLD_SUBSET = 6  # stream of the seed, beside those of step.py, stack.py and train.py
+FOLD_SUBSET = 6  # stream of the seed, beside those of stack.py and heads.py
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

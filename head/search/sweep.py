@@ -56,7 +56,7 @@ from abag.head.search.search import (
     used_parameters,
     without_test_part,
 )
-from abag.head.training.train import torch_settings
+from abag.head.training.torch_settings import torch_settings
 
 if TYPE_CHECKING:
     from optuna.study import Study

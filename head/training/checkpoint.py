@@ -24,11 +24,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SCHEMA = 6
+"""Version of the format; raise it when the tensors or the state change."""
 _DELETE = "Delete it to resume from the previous checkpoint."
 
 
 class Checkpoint(NamedTuple):
-    """Tensors on the CPU, and JSON values."""
+    """Hold tensors on the CPU, and JSON values."""
 
     tensors: dict[str, Tensor]
     state: dict[str, Any]
@@ -37,12 +38,12 @@ class Checkpoint(NamedTuple):
 def save_rotating(folder: Path, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
     """Write ``latest`` atomically, keeping the one before as ``previous``."""
     path = folder / "latest"
-    own = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}  # GPU sync
+    on_host = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}  # GPU sync
     text = json.dumps(state, sort_keys=True, allow_nan=False)
-    header = {"schema": str(SCHEMA), "state": text, "digest": digest(own, text)}
+    header = {"schema": str(SCHEMA), "state": text, "digest": digest(on_host, text)}
     with replacing(path) as partial:
         try:
-            save_file(own, partial, header)
+            save_file(on_host, partial, header)
         except (SafetensorError, OSError) as error:
             msg = (
                 f"{path}: cannot be written ({error}); the previous checkpoint is whole. Free disk "
@@ -54,6 +55,7 @@ def save_rotating(folder: Path, tensors: Mapping[str, Tensor], state: Mapping[st
 
 
 def load(path: Path) -> Checkpoint:
+    """Read one checkpoint; raise `DamagedFile` if it is not whole or has another schema."""
     try:
         with safe_open(path, framework="pt") as file:
             header = file.metadata() or {}
@@ -81,15 +83,15 @@ def load_newest(folder: Path) -> Checkpoint | None:
         if not path.exists():
             continue
         try:
-            found = load(path)
+            checkpoint = load(path)
         except DamagedFile as error:
             damage = damage or error
             continue
         if damage:
-            say(f"{damage} Resuming from {path.name}, step {found.state.get('step')}.")
+            say(f"{damage} Resuming from {path.name}, step {checkpoint.state.get('step')}.")
             # The next checkpoint must not rename the damaged file to previous.
             (folder / "latest").replace(folder / "latest.damaged")
-        return found
+        return checkpoint
     if damage:  # starting again would hide the loss
         msg = (
             f"{folder}: no checkpoint is whole ({damage}); expected latest or previous to be. "

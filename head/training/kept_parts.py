@@ -1,4 +1,4 @@
-"""What took long to compute, kept until the run has finished, so that a stopped one loses little.
+"""Keep what took long to compute until the run has finished, so that a stopped one loses little.
 
 Of fitted parts, only the predictions of folds are kept: these weigh and score them. P pairs.
 """
@@ -29,14 +29,14 @@ def read_kept(folder: Path, digest: str) -> dict[str, Floats] | None:
     from abag.head.training.checkpoint import load_newest
 
     try:
-        found = load_newest(folder)
+        checkpoint = load_newest(folder)
     except DamagedFile:
         say(f"{folder}: what was kept is damaged; it is fitted again")
         return None
-    if found is None or found.state.get("digest") != digest:
+    if checkpoint is None or checkpoint.state.get("digest") != digest:
         return None
     detail(f"{folder}: kept, not fitted again")
-    return {name: tensor.numpy() for name, tensor in found.tensors.items()}
+    return {name: tensor.numpy() for name, tensor in checkpoint.tensors.items()}
 
 
 def write_kept(folder: Path, digest: str, arrays: Mapping[str, Floats], seconds: float) -> None:
@@ -54,21 +54,21 @@ def write_kept(folder: Path, digest: str, arrays: Mapping[str, Floats], seconds:
 
 @dataclass(frozen=True, slots=True)
 class PartPredictions:
-    """What a part of a fold predicts."""
+    """Hold what a part of a fold predicts."""
 
     predicted: Floats
     """pKd of every pair, (P,)."""
     variance: Floats | None
-    """Of the predictions in pKd^2, (P,), if the part has one."""
+    """Variance of the predictions in pKd^2, (P,), if the part has one."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeptParts:
-    """The parts of one fold that are kept."""
+    """Read and write the parts of one fold that are kept."""
 
     folder: Path
     digest: str
-    """Of what they were fitted to; parts of another digest are fitted again."""
+    """Digest of what they were fitted to; parts of another one are fitted again."""
 
     def read(self, name: str) -> PartPredictions | None:
         """Return what a part predicts, if it was kept whole."""

@@ -24,13 +24,10 @@ from abag.core.messages import detail
 from abag.head.data.feature_scaling import FeatureScaling
 from abag.head.data.labels import training_labels
 from abag.head.data.vectors import Standardizer
+from abag.head.models.losses import LOSSES, PredictedPairs
 from abag.head.models.network import AdamW, Mlp, NetworkModel
-from abag.head.models.pair_model import (
-    LOSSES,
-    NetworkSettings,
-    PredictedPairs,
-    label_weights,
-)
+from abag.head.models.pair_model import NetworkSettings
+from abag.head.models.training_rows import label_weights
 from abag.head.regimes.splits import TRAIN
 
 if TYPE_CHECKING:
@@ -40,14 +37,20 @@ if TYPE_CHECKING:
 
     from abag.head.data.labels import LabelledPairs
     from abag.head.models.config import Compile, FitConfig
-    from abag.head.models.pair_model import PairVectors
+    from abag.head.models.pair_vectors import PairVectors
     from abag.head.regimes.splits import Split
 
 CompiledMode = Literal["off", "graph", "full"]
-ORDER, DROPOUT, INITIAL, BOOTSTRAP = 1, 2, 3, 5  # streams of the seed, beside that of train.py
-PREDICTION_BATCH, CPU_PREDICTION_BATCH = 16384, 2048
-"""Pairs per forward pass of a prediction, on a GPU and a CPU: 150 and 19 MB of inputs at the usual
-widths, and as much for each layer."""
+# streams of the seed, beside that of heads.py
+ORDER = 1
+DROPOUT = 2
+INITIAL = 3
+BOOTSTRAP = 5
+PREDICTION_BATCH = 16384
+"""Pairs per forward pass of a prediction on a GPU: 150 MB of inputs at the usual widths, and as
+much for each layer."""
+CPU_PREDICTION_BATCH = 2048
+"""Pairs per forward pass of a prediction on a CPU: 19 MB of inputs."""
 WARMUP = 0.05
 """Share of all steps in which the learning rate rises."""
 MAX_TABLE_BYTES = 2**30
@@ -59,18 +62,22 @@ best weights. Larger stacks are not faster there."""
 
 @dataclass(frozen=True, slots=True)
 class PairStandardizer:
-    """Conversion of stored vectors to inputs, and of outputs to pKd."""
+    """Convert stored vectors to inputs, and outputs to pKd."""
 
     antibody: Standardizer
     antigen: Standardizer
     pkd_mean: float
+    """Mean of the training labels, in pKd."""
     pkd_scale: float
+    """Standard deviation of the training labels, in pKd."""
     features: FeatureScaling | None = None
+    """Scaling of the features of pairs; None: there are none."""
 
     @classmethod
     def of(
         cls, pairs: LabelledPairs, training: NDArray[np.int64], vectors: PairVectors
     ) -> PairStandardizer:
+        """Fit the scaling to the training rows, (R,), alone."""
         labels = training_labels(pairs, training)
         features = vectors.features
         return cls(
@@ -82,12 +89,30 @@ class PairStandardizer:
         )
 
     def model(self, widths: tuple[int, ...], weights: Mapping[str, Tensor]) -> NetworkModel:
+        """Return the model of one head, which predicts pKd from stored vectors."""
         settings = NetworkSettings(widths, self.pkd_mean, self.pkd_scale)
         return NetworkModel.of(settings, weights, self.antibody, self.antigen, self.features)
 
 
 class PairTables:
-    """The vectors of all sequences, on the host if too large for the device, and the pairs."""
+    """Hold the vectors of all sequences and the pairs, on the device as far as they fit.
+
+    Parameters
+    ----------
+    vectors : sequence of NDArray, dtype=float32
+        Standardised antibodies, (N, D), and antigens, (M, E). They stay on the host if they are too
+        large for the device.
+    index : sequence of NDArray, shape=(P,), dtype=int64
+        Row of the antibody, and of the antigen, of each pair.
+    target : NDArray, shape=(P,), dtype=float32
+        Label or bound in standard deviations.
+    censored : NDArray, shape=(P,), dtype=int8
+        -1 if the label is below its bound, 1 if above, 0 if exact.
+    device : torch.device
+        Where the steps run.
+    features : NDArray, shape=(P, K), dtype=float32, optional
+        Scaled features of the pairs.
+    """
 
     def __init__(
         self,
@@ -98,10 +123,12 @@ class PairTables:
         device: torch.device,
         features: NDArray[np.float32] | None = None,
     ) -> None:
-        needed = sum(x_ND.nbytes for x_ND in vectors)
-        self.device, self.on_host = device, not fit_on_device(needed, device)
+        needed_bytes = sum(x_ND.nbytes for x_ND in vectors)
+        self.device = device
+        self.on_host = not fit_on_device(needed_bytes, device)
         if device.type != "cpu":
-            detail(f"vectors: {needed / 2**20:.0f} MiB on the {'host' if self.on_host else device}")
+            where = "host" if self.on_host else device
+            detail(f"vectors: {needed_bytes / 2**20:.0f} MiB on the {where}")
         place = torch.device("cpu") if self.on_host else device
         self.vectors = [torch.from_numpy(x_ND).to(place) for x_ND in vectors]
         self.index = [torch.from_numpy(index_P).to(place) for index_P in index]
@@ -114,21 +141,24 @@ class PairTables:
         """Gather the vectors of pairs, (G, B, D) and (G, B, E), and any features, (G, B, K)."""
         if self.on_host:
             rows_GB = rows_GB.cpu()  # GPU sync
-        (antibody_P, antigen_P), (antibody_ND, antigen_ME) = self.index, self.vectors
+        antibody_P, antigen_P = self.index
+        antibody_ND, antigen_ME = self.vectors
         antibody_GBD = embedding(antibody_P[rows_GB], antibody_ND)
         antigen_GBE = embedding(antigen_P[rows_GB], antigen_ME)
-        found = antibody_GBD.to(self.device), antigen_GBE.to(self.device)
+        vectors = (antibody_GBD.to(self.device), antigen_GBE.to(self.device))
         if self.features_PK is None:
-            return found
-        return (*found, embedding(rows_GB, self.features_PK).to(self.device))
+            return vectors
+        return (*vectors, embedding(rows_GB, self.features_PK).to(self.device))
 
 
 def fit_on_device(needed_bytes: int, device: torch.device) -> bool:
+    """Return whether tables of so many bytes leave enough of a device's memory to the steps."""
     # half of a GPU's free memory, as steps need the rest; a CPU has them in memory already
     return device.type != "cuda" or needed_bytes <= torch.cuda.mem_get_info(device)[0] / 2
 
 
 def steps_per_epoch(n_pairs: int, batch_size: int, accumulate: int) -> int:
+    """Return the optimizer steps that take every pair once; the last may be smaller."""
     return -(-n_pairs // (batch_size * accumulate))
 
 
@@ -156,7 +186,8 @@ def make_epoch_batches(
     shape = (steps, accumulate, batch_size)
     size = np.prod(shape)
     permutation = epoch_permutation(epoch, max(map(len, training_sets)))
-    sets, weights = [], []
+    sets = []
+    weights = []
     for training, n_pairs in zip(training_sets, epoch_pairs, strict=True):
         order = np.resize(permutation[permutation < len(training)], n_pairs)
         rows = np.full(size, training[order[0]])
@@ -173,17 +204,22 @@ def cosine_rates(first: int, count: int, total: int, lr: float) -> NDArray[np.fl
     step = np.arange(first, first + count) + 1.0
     rising = max(1.0, round(WARMUP * total))
     fallen = np.clip((step - rising) / max(1.0, total + 1 - rising), 0, 1)
-    return np.float32(lr) * np.where(
-        step < rising, step / rising, 0.5 * (1 + np.cos(np.pi * fallen))
-    ).astype(np.float32)
+    cosine = 0.5 * (1 + np.cos(np.pi * fallen))
+    share = np.where(step < rising, step / rising, cosine).astype(np.float32)
+    return np.float32(lr) * share
 
 
 def step_seed(seed: int, step: int) -> int:
+    """Return the seed of a step's dropout, a non-negative number of 63 bits."""
     return int(np.random.SeedSequence([seed, DROPOUT, step]).generate_state(1, np.uint64)[0] >> 1)
 
 
 class TrainingStep:
-    """A step of the heads: model, optimizer and the buffers of an epoch, (S, A, G, B)."""
+    """Take steps of the heads: model, optimizer and the buffers of an epoch, (S, A, G, B).
+
+    `shape` is that of the buffers. With `alike`, all heads have the same learning rate and weight
+    decay.
+    """
 
     def __init__(
         self,
@@ -196,9 +232,13 @@ class TrainingStep:
         in_bf16: bool,
         alike: bool,
     ) -> None:
-        self.model, self.tables, self.config, self.in_bf16 = model, tables, config, in_bf16
-        self.device = device = tables.device
-        on_gpu, members = device.type == "cuda", len(decay_M)
+        device = tables.device
+        members = len(decay_M)
+        self.model = model
+        self.tables = tables
+        self.config = config
+        self.in_bf16 = in_bf16
+        self.device = device
         self.rows_SAGB = torch.zeros(shape, dtype=torch.int64, device=device)
         self.weight_SAGB = torch.zeros(shape, device=device)
         self.rate_SM = torch.zeros(shape[0], members, device=device)
@@ -208,7 +248,7 @@ class TrainingStep:
         self.lr_M = torch.zeros(members, device=device)
         # torch.manual_seed also tries every other kind of device, which takes 0.2 ms per call.
         self._seed: Callable[[int], object] = torch.cuda.manual_seed
-        if not on_gpu:  # other threads train meanwhile
+        if device.type != "cuda":  # other threads train meanwhile
             generator = torch.Generator()
             model.use_generator(generator)
             self._seed = generator.manual_seed
@@ -238,6 +278,7 @@ class TrainingStep:
         return {**model, **optimizer, "losses": self.loss_SM}
 
     def load(self, saved: Mapping[str, Tensor]) -> None:
+        """Copy saved tensors into those of `tensors`; raise `DamagedFile` if a shape differs."""
         load_tensors(self.tensors(), saved)
 
     def _batch_loss(self, rows_SGB: Tensor, weight_SGB: Tensor) -> Tensor:
@@ -246,7 +287,8 @@ class TrainingStep:
         weight_B = weight_SGB.index_select(0, self.cursor)[0]
         vectors = self.tables.read(rows_B)  # here, so that the compiler fuses it
         heads = len(self.lr_M) // len(rows_B)
-        rows_B, weight_B = (x.repeat_interleave(heads, 0) for x in (rows_B, weight_B))
+        rows_B = rows_B.repeat_interleave(heads, 0)
+        weight_B = weight_B.repeat_interleave(heads, 0)
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.in_bf16):
             predicted_B = self.model(*vectors)
         predicted = PredictedPairs(
@@ -261,7 +303,8 @@ class TrainingStep:
     def _step(self) -> None:
         self.lr_M.copy_(self.rate_SM.index_select(0, self.cursor)[0])
         self.optimizer.clear()
-        losses, batch_loss = [], self._compiled_loss or self._batch_loss
+        batch_loss = self._compiled_loss or self._batch_loss
+        losses = []
         batches = zip(self.rows_SAGB.unbind(1), self.weight_SAGB.unbind(1), strict=True)
         for rows_SGB, weight_SGB in batches:
             loss_M = batch_loss(rows_SGB, weight_SGB)
@@ -294,6 +337,7 @@ class TrainingStep:
 
 
 def uses_bf16(config: FitConfig, device: torch.device, *, stacked: bool) -> bool:
+    """Return whether matrix products are in bfloat16; `stacked`: a step has several heads."""
     if config.precision != "auto":
         return config.precision == "bf16"
     # a step of one head is bound by kernel launches; older GPUs have no units for bf16
@@ -302,13 +346,20 @@ def uses_bf16(config: FitConfig, device: torch.device, *, stacked: bool) -> bool
 
 
 def choose_mode(requested: Compile, device: torch.device) -> CompiledMode:
+    """Return how steps run on a device; what ``auto`` means depends on it."""
     if device.type == "cpu":  # compiling takes 40 s there, and saves little
         return "off"
     return "graph" if requested == "auto" else requested
 
 
 def load_tensors(live: Mapping[str, Tensor], saved: Mapping[str, Tensor]) -> None:
-    """Copy saved values into live tensors in place: graphs keep their addresses."""
+    """Copy saved values into live tensors in place: graphs keep their addresses.
+
+    Raises
+    ------
+    DamagedFile
+        If a tensor is missing or has another shape.
+    """
     with torch.no_grad():
         for name, tensor in live.items():
             if name not in saved or saved[name].shape != tensor.shape:
@@ -342,7 +393,7 @@ def draw_bootstrap_sample(
 
 
 class StackedHeads:
-    """M heads, their shared step, and the pairs and vectors that it uses.
+    """Hold M heads, their shared step, and the pairs and vectors that it uses.
 
     `pairs` have the labels of each fold; training sets and members are in the order of folds.
     """
@@ -359,37 +410,24 @@ class StackedHeads:
         device: torch.device,
     ) -> None:
         self.device = device
-        config = self.config = members[0]
-        self._scalings, self._training_sets = scalings, training_sets
-        self._epoch_pairs, self._members = epoch_pairs, members
+        config = members[0]
+        self.config = config
+        self._scalings = scalings
+        self._training_sets = training_sets
+        self._epoch_pairs = epoch_pairs
+        self._members = members
         self.batch_size, self.accumulate = config.fitting_batch(epoch_pairs[0])
         self.steps = steps_per_epoch(epoch_pairs[0], self.batch_size, self.accumulate)
         self.epochs = config.filled().epochs
-        folds, sets_per_fold = range(len(scalings)), len(training_sets) // len(scalings)
+        folds = range(len(scalings))
+        sets_per_fold = len(training_sets) // len(scalings)
         self._first_rows = np.repeat([fold * len(pairs[0]) for fold in folds], sets_per_fold)
-        antibody_ND, antigen_ME = vectors.antibody_ND, vectors.antigen_ME
-        standardised = [
-            _join([scaling.antibody.apply(antibody_ND) for scaling in scalings]),
-            _join([scaling.antigen.apply(antigen_ME) for scaling in scalings]),
-        ]
-        index = [
-            _join([pairs[0].antibody + fold * len(antibody_ND) for fold in folds]),
-            _join([pairs[0].antigen + fold * len(antigen_ME) for fold in folds]),
-        ]
-        labelled = zip(pairs, scalings, strict=True)
-        target = _join([(one.pkd - s.pkd_mean) / s.pkd_scale for one, s in labelled])
-        censored = _join([one.censored for one in pairs])
-        features = None
-        if vectors.features is not None:
-            scaled = [one.features for one in scalings if one.features is not None]
-            features = _join([one.apply(vectors.features) for one in scaled])
-        self.tables = PairTables(
-            standardised, index, target.astype(np.float32), censored, device, features
-        )
+        self.tables = _join_folds(pairs, vectors, scalings, device)
         share = pairs[0].share
         self.weight_P = None if share is None else np.tile(label_weights(share), len(scalings))
-        self._inputs = antibody_ND.shape[1] + antigen_ME.shape[1]
-        self._inputs += 0 if features is None else features.shape[1]
+        self._inputs = vectors.antibody_ND.shape[1] + vectors.antigen_ME.shape[1]
+        if self.tables.features_PK is not None:
+            self._inputs += self.tables.features_PK.shape[1]
         seeds = (np.random.SeedSequence([member.seed, INITIAL]) for member in members)
         self._make_step(folds, [int(seed.generate_state(1)[0]) for seed in seeds])
 
@@ -403,23 +441,27 @@ class StackedHeads:
         self.first_row_G = self._first_rows[sets]
         members = [self._members[at] for at in self.heads]
         self.members = [member.filled() for member in members]
-        model = Mlp(
-            self._inputs, self.config.filled().widths, [member.dropout for member in self.members]
-        )
+        dropouts = [member.dropout for member in self.members]
+        model = Mlp(self._inputs, self.config.filled().widths, dropouts)
         if seeds:
             model.draw(seeds)
         self.model = model.to(self.device)
+        optimizer_settings = {(member.lr, member.weight_decay) for member in self.members}
+        # Folds are in the precision of separate training.
+        in_bf16 = uses_bf16(self.config, self.device, stacked=len(members) > len(folds))
         self.training_step = TrainingStep(
-            self.model, self.tables, self.config, [member.weight_decay for member in self.members],
+            self.model,
+            self.tables,
+            self.config,
+            [member.weight_decay for member in self.members],
             (self.steps, self.accumulate, len(sets), self.batch_size),
-            # Folds are in the precision of separate training.
-            in_bf16=uses_bf16(self.config, self.device, stacked=len(members) > len(folds)),
-            alike=len({(member.lr, member.weight_decay) for member in self.members}) == 1,
-        )  # fmt: skip
+            in_bf16=in_bf16,
+            alike=len(optimizer_settings) == 1,
+        )
 
     @property
     def heads(self) -> NDArray[np.int64]:
-        """Numbers of the heads of the folds that train, among those of all folds."""
+        """Return the numbers of the heads that train, among those of all folds."""
         return self._of_folds(len(self._members))
 
     def _of_folds(self, total: int) -> NDArray[np.int64]:
@@ -429,20 +471,26 @@ class StackedHeads:
 
     def keep_folds(self, folds: Sequence[int], *, with_state: bool = True) -> None:
         """Train only these folds from now on; without their state, it has to be loaded."""
-        heads, state = self.heads, self.training_step.tensors()
+        heads = self.heads
+        state = self.training_step.tensors()
         self._make_step(folds)
-        if with_state:
-            kept = torch.from_numpy(np.searchsorted(heads, self.heads)).to(self.device)
-            self.training_step.load(
-                {
-                    name: tensor.detach().index_select(1 if name == "losses" else 0, kept)
-                    for name, tensor in state.items()
-                }
-            )
+        if not with_state:
+            return
+        kept = torch.from_numpy(np.searchsorted(heads, self.heads)).to(self.device)
+        kept_state = {}
+        for name, tensor in state.items():
+            head_axis = 1 if name == "losses" else 0
+            kept_state[name] = tensor.detach().index_select(head_axis, kept)
+        self.training_step.load(kept_state)
 
     def begin_epoch(self, epoch: int, first_step: int = 0) -> None:
-        total, first, step = self.epochs * self.steps, epoch * self.steps, self.training_step
-        sets = [rows + at for rows, at in zip(self.training_sets, self.first_row_G, strict=True)]
+        """Fill the buffers of the step with the batches and rates of an epoch."""
+        total = self.epochs * self.steps
+        first = epoch * self.steps
+        step = self.training_step
+        sets = []
+        for training_set, first_row in zip(self.training_sets, self.first_row_G, strict=True):
+            sets.append(training_set + first_row)
         rows_SAGB, weight_SAGB = make_epoch_batches(
             sets, epoch, self.batch_size, self.accumulate, self.epoch_pairs
         )
@@ -465,15 +513,13 @@ class StackedHeads:
         size = max(1, batch // members)
         training = self.model.training
         self.model.eval()
-        parts = [
-            self.model(
-                *self.tables.read(torch.from_numpy(rows_GR[:, at : at + size]).to(self.device))
-            )
-            for at in range(0, max(1, rows_GR.shape[1]), size)
-        ]
+        scores = []
+        for at in range(0, max(1, rows_GR.shape[1]), size):
+            rows_GB = torch.from_numpy(rows_GR[:, at : at + size]).to(self.device)
+            scores.append(self.model(*self.tables.read(rows_GB)))
         self.model.train(training)
-        scores_MR = torch.cat(parts, -1).cpu().numpy()  # GPU sync
-        units = np.array([(s.pkd_scale, s.pkd_mean) for s in self.scalings])
+        scores_MR = torch.cat(scores, -1).cpu().numpy()  # GPU sync
+        units = np.array([(scaling.pkd_scale, scaling.pkd_mean) for scaling in self.scalings])
         scale_M, mean_M = np.repeat(units, members // len(self.scalings), axis=0).T
         return np.asarray(scores_MR.astype(np.float64) * scale_M[:, None] + mean_M[:, None])
 
@@ -481,10 +527,44 @@ class StackedHeads:
         """Predict other rows, (R,), for each part of the members, (M / parts, R)."""
         if len(parts) == 1:
             return [self.predict(parts[0])]
-        longest, sets_per_part = max(map(len, parts)), len(self.training_sets) // len(parts)
+        longest = max(map(len, parts))
+        sets_per_part = len(self.training_sets) // len(parts)
         rows_GR = np.stack([np.resize(rows, longest) for rows in parts]).repeat(sets_per_part, 0)
-        each = np.split(self.predict(rows_GR), len(parts))
-        return [one[:, : len(rows)] for one, rows in zip(each, parts, strict=True)]
+        predicted_parts = np.split(self.predict(rows_GR), len(parts))
+        return [
+            predicted_MR[:, : len(rows)]
+            for predicted_MR, rows in zip(predicted_parts, parts, strict=True)
+        ]
+
+
+def _join_folds(
+    pairs: Sequence[LabelledPairs],
+    vectors: PairVectors,
+    scalings: Sequence[PairStandardizer],
+    device: torch.device,
+) -> PairTables:
+    """Standardise the table for each fold, and join the folds: pair p of fold f is row p + f P."""
+    antibody_ND = vectors.antibody_ND
+    antigen_ME = vectors.antigen_ME
+    folds = range(len(scalings))
+    standardised = [
+        _join([scaling.antibody.apply(antibody_ND) for scaling in scalings]),
+        _join([scaling.antigen.apply(antigen_ME) for scaling in scalings]),
+    ]
+    index = [
+        _join([pairs[0].antibody + fold * len(antibody_ND) for fold in folds]),
+        _join([pairs[0].antigen + fold * len(antigen_ME) for fold in folds]),
+    ]
+    targets = []
+    for labelled, scaling in zip(pairs, scalings, strict=True):
+        targets.append((labelled.pkd - scaling.pkd_mean) / scaling.pkd_scale)
+    target = _join(targets).astype(np.float32)
+    censored = _join([labelled.censored for labelled in pairs])
+    features = None
+    if vectors.features is not None:
+        scalers = [scaling.features for scaling in scalings if scaling.features is not None]
+        features = _join([scaler.apply(vectors.features) for scaler in scalers])
+    return PairTables(standardised, index, target, censored, device, features)
 
 
 def _join(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
@@ -498,7 +578,8 @@ def folds_per_stack(
     table_bytes = sum(int(x_ND.nbytes) for x_ND in vectors)
     if not cpu:  # as many as possible: its steps are bound by kernel launches
         return max(1, MAX_TABLE_BYTES // table_bytes)
-    inputs, widths = sum(x_ND.shape[1] for x_ND in vectors), config.filled().widths
+    inputs = sum(x_ND.shape[1] for x_ND in vectors)
+    widths = config.filled().widths
     weights: int = sum((inner + 3) * outer for inner, outer in pairwise((inputs, *widths)))
     weight_bytes = 4 * (weights + widths[-1] + 1)
     return max(1, MAX_CPU_BYTES // (table_bytes + 5 * weight_bytes))
@@ -512,9 +593,10 @@ def group_folds(splits: Sequence[Split], config: FitConfig, size: int) -> list[l
         n_pairs = len(split.rows(TRAIN))
         batch = config.fitting_batch(n_pairs)
         shape = (*batch, steps_per_epoch(n_pairs, *batch))
-        groups.setdefault((fold,) if one_by_one else shape, []).append(fold)
-    return [
-        stack.tolist()
-        for group in groups.values()
-        for stack in np.array_split(group, -(-len(group) // size))
-    ]
+        key = (fold,) if one_by_one else shape
+        groups.setdefault(key, []).append(fold)
+    stacks = []
+    for group in groups.values():
+        n_stacks = -(-len(group) // size)
+        stacks += [stack.tolist() for stack in np.array_split(group, n_stacks)]
+    return stacks

@@ -26,7 +26,7 @@ import abag
 from abag.core.errors import AbagError
 from abag.head.data.demo import demo_table
 from abag.head.models.config import is_used
-from abag.head.models.pair_model import PairVectors
+from abag.head.models.pair_vectors import PairVectors
 from abag.head.prediction.bundle import RECORD, WEIGHTS, load_predictor, record_digest
 
 HEADS = ("mlp", "gp", "ridge", "stack", "one_hot_kernel", "one_hot_ridge", "variants")
