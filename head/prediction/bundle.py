@@ -266,7 +266,8 @@ def load_predictor(path: Path | str, *, embed: Callable[..., object] | None = No
     path = Path(path)
     folder = path / "predictor" if (path / "predictor").is_dir() else path
     record, features, tensors = _read(folder)
-    store, pairs = store_of_run(folder.parent), folder.parent / "pairs.parquet"
+    store = store_of_run(folder.parent)
+    pairs = folder.parent / "pairs.parquet"
     if store is not None and not _is_near(store, folder.parent):
         store = None  # a run may be somebody else's: it does not choose where vectors are written
     with _refusing(folder / WEIGHTS, f"does not match {RECORD}", *_MISMATCHES):
@@ -427,9 +428,14 @@ def _part(
             np.zeros((1, spec.width), np.float32) for spec in (record.antibody, record.antigen)
         )
         vectors = PairVectors(
-            antibody_ND, antigen_ME, first, first, [("A", "A")], [("A",)],
+            antibody_ND,
+            antigen_ME,
+            first,
+            first,
+            [("A", "A")],
+            [("A",)],
             features=None if features is None else features.nothing(1),
-        )  # fmt: skip
+        )
         with np.errstate(all="ignore"):  # `Predictor.score` checks what it returns
             model.predict(vectors)
             model.variance(vectors)
@@ -444,7 +450,8 @@ def store_of_run(run: Path) -> Path | None:
     """
     try:
         record = read_json(run / "config.json")
-        recorded, beside = Path(record["store"]), run / record["store_from_run"]
+        recorded = Path(record["store"])
+        beside = run / record["store_from_run"]
         if recorded.exists() and beside.exists() and recorded.samefile(beside):
             return recorded  # without the way up from the run
         return next((place for place in (beside, recorded) if place.exists()), None)
@@ -455,6 +462,7 @@ def store_of_run(run: Path) -> Path | None:
 def _is_near(store: Path, run: Path) -> bool:
     """Whether a store is below the current folder or that of the runs, or beside the latter."""
     # not all of what is below the next folder: it may be that of everybody's homes
-    store, runs = store.resolve(), run.resolve().parent
+    store = store.resolve()
+    runs = run.resolve().parent
     is_below = store.is_relative_to(runs) or store.is_relative_to(Path.cwd())
     return is_below or store.parent == runs.parent

@@ -118,7 +118,8 @@ def add_networks(parts: FittedParts, trained: TrainedHeads) -> None:
     parts.predicted[NETWORK] = trained.predicted_MP.mean(axis=0)
     if not any(MODELS[name].has_posterior for name in parts.models):
         parts.variance = trained.predicted_MP.var(axis=0)
-    parts.trained, parts.seconds = trained, parts.seconds + trained.seconds
+    parts.trained = trained
+    parts.seconds = parts.seconds + trained.seconds
 
 
 def stack_weights(error_RK: Floats, group: Ints, mean: int) -> Floats:
@@ -380,8 +381,10 @@ def score_held_out(
     pairs: LabelledPairs, held_out: HeldOut, folds: Sequence[FittedParts]
 ) -> WeighedRegime:
     """Score the out-of-fold predictions of a regime beside the baselines."""
-    measured, mixture = held_out.measured, held_out.mixture
-    predicted, sigmas = [], []
+    measured = held_out.measured
+    mixture = held_out.mixture
+    predicted = []
+    sigmas = []
     for k, fold in enumerate(folds):
         tested_here = held_out.of_fold == k
         whole = mixture.pkd(fold.predicted)

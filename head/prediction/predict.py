@@ -69,8 +69,10 @@ if TYPE_CHECKING:
 
 PAIR_OPTIONS = {"store", "antibody_encoder", "antigen_encoder", "device", "batch_tokens"}
 """Options of one pair, as in `Predictor.predict`."""
-PAIRS, ANTIBODIES = 1 << 16, 1 << 14
-"""Most pairs and antibodies scored at a time: up to 400 MB of vectors at the real widths."""
+PAIRS = 1 << 16
+"""Most pairs scored at a time: up to 400 MB of vectors at the real widths."""
+ANTIBODIES = 1 << 14
+"""Most antibodies scored at a time."""
 PAIR_ROLES = frozenset({"pkd", "label", "prediction", "sigma", "censored", "affinity_type"})
 """Roles of columns that describe one pair, and would be wrong beside another."""
 KIND_ROLES: dict[Kind, frozenset[str]] = {
@@ -152,15 +154,18 @@ def predict(
     """
     chosen = PredictOptions.from_keywords(options, "predict")
     predictor = loaded(run)
-    start_s, out, cross = time.monotonic(), Path(out), chosen.cross
+    start_s = time.monotonic()
+    out = Path(out)
+    cross = chosen.cross
     with messages.reporting(say, bars=progress):
         check_table_out(out, sources=(table, cross), force=chosen.force)
         quantity = predictor.quantity
         quantity.check_threshold(chosen.strong, "--strong")
         chosen = replace(
-            chosen, antibody_region=region_of_run(chosen, predictor),
+            chosen,
+            antibody_region=region_of_run(chosen, predictor),
             no_antigen=antigen_of_run(chosen, predictor),
-        )  # fmt: skip
+        )
         if predictor.no_antigen and cross is not None:
             msg = "--cross: the run is of antibodies alone; expected no antigens. Leave it out."
             raise PredictionError(msg)
@@ -184,7 +189,8 @@ def predict(
         regimes, why_far = source.count_regimes(scorer)
         verdicts = predictor.say_verdicts(regimes, "row")
         if why_far:
-            far, reasons = counted(why_far.total(), "row"), why_far.items()
+            far = counted(why_far.total(), "row")
+            reasons = why_far.items()
             why = ", ".join(f"{rows:,} because {text}" for text, rows in reasons)
             messages.say(
                 f"outside the training data: {far} ({why}); measure some of these pairs before you "
@@ -332,7 +338,8 @@ class _PairTable:
     def read(self) -> list[Sequences]:
         reader = PairReader(self._table, self._options, self._added, self._columns)
         self._row = np.concatenate([chunk.positions for chunk in reader])
-        self._sequences, self.skipped = reader.sequences, reader.skipped
+        self._sequences = reader.sequences
+        self.skipped = reader.skipped
         self._features = reader.features
         self.rows = len(self._row)
         return self._sequences
@@ -346,7 +353,8 @@ class _PairTable:
 
     def score(self, scorer: Scorer) -> Iterator[tuple[pd.DataFrame, pd.DataFrame]]:
         antibody, antigen = (one.of_row for one in self._sequences)
-        order, parts = by_antibody(self._sequences[0]), []
+        order = by_antibody(self._sequences[0])
+        parts = []
         with row_bar("scoring", self.rows) as shown:
             for rows in order:
                 features = None if self._features is None else self._features.take(rows)
@@ -357,7 +365,8 @@ class _PairTable:
         with row_bar("writing", self.rows) as shown:
             chunks = read_chunks(self._table, self._options, as_written=True)
             for chunk in chunks:
-                first, frame = chunk.frame.index[:1].to_numpy(), chunk.frame
+                first = chunk.frame.index[:1].to_numpy()
+                frame = chunk.frame
                 start, end = np.searchsorted(self._row, [*first, *(first + len(frame))])
                 yield frame.loc[self._row[start:end]], scores[start:end]
                 shown.update(end - start)
@@ -438,7 +447,8 @@ class _Cross:
     def _select_columns(
         self, antibodies: SequenceTable, antigens: SequenceTable
     ) -> list[pd.DataFrame]:
-        left, right = _columns_of(antibodies, "antibody"), _columns_of(antigens, "antigen")
+        left = _columns_of(antibodies, "antibody")
+        right = _columns_of(antigens, "antigen")
         ids = {antibodies.columns.get("id"), antigens.columns.get("id")}
         if self._same:  # a column of both, such as a constant one, is written once
             right = right.drop(columns=[name for name in right if name in left and name not in ids])
@@ -460,7 +470,8 @@ class _Cross:
     def count_regimes(self, scorer: Scorer) -> tuple[Counter[str], Counter[str]]:
         if not scorer.reads_features:
             return scorer.count_regimes(scorer.count_all_classes())
-        regimes, why_far = Counter[str](), Counter[str]()
+        regimes = Counter[str]()
+        why_far = Counter[str]()
         for i, j in self._blocks():
             of_block = _count(scorer, scorer.completed(None, i, j), i, j)
             regimes.update(of_block[0])

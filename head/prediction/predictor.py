@@ -62,7 +62,8 @@ if TYPE_CHECKING:
     from abag.head.models.pair_model import PairModel
 
 
-WEIGHTS, RECORD = "weights.safetensors", "predictor.json"
+WEIGHTS = "weights.safetensors"
+RECORD = "predictor.json"
 SCORE_COLUMNS = PREDICT_COLUMNS
 SAME_PREDICTION_PKD = 1e-3
 """Predictions of one pair that differ by no more are one: products of matrices round each row of a
@@ -323,10 +324,15 @@ class Predictor:
         right = Sequences.of("antigen", of_antigens)
         with reporting(say), self._working_store(store) as path:
             self.encode(
-                path, left, right,
-                antibody_encoder=antibody_encoder, antigen_encoder=antigen_encoder,
-                device=device, batch_tokens=batch_tokens, progress=progress,
-            )  # fmt: skip
+                path,
+                left,
+                right,
+                antibody_encoder=antibody_encoder,
+                antigen_encoder=antigen_encoder,
+                device=device,
+                batch_tokens=batch_tokens,
+                progress=progress,
+            )
             scores, _ = Scorer(self, open_store(path), left, right).score_rows(given)
             return self.quantity.outward(scores)
 
@@ -466,7 +472,8 @@ class Predictor:
         """Read vectors of the run's encoder, (N, D), by keys of shape (N, 16)."""
         if not self.spec(kind).views:
             return StoredVectors.absent(len(keys)).x_ND
-        spec, missing = self.spec(kind), int(self.missing(store, kind, keys).sum())
+        spec = self.spec(kind)
+        missing = int(self.missing(store, kind, keys).sum())
         if missing:
             stored = name_encoders(store.folders(kind))
             msg = (
@@ -497,7 +504,8 @@ class Predictor:
 
         The options are those of `Predictor.predict`.
         """
-        store, new = existing_store(path), []
+        store = existing_store(path)
+        new = []
         counts: dict[Kind, SequenceCounts] = {}
         for one in (antibodies, antigens):
             lacking = np.flatnonzero(self.missing(store, one.kind, one.keys)).tolist()
@@ -564,11 +572,14 @@ class Predictor:
             other = "antigen" if kind == "antibody" else "antibody"
             own = {name: value for name, value in options.items() if name != f"{other}_adapter"}
             self.embed(
-                table, store, kind=kind, loglik=True,
+                table,
+                store,
+                kind=kind,
+                loglik=True,
                 antibody_fingerprint=self.antibody.fingerprint,
                 antigen_fingerprint=self.antigen.fingerprint,
                 **own,
-            )  # fmt: skip
+            )
 
     def _without_likelihoods(self, store: Store | None) -> list[Kind]:
         """Return the kinds whose likelihoods the run reads, and that a store has no folder of."""
@@ -640,7 +651,8 @@ class Scorer:
     def __init__(
         self, predictor: Predictor, store: Store, antibodies: AnySequences, antigens: AnySequences
     ) -> None:
-        self._predictor, self._store = predictor, store
+        self._predictor = predictor
+        self._store = store
         self._sides = antibodies, antigens
         self.new = tuple(
             predictor.seen.of_kind(one.kind).compare(one.chains) for one in self._sides
@@ -664,7 +676,8 @@ class Scorer:
             x_ND, y_ME, i, j, left, right, features=None if features is None else features.values
         )
         factors = [values[at] for values, at in zip(self._factors, index, strict=True)]
-        factor, why_far = factors[0] * factors[1], None
+        factor = factors[0] * factors[1]
+        why_far = None
         if features is not None:
             factor = factor * features.factor(self._predictor.category_noise)
             why_far = features.why_far
@@ -730,7 +743,8 @@ class Scorer:
             )
         ]
         regimes = find_regimes(new[0], new[1], self._predictor.reach)
-        found, far = Counter[str](), Counter[str]()
+        found = Counter[str]()
+        far = Counter[str]()
         counts = pairs_AG[pairs_AG > 0].tolist()
         for name, why, pairs in zip(regimes.name, regimes.why_far, counts, strict=True):
             found[name] += pairs

@@ -31,9 +31,10 @@ if TYPE_CHECKING:
     from abag.head.prediction.fitted import FittedParts, WeighedRegime, WeighedRun
     from abag.head.prediction.predictor import Predictor
 
-SCORED, COMPARED = 64, 512
-"""Most pairs that are scored as `predict` does, and those of each regime whose errors are
-compared."""
+SCORED = 64
+"""Most pairs that are scored as `predict` does."""
+COMPARED = 512
+"""Most pairs of each regime whose errors are compared."""
 SAME_SHARE = 0.02
 """Largest difference between a part in memory and on disk, in standard deviations of the labels:
 networks were scored with TF32 on a GPU, which has 10 bits."""
@@ -173,9 +174,12 @@ def _check_errors(
     vectors = PairVectors(
         predictor.read(store, "antibody", antibodies.keys),
         predictor.read(store, "antigen", antigens.keys),
-        antibodies.of_row, antigens.of_row, antibodies.chains, antigens.chains,
+        antibodies.of_row,
+        antigens.of_row,
+        antibodies.chains,
+        antigens.chains,
         features=None if features is None else features.values,
-    )  # fmt: skip
+    )
     predicted = {part.name: part.predict(vectors) for part in predictor.parts}
     name = regime.measured.regime.name
     learned = np.square(pairs.pkd[rows] - predictor.mixture(name).pkd(predicted))

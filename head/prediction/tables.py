@@ -33,9 +33,16 @@ if TYPE_CHECKING:
     from abag.head.prediction.predictor import Predictor, Sequences
 
 ROUNDED = (
-    "pkd_predicted", "pkd_measured", "predicted", "measured", "sigma", "difference",
-    "difference_sigma", "score", "expected_best",
-)  # fmt: skip
+    "pkd_predicted",
+    "pkd_measured",
+    "predicted",
+    "measured",
+    "sigma",
+    "difference",
+    "difference_sigma",
+    "score",
+    "expected_best",
+)
 PROBABILITIES = ("p_strong", "probability_above")
 
 
@@ -72,18 +79,25 @@ class PairReader:
         added: Sequence[str],
         features: FeatureColumns | None = None,
     ) -> None:
-        self._table, self._options, self._added = table, options, added
+        self._table = table
+        self._options = options
+        self._added = added
         self._columns = features
         self.features: ReadFeatures | None = None
         """Of all rows, once all chunks are read, if the run reads any."""
         self.sequences: list[Sequences] = []
         """The antibodies and the antigens, once all chunks are read."""
-        self.source, self.first_row, self.skipped = "", 1, 0
+        self.source = ""
+        self.first_row = 1
+        self.skipped = 0
 
     def __iter__(self) -> Iterator[SequenceTable]:
         """Yield the chunks; say at the end what was skipped and changed."""
-        collected, counts = [SequenceCollector(kind) for kind in KINDS], Counter[str]()
-        skipped, ignored, examples = SkippedRows(), list[str](), dict[str, str]()
+        collected = [SequenceCollector(kind) for kind in KINDS]
+        counts = Counter[str]()
+        skipped = SkippedRows()
+        ignored = list[str]()
+        examples = dict[str, str]()
         cells = list[FeatureCells]()
         with row_bar("reading") as shown:
             for chunk in read_pair_chunks(self._table, self._options, as_written=True):
@@ -91,7 +105,8 @@ class PairReader:
                 for one, kind in zip(collected, KINDS, strict=True):
                     one.add(chunk.sequences[kind].chains, chunk.sequences[kind].of_row)
                 if self._columns is not None:
-                    columns, source = self._columns, chunk.source
+                    columns = self._columns
+                    source = chunk.source
                     cells.append(cells_of_run(columns, chunk.frame, source, chunk.row_name))
                 skipped.update(chunk.skipped)
                 counts.update(chunk.counts)
@@ -103,7 +118,8 @@ class PairReader:
                 yield chunk
         for note in ignored + describe_counts(counts, skipped, examples):
             say(f"{self.source}: {note}")
-        self.sequences, self.skipped = [one.finish() for one in collected], len(skipped)
+        self.sequences = [one.finish() for one in collected]
+        self.skipped = len(skipped)
         if self._columns is not None:
             self.features = features_of(self._columns, joined_cells(cells), self.source)
 
