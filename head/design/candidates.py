@@ -98,12 +98,14 @@ class Candidates:
     def repeated(self) -> Bools:
         """Return which rows repeat the pair of an earlier row, (R,)."""
         _, first, of_row = np.unique(self.pair, return_index=True, return_inverse=True)
-        first_row, row = first[of_row], self.frame["row"].to_numpy()
+        first_row = first[of_row]
+        row = self.frame["row"].to_numpy()
         for name in self.frame.columns.intersection(["mean", "sigma"]):
             value = self.frame[name].to_numpy()
             differ = np.flatnonzero(abs(value - value[first_row]) > self.same)
             if len(differ):
-                other, one = differ[0], first_row[differ[0]]
+                other = differ[0]
+                one = first_row[differ[0]]
                 msg = (
                     f"{self.source}: rows {row[one] + self.first_row} and "
                     f"{row[other] + self.first_row} are the same pair with "
@@ -299,7 +301,8 @@ def sites_of(sites: pd.Series) -> list[list[str]]:
 
 def read_rows(table: TableLike, options: TableOptions, rows: Ints) -> pd.DataFrame:
     """Read all columns of some rows of a table, in the order of `rows`, as they are written."""
-    wanted, parts = np.sort(rows), []
+    wanted = np.sort(rows)
+    parts = []
     for chunk in read_chunks(table, options, as_written=True):
         parts.append(chunk.frame.loc[wanted[np.isin(wanted, chunk.frame.index)]])
     return pd.concat(parts).reindex(rows).reset_index(drop=True)
@@ -394,9 +397,11 @@ def read_measured(
     pairs = read_pairs(table, reading).sorted_by_key()
     pairs.report_notes()
     labels = LabelOptions(
-        label=options.label, molar_mass=options.molar_mass, bad_rows=options.bad_rows or "error",
+        label=options.label,
+        molar_mass=options.molar_mass,
+        bad_rows=options.bad_rows or "error",
         better=options.better if options.run is None and options.label in (None, "value") else None,
-    )  # fmt: skip
+    )
     config = None if options.run is None else Path(options.run) / "config.json"
     remembered = None
     if config is not None and config.exists():  # a predictor alone has none
@@ -413,7 +418,8 @@ def _among(
     """Find measured pairs among the candidates."""
     antibody_of = _find(pairs.antibodies.chains, candidates.antibodies)
     antigen_of = _find(pairs.antigens.chains, candidates.antigens)
-    a, g = antibody_of[pairs.antibodies.of_row], antigen_of[pairs.antigens.of_row]
+    a = antibody_of[pairs.antibodies.of_row]
+    g = antigen_of[pairs.antigens.of_row]
     known = (a >= 0) & (g >= 0)
     measured = candidates.number(a[known], g[known])
     return Measured(pairs, labels, remembered, antigen_of, np.isin(candidates.pair, measured))

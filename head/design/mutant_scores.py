@@ -67,7 +67,8 @@ def score_mutants(
     pairs += [parents[number].mutant(changes) for number, changes in mutants]
     sides = [Sequences.of(kind, [pair[at] for pair in pairs]) for at, kind in enumerate(KINDS)]
     counts = predictor.encode(store, *sides, **embed_options)
-    scorer, first = Scorer(predictor, open_store(store), *sides), len(parents)
+    scorer = Scorer(predictor, open_store(store), *sides)
+    first = len(parents)
     regimes, _ = scorer.count_regimes(scorer.count_classes(*(one.of_row[first:] for one in sides)))
     verdicts = predictor.say_verdicts(regimes, "mutant")
     pkd_measured = np.full(len(pairs), np.nan)
@@ -120,7 +121,8 @@ def _with_differences(
 
     `used`, (P,), is the measured regime whose mixture scores a pair.
     """
-    pkd, at = scores["pkd_predicted"].to_numpy(), list(scores).index("regime")
+    pkd = scores["pkd_predicted"].to_numpy()
+    at = list(scores).index("regime")
     scores.insert(at, "difference", pkd - pkd[parent])
     if has_difference_sigma(predictor):
         sigma = spreads(predictor, used) * deviation(predictor, vectors, parent)

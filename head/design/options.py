@@ -45,29 +45,38 @@ class ScanOptions(ScoringOptions, group="Scan"):
     heavy: str | None = option(None, metavar="SEQ", group="Data", help="Heavy chain of a parent.")
     light: str | None = option(None, metavar="SEQ", group="Data", help="Light chain of a parent.")
     parents: Path | str | Any | None = option(
-        None, metavar="TABLE", group="Data",
+        None,
+        metavar="TABLE",
+        group="Data",
         help="Table of parents with their antigens, instead of --heavy and --light.",
-    )  # fmt: skip
+    )
     region: str | None = option(
-        None, metavar="LIST", default_text="cdr",
+        None,
+        metavar="LIST",
+        default_text="cdr",
         help=f"Which residues to mutate, by IMGT: {', '.join(REGIONS)}; several with commas.",
-    )  # fmt: skip
+    )
     positions: str | None = option(
-        None, metavar="LIST",
+        None,
+        metavar="LIST",
         help="IMGT positions instead of a region, such as H105-H117,L56; A12 is residue 12 of the "
         "antigen.",
-    )  # fmt: skip
+    )
     mutate_to: str | None = option(
-        None, metavar="RESIDUES", default_text="the 20 standard ones",
+        None,
+        metavar="RESIDUES",
+        default_text="the 20 standard ones",
         help="Residues to mutate to.",
-    )  # fmt: skip
+    )
     exclude: str | None = option(
         None, metavar="RESIDUES", help="Residues not to mutate to, such as C."
     )
     pairs_of: int | None = option(
-        None, low=2, metavar="N",
+        None,
+        low=2,
+        metavar="N",
         help="Also score all double mutants of the N best single mutants of each parent.",
-    )  # fmt: skip
+    )
 
     def check_combination(self) -> None:
         chains = self.heavy is not None or self.light is not None
@@ -116,10 +125,8 @@ class ScanOptions(ScoringOptions, group="Scan"):
 
     @property
     def residues(self) -> str:
-        wanted, unwanted = (
-            (self.mutate_to or STANDARD_RESIDUES).upper(),
-            (self.exclude or "").upper(),
-        )
+        wanted = (self.mutate_to or STANDARD_RESIDUES).upper()
+        unwanted = (self.exclude or "").upper()
         for name, letters in (("mutate-to", wanted), ("exclude", unwanted)):
             bad = [letter for letter in letters if letter not in STANDARD_RESIDUES + ", "]
             if bad:
@@ -169,41 +176,54 @@ class RankOptions(TableOptions, group="Choice"):
         None, low=0, metavar="K", default_text="1", help="Sigmas that --rule ucb adds."
     )
     best: float | None = option(
-        None, metavar="PKD", default_text="the best of --measured and --run",
+        None,
+        metavar="PKD",
+        default_text="the best of --measured and --run",
         help="Best pKd so far, for --rule improvement.",
-    )  # fmt: skip
+    )
     above: float | None = option(
         None, metavar="PKD", help="pKd to reach; the pairs expected above it are counted."
     )
     better: Better | None = option(
-        None, default_text="as in the run, else higher",
+        None,
+        default_text="as in the run, else higher",
         help="Which predictions are better; lower for ddG and the like. --best and --above are "
         "then values of this quantity.",
-    )  # fmt: skip
+    )
     measured: Path | str | Any | None = option(
         None, metavar="TABLE", group="Data", help="Table of measured pairs, which are left out."
     )
     label: Label | None = option(
-        None, group="Data", default_text="stated by the column's name, else pkd",
+        None,
+        group="Data",
+        default_text="stated by the column's name, else pkd",
         help="Unit of the labels of --measured, whose column is --column pkd=NAME.",
-    )  # fmt: skip
+    )
     molar_mass: str | None = option(
-        None, metavar="KDA", group="Data", default_text="igg", rare=True,
+        None,
+        metavar="KDA",
+        group="Data",
+        default_text="igg",
+        rare=True,
         help="Molar mass of the antibodies, for ug_ml or ng_ml: igg, scfv, vhh, or kDa.",
-    )  # fmt: skip
+    )
     run: Path | str | None = option(
-        None, metavar="DIR", group="Data",
+        None,
+        metavar="DIR",
+        group="Data",
         help="Run that made the predictions: its measured pairs are left out, too, and rank says "
         "how well it predicts such pairs.",
-    )  # fmt: skip
+    )
     keep_far: bool = option(False, help="Keep pairs outside the training data.")
     per_cluster: int | None = option(
         None, low=1, metavar="N", help="Most pairs per cluster of antibodies at 98 % identity."
     )
     per_position: int | None = option(
-        None, low=1, metavar="N",
+        None,
+        low=1,
+        metavar="N",
         help="Most mutants per position, in a table that abag scan wrote.",
-    )  # fmt: skip
+    )
     bad_rows: Literal["error", "skip"] | None = option(  # type: ignore[assignment]
         None,
         group="Data",

@@ -165,7 +165,8 @@ def rank(
     AbagError
         If a table or an option is invalid. ``out`` is then unchanged.
     """
-    chosen, out = RankOptions.from_keywords(options, "rank"), Path(out)
+    chosen = RankOptions.from_keywords(options, "rank")
+    out = Path(out)
     with messages.reporting(say, bars=progress):
         check_table_out(out, sources=(predictions, chosen.measured), force=chosen.force)
         before = file_stamps(predictions)
@@ -177,9 +178,11 @@ def rank(
         of_predictions = as_in_the_run(predictions, without_labels(chosen), of_run)
         of_predictions = with_antigen(predictions, of_predictions, predictor)
         chosen = replace(
-            chosen, antigen=of_predictions.antigen, bad_rows=of_predictions.bad_rows,
+            chosen,
+            antigen=of_predictions.antigen,
+            bad_rows=of_predictions.bad_rows,
             no_antigen=of_predictions.no_antigen,
-        )  # fmt: skip
+        )
         quantity = quantity_of(predictions, of_predictions, predictor)
         # from here on, higher is better
         candidates = towards_better(
@@ -208,7 +211,8 @@ def rank(
         sign = quantity.sign
         of_values = sign if chosen.rule in ("mean", "ucb") else 1
         frame = frame.assign(rank=np.arange(1, len(batch) + 1), score=of_values * score[batch])
-        mean, above = candidates.mean[batch], chosen.above
+        mean = candidates.mean[batch]
+        above = chosen.above
         summary: RankSummary = {
             "out": str(out),
             "rule": chosen.rule,
@@ -224,9 +228,11 @@ def rank(
             "seed": SEED,
             "predicted": _interval((float(mean.min()), float(mean.max())), sign),
             "best_measured": _signed(best, sign),
-            "expected_best": None, "best_interval": None,
-            "expected_above": None, "above_interval": None,
-        }  # fmt: skip
+            "expected_best": None,
+            "best_interval": None,
+            "expected_above": None,
+            "above_interval": None,
+        }
         if candidates.sigma is not None:
             sigma = candidates.sigma[batch]
             if why_not is None:
@@ -378,7 +384,8 @@ def _equal(candidates: Candidates, eligible: Ints) -> Ints:
 
 def _levelled(candidates: Candidates, equal: Ints) -> Candidates:
     """Return candidates of which a group has one prediction and one sigma, its medians."""
-    frame, grouped = candidates.frame, equal >= 0
+    frame = candidates.frame
+    grouped = equal >= 0
     levels = {
         name: frame[name].mask(grouped, frame[name].groupby(equal).transform("median"))
         for name in frame.columns.intersection(["mean", "sigma"])
@@ -413,7 +420,8 @@ def _say_unranked(
     quantity: Quantity,
 ) -> str | None:
     """Say what the model does not rank; return why the batch is no choice of it, if so."""
-    pairs, size = len(equal), len(batch)
+    pairs = len(equal)
+    size = len(batch)
     if pairs > 1 and (equal == 0).all():
         why = f"all {counted(pairs, 'candidate')} have the same prediction"
         messages.say(
@@ -455,18 +463,21 @@ def _say_unranked(
 def _score(candidates: Candidates, best: float | None, options: RankOptions) -> Floats:
     explore = 1.0 if options.explore is None else options.explore
     aim = Aim(explore, *(np.nan if x is None else x for x in (best, options.above)))
-    mean, sigma = candidates.mean, candidates.sigma
+    mean = candidates.mean
+    sigma = candidates.sigma
     return RULES[options.rule](mean, np.zeros_like(mean) if sigma is None else sigma, aim)
 
 
 def _choose(candidates: Candidates, order: Ints, options: RankOptions) -> Ints:
-    caps, size = list[Cap](), len(order)
+    caps = list[Cap]()
+    size = len(order)
     if options.per_position is not None:
         caps.append(Cap(sites_of(candidates.frame["site"]), options.per_position))
     if options.per_cluster is not None:  # only the best are clustered, more of them if they must
         size = POOL * options.batch
     while True:
-        pool, own = order[:size], caps
+        pool = order[:size]
+        own = caps
         if options.per_cluster is not None:
             used, antibody = np.unique(candidates.antibodies.of_row[pool], return_inverse=True)
             chains = [candidates.antibodies.chains[n] for n in used.tolist()]

@@ -58,8 +58,10 @@ BEST_COLUMNS = {
     "far": "outside training data",
 }
 """Columns of the table of the best mutants, and their headings, with the quantity."""
-BEST, BEST_ON_PAGE = 5, 50
-"""Mutants in the summary and in the table of the page."""
+BEST = 5
+"""Mutants in the summary."""
+BEST_ON_PAGE = 50
+"""Mutants in the table of the page."""
 MOST_FAR = 0.5
 """Share of far rows above which a scan warns."""
 
@@ -113,7 +115,8 @@ def _quantity_of(found: ScanSummary) -> Quantity:
 
 def describe_scan(found: ScanSummary) -> str:
     """Describe a scan in at most twelve lines."""
-    single, double = found["rows"] - found["double_mutants"], found["double_mutants"]
+    single = found["rows"] - found["double_mutants"]
+    double = found["double_mutants"]
     quantity = _quantity_of(found)
     show = quantity.show
     parents = counted(found["parents"], "parent")
@@ -196,17 +199,20 @@ def scan(
         If anything is refused; nothing is encoded or written then.
     """
     chosen = ScanOptions.from_keywords(options, "scan")
-    predictor, encoding = loaded(run), chosen.encoding(progress)
-    start_s, out = time.monotonic(), Path(out)
+    predictor = loaded(run)
+    encoding = chosen.encoding(progress)
+    start_s = time.monotonic()
+    out = Path(out)
     with messages.reporting(say, bars=progress):
         page = out.with_name(f"{Path(out.name.removesuffix('.gz')).stem}.html")
         check_table_out(out, page, sources=(chosen.parents,), force=chosen.force)
         # scans of pIC50 say pKd, as their columns do
         quantity = PKD if predictor.quantity.affinity else predictor.quantity
         chosen = replace(
-            chosen, antibody_region=region_of_run(chosen, predictor),
+            chosen,
+            antibody_region=region_of_run(chosen, predictor),
             no_antigen=antigen_of_run(chosen, predictor),
-        )  # fmt: skip
+        )
         advice = "Write the mutants into a table with these columns, and use abag predict."
         predictor.refuse_without_features("scan", advice)
         store = predictor.resolve_store(chosen.store)
@@ -221,14 +227,18 @@ def scan(
             for changes in single_mutants(parent, chosen.residues)
         ]
         found = score_mutants(predictor, store, parents, singles, measured, encoding)
-        frame, regimes, verdicts = found.frame, found.regimes, found.verdicts
+        frame = found.frame
+        regimes = found.regimes
+        verdicts = found.verdicts
         gain = quantity.sign * frame["difference"]
         if doubles := _doubles(singles, gain.to_numpy(), chosen.pairs_of or 0):
             both = score_mutants(predictor, store, parents, doubles, measured, encoding)
             frame = pd.concat([frame, both.frame], ignore_index=True)
-            regimes, verdicts = regimes + both.regimes, verdicts | both.verdicts
+            regimes = regimes + both.regimes
+            verdicts = verdicts | both.verdicts
             for kind, own in both.counts.items():  # parents were counted with the single mutants
-                known, of_singles = len({getattr(p, kind) for p in parents}), found.counts[kind]
+                known = len({getattr(p, kind) for p in parents})
+                of_singles = found.counts[kind]
                 of_singles["unique"] += own["unique"] - known
                 of_singles["reused"] += own["reused"] - known
                 of_singles["encoded"] += own["encoded"]
@@ -240,7 +250,8 @@ def scan(
         gain = quantity.sign * frame["difference"]
         improves = gain > (0.0 if sigma is None else sigma)
         best = frame.loc[gain[improves].nlargest(BEST_ON_PAGE).index]
-        of_parents, only = found.parents, len(parents) == 1
+        of_parents = found.parents
+        only = len(parents) == 1
         summary: ScanSummary = {
             "out": str(out),
             "heat_map": str(page),

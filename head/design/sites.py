@@ -58,7 +58,8 @@ class Parent:
 
     def mutant(self, changes: Mutant) -> tuple[Chains, Chains]:
         """Return the antibody and the antigen with some residues exchanged."""
-        antibody, antigen = list(self.antibody), list(self.antigen)
+        antibody = list(self.antibody)
+        antigen = list(self.antigen)
         for site, residue in changes:
             chains = antigen if site.region == "antigen" else antibody
             chain = chains[site.chain_index]
