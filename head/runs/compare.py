@@ -64,7 +64,8 @@ def runs(folders: Path | str | Sequence[Path | str]) -> RunsSummary:
     given = [folders] if isinstance(folders, Path | str) else folders
     paths = list(dict.fromkeys(run for folder in given for run in find_runs(user_path(folder))))
     configs = {str(path): read_json(path / "config.json") for path in paths}
-    states, finished = [], dict[str, SavedRun]()
+    states = []
+    finished = dict[str, SavedRun]()
     for path in paths:
         state, saved = _describe_run(path)
         states.append(state)
@@ -202,9 +203,10 @@ def describe_runs(summary: RunsSummary) -> list[str]:
 
 def _quantity_of(state: Mapping[str, Any]) -> Quantity:
     return Quantity(
-        name=state.get("quantity", "pKd"), better=state.get("better", "higher"),
+        name=state.get("quantity", "pKd"),
+        better=state.get("better", "higher"),
         affinity="better" not in state,
-    )  # fmt: skip
+    )
 
 
 def _describe_campaigns(states: Sequence[Mapping[str, Any]], names: Mapping[str, str]) -> list[str]:
@@ -225,7 +227,8 @@ def _describe_campaigns(states: Sequence[Mapping[str, Any]], names: Mapping[str,
 
 
 def _score_tables(states: Sequence[Mapping[str, Any]], names: Mapping[str, str]) -> list[str]:
-    lines, tables = list[str](), dict[str, list[list[str]]]()
+    lines = list[str]()
+    tables = dict[str, list[list[str]]]()
     quantities = {state["quantity"] for state in states if "quantity" in state}
     for state in states:
         quantity = _quantity_of(state)

@@ -119,10 +119,12 @@ def evaluate(
         of_reading = {one.name: getattr(chosen, one.name) for one in of_table}
         of_reading["antigen"] = _no_antigen_given(saved, chosen)
         reading = _TableOfRun(
-            **of_reading, no_antigen=saved.config["no_antigen"],
+            **of_reading,
+            no_antigen=saved.config["no_antigen"],
             antibody_region=saved.config["antibody_region"],
-            chains=remembered.chains, bad_rows=chosen.bad_rows or remembered.bad_rows,
-        )  # fmt: skip
+            chains=remembered.chains,
+            bad_rows=chosen.bad_rows or remembered.bad_rows,
+        )
         if table is not None:
             other = read_pairs(table, as_in_the_run(table, reading, remembered))
             labels = replace(_label_options(saved, other, chosen), bad_rows=reading.bad_rows)
@@ -200,11 +202,14 @@ def _label_options(saved: SavedRun, table: SequenceTable, chosen: EvaluateOption
     options = LabelOptions(
         **{f.name: saved.config[f.name] for f in fields(LabelOptions)}
         | {
-            "label": chosen.label, "better": None, "unit": None,
-            "no_binding": None, "no_binding_empty": False,
+            "label": chosen.label,
+            "better": None,
+            "unit": None,
+            "no_binding": None,
+            "no_binding_empty": False,
             "molar_mass": chosen.molar_mass or saved.config["molar_mass"],
         }
-    )  # fmt: skip
+    )
     if chosen.affinity_type is not None:
         return replace(options, affinity_type=chosen.affinity_type)
     if options.affinity_type is None or table.has("affinity_type"):
@@ -239,7 +244,8 @@ def _score_table(
         for part in predictor.parts
         if several and part.name != MEAN and MODELS[part.name].is_baseline
     }
-    exact, of_pair = pairs.censored == 0, found["regime"].to_numpy(str)
+    exact = pairs.censored == 0
+    of_pair = found["regime"].to_numpy(str)
     # a pair is a measurement of its clusters; in a library, clusters would be too few
     antibody = pairs.antibody if pairs.antibody_cluster is None else pairs.antibody_cluster
     clusters: dict[Kind, Ints] = {"antibody": antibody, "antigen": antigen_clusters(pairs)}
@@ -350,7 +356,8 @@ def _read_predictions(
     saved: SavedRun, table: SequenceTable, units: LabelOptions
 ) -> tuple[pd.DataFrame, list[str]]:
     affinities = read_predictions(table, units, saved.quantity)
-    column, value = affinities.column, affinities.pkd
+    column = affinities.column
+    value = affinities.pkd
     affinities.refuse_other_units(np.isfinite(value), "predictions")
     messages.say(affinities.describe(noun="predictions"))
     invalid = np.flatnonzero(~np.isfinite(value) | (affinities.side != 0))

@@ -123,7 +123,8 @@ def describe_report(summary: ReportSummary) -> str:
 
 def write_report(saved: SavedRun) -> None:
     """Write ``report.html``."""
-    summary, quantity = saved.summary, saved.quantity
+    summary = saved.summary
+    quantity = saved.quantity
     charts = chart_data(saved)
     curve = [
         (point["training_pairs"], point["score"]) for point in summary.get("learning_curve", ())
@@ -133,7 +134,8 @@ def write_report(saved: SavedRun) -> None:
         for pairs, score in curve
     ]
     charts["quantity"] = str(quantity)
-    shown, tested = sum(len(one["pair"]) for one in charts["tests"]), len(saved.tested)
+    shown = sum(len(one["pair"]) for one in charts["tests"])
+    tested = len(saved.tested)
     page = render_page(
         "report.html.j2",
         charts,
@@ -196,7 +198,8 @@ def _rounds(saved: SavedRun) -> dict[str, Any] | None:
 
 
 def _settings(saved: SavedRun) -> list[tuple[str, str, str]]:
-    data, used = saved.summary["data"], saved.summary["used"]
+    data = saved.summary["data"]
+    used = saved.summary["used"]
     counts = {
         "pairs": data["pairs"],
         "unique antibodies": data["antibodies"],
@@ -221,7 +224,8 @@ def _largest_errors(saved: SavedRun) -> dict[str, Any]:
     mean = exact.groupby("pair")[["pkd", "pkd_predicted", "sigma"]].mean()
     error = mean["pkd_predicted"] - mean["pkd"]
     worst = error.abs().sort_values(ascending=False, kind="stable").index[:LARGEST_ERRORS]
-    rows, quantity = saved.frame.iloc[worst], saved.quantity
+    rows = saved.frame.iloc[worst]
+    quantity = saved.quantity
     cells = {"row": rows["row"].tolist()}
     for role in ("id", "antibody_name"):
         if role in rows:
@@ -401,7 +405,8 @@ def _deciles(error: Floats, sigma: Floats, digits: int) -> Series:
 
 def _antigens(exact: pd.DataFrame, names: np.ndarray) -> Series:
     """Rank within each antigen and fold; average over the folds, the largest antigens first."""
-    fold, name = exact["fold"].to_numpy(np.int64), pd.factorize(names, sort=True)[0]
+    fold = exact["fold"].to_numpy(np.int64)
+    name = pd.factorize(names, sort=True)[0]
     group: Ints = fold * (name.max(initial=0) + 1) + name
     _, first, count = np.unique(group, return_index=True, return_counts=True)
     found = pd.DataFrame({"name": names[first], "rows": count})

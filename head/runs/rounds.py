@@ -27,8 +27,14 @@ SEQUENCES = ("heavy", "light", "antigen")
 NAMES = ("id", "antibody_name", "antigen_name")
 COLUMNS = (*SEQUENCES, "pkd", "censored", "round", "row", *NAMES)
 COLUMN_NAMES = (
-    "round", "table", "new pairs", "best", "better than before", "best so far", "expected best"
-)  # fmt: skip
+    "round",
+    "table",
+    "new pairs",
+    "best",
+    "better than before",
+    "best so far",
+    "expected best",
+)
 _OF_KD = {-1: ">", 0: "", 1: "<"}
 _OF_VALUE = {-1: "<", 0: "", 1: ">"}
 
@@ -64,16 +70,19 @@ def relations_of(quantity: Quantity) -> Mapping[int, str]:
 def measured_rows(pairs: LabelledPairs) -> pd.DataFrame:
     """Return every usable measurement with its sequences; R rows of `COLUMNS`."""
     assert pairs.usable is not None
-    rows, table = pairs.usable, pairs.table
+    rows = pairs.usable
+    table = pairs.table
     antibodies = [table.antibodies.chains[n] for n in rows["antibody"].tolist()]
     antigens = [table.antigens.chains[n] for n in rows["antigen"].tolist()]
-    found = pd.DataFrame({
-        "heavy": [heavy for heavy, _ in antibodies],
-        "light": [light for _, light in antibodies],
-        "antigen": ["|".join(chains) for chains in antigens],
-        "pkd": rows["pkd"].to_numpy(np.float64),
-        "censored": rows["censored"].map(relations_of(pairs.quantity)).to_numpy(str),
-    })  # fmt: skip
+    found = pd.DataFrame(
+        {
+            "heavy": [heavy for heavy, _ in antibodies],
+            "light": [light for _, light in antibodies],
+            "antigen": ["|".join(chains) for chains in antigens],
+            "pkd": rows["pkd"].to_numpy(np.float64),
+            "censored": rows["censored"].map(relations_of(pairs.quantity)).to_numpy(str),
+        }
+    )
     at = rows["row"].to_numpy(np.int64)
     found["round"] = 0 if pairs.round_of_row is None else pairs.round_of_row[at]
     found["row"] = table.row_numbers[at]
@@ -123,14 +132,16 @@ def describe_history(pairs: LabelledPairs, history: list[dict[str, Any]]) -> lis
         better = int((labels > best).sum()) if at else None
         of_batch = sign * float(labels.max()) if len(labels) else None
         best = max(best, labels.max(initial=-np.inf))
-        found.append({
-            **{name: known[name] for name in ("source", "expected_best")},
-            "round": at,
-            "pairs": int(of_round.sum()),
-            "best": of_batch,
-            "better": better,
-            "best_so_far": sign * float(best) if np.isfinite(best) else None,
-        })  # fmt: skip
+        found.append(
+            {
+                **{name: known[name] for name in ("source", "expected_best")},
+                "round": at,
+                "pairs": int(of_round.sum()),
+                "best": of_batch,
+                "better": better,
+                "best_so_far": sign * float(best) if np.isfinite(best) else None,
+            }
+        )
     return found
 
 
@@ -175,7 +186,9 @@ def round_cells(rounds: Sequence[Mapping[str, Any]], quantity: Quantity) -> list
 
 # ---- the picture ---------------------------------------------------------------------------------
 
-WIDTH, HEIGHT, MARGIN = 640.0, 260.0, 44.0
+WIDTH = 640.0
+HEIGHT = 260.0
+MARGIN = 44.0
 DOT = 3.0
 MOST_DOTS = 2000
 """Of measured pairs; the rest of a larger campaign is left out evenly."""
@@ -204,7 +217,8 @@ def draw_rounds(
     exact = exact.iloc[:: -(-len(exact) // MOST_DOTS) or 1]
     promised = [one["expected_best"] for one in rounds if one["expected_best"] is not None]
     values = [*exact["pkd"], *promised]
-    low, high = min(values), max(values)
+    low = min(values)
+    high = max(values)
     span = (high - low) or 1.0
     step = (WIDTH - 2 * MARGIN) / len(rounds)
 

@@ -71,15 +71,18 @@ def read_config(run: Path) -> dict[str, Any]:
 
 def remembered_label(config: Mapping[str, Any]) -> Remembered:
     """Return how a run read its label, with its bound of non-binders in pKd."""
-    unit, floor = config["label_unit"], None
+    unit = config["label_unit"]
+    floor = None
     if config["no_binding"] is not None:
         mass = read_molar_mass(config["molar_mass"])
         floor = float(to_pkd(np.array([config["no_binding"]]), unit, mass)[0])
     return Remembered(
-        column=config["label_column"], unit=unit, no_binding_pkd=floor,
+        column=config["label_column"],
+        unit=unit,
+        no_binding_pkd=floor,
         no_binding_empty=config["no_binding_empty"],
         quantity=Quantity.of_json(config["quantity"]),
-    )  # fmt: skip
+    )
 
 
 def training_logs(run: Path) -> list[Path]:
@@ -118,7 +121,8 @@ def start_run(
     run: Path, record: Mapping[str, Any], pairs: LabelledPairs, splits: Sequence[Split]
 ) -> None:
     """Write the configuration and the splits; the run is unfinished from here on."""
-    frame, path = split_frame(pairs, splits), run / "splits.parquet"
+    frame = split_frame(pairs, splits)
+    path = run / "splits.parquet"
     if path.exists():
         try:
             is_same = pd.read_parquet(path).equals(frame)
@@ -309,8 +313,14 @@ def read_tables(run: Path, config: Mapping[str, Any], summary: RunSummary) -> Sa
 
 
 _UNREADABLE = (
-    OSError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RecursionError,
-)  # fmt: skip
+    OSError,
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    TypeError,
+    ValueError,
+    RecursionError,
+)
 """What content of the wrong kind raises where it is read."""
 
 

@@ -53,7 +53,8 @@ def write_results(
 ) -> RunSummary:
     """Write predictions, report, card and summary; the summary marks the run as finished."""
     baselines = [one.predicted for one in fitted]
-    config, tested = read_config(run), _prediction_frame(pairs, weighed)
+    config = read_config(run)
+    tested = _prediction_frame(pairs, weighed)
     of_baselines = pd.concat(
         [
             pd.DataFrame(found).iloc[rows]
