@@ -51,8 +51,10 @@ SHAPES: Mapping[str, Mapping[str, Any]] = {
     **{name: {"head": name} for name in ON_VECTORS},
 }
 RANGES: Mapping[str, tuple[float, float]] = {
-    "dropout": (0.0, 0.5), "lr": (1e-4, 1e-2), "weight_decay": (1e-3, 1.0),
-}  # fmt: skip
+    "dropout": (0.0, 0.5),
+    "lr": (1e-4, 1e-2),
+    "weight_decay": (1e-3, 1.0),
+}
 LOGARITHMIC = frozenset({"lr", "weight_decay"})
 POOLINGS = ("antibody_pooling", "antigen_pooling")
 BATCH_PARAMETERS = ("shape", "loss", *POOLINGS)
@@ -173,9 +175,11 @@ def score_batch(problem: SearchProblem, batch: Sequence[Params]) -> list[float |
 
 
 def _score_closed_form(problem: SearchProblem, params: Params) -> float | None:
-    pairs, (scored, labels) = problem.pairs, _scored(problem)
+    pairs = problem.pairs
+    scored, labels = _scored(problem)
     fit = cast("Fit", MODELS[fit_options(params)["head"]].fit)
-    vectors, predicted = _vectors(problem, params), []
+    vectors = _vectors(problem, params)
+    predicted = []
     for fold in range(problem.folds):
         rows = np.flatnonzero(problem.fold != fold)
         inside = pairs_inner_folds(problem.group[rows])
@@ -190,9 +194,13 @@ def _vectors(problem: SearchProblem, params: Params) -> PairVectors:
     table_ND, table_ME = (problem.vectors(kind, params[f"{kind}_pooling"]) for kind in KINDS)
     pairs = problem.pairs
     return PairVectors(
-        table_ND, table_ME, pairs.antibody, pairs.antigen, views=problem.views,
+        table_ND,
+        table_ME,
+        pairs.antibody,
+        pairs.antigen,
+        views=problem.views,
         features=encoded_features(pairs),
-    )  # fmt: skip
+    )
 
 
 def _make_stack(problem: SearchProblem, batch: Sequence[Params]) -> StackedHeads:
@@ -228,13 +236,15 @@ def _mean_score(
     labels: Sequence[MeasuredRows],
     predicted: Sequence[NDArray[np.float64]],
 ) -> float | None:
-    folds, metric = zip(labels, predicted, strict=True), problem.config.select
+    folds = zip(labels, predicted, strict=True)
+    metric = problem.config.select
     known = [v for rows, one in folds if (v := rows.score_one(metric, one)) is not None]
     return float(np.mean(known)) if known else None
 
 
 def _scored(problem: SearchProblem) -> tuple[list[NDArray[np.int64]], list[MeasuredRows]]:
-    pairs, rows = problem.pairs, []
+    pairs = problem.pairs
+    rows = []
     for fold in range(problem.folds):
         own = np.flatnonzero(problem.fold == fold)
         rng = np.random.default_rng([problem.config.seed, FOLD_SUBSET, fold])

@@ -67,11 +67,16 @@ if TYPE_CHECKING:
     from abag.head.regimes.splits import Split
     from abag.head.runs.run_folder import RunSummary
 
-SWEEP_FORMAT, TRIALS = "abag-sweep 1", 50
+SWEEP_FORMAT = "abag-sweep 1"
+TRIALS = 50
+"""Trials of a new sweep."""
 BATCH_TRIALS = 8
 RANDOM_TRIALS = 16
 """Trials drawn at random before the sampler uses earlier results."""
-BEST_TRIALS, SHOWN_TRIALS = 10, 5
+BEST_TRIALS = 10
+"""Trials that the summary lists."""
+SHOWN_TRIALS = 5
+"""Trials that are printed."""
 
 
 class SweepSummary(TypedDict):
@@ -253,7 +258,8 @@ def _open_folder(folder: Path, record: Mapping[str, Any]) -> None:
     path = folder / "sweep.json"
     sweep_partials(folder)
     if path.exists():
-        before, may_change = read_json(path), MAY_CHANGE - {"epochs", "format"}
+        before = read_json(path)
+        may_change = MAY_CHANGE - {"epochs", "format"}
         check_same(folder, before, record, may_change=may_change, option="--sweep")
         return
     if folder.exists() and not all(map(is_partial, folder.iterdir())):
