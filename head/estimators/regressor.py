@@ -170,7 +170,8 @@ class AffinityRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc] # 
                 if one.info.get("adapter")
             }
             with TemporaryDirectory(prefix="abag-fit-") as scratch:
-                inputs, at = RunInputs(pairs, store, vectors), Path(scratch)
+                inputs = RunInputs(pairs, store, vectors)
+                at = Path(scratch)
                 self.regimes_ = fit_predictor(inputs, config, at / "run", at / "predictor")
                 predictor = abag.load_predictor(at / "predictor")
             self.predictor_ = replace(predictor, store=store.path, adapters=adapters)

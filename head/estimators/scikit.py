@@ -76,9 +76,12 @@ class _PairSplit(BaseCrossValidator):  # type: ignore[misc] # scikit-learn has n
         columns: Mapping[str, str] | None = None,
         no_antigen: bool = False,
     ) -> None:
-        self.n_splits, self.n_repeats = n_splits, n_repeats
-        self.antigen_identity, self.antibody_identity = antigen_identity, antibody_identity
-        self.seed, self.columns = seed, columns
+        self.n_splits = n_splits
+        self.n_repeats = n_repeats
+        self.antigen_identity = antigen_identity
+        self.antibody_identity = antibody_identity
+        self.seed = seed
+        self.columns = columns
         self.no_antigen = no_antigen
 
     def split(

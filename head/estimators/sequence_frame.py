@@ -160,7 +160,8 @@ def folders_with(
     if encode:
         chosen = {kind: store.folder(kind, encoder) for kind, encoder in encoders.items()}
         if any(one.missing(table.sequences[kind].keys).any() for kind, one in chosen.items()):
-            antibodies, antigens = table.antibodies, table.antigens
+            antibodies = table.antibodies
+            antigens = table.antigens
             heavy, light = zip(*(antibodies.chains[i] for i in antibodies.of_row), strict=True)
             chains = {"heavy": heavy, "light": light}
             if not no_antigen:
