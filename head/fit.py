@@ -168,9 +168,16 @@ def _fit(
         save_checked(run / "predictor", trainings, regimes, weighed, parts)
         join_logs(run)
         summary = write_results(
-            run, inputs.pairs, regimes, weighed.regimes, fitted, parts, curve,
-            report=report, history=inputs.history,
-        )  # fmt: skip
+            run,
+            inputs.pairs,
+            regimes,
+            weighed.regimes,
+            fitted,
+            parts,
+            curve,
+            report=report,
+            history=inputs.history,
+        )
         shutil.rmtree(run / "checkpoints", ignore_errors=True)  # what they resume has finished
         for text in summary["warnings"]:
             say(text)
@@ -220,7 +227,8 @@ def save_checked(
     parts: FittedParts,
 ) -> None:
     """Save the predictor, and check that it predicts what was measured; else it is unusable."""
-    inputs, config = trainings.inputs, trainings.config
+    inputs = trainings.inputs
+    config = trainings.config
     reading = ReadAs.of(options_of_run(config))
     save_predictor(folder, inputs, parts, weighed, config.antibody_region, reading)
     trained = all_pairs(regimes).rows(TRAIN)
@@ -268,12 +276,18 @@ class Trainings(NamedTuple):
         regimes: Sequence[MeasuredRegime],
         verbose: bool = False,
     ) -> Self:
-        pairs, (antibody, antigen) = inputs.pairs, inputs.vectors.values()
+        pairs = inputs.pairs
+        antibody, antigen = inputs.vectors.values()
         vectors = PairVectors(
-            antibody.x_ND, antigen.x_ND, pairs.antibody, pairs.antigen,
-            pairs.table.antibodies.chains, pairs.table.antigens.chains,
-            (antibody.widths, antigen.widths), encoded_features(pairs),
-        )  # fmt: skip
+            antibody.x_ND,
+            antigen.x_ND,
+            pairs.antibody,
+            pairs.antigen,
+            pairs.table.antibodies.chains,
+            pairs.table.antigens.chains,
+            (antibody.widths, antigen.widths),
+            encoded_features(pairs),
+        )
         parts = decide_parts(vectors, config, [all_pairs(regimes), *splits_of(regimes)])
         config = parts.training_config(config)
         device = choose_device(config)
@@ -299,7 +313,8 @@ def fit_folds(
     """
     from abag.head.training.train import matrix_threads, training_digest
 
-    pairs, device = trainings.inputs.pairs, trainings.device
+    pairs = trainings.inputs.pairs
+    device = trainings.device
     if rows is None:
         rows = [training_rows(trainings, split) for split in splits]
     n_training = max(len(one.rows) for one in rows)
@@ -326,7 +341,8 @@ def fit_folds(
 
     networks = _network_tasks(trainings, splits, rows, trained)
     closed_forms = [partial(fit_and_predict, i) for i in range(len(splits))]
-    cores, n_tasks = count_cores(), len(networks) + len(closed_forms)
+    cores = count_cores()
+    n_tasks = len(networks) + len(closed_forms)
     if device.type == "cpu" and (n_training <= SMALL_FOLD_PAIRS or len(networks) < 2):
         threads = count_threads(n_tasks, n_training, cores)
         run_tasks([*networks, *closed_forms], threads, title)
@@ -350,13 +366,20 @@ def training_rows(trainings: Trainings, split: Split) -> TrainingRows:
 
     That is the validation part, too, which only networks need.
     """
-    pairs, vectors, device = trainings.inputs.pairs, trainings.vectors, trainings.device
+    pairs = trainings.inputs.pairs
+    vectors = trainings.vectors
+    device = trainings.device
     rows = learned_rows(split)
     use_gpu = device.type == "cuda" and trainings.parts.pairs > SMALL_FOLD_PAIRS
     training = TrainingRows(
-        pairs, vectors, rows, inner_folds(split.group[rows]), device if use_gpu else None,
-        run_pairs=trainings.parts.pairs, residue_sides=trainings.parts.residue_sides,
-    )  # fmt: skip
+        pairs,
+        vectors,
+        rows,
+        inner_folds(split.group[rows]),
+        device if use_gpu else None,
+        run_pairs=trainings.parts.pairs,
+        residue_sides=trainings.parts.residue_sides,
+    )
     return impute_censored(training)
 
 
@@ -372,7 +395,8 @@ def _network_tasks(
     from abag.head.training.stack import folds_per_stack, group_folds
     from abag.head.training.train import TrainingInputs, train
 
-    config, on_cpu = trainings.config, trainings.device.type == "cpu"
+    config = trainings.config
+    on_cpu = trainings.device.type == "cpu"
     antibody_ND, antigen_ME = (vectors.x_ND for vectors in trainings.inputs.vectors.values())
     groups = group_folds(splits, config, folds_per_stack(config, (antibody_ND, antigen_ME), on_cpu))
 
@@ -380,11 +404,15 @@ def _network_tasks(
         # On another device stacks have other sizes, and begin again in other folders.
         own = f"stack-{group[0]:02d}-of-{len(group)}" if len(splits) > 1 else ""
         inputs = TrainingInputs(
-            pairs=trainings.inputs.pairs, vectors=trainings.vectors,
-            splits=[splits[i] for i in group], labelled=[rows[i].pairs for i in group],
-            config=config, device=trainings.device, folder=trainings.folder / own,
+            pairs=trainings.inputs.pairs,
+            vectors=trainings.vectors,
+            splits=[splits[i] for i in group],
+            labelled=[rows[i].pairs for i in group],
+            config=config,
+            device=trainings.device,
+            folder=trainings.folder / own,
             verbose=trainings.verbose,
-        )  # fmt: skip
+        )
         trained.update(zip(group, train(inputs), strict=True))
 
     return [partial(train_group, group) for group in sorted(groups, key=len, reverse=True)]
@@ -399,7 +427,8 @@ def fit_regimes(
     rows = searched_rows(trainings, [*splits, last])
     of_distinct = fit_folds(trainings, splits, rows[:-1])
     fitted = [of_distinct[at] for at in of_split]
-    remaining, pairs = iter(fitted), trainings.inputs.pairs
+    remaining = iter(fitted)
+    pairs = trainings.inputs.pairs
     measured = [one for one in regimes if one.splits]
     weighed = weigh_run(pairs, [(one, [next(remaining) for _ in one.splits]) for one in measured])
     # the networks of all pairs take as many epochs as the best of the folds did
@@ -477,7 +506,9 @@ def distinct_folds(splits: Sequence[Split]) -> tuple[list[Split], list[int]]:
 def _learning_curve(
     trainings: Trainings, regimes: Sequence[MeasuredRegime]
 ) -> list[dict[str, Any]]:
-    points, config, pairs = [], trainings.config, trainings.inputs.pairs
+    points = []
+    config = trainings.config
+    pairs = trainings.inputs.pairs
     first = next(one for one in regimes if one.splits)
     for share in LEARNING_CURVE_SHARES if config.learning_curve else ():
         name = f"{share:.1%} of the training groups"

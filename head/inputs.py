@@ -76,7 +76,8 @@ def read_inputs(
         cut = read_pairs(table, replace(reading, antibody_region="fv"))
         if _has_antibodies(opened, cut):
             say("antibodies: cut to their variable domains, as in the store (--antibody-region fv)")
-            read, region = cut, "fv"
+            read = cut
+            region = "fv"
     path = run and run / "config.json"
     before = read_json(path) if path and path.exists() else {}
     named: PairColumnOptions = config
@@ -176,7 +177,8 @@ def split_inputs(inputs: RunInputs, config: FitConfig) -> tuple[RunInputs, list[
     pairs = with_clusters(groups)
     folders = [folder for vectors in inputs.vectors.values() for folder in vectors.folders]
     sides = sides_of(groups)
-    measured, n_folds = list[MeasuredRegime](), 0
+    measured = list[MeasuredRegime]()
+    n_folds = 0
     for one in measure_regimes(groups, sides):
         if pairs.no_antigen:
             if one.regime.antigen != KNOWN and not one.splits:
@@ -188,16 +190,20 @@ def split_inputs(inputs: RunInputs, config: FitConfig) -> tuple[RunInputs, list[
             measured.append(one)
             continue
         splits = apply_adapter_policy(
-            one.splits, groups, folders,
-            adapter_rows=config.adapter_rows, allow_leak=config.allow_adapter_leak,
-        )  # fmt: skip
+            one.splits,
+            groups,
+            folders,
+            adapter_rows=config.adapter_rows,
+            allow_leak=config.allow_adapter_leak,
+        )
         for split in splits:
             training_labels(pairs, split.rows(TRAIN))  # raises if there is nothing to learn
         detail(f"{one.regime.words}: {describe_parts(splits)}")
         numbered = (replace(split, fold=n) for n, split in enumerate(splits, n_folds))
         measured.append(replace(one, splits=tuple(numbered)))
         n_folds += len(splits)
-    antibody, antigen = config.antibody_identity, config.antigen_identity
+    antibody = config.antibody_identity
+    antigen = config.antigen_identity
     identities = ((antibody, antibody), (max(antigen, KNOWN_ANTIGEN), antigen))
     inputs = replace(inputs, pairs=pairs, sides=sides, identities=identities)
     return inputs, measured

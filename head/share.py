@@ -39,7 +39,9 @@ from abag.embed.sequences.chains import KINDS, PLURAL
 from abag.embed.store.store_files import ADAPTER_PATHS, public_adapter_files, public_origin
 from abag.head.prediction.predictor import RECORD, WEIGHTS, Predictor
 
-MANIFEST, CARD, LICENCE = "manifest.json", "README.md", "LICENSE"
+MANIFEST = "manifest.json"
+CARD = "README.md"
+LICENCE = "LICENSE"
 # adapter/... of a store, by kind
 ADAPTER_FILES = tuple(f"{kind}-{path}" for kind in KINDS for path in ADAPTER_PATHS)
 READ = (RECORD, WEIGHTS, *ADAPTER_FILES)
@@ -254,7 +256,8 @@ def _card(folder: Path, predictor: Predictor, licence: str | None, where: str) -
             what = f"Predictor of {predictor.quantity}"
         text = f"# {what}\n\nMade with abag.\n"
     comment = "" if is_hub_address(where) else "  # this folder"
-    python, shell = f"load_predictor({json.dumps(where)}){comment}", f"--run {shlex.quote(where)} "
+    python = f"load_predictor({json.dumps(where)}){comment}"
+    shell = f"--run {shlex.quote(where)} "
     text = re.sub(r'load_predictor\("[^"\n]*"\)(  # this folder)?', lambda _: python, text)
     text = re.sub(r"--run [^`\n]*?(?=--store store)", lambda _: shell, text)
     if text.startswith("---\n"):  # shared before
