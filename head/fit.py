@@ -192,17 +192,17 @@ def _store_of(config: FitConfig, store: Path | str | None, run: Path) -> Path | 
     if earlier is not None and earlier.resolve() == run.resolve():
         msg = f"--run: {run} is the run of --add; expected a new folder. Give another."
         raise OptionError(msg)
-    found = store if store is not None or earlier is None else store_of_run(earlier)
-    if found is None and earlier is not None:
+    known_store = store if store is not None or earlier is None else store_of_run(earlier)
+    if known_store is None and earlier is not None:
         msg = (
             f"--add: {earlier} is not a run of abag fit whose store still exists; expected one. "
             "Check the path, or give --store DIR."
         )
         raise OptionError(msg)
-    if found is None:
+    if known_store is None:
         msg = "--store: not given; expected the folder of vectors. Give --store DIR."
         raise OptionError(msg)
-    return found
+    return known_store
 
 
 def fit_predictor(
@@ -216,7 +216,7 @@ def fit_predictor(
     with torch_settings(trainings.device, config):
         _, weighed, parts = fit_regimes(trainings, regimes)
     save_checked(predictor, trainings, regimes, weighed, parts)
-    return [one.score for one in weighed.regimes]
+    return [regime.score for regime in weighed.regimes]
 
 
 def save_checked(
@@ -253,7 +253,7 @@ def choose_device(config: FitConfig) -> torch.device:
 
 
 def splits_of(regimes: Sequence[MeasuredRegime]) -> list[Split]:
-    return [split for one in regimes for split in one.splits]
+    return [split for regime in regimes for split in regime.splits]
 
 
 class Trainings(NamedTuple):
@@ -317,7 +317,7 @@ def fit_folds(
     device = trainings.device
     if rows is None:
         rows = [training_rows(trainings, split) for split in splits]
-    n_training = max(len(one.rows) for one in rows)
+    n_training = max(len(fold_rows.rows) for fold_rows in rows)
     trained: dict[int, TrainedHeads] = {}
     fitted: dict[int, FittedParts] = {}
     mutations = count_mutations(pairs) if with_baselines else None
@@ -353,7 +353,7 @@ def fit_folds(
         threads = 1 if on_gpu else count_threads(len(networks), 0, cores)
         if networks:
             run_tasks(networks, threads, f"{title}, networks")
-        use_gpu = any(one.device is not None for one in rows)
+        use_gpu = any(fold_rows.device is not None for fold_rows in rows)
         threads = 1 if use_gpu else count_threads(len(closed_forms), n_training, cores)
         run_tasks(closed_forms, threads, title)
     for i, heads in trained.items():
@@ -402,7 +402,7 @@ def _network_tasks(
 
     def train_group(group: Sequence[int]) -> None:
         # On another device stacks have other sizes, and begin again in other folders.
-        own = f"stack-{group[0]:02d}-of-{len(group)}" if len(splits) > 1 else ""
+        name = f"stack-{group[0]:02d}-of-{len(group)}" if len(splits) > 1 else ""
         inputs = TrainingInputs(
             pairs=trainings.inputs.pairs,
             vectors=trainings.vectors,
@@ -410,7 +410,7 @@ def _network_tasks(
             labelled=[rows[i].pairs for i in group],
             config=config,
             device=trainings.device,
-            folder=trainings.folder / own,
+            folder=trainings.folder / name,
             verbose=trainings.verbose,
         )
         trained.update(zip(group, train(inputs), strict=True))
@@ -422,24 +422,26 @@ def fit_regimes(
     trainings: Trainings, regimes: Sequence[MeasuredRegime]
 ) -> tuple[list[FittedParts], WeighedRun, FittedParts]:
     """Fit the parts to every fold, weigh them by regime, and fit them to all pairs."""
-    splits, of_split = distinct_folds(splits_of(regimes))
+    splits, fold_of_split = distinct_folds(splits_of(regimes))
     last = all_pairs(regimes)
     rows = searched_rows(trainings, [*splits, last])
-    of_distinct = fit_folds(trainings, splits, rows[:-1])
-    fitted = [of_distinct[at] for at in of_split]
+    fitted_folds = fit_folds(trainings, splits, rows[:-1])
+    fitted = [fitted_folds[fold] for fold in fold_of_split]
     remaining = iter(fitted)
     pairs = trainings.inputs.pairs
-    measured = [one for one in regimes if one.splits]
-    weighed = weigh_run(pairs, [(one, [next(remaining) for _ in one.splits]) for one in measured])
+    measured = [regime for regime in regimes if regime.splits]
+    weighed = weigh_run(
+        pairs, [(regime, [next(remaining) for _ in regime.splits]) for regime in measured]
+    )
     # the networks of all pairs take as many epochs as the best of the folds did
-    trained = [one.trained for one in fitted if one.trained is not None]
+    trained = [regime.trained for regime in fitted if regime.trained is not None]
     epochs = [-(-t.best_step[0] * t.epochs // t.steps) for t in trained]
     config = trainings.config
     if epochs:
         config = replace(config, epochs=max(1, round(float(np.median(epochs)))))
     folder = trainings.folder / "all-pairs"
-    own = trainings._replace(folder=folder, config=config, verbose=False)
-    (parts,) = fit_folds(own, [last], rows[-1:], with_baselines=False, title="fit: all pairs")
+    settings = trainings._replace(folder=folder, config=config, verbose=False)
+    (parts,) = fit_folds(settings, [last], rows[-1:], with_baselines=False, title="fit: all pairs")
     return fitted, weighed, parts
 
 
@@ -462,9 +464,9 @@ def _choose_kernels(search: SearchTask, checkpoints: Path) -> None:
     """Choose the kernels of all folds, or take the costs that a stopped run has kept."""
     folder = checkpoints / f"kernels-{search.columns}"
     digest = search.shared.digest()
-    kept = read_kept(folder, digest)
-    if kept is not None:
-        search.shared.use_costs(kept)
+    saved = read_kept(folder, digest)
+    if saved is not None:
+        search.shared.use_costs(saved)
     start_s = time.monotonic()
     search.run()
     write_kept(folder, digest, search.shared.costs(), time.monotonic() - start_s)
@@ -472,10 +474,10 @@ def _choose_kernels(search: SearchTask, checkpoints: Path) -> None:
 
 def _rows_of_splits(trainings: Trainings, splits: Sequence[Split]) -> list[TrainingRows]:
     """Return what closed forms learn from in each split; bounds are replaced side by side."""
-    found: dict[int, TrainingRows] = {}
+    collected: dict[int, TrainingRows] = {}
 
     def learn(i: int) -> None:
-        found[i] = training_rows(trainings, splits[i])
+        collected[i] = training_rows(trainings, splits[i])
 
     tasks = [partial(learn, i) for i in range(len(splits))]
     largest = max(len(learned_rows(split)) for split in splits)
@@ -486,7 +488,7 @@ def _rows_of_splits(trainings: Trainings, splits: Sequence[Split]) -> list[Train
             task()
     else:
         run_tasks(tasks, threads, "fit: bounds of labels")
-    return [found[i] for i in range(len(splits))]
+    return [collected[i] for i in range(len(splits))]
 
 
 def distinct_folds(splits: Sequence[Split]) -> tuple[list[Split], list[int]]:
@@ -509,10 +511,10 @@ def _learning_curve(
     points = []
     config = trainings.config
     pairs = trainings.inputs.pairs
-    first = next(one for one in regimes if one.splits)
+    first = next(regime for regime in regimes if regime.splits)
     for share in LEARNING_CURVE_SHARES if config.learning_curve else ():
         name = f"{share:.1%} of the training groups"
-        splits = [thinned(one, share, config.effective_split_seed) for one in first.splits]
+        splits = [thinned(split, share, config.effective_split_seed) for split in first.splits]
         try:
             for split in splits:
                 training_labels(pairs, split.rows(TRAIN))
@@ -522,8 +524,8 @@ def _learning_curve(
             say(f"learning curve: {name} left out: {error}")
             continue
         folder = trainings.folder / f"share-{share}"
-        own = trainings._replace(folder=folder, parts=parts, verbose=False)
-        fitted = fit_folds(own, splits, title=f"fit: learning curve, {share}")
+        settings = trainings._replace(folder=folder, parts=parts, verbose=False)
+        fitted = fit_folds(settings, splits, title=f"fit: learning curve, {share}")
         thinned_regime = replace(first, splits=tuple(splits))
         (regime,) = weigh_run(pairs, [(thinned_regime, fitted)]).regimes
         points.append(curve_point(splits, regime.score, share))

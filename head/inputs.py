@@ -88,7 +88,9 @@ def read_inputs(
             for kind in read.sequences
             if kind == "antibody" or not config.no_antigen
         }
-        folders = {kind: folder_with(opened, read, kind, one) for kind, one in encoders.items()}
+        folders = {
+            kind: folder_with(opened, read, kind, encoder) for kind, encoder in encoders.items()
+        }
         read, named, heads = with_logliks(read, config, folders)
     pairs = label_pairs(read, config, refuse_sequences=config.bad_rows == "error", named=named)
     report_counts(pairs)
@@ -124,10 +126,10 @@ def _views(
     `before` is the content of its config.json.
     """
     views = config.views_of(kind)
-    known = before.get(f"{kind}_fingerprint")
-    if known in {folder.fingerprint for folder in store.folders(kind)}:
+    fingerprint = before.get(f"{kind}_fingerprint")
+    if fingerprint in {folder.fingerprint for folder in store.folders(kind)}:
         for view in views:
-            view["encoder"] = view["encoder"] or known
+            view["encoder"] = view["encoder"] or fingerprint
     return views
 
 
@@ -179,18 +181,18 @@ def split_inputs(inputs: RunInputs, config: FitConfig) -> tuple[RunInputs, list[
     sides = sides_of(groups)
     measured = list[MeasuredRegime]()
     n_folds = 0
-    for one in measure_regimes(groups, sides):
+    for regime in measure_regimes(groups, sides):
         if pairs.no_antigen:
-            if one.regime.antigen != KNOWN and not one.splits:
+            if regime.regime.antigen != KNOWN and not regime.splits:
                 continue  # there are no new antigens
-            words = without_antigens(one.regime.words)
-            one = replace(one, regime=replace(one.regime, words=words))
-        if not one.splits:
-            say(f"{one.regime.words}: {one.why_not}")
-            measured.append(one)
+            words = without_antigens(regime.regime.words)
+            regime = replace(regime, regime=replace(regime.regime, words=words))
+        if not regime.splits:
+            say(f"{regime.regime.words}: {regime.why_not}")
+            measured.append(regime)
             continue
         splits = apply_adapter_policy(
-            one.splits,
+            regime.splits,
             groups,
             folders,
             adapter_rows=config.adapter_rows,
@@ -198,9 +200,9 @@ def split_inputs(inputs: RunInputs, config: FitConfig) -> tuple[RunInputs, list[
         )
         for split in splits:
             training_labels(pairs, split.rows(TRAIN))  # raises if there is nothing to learn
-        detail(f"{one.regime.words}: {describe_parts(splits)}")
+        detail(f"{regime.regime.words}: {describe_parts(splits)}")
         numbered = (replace(split, fold=n) for n, split in enumerate(splits, n_folds))
-        measured.append(replace(one, splits=tuple(numbered)))
+        measured.append(replace(regime, splits=tuple(numbered)))
         n_folds += len(splits)
     antibody = config.antibody_identity
     antigen = config.antigen_identity

@@ -55,7 +55,7 @@ def preparing(
 @contextmanager
 def _in_a_process(table: Path | list[Path], options: TableOptions) -> Iterator[None]:
     tables = [table] if isinstance(table, Path) else table
-    paths = [str(one.absolute()) for one in tables]
+    paths = [str(table.absolute()) for table in tables]
     request = json.dumps({"table": paths, **options.to_json()})
     command = [sys.executable, "-P", "-m", __name__, request]
     try:

@@ -47,7 +47,7 @@ def _upper_confidence_bound(mean: Floats, sigma: Floats, aim: Aim) -> Floats:
 def _expected_improvement(mean: Floats, sigma: Floats, aim: Aim) -> Floats:
     """Return by how much a pair is expected to exceed the best, in pKd; 0 for one that does not."""
     gain = mean - aim.best
-    z = _standardised(mean - aim.best, sigma)
+    z = _standardised(gain, sigma)
     density = np.exp(-np.square(z) / 2) / np.sqrt(2 * np.pi)
     # Far below the best, both terms cancel but for rounding.
     return np.where(sigma > 0, np.maximum(gain * ndtr(z) + sigma * density, 0), np.maximum(gain, 0))
@@ -139,8 +139,8 @@ def expect(
         block = slice(at, min(at + step, DRAWS))
         draws = block.stop - at
         common = rng.standard_normal((draws, 1))
-        own = rng.standard_normal((draws, len(mean)))
-        error = np.sqrt(correlation) * common + np.sqrt(1 - correlation) * own
+        own_noise = rng.standard_normal((draws, len(mean)))
+        error = np.sqrt(correlation) * common + np.sqrt(1 - correlation) * own_noise
         measured = mean + sigma * error
         counts[block] = (measured > above).sum(axis=1)
         best_so_far = np.maximum.accumulate(measured, axis=1)

@@ -105,12 +105,12 @@ class Candidates:
             differ = np.flatnonzero(abs(value - value[first_row]) > self.same)
             if len(differ):
                 other = differ[0]
-                one = first_row[differ[0]]
+                earlier = first_row[other]
                 msg = (
-                    f"{self.source}: rows {row[one] + self.first_row} and "
+                    f"{self.source}: rows {row[earlier] + self.first_row} and "
                     f"{row[other] + self.first_row} are the same pair with "
-                    f"different predictions, {value[one]:g} and {value[other]:g}; expected one per "
-                    "pair. Remove the others."
+                    f"different predictions, {value[earlier]:g} and {value[other]:g}; expected "
+                    "one per pair. Remove the others."
                 )
                 raise PredictionError(msg)
         return np.asarray(first_row != np.arange(len(first_row)))
@@ -139,14 +139,14 @@ def quantity_of(table: TableLike, options: RankOptions, predictor: Predictor | N
     """
     better = options.better
     if predictor is not None:
-        of_run = predictor.quantity
-        if better not in (None, of_run.better):
+        quantity = predictor.quantity
+        if better not in (None, quantity.better):
             msg = (
-                f"--better {better}: the run predicts {of_run.description}; expected the same. "
+                f"--better {better}: the run predicts {quantity.description}; expected the same. "
                 "Leave --better out."
             )
             raise PredictionError(msg)
-        return PKD if of_run.affinity else of_run
+        return PKD if quantity.affinity else quantity
     columns = without_labels(options).columns
     first = next(read_chunks(table, replace(options, columns=columns, limit=1)))
     column = first.columns.get("prediction")
@@ -171,7 +171,7 @@ def aimed(options: RankOptions, quantity: Quantity) -> RankOptions:
     """Return options with the values to reach in the direction of `towards_better`."""
     if quantity.sign > 0:
         return options
-    best, above = (None if one is None else -one for one in (options.best, options.above))
+    best, above = (None if value is None else -value for value in (options.best, options.above))
     return replace(options, best=best, above=above)
 
 
@@ -228,7 +228,7 @@ def _read_numbers(chunk: SequenceTable, quantity: Quantity) -> pd.DataFrame:
         raise PredictionError(msg) from error
     mean = _finite(chunk, column, "prediction", "a pKd" if unit == "pkd" else f"a value in {unit}")
     mean = to_pkd(mean, unit)
-    found = pd.DataFrame({"row": chunk.positions, "mean": mean})
+    predictions = pd.DataFrame({"row": chunk.positions, "mean": mean})
     if chunk.has("sigma"):
         sigma = chunk.column("sigma")
         if unit != "pkd":
@@ -238,18 +238,18 @@ def _read_numbers(chunk: SequenceTable, quantity: Quantity) -> pd.DataFrame:
                 "--rule mean."
             )
             raise PredictionError(msg)
-        found["sigma"] = _finite(chunk, sigma, "standard error", "0 or more pKd", low=0.0)
-    return _with_flags(found, chunk)
+        predictions["sigma"] = _finite(chunk, sigma, "standard error", "0 or more pKd", low=0.0)
+    return _with_flags(predictions, chunk)
 
 
 def _read_values(chunk: SequenceTable) -> pd.DataFrame:
     """Read the same of predictions of another quantity than an affinity."""
     mean = _finite(chunk, chunk.column("prediction"), "prediction", "a finite number")
-    found = pd.DataFrame({"row": chunk.row_numbers - chunk.first_row, "mean": mean})
+    predictions = pd.DataFrame({"row": chunk.row_numbers - chunk.first_row, "mean": mean})
     if chunk.has("sigma"):
         sigma = chunk.column("sigma")
-        found["sigma"] = _finite(chunk, sigma, "standard error", "0 or more", low=0.0)
-    return _with_flags(found, chunk)
+        predictions["sigma"] = _finite(chunk, sigma, "standard error", "0 or more", low=0.0)
+    return _with_flags(predictions, chunk)
 
 
 def _with_flags(found: pd.DataFrame, chunk: SequenceTable) -> pd.DataFrame:
@@ -292,19 +292,22 @@ def _flags(chunk: SequenceTable, column: str) -> Bools:
 
 def sites_of(sites: pd.Series) -> list[list[str]]:
     """List the places of the mutations of each candidate, such as ``heavy 107``."""
-    listed = {
-        text: [" ".join(one) for one in zip(*(part.split("+") for part in text.split("/")))]  # noqa: B905
-        for text in sites.unique()
-    }
-    return [listed[text] for text in sites]
+    places = {text: _places_of(text) for text in sites.unique()}
+    return [places[text] for text in sites]
+
+
+def _places_of(text: str) -> list[str]:
+    """Join the chain and the position of each mutation of one candidate."""
+    columns = [part.split("+") for part in text.split("/")]
+    return [" ".join(place) for place in zip(*columns, strict=False)]
 
 
 def read_rows(table: TableLike, options: TableOptions, rows: Ints) -> pd.DataFrame:
     """Read all columns of some rows of a table, in the order of `rows`, as they are written."""
-    wanted = np.sort(rows)
+    ordered = np.sort(rows)
     parts = []
     for chunk in read_chunks(table, options, as_written=True):
-        parts.append(chunk.frame.loc[wanted[np.isin(wanted, chunk.frame.index)]])
+        parts.append(chunk.frame.loc[ordered[np.isin(ordered, chunk.frame.index)]])
     return pd.concat(parts).reindex(rows).reset_index(drop=True)
 
 
@@ -341,12 +344,12 @@ def read_all_measured(
     candidates: Candidates, options: RankOptions, of_run: ReadAs
 ) -> list[Measured]:
     """Read the measured pairs of the run, which a predictor alone lacks, and those of a table."""
-    found = list[Measured]()
+    tables = list[Measured]()
     if options.run is not None and (Path(options.run) / MEASURED).exists():
-        found.append(_read_measured_of_run(Path(options.run), candidates, options))
+        tables.append(_read_measured_of_run(Path(options.run), candidates, options))
     if options.measured is not None:
-        found.append(read_measured(options.measured, candidates, options, of_run))
-    return found
+        tables.append(read_measured(options.measured, candidates, options, of_run))
+    return tables
 
 
 def best_of(measured: Sequence[Measured], quantity: Quantity) -> float:
@@ -357,10 +360,10 @@ def best_of(measured: Sequence[Measured], quantity: Quantity) -> float:
     PredictionError
         If no measured pair has the antigen of the predictions.
     """
-    best = [one.best(quantity) for one in measured]
-    if numbers := [one for one in best if one is not None]:
+    best = [table.best(quantity) for table in measured]
+    if numbers := [value for value in best if value is not None]:
         return max(numbers)
-    sources = ", ".join(one.table.source for one in measured)
+    sources = ", ".join(table.table.source for table in measured)
     msg = (
         f"{sources}: no measured pair has the antigen of the predictions; expected "
         "some for --rule improvement. Give --best PKD."
@@ -420,12 +423,12 @@ def _among(
     antigen_of = _find(pairs.antigens.chains, candidates.antigens)
     a = antibody_of[pairs.antibodies.of_row]
     g = antigen_of[pairs.antigens.of_row]
-    known = (a >= 0) & (g >= 0)
-    measured = candidates.number(a[known], g[known])
+    both_known = (a >= 0) & (g >= 0)
+    measured = candidates.number(a[both_known], g[both_known])
     return Measured(pairs, labels, remembered, antigen_of, np.isin(candidates.pair, measured))
 
 
 def _find(chains: Sequence[Chains], among: Sequences) -> Ints:
     """Return the index of each sequence among others, -1 if it is not there."""
-    number = {one: n for n, one in enumerate(among.chains)}
-    return np.array([number.get(one, -1) for one in chains], np.int64)
+    number = {sequence: n for n, sequence in enumerate(among.chains)}
+    return np.array([number.get(sequence, -1) for sequence in chains], np.int64)

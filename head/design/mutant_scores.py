@@ -69,20 +69,22 @@ def score_mutants(
     counts = predictor.encode(store, *sides, **embed_options)
     scorer = Scorer(predictor, open_store(store), *sides)
     first = len(parents)
-    regimes, _ = scorer.count_regimes(scorer.count_classes(*(one.of_row[first:] for one in sides)))
+    regimes, _ = scorer.count_regimes(
+        scorer.count_classes(*(sequences.of_row[first:] for sequences in sides))
+    )
     verdicts = predictor.say_verdicts(regimes, "mutant")
     pkd_measured = np.full(len(pairs), np.nan)
     if len(measured):
-        keys = [np.array(hex_keys(one.keys), object)[one.of_row] for one in sides]
+        keys = [np.array(hex_keys(sequences.keys), object)[sequences.of_row] for sequences in sides]
         pkd_measured = measured.reindex(pd.MultiIndex.from_arrays(keys)).to_numpy(np.float64)
-    own, _ = scorer.score(*(one.of_row[:first] for one in sides))
+    parent_scores, _ = scorer.score(*(sequences.of_row[:first] for sequences in sides))
     frames = []
     with row_bar("scoring", len(mutants)) as shown:
         for at in range(0, len(mutants), BATCH):
             batch = mutants[at : at + BATCH]
             numbers, parent = np.unique([number for number, _ in batch], return_inverse=True)
             rows = np.concatenate([numbers, np.arange(len(batch)) + first + at])
-            index = [one.of_row[rows] for one in sides]
+            index = [sequences.of_row[rows] for sequences in sides]
             scores, vectors = scorer.score(*index)
             of_pair = np.concatenate([np.arange(len(numbers)), parent])
             used = scorer.find_regimes(*index).used
@@ -106,8 +108,8 @@ def score_mutants(
         "antigen": ["|".join(antigen) for _, antigen in pairs[first:]],
     }
     frame = pd.concat([pd.DataFrame(described), frame], axis=1)
-    of_parents = own.assign(pkd_measured=pkd_measured[:first])
-    return ScoredMutants(frame, of_parents, counts, regimes, verdicts)
+    parent_frame = parent_scores.assign(pkd_measured=pkd_measured[:first])
+    return ScoredMutants(frame, parent_frame, counts, regimes, verdicts)
 
 
 def _with_differences(
@@ -148,8 +150,8 @@ def _with_likelihoods(
 def has_difference_sigma(predictor: Predictor) -> bool:
     """Whether sigmas of differences can be computed."""
     several = any(len(part.models) > 1 for part in predictor.parts)
-    known = several or any(MODELS[part.name].has_posterior for part in predictor.parts)
-    return known and any(one.spread > 0 for one in predictor.regimes.values())
+    has_variance = several or any(MODELS[part.name].has_posterior for part in predictor.parts)
+    return has_variance and any(regime.spread > 0 for regime in predictor.regimes.values())
 
 
 def spreads(predictor: Predictor, used: NDArray[np.object_]) -> Floats:
@@ -159,17 +161,17 @@ def spreads(predictor: Predictor, used: NDArray[np.object_]) -> Floats:
 
 def deviation(predictor: Predictor, vectors: PairVectors, parent: Index) -> Floats:
     """Return the standard deviation of each pair's difference from its parent, (P,) in pKd."""
-    own = [
+    model_variances = [
         cast("GaussianProcess", model).difference_variance(vectors, parent)
         for part in predictor.parts
         for model in part.models
         if MODELS[part.name].has_posterior
     ]
-    if own:
-        return np.asarray(np.sqrt(np.mean(own, axis=0)))
+    if model_variances:
+        return np.asarray(np.sqrt(np.mean(model_variances, axis=0)))
     several = [part.models for part in predictor.parts if len(part.models) > 1]
     variances = []
-    for each in several:
-        predicted = np.stack([model.predict(vectors) for model in each])
+    for models in several:
+        predicted = np.stack([model.predict(vectors) for model in models])
         variances.append(np.var(predicted - predicted[:, parent], axis=0))
     return np.asarray(np.sqrt(np.mean(variances, axis=0)))

@@ -81,8 +81,8 @@ class ScanOptions(ScoringOptions, group="Scan"):
     def check_combination(self) -> None:
         chains = self.heavy is not None or self.light is not None
         if chains == (self.parents is not None):
-            found = "both are given" if chains else "neither is given"
-            msg = f"--heavy or --light, and --parents: {found}; expected one. Give a parent."
+            problem = "both are given" if chains else "neither is given"
+            msg = f"--heavy or --light, and --parents: {problem}; expected one. Give a parent."
             raise OptionError(msg)
         if self.region is not None and self.positions is not None:
             msg = (
@@ -113,8 +113,8 @@ class ScanOptions(ScoringOptions, group="Scan"):
     @property
     def scanned_chains(self) -> frozenset[str]:
         """The chains that have these regions or positions."""
-        of_regions = (chain for region in self.regions for chain in REGIONS[region])
-        return frozenset([one.chain for one in self.ranges] or of_regions)
+        chains_of_regions = (chain for region in self.regions for chain in REGIONS[region])
+        return frozenset([positions.chain for positions in self.ranges] or chains_of_regions)
 
     @property
     def ranges(self) -> tuple[PositionRange, ...]:
@@ -134,7 +134,11 @@ class ScanOptions(ScoringOptions, group="Scan"):
                     f"--{name}: {bad[0]!r} is not a standard residue; expected {STANDARD_RESIDUES}."
                 )
                 raise OptionError(msg)
-        return "".join(one for one in STANDARD_RESIDUES if one in wanted and one not in unwanted)
+        return "".join(
+            residue
+            for residue in STANDARD_RESIDUES
+            if residue in wanted and residue not in unwanted
+        )
 
     @property
     def chosen(self) -> str:
@@ -143,9 +147,9 @@ class ScanOptions(ScoringOptions, group="Scan"):
 
 
 def _read_range(text: str) -> PositionRange:
-    found = _POSITIONS.fullmatch(text.upper())
-    if found is not None:
-        chain, first, insertion, again, last = found.groups()
+    match = _POSITIONS.fullmatch(text.upper())
+    if match is not None:
+        chain, first, insertion, again, last = match.groups()
         if again in (None, "", chain) and (last is None or int(last) >= int(first)):
             alone = insertion or ("" if last is None else None)
             asked = PositionRange(text, CHAIN_LETTERS[chain], int(first), int(last or first), alone)
@@ -249,8 +253,8 @@ class RankOptions(TableOptions, group="Choice"):
         if self.rule == "probability" and self.above is None:
             msg = "--rule probability: no threshold; expected one. Add --above PKD."
             raise OptionError(msg)
-        known = self.best, self.measured, self.run
-        if self.rule == "improvement" and all(one is None for one in known):
+        references = self.best, self.measured, self.run
+        if self.rule == "improvement" and all(reference is None for reference in references):
             msg = (
                 "--rule improvement: the best measured pKd is not known; expected it or a table of "
                 "measured pairs. Add --best PKD, --measured TABLE or --run DIR."

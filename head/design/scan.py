@@ -135,8 +135,8 @@ def describe_scan(found: ScanSummary) -> str:
         f"predicted to improve{than}{lower}: {found['improved']:,} of "
         f"{counted(found['rows'], 'mutant')}",
         *(
-            f"{'' if at else 'best':9} {_describe_best(one, quantity, several=several)}"
-            for at, one in enumerate(found["best"])
+            f"{'' if at else 'best':9} {_describe_best(mutant, quantity, several=several)}"
+            for at, mutant in enumerate(found["best"])
         ),
     ]
     if found["best"]:
@@ -154,18 +154,18 @@ def describe_far(found: ScanSummary) -> str:
     return f"{text}: their order may mean nothing" if most else text
 
 
-def _describe_best(one: Mapping[str, Any], quantity: Quantity, *, several: bool) -> str:
-    sigma = one["difference_sigma"]
-    measured = one[quantity.column("pkd_measured")]
+def _describe_best(mutant: Mapping[str, Any], quantity: Quantity, *, several: bool) -> str:
+    sigma = mutant["difference_sigma"]
+    measured = mutant[quantity.column("pkd_measured")]
     show = quantity.show
-    difference = one["difference"]
+    difference = mutant["difference"]
     spread = "" if sigma is None else f" ± {show(sigma)}"
     sign = "+" if difference > 0 else "-"
-    predicted = f"{quantity} {show(one[quantity.predicted])}"
-    text = f"{one['mutation']}  {sign}{show(abs(difference))}{spread}  {predicted}"
+    predicted = f"{quantity} {show(mutant[quantity.predicted])}"
+    text = f"{mutant['mutation']}  {sign}{show(abs(difference))}{spread}  {predicted}"
     if measured is not None:
         text += f" (measured {show(measured)})"
-    return f"{text}  {one['parent']}" if several else text
+    return f"{text}  {mutant['parent']}" if several else text
 
 
 def scan(
@@ -226,22 +226,25 @@ def scan(
             for number, parent in enumerate(parents)
             for changes in single_mutants(parent, chosen.residues)
         ]
-        found = score_mutants(predictor, store, parents, singles, measured, encoding)
-        frame = found.frame
-        regimes = found.regimes
-        verdicts = found.verdicts
+        scores = score_mutants(predictor, store, parents, singles, measured, encoding)
+        frame = scores.frame
+        regimes = scores.regimes
+        verdicts = scores.verdicts
         gain = quantity.sign * frame["difference"]
         if doubles := _doubles(singles, gain.to_numpy(), chosen.pairs_of or 0):
-            both = score_mutants(predictor, store, parents, doubles, measured, encoding)
-            frame = pd.concat([frame, both.frame], ignore_index=True)
-            regimes = regimes + both.regimes
-            verdicts = verdicts | both.verdicts
-            for kind, own in both.counts.items():  # parents were counted with the single mutants
-                known = len({getattr(p, kind) for p in parents})
-                of_singles = found.counts[kind]
-                of_singles["unique"] += own["unique"] - known
-                of_singles["reused"] += own["reused"] - known
-                of_singles["encoded"] += own["encoded"]
+            double_scores = score_mutants(predictor, store, parents, doubles, measured, encoding)
+            frame = pd.concat([frame, double_scores.frame], ignore_index=True)
+            regimes = regimes + double_scores.regimes
+            verdicts = verdicts | double_scores.verdicts
+            for (
+                kind,
+                count,
+            ) in double_scores.counts.items():  # parents were counted with the single mutants
+                parent_count = len({getattr(p, kind) for p in parents})
+                single_counts = scores.counts[kind]
+                single_counts["unique"] += count["unique"] - parent_count
+                single_counts["reused"] += count["reused"] - parent_count
+                single_counts["encoded"] += count["encoded"]
         same = SamePredictions(quantity)
         same.add(frame)
         for text in same.describe("mutant"):
@@ -250,7 +253,7 @@ def scan(
         gain = quantity.sign * frame["difference"]
         improves = gain > (0.0 if sigma is None else sigma)
         best = frame.loc[gain[improves].nlargest(BEST_ON_PAGE).index]
-        of_parents = found.parents
+        parent_scores = scores.parents
         only = len(parents) == 1
         summary: ScanSummary = {
             "out": str(out),
@@ -268,12 +271,12 @@ def scan(
             "measured": int(frame["pkd_measured"].notna().sum()) if len(measured) else 0,
             "median_sigma": None if sigma is None else float(sigma.median()),
             "far_rows": int(frame["far"].sum()),
-            "far_parents": int(of_parents["far"].sum()),
+            "far_parents": int(parent_scores["far"].sum()),
             "best": _describe_rows(best.head(BEST), quantity),
-            "parent_pkd": float(of_parents["pkd_predicted"][0]) if only else None,
-            "parent_measured": _or_none(of_parents["pkd_measured"][0]) if only else None,
-            "antibodies": found.counts["antibody"],
-            "antigens": found.counts["antigen"],
+            "parent_pkd": float(parent_scores["pkd_predicted"][0]) if only else None,
+            "parent_measured": _or_none(parent_scores["pkd_measured"][0]) if only else None,
+            "antibodies": scores.counts["antibody"],
+            "antigens": scores.counts["antigen"],
             "seconds": round(time.monotonic() - start_s, 3),
         }
         if not quantity.affinity:
@@ -287,8 +290,8 @@ def scan(
             heat_map = draw_heat_map(
                 parents,
                 chosen.residues,
-                found.frame,
-                of_parents,
+                scores.frame,
+                parent_scores,
                 best,
                 quantity=quantity,
                 digits=max(3, predictor.digits - 1),
@@ -354,7 +357,7 @@ def _doubles(
         number, changes = singles[row]
         if len(top := best.setdefault(number, [])) < most:
             top.append(changes)
-    return [(number, both) for number in sorted(best) for both in pairs_of(best[number])]
+    return [(number, pair) for number in sorted(best) for pair in pairs_of(best[number])]
 
 
 def _or_none(value: float | None) -> float | None:
@@ -442,7 +445,7 @@ def draw_heat_map(
 def _describe(
     parent: Parent, scores: pd.Series, cells: pd.DataFrame, digits: int
 ) -> dict[str, Any]:
-    found: dict[str, Any] = {
+    summary: dict[str, Any] = {
         "name": parent.name,
         "pkd": round(
             scores["pkd_predicted"], digits + 1
@@ -452,18 +455,18 @@ def _describe(
         "far": "".join(map(str, cells["far"].astype(int).tolist())),
     }
     if "difference_sigma" in cells:
-        found["sigma"] = cells["difference_sigma"].round(digits).tolist()
+        summary["sigma"] = cells["difference_sigma"].round(digits).tolist()
     if not np.isnan(scores["pkd_measured"]):
-        found["measuredPkd"] = round(scores["pkd_measured"], digits)
+        summary["measuredPkd"] = round(scores["pkd_measured"], digits)
     if "pkd_measured" in cells:
         measured = cells["pkd_measured"].reset_index(drop=True).dropna()
-        found["measured"] = {str(at): round(value, digits) for at, value in measured.items()}
-    return found
+        summary["measured"] = {str(at): round(value, digits) for at, value in measured.items()}
+    return summary
 
 
 def _in_words(parent: dict[str, Any], quantity: Quantity) -> str:
-    known = "measuredPkd" in parent
-    measured = f", measured {quantity.show(parent['measuredPkd'])}" if known else ""
+    is_measured = "measuredPkd" in parent
+    measured = f", measured {quantity.show(parent['measuredPkd'])}" if is_measured else ""
     return f"Parent: predicted {quantity} {quantity.show(parent['pkd'])}{measured}."
 
 

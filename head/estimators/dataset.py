@@ -96,8 +96,8 @@ class PairDataset:
         They are those that ``abag fit --split`` keeps in one part, at the identities of the
         options.
         """
-        found = PairGroups(self.pairs, self.options, cache_dir() / "clusters")
-        return {kind: found.of_method(kind) for kind in self.folders}
+        groups = PairGroups(self.pairs, self.options, cache_dir() / "clusters")
+        return {kind: groups.of_method(kind) for kind in self.folders}
 
     def keys(self, kind: Kind) -> list[str]:
         """Return the key of each pair's antibody or antigen, as 32 hexadecimal digits."""
@@ -204,7 +204,9 @@ def dataset(
         for kind in pairs.table.sequences:
             if kind == "antigen" and chosen.no_antigen:
                 continue
-            of_kind = chosen.vectors_of(kind)
-            folders[kind] = folder_with(opened, pairs.table, kind, of_kind["encoder"])
-            folders[kind].read(pairs.table.sequences[kind].keys[:1], of_kind["pooling"])  # checks
+            vector_options = chosen.vectors_of(kind)
+            folders[kind] = folder_with(opened, pairs.table, kind, vector_options["encoder"])
+            folders[kind].read(
+                pairs.table.sequences[kind].keys[:1], vector_options["pooling"]
+            )  # checks
     return PairDataset(pairs, folders, chosen)

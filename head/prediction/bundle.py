@@ -113,13 +113,13 @@ def parse_record(kind: Any, value: Any, where: str = "the record") -> Any:  # no
     if isinstance(kind, type) and is_dataclass(kind):
         hints = get_type_hints(kind)
         if not isinstance(value, dict) or value.keys() != hints.keys():
-            found = ", ".join(map(str, value)) if isinstance(value, dict) else repr(value)
-            msg = f"{where} has {found}; expected {', '.join(hints)}"
+            fields_given = ", ".join(map(str, value)) if isinstance(value, dict) else repr(value)
+            msg = f"{where} has {fields_given}; expected {', '.join(hints)}"
             raise TypeError(msg)
         inner = {f.name: parse_record(hints[f.name], value[f.name], f.name) for f in fields(kind)}
         return kind(**inner)
     if get_origin(kind) is tuple and isinstance(value, list):
-        return tuple(parse_record(get_args(kind)[0], one, where) for one in value)
+        return tuple(parse_record(get_args(kind)[0], item, where) for item in value)
     if get_origin(kind) is Literal and value in get_args(kind):
         return value
     if kind is float and type(value) is int:
@@ -160,7 +160,8 @@ def save_predictor(
     used = [  # parts without weight in any regime are left out
         name
         for name in parts.models
-        if any(name in one.mixture.weights for one in weighed.regimes) or MODELS[name].has_posterior
+        if any(name in regime.mixture.weights for regime in weighed.regimes)
+        or MODELS[name].has_posterior
     ]
     records = []
     for k, name in enumerate(used):
@@ -171,14 +172,14 @@ def save_predictor(
         records.append(PartRecord(name, settings))
     tensors |= recogniser_of(inputs).arrays()
     for kind, factor in weighed.noise.items():
-        own = factor != 1
-        if own.any():
-            tensors[f"noise.{kind}.keys"] = pairs.table.sequences[kind].keys[: len(factor)][own]
-            tensors[f"noise.{kind}.factor"] = factor[own]
-    for at, of_values in enumerate(weighed.category_noise.values()):
-        factor = np.array([*of_values.values()], np.float64)
+        differs = factor != 1
+        if differs.any():
+            tensors[f"noise.{kind}.keys"] = pairs.table.sequences[kind].keys[: len(factor)][differs]
+            tensors[f"noise.{kind}.factor"] = factor[differs]
+    for number, factor_by_value in enumerate(weighed.category_noise.values()):
+        factor = np.array([*factor_by_value.values()], np.float64)
         if (factor != 1).any():
-            tensors[f"noise.category.{at}"] = factor
+            tensors[f"noise.category.{number}"] = factor
     specs = {}
     for kind, stored in inputs.vectors.items():
         views = tuple(
@@ -203,16 +204,16 @@ def save_predictor(
         parts=tuple(records),
         regimes=tuple(
             UsedRegime(
-                name=one.measured.regime.name,
-                weights=tuple(one.mixture.weights.get(name, 0.0) for name in used),
-                spread=one.mixture.spread,
-                noise=one.mixture.noise,
-                growth=one.mixture.growth,
-                most_unseen=one.reach.unseen,
-                most_mutations=one.reach.mutations,
-                verdict=one.score["sentence"],
+                name=regime.measured.regime.name,
+                weights=tuple(regime.mixture.weights.get(name, 0.0) for name in used),
+                spread=regime.mixture.spread,
+                noise=regime.mixture.noise,
+                growth=regime.mixture.growth,
+                most_unseen=regime.reach.unseen,
+                most_mutations=regime.reach.mutations,
+                verdict=regime.score["sentence"],
             )
-            for one in weighed.regimes
+            for regime in weighed.regimes
         ),
         antibody_region=antibody_region,
         antibody=specs["antibody"],
@@ -241,11 +242,11 @@ def save_predictor(
 def recogniser_of(inputs: RunInputs) -> Recogniser:
     """Keep the sequences of all pairs, and how those of a fit are compared."""
     assert inputs.sides is not None
-    known = [
+    sides = [
         KnownSequences.of(side, distinct(side.sequence), *identities)
         for side, identities in zip(inputs.sides, inputs.identities, strict=True)
     ]
-    return Recogniser(*known)
+    return Recogniser(*sides)
 
 
 def load_predictor(path: Path | str, *, embed: Callable[..., object] | None = None) -> Predictor:
@@ -274,7 +275,7 @@ def load_predictor(path: Path | str, *, embed: Callable[..., object] | None = No
         _check_values(record, tensors)
         return Predictor(
             tuple(_part(k, record, features, tensors) for k in range(len(record.parts))),
-            {one.name: one for one in record.regimes},
+            {regime.name: regime for regime in record.regimes},
             record.antibody,
             record.antigen,
             Recogniser.load(tensors),
@@ -357,22 +358,23 @@ def _check_values(record: PredictorRecord, tensors: Mapping[str, NDArray[Any]]) 
         msg = "it has no parts, no regimes or no vectors"
         raise ValueError(msg)
     record.reading.check()
-    for one in record.regimes:
-        least = min(one.noise, one.growth, one.most_unseen, one.most_mutations)
-        if one.name not in REGIMES or len(one.weights) != len(record.parts) or least < 0:
+    for regime in record.regimes:
+        least = min(regime.noise, regime.growth, regime.most_unseen, regime.most_mutations)
+        if regime.name not in REGIMES or len(regime.weights) != len(record.parts) or least < 0:
             msg = (
-                f"the regime {one.name!r} has {len(one.weights)} weights, noise {one.noise}, "
-                f"growth {one.growth}, most unseen residues {one.most_unseen}, most mutations "
-                f"{one.most_mutations}"
+                f"the regime {regime.name!r} has {len(regime.weights)} weights, "
+                f"noise {regime.noise}, growth {regime.growth}, "
+                f"most unseen residues {regime.most_unseen}, "
+                f"most mutations {regime.most_mutations}"
             )
             raise ValueError(msg)
         names = [part.name for part in record.parts]
-        check_weights(one.name, dict(zip(names, one.weights, strict=True)), names)
+        check_weights(regime.name, dict(zip(names, regime.weights, strict=True)), names)
 
 
 def _load_noise(tensors: Mapping[str, NDArray[Any]]) -> dict[Kind, KnownNoise]:
     """Restore the factors of sequences; ValueError if they are no such."""
-    found: dict[Kind, KnownNoise] = {}
+    noise: dict[Kind, KnownNoise] = {}
     for kind in KINDS:
         keys = tensors.get(f"noise.{kind}.keys")
         factor = tensors.get(f"noise.{kind}.factor")
@@ -382,27 +384,27 @@ def _load_noise(tensors: Mapping[str, NDArray[Any]]) -> dict[Kind, KnownNoise]:
         if not same or factor.dtype != np.float64 or not (factor > 0).all():
             msg = f"noise.{kind} has {keys.shape} keys and factors of {factor.dtype}"
             raise ValueError(msg)
-        found[kind] = KnownNoise(keys, factor)
-    return found
+        noise[kind] = KnownNoise(keys, factor)
+    return noise
 
 
 def _load_category_noise(
     tensors: Mapping[str, NDArray[Any]], features: FeatureColumns | None
 ) -> dict[str, dict[str, float]]:
     """Restore the factors of values of categories; ValueError if they are no such."""
-    found: dict[str, dict[str, float]] = {}
-    for at, column in enumerate(features.categories if features is not None else ()):
-        factor = tensors.get(f"noise.category.{at}")
+    factors: dict[str, dict[str, float]] = {}
+    for number, column in enumerate(features.categories if features is not None else ()):
+        factor = tensors.get(f"noise.category.{number}")
         if factor is None:
             continue
         if factor.dtype != np.float64 or factor.shape != (len(column.values),):
-            msg = f"noise.category.{at} has the shape {factor.shape} and type {factor.dtype}"
+            msg = f"noise.category.{number} has the shape {factor.shape} and type {factor.dtype}"
             raise ValueError(msg)
         if not (factor > 0).all():
-            msg = f"noise.category.{at} has factors that are not above 0"
+            msg = f"noise.category.{number} has factors that are not above 0"
             raise ValueError(msg)
-        found[column.name] = dict(zip(column.values, factor.tolist(), strict=True))
-    return found
+        factors[column.name] = dict(zip(column.values, factor.tolist(), strict=True))
+    return factors
 
 
 def _part(
@@ -419,9 +421,9 @@ def _part(
     models = []
     for i, values in enumerate(part.settings):
         prefix = f"{k}.{i}."
-        own = {n.removeprefix(prefix): a for n, a in tensors.items() if n.startswith(prefix)}
+        arrays = {n.removeprefix(prefix): a for n, a in tensors.items() if n.startswith(prefix)}
         settings = parse_record(entry.settings, values, "settings")
-        model: PairModel = entry.load(own, settings)
+        model: PairModel = entry.load(arrays, settings)
         # Arrays of other shapes would fail in the middle of a table.
         first = np.zeros(1, np.int64)
         antibody_ND, antigen_ME = (

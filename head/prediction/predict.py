@@ -200,9 +200,9 @@ def predict(
         with writing_table(out) as write:
             for rows, scores in source.score(scorer):
                 same.add(scores)
-                found = quantity.outward(with_p_strong(scores, chosen.strong, quantity))
-                both = [part.reset_index(drop=True) for part in (rows, found)]
-                write(rounded(pd.concat(both, axis=1), out, added, predictor.digits))
+                shown_scores = quantity.outward(with_p_strong(scores, chosen.strong, quantity))
+                columns = [part.reset_index(drop=True) for part in (rows, shown_scores)]
+                write(rounded(pd.concat(columns, axis=1), out, added, predictor.digits))
             refuse_changed(table, before)
         several = max(len(antibodies.keys), len(antigens.keys)) > 1
         for text in same.describe("row") if several else ():
@@ -295,9 +295,9 @@ def describe_pair(pair: dict[str, Any]) -> str:
     sigma = pair["sigma"]
     low, high = (value + sign * ndtri(0.95) * sigma for sign in (-1, 1))
     kd = f", Kd {float(f'{10 ** (9 - value):.3g}'):,g} nM" if quantity.affinity else ""
-    of = " of pKd" if quantity.affinity else ""
+    unit = " of pKd" if quantity.affinity else ""
     text = (
-        f"{_named(quantity)} {show(value)}{kd}; 90 % interval{of} {show(low)} to {show(high)} "
+        f"{_named(quantity)} {show(value)}{kd}; 90 % interval{unit} {show(low)} to {show(high)} "
         f"(sigma {show(sigma)})\n{pair['verdict']}"
     )
     if "p_strong" in pair:
@@ -345,14 +345,14 @@ class _PairTable:
         return self._sequences
 
     def count_regimes(self, scorer: Scorer) -> tuple[Counter[str], Counter[str]]:
-        index = [one.of_row for one in self._sequences]
+        index = [sequences.of_row for sequences in self._sequences]
         if self._features is None:
             return scorer.count_regimes(scorer.count_classes(*index))
         self._features = scorer.completed(self._features, *index)
         return _count(scorer, self._features, *index)
 
     def score(self, scorer: Scorer) -> Iterator[tuple[pd.DataFrame, pd.DataFrame]]:
-        antibody, antigen = (one.of_row for one in self._sequences)
+        antibody, antigen = (sequences.of_row for sequences in self._sequences)
         order = by_antibody(self._sequences[0])
         parts = []
         with row_bar("scoring", self.rows) as shown:
@@ -377,8 +377,8 @@ def _count(
 ) -> tuple[Counter[str], Counter[str]]:
     """Count pairs, given by indices, by regime and by why they or their features are far."""
     why_far = None if features is None else features.why_far
-    found = scorer.find_regimes(*index).beside(why_far)
-    return Counter(found.name.tolist()), Counter(filter(None, found.why_far.tolist()))
+    regimes = scorer.find_regimes(*index).beside(why_far)
+    return Counter(regimes.name.tolist()), Counter(filter(None, regimes.why_far.tolist()))
 
 
 def by_antibody(antibodies: Sequences) -> list[NDArray[np.int64]]:
@@ -386,11 +386,13 @@ def by_antibody(antibodies: Sequences) -> list[NDArray[np.int64]]:
     # in the order of keys, in which shards hold them: a block reads few places of a shard
     place = np.empty(len(antibodies.keys), np.int64)
     place[sort_keys(antibodies.keys)[0]] = np.arange(len(place))
-    of_row = place[antibodies.of_row]
-    rows = np.argsort(of_row, kind="stable")
-    ends = np.searchsorted(of_row[rows], np.arange(ANTIBODIES, len(place), ANTIBODIES))
+    place_of_row = place[antibodies.of_row]
+    rows = np.argsort(place_of_row, kind="stable")
+    ends = np.searchsorted(place_of_row[rows], np.arange(ANTIBODIES, len(place), ANTIBODIES))
     return [
-        part[at : at + PAIRS] for part in np.split(rows, ends) for at in range(0, len(part), PAIRS)
+        part[start : start + PAIRS]
+        for part in np.split(rows, ends)
+        for start in range(0, len(part), PAIRS)
     ]
 
 
@@ -434,12 +436,12 @@ class _Cross:
         return unique
 
     def _read_kind(self, table: TableLike, kind: Kind) -> SequenceTable:
-        given = self._options.columns.items()
+        named_columns = self._options.columns.items()
         roles = KIND_ROLES[kind] | {MUTATIONS[kind]}
-        columns = {role: name for role, name in given if role in roles}
-        of_kind = tuple(one for one in self._reading.columns if one.role in roles)
+        columns = {role: name for role, name in named_columns if role in roles}
+        columns_of_kind = tuple(column for column in self._reading.columns if column.role in roles)
         options = replace(self._options, columns=columns)
-        options = as_in_the_run(table, options, replace(self._reading, columns=of_kind))
+        options = as_in_the_run(table, options, replace(self._reading, columns=columns_of_kind))
         read = read_pairs(table, options, kinds=(kind,), as_written=True)
         read.report_notes()
         return read
@@ -461,9 +463,9 @@ class _Cross:
                 "columns left out, because they describe a pair or differ between rows of the same "
                 f"sequence: {', '.join(map(str, dropped))}"
             )
-        both = set(left) & set(right)
+        on_both_sides = set(left) & set(right)
         return [
-            columns.rename(columns={name: f"{name}_{kind}" for name in both})
+            columns.rename(columns={name: f"{name}_{kind}" for name in on_both_sides})
             for columns, kind in zip((left, right), KINDS, strict=True)
         ]
 
@@ -473,9 +475,9 @@ class _Cross:
         regimes = Counter[str]()
         why_far = Counter[str]()
         for i, j in self._blocks():
-            of_block = _count(scorer, scorer.completed(None, i, j), i, j)
-            regimes.update(of_block[0])
-            why_far.update(of_block[1])
+            counted_block = _count(scorer, scorer.completed(None, i, j), i, j)
+            regimes.update(counted_block[0])
+            why_far.update(counted_block[1])
         return regimes, why_far
 
     def _blocks(self) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
@@ -491,7 +493,7 @@ class _Cross:
         with row_bar("scoring", self.rows) as shown:
             for i, j in self._blocks():
                 pairs = (left.iloc[i], right.iloc[j])
-                columns = pd.concat([one.reset_index(drop=True) for one in pairs], axis=1)
+                columns = pd.concat([side.reset_index(drop=True) for side in pairs], axis=1)
                 yield columns, scorer.score(i, j)[0]
                 shown.update(len(i))
 
@@ -503,13 +505,13 @@ def _columns_of(table: SequenceTable, kind: Kind) -> pd.DataFrame:
         header = read_header(name)
         if (header.affinity and not header.unit_alone) or header.plain:
             excluded.add(name)
-    kept = {table.columns.get(role) for role in KIND_ROLES[kind] | NAME_ROLES[kind]}
+    always = {table.columns.get(role) for role in KIND_ROLES[kind] | NAME_ROLES[kind]}
     of_row = table.sequences[kind].of_row
     _, first = np.unique(of_row, return_index=True)
     selected = []
     for name in table.frame.columns:
         value = pd.factorize(table.frame[name], use_na_sentinel=False)[0]
         constant = (value == value[first[of_row]]).all()
-        if name in kept or (name not in excluded and constant):
+        if name in always or (name not in excluded and constant):
             selected.append(name)
     return table.frame[selected].iloc[first].reset_index(drop=True)

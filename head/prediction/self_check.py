@@ -132,8 +132,8 @@ def _check_path(
     features = _features_of(inputs, rows)
     scores, _ = scorer.score_rows(features)
     index = pairs.antibody[rows], pairs.antigen[rows]
-    found = scorer.find_regimes(*(one.of_row for one in sides))
-    mixtures = {one.measured.regime.name: one.mixture for one in weighed.regimes}
+    regimes = scorer.find_regimes(*(sequences.of_row for sequences in sides))
+    mixtures = {regime.measured.regime.name: regime.mixture for regime in weighed.regimes}
     factor = np.ones(len(rows))
     for kind, of_pair in zip(KINDS, index, strict=True):
         factor *= weighed.noise[kind][of_pair]
@@ -142,19 +142,19 @@ def _check_path(
     in_memory = {name: pkd[rows] for name, pkd in parts.predicted.items()}
     expected = np.zeros(len(rows))
     sigma = np.zeros(len(rows))
-    for name in set(found.used.tolist()):
-        inside = found.used == name
+    for name in set(regimes.used.tolist()):
+        inside = regimes.used == name
         expected[inside] = mixtures[name].pkd(in_memory)[inside]
         sigma[inside] = mixtures[name].sigma(parts.variance[rows], factor=factor)[inside]
     tolerance = SAME_SHARE * float(pairs.pkd.std())
     for column, value in (("pkd_predicted", expected), ("sigma", sigma)):
         away = np.abs(scores[column].to_numpy() - value)
         if away.max() > tolerance:
-            at = int(away.argmax())
-            row = pairs.table.row_numbers[pairs.row[rows[at]]]
+            worst = int(away.argmax())
+            row = pairs.table.row_numbers[pairs.row[rows[worst]]]
             msg = (
-                f"{folder}: {column} of row {row} is {scores[column].iloc[at]:.4f}, and "
-                f"{value[at]:.4f} with the parts that were fitted. {HOW_TO_GO_ON}"
+                f"{folder}: {column} of row {row} is {scores[column].iloc[worst]:.4f}, and "
+                f"{value[worst]:.4f} with the parts that were fitted. {HOW_TO_GO_ON}"
             )
             raise PredictorDiffers(msg)
 
@@ -189,7 +189,7 @@ def _check_errors(
     # a share of the labels' variance: without any signal both predict a mean
     if excess.mean() > chance + SAME_SHARE * float(pairs.pkd.var()):
         quantity = pairs.quantity
-        errors = [quantity.show(float(np.sqrt(one.mean()))) for one in (learned, held_out)]
+        errors = [quantity.show(float(np.sqrt(squares.mean()))) for squares in (learned, held_out)]
         msg = (
             f"{folder}: the errors of the saved predictor on {len(rows)} pairs of the regime "
             f"{name} that it was trained on have a root mean square of "

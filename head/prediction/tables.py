@@ -102,8 +102,8 @@ class PairReader:
         with row_bar("reading") as shown:
             for chunk in read_pair_chunks(self._table, self._options, as_written=True):
                 refuse_score_columns(chunk.names, chunk.source, self._added)
-                for one, kind in zip(collected, KINDS, strict=True):
-                    one.add(chunk.sequences[kind].chains, chunk.sequences[kind].of_row)
+                for collector, kind in zip(collected, KINDS, strict=True):
+                    collector.add(chunk.sequences[kind].chains, chunk.sequences[kind].of_row)
                 if self._columns is not None:
                     columns = self._columns
                     source = chunk.source
@@ -118,7 +118,7 @@ class PairReader:
                 yield chunk
         for note in ignored + describe_counts(counts, skipped, examples):
             say(f"{self.source}: {note}")
-        self.sequences = [one.finish() for one in collected]
+        self.sequences = [collector.finish() for collector in collected]
         self.skipped = len(skipped)
         if self._columns is not None:
             self.features = features_of(self._columns, joined_cells(cells), self.source)
@@ -129,11 +129,11 @@ def file_stamps(table: TableLike) -> list[tuple[Path, int, int]]:
     if isinstance(table, pd.DataFrame):
         return []
     if isinstance(table, list | tuple):
-        return [stamp for one in table for stamp in file_stamps(one)]
+        return [stamp for part in table for stamp in file_stamps(part)]
     path = Path(cast("Path | str", table))
     files = sorted(path.rglob("*")) if path.is_dir() else [path]
-    found = ((file, file.stat()) for file in files if file.exists())
-    return [(file, stat.st_size, stat.st_mtime_ns) for file, stat in found]
+    stats = ((file, file.stat()) for file in files if file.exists())
+    return [(file, stat.st_size, stat.st_mtime_ns) for file, stat in stats]
 
 
 def refuse_changed(table: TableLike, before: list[tuple[Path, int, int]]) -> None:
@@ -155,8 +155,8 @@ def rounded(
     """
     if bare_suffix(out) == ".parquet":
         return frame
-    kept = {name: digits for name in ROUNDED} | dict.fromkeys(PROBABILITIES, DIGITS)
-    return frame.round({name: kept[name] for name in added if name in kept})
+    digits_of = {name: digits for name in ROUNDED} | dict.fromkeys(PROBABILITIES, DIGITS)
+    return frame.round({name: digits_of[name] for name in added if name in digits_of})
 
 
 def region_of_run(options: ScoringOptions, predictor: Predictor) -> AntibodyRegion:
@@ -173,8 +173,8 @@ def region_of_run(options: ScoringOptions, predictor: Predictor) -> AntibodyRegi
 def antigen_of_run(options: ScoringOptions, predictor: Predictor) -> bool:
     """Return whether the run is of antibodies alone, which must not be contradicted."""
     if predictor.no_antigen and (options.antigen is not None or "antigen" in options.columns):
-        given = "--column antigen=NAME" if options.antigen is None else "--antigen"
-        msg = f"{given}: the run is of antibodies alone; expected no antigen. Leave it out."
+        option = "--column antigen=NAME" if options.antigen is None else "--antigen"
+        msg = f"{option}: the run is of antibodies alone; expected no antigen. Leave it out."
         raise PredictionError(msg)
     if options.no_antigen and not predictor.no_antigen:
         msg = (

@@ -89,8 +89,8 @@ class SearchProblem:
             views = self.config.views_of(kind)
             if getattr(self.config, f"{kind}_vectors") is None:  # else nothing is left to choose
                 views = [{**views[0], "pooling": pooling}]
-            found = read_vectors(self.store, self.pairs.table, kind, views)
-            self.read[kind, pooling] = found.x_ND
+            stored = read_vectors(self.store, self.pairs.table, kind, views)
+            self.read[kind, pooling] = stored.x_ND
         return self.read[kind, pooling]
 
     @property
@@ -112,21 +112,21 @@ def without_test_part(
     """Return the other pairs than the test part, whose labels are then lost, and their groups."""
     rows = np.flatnonzero((split.part == TRAIN) | (split.part == VALIDATION))
     columns = ("antibody", "antigen", "pkd", "censored", "row", "measurements")
-    kept = replace(
+    training_pairs = replace(
         pairs,
         **{name: getattr(pairs, name)[rows] for name in columns},
         cells=None if pairs.cells is None else pairs.cells.take(rows),
         share=None if pairs.share is None else pairs.share[rows],
     )
-    return kept, split.group[rows]
+    return training_pairs, split.group[rows]
 
 
 def inner_folds(group: NDArray[np.int64], folds: int, seed: int) -> NDArray[np.int64]:
     """Assign whole groups to inner folds; `group` and the result have shape (P,)."""
-    found = len(distinct(group))
-    if found < folds:
+    groups = len(distinct(group))
+    if groups < folds:
         msg = (
-            f"--inner-folds {folds}: only {found} groups are outside the test part; expected at "
+            f"--inner-folds {folds}: only {groups} groups are outside the test part; expected at "
             "least one per fold. Use fewer --inner-folds or another --split."
         )
         raise SplitError(msg)
@@ -168,10 +168,10 @@ def score_batch(problem: SearchProblem, batch: Sequence[Params]) -> list[float |
         for at in range(stack.steps):
             stack.training_step.run(step_seed(problem.config.seed, epoch * stack.steps + at))
         if epoch + 1 in rungs:
-            for of_trial, value in zip(values, _score(problem, stack), strict=True):
-                of_trial += [] if value is None else [value]
+            for scores_of_trial, value in zip(values, _score(problem, stack), strict=True):
+                scores_of_trial += [] if value is None else [value]
     best = min if find_metric(problem.config.select).lower_is_better else max
-    return [best(of_trial) if of_trial else None for of_trial in values]
+    return [best(scores_of_trial) if scores_of_trial else None for scores_of_trial in values]
 
 
 def _score_closed_form(problem: SearchProblem, params: Params) -> float | None:
@@ -210,7 +210,9 @@ def _make_stack(problem: SearchProblem, batch: Sequence[Params]) -> StackedHeads
     n_training = max(map(len, training))
     vectors = _vectors(problem, batch[0])
     members = [
-        replace(one, seed=one.seed + fold) for fold in range(problem.folds) for one in configs
+        replace(config, seed=config.seed + fold)
+        for fold in range(problem.folds)
+        for config in configs
     ]
     scaling = PairStandardizer.of(problem.pairs, np.arange(len(problem.pairs)), vectors)
     with reporting(silent=True):  # else every batch reports where its vectors are
@@ -228,7 +230,7 @@ def _make_stack(problem: SearchProblem, batch: Sequence[Params]) -> StackedHeads
 def _score(problem: SearchProblem, stack: StackedHeads) -> list[float | None]:
     scored, labels = _scored(problem)
     by_trial = zip(*stack.predict_parts(scored), strict=True)
-    return [_mean_score(problem, labels, of_folds) for of_folds in by_trial]
+    return [_mean_score(problem, labels, fold_predictions) for fold_predictions in by_trial]
 
 
 def _mean_score(
@@ -238,17 +240,21 @@ def _mean_score(
 ) -> float | None:
     folds = zip(labels, predicted, strict=True)
     metric = problem.config.select
-    known = [v for rows, one in folds if (v := rows.score_one(metric, one)) is not None]
-    return float(np.mean(known)) if known else None
+    scores = [
+        labels_of_fold.score_one(metric, predicted_of_fold)
+        for labels_of_fold, predicted_of_fold in folds
+    ]
+    scored = [score for score in scores if score is not None]
+    return float(np.mean(scored)) if scored else None
 
 
 def _scored(problem: SearchProblem) -> tuple[list[NDArray[np.int64]], list[MeasuredRows]]:
     pairs = problem.pairs
     rows = []
     for fold in range(problem.folds):
-        own = np.flatnonzero(problem.fold == fold)
+        rows_of_fold = np.flatnonzero(problem.fold == fold)
         rng = np.random.default_rng([problem.config.seed, FOLD_SUBSET, fold])
-        rows.append(np.sort(rng.permutation(own)[:VALIDATION_PAIRS]))
+        rows.append(np.sort(rng.permutation(rows_of_fold)[:VALIDATION_PAIRS]))
     sign = pairs.quantity.sign
     labels = [
         MeasuredRows.of(pairs.pkd[r], pairs.antigen[r], pairs.censored[r], sign) for r in rows
