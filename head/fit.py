@@ -49,9 +49,9 @@ from abag.head.prediction.fitted import (
     fit_closed_forms,
     weigh_run,
 )
-from abag.head.prediction.predictor import RECORD
 from abag.head.prediction.reading import ReadAs
 from abag.head.prediction.self_check import PredictorDiffers, check_predictor
+from abag.head.prediction.specs import RECORD
 from abag.head.regimes.folds import all_pairs
 from abag.head.regimes.splits import TEST, TRAIN, UNUSED, learned_rows, thinned
 from abag.head.rounds import read_round

@@ -37,7 +37,8 @@ from abag.core.options import Options, option, user_path
 from abag.embed.families.registry import hub_source, known_alias
 from abag.embed.sequences.chains import KINDS, PLURAL
 from abag.embed.store.store_files import ADAPTER_PATHS, public_adapter_files, public_origin
-from abag.head.prediction.predictor import RECORD, WEIGHTS, Predictor
+from abag.head.prediction.predictor import Predictor
+from abag.head.prediction.specs import RECORD, WEIGHTS
 
 MANIFEST = "manifest.json"
 CARD = "README.md"

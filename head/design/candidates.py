@@ -36,8 +36,9 @@ from abag.head.data.options import LabelOptions
 from abag.head.data.quantity import PKD, Quantity
 from abag.head.data.units import to_pkd
 from abag.head.models.pair_model import Index
-from abag.head.prediction.predictor import SAME_PREDICTION_PKD, Sequences
+from abag.head.prediction.predictor import SAME_PREDICTION_PKD
 from abag.head.prediction.reading import as_in_the_run
+from abag.head.prediction.sequences import Sequences
 from abag.head.prediction.tables import PairReader
 from abag.head.runs.rounds import MEASURED, SEQUENCES, read_measured_rows, written_label
 from abag.head.runs.run_folder import read_config, remembered_label

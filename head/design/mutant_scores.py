@@ -25,13 +25,15 @@ from abag.embed.store.store import open_store
 from abag.head.design.sites import Mutant, Parent, name_mutant
 from abag.head.models.pair_model import Index, PairVectors, given_features
 from abag.head.models.registry import MODELS
-from abag.head.prediction.predictor import Scorer, Sequences
+from abag.head.prediction.predictor import Scorer
+from abag.head.prediction.sequences import Sequences
 from abag.head.prediction.tables import row_bar
 
 if TYPE_CHECKING:
     from abag.embed.sequences.chains import Kind
     from abag.head.models.gaussian_process import GaussianProcess
-    from abag.head.prediction.predictor import Predictor, SequenceCounts
+    from abag.head.prediction.predictor import Predictor
+    from abag.head.prediction.sequences import SequenceCounts
 
 BATCH = 16_384
 """Mutants whose vectors are in memory at a time: 70 MB at IgT5's width."""

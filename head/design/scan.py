@@ -41,8 +41,9 @@ if TYPE_CHECKING:
 
     from abag.head.design.mutant_scores import MutantOfParent
     from abag.head.design.sites import Mutant, Parent
-    from abag.head.prediction.predictor import Predictor, SequenceCounts
+    from abag.head.prediction.predictor import Predictor
     from abag.head.prediction.reading import ReadAs
+    from abag.head.prediction.sequences import SequenceCounts
 
 MAX_CELLS = 60_000
 """Single mutants on the page: 1 MB."""

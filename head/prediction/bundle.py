@@ -45,17 +45,17 @@ from abag.head.data.quantity import Quantity
 from abag.head.models.pair_model import PairVectors
 from abag.head.models.parts import check_weights
 from abag.head.models.registry import MODELS
-from abag.head.prediction.predictor import (
+from abag.head.prediction.predictor import Predictor
+from abag.head.prediction.reading import NOTHING, ReadAs
+from abag.head.prediction.specs import (
     RECORD,
     WEIGHTS,
     KnownNoise,
     Part,
-    Predictor,
     UsedRegime,
     VectorSpec,
     ViewSpec,
 )
-from abag.head.prediction.reading import NOTHING, ReadAs
 from abag.head.regimes.recognition import KnownSequences, Recogniser
 from abag.head.regimes.regimes import REGIMES
 

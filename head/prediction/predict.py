@@ -39,13 +39,9 @@ from abag.head.data.quantity import PKD, Quantity
 from abag.head.data.units import read_header
 from abag.head.evaluation.ties import SamePredictions
 from abag.head.prediction.options import PredictOptions
-from abag.head.prediction.predictor import (
-    SCORE_COLUMNS,
-    Scorer,
-    SequenceCounts,
-    Sequences,
-)
+from abag.head.prediction.predictor import SCORE_COLUMNS, Scorer
 from abag.head.prediction.reading import NOTHING, ReadAs, as_in_the_run
+from abag.head.prediction.sequences import SequenceCounts, Sequences
 from abag.head.prediction.tables import (
     PairReader,
     antigen_of_run,

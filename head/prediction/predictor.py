@@ -10,20 +10,19 @@ from __future__ import annotations
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NotRequired, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
 from abag.core.errors import ColumnError, DamagedFile, MissingVectors, SequenceError, StoreError
-from abag.core.files import is_partial
 from abag.core.messages import counted, reporting, say
 from abag.core.options import user_path
 from abag.core.python_surface import as_html, names_keywords, shorten
-from abag.embed.sequences.chains import KINDS, NO_ANTIGEN, keys_array
+from abag.embed.sequences.chains import KINDS, NO_ANTIGEN
 from abag.embed.sequences.chains import antibody as antibody_chains
 from abag.embed.sequences.chains import antigen as antigen_chains
 from abag.embed.sequences.parsing import cut_to_domains
@@ -40,8 +39,11 @@ from abag.head.data.likelihoods import read_logliks
 from abag.head.data.quantity import PKD, Quantity
 from abag.head.data.vectors import StoredVectors
 from abag.head.models.pair_model import PairVectors
+from abag.head.prediction.encoding import RunEncoders
 from abag.head.prediction.mixture import Mixture, variance_of
 from abag.head.prediction.reading import NOTHING, ReadAs
+from abag.head.prediction.sequences import AnySequences, SequenceCounts, Sequences
+from abag.head.prediction.specs import KnownNoise, Part, UsedRegime, VectorSpec
 from abag.head.regimes.recognition import Recogniser
 from abag.head.regimes.regimes import (
     REGIMES,
@@ -57,157 +59,13 @@ if TYPE_CHECKING:
 
     from abag.embed.sequences.chains import Chains, Kind
     from abag.embed.sequences.options import AntibodyRegion
-    from abag.embed.sequences.pairs import UniqueSequences
     from abag.embed.store.store import Store
-    from abag.head.models.pair_model import PairModel
 
 
-WEIGHTS = "weights.safetensors"
-RECORD = "predictor.json"
 SCORE_COLUMNS = PREDICT_COLUMNS
 SAME_PREDICTION_PKD = 1e-3
 """Predictions of one pair that differ by no more are one: products of matrices round each row of a
 table in their own way."""
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """A part of the prediction: the mean of models of one kind."""
-
-    name: str
-    models: tuple[PairModel, ...]
-
-    def predict(self, vectors: PairVectors) -> NDArray[np.float64]:
-        return np.asarray(np.mean([model.predict(vectors) for model in self.models], axis=0))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UsedRegime:
-    """What a predictor does with the pairs of a regime that its run has measured."""
-
-    name: str
-    weights: tuple[float, ...]
-    """Of all parts, in their order; they add up to 1."""
-    spread: float
-    """Factor of the prediction's standard deviation in sigma; see `models.pair_model`."""
-    noise: float
-    growth: float
-    """Share by which each unseen residue enlarges the variance of the errors."""
-    most_unseen: int
-    """Unseen residues that 95 % of the tested pairs did not exceed."""
-    most_mutations: int
-    """Mutations that none of them exceeded."""
-    verdict: str
-    """What the run has shown."""
-
-
-@dataclass(frozen=True, slots=True)
-class KnownNoise:
-    """Sequences of one kind whose errors are smaller or larger than those of others."""
-
-    keys: NDArray[np.uint8]
-    """Shape (T, 16)."""
-    factor: NDArray[np.float64]
-    """Of the variance of errors, (T,)."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ViewSpec:
-    """One of the vectors that a predictor reads of each sequence of one kind."""
-
-    name: str
-    origin: str
-    """Alias, hub name or folder that the encoder was loaded from."""
-    fingerprint: str
-    long: str
-    """How long chains were encoded, as in encoder.json."""
-    random_weights: bool
-    pooling: str
-    width: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VectorSpec:
-    """The vectors that a predictor needs of one kind of sequence."""
-
-    views: tuple[ViewSpec, ...]
-    """One or more, whose vectors are joined; none of antigens in a run of antibodies alone."""
-    training_sequences: int
-
-    @property
-    def encoders(self) -> list[ViewSpec]:
-        return list({view.fingerprint: view for view in reversed(self.views)}.values())[::-1]
-
-    @property
-    def name(self) -> str:
-        """Names of the encoders."""
-        return " + ".join(view.name for view in self.encoders) or "none"
-
-    @property
-    def fingerprint(self) -> str:
-        """That of the first encoder; empty without one."""
-        return self.views[0].fingerprint if self.views else ""
-
-    @property
-    def random_weights(self) -> bool:
-        return any(view.random_weights for view in self.views)
-
-    @property
-    def pooling(self) -> str:
-        return ", ".join(view.pooling for view in self.views)
-
-    @property
-    def width(self) -> int:
-        """Numbers of a vector; that of a sequence that nobody encodes is one 0."""
-        return sum(view.width for view in self.views) or 1
-
-
-@dataclass(frozen=True, slots=True)
-class Sequences:
-    """The N distinct sequences of one kind in a table, and which of them each of its P rows has."""
-
-    kind: Kind
-    chains: list[Chains]
-    keys: NDArray[np.uint8]
-    of_row: NDArray[np.int32]
-
-    @classmethod
-    def of(cls, kind: Kind, chains: Sequence[Chains]) -> Sequences:
-        collected = SequenceCollector(kind)
-        collected.add(chains, slice(None))
-        return collected.finish()
-
-
-class SequenceCollector:
-    """Collects the distinct sequences of one kind from the chunks of a table."""
-
-    def __init__(self, kind: Kind) -> None:
-        self._kind = kind
-        self._number: dict[Chains, int] = {}
-        self._of_row: list[NDArray[np.int32]] = []
-
-    def add(self, chains: Sequence[Chains], of_row: NDArray[np.integer] | slice) -> None:
-        number = [self._number.setdefault(sequence, len(self._number)) for sequence in chains]
-        self._of_row.append(np.array(number, np.int32)[of_row])
-
-    def finish(self) -> Sequences:
-        chains = list(self._number)
-        self._number.clear()
-        keys = keys_array(self._kind, chains)
-        return Sequences(self._kind, chains, keys, np.concatenate(self._of_row))
-
-
-AnySequences: TypeAlias = "Sequences | UniqueSequences"
-
-
-class SequenceCounts(TypedDict):
-    """Numbers of distinct antibodies, or antigens, of a prediction."""
-
-    unique: int
-    reused: int
-    encoded: int
-    new: NotRequired[int]
-    """Without a near-duplicate in training, or with new mutations."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -464,14 +322,7 @@ class Predictor:
         self, store: Store | None, kind: Kind, keys: NDArray[np.uint8]
     ) -> NDArray[np.bool_]:
         """Return which of N sequences, keys (N, 16), lack a vector of the run's encoder, (N,)."""
-        if not self.spec(kind).views:
-            return np.zeros(len(keys), np.bool_)
-        if store is not None:
-            with suppress(StoreError):
-                encoders = self.spec(kind).encoders
-                lacking = [store.folder(kind, view.fingerprint).missing(keys) for view in encoders]
-                return np.asarray(np.any(lacking, axis=0))
-        return np.ones(len(keys), np.bool_)
+        return self._encoders.missing(store, kind, keys)
 
     def read(self, store: Store, kind: Kind, keys: NDArray[np.uint8]) -> NDArray[np.float32]:
         """Read vectors of the run's encoder, (N, D), by keys of shape (N, 16)."""
@@ -511,138 +362,16 @@ class Predictor:
 
         The options are those of `Predictor.predict`.
         """
-        store = existing_store(path)
-        new = []
-        counts: dict[Kind, SequenceCounts] = {}
-        for sequences in (antibodies, antigens):
-            lacking = np.flatnonzero(self.missing(store, sequences.kind, sequences.keys)).tolist()
-            new.append([sequences.chains[n] for n in lacking])
-            counts[sequences.kind] = {
-                "unique": len(sequences.keys),
-                "reused": len(sequences.keys) - len(lacking),
-                "encoded": len(lacking),
-            }
-        if self.embed is not None and any(new):
-            # tables hold pairs: any antibody and antigen fill up the shorter list
-            rows = max(map(len, new))
-            sides = [
-                part + sequences.chains[:1] * (rows - len(part))
-                for part, sequences in zip(new, (antibodies, antigens), strict=True)
-            ]
-            table = pd.DataFrame(sides[0], columns=["heavy", "light"])
-            if not self.no_antigen:
-                table["antigen"] = ["|".join(chains) for chains in sides[1]]
-            parts = [
-                f"{counted(len(part), kind)} with {self.spec(kind).name}"
-                for part, kind in zip(new, counts, strict=True)
-                if part
-            ]
-            say(f"encoding {' and '.join(parts)} into {path}, which lacks them")
-            self._embed(table, path, options)
-        return counts
+        return self._encoders.encode(path, antibodies, antigens, **options)
 
-    def _embed(self, table: pd.DataFrame, store: Path, options: Mapping[str, Any]) -> None:
-        assert self.embed is not None
-        if self.no_antigen:
-            self._embed_antibodies(table, store, options)
-            return
-        sides = self.antibody.encoders, self.antigen.encoders
-        callers = {name: value for name, value in options.items() if value is not None}
-        with reporting(details=False):  # which encoders, and how many sequences, has been said
-            # each call takes one encoder per side; what is stored already is not encoded again
-            for n in range(max(map(len, sides))):
-                antibody, antigen = (encoders[min(n, len(encoders) - 1)] for encoders in sides)
-                options_of_run: dict[str, Any] = {
-                    "antibody_encoder": antibody.origin,
-                    "antigen_encoder": antigen.origin,
-                    "long_antigens": antigen.long.partition("-")[0].replace("whole", "window"),
-                }
-                if layers := self._layers((antibody, antigen), existing_store(store)):
-                    options_of_run["layers"] = layers
-                if n == 0:  # places of encoders and adapters are those of the first views
-                    options_of_run |= {
-                        f"{kind}_adapter": path for kind, path in self.adapters.items()
-                    }
-                    self._begin_logliks(table, store, options_of_run | callers)
-                else:
-                    callers = {
-                        k: value for k, value in callers.items() if not k.endswith("_encoder")
-                    }
-                self.embed(
-                    table,
-                    store,
-                    antibody_fingerprint=antibody.fingerprint,
-                    antigen_fingerprint=antigen.fingerprint,
-                    **options_of_run | callers,
-                )
-
-    def _begin_logliks(self, table: pd.DataFrame, store: Path, options: Mapping[str, Any]) -> None:
-        """Encode the sides whose likelihoods the run reads, where a store has no vectors yet."""
-        assert self.embed is not None
-        for kind in self._without_likelihoods(existing_store(store)):
-            other = "antigen" if kind == "antibody" else "antibody"
-            options_of_side = {
-                name: value for name, value in options.items() if name != f"{other}_adapter"
-            }
-            self.embed(
-                table,
-                store,
-                kind=kind,
-                loglik=True,
-                antibody_fingerprint=self.antibody.fingerprint,
-                antigen_fingerprint=self.antigen.fingerprint,
-                **options_of_side,
-            )
-
-    def _without_likelihoods(self, store: Store | None) -> list[Kind]:
-        """Return the kinds whose likelihoods the run reads, and that a store has no folder of."""
-        numbers = () if self.features is None else self.features.numbers
-        begun = (
-            set()
-            if store is None
-            else {folder.fingerprint for kind in KINDS for folder in store.folders(kind)}
-        )
-        kinds = [LOGLIKS[column.name] for column in numbers if column.head]
-        return [kind for kind in kinds if self.spec(kind).fingerprint not in begun]
-
-    def _embed_antibodies(
-        self, table: pd.DataFrame, store: Path, options: Mapping[str, Any]
-    ) -> None:
-        """Encode antibodies alone, with each encoder of the run."""
-        assert self.embed is not None
-        callers = {name: value for name, value in options.items() if value is not None}
-        callers.pop("antigen_encoder", None)
-        with reporting(details=False):
-            for n, antibody in enumerate(self.antibody.encoders):
-                options_of_run: dict[str, Any] = {
-                    "antibody_encoder": antibody.origin,
-                    "no_antigen": True,
-                }
-                if layers := self._layers((antibody,), existing_store(store)):
-                    options_of_run["layers"] = layers
-                if n == 0 and self._without_likelihoods(existing_store(store)):
-                    options_of_run["loglik"] = True
-                if n == 0 and "antibody" in self.adapters:
-                    options_of_run["antibody_adapter"] = self.adapters["antibody"]
-                elif n:
-                    callers.pop("antibody_encoder", None)
-                self.embed(
-                    table,
-                    store,
-                    antibody_fingerprint=antibody.fingerprint,
-                    **options_of_run | callers,
-                )
-
-    def _layers(self, encoders: Sequence[ViewSpec], store: Store | None) -> tuple[int, ...]:
-        """Return the layers to encode for folders of these encoders that the store lacks."""
-        folders = (
-            [] if store is None else [folder for kind in KINDS for folder in store.folders(kind)]
-        )
-        begun = {spec.fingerprint for spec in encoders} - {spec.fingerprint for spec in folders}
-        views = (*self.antibody.views, *self.antigen.views)
-        poolings = [view.pooling for view in views if view.fingerprint in begun]
-        return tuple(
-            sorted({int(pooling.partition("@")[2]) for pooling in poolings if "@" in pooling})
+    @property
+    def _encoders(self) -> RunEncoders:
+        return RunEncoders(
+            antibody=self.antibody,
+            antigen=self.antigen,
+            embed=self.embed,
+            adapters=self.adapters,
+            features=self.features,
         )
 
     def resolve_store(self, given: Path | str | None) -> Path:
@@ -806,12 +535,6 @@ def _classes_of(new: NewSequences) -> tuple[NDArray[np.int64], NDArray[np.int64]
     """Return what differs between N sequences, (3, C), and the class of each, (N,)."""
     classes, class_of_sequence = np.unique(np.stack(new), axis=1, return_inverse=True)
     return classes, class_of_sequence.reshape(-1)  # numpy 2.0 gives (1, N)
-
-
-def existing_store(path: Path) -> Store | None:
-    """Open a store; None if there is nothing but what a killed process leaves."""
-    empty = not path.exists() or (path.is_dir() and all(map(is_partial, path.iterdir())))
-    return None if empty else open_store(path)
 
 
 def _broadcast(*chains: Iterable[str] | str | None) -> list[list[str]]:

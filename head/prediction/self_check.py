@@ -22,7 +22,8 @@ from abag.head.data.features import ReadFeatures
 from abag.head.models.pair_model import PairVectors
 from abag.head.prediction.bundle import load_predictor
 from abag.head.prediction.fitted import standard_error
-from abag.head.prediction.predictor import Scorer, Sequences
+from abag.head.prediction.predictor import Scorer
+from abag.head.prediction.sequences import Sequences
 from abag.head.regimes.splits import TEST
 
 if TYPE_CHECKING:

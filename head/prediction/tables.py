@@ -21,7 +21,8 @@ from abag.embed.sequences.table_writer import check_writable
 from abag.embed.sequences.tables import OneTable, TableLike, bare_suffix
 from abag.head.data.features import FeatureCells, cells_of_run, features_of, joined_cells
 from abag.head.data.quantity import DIGITS
-from abag.head.prediction.predictor import SCORE_COLUMNS, SequenceCollector
+from abag.head.prediction.predictor import SCORE_COLUMNS
+from abag.head.prediction.sequences import SequenceCollector
 
 if TYPE_CHECKING:
     from tqdm import tqdm
@@ -30,7 +31,8 @@ if TYPE_CHECKING:
     from abag.embed.sequences.pairs import SequenceTable
     from abag.head.data.features import FeatureColumns, ReadFeatures
     from abag.head.prediction.options import ScoringOptions
-    from abag.head.prediction.predictor import Predictor, Sequences
+    from abag.head.prediction.predictor import Predictor
+    from abag.head.prediction.sequences import Sequences
 
 ROUNDED = (
     "pkd_predicted",
