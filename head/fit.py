@@ -240,6 +240,13 @@ def save_checked(
 
 
 def choose_device(config: FitConfig) -> torch.device:
+    """Return the device to train on.
+
+    Raises
+    ------
+    OptionError
+        If networks are to be compiled with CUDA graphs, and the device is a CPU.
+    """
     from abag.core.device import resolve_device
 
     device = resolve_device(config.device)
@@ -253,6 +260,7 @@ def choose_device(config: FitConfig) -> torch.device:
 
 
 def splits_of(regimes: Sequence[MeasuredRegime]) -> list[Split]:
+    """Return the splits of all measured regimes, those of a regime one after another."""
     return [split for regime in regimes for split in regime.splits]
 
 
@@ -276,6 +284,7 @@ class Trainings(NamedTuple):
         regimes: Sequence[MeasuredRegime],
         verbose: bool = False,
     ) -> Self:
+        """Decide the parts and the device of a run, and gather what all its fits share."""
         pairs = inputs.pairs
         antibody, antigen = inputs.vectors.values()
         vectors = PairVectors(

@@ -34,6 +34,7 @@ MOST_ROWS = 1_000_000
 
 
 def prepare_fit(table: TableLike, config: FitConfig) -> None:
+    """Compute the clusters and the numbering of a table, and leave them in the caches."""
     from abag.embed.sequences.numbering import number_antibodies
     from abag.head.data.labels import read_labelled_pairs
     from abag.head.regimes.clusters import PairGroups

@@ -93,7 +93,7 @@ class Candidates:
         return self.number(self.antibodies.of_row, self.antigens.of_row)
 
     def number(self, antibody: Index, antigen: Index) -> Ints:
-        """Number pairs of these antibodies and antigens, (P,) each."""
+        """Return a number for each pair of these antibodies and antigens, (P,) each."""
         return antibody.astype(np.int64) * len(self.antigens.chains) + antigen
 
     def repeated(self) -> Bools:

@@ -150,7 +150,7 @@ def _with_likelihoods(
 
 
 def has_difference_sigma(predictor: Predictor) -> bool:
-    """Whether sigmas of differences can be computed."""
+    """Return whether sigmas of differences can be computed."""
     several = any(len(part.models) > 1 for part in predictor.parts)
     has_variance = several or any(MODELS[part.name].has_posterior for part in predictor.parts)
     return has_variance and any(regime.spread > 0 for regime in predictor.regimes.values())

@@ -79,6 +79,7 @@ class ScanOptions(ScoringOptions, group="Scan"):
     )
 
     def check_combination(self) -> None:
+        """Raise `OptionError` unless there is one source of parents, and something to mutate."""
         chains = self.heavy is not None or self.light is not None
         if chains == (self.parents is not None):
             problem = "both are given" if chains else "neither is given"
@@ -125,6 +126,13 @@ class ScanOptions(ScoringOptions, group="Scan"):
 
     @property
     def residues(self) -> str:
+        """Residues to mutate to, in one-letter code and alphabetic order.
+
+        Raises
+        ------
+        OptionError
+            If `mutate_to` or `exclude` has a letter that is not a standard residue.
+        """
         wanted = (self.mutate_to or STANDARD_RESIDUES).upper()
         unwanted = (self.exclude or "").upper()
         for name, letters in (("mutate-to", wanted), ("exclude", unwanted)):
@@ -237,6 +245,7 @@ class RankOptions(TableOptions, group="Choice"):
     force: bool = option(False, group="Output", help="Overwrite the output file if it exists.")
 
     def check_combination(self) -> None:
+        """Raise `OptionError` if the rule lacks what it needs, or an option has no effect."""
         _ = read_molar_mass(self.molar_mass)
         if self.measured is None and (self.label or self.molar_mass):
             msg = (

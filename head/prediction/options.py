@@ -63,6 +63,7 @@ class ScoringOptions(DeviceOptions, TableOptions, group="Encoders"):
     )
 
     def encoding(self, progress: bool) -> dict[str, Any]:
+        """Return the options with which `Predictor.encode` encodes new sequences."""
         return {
             "antibody_encoder": self.antibody_encoder,
             "antigen_encoder": self.antigen_encoder,

@@ -32,6 +32,7 @@ class Sequences:
 
     @classmethod
     def of(cls, kind: Kind, chains: Sequence[Chains]) -> Sequences:
+        """Collect the distinct sequences of P rows, whose chains are given."""
         collected = SequenceCollector(kind)
         collected.add(chains, slice(None))
         return collected.finish()
@@ -46,10 +47,20 @@ class SequenceCollector:
         self._of_row: list[NDArray[np.int32]] = []
 
     def add(self, chains: Sequence[Chains], of_row: NDArray[np.integer] | slice) -> None:
+        """Add a chunk of P rows.
+
+        Parameters
+        ----------
+        chains : sequence of tuple of str
+            The distinct sequences of the chunk.
+        of_row : ndarray of int, shape=(P,), or slice
+            Index in `chains` of the sequence of each row.
+        """
         number = [self._number.setdefault(sequence, len(self._number)) for sequence in chains]
         self._of_row.append(np.array(number, np.int32)[of_row])
 
     def finish(self) -> Sequences:
+        """Return what was collected, and forget it; call this once, after the last chunk."""
         chains = list(self._number)
         self._number.clear()
         keys = keys_array(self._kind, chains)

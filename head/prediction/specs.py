@@ -27,6 +27,7 @@ class Part:
     models: tuple[PairModel, ...]
 
     def predict(self, vectors: PairVectors) -> NDArray[np.float64]:
+        """Return the mean prediction of the models in pKd, (P,)."""
         return np.asarray(np.mean([model.predict(vectors) for model in self.models], axis=0))
 
 
@@ -85,6 +86,7 @@ class VectorSpec:
 
     @property
     def encoders(self) -> list[ViewSpec]:
+        """The first view of each distinct encoder, in the order of the views."""
         return list({view.fingerprint: view for view in reversed(self.views)}.values())[::-1]
 
     @property
@@ -94,15 +96,17 @@ class VectorSpec:
 
     @property
     def fingerprint(self) -> str:
-        """That of the first encoder; empty without one."""
+        """Fingerprint of the first encoder; empty without one."""
         return self.views[0].fingerprint if self.views else ""
 
     @property
     def random_weights(self) -> bool:
+        """Whether an encoder has random weights, with which scores mean nothing."""
         return any(view.random_weights for view in self.views)
 
     @property
     def pooling(self) -> str:
+        """Poolings of the views, as messages list them."""
         return ", ".join(view.pooling for view in self.views)
 
     @property

@@ -58,6 +58,7 @@ class EvaluateOptions(FileOptions, ReferenceOptions, group="Data"):
     )
 
     def check_combination(self) -> None:
+        """Raise `OptionError` if the molar mass is invalid."""
         _ = read_molar_mass(self.molar_mass)
 
 

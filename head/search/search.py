@@ -95,9 +95,11 @@ class SearchProblem:
 
     @property
     def folds(self) -> int:
+        """Number of folds that each trial is scored on."""
         return int(self.fold.max()) + 1
 
     def choices(self) -> dict[str, tuple[str, ...]]:
+        """Return the values to choose from, by the name of a categorical parameter."""
         return {
             "shape": tuple(SHAPES),
             "loss": tuple(LOSSES),
