@@ -16,6 +16,7 @@ from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextvars import copy_context
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
@@ -439,11 +440,12 @@ def fit_regimes(
     remaining = iter(fitted)
     pairs = trainings.inputs.pairs
     measured = [regime for regime in regimes if regime.splits]
-    weighed = weigh_run(
-        pairs, [(regime, [next(remaining) for _ in regime.splits]) for regime in measured]
-    )
+    folds_of_regimes = []
+    for regime in measured:
+        folds_of_regimes.append((regime, list(islice(remaining, len(regime.splits)))))
+    weighed = weigh_run(pairs, folds_of_regimes)
     # the networks of all pairs take as many epochs as the best of the folds did
-    trained = [regime.trained for regime in fitted if regime.trained is not None]
+    trained = [fold.trained for fold in fitted if fold.trained is not None]
     epochs = [-(-t.best_step[0] * t.epochs // t.steps) for t in trained]
     config = trainings.config
     if epochs:

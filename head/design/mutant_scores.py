@@ -100,10 +100,10 @@ def score_mutants(
     described = {
         "parent": [parents[number].name for number, _ in mutants],
         "mutation": [name_mutant(changes) for _, changes in mutants],
-        **{
-            name: ["+".join(getattr(site, name) for site, _ in changes) for _, changes in mutants]
-            for name in ("chain", "position", "region", "wild_type")
-        },
+        "chain": _joined(mutants, "chain"),
+        "position": _joined(mutants, "position"),
+        "region": _joined(mutants, "region"),
+        "wild_type": _joined(mutants, "wild_type"),
         "mutant": ["+".join(new for _, new in changes) for _, changes in mutants],
         "heavy": [antibody[0] for antibody, _ in pairs[first:]],
         "light": [antibody[1] for antibody, _ in pairs[first:]],
@@ -112,6 +112,11 @@ def score_mutants(
     frame = pd.concat([pd.DataFrame(described), frame], axis=1)
     parent_frame = parent_scores.assign(pkd_measured=pkd_measured[:first])
     return ScoredMutants(frame, parent_frame, counts, regimes, verdicts)
+
+
+def _joined(mutants: Sequence[MutantOfParent], name: str) -> list[str]:
+    """Return a field of the sites of each mutant, joined by ``+``."""
+    return ["+".join(getattr(site, name) for site, _ in changes) for _, changes in mutants]
 
 
 def _with_differences(

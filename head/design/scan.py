@@ -39,6 +39,7 @@ from abag.head.runs.report import render_page
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from abag.embed.sequences.chains import Kind
     from abag.head.design.mutant_scores import MutantOfParent
     from abag.head.design.sites import Mutant, Parent
     from abag.head.prediction.predictor import Predictor
@@ -237,15 +238,7 @@ def scan(
             frame = pd.concat([frame, double_scores.frame], ignore_index=True)
             regimes = regimes + double_scores.regimes
             verdicts = verdicts | double_scores.verdicts
-            for (
-                kind,
-                count,
-            ) in double_scores.counts.items():  # parents were counted with the single mutants
-                parent_count = len({getattr(p, kind) for p in parents})
-                single_counts = scores.counts[kind]
-                single_counts["unique"] += count["unique"] - parent_count
-                single_counts["reused"] += count["reused"] - parent_count
-                single_counts["encoded"] += count["encoded"]
+            _add_counts(scores.counts, double_scores.counts, parents)
         same = SamePredictions(quantity)
         same.add(frame)
         for text in same.describe("mutant"):
@@ -346,6 +339,21 @@ def read_measured(path: Path | None, quantity: Quantity = PKD) -> pd.Series:
     except (OSError, ValueError, KeyError, TypeError) as error:
         messages.say(f"{path}: cannot be read ({error}); measured values are not shown")
         return none
+
+
+def _add_counts(
+    singles: Mapping[Kind, SequenceCounts],
+    doubles: Mapping[Kind, SequenceCounts],
+    parents: Sequence[Parent],
+) -> None:
+    """Add the numbers of sequences of double mutants to those of single mutants."""
+    for kind, count in doubles.items():
+        # parents were counted with the single mutants
+        parent_count = len({getattr(parent, kind) for parent in parents})
+        single_counts = singles[kind]
+        single_counts["unique"] += count["unique"] - parent_count
+        single_counts["reused"] += count["reused"] - parent_count
+        single_counts["encoded"] += count["encoded"]
 
 
 def _doubles(

@@ -60,14 +60,15 @@ from abag.head.regimes.recognition import KnownSequences, Recogniser
 from abag.head.regimes.regimes import REGIMES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
     from abag.embed.sequences.chains import Kind
+    from abag.head.data.vectors import View
     from abag.head.inputs import RunInputs
     from abag.head.models.pair_model import PairModel
-    from abag.head.prediction.fitted import FittedParts, WeighedRun
+    from abag.head.prediction.fitted import FittedParts, WeighedRegime, WeighedRun
 
 SCHEMA = 12
 MOST = 1e15
@@ -156,65 +157,14 @@ def save_predictor(
         check_weights(regime.measured.regime.name, regime.mixture.weights, parts.models)
     make_folder(folder)
     pairs = inputs.pairs
-    tensors: dict[str, NDArray[Any]] = {}
-    used = [  # parts without weight in any regime are left out
-        name
-        for name in parts.models
-        if any(name in regime.mixture.weights for regime in weighed.regimes)
-        or MODELS[name].has_posterior
-    ]
-    records = []
-    for k, name in enumerate(used):
-        models = parts.models[name]
-        for i, model in enumerate(models):
-            tensors |= {f"{k}.{i}.{key}": array for key, array in model.arrays().items()}
-        settings = tuple(asdict(model.settings) for model in models)
-        records.append(PartRecord(name, settings))
-    tensors |= recogniser_of(inputs).arrays()
-    for kind, factor in weighed.noise.items():
-        differs = factor != 1
-        if differs.any():
-            tensors[f"noise.{kind}.keys"] = pairs.table.sequences[kind].keys[: len(factor)][differs]
-            tensors[f"noise.{kind}.factor"] = factor[differs]
-    for number, factor_by_value in enumerate(weighed.category_noise.values()):
-        factor = np.array([*factor_by_value.values()], np.float64)
-        if (factor != 1).any():
-            tensors[f"noise.category.{number}"] = factor
-    specs = {}
-    for kind, stored in inputs.vectors.items():
-        views = tuple(
-            ViewSpec(
-                name=view.folder.name,
-                origin=str(view.folder.info.get("origin", view.folder.name)),
-                fingerprint=view.folder.fingerprint,
-                long=str(view.folder.info.get("long", "window")),
-                random_weights=bool(view.folder.info.get("random_weights", False)),
-                pooling=view.pooling,
-                width=view.width,
-            )
-            for view in stored.views
-        )
-        specs[kind] = VectorSpec(views=views, training_sequences=len(distinct(pairs.index(kind))))
-        adapter = stored.folder.adapter_files() if stored.views else {}
-        for name, content in adapter.items():  # users can encode with it
-            path = folder.joinpath(f"{kind}-adapter", *Path(name).parts[1:])
-            make_folder(path.parent)
-            write_bytes(path, content)
+    used = _used_parts(parts, weighed)
+    tensors = {**_part_arrays(parts, used), **recogniser_of(inputs).arrays()}
+    tensors |= _noise_arrays(inputs, weighed)
+    _write_adapters(folder, inputs)
+    specs = {kind: _vector_spec(kind, inputs) for kind in inputs.vectors}
     record = PredictorRecord(
-        parts=tuple(records),
-        regimes=tuple(
-            UsedRegime(
-                name=regime.measured.regime.name,
-                weights=tuple(regime.mixture.weights.get(name, 0.0) for name in used),
-                spread=regime.mixture.spread,
-                noise=regime.mixture.noise,
-                growth=regime.mixture.growth,
-                most_unseen=regime.reach.unseen,
-                most_mutations=regime.reach.mutations,
-                verdict=regime.score["sentence"],
-            )
-            for regime in weighed.regimes
-        ),
+        parts=tuple(_part_record(name, parts) for name in used),
+        regimes=tuple(_used_regime(regime, used) for regime in weighed.regimes),
         antibody_region=antibody_region,
         antibody=specs["antibody"],
         antigen=specs["antigen"],
@@ -222,10 +172,10 @@ def save_predictor(
         quantity=pairs.quantity,
         reading=reading,
     )
-    arrays = {name: np.ascontiguousarray(array) for name, array in tensors.items()}
-    fields = asdict(record)
+    content = asdict(record)
     if pairs.features is not None:  # a version of abag that cannot read them refuses the record
-        fields["features"] = asdict(pairs.features)
+        content["features"] = asdict(pairs.features)
+    arrays = {name: np.ascontiguousarray(array) for name, array in tensors.items()}
     with replacing(folder / WEIGHTS) as partial:
         try:
             save_file(arrays, partial)  # no copies: they take as much memory as the training
@@ -235,8 +185,86 @@ def save_predictor(
                 "same command again."
             )
             raise OutputError(msg) from error
-        digest = record_digest(fields, partial)
-    write_json(folder / RECORD, {"schema": SCHEMA, "digest": digest, **fields})
+        digest = record_digest(content, partial)
+    write_json(folder / RECORD, {"schema": SCHEMA, "digest": digest, **content})
+
+
+def _used_parts(parts: FittedParts, weighed: WeighedRun) -> list[str]:
+    """Return the parts to save; those without weight in any regime are left out."""
+    with_weight = {name for regime in weighed.regimes for name in regime.mixture.weights}
+    return [name for name in parts.models if name in with_weight or MODELS[name].has_posterior]
+
+
+def _part_record(name: str, parts: FittedParts) -> PartRecord:
+    return PartRecord(name, tuple(asdict(model.settings) for model in parts.models[name]))
+
+
+def _part_arrays(parts: FittedParts, used: Sequence[str]) -> dict[str, NDArray[Any]]:
+    """Return the arrays of all models, named by number of part and model."""
+    arrays: dict[str, NDArray[Any]] = {}
+    for k, name in enumerate(used):
+        for i, model in enumerate(parts.models[name]):
+            arrays |= {f"{k}.{i}.{key}": array for key, array in model.arrays().items()}
+    return arrays
+
+
+def _noise_arrays(inputs: RunInputs, weighed: WeighedRun) -> dict[str, NDArray[Any]]:
+    """Return the factors of the variance of errors that are not 1, and the keys they belong to."""
+    arrays: dict[str, NDArray[Any]] = {}
+    for kind, factor in weighed.noise.items():
+        differs = factor != 1
+        if differs.any():
+            keys = inputs.pairs.table.sequences[kind].keys[: len(factor)]
+            arrays[f"noise.{kind}.keys"] = keys[differs]
+            arrays[f"noise.{kind}.factor"] = factor[differs]
+    for number, factor_by_value in enumerate(weighed.category_noise.values()):
+        factor = np.array([*factor_by_value.values()], np.float64)
+        if (factor != 1).any():
+            arrays[f"noise.category.{number}"] = factor
+    return arrays
+
+
+def _used_regime(regime: WeighedRegime, used: Sequence[str]) -> UsedRegime:
+    mixture = regime.mixture
+    return UsedRegime(
+        name=regime.measured.regime.name,
+        weights=tuple(mixture.weights.get(name, 0.0) for name in used),
+        spread=mixture.spread,
+        noise=mixture.noise,
+        growth=mixture.growth,
+        most_unseen=regime.reach.unseen,
+        most_mutations=regime.reach.mutations,
+        verdict=regime.score["sentence"],
+    )
+
+
+def _vector_spec(kind: Kind, inputs: RunInputs) -> VectorSpec:
+    training_sequences = len(distinct(inputs.pairs.index(kind)))
+    views = tuple(_view_spec(view) for view in inputs.vectors[kind].views)
+    return VectorSpec(views=views, training_sequences=training_sequences)
+
+
+def _view_spec(view: View) -> ViewSpec:
+    info = view.folder.info
+    return ViewSpec(
+        name=view.folder.name,
+        origin=str(info.get("origin", view.folder.name)),
+        fingerprint=view.folder.fingerprint,
+        long=str(info.get("long", "window")),
+        random_weights=bool(info.get("random_weights", False)),
+        pooling=view.pooling,
+        width=view.width,
+    )
+
+
+def _write_adapters(folder: Path, inputs: RunInputs) -> None:
+    """Copy the encoders' adapters, so that users of the predictor can encode with them."""
+    for kind, stored in inputs.vectors.items():
+        adapter = stored.folder.adapter_files() if stored.views else {}
+        for name, content in adapter.items():
+            path = folder.joinpath(f"{kind}-adapter", *Path(name).parts[1:])
+            make_folder(path.parent)
+            write_bytes(path, content)
 
 
 def recogniser_of(inputs: RunInputs) -> Recogniser:
@@ -271,6 +299,7 @@ def load_predictor(path: Path | str, *, embed: Callable[..., object] | None = No
     pairs = folder.parent / "pairs.parquet"
     if store is not None and not _is_near(store, folder.parent):
         store = None  # a run may be somebody else's: it does not choose where vectors are written
+    adapters = {kind: folder / f"{kind}-adapter" for kind in KINDS}
     with _refusing(folder / WEIGHTS, f"does not match {RECORD}", *_MISMATCHES):
         _check_values(record, tensors)
         return Predictor(
@@ -286,7 +315,7 @@ def load_predictor(path: Path | str, *, embed: Callable[..., object] | None = No
             antibody_region=record.antibody_region,
             store=store,
             embed=embed,
-            adapters={k: path for k in KINDS if (path := folder / f"{k}-adapter").is_dir()},
+            adapters={kind: place for kind, place in adapters.items() if place.is_dir()},
             pairs=pairs if folder.name == "predictor" and pairs.is_file() else None,
             quantity=record.quantity,
             features=features,

@@ -227,12 +227,11 @@ def weigh(pairs: LabelledPairs, measured: MeasuredRegime, folds: Sequence[Fitted
     rows = np.concatenate(rows_F)
     fold_of_row = np.repeat(np.arange(len(rows_F)), [len(fold_rows) for fold_rows in rows_F])
     tested_folds = list(zip(folds, rows_F, strict=True))
-    part_RK = np.concatenate(
-        [
-            np.stack([fold.predicted[name][fold_rows] for name in names], axis=1)
-            for fold, fold_rows in tested_folds
-        ]
-    )
+    part_KR = [
+        np.concatenate([fold.predicted[name][fold_rows] for fold, fold_rows in tested_folds])
+        for name in names
+    ]
+    part_RK = np.stack(part_KR, axis=1)
     variance = np.concatenate([fold.variance[fold_rows] for fold, fold_rows in tested_folds])
     unseen = _counts([split.unseen for split in measured.splits], rows_F)
     mutations = _counts([split.mutations for split in measured.splits], rows_F)
@@ -399,14 +398,16 @@ def score_held_out(
     names = list(folds[0].models)
     exact = pairs.censored[held_out.rows] == 0
     tested = TestedPairs.of(pairs, measured)
-    baselines = {
-        name: tested.take([fold.predicted[name] for fold in folds])
-        for name in folds[0].predicted
-        if name != MEAN  # which is compared on its own
-        and (len(names) > 2 or name not in names)  # a head of one model is not its own baseline
-        and (name not in MODELS or MODELS[name].is_baseline)
-        and all(name in fold.predicted for fold in folds)
-    }
+    baselines = {}
+    for name in folds[0].predicted:
+        if name == MEAN:  # which is compared on its own
+            continue
+        if len(names) <= 2 and name in names:  # a head of one model is not its own baseline
+            continue
+        if name in MODELS and not MODELS[name].is_baseline:
+            continue
+        if all(name in fold.predicted for fold in folds):
+            baselines[name] = tested.take([fold.predicted[name] for fold in folds])
     error = pairs.pkd[held_out.rows] - held_out.predicted
     score = score_regime(
         measured.regime.name,

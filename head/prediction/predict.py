@@ -173,25 +173,18 @@ def predict(
         store = predictor.resolve_store(chosen.store)
         say_random_weights(predictor)
         added = quantity.columns(score_columns(chosen.strong))
-        source = (
-            _PairTable(table, chosen, added, predictor.features)
-            if cross is None
-            else _Cross(table, cross, chosen, added, predictor.reading)
-        )
+        source: _PairTable | _Cross
+        if cross is None:
+            source = _PairTable(table, chosen, added, predictor.features)
+        else:
+            source = _Cross(table, cross, chosen, added, predictor.reading)
         before = file_stamps(table)
         antibodies, antigens = source.read()
         counts = predictor.encode(store, antibodies, antigens, **chosen.encoding(progress))
         scorer = Scorer(predictor, open_store(store), antibodies, antigens)
         regimes, why_far = source.count_regimes(scorer)
         verdicts = predictor.say_verdicts(regimes, "row")
-        if why_far:
-            far = counted(why_far.total(), "row")
-            reasons = why_far.items()
-            why = ", ".join(f"{rows:,} because {text}" for text, rows in reasons)
-            messages.say(
-                f"outside the training data: {far} ({why}); measure some of these pairs before you "
-                "use their scores"
-            )
+        _say_far(why_far)
         same = SamePredictions(quantity)
         with writing_table(out) as write:
             for rows, scores in source.score(scorer):
@@ -219,6 +212,18 @@ def predict(
         "antigens": counts["antigen"],
         "seconds": round(time.monotonic() - start_s, 3),
     }
+
+
+def _say_far(why_far: Counter[str]) -> None:
+    """Say how many rows no measured regime covers, by reason."""
+    if not why_far:
+        return
+    far = counted(why_far.total(), "row")
+    why = ", ".join(f"{rows:,} because {text}" for text, rows in why_far.items())
+    messages.say(
+        f"outside the training data: {far} ({why}); measure some of these pairs before you use "
+        "their scores"
+    )
 
 
 def score_columns(strong: float | None) -> tuple[str, ...]:

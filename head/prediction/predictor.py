@@ -300,13 +300,16 @@ class Predictor:
 
     def __repr__(self) -> str:
         models = ", ".join(part.name for part in self.parts)
-        sides = [
-            f"{kind}: {spec.name} ({spec.fingerprint[:8]}), {spec.pooling}, "
-            f"{spec.training_sequences:,} sequences in training"
-            for kind in KINDS
-            if (spec := self.spec(kind)).views
-        ]
-        sides += ["antibodies alone"] if self.no_antigen else []
+        sides = []
+        for kind in KINDS:
+            spec = self.spec(kind)
+            if spec.views:
+                sides.append(
+                    f"{kind}: {spec.name} ({spec.fingerprint[:8]}), {spec.pooling}, "
+                    f"{spec.training_sequences:,} sequences in training"
+                )
+        if self.no_antigen:
+            sides.append("antibodies alone")
         verdicts = [regime.verdict for regime in self.regimes.values()]
         title = "Predictor" if self.quantity.affinity else f"Predictor of {self.quantity}"
         return shorten([f"{title}: {models}", *sides, *verdicts, f"store: {self.store}"])

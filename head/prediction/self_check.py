@@ -103,10 +103,12 @@ def _sampled(rng: np.random.Generator, rows: Ints, most: int) -> Ints:
 def _sequences(inputs: RunInputs, rows: Ints) -> list[Sequences]:
     """Return both sequences of some pairs, (R,), as `predict` collects them from a table."""
     pairs = inputs.pairs
-    return [
-        Sequences.of(kind, [pairs.table.sequences[kind].chains[i] for i in index[rows].tolist()])
-        for kind, index in zip(KINDS, (pairs.antibody, pairs.antigen), strict=True)
-    ]
+    sides = []
+    for kind in KINDS:
+        chains = pairs.table.sequences[kind].chains
+        index = pairs.index(kind)[rows]
+        sides.append(Sequences.of(kind, [chains[i] for i in index.tolist()]))
+    return sides
 
 
 def _features_of(inputs: RunInputs, rows: Ints) -> ReadFeatures | None:

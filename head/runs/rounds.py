@@ -74,15 +74,15 @@ def measured_rows(pairs: LabelledPairs) -> pd.DataFrame:
     table = pairs.table
     antibodies = [table.antibodies.chains[n] for n in rows["antibody"].tolist()]
     antigens = [table.antigens.chains[n] for n in rows["antigen"].tolist()]
-    frame = pd.DataFrame(
-        {
-            "heavy": [heavy for heavy, _ in antibodies],
-            "light": [light for _, light in antibodies],
-            "antigen": ["|".join(chains) for chains in antigens],
-            "pkd": rows["pkd"].to_numpy(np.float64),
-            "censored": rows["censored"].map(relations_of(pairs.quantity)).to_numpy(str),
-        }
-    )
+    relation = rows["censored"].map(relations_of(pairs.quantity))
+    columns = {
+        "heavy": [heavy for heavy, _ in antibodies],
+        "light": [light for _, light in antibodies],
+        "antigen": ["|".join(chains) for chains in antigens],
+        "pkd": rows["pkd"].to_numpy(np.float64),
+        "censored": relation.to_numpy(str),
+    }
+    frame = pd.DataFrame(columns)
     at = rows["row"].to_numpy(np.int64)
     frame["round"] = 0 if pairs.round_of_row is None else pairs.round_of_row[at]
     frame["row"] = table.row_numbers[at]
@@ -132,16 +132,16 @@ def describe_history(pairs: LabelledPairs, history: list[dict[str, Any]]) -> lis
         better = int((labels > best).sum()) if at else None
         best_of_batch = sign * float(labels.max()) if len(labels) else None
         best = max(best, labels.max(initial=-np.inf))
-        rows.append(
-            {
-                **{name: entry[name] for name in ("source", "expected_best")},
-                "round": at,
-                "pairs": int(in_round.sum()),
-                "best": best_of_batch,
-                "better": better,
-                "best_so_far": sign * float(best) if np.isfinite(best) else None,
-            }
-        )
+        row = {
+            "source": entry["source"],
+            "expected_best": entry["expected_best"],
+            "round": at,
+            "pairs": int(in_round.sum()),
+            "best": best_of_batch,
+            "better": better,
+            "best_so_far": sign * float(best) if np.isfinite(best) else None,
+        }
+        rows.append(row)
     return rows
 
 

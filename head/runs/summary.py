@@ -62,11 +62,11 @@ def write_results(
         ],
         ignore_index=True,
     )
-    clusters = {
-        f"{kind}_cluster": cluster_of_pair
-        for kind in KINDS
-        if (cluster_of_pair := getattr(pairs, f"{kind}_cluster")) is not None
-    }
+    clusters = {}
+    for kind in KINDS:
+        cluster_of_pair = getattr(pairs, f"{kind}_cluster")
+        if cluster_of_pair is not None:
+            clusters[f"{kind}_cluster"] = cluster_of_pair
     labels = pair_keys(pairs).assign(pkd=pairs.pkd, censored=pairs.censored)
     for name, frame in (
         ("predictions.parquet", tested),
