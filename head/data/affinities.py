@@ -127,9 +127,9 @@ class Affinities:
 
     def describe(self, rows: Bools | None = None, noun: str = "labels") -> str:
         """Say in one line what was read and why."""
-        known = np.isfinite(self.pkd) & ~self.no_binding
-        known = known if rows is None else known & rows
-        evidence = [self._range(known)] if self.quantity.affinity or known.any() else []
+        numbers = np.isfinite(self.pkd) & ~self.no_binding
+        numbers = numbers if rows is None else numbers & rows
+        evidence = [self._range(numbers)] if self.quantity.affinity or numbers.any() else []
         evidence += [self.why] if self.why else []
         if self.no_binding.any():
             such = f" such as {', '.join(map(repr, self.words))}" if self.words else ""
@@ -146,14 +146,16 @@ class Affinities:
         if self.quantity.affinity:
             usual = int((known & ~outside(self.pkd, USUAL_PKD)).sum())
             return f"{usual:,} of {known.sum():,} are in the usual range of pKd (2 to 14)"
-        low, high = (self.quantity.show(float(end)) for end in (self.pkd[known].min(),
-                                                                self.pkd[known].max()))  # fmt: skip
+        low, high = (
+            self.quantity.show(float(end)) for end in (self.pkd[known].min(), self.pkd[known].max())
+        )
         return f"{counted(int(known.sum()), 'value')}, {low} to {high}"
 
     def refuse_other_units(self, rows: Bools, noun: str = "labels") -> None:
         """Refuse values that are classes, or of which over half of `rows` are no affinities."""
         rows = rows & ~self.no_binding
-        raw, pkd = self.raw[rows], self.pkd[rows]
+        raw = self.raw[rows]
+        pkd = self.pkd[rows]
         if not len(raw):
             return
         where = f"{self.source}: column {self.column}"
@@ -190,6 +192,7 @@ def refuse_two_values(raw: Floats, where: str, what: str) -> None:
 
 
 def outside(values: Floats, bounds: tuple[float, float]) -> Bools:
+    """Return which values lie below the first bound or above the second, (R,)."""
     return (values < bounds[0]) | (values > bounds[1])
 
 
@@ -251,7 +254,7 @@ def choose_prediction(table: Table, label: Label | None = None) -> tuple[str, La
     column = table.columns.get("prediction")
     if column is None and "prediction" not in table.ties:
         headers = {name: read_header(name) for name in map(str, table.names)}
-        named = [name for name, one in headers.items() if one.predicted and one.units]
+        named = [name for name, header in headers.items() if header.predicted and header.units]
         column = named[0] if len(named) == 1 else None
     column = table.column("prediction") if column is None else column
     unit, why, _ = _unit_of(table, column, "prediction", LabelOptions(label=label), None)
@@ -266,7 +269,8 @@ def _unit_of(
     remembered: Remembered | None,
 ) -> tuple[Label, str, Quantity]:
     """Return the unit of a column, what says so, and its quantity; refuse contradicted ones."""
-    header, where = read_header(column), f"{table.source}: column {column!r}"
+    header = read_header(column)
+    where = f"{table.source}: column {column!r}"
     command = written_by(column, table.names)
     label = options.label
     if role == "pkd" and command and column not in SCAN_MEASURED:
@@ -304,9 +308,9 @@ def _unit_of(
     if header.units:
         return header.units[0], _IN_THE_NAME, PKD
     if header.affinity:
-        given = ", ".join(unit for unit in TO_PKD if unit != "pkd")
+        units = ", ".join(unit for unit in TO_PKD if unit != "pkd")
         msg = (
-            f"{where} names no unit that is understood; expected one of {given}. Give it with "
+            f"{where} names no unit that is understood; expected one of {units}. Give it with "
             f"--column {shlex.quote(f'{role}={column}')} --label UNIT"
             + (
                 "; a quantity that is no affinity needs --label value --better higher, or lower."
@@ -332,8 +336,8 @@ def name_affinity(table: Table, affinity_type: str | None) -> str:
     says = [table.column("pkd"), affinity_type or ""]
     if affinity_type is None and table.has("affinity_type"):  # of one type: they are never mixed
         says += table.frame[table.column("affinity_type")].astype(str).unique().tolist()
-    found = re.search("(ic|ec)50", " ".join(says).lower())
-    return f"p{found[0].upper()}" if found else "pKd"
+    match = re.search("(ic|ec)50", " ".join(says).lower())
+    return f"p{match[0].upper()}" if match else "pKd"
 
 
 # ---- other quantities than affinities ------------------------------------------------------------
@@ -346,12 +350,12 @@ def _other_quantity(
 
     Of a run, it has to be the quantity of the run.
     """
-    of_run = None if remembered is None else remembered.quantity
-    if of_run is not None and not of_run.affinity:
-        _refuse_affinity_options(table, options, of_run)
-        _refuse_affinity(table, column, of_run)
-        _refuse_other_kind(table, column, of_run)
-        return AS_IN_THE_RUN, of_run
+    quantity_of_run = None if remembered is None else remembered.quantity
+    if quantity_of_run is not None and not quantity_of_run.affinity:
+        _refuse_affinity_options(table, options, quantity_of_run)
+        _refuse_affinity(table, column, quantity_of_run)
+        _refuse_other_kind(table, column, quantity_of_run)
+        return AS_IN_THE_RUN, quantity_of_run
     header = read_header(column)
     value = read_value_header(column)
     is_affinity = header.affinity and not header.unit_alone and not header.not_label
@@ -373,7 +377,7 @@ def _other_quantity(
             f"{options.label}; expected --label value. Leave --label out, or rename the column."
         )
         raise LabelError(msg)
-    if of_run is not None:
+    if quantity_of_run is not None:
         msg = (
             f"{where} is {value.name!r}, not an affinity, which the run predicts; expected labels "
             "of its kind. Choose another column with --column label=NAME."
@@ -404,9 +408,9 @@ def _refuse_affinity(table: Table, column: str, quantity: Quantity) -> None:
 def _refuse_affinity_options(table: Table, options: LabelOptions, quantity: Quantity) -> None:
     better: Better | None = options.better
     if options.label not in (None, "value") or better not in (None, quantity.better):
-        given = f"--label {options.label}" if better is None else f"--better {better}"
+        option = f"--label {options.label}" if better is None else f"--better {better}"
         msg = (
-            f"{table.source}: {given}: the run predicts {quantity.description}; expected labels "
+            f"{table.source}: {option}: the run predicts {quantity.description}; expected labels "
             "of that. Leave the option out."
         )
         raise LabelError(msg)
@@ -446,8 +450,8 @@ def _find_same(table: Table, quantity: Quantity) -> str:
     if len(same) == 1:
         return same[0]
     problem = f"{table.source}: no column for {quantity}, which the run predicts"
-    how = "Name it with --column label=NAME."
-    raise ColumnError(with_found(problem, table.names, how))
+    advice = "Name it with --column label=NAME."
+    raise ColumnError(with_found(problem, table.names, advice))
 
 
 def _find_value(table: Table) -> str | None:
@@ -487,15 +491,15 @@ def _refuse_unclear_value(table: Table, options: LabelOptions) -> None:
     """Raise an error that lists the columns that may be another quantity than an affinity."""
     numbers = _number_columns(table)
     asked = options.label == "value"
-    known = [name for name in numbers if asked or read_value_header(name).better]
-    if not known and asked:
+    candidates = [name for name in numbers if asked or read_value_header(name).better]
+    if not candidates and asked:
         problem = f"{table.source}: no column of numbers for the label"
-        how = "Name it with --column label=NAME."
-        raise ColumnError(with_found(problem, table.names, how))
-    if not known:
+        advice = "Name it with --column label=NAME."
+        raise ColumnError(with_found(problem, table.names, advice))
+    if not candidates:
         return
-    listed = known[:_MOST_PROPOSED]
-    more = f" and {len(known) - len(listed)} more" if len(known) > len(listed) else ""
+    listed = candidates[:_MOST_PROPOSED]
+    more = f" and {len(candidates) - len(listed)} more" if len(candidates) > len(listed) else ""
     named = f"--column {shlex.quote(f'label={listed[0]}')}"
     empty = int(table.frame[listed[0]].isna().sum())
     skip = f" Its empty cells, {empty:,}, need --bad-rows skip." if empty else ""
@@ -540,12 +544,12 @@ def _find_label(table: Table, options: LabelOptions, *, of_run: bool = False) ->
         if not written_by(name, table.names)
     }
     stated = {
-        name: one
-        for name, one in headers.items()
-        if one.sure and one.units and (label is None or label in one.units)
+        name: header
+        for name, header in headers.items()
+        if header.sure and header.units and (label is None or label in header.units)
     }
-    first = min((one.order for one in stated.values()), default=0)
-    best = [name for name, one in stated.items() if one.order == first]
+    first = min((header.order for header in stated.values()), default=0)
+    best = [name for name, header in stated.items() if header.order == first]
     if len(best) == 1:
         return best[0]
     if len(best) > 1 and first < 2:
@@ -557,13 +561,15 @@ def _find_label(table: Table, options: LabelOptions, *, of_run: bool = False) ->
         raise ColumnError(msg)
     if label is not None and not best:
         bare = [
-            name for name, one in headers.items() if one.affinity and one.sure and not one.units
+            name
+            for name, header in headers.items()
+            if header.affinity and header.sure and not header.units
         ]
-        plain = [name for name, one in headers.items() if one.plain]
+        plain = [name for name, header in headers.items() if header.plain]
         for names in (bare, plain):
             if len(names) == 1:
                 return names[0]
-        others = [name for name, one in headers.items() if one.sure and one.units]
+        others = [name for name, header in headers.items() if header.sure and header.units]
         if not bare and not plain and len(others) == 1:
             return others[0]  # its name contradicts the option, which is refused
     written = [
@@ -572,11 +578,11 @@ def _find_label(table: Table, options: LabelOptions, *, of_run: bool = False) ->
         if (command := written_by(name, table.names))
         and (read_header(name).plain or read_header(name).units)
     ]
-    stated_too = any(one.units and not one.unit_alone for one in headers.values())
+    stated_too = any(header.units and not header.unit_alone for header in headers.values())
     hints = [
         hint
-        for name, one in headers.items()
-        if one.units or is_of_alphaseq(name) or not stated_too
+        for name, header in headers.items()
+        if header.units or is_of_alphaseq(name) or not stated_too
         for hint in _propose(table, name)
     ]
     if written and not hints:
@@ -664,16 +670,16 @@ def holds_numbers(table: Table, name: str) -> bool:
 
 def written_by(name: str, names: Sequence[object]) -> str:
     """Return the command that has written a column of a table, or nothing."""
-    own = _as_written(name)
-    if own != "rank" and not any(own in columns for columns in WRITTEN_BY.values()):
+    written = _as_written(name)
+    if written != "rank" and not any(written in columns for columns in WRITTEN_BY.values()):
         return ""  # before the others are looked at: tables may have 100,000 columns
-    beside = {_as_written(str(one)) for one in names} - {own}
+    beside = {_as_written(str(other)) for other in names} - {written}
     for command, columns in WRITTEN_BY.items():
-        if own == "measured" and "difference" not in beside:
+        if written == "measured" and "difference" not in beside:
             continue  # a word of every laboratory
-        if own in columns and (own in _CERTAIN - {"rank"} or beside & _CERTAIN):
+        if written in columns and (written in _CERTAIN - {"rank"} or beside & _CERTAIN):
             return command
-        if own == "rank" and "score" in beside:
+        if written == "rank" and "score" in beside:
             return "rank"
     return ""
 
@@ -705,11 +711,18 @@ def _read_column(
     mass = options.molar_mass_kda
     pkd = to_pkd(raw, unit, mass)
     direction = 1 if unit in HIGHER_IS_STRONGER or not quantity.affinity else -1
-    found = Affinities(
-        source=table.source, column=column, unit=unit, why=why, raw=raw, pkd=pkd,
-        side=(direction * side).astype(np.int8), no_binding=np.zeros(len(raw), np.bool_),
-        molar_mass_kda=mass, quantity=quantity,
-    )  # fmt: skip
+    affinities = Affinities(
+        source=table.source,
+        column=column,
+        unit=unit,
+        why=why,
+        raw=raw,
+        pkd=pkd,
+        side=(direction * side).astype(np.int8),
+        no_binding=np.zeros(len(raw), np.bool_),
+        molar_mass_kda=mass,
+        quantity=quantity,
+    )
     floor = None
     empty = options.no_binding_empty
     if options.no_binding is not None:
@@ -722,13 +735,14 @@ def _read_column(
             )
             raise LabelError(msg)
     elif remembered is not None and remembered.no_binding_pkd is not None:
-        floor, empty = remembered.no_binding_pkd, remembered.no_binding_empty
+        floor = remembered.no_binding_pkd
+        empty = remembered.no_binding_empty
     if floor is None:
-        return found
+        return affinities
     sign = ">" if direction * quantity.sign < 0 else "<"
     bound = f"pKd <{floor:g}" if options.no_binding is None else f"{sign}{options.no_binding:g}"
     bound = bound if quantity.affinity else f"{sign}{floor:g}"
-    return _with_no_binding(found, cells, floor, bound, empty=empty)
+    return _with_no_binding(affinities, cells, floor, bound, empty=empty)
 
 
 def _with_no_binding(
@@ -755,9 +769,13 @@ def _with_no_binding(
         )
         raise LabelError(msg)
     return replace(
-        found, pkd=np.where(says, floor, found.pkd), no_binding=says, words=words, bound=bound,
+        found,
+        pkd=np.where(says, floor, found.pkd),
+        no_binding=says,
+        words=words,
+        bound=bound,
         side=np.where(says, -sign, found.side).astype(np.int8),
-    )  # fmt: skip
+    )
 
 
 def says_class(cell: object) -> bool:
@@ -801,6 +819,7 @@ def read_bounds(cells: pd.Series) -> tuple[Floats, NDArray[np.int8]]:
     values = cells.tolist()
     sides = np.zeros(len(values), np.int8)
     for i, value in enumerate(values):
-        if isinstance(value, str) and (found := _BOUND.match(value)):
-            values[i], sides[i] = value[found.end() :], SIDES[found[1]]
+        if isinstance(value, str) and (match := _BOUND.match(value)):
+            values[i] = value[match.end() :]
+            sides[i] = SIDES[match[1]]
     return read_numbers(pd.Series(values, dtype=object)), sides

@@ -88,7 +88,8 @@ class PairDataset:
         Numbers are float64, NaN where a cell is missing, replicates joined to their mean. Values of
         categories are texts. Without features and categories there are no columns.
         """
-        cells, columns = self.pairs.cells, self.pairs.features
+        cells = self.pairs.cells
+        columns = self.pairs.features
         if cells is None or columns is None:
             return pd.DataFrame(index=range(len(self)))
         numbers = [column.name for column in columns.numbers]
