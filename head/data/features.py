@@ -22,7 +22,7 @@ from abag.core.errors import ColumnError
 from abag.core.messages import counted, printable, say
 from abag.embed.sequences.chains import MISSING_TEXT, Kind
 from abag.embed.sequences.columns import quote_some, with_found
-from abag.head.data.affinities import read_numbers
+from abag.head.data.cells import read_numbers
 from abag.head.data.feature_scaling import PairFeatures
 from abag.head.data.options import MOST_FEATURES
 

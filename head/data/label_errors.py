@@ -14,7 +14,7 @@ import numpy as np
 
 from abag.core.errors import LabelError
 from abag.core.messages import counted, say
-from abag.head.data.affinities import read_numbers
+from abag.head.data.cells import read_numbers
 from abag.head.data.features import refuse_absent
 from abag.head.data.options import Label
 from abag.head.data.units import POSITIVE

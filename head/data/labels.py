@@ -24,16 +24,12 @@ from abag.embed.sequences.columns import ROLES, quote_names
 from abag.embed.sequences.pairs import read_pairs
 from abag.head.data.affinities import (
     BOUND_OF_A_NON_BINDER,
-    SIDES,
     Remembered,
     name_affinity,
     outside,
     read_affinities,
-    read_bounds,
-    read_numbers,
-    says_class,
-    says_no_binding,
 )
+from abag.head.data.cells import SIDES, read_bounds, read_numbers, says_class, says_no_binding
 from abag.head.data.features import (
     FeatureCells,
     FeatureColumns,

@@ -29,8 +29,8 @@ from abag.head.data.affinities import (
     UnclearLabel,
     choose_prediction,
     outside,
-    read_numbers,
 )
+from abag.head.data.cells import read_numbers
 from abag.head.data.labels import label_pairs
 from abag.head.data.options import LabelOptions
 from abag.head.data.quantity import PKD, Quantity

@@ -24,7 +24,8 @@ from abag.embed.sequences.chains import KINDS
 from abag.embed.sequences.options import FileOptions, ReferenceOptions, TableOptions
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.store import open_store
-from abag.head.data.affinities import read_numbers, read_predictions
+from abag.head.data.affinities import read_predictions
+from abag.head.data.cells import read_numbers
 from abag.head.data.features import features_of
 from abag.head.data.labels import label_pairs, report_counts
 from abag.head.data.options import LabelOptions, PairColumnOptions, SplitOptions
