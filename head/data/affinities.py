@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -32,6 +31,7 @@ from abag.head.data.units import (
     stronger,
     to_pkd,
 )
+from abag.head.data.written_columns import SCAN_MEASURED, written_by
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -42,21 +42,6 @@ AS_IN_THE_RUN = "as in the run"
 """Why a column has a unit."""
 USUAL_PKD = (2.0, 14.0)
 """Affinities outside this range do not occur; the label has another unit or meaning."""
-RANK_COLUMNS = ("rank", "score", "expected_best", "probability_above")
-PREDICT_COLUMNS = ("pkd_predicted", "sigma", "regime", "far", "why_far")
-STRONG_COLUMN = "p_strong"
-SCAN_MEASURED = ("pkd_measured", "measured")
-WRITTEN_BY = {
-    "rank": RANK_COLUMNS,
-    "predict": (*PREDICT_COLUMNS, STRONG_COLUMN, "predicted"),
-    "scan": ("difference", "difference_sigma", *SCAN_MEASURED),
-}
-"""Columns that commands add to tables, which come back with measurements from the laboratory."""
-_CERTAIN = frozenset(
-    {"rank", "expected_best", "probability_above", "pkd_predicted", "why_far", "p_strong",
-     "difference_sigma", "pkd_measured"}
-)  # fmt: skip
-"""Of these, names that no other table has; the others are of a command only beside one."""
 BOUND_OF_A_NON_BINDER: dict[Label, str] = {
     "pkd": "<5", "kd_m": ">1e-5", "kd_mm": ">0.01", "kd_um": ">10", "kd_nm": ">10000",
     "kd_pm": ">1e7", "log10_kd_m": ">-5", "log10_kd_um": ">1", "log10_kd_nm": ">4",
@@ -651,26 +636,6 @@ def holds_numbers(table: Table, name: str) -> bool:
         return False
     cells = table.frame[name].dropna()
     return bool(len(cells)) and 2 * int(np.isfinite(read_bounds(cells)[0]).sum()) > len(cells)
-
-
-def written_by(name: str, names: Sequence[object]) -> str:
-    """Return the command that has written a column of a table, or nothing."""
-    written = _as_written(name)
-    if written != "rank" and not any(written in columns for columns in WRITTEN_BY.values()):
-        return ""  # before the others are looked at: tables may have 100,000 columns
-    beside = {_as_written(str(other)) for other in names} - {written}
-    for command, columns in WRITTEN_BY.items():
-        if written == "measured" and "difference" not in beside:
-            continue  # a word of every laboratory
-        if written in columns and (written in _CERTAIN - {"rank"} or beside & _CERTAIN):
-            return command
-        if written == "rank" and "score" in beside:
-            return "rank"
-    return ""
-
-
-def _as_written(name: str) -> str:
-    return re.sub(r"[\s-]+", "_", name.strip().lower())
 
 
 # --- cells ----------------------------------------------------------------------------------------

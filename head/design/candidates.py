@@ -23,7 +23,6 @@ from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.sequences.tables import TableLike
 from abag.head.data.affinities import (
-    RANK_COLUMNS,
     USUAL_PKD,
     Remembered,
     UnclearLabel,
@@ -35,6 +34,7 @@ from abag.head.data.labels import label_pairs
 from abag.head.data.options import LabelOptions
 from abag.head.data.quantity import PKD, Quantity
 from abag.head.data.units import to_pkd
+from abag.head.data.written_columns import RANK_COLUMNS
 from abag.head.models.pair_model import Index
 from abag.head.prediction.predictor import SAME_PREDICTION_PKD
 from abag.head.prediction.reading import as_in_the_run

@@ -27,7 +27,6 @@ from abag.embed.sequences.chains import antibody as antibody_chains
 from abag.embed.sequences.chains import antigen as antigen_chains
 from abag.embed.sequences.parsing import cut_to_domains
 from abag.embed.store.store import name_encoders, open_store
-from abag.head.data.affinities import PREDICT_COLUMNS
 from abag.head.data.features import (
     LOGLIKS,
     FeatureColumns,
@@ -38,6 +37,7 @@ from abag.head.data.features import (
 from abag.head.data.likelihoods import read_logliks
 from abag.head.data.quantity import PKD, Quantity
 from abag.head.data.vectors import StoredVectors
+from abag.head.data.written_columns import PREDICT_COLUMNS
 from abag.head.models.pair_model import PairVectors
 from abag.head.prediction.encoding import RunEncoders
 from abag.head.prediction.mixture import Mixture, variance_of
