@@ -31,6 +31,7 @@ from abag.head.data.units import (
     stronger,
     to_pkd,
 )
+from abag.head.data.usual_values import USUAL_PKD, outside, refuse_two_values
 from abag.head.data.written_columns import SCAN_MEASURED, written_by
 
 if TYPE_CHECKING:
@@ -40,8 +41,6 @@ if TYPE_CHECKING:
 
 AS_IN_THE_RUN = "as in the run"
 """Why a column has a unit."""
-USUAL_PKD = (2.0, 14.0)
-"""Affinities outside this range do not occur; the label has another unit or meaning."""
 BOUND_OF_A_NON_BINDER: dict[Label, str] = {
     "pkd": "<5", "kd_m": ">1e-5", "kd_mm": ">0.01", "kd_um": ">10", "kd_nm": ">10000",
     "kd_pm": ">1e7", "log10_kd_m": ">-5", "log10_kd_um": ">1", "log10_kd_nm": ">4",
@@ -146,24 +145,6 @@ class Affinities:
                 "--label value --better higher, or lower."
             )
             raise LabelError(msg)
-
-
-def refuse_two_values(raw: Floats, where: str, what: str) -> None:
-    """Refuse numbers, shape (R,), of which there are only two, as measurements of `what`."""
-    distinct = np.unique(raw[np.isfinite(raw)])
-    if len(distinct) == 2 < np.isfinite(raw).sum():
-        low, high = (f"{value:g}" for value in distinct)
-        msg = (
-            f"{where} holds only {low} and {high}, which are two classes, not measurements of "
-            f"{what}; abag predicts numbers, and expected more than two different ones. Choose a "
-            "column of measurements with --column label=NAME."
-        )
-        raise LabelError(msg)
-
-
-def outside(values: Floats, bounds: tuple[float, float]) -> Bools:
-    """Return which values lie below the first bound or above the second, (R,)."""
-    return (values < bounds[0]) | (values > bounds[1])
 
 
 # --- which column ---------------------------------------------------------------------------------

@@ -26,7 +26,6 @@ from abag.head.data.affinities import (
     BOUND_OF_A_NON_BINDER,
     Remembered,
     name_affinity,
-    outside,
     read_affinities,
 )
 from abag.head.data.cells import SIDES, read_bounds, read_numbers, says_class, says_no_binding
@@ -42,6 +41,7 @@ from abag.head.data.label_errors import LabelTrust, read_trust, share_of_pairs
 from abag.head.data.options import Floor, Label, LabelOptions, PairColumnOptions, Replicates
 from abag.head.data.quantity import PKD, Quantity
 from abag.head.data.units import HIGHER_IS_STRONGER, POSITIVE, read_header, to_pkd
+from abag.head.data.usual_values import outside
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

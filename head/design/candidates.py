@@ -22,18 +22,13 @@ from abag.embed.sequences.joined import read_chunks
 from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.sequences.tables import TableLike
-from abag.head.data.affinities import (
-    USUAL_PKD,
-    Remembered,
-    UnclearLabel,
-    choose_prediction,
-    outside,
-)
+from abag.head.data.affinities import Remembered, UnclearLabel, choose_prediction
 from abag.head.data.cells import read_numbers
 from abag.head.data.labels import label_pairs
 from abag.head.data.options import LabelOptions
 from abag.head.data.quantity import PKD, Quantity
 from abag.head.data.units import to_pkd
+from abag.head.data.usual_values import USUAL_PKD, outside
 from abag.head.data.written_columns import RANK_COLUMNS
 from abag.head.models.pair_model import Index
 from abag.head.prediction.predictor import SAME_PREDICTION_PKD
