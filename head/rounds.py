@@ -20,11 +20,11 @@ from abag.core.options import flag, schema, user_path
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.encoder_folder import LOGLIK
 from abag.embed.store.store import open_store
-from abag.head.data.affinities import AS_IN_THE_RUN
 from abag.head.data.cells import read_numbers
 from abag.head.data.feature_checks import with_feature_columns
 from abag.head.data.features import LOGLIKS, refuse_absent
 from abag.head.data.label_column import holds_numbers
+from abag.head.data.label_unit import AS_IN_THE_RUN
 from abag.head.data.labels import (
     CONFLICT_PKD,
     LabelledPairs,

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from abag.core.errors import LabelError
-from abag.head.data.affinities import Remembered, name_affinity, read_affinities
+from abag.head.data.affinities import read_affinities
+from abag.head.data.label_unit import Remembered, name_affinity
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -22,12 +22,7 @@ from abag.embed.sequences.chains import NO_ANTIGEN
 from abag.embed.sequences.changes import BadCell, SkippedRows
 from abag.embed.sequences.columns import ROLES, quote_names
 from abag.embed.sequences.pairs import read_pairs
-from abag.head.data.affinities import (
-    BOUND_OF_A_NON_BINDER,
-    Remembered,
-    name_affinity,
-    read_affinities,
-)
+from abag.head.data.affinities import BOUND_OF_A_NON_BINDER, read_affinities
 from abag.head.data.cells import SIDES, read_bounds, read_numbers, says_class, says_no_binding
 from abag.head.data.features import (
     FeatureCells,
@@ -38,6 +33,7 @@ from abag.head.data.features import (
 )
 from abag.head.data.joined_labels import with_one_label
 from abag.head.data.label_errors import LabelTrust, read_trust, share_of_pairs
+from abag.head.data.label_unit import Remembered, name_affinity
 from abag.head.data.options import Floor, Label, LabelOptions, PairColumnOptions, Replicates
 from abag.head.data.quantity import PKD, Quantity
 from abag.head.data.units import HIGHER_IS_STRONGER, POSITIVE, read_header, to_pkd

@@ -22,9 +22,9 @@ from abag.embed.sequences.joined import read_chunks
 from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.sequences.tables import TableLike
-from abag.head.data.affinities import Remembered, choose_prediction
 from abag.head.data.cells import read_numbers
 from abag.head.data.label_column import UnclearLabel
+from abag.head.data.label_unit import Remembered, choose_prediction
 from abag.head.data.labels import label_pairs
 from abag.head.data.options import LabelOptions
 from abag.head.data.quantity import PKD, Quantity

@@ -24,7 +24,7 @@ from abag.core.files import (
 )
 from abag.core.messages import first_line
 from abag.core.options import schema
-from abag.head.data.affinities import Remembered
+from abag.head.data.label_unit import Remembered
 from abag.head.data.labels import (
     LabelledPairs,
 )
