@@ -131,9 +131,6 @@ class Affinities:
             raise LabelError(msg)
 
 
-# --- which column ---------------------------------------------------------------------------------
-
-
 def read_affinities(
     table: Table, options: LabelOptions, *, remembered: Remembered | None = None
 ) -> Affinities:
@@ -182,9 +179,6 @@ def read_predictions(table: Table, options: LabelOptions, quantity: Quantity = P
         return _read_column(table, column, "value", AS_IN_THE_RUN, options, None, quantity)
     column, unit, why = choose_prediction(table, options.label)
     return _read_column(table, column, unit, why, options, None, quantity)
-
-
-# ---- other quantities than affinities ------------------------------------------------------------
 
 
 # --- cells ----------------------------------------------------------------------------------------

@@ -76,6 +76,7 @@ def _number_columns(table: Table) -> list[str]:
 
 
 def is_named_affinity(name: str) -> bool:
+    """Return whether a name states a unit of an affinity, and more than the unit."""
     header = read_header(name)
     return bool(header.units) and header.affinity and not header.unit_alone
 

@@ -1,7 +1,7 @@
 """What a column measures: the unit of an affinity, or another quantity, and what says so.
 
-The name of the column, the options and the run are asked, in this order of trust: an option that
-contradicts the name is refused, and a run decides only where the name says nothing.
+An option that contradicts the name of the column is refused; a run decides where neither an option
+nor the name does.
 """
 
 from __future__ import annotations
@@ -184,6 +184,7 @@ def _other_quantity(
 
 
 def refuse_affinity(table: Table, column: str, quantity: Quantity) -> None:
+    """Raise `LabelError` if a column is named like an affinity, which the run does not predict."""
     if is_named_affinity(column):
         msg = (
             f"{table.source}: column {column!r} is named like {read_header(column).unit}, an "
@@ -193,6 +194,7 @@ def refuse_affinity(table: Table, column: str, quantity: Quantity) -> None:
 
 
 def refuse_affinity_options(table: Table, options: LabelOptions, quantity: Quantity) -> None:
+    """Raise `LabelError` if options ask for another quantity, or direction, than the run has."""
     better: Better | None = options.better
     if options.label not in (None, "value") or better not in (None, quantity.better):
         option = f"--label {options.label}" if better is None else f"--better {better}"
