@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -16,9 +17,9 @@ import numpy as np
 from abag.core.errors import ColumnError
 from abag.embed.sequences.columns import quote_names, with_found
 from abag.head.data.cells import read_bounds
-from abag.head.data.options import LabelOptions
+from abag.head.data.options import Label, LabelOptions
 from abag.head.data.quantity import Quantity, read_value_header
-from abag.head.data.units import is_of_alphaseq, read_header
+from abag.head.data.units import Header, is_of_alphaseq, read_header
 from abag.head.data.written_columns import written_by
 
 if TYPE_CHECKING:
@@ -137,6 +138,35 @@ def find_label(table: Table, options: LabelOptions, *, of_run: bool = False) -> 
         for name in _free_columns(table)
         if not written_by(name, table.names)
     }
+    column = _stated_label(table, headers, label)
+    if column is not None:
+        return column
+    takes_value = label is None and not of_run
+    written = _describe_written(table)
+    hints = _propose_all(table, headers)
+    if written and not hints:
+        hints = propose_numbers(table)
+    if takes_value and not hints and not written:
+        value = _find_value(table)
+        if value is not None:
+            return value
+    if hints:
+        quantities = _propose_quantities(table) if takes_value else []
+        msg = f"{table.source}: no column for pkd, but {' '.join([*quantities, *hints, *written])}"
+        raise UnclearLabel(msg)
+    if written:
+        msg = (
+            f"{table.source}: no column for pkd. {' '.join(written)} Add a column of measurements, "
+            "and name it with --column pkd=NAME."
+        )
+        raise ColumnError(msg)
+    if takes_value:
+        _refuse_unclear_value(table, options)
+    return table.column("pkd", "" if of_run else _advise_value(table))
+
+
+def _stated_label(table: Table, headers: Mapping[str, Header], label: Label | None) -> str | None:
+    """Return the column whose name fits best; None if none does, and refuse several."""
     stated = {
         name: header
         for name, header in headers.items()
@@ -153,50 +183,49 @@ def find_label(table: Table, options: LabelOptions, *, of_run: bool = False) -> 
             "each its own --run folder, and compare them with abag runs."
         )
         raise ColumnError(msg)
-    if label is not None and not best:
-        bare = [
-            name
-            for name, header in headers.items()
-            if header.affinity and header.sure and not header.units
-        ]
-        plain = [name for name, header in headers.items() if header.plain]
-        for names in (bare, plain):
-            if len(names) == 1:
-                return names[0]
-        others = [name for name, header in headers.items() if header.sure and header.units]
-        if not bare and not plain and len(others) == 1:
-            return others[0]  # its name contradicts the option, which is refused
-    written = [
-        f"{name!r} is a column of abag {command}."
-        for name in map(str, table.names)
-        if (command := written_by(name, table.names))
-        and (read_header(name).plain or read_header(name).units)
-    ]
-    stated_too = any(header.units and not header.unit_alone for header in headers.values())
-    hints = [
-        hint
+    if label is None or best:
+        return None
+    return _only_affinity(headers)
+
+
+def _only_affinity(headers: Mapping[str, Header]) -> str | None:
+    """Return the only column that may be in a unit that the user gave; None without one."""
+    bare = [
+        name
         for name, header in headers.items()
-        if header.units or is_of_alphaseq(name) or not stated_too
-        for hint in _propose(table, name)
+        if header.affinity and header.sure and not header.units
     ]
-    if written and not hints:
-        hints = propose_numbers(table)
-    takes_value = label is None and not of_run
-    if not hints and not written and takes_value and (value := _find_value(table)) is not None:
-        return value
-    if hints:
-        quantities = _propose_quantities(table) if takes_value else []
-        msg = f"{table.source}: no column for pkd, but {' '.join([*quantities, *hints, *written])}"
-        raise UnclearLabel(msg)
-    if written:
-        msg = (
-            f"{table.source}: no column for pkd. {' '.join(written)} Add a column of measurements, "
-            "and name it with --column pkd=NAME."
-        )
-        raise ColumnError(msg)
-    if takes_value:
-        _refuse_unclear_value(table, options)
-    return table.column("pkd", "" if of_run else _advise_value(table))
+    plain = [name for name, header in headers.items() if header.plain]
+    for names in (bare, plain):
+        if len(names) == 1:
+            return names[0]
+    others = [name for name, header in headers.items() if header.sure and header.units]
+    if not bare and not plain and len(others) == 1:
+        return others[0]  # its name contradicts the option, which is refused
+    return None
+
+
+def _describe_written(table: Table) -> list[str]:
+    """Say which columns would be labels by their names, but were written by a command."""
+    described = []
+    for name in map(str, table.names):
+        command = written_by(name, table.names)
+        if not command:
+            continue
+        header = read_header(name)
+        if header.plain or header.units:
+            described.append(f"{name!r} is a column of abag {command}.")
+    return described
+
+
+def _propose_all(table: Table, headers: Mapping[str, Header]) -> list[str]:
+    """Say how columns are read that may be the label; if some state a unit, only these."""
+    is_stated = any(header.units and not header.unit_alone for header in headers.values())
+    proposed = []
+    for name, header in headers.items():
+        if header.units or is_of_alphaseq(name) or not is_stated:
+            proposed += _propose(table, name)
+    return proposed
 
 
 def _as_label(name: str) -> str:

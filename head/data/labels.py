@@ -186,15 +186,10 @@ def label_pairs(
     quantity = affinities.quantity
     low, high = options.bounds(affinity=quantity.affinity)
     usable = of_type & (low <= pkd) & (pkd <= high)
-    bad = [
-        (
-            int(table.row_numbers[at]),
-            _bad_cell(table, at, unit, quantity, pkd[at], (low, high))._replace(
-                file=table.file_name(at)
-            ),
-        )
-        for at in np.flatnonzero(of_type & ~usable).tolist()
-    ]
+    bad = []
+    for at in np.flatnonzero(of_type & ~usable).tolist():
+        cell = _bad_cell(table, at, unit, quantity, pkd[at], (low, high))
+        bad.append((int(table.row_numbers[at]), cell._replace(file=table.file_name(at))))
     pkd[~usable] = np.nan
     if not usable.any():
         _refuse_words_for_classes(table, of_type, quantity)
@@ -220,17 +215,8 @@ def label_pairs(
             "censored": censored,
         }
     )[usable]
-    cells = None
-    if named.features or named.categories:
-        where = "is to be read as a feature"
-        cells = read_cells(
-            table.frame,
-            named.features or (),
-            named.categories or (),
-            table.source,
-            where,
-            table.row_name,
-        )
+    cells = _cells_of(table, named)
+    if cells is not None:
         rows = rows.assign(**{name: of[usable] for name, of in words_as_codes(cells).items()})
     trust = read_trust(table, named, affinities, usable, censored == 0)
     if trust is not None:
@@ -274,6 +260,20 @@ def label_pairs(
         features=None,
         beside=beside,
         share=share_of_pairs(pairs, of_errors=named.error is not None),
+    )
+
+
+def _cells_of(table: SequenceTable, named: PairColumnOptions) -> FeatureCells | None:
+    """Read the features and categories of all rows; None if none are named."""
+    if not (named.features or named.categories):
+        return None
+    return read_cells(
+        table.frame,
+        named.features or (),
+        named.categories or (),
+        table.source,
+        "is to be read as a feature",
+        table.row_name,
     )
 
 
