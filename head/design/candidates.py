@@ -357,10 +357,10 @@ def best_of(measured: Sequence[Measured], quantity: Quantity) -> float:
     PredictionError
         If no measured pair has the antigen of the predictions.
     """
-    best = [table.best(quantity) for table in measured]
+    best = [labels.best(quantity) for labels in measured]
     if numbers := [value for value in best if value is not None]:
         return max(numbers)
-    sources = ", ".join(table.table.source for table in measured)
+    sources = ", ".join(labels.table.source for labels in measured)
     msg = (
         f"{sources}: no measured pair has the antigen of the predictions; expected "
         "some for --rule improvement. Give --best PKD."

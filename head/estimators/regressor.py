@@ -240,18 +240,18 @@ class AffinityRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc] # 
         return tags
 
 
-def _signature(own: inspect.Signature) -> inspect.Signature:
+def _signature(signature: inspect.Signature) -> inspect.Signature:
     """Spell out the options: scikit-learn finds the parameters of an estimator here."""
     fixed = [
         parameter
-        for parameter in own.parameters.values()
+        for parameter in signature.parameters.values()
         if parameter.kind is not parameter.VAR_KEYWORD
     ]
     options = [
-        inspect.Parameter(parameter.name, inspect.Parameter.KEYWORD_ONLY, default=parameter.default)
-        for parameter in _OPTIONS
+        inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default)
+        for field in _OPTIONS
     ]
-    return own.replace(parameters=[*fixed, *options])
+    return signature.replace(parameters=[*fixed, *options])
 
 
 AffinityRegressor.__init__.__signature__ = _signature(  # type: ignore[attr-defined]

@@ -167,4 +167,4 @@ def folders_with(
             if not no_antigen:
                 chains["antigen"] = tuple("|".join(antigens.chains[i]) for i in antigens.of_row)
             abag.encode_like_store(store.path, pd.DataFrame(chains).drop_duplicates(), chosen)
-    return {kind: folder_with(store, table, kind, folder) for kind, folder in encoders.items()}
+    return {kind: folder_with(store, table, kind, encoder) for kind, encoder in encoders.items()}

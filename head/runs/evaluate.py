@@ -252,12 +252,10 @@ def _score_table(
     # a pair is a measurement of its clusters; in a library, clusters would be too few
     antibody = pairs.antibody if pairs.antibody_cluster is None else pairs.antibody_cluster
     clusters: dict[Kind, Ints] = {"antibody": antibody, "antigen": antigen_clusters(pairs)}
-    sides = {
-        kind: pairs.index(kind)
-        if predictor.seen.of_kind(kind).residues is not None
-        else scores_by_row
-        for kind, scores_by_row in clusters.items()
-    }
+    sides: dict[Kind, Ints] = {}
+    for kind, cluster in clusters.items():
+        is_library = predictor.seen.of_kind(kind).residues is not None
+        sides[kind] = pairs.index(kind) if is_library else cluster
     regimes = list[RegimeScore]()
     for name, regime in REGIMES.items():
         rows = np.flatnonzero((of_pair == name) & exact)

@@ -135,7 +135,7 @@ def write_report(saved: SavedRun) -> None:
         for pairs, score in curve
     ]
     charts["quantity"] = str(quantity)
-    shown = sum(len(regime["pair"]) for regime in charts["tests"])
+    shown = sum(len(chart["pair"]) for chart in charts["tests"])
     tested = len(saved.tested)
     page = render_page(
         "report.html.j2",

@@ -104,7 +104,7 @@ def _names(pairs: LabelledPairs) -> dict[str, Any]:
         if role in table.columns:
             cells = table.frame[table.columns[role]].iloc[pairs.row]
             texts = zip(cells, cells.isna(), strict=True)
-            columns[role] = ["" if gap else printable(str(name).strip()) for name, gap in texts]
+            columns[role] = ["" if gap else printable(str(cell).strip()) for cell, gap in texts]
     return columns
 
 
@@ -205,19 +205,20 @@ def _summarise_regime(
 ) -> RegimeSummary:
     splits = weighed.measured.splits
     names = [name for name in baselines[0] if all(name in fold for fold in baselines)]
-    models = {"head": weighed.predicted} | {name: [f[name] for f in baselines] for name in names}
+    models = {"head": weighed.predicted} | {
+        name: [fold[name] for fold in baselines] for name in names
+    }
     rows = [split.rows(TEST) for split in splits]
-    measured = [rows_to_score(pairs, name) for name in rows]
+    measured = [rows_to_score(pairs, fold_rows) for fold_rows in rows]
     scores: dict[str, metrics.Scores] = {}
     for name, folds in models.items():
         scored_folds = [
             m.score(p[r], strong_pkd) for m, p, r in zip(measured, folds, rows, strict=True)
         ]
-        scores[name] = {
-            key: name["mean"] for key, name in metrics.average_folds(scored_folds).items()
-        }
+        averages = metrics.average_folds(scored_folds)
+        scores[name] = {metric: average["mean"] for metric, average in averages.items()}
         for count in ("n", "n_censored"):
-            scores[name][count] = sum(int(name[count] or 0) for name in scored_folds)
+            scores[name][count] = sum(int(scored[count] or 0) for scored in scored_folds)
     return {
         **weighed.score,
         "folds": len(splits),
