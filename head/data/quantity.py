@@ -114,7 +114,7 @@ class Quantity:
 
     def inward(self, frame: pd.DataFrame, *names: str) -> pd.DataFrame:
         """Give these columns of a table that was written back their names in the code."""
-        return frame.rename(columns={self.column(one): one for one in names})
+        return frame.rename(columns={self.column(name): name for name in names})
 
     def show(self, value: float, digits: int = 2) -> str:
         """Write a value: with `digits` after the point, or as many significant ones and two more.

@@ -132,7 +132,9 @@ class Standardizer:
             return away_RD.sum(axis=0), np.einsum("rd,rd->d", away_RD, away_RD)
 
         parts = [sums(part) for part in _blocks(len(used), x_ND.shape[1])]
-        away, squares = (np.sum(each, axis=0) / len(used) for each in zip(*parts, strict=True))
+        away, squares = (
+            np.sum(of_parts, axis=0) / len(used) for of_parts in zip(*parts, strict=True)
+        )
         mean = origin + away
         spread = np.sqrt(np.maximum(0, squares - away**2))
         # A smaller spread is float16 rounding (2.8e-4 of the value), not signal.

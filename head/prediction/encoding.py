@@ -116,7 +116,7 @@ class RunEncoders:
             self._embed_antibodies(table, store, options)
             return
         sides = self.antibody.encoders, self.antigen.encoders
-        callers = {name: value for name, value in options.items() if value is not None}
+        caller_options = {name: value for name, value in options.items() if value is not None}
         with reporting(details=False):  # which encoders, and how many sequences, has been said
             # each call takes one encoder per side; what is stored already is not encoded again
             for n in range(max(map(len, sides))):
@@ -132,17 +132,19 @@ class RunEncoders:
                     options_of_run |= {
                         f"{kind}_adapter": path for kind, path in self.adapters.items()
                     }
-                    self._begin_logliks(table, store, options_of_run | callers)
+                    self._begin_logliks(table, store, options_of_run | caller_options)
                 else:
-                    callers = {
-                        k: value for k, value in callers.items() if not k.endswith("_encoder")
+                    caller_options = {
+                        k: value
+                        for k, value in caller_options.items()
+                        if not k.endswith("_encoder")
                     }
                 self.embed(
                     table,
                     store,
                     antibody_fingerprint=antibody.fingerprint,
                     antigen_fingerprint=antigen.fingerprint,
-                    **options_of_run | callers,
+                    **options_of_run | caller_options,
                 )
 
     def _begin_logliks(self, table: pd.DataFrame, store: Path, options: Mapping[str, Any]) -> None:
@@ -179,8 +181,8 @@ class RunEncoders:
     ) -> None:
         """Encode antibodies alone, with each encoder of the run."""
         assert self.embed is not None
-        callers = {name: value for name, value in options.items() if value is not None}
-        callers.pop("antigen_encoder", None)
+        caller_options = {name: value for name, value in options.items() if value is not None}
+        caller_options.pop("antigen_encoder", None)
         with reporting(details=False):
             for n, antibody in enumerate(self.antibody.encoders):
                 options_of_run: dict[str, Any] = {
@@ -194,12 +196,12 @@ class RunEncoders:
                 if n == 0 and "antibody" in self.adapters:
                     options_of_run["antibody_adapter"] = self.adapters["antibody"]
                 elif n:
-                    callers.pop("antibody_encoder", None)
+                    caller_options.pop("antibody_encoder", None)
                 self.embed(
                     table,
                     store,
                     antibody_fingerprint=antibody.fingerprint,
-                    **options_of_run | callers,
+                    **options_of_run | caller_options,
                 )
 
     def _layers(self, encoders: Sequence[ViewSpec], store: Store | None) -> tuple[int, ...]:
