@@ -126,11 +126,13 @@ _ROPE = {"rope_type": "default", "rope_theta": 10000.0}
 def _check_esmc(config: Config) -> str:
     """Say whether a config.json has fewer heads of keys, or other rotary positions."""
     heads = config["num_attention_heads"]
-    wanted = {"num_key_value_heads": heads, "head_dim": config["hidden_size"] // heads}
-    for key, value in wanted.items():
-        if (found := config.get(key)) not in (None, value):
-            return f"{key} {found!r}; only {value!r} is supported"
-    if (rope := {**_ROPE, **(config.get("rope_parameters") or {})}) != _ROPE:
+    supported = {"num_key_value_heads": heads, "head_dim": config["hidden_size"] // heads}
+    for key, value in supported.items():
+        actual = config.get(key)
+        if actual not in (None, value):
+            return f"{key} {actual!r}; only {value!r} is supported"
+    rope = {**_ROPE, **(config.get("rope_parameters") or {})}
+    if rope != _ROPE:
         return f"rope_parameters {rope!r}; only {_ROPE!r} is supported"
     return ""
 

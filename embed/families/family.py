@@ -251,7 +251,7 @@ class Family:
 
     @property
     def reduced_config(self) -> Config:
-        """A config.json with few layers, but heads as wide as those of real encoders."""
+        """Content of a config.json with few layers, but heads as wide as in real encoders."""
         layers, width, heads, inner = self.sizes
         sizes = {layers: 4, width: 256}
         if isinstance(inner, str):

@@ -391,7 +391,7 @@ def choose_attention(
     for name in usable:
         if requested in (name, "auto"):
             return name
-    by_name: dict[str, str] = {**problems}
+    by_name: dict[str, str] = dict(problems.items())
     reason = by_name.get(requested, "unknown kernel")
     msg = f"--attention {requested}: {reason}; usable on this device: auto, {', '.join(usable)}"
     raise DeviceError(msg)
