@@ -41,12 +41,13 @@ rows of AlphaBind HER2."""
 
 def changes(table: pd.DataFrame) -> pd.DataFrame:
     """Count the changes of each row from the consensus of the heavy chains, by region."""
-    numbered = [
-        {position: heavy[at] for position, at in locate_positions(heavy, "heavy").items()}
-        for heavy in table["antibody_heavy"]
-    ]
-    places = list(dict.fromkeys(place for one in numbered for place in one))
-    frame = pd.DataFrame([[one.get(p, "-") for p in places] for one in numbered], columns=places)
+    places: dict[str, None] = {}  # in the order of their first occurrence
+    numbered = []
+    for heavy in table["antibody_heavy"]:
+        located = locate_positions(heavy, "heavy")
+        numbered.append({position: heavy[at] for position, at in located.items()})
+        places |= dict.fromkeys(located)
+    frame = pd.DataFrame(numbered, columns=list(places)).fillna("-")
     changed = frame != frame.mode().iloc[0]
     number = np.array([int(p.rstrip("ABCDEFGHIJ")) for p in places])
     inside = {name: (number >= a) & (number <= b) for name, (a, b) in REGIONS.items()}
@@ -61,21 +62,21 @@ def scenarios(
     """Name the rows to leave out, a boolean array each."""
     rng = np.random.default_rng(0)
     drawn = rng.random(len(table))
-    found = {"15 % at random": drawn < 0.15}
-    found |= {f"changes in {name}": count[name] > 0 for name in [*REGIONS, "framework"]}
-    found |= {
+    held_out = {"15 % at random": drawn < 0.15}
+    held_out |= {f"changes in {name}": count[name] > 0 for name in [*REGIONS, "framework"]}
+    held_out |= {
         f"more than {n} changes": count["all"] > n
         for n in np.unique(np.quantile(count["all"], [0.25, 0.5, 0.75]).astype(int))
     }
     if column:
         library = table[column].astype(str).str.extract("([^:_]*)$")[0]
-        found |= {f"library {name}": library == name for name in sorted(set(library))}
+        held_out |= {f"library {name}": library == name for name in sorted(set(library))}
         name = library.value_counts().index[-1]
         order = rng.permutation(np.flatnonzero(library == name))
         for kept in KEPT_ROWS:
             out = np.isin(np.arange(len(table)), order[kept:])
-            found[f"library {name} but {kept} rows"] = out
-    return {name: np.asarray(rows, bool) for name, rows in found.items()}
+            held_out[f"library {name} but {kept} rows"] = out
+    return {name: np.asarray(rows, bool) for name, rows in held_out.items()}
 
 
 def measure(table: pd.DataFrame, store: Path, out: np.ndarray, head: str) -> dict[str, object]:
@@ -83,29 +84,35 @@ def measure(table: pd.DataFrame, store: Path, out: np.ndarray, head: str) -> dic
     drawn = np.random.default_rng(1).random(len(table))
     part = np.select([out, drawn < 0.15], ["test", "val"], "train")
     with tempfile.TemporaryDirectory() as folder:
-        run, scored = Path(folder, "run"), Path(folder, "scored.parquet")
+        run = Path(folder, "run")
+        scored = Path(folder, "scored.parquet")
         abag.fit(
-            table.assign(part=part), store, run, split="column=part", report=False,
-            say=lambda _text: None, head=head,
-        )  # fmt: skip
+            table.assign(part=part),
+            store,
+            run,
+            split="column=part",
+            report=False,
+            say=lambda _text: None,
+            head=head,
+        )
         abag.predict(table[out], run, scored, say=lambda _text: None)
-        found = pd.read_parquet(scored)
-        chains = [antibody(h, x) for h, x in zip(*map(found.get, HEAVY_LIGHT), strict=True)]
+        predicted = pd.read_parquet(scored)
+        chains = [antibody(h, x) for h, x in zip(*map(predicted.get, HEAVY_LIGHT), strict=True)]
         predictor = abag.load_predictor(run)
         x_ND = predictor.read(open_store(store), "antibody", keys_array("antibody", chains))
         by_vectors = predictor.applicability["antibody"].is_far(x_ND)
-    error = found["pKd"] - found["pkd_predicted"]
-    both = found["far_antibody"] | found["far_antigen"]
+    error = predicted["pKd"] - predicted["pkd_predicted"]
+    both = predicted["far_antibody"] | predicted["far_antigen"]
     novelty = predictor.novelty
     reasons = novelty.reasons(novelty.count(chains))
     by_combination = reasons.get("new_combination", np.zeros(len(chains), bool))
-    ranks = spearman(error.abs().to_numpy(), found["sigma"].to_numpy())
-    covered = error.abs() <= Z_90 * found["sigma"]
+    ranks = spearman(error.abs().to_numpy(), predicted["sigma"].to_numpy())
+    covered = error.abs() <= Z_90 * predicted["sigma"]
     return {
         "train": int((part == "train").sum()),
         "test": int(out.sum()),
         "RMSE": float(np.sqrt((error**2).mean())),
-        "sd of labels": float(found["pKd"].std()),
+        "sd of labels": float(predicted["pKd"].std()),
         "in 90 % interval": share(covered),
         "sigma ranks errors": "constant" if ranks is None else ranks,
         "flagged by vectors": f"{by_vectors.mean():.0%}",
@@ -131,7 +138,8 @@ def tiny_table() -> pd.DataFrame:
         "EVQLVESGGGLVQPGGSLRLSCAASGFNIKDTYIHWVRQAPGKGLEWVARIYPTNGYTRYADSVKGRFTISADTSKNTAYLQMNSLRAEDTA"
         "VYYCSRWGGDGFYAMDYWGQGTLVTVSS"
     )
-    rng, rows = np.random.default_rng(0), Counter()
+    rng = np.random.default_rng(0)
+    rows = Counter()
     for _ in range(120):
         chain = list(heavy)
         for at in rng.choice([29, 51, 52, 54, 98, 99, 101, 103], rng.integers(1, 4)):
@@ -165,7 +173,9 @@ def main(arguments: list[str] | None = None) -> None:
                 continue
             rows.append({"left out": name} | measure(table, store, out, a.head))
             print(rows[-1], flush=True)
-    cells = [[f"{v:.2f}" if isinstance(v, float) else str(v) for v in r.values()] for r in rows]
+    cells = []
+    for row in rows:
+        cells.append([f"{v:.2f}" if isinstance(v, float) else str(v) for v in row.values()])
     lines = [
         f"# Variants left out of training, {datetime.now(UTC).date()}",
         "",

@@ -75,12 +75,12 @@ def make_table(case, seed=0):
 
 def mutants(parent, n, rng):
     """Return an antibody with up to eight mutations in its heavy chain, n times."""
-    found = []
+    sequences = []
     for count in rng.integers(1, 9, n):
         heavy = np.array(list(parent[0]))
         heavy[rng.choice(np.arange(25, 65), count, replace=False)] = rng.choice(RESIDUES, count)
-        found.append(("".join(heavy), parent[1]))
-    return found
+        sequences.append(("".join(heavy), parent[1]))
+    return sequences
 
 
 def run(table, widths, options, scratch):
@@ -98,15 +98,16 @@ def run(table, widths, options, scratch):
     }
 
 
-def describe(name, found):
+def describe(name, forecast):
     """Return the row of a case: seconds expected and measured."""
-    expected = fit_time(found["pairs"], on_gpu=found["on_gpu"])
-    whole = found["seconds"]["whole"]
-    waited = found.get("waited_s", "-")
+    expected = fit_time(forecast["pairs"], on_gpu=forecast["on_gpu"])
+    whole = forecast["seconds"]["whole"]
+    waited = forecast.get("waited_s", "-")
     return f"| {name} | {expected:.1f} / {whole:.1f} | {expected / whole:.2f} | {waited} |"
 
 
 def main(argv=None):
+    """Compare the forecast of `abag plan` with a run, for each case."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--table", type=Path)
@@ -116,34 +117,39 @@ def main(argv=None):
     args = parser.parse_args(argv)
     cases = args.case or (["100"] if args.tiny else [*CASES, *(["given"] if args.table else [])])
     kept = args.out / "plan.json"
-    found = json.loads(kept.read_text()) if kept.exists() else {}
+    forecasts = json.loads(kept.read_text()) if kept.exists() else {}
     for name in cases:
         with tempfile.TemporaryDirectory() as folder:
             scratch = Path(folder)
-            table, widths = args.table, args.widths
+            table = args.table
+            widths = args.widths
             if name != "given":
-                table, widths = scratch / "pairs.csv", (1024, 1280)
+                table = scratch / "pairs.csv"
+                widths = (1024, 1280)
                 make_table(CASES[name]).to_csv(table, index=False)
             options = ["--epochs", "2", "--device", "cpu"] if args.tiny else []
-            found[name] = run(table, widths, options, scratch)
-        print(describe(name, found[name]), file=sys.stderr, flush=True)
+            forecasts[name] = run(table, widths, options, scratch)
+        print(describe(name, forecasts[name]), file=sys.stderr, flush=True)
         args.out.mkdir(parents=True, exist_ok=True)
-        lines = ",\n".join(f"{json.dumps(k)}: {json.dumps(v)}" for k, v in found.items())
+        lines = ",\n".join(f"{json.dumps(k)}: {json.dumps(v)}" for k, v in forecasts.items())
         kept.write_text(f"{{\n{lines}\n}}\n")
-        write(args.out / "plan.md", found, argv or sys.argv[1:])
+        write(args.out / "plan.md", forecasts, argv or sys.argv[1:])
 
 
-def write(path, found, argv):
+def write(path, forecasts, argv):
     """Write what has been measured so far."""
     lines = [
-        f"# The time of a fit as planned and measured, {date.today()}", "",
+        f"# The time of a fit as planned and measured, {date.today()}",
+        "",
         f"{bench_time_to_answer.hardware()}; `python benchmarks/bench_plan.py {shlex.join(argv)}`."
         " Cells are seconds expected / measured. Waited: the main thread was ready to run, and had"
-        " no core.", "",
+        " no core.",
+        "",
         "| pairs | whole | ratio | waited |",
         "|---|---|---|---|",
-        *(describe(name, one) for name, one in found.items()), "",
-    ]  # fmt: skip
+        *(describe(name, forecast) for name, forecast in forecasts.items()),
+        "",
+    ]
     path.write_text("\n".join(lines))
 
 

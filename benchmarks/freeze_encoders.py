@@ -38,8 +38,10 @@ def draw_chains() -> dict[str, list[tuple[str, ...]]]:
 
 
 def main() -> None:
+    """Print the digest of the vectors of each family, kind, policy and backend."""
     torch.set_num_threads(1)
-    chains, plan = draw_chains(), plan_device("cpu", "fp32")
+    chains = draw_chains()
+    plan = plan_device("cpu", "fp32")
     with tempfile.TemporaryDirectory() as folder:
         for name, family in FAMILIES.items():
             at = name
