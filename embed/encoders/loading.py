@@ -113,7 +113,10 @@ def run_padded(
 def cast_parameters(
     model: torch.nn.Module, plan: DevicePlan, keep: tuple[str, ...] = ()
 ) -> torch.nn.Module:
-    """Move a model to the device and its parameters, but for ends in `keep`, to the plan's type."""
+    """Move a model to the device, and convert its parameters to the plan's type.
+
+    Those whose names end as in `keep` stay in their type.
+    """
     # not buffers: rotary frequencies in bf16 give wrong angles at far positions
     for name, parameter in model.named_parameters():
         if not name.endswith(keep):

@@ -135,7 +135,7 @@ class LanguageHead:
         return self.tied and config.get("tie_word_embeddings") is not False
 
     def weight_names(self, config: Config) -> WeightNames:
-        """Return which tensors of a checkpoint are needed beside those of the encoder."""
+        """Return the names of the head's tensors, beside those of the encoder."""
         names = [f"{self.norm}.weight"]
         if self.norm_kind == "layer":
             names.append(f"{self.norm}.bias")

@@ -166,7 +166,10 @@ class HubSource(NamedTuple):
 
 
 def hub_source(name: str) -> HubSource:
-    """Return where an encoder is on the hub: ``alias`` or ``owner/model``, and ``@revision``."""
+    """Return the place of an encoder on the hub.
+
+    `name` is an alias or ``owner/model``, which ``@revision`` may follow.
+    """
     short_name, _, revision = name.partition("@")
     alias = ALIASES.get(short_name, Alias(""))
     return HubSource(alias.hub_name or short_name, revision or alias.revision)
