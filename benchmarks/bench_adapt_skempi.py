@@ -41,6 +41,7 @@ from abag.head.regimes.folds import make_splits
 from abag.head.regimes.splits import split_frame
 
 METRICS = ("spearman_within_antigen", "spearman", "rmse")
+MODELS = ("head", "ridge")
 ARMS = ("frozen", "frozen, half", "adapted", "memorised", "leak")
 
 
@@ -112,9 +113,8 @@ def one_fold(pairs, table, split, work, args):
             head="mlp",
             **options,
         )
-        scores[arm] = {"head": summary["metrics"]["test"]} | {
-            "ridge": summary["baselines"]["ridge"]["test"]
-        }
+        (regime,) = summary["regimes"]
+        scores[arm] = {model: regime["metrics"][model] for model in MODELS}
     return scores, taught
 
 
@@ -128,7 +128,7 @@ def report(args, folds, head):
     lines = [*head, f"{len(folds)} folds.", "", "| vectors | model | " + " | ".join(METRICS) + " |"]
     lines.append("|---|---|" + "---|" * len(METRICS))
     for arm in ARMS:
-        for model in ("head", "ridge"):
+        for model in MODELS:
             cells = []
             for metric in METRICS:
                 ours = scores_of(folds, arm, model, metric)

@@ -1,6 +1,7 @@
 """Measure what censored labels do to predictions, on a table whose hidden labels are known.
 
     python benchmarks/bench_censored.py --out FOLDER [--pairs 600] [--seeds 3] [--splits random]
+        [--head stack]
 
 The labels of the demo's table follow a planted rule with noise; the lowest `BELOW` of them lie below
 a detection limit. The same pairs and folds are fitted with all labels, with the limit in place of the
@@ -49,12 +50,8 @@ def make_tables(pairs, seed):
 
 def held_out(run, rows):
     """Return prediction and sigma of each row of the table from the fold that tests it, (R, 2)."""
-    predicted = pd.read_parquet(run / "predictions.parquet").query("split == 'test'")
-    return (
-        predicted.set_index("row")
-        .loc[np.arange(1, rows + 1), ["pkd_predicted", "sigma"]]
-        .to_numpy()
-    )
+    tested = pd.read_parquet(run / "predictions.parquet").set_index("pair")
+    return tested.loc[np.arange(rows), ["pkd_predicted", "sigma"]].to_numpy()
 
 
 def scores(predicted, sigma, hidden):
@@ -64,7 +61,7 @@ def scores(predicted, sigma, hidden):
     return np.sqrt(np.mean(error**2)), error.mean(), covered.mean()
 
 
-def measure(out, pairs, seed, split):
+def measure(out, pairs, seed, split, head):
     """Fit all variants of one table; return their scores over all rows and below the limit."""
     tables, hidden, below = make_tables(pairs, seed)
     results = {}
@@ -81,6 +78,7 @@ def measure(out, pairs, seed, split):
             folder / "run",
             split=split,
             folds=FOLDS,
+            head=head,
             device="cpu",
             **encoders,
             **options,
@@ -89,7 +87,7 @@ def measure(out, pairs, seed, split):
         results[name] = [
             *scores(predicted, sigma, hidden),
             *scores(predicted[below], sigma[below], hidden[below]),
-            summary["metrics"]["test"].get("beyond_bound"),
+            summary["regimes"][0]["metrics"]["head"].get("beyond_bound"),
             time.perf_counter() - start,
         ]
         print(f"{split} {seed} {name}", results[name], flush=True)
@@ -102,6 +100,7 @@ def main(arguments=None):
     parser.add_argument("--pairs", type=int, default=600)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--splits", default="random")
+    parser.add_argument("--head", default="stack")
     parser.add_argument("--out", type=Path, required=True)
     a = parser.parse_args(arguments)
     lines = [
@@ -113,7 +112,7 @@ def main(arguments=None):
         f"{platform.machine()}.",
     ]
     for split in a.splits.split(","):
-        runs = [measure(a.out, a.pairs, seed, split) for seed in range(a.seeds)]
+        runs = [measure(a.out, a.pairs, seed, split, a.head) for seed in range(a.seeds)]
         lines += [
             "",
             f"| {split} folds | RMSE | bias | 90 % covers | RMSE below | bias below | 90 % covers "

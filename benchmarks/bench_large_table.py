@@ -123,12 +123,12 @@ def main():
     parser.add_argument("--pairs", type=int, default=100_000)
     parser.add_argument("--antibodies", type=int, default=20_000)
     parser.add_argument("--antigens", type=int, default=500)
-    parser.add_argument("--tiny", action="store_true", help="200 pairs, 2 epochs")
+    parser.add_argument("--tiny", action="store_true", help="200 pairs, 2 epochs, one regime")
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()
     sizes, options = (given.pairs, given.antibodies, given.antigens), []
     if given.tiny:
-        sizes, options = (200, 60, 10), ["--epochs", "2"]
+        sizes, options = (200, 60, 10), ["--epochs", "2", "--split", "random"]
     line = json.dumps(measure(*sizes, options))
     print(line)
     with given.out.open("a", encoding="utf-8") as file:

@@ -1,17 +1,19 @@
 """Compare the time that `abag plan` expects of a fit with the time that it takes.
 
-    python benchmarks/bench_plan.py --out DIR [--table skempi.csv] [--case NAME ...] [--tiny]
+    python benchmarks/bench_plan.py --out DIR [--table skempi.csv] [--case NAME ...] [--features N] [--tiny]
 
 Draws tables of several sizes, and stores of random vectors. Antibodies resemble a repertoire
 (`bench_clusters.synthetic_antibodies`) or are point mutants of one; antigens are unrelated. Each fit runs once, in
-a process of its own and with empty caches, as `bench_time_to_answer.py` does. --table adds a table of measurements, with vectors of --widths. Cases
-of earlier calls are kept in DIR/plan.json, and plan.md has all.
+a process of its own and with empty caches, as `bench_time_to_answer.py` does. --table adds a table of measurements, with vectors of --widths.
+--features fits each drawn table a second time, with that many columns of numbers, of which the label depends on the first. Cases of earlier
+calls are kept in DIR/plan.json, and plan.md has all.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import resource
 import shlex
 import sys
 import tempfile
@@ -53,7 +55,7 @@ CASES = {
 }
 
 
-def make_table(case, seed=0):
+def make_table(case, seed=0, features=0):
     """Draw the pairs of a case; every sequence is in one of them."""
     rng = np.random.default_rng(seed)
     antibodies = synthetic_antibodies(case.antibodies if not case.variants else 1, seed)
@@ -63,7 +65,7 @@ def make_table(case, seed=0):
     antibody, antigen = (
         rng.permutation(np.arange(case.pairs) % n) for n in (case.antibodies, case.antigens)
     )
-    return pd.DataFrame(
+    table = pd.DataFrame(
         {
             "heavy": [antibodies[i][0] for i in antibody],
             "light": [antibodies[i][1] for i in antibody],
@@ -71,6 +73,10 @@ def make_table(case, seed=0):
             "pkd": rng.normal(8, 1, case.pairs).round(3),
         }
     )
+    for at in range(features):
+        signal = table["pkd"] if at == 0 else 0
+        table[f"feature_{at}"] = (signal + rng.normal(size=case.pairs)).round(3)
+    return table
 
 
 def mutants(parent, n, rng):
@@ -89,21 +95,32 @@ def run(table, widths, options, scratch):
     bench_rows.fill(scratch / "store", table)
     places = {"table": str(table), "store": str(scratch / "store")}
     command = "fit, default split"  # without options of its own
+    before = cpu_seconds()
     measured = bench_time_to_answer.measure(command, places, scratch / "caches", options)
+    used = cpu_seconds() - before
     return {
         "pairs": len(label_pairs(read_pairs(table), LabelOptions())),
         "on_gpu": torch.cuda.is_available(),
         "seconds": {"whole": round(measured["seconds"]["whole"], 2)},
+        "cpu_s": round(used, 1),
         "waited_s": round(measured["seconds"].get("(waiting for a core)", 0), 2),
     }
 
 
+def cpu_seconds():
+    """Return the CPU seconds of all processes that this one started and that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
 def describe(name, forecast):
     """Return the row of a case: seconds expected and measured."""
-    expected = fit_time(forecast["pairs"], on_gpu=forecast["on_gpu"])
+    features = forecast.get("features", 0) > 0
+    expected = fit_time(forecast["pairs"], on_gpu=forecast["on_gpu"], features=features)
     whole = forecast["seconds"]["whole"]
     waited = forecast.get("waited_s", "-")
-    return f"| {name} | {expected:.1f} / {whole:.1f} | {expected / whole:.2f} | {waited} |"
+    cpu = forecast.get("cpu_s", "-")
+    return f"| {name} | {expected:.1f} / {whole:.1f} | {expected / whole:.2f} | {waited} | {cpu} |"
 
 
 def main(argv=None):
@@ -113,27 +130,41 @@ def main(argv=None):
     parser.add_argument("--table", type=Path)
     parser.add_argument("--widths", type=int, nargs=2, default=[512, 256])
     parser.add_argument("--case", nargs="+", choices=[*CASES, "given"])
+    parser.add_argument("--features", type=int, default=0, metavar="N")
     parser.add_argument("--tiny", action="store_true")
     args = parser.parse_args(argv)
     cases = args.case or (["100"] if args.tiny else [*CASES, *(["given"] if args.table else [])])
     kept = args.out / "plan.json"
     forecasts = json.loads(kept.read_text()) if kept.exists() else {}
-    for name in cases:
-        with tempfile.TemporaryDirectory() as folder:
-            scratch = Path(folder)
-            table = args.table
-            widths = args.widths
-            if name != "given":
-                table = scratch / "pairs.csv"
-                widths = (1024, 1280)
-                make_table(CASES[name]).to_csv(table, index=False)
-            options = ["--epochs", "2", "--device", "cpu"] if args.tiny else []
-            forecasts[name] = run(table, widths, options, scratch)
-        print(describe(name, forecasts[name]), file=sys.stderr, flush=True)
+    for name, features in fits_of(cases, args.features):
+        title = f"{name}, {features} features" if features else name
+        forecasts[title] = fit(name, features, args)
+        print(describe(title, forecasts[title]), file=sys.stderr, flush=True)
         args.out.mkdir(parents=True, exist_ok=True)
         lines = ",\n".join(f"{json.dumps(k)}: {json.dumps(v)}" for k, v in forecasts.items())
         kept.write_text(f"{{\n{lines}\n}}\n")
         write(args.out / "plan.md", forecasts, argv or sys.argv[1:])
+
+
+def fits_of(cases, features):
+    """Return cases and numbers of features, those without features first."""
+    bare = [(name, 0) for name in cases]
+    return bare + [(name, features) for name in cases if features and name != "given"]
+
+
+def fit(name, features, args):
+    """Draw the table of a case, or take the given one, and fit it once."""
+    options = ["--epochs", "2", "--device", "cpu"] if args.tiny else []
+    with tempfile.TemporaryDirectory() as folder:
+        scratch = Path(folder)
+        if name == "given":
+            return run(args.table, args.widths, options, scratch)
+        table = scratch / "pairs.csv"
+        make_table(CASES[name], features=features).to_csv(table, index=False)
+        if features:
+            names = [f"feature_{at}" for at in range(features)]
+            options = [*options, "--features", ",".join(names)]
+        return run(table, (1024, 1280), options, scratch) | {"features": features}
 
 
 def write(path, forecasts, argv):
@@ -143,10 +174,10 @@ def write(path, forecasts, argv):
         "",
         f"{bench_time_to_answer.hardware()}; `python benchmarks/bench_plan.py {shlex.join(argv)}`."
         " Cells are seconds expected / measured. Waited: the main thread was ready to run, and had"
-        " no core.",
+        " no core. CPU: seconds of all threads, which other work on the machine changes little.",
         "",
-        "| pairs | whole | ratio | waited |",
-        "|---|---|---|---|",
+        "| pairs | whole | ratio | waited | CPU |",
+        "|---|---|---|---|---|",
         *(describe(name, forecast) for name, forecast in forecasts.items()),
         "",
     ]

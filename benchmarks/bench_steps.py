@@ -376,7 +376,7 @@ def bench_encoder(report, part, device, peak, tiny):
     with tempfile.TemporaryDirectory() as folder:
         save_random_checkpoint(Path(folder), config, seed=0)
         cls = Fp16Bench if fp16 else Bench
-        bench = cls(part, Path(folder), config, device, peak, 24 if tiny else count)
+        bench = cls(part, Path(folder), config, device, peak, 8 if tiny else count)
         rows(Steps(report, bench, (2048,) if tiny else budgets, tiny))
 
 

@@ -250,14 +250,14 @@ def main(argv=None):
         with tempfile.TemporaryDirectory() as folder:
             config = config_of(name, args.tiny)
             save_random_checkpoint(Path(folder), config, seed=0)
-            bench = Fp16Bench(name, Path(folder), config, device, peak, 24 if args.tiny else 1024)
+            bench = Fp16Bench(name, Path(folder), config, device, peak, 8 if args.tiny else 1024)
             notes = bench_speed(bench, args)  # first: it measures the memory of loading
-            agreement = measure_agreement(bench, 8 if args.tiny else 128)
+            agreement = measure_agreement(bench, 2 if args.tiny else 128)
             results[name] = {"rows": bench.rows, "notes": notes, "agreement": agreement}
             write()
     with tempfile.TemporaryDirectory() as folder:
         bench = overflowing_bench(Path(folder), device)
-        agreement = measure_agreement(bench, 8 if args.tiny else 64)
+        agreement = measure_agreement(bench, 2 if args.tiny else 64)
         results["igt5, 4 layers, products beyond fp16"] = {
             "rows": [],
             "notes": [],

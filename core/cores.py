@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import os
+import sys
+from contextlib import AbstractContextManager
+from functools import cache
+
+from threadpoolctl import ThreadpoolController
 
 MOST_THREADS = 4
 SMALL_FOLD_PAIRS = 5_000
 """Training pairs of a fold up to which folds are fitted side by side. Matrices of larger ones would
 take gigabytes, so these are fitted in sequence, with all cores for each."""
+WITH_BLAS = ("numpy", "scipy.linalg", "torch")
+"""Modules that load a library of linear algebra each."""
 
 
 def count_cores() -> int:
@@ -19,3 +26,16 @@ def count_cores() -> int:
 def count_threads(tasks: int, n_training: int, cores: int) -> int:
     """Return how many threads share the tasks of a fit: one if its largest fold is large."""
     return max(1, min(MOST_THREADS, cores, tasks)) if n_training <= SMALL_FOLD_PAIRS else 1
+
+
+def limit_blas(threads: int | None) -> AbstractContextManager[object]:
+    """Limit the threads of linear algebra for the code inside the block; None: as they are."""
+    controller = _controller(*(name in sys.modules for name in WITH_BLAS))
+    limited: AbstractContextManager[object] = controller.limit(limits=threads, user_api="blas")
+    return limited
+
+
+@cache
+def _controller(*_loaded: bool) -> ThreadpoolController:
+    """Find the libraries, which takes 7 ms, once for each set of loaded modules."""
+    return ThreadpoolController()

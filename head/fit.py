@@ -20,9 +20,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
-from abag.core.cores import SMALL_FOLD_PAIRS, count_cores, count_threads
+from abag.core.cores import SMALL_FOLD_PAIRS, count_cores, count_threads, limit_blas
 from abag.core.errors import OptionError, OutputError
 from abag.core.files import only_writer, sweep_partials
 from abag.core.messages import bar, detail, reporting, say
@@ -518,7 +517,7 @@ def run_tasks(tasks: Sequence[Callable[[], None]], threads: int, title: str = "f
             for task in tasks:
                 run(task)
         else:
-            with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(threads) as pool:
+            with limit_blas(1), ThreadPoolExecutor(threads) as pool:
                 running = [pool.submit(copy_context().run, run, task) for task in tasks]
                 waiting = set(running)
                 while waiting:

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from abag.embed.sequences.options import AntibodyRegion
     from abag.embed.sequences.pairs import SequenceTable
     from abag.embed.sequences.tables import TableLike
+    from abag.embed.store.encoder_folder import EncoderFolder
     from abag.embed.store.options import VectorsOf
     from abag.head.data.options import PairColumnOptions
 
@@ -82,12 +83,7 @@ def read_inputs(
     named: PairColumnOptions = config
     heads: dict[str, str] = {}
     if asks_for_logliks(read, config):
-        encoders = {
-            kind: _views(config, kind, opened, before)[0]["encoder"]
-            for kind in read.sequences
-            if kind == "antibody" or not config.no_antigen
-        }
-        folders = {kind: folder_with(opened, read, kind, one) for kind, one in encoders.items()}
+        folders = first_folders(read, opened, config, before)
         read, named, heads = with_logliks(read, config, folders)
     pairs = label_pairs(read, config, refuse_sequences=config.bad_rows == "error", named=named)
     report_counts(pairs)
@@ -99,6 +95,19 @@ def read_inputs(
     for problem in pairs.reading.problems:
         say(f"{pairs.table.source}: {problem}")
     return RunInputs(pairs, opened, vectors_of_pairs(pairs, opened, config, before), region)
+
+
+def first_folders(
+    table: SequenceTable, opened: Store, config: FitConfig, before: Mapping[str, Any]
+) -> dict[Kind, EncoderFolder]:
+    """Return the folder of a store with the first view of each kind that a run encodes."""
+    folders: dict[Kind, EncoderFolder] = {}
+    for kind in table.sequences:
+        if kind == "antigen" and config.no_antigen:
+            continue
+        encoder = _views(config, kind, opened, before)[0]["encoder"]
+        folders[kind] = folder_with(opened, table, kind, encoder)
+    return folders
 
 
 def vectors_of_pairs(

@@ -20,13 +20,15 @@ import numpy as np
 
 from abag.core.cores import count_cores
 from abag.core.errors import AbagError, ColumnError
-from abag.core.messages import align, counted
+from abag.core.messages import align, counted, reporting
 from abag.embed.families.registry import ALIASES, FAMILIES, Alias
 from abag.embed.packing import Layout
 from abag.embed.sequences.chains import KINDS, Kind
+from abag.embed.sequences.columns import quote_names
 from abag.embed.sequences.pairs import SequenceTable, UniqueSequences, read_pairs
 from abag.embed.sequences.tables import TableLike
 from abag.head.data.affinities import UnclearLabel, has_numbers
+from abag.head.data.feature_checks import with_feature_columns
 from abag.head.data.labels import (
     LabelledPairs,
     describe_columns,
@@ -34,6 +36,8 @@ from abag.head.data.labels import (
     label_sense,
     training_labels,
 )
+from abag.head.data.likelihoods import likelihoods_asked_for
+from abag.head.data.options import PairColumnOptions
 from abag.head.data.quantity import PKD, Quantity
 from abag.head.evaluation.verdicts import label_problems, summarize_labels
 from abag.head.models.registry import describe_left_out
@@ -116,6 +120,10 @@ FIT_S: Mapping[bool, tuple[tuple[int, float], ...]] = {
 models of small tables are fitted on the CPU. See benchmarks/results/default_fit_h200-16core."""
 
 
+WITH_FEATURES = 2.1
+"""CPU time of a fit with three features over that of the same fit without: 1.7, 2.3 and 2.4, see
+benchmarks/results/plan_features_2core_2026-11-28.md. The mean of the logarithms."""
+
 ON_THE_CPU = "fit: clusters and kernels use the CPU, networks a GPU if there is one"
 """Which part of a fit a GPU does not shorten."""
 
@@ -138,6 +146,8 @@ class Plan(TypedDict):
     """None without a label column."""
     columns: str
     """Which column plays which role."""
+    beside: list[str]
+    """What features, categories, errors and weights add, one line each; empty without them."""
     sense: str
     """Whether a higher label means stronger binding, and what supports it; may be empty."""
     problems: list[str]
@@ -157,8 +167,8 @@ def plan(
 ) -> Plan:
     """Describe a table, and estimate what encoding and training on it would cost.
 
-    Encoders that are not an alias get no times. A table whose labels ``fit`` would refuse is
-    described, too.
+    Encoders that are not an alias get no times. A table whose labels, features or errors ``fit``
+    would refuse is described, too, with the reason under ``refused``.
 
     Raises
     ------
@@ -167,7 +177,7 @@ def plan(
     """
     chosen = PlanOptions.from_keywords(options, "plan")
     read = read_pairs(table, replace(chosen, bad_rows="skip"))
-    pairs, refused = _read_labels(read, chosen)
+    pairs, refused, beside = _read_columns(read, chosen)
     labels = None if pairs is None else summarize_labels(pairs)
     sense = ""
     problems = list[str]()
@@ -177,7 +187,7 @@ def plan(
         sense = reading.line
         problems = [*reading.problems]
         what = reading.quantity
-    problems += [refused] if pairs is None and refused else []
+    problems += [refused] if refused else []
     if pairs is not None and labels is not None:
         labels["quantity"] = str(pairs.quantity)
         labels |= {} if pairs.quantity.affinity else {"better": pairs.quantity.better}
@@ -199,7 +209,7 @@ def plan(
         for encoder in dict.fromkeys(names)
     ]
     rows = len(read.frame) if labels is None else labels["pairs"]  # replicates are one pair
-    work = _Work(to_encode, rows, chosen.price_per_hour)
+    work = _Work(to_encode, rows, chosen.price_per_hour, features=chosen.has_features)
     shown = GPUS if chosen.all_gpus else SHOWN_GPUS
     machines = {n: _on_gpu(GPUS[n], work, measured=n in MEASURED_ON) for n in shown}
     name, machine = _on_this_machine(work)
@@ -207,8 +217,8 @@ def plan(
     return {
         "table": read.source, "rows": len(read.frame), "antibodies": antibodies,
         "antigens": antigens, "found": read.counts, "notes": read.notes, "labels": labels,
-        "columns": describe_columns(read, what), "sense": sense, "problems": problems,
-        "refused": refused,
+        "columns": describe_columns(read, what, chosen), "beside": beside, "sense": sense,
+        "problems": problems, "refused": refused,
         "head": describe_left_out(rows),
         "machines": machines,
     }  # fmt: skip
@@ -245,15 +255,66 @@ def _no_antigens() -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _read_labels(table: SequenceTable, options: PlanOptions) -> tuple[LabelledPairs | None, str]:
+class _ReadColumns(NamedTuple):
+    """The columns of labels, features and errors of a table."""
+
+    pairs: LabelledPairs | None
+    refused: str
+    """Why `fit` would refuse the table; empty if it would not, or if there are no labels."""
+    beside: list[str]
+    """What was said of features, errors and weights."""
+
+
+def _read_columns(table: SequenceTable, options: PlanOptions) -> _ReadColumns:
+    """Read labels and the columns beside them as `fit` would.
+
+    If it would refuse the latter, the labels are read without them.
+    """
+    beside = list[str]()
+    if not options.named_columns:
+        return _ReadColumns(*_read_labels(table, options, PairColumnOptions()), beside)
+    named, of_store = _without_likelihoods(table, options)
+    with reporting(beside.append):
+        pairs, refused = _read_labels(table, options, named)
+    if pairs is None:
+        pairs, of_labels = _read_labels(table, options, PairColumnOptions())
+        return _ReadColumns(pairs, of_labels or refused, [])
+    if of_store:
+        beside.append(
+            f"features {quote_names(of_store)}: likelihoods of a store that was begun with abag "
+            "embed --loglik; not looked for here"
+        )
+    return _ReadColumns(pairs, refused, beside)
+
+
+def _without_likelihoods(
+    table: SequenceTable, options: PlanOptions
+) -> tuple[PairColumnOptions, list[str]]:
+    """Return the columns that the table has to have, and the features that a store has."""
+    of_store = likelihoods_asked_for(table, options)
+    features = tuple(name for name in options.features or () if name not in of_store)
+    named = PairColumnOptions(
+        features=features or None,
+        categories=options.categories,
+        error=options.error,
+        weight=options.weight,
+    )
+    return named, of_store
+
+
+def _read_labels(
+    table: SequenceTable, options: PlanOptions, named: PairColumnOptions
+) -> tuple[LabelledPairs | None, str]:
     """Label the pairs as `fit` would; None, and why, if it would refuse them."""
     strict = options.bad_rows == "error" and bool(table.skipped.bad)
     try:
-        pairs = label_pairs(table, options, refuse_sequences=strict)
+        pairs = label_pairs(table, options, refuse_sequences=strict, named=named)
         training_labels(pairs, np.arange(len(pairs)))
+        pairs = with_feature_columns(pairs, named, {})
     except AbagError as error:
         is_missing = isinstance(error, ColumnError) and not isinstance(error, UnclearLabel)
-        no_label = is_missing and not has_numbers(table)
+        # a table to predict has no labels, but columns beside labels are of a table to fit
+        no_label = is_missing and not has_numbers(table) and not named.named_columns
         if strict:
             refusal = table.skipped.refusal(table.source, kept=len(table.frame))
             raise (refusal if isinstance(error, ColumnError) else error) from None
@@ -271,6 +332,7 @@ class _Work(NamedTuple):
     encodings: list[tuple[Kind, str, int]]
     pairs: int
     price_per_hour: float | None
+    features: bool
 
     def speeds(self) -> list[EncoderSpeed] | None:
         names = [name for _, name, _ in self.encodings]
@@ -283,7 +345,7 @@ class _Work(NamedTuple):
     def estimate(
         self, embed_s: float, memory_gib: float | None, basis: str, *, on_gpu: bool, measured: bool
     ) -> dict[str, Any]:
-        fit_s = fit_time(self.pairs, on_gpu=on_gpu)
+        fit_s = fit_time(self.pairs, on_gpu=on_gpu, features=self.features)
         hours = (embed_s + fit_s) / 3600
         return {
             "embed_s": embed_s, "fit_s": fit_s, "memory_gib": memory_gib,
@@ -353,6 +415,7 @@ def describe_plan(found: Plan, *, verbose: bool = False) -> list[str]:
             f"{counted(labels['duplicate_rows'], 'replicate row')}, "
             f"{counted(labels['censored'], 'censored pair')}"
         )
+    lines += [*found["beside"]]
     lines += [line for line in (found["sense"], found["head"]) if line]
     for line in found["problems"]:
         refused = line == found["refused"]
@@ -407,8 +470,12 @@ def format_duration(seconds: float) -> str:
     return f"{minutes // 60} h {minutes % 60} min" if minutes < 1440 else f"{minutes / 60:,.0f} h"
 
 
-def fit_time(pairs: int, *, on_gpu: bool) -> float:
-    """Estimate the wall time of a first fit with default options, in seconds."""
+def fit_time(pairs: int, *, on_gpu: bool, features: bool = False) -> float:
+    """Estimate the wall time of a first fit with default options, in seconds.
+
+    `features` says whether pairs have columns of numbers or categories beside their vectors.
+    """
     sizes, seconds = np.array(FIT_S[on_gpu]).T
     beyond = max(1.0, pairs / sizes[-1])  # in proportion to the largest that was measured
+    beyond *= WITH_FEATURES if features else 1.0
     return float(beyond * np.exp(np.interp(np.log(max(1, pairs)), np.log(sizes), np.log(seconds))))

@@ -15,9 +15,10 @@ import numpy as np
 import pandas as pd
 
 from abag.core.errors import DamagedFile, RunError
-from abag.core.messages import counted, say
+from abag.core.messages import counted, reporting, say
 from abag.core.options import flag, schema, user_path
 from abag.embed.sequences.pairs import read_pairs
+from abag.embed.store.encoder_folder import LOGLIK
 from abag.embed.store.store import open_store
 from abag.head.data.affinities import (
     AS_IN_THE_RUN,
@@ -27,17 +28,21 @@ from abag.head.data.affinities import (
     read_numbers,
     written_by,
 )
+from abag.head.data.feature_checks import with_feature_columns
+from abag.head.data.features import LOGLIKS, refuse_absent
 from abag.head.data.labels import (
     CONFLICT_PKD,
     LabelledPairs,
+    beside_name,
     disagreement,
     label_pairs,
     report_counts,
     spread_of,
 )
-from abag.head.data.options import LabelOptions
+from abag.head.data.likelihoods import with_logliks
+from abag.head.data.options import LabelOptions, PairColumnOptions
 from abag.head.design.batches import expect
-from abag.head.inputs import RunInputs, vectors_of_pairs
+from abag.head.inputs import RunInputs, first_folders, vectors_of_pairs
 from abag.head.models.config import PRESETS, FitConfig, Preset
 from abag.head.prediction.reading import OF_LABELS, BadRows, ReadAs, as_in_the_run
 from abag.head.runs.rounds import (
@@ -53,13 +58,14 @@ from abag.head.runs.rounds import (
 from abag.head.runs.run_folder import SavedRun, read_config, read_run, remembered_label
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from abag.embed.sequences.pairs import SequenceTable
     from abag.embed.sequences.tables import TableLike
+    from abag.embed.store.store import Store
     from abag.head.data.quantity import Quantity
 
 LISTED = 20
-OF_COLUMNS = ("features", "categories", "error", "weight")
-"""Options that name columns beside sequences and labels."""
 NOT_INHERITED = frozenset(
     {"add", "columns", "antigen", "limit", "skipped", "label", "split_seed", "bad_rows"}
 )
@@ -72,9 +78,8 @@ def read_round(table: TableLike, store: Path | str, config: FitConfig) -> RunInp
     Raises as `join_round`, and if the store lacks a sequence.
     """
     assert config.add is not None
-    joined = join_round(table, config)
     opened = open_store(store)
-    report_counts(joined.pairs)
+    joined = join_round(table, opened, config)
     before = read_config(user_path(config.add, "--add"))
     vectors = vectors_of_pairs(joined.pairs, opened, joined.config, before)
     return RunInputs(
@@ -116,8 +121,10 @@ def of_earlier_run(config: FitConfig, saved: SavedRun) -> FitConfig:
     return replace(config, bad_rows=bad_rows, **given)
 
 
-def join_round(table: TableLike, config: FitConfig) -> Round:
+def join_round(table: TableLike, store: Store, config: FitConfig) -> Round:
     """Read the results of a round, and join them to the measured pairs of the run of ``--add``.
+
+    Likelihoods that the run has as features are those of the store.
 
     Raises
     ------
@@ -128,7 +135,6 @@ def join_round(table: TableLike, config: FitConfig) -> Round:
     """
     assert config.add is not None
     saved = read_run(user_path(config.add, "--add"))
-    _refuse_columns(config, saved)
     measured = read_measured_rows(saved.run, saved.quantity)
     history = [*rounds_of(saved.run, saved.summary)] or [_first_round(saved)]
     if int(measured["round"].max()) != len(history) - 1:
@@ -138,38 +144,76 @@ def join_round(table: TableLike, config: FitConfig) -> Round:
         )
         raise DamagedFile(msg)
     given = config
+    _refuse_other_columns(given, saved)
     config = of_earlier_run(given, saved)
-    new = _read_results(table, config, saved, given)
+    named = _columns_of_tables(config, measured, saved)
+    new = _read_results(table, config, saved, given, named)
     rows = measured_rows(new)
     _refuse_contradictions(measured, rows, new)
     rows = _without_repeats(measured, rows, new.table.source)
     rows["round"] = int(measured["round"].max()) + 1
     joined = pd.concat([measured, rows], ignore_index=True)
-    pairs = _label_joined(joined, config, saved, new)
+    pairs = _label_joined(joined, store, config, saved, new, named)
     history.append({"source": new.table.source, "expected_best": _expected_best(new)})
     columns = {r: n for r, n in saved.config["columns"].items() if r not in OF_LABELS}
-    named = {r: n for r, n in config.columns.items() if r not in OF_LABELS}
+    of_round = {r: n for r, n in config.columns.items() if r not in OF_LABELS}
     antigen = saved.config["antigen"] if config.antigen is None else config.antigen
     remembered = replace(
-        config, columns={**columns, **named}, antigen=antigen,
+        config, columns={**columns, **of_round}, antigen=antigen,
         # in the unit of the run, which that of the results may not be
         no_binding=saved.config["no_binding"], no_binding_empty=saved.config["no_binding_empty"],
     )  # fmt: skip
     return Round(pairs, remembered, history)
 
 
-def _refuse_columns(config: FitConfig, saved: SavedRun) -> None:
-    """Refuse columns beside sequences and labels, which the measured pairs of a run do not keep."""
-    for name in OF_COLUMNS:
-        given = getattr(config, name) or saved.config[name]
-        if given:
-            listed = given if isinstance(given, str) else ",".join(given)
+def _refuse_other_columns(given: FitConfig, saved: SavedRun) -> None:
+    """Refuse features, categories, errors and weights that the measured pairs of a run lack."""
+    for option in schema(PairColumnOptions):
+        asked = getattr(given, option.name)
+        before = option.plain(saved.config[option.name])
+        if asked is None or asked == before:
+            continue
+        msg = (
+            f"{flag(option.name)} {_listed(asked)}: the run {saved.run} has {_listed(before)}; "
+            "expected the columns of the run, whose pairs have no others. Leave the option out, "
+            "or fit one table of all rounds."
+        )
+        raise RunError(msg)
+
+
+def _listed(names: str | Sequence[str] | None) -> str:
+    """List names as on the command line."""
+    if isinstance(names, str):
+        return names
+    return ",".join(names or ()) or "none"
+
+
+def _columns_of_tables(
+    config: FitConfig, measured: pd.DataFrame, saved: SavedRun
+) -> PairColumnOptions:
+    """Return the columns beside labels that tables of rounds have, without what the store has.
+
+    Raises `DamagedFile` if the measured pairs of the run lack one.
+    """
+    features = []
+    for name in config.features or ():
+        is_kept = beside_name("feature", name) in measured
+        if is_kept or name not in (LOGLIK, *LOGLIKS):
+            features.append(name)
+    named = PairColumnOptions(
+        features=tuple(features) or None,
+        categories=config.categories,
+        error=config.error,
+        weight=config.weight,
+    )
+    for name, what in named.named_columns.items():
+        if beside_name(what, name) not in measured:
             msg = (
-                f"{flag(name)} {listed}: --add joins sequences and labels of rounds, without other "
-                "columns; expected neither the run nor this command to have any. Fit one table "
-                "that has all rounds."
+                f"{saved.run / MEASURED}: has no {what} {name!r}; expected what the run was "
+                "trained with. Fit it again with this version of abag."
             )
-            raise RunError(msg)
+            raise DamagedFile(msg)
+    return named
 
 
 def _first_round(saved: SavedRun) -> dict[str, Any]:
@@ -180,14 +224,25 @@ def _first_round(saved: SavedRun) -> dict[str, Any]:
 
 
 def _read_results(
-    table: TableLike, config: FitConfig, saved: SavedRun, given: FitConfig
+    table: TableLike,
+    config: FitConfig,
+    saved: SavedRun,
+    given: FitConfig,
+    named: PairColumnOptions,
 ) -> LabelledPairs:
-    """Read the results of a round by options of which only those of `given` are of this table."""
+    """Read the results of a round by options of which only those of `given` are of this table.
+
+    `named` are the features, categories, errors and weights that it has to have.
+    """
     reading = as_in_the_run(
         table, replace(config, add=None), replace(ReadAs.of(saved.config), bad_rows="skip")
     )
     read = read_pairs(table, replace(reading, bad_rows="skip"))
-    column = read.columns.get("label", read.columns.get("pkd")) or _results_column(read)
+    for name, what in named.named_columns.items():
+        refuse_absent(
+            name, [*map(str, read.names)], read.source, f"the run {saved.run} has as {what}"
+        )
+    column = read.columns.get("label", read.columns.get("pkd")) or _results_column(read, named)
     remembered = remembered_label(saved.config)
     if column is not None:
         if "label" not in read.columns:
@@ -202,7 +257,11 @@ def _read_results(
         options, no_binding=given.no_binding, no_binding_empty=given.no_binding_empty, floor="keep"
     )
     pairs = label_pairs(
-        read, options, refuse_sequences=config.bad_rows == "error", remembered=remembered
+        read,
+        options,
+        refuse_sequences=config.bad_rows == "error",
+        remembered=remembered,
+        named=named,
     )
     if config.skipped is not None:
         pairs.table.skipped.write(Path(config.skipped))
@@ -248,13 +307,16 @@ def _expected_best(pairs: LabelledPairs) -> float | None:
     return sign * float(expect(sign * mean, sigma).best_of_first[-1])  # some have no result
 
 
-def _results_column(table: SequenceTable) -> str | None:
-    """Return the only column of numbers behind those that `rank` wrote, whatever its name is."""
+def _results_column(table: SequenceTable, named: PairColumnOptions) -> str | None:
+    """Return the only column of numbers behind those that `rank` wrote, whatever its name is.
+
+    Those that are `named` are no results.
+    """
     names = [*map(str, table.names)]
     of_rank = [at for at, name in enumerate(names) if written_by(name, names) == "rank"]
     if not of_rank:
         return None
-    used = {*table.columns.values()}
+    used = {*table.columns.values(), *named.named_columns}
     free = [
         name
         for name in names[max(of_rank) + 1 :]
@@ -320,7 +382,7 @@ def _other_labels(
 ) -> list[str]:
     """List rows whose label is far from that of the same pair in earlier rounds."""
     both = pd.concat([measured.assign(is_new=False), new.assign(is_new=True)], ignore_index=True)
-    both["pair"] = both.groupby([*SEQUENCES]).ngroup()
+    both["pair"] = both.groupby(_of_pair(both)).ngroup()
     side = both["censored"].map({text: side for side, text in relations_of(quantity).items()})
     rows = pd.DataFrame(
         {"antibody": both["pair"], "antigen": 0, "pkd": both["pkd"], "censored": side}
@@ -342,9 +404,14 @@ def _other_labels(
     return found
 
 
+def _of_pair(rows: pd.DataFrame) -> list[str]:
+    """Return the columns in which the measurements of a pair are equal."""
+    return [*SEQUENCES, *(name for name in map(str, rows) if name.startswith("category:"))]
+
+
 def _without_repeats(measured: pd.DataFrame, new: pd.DataFrame, source: str) -> pd.DataFrame:
     """Leave out measurements that the earlier rounds have; refuse a table of nothing else."""
-    same = [*SEQUENCES, "pkd", "censored"]
+    same = [*_of_pair(measured), "pkd", "censored"]
     known = pd.MultiIndex.from_frame(measured[same].round({"pkd": 9}))
     repeated = pd.MultiIndex.from_frame(new[same].round({"pkd": 9})).isin(known)
     if repeated.all():
@@ -363,18 +430,52 @@ def _without_repeats(measured: pd.DataFrame, new: pd.DataFrame, source: str) -> 
 
 
 def _label_joined(
-    joined: pd.DataFrame, config: FitConfig, saved: SavedRun, new: LabelledPairs
+    joined: pd.DataFrame,
+    store: Store,
+    config: FitConfig,
+    saved: SavedRun,
+    new: LabelledPairs,
+    named: PairColumnOptions,
 ) -> LabelledPairs:
+    """Label the measurements of all rounds, with the columns that are `named` and likelihoods."""
     label = written_label(saved.quantity)
     empty = [role for role in NAMES if (joined[role] == "").all()]
     read = label.read_pairs(joined.drop(columns=empty))
     source = f"{saved.run.name} + {new.table.source}"
     read = replace(read, source=source, row_numbers=joined["row"].to_numpy(np.int64))
+    in_joined = _as_in_joined(config.features or (), named)
+    heads: dict[str, str] = {}
+    if len(config.features or ()) > len(named.features or ()):
+        folders = first_folders(read, store, config, saved.config)
+        read, in_joined, heads = with_logliks(read, in_joined, folders)
     options = replace(label.options, replicates=config.replicates, floor=config.floor)
-    pairs = label_pairs(read, options, remembered=label.remembered)
+    with reporting(silent=True):  # each round has been described with its own table
+        pairs = label_pairs(read, options, remembered=label.remembered, named=in_joined)
     reading = replace(
         pairs.reading, column=saved.config["label_column"], unit=saved.config["label_unit"],
         why=saved.config["label_why"], line=f"labels: those of {source}",
     )  # fmt: skip
-    round_of_row = joined["round"].to_numpy(np.int64)
-    return replace(pairs, reading=reading, round_of_row=round_of_row)
+    kept = [beside_name(what, name) for name, what in named.named_columns.items()]
+    pairs = replace(
+        pairs,
+        reading=reading,
+        round_of_row=joined["round"].to_numpy(np.int64),
+        beside=joined[kept] if kept else None,
+    )
+    report_counts(pairs)
+    features = [name.removeprefix("feature:") for name in in_joined.features or ()]
+    as_named = replace(named, features=tuple(features) or None)
+    return with_feature_columns(pairs, as_named, heads)
+
+
+def _as_in_joined(features: Sequence[str], named: PairColumnOptions) -> PairColumnOptions:
+    """Name columns as in the joined rows; likelihoods, which are not `named`, as in the store."""
+    of_tables = named.features or ()
+    names = [beside_name("feature", n) if n in of_tables else n for n in features]
+    categories = [beside_name("category", name) for name in named.categories or ()]
+    return PairColumnOptions(
+        features=tuple(names) or None,
+        categories=tuple(categories) or None,
+        error=named.error and beside_name("error", named.error),
+        weight=named.weight and beside_name("weight", named.weight),
+    )

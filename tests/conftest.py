@@ -9,6 +9,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import pytest
 import torch
 from hypothesis import settings
+from run_scripts import MODULES, script_runner
 
 from abag.core.messages import reporting
 
@@ -34,6 +35,13 @@ def said():
     messages = []
     with reporting(messages.append):
         yield messages
+
+
+@pytest.fixture(scope="session")
+def run_script():
+    """Return a function of log and command that runs a script and returns its exit status."""
+    with script_runner(*MODULES) as run:
+        yield run
 
 
 # Triton reads this when it is first imported, by whomever; without a GPU kernels are interpreted

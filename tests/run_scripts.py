@@ -1,21 +1,31 @@
 """Run scripts in forks of one process, because importing torch takes longer than many a script.
 
-    python tests/run_scripts.py
+    python tests/run_scripts.py [MODULE ...]
 
-reads one JSON list per line: the file for the output, the script, its arguments. It prints the exit
-status of each script before it reads the next line. Modules that a script sets options for before
-it imports them, as huggingface_hub, are not imported here.
+imports these modules and reads one JSON list per line: the file for the output, the script, its
+arguments. It prints the exit status of each script before it reads the next line. A script that
+sets options before it imports a module, such as huggingface_hub, must not be run where that module
+is imported.
 """
 
+import contextlib
+import importlib
 import json
 import os
 import runpy
+import signal
+import subprocess
 import sys
 from pathlib import Path
 
-import pandas  # noqa: F401
-import scipy.stats  # noqa: F401
-import torch  # noqa: F401
+MODULES = (
+    "peft", "pyarrow.parquet", "scipy.stats", "torch", "transformers.models.esm.modeling_esm",
+    "transformers.models.t5.modeling_t5", "abag.adapt.train", "abag.cli", "abag.embed.embed",
+    "abag.embed.families.packed", "abag.embed.store.export", "abag.head.design.rank",
+    "abag.head.design.scan", "abag.head.fit", "abag.head.prediction.predict",
+    "abag.head.search.sweep", "abag.head.share",
+)  # fmt: skip
+"""What scripts import; none of it starts a thread, which would not survive a fork."""
 
 
 def become(log, script, *arguments):
@@ -29,7 +39,26 @@ def become(log, script, *arguments):
     runpy.run_path(script, run_name="__main__")
 
 
-def main():
+@contextlib.contextmanager
+def script_runner(*modules):
+    """Start such a process; give a function of log and command that returns the exit status."""
+    server = subprocess.Popen(
+        [sys.executable, __file__, *modules],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+
+    def run(log, *command):
+        print(json.dumps([str(part) for part in (log, *command)]), file=server.stdin, flush=True)
+        return int(server.stdout.readline())
+
+    with server:
+        yield run
+        os.killpg(server.pid, signal.SIGKILL)  # also a script that hangs
+
+
+def main(*modules):
+    for name in modules:
+        importlib.import_module(name)
     for line in sys.stdin:
         child = os.fork()
         if child == 0:
@@ -39,4 +68,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])

@@ -2,33 +2,16 @@
 
 import json
 import os
-import signal
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from run_scripts import script_runner
 
 pytestmark = pytest.mark.ci
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
-RUN_SCRIPTS = Path(__file__).with_name("run_scripts.py")
-
-
-@pytest.fixture(scope="module")
-def run_script():
-    """Return a function that runs a script and returns its exit status."""
-    server = subprocess.Popen(
-        [sys.executable, RUN_SCRIPTS],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True,
-    )  # fmt: skip
-
-    def run(log, *command):
-        print(json.dumps([str(part) for part in (log, *command)]), file=server.stdin, flush=True)
-        return int(server.stdout.readline())
-
-    with server:
-        yield run
-        os.killpg(server.pid, signal.SIGKILL)  # also a script that hangs
 
 
 @pytest.mark.parametrize(("script", "options", "report"), [
@@ -36,17 +19,16 @@ def run_script():
     ("bench_encoders.py", ["--encoder", "esmc-300m", "--agreement", "16", "--loglik"],
      "encoders.md"),
     ("bench_embed.py", [], "embed.md"),
-    pytest.param("bench_predict.py", [], "predict.md", marks=pytest.mark.slow),
+    ("bench_predict.py", [], "predict.md"),
     pytest.param("bench_scale.py", [], "scale.md", marks=pytest.mark.slow),
-    pytest.param("bench_applicability.py", [], "applicability.md", marks=pytest.mark.slow),
     ("bench_tables.py", [], "tables.md"), ("bench_adapt.py", [], "adapt.md"),
-    pytest.param("bench_adapt_skempi.py", [], "adapt_skempi.md", marks=pytest.mark.slow),
+    ("bench_adapt_skempi.py", [], "adapt_skempi.md"),
     ("bench_design.py", [], "design.md"), ("bench_gelu.py", [], "gelu.md"),
     ("bench_heads.py", [], "heads.md"), ("bench_members.py", ["--device", "cpu"], "members.md"),
-    pytest.param("bench_attention.py", [], "attention.md", marks=pytest.mark.slow),
+    ("bench_attention.py", [], "attention.md"),
     ("bench_steps.py", [], "steps.md"), ("bench_region.py", [], "region.md"),
     ("bench_scan.py", [], "scan.md"), ("bench_leave_out.py", [], "leave_out.md"),
-    pytest.param("bench_turing.py", [], "turing.md", marks=pytest.mark.slow),
+    ("bench_turing.py", ["--encoder", "igt5"], "turing.md"),
     ("bench_views.py", [], "views.md"), ("bench_why.py", [], "why.md"),
     (
         "bench_time_to_answer.py",
@@ -54,7 +36,8 @@ def run_script():
         "time_to_answer.md",
     ),
     ("bench_plan.py", [], "plan.md"), ("bench_weights.py", [], "weights.md"),
-    ("bench_share.py", [], "share.md"), ("bench_export.py", [], "export.md"),
+    ("bench_export.py", [], "export.md"), ("bench_strong.py", [], "strong.md"),
+    ("bench_fit.py", ["--device", "cpu"], "fit_cpu_*.md"),
 ])  # fmt: skip
 def test_a_benchmark_runs_at_tiny_size_and_writes_its_report(
     run_script, tmp_path, script, options, report
@@ -62,7 +45,87 @@ def test_a_benchmark_runs_at_tiny_size_and_writes_its_report(
     command = [BENCHMARKS / script, "--tiny", "--out", tmp_path, *options]
     status = run_script(tmp_path / "log", *command)
     assert status == 0, (tmp_path / "log").read_text()
-    assert (tmp_path / report).read_text().startswith("# ")
+    (page,) = tmp_path.glob(report)
+    assert page.read_text().startswith("# ")
+
+
+@pytest.mark.parametrize(("script", "options", "shown"), [
+    ("bench_clusters.py", "--antibodies 60 --antigens 12 --sample 40",
+     "at 90%: equal to aligning all pairs"),
+    ("bench_recognise.py", "--drawn 60 --asked 12",
+     r"\| drawn antibody \| 0 \| 48 \| 12 \| 100.0%"),
+    ("bench_regimes.py", "null 0 1 --kinds small_no_signal", r"values: 0 of \d+"),
+    ("bench_tails.py", "--draws 2", r"\| normal \| 1000 \| normal \| 0\.\d+"),
+    ("mass.py", "", r"\| product \| \d+ \|"), ("density.py", "", r"\| abag, tests \| [\d,]+ \|"),
+])  # fmt: skip
+def test_a_benchmark_that_prints_its_result_runs_at_tiny_size(
+    run_script, tmp_path, script, options, shown
+):
+    status = run_script(tmp_path / "log", BENCHMARKS / script, *options.split())
+    printed = (tmp_path / "log").read_text()
+    assert status == 0, printed
+    assert re.search(shown, printed), printed
+
+
+def test_censored_labels_are_compared_with_the_hidden_ones(run_script, tmp_path):
+    options = ["--pairs", "60", "--seeds", "1", "--head", "ridge"]
+    command = [BENCHMARKS / "bench_censored.py", "--out", tmp_path, *options]
+    status = run_script(tmp_path / "log", *command)
+    assert status == 0, (tmp_path / "log").read_text()
+    page = (tmp_path / "censored.md").read_text()
+    for variant in ("all labels known", "limit as label", "marked censored", "--floor censor"):
+        assert re.search(rf"\| {variant} \| \d\.\d+ \|", page), page
+
+
+@pytest.mark.parametrize("script", sorted(BENCHMARKS.glob("*.sh")), ids=lambda path: path.name)
+def test_a_shell_script_of_the_benchmarks_can_be_parsed(script):
+    subprocess.run(["bash", "-n", script], check=True)
+
+
+def test_cpu_seconds_of_tests_are_counted_with_those_of_their_children(tmp_path, capsys):
+    import bench_tests
+
+    (tmp_path / "test_two.py").write_text(
+        "import subprocess, sys\n"
+        "SPIN = 'import time\\nwhile time.process_time() < 0.6: pass'\n"
+        "def test_child(): subprocess.run([sys.executable, '-c', SPIN], check=True)\n"
+        "def test_nothing(): pass\n"
+    )
+    times = tmp_path / "times.jsonl"
+    line = [sys.executable, "-m", "pytest", "-q", "-c", os.devnull, "--rootdir", tmp_path]
+    line += ["-p", "no:xdist", "-p", "bench_tests", "--cpu-times", times, tmp_path / "test_two.py"]
+    subprocess.run(line, check=True, env=os.environ | {"PYTHONPATH": str(BENCHMARKS)})
+    bench_tests.main([str(times)])
+    child, nothing = (json.loads(line) for line in times.read_text().splitlines())
+    assert child["cpu_s"] > 0.5 > nothing["cpu_s"]
+    assert "| test_two.py | 2 | " in capsys.readouterr().out
+
+
+BY_HAND = {
+    "bench_kernels.py": "measures tiles of a GPU",
+    "screenshot.py": "needs chromium",
+    "bench_domains.py": "tests/test_embed_domains.py",
+    "bench_store.py": "tests/test_embed_store.py",
+    "shapes.py": "read by other scripts", "bench_rows.py": "read by bench_time_to_answer.py",
+}  # fmt: skip
+"""Scripts that no test of this module runs, and why."""
+
+
+def test_each_script_of_the_benchmarks_is_run_here_or_has_a_reason():
+    here = Path(__file__).read_text()
+    scripts = {path.name for path in BENCHMARKS.glob("*.py")}
+    unnamed = {
+        name for name in scripts if f'"{name}"' not in here and f"import {name[:-3]}" not in here
+    }
+    assert not unnamed
+    assert {*BY_HAND} <= scripts
+
+
+def test_the_benchmark_of_the_hub_runs_where_nothing_has_read_the_address_of_the_hub(tmp_path):
+    with script_runner() as run:
+        status = run(tmp_path / "log", BENCHMARKS / "bench_share.py", "--tiny", "--out", tmp_path)
+    assert status == 0, (tmp_path / "log").read_text()
+    assert (tmp_path / "share.md").read_text().startswith("# ")
 
 
 def tiny_lines(run_script, folder, script, *options):
@@ -91,6 +154,17 @@ def test_the_default_fit_of_a_table_is_timed(run_script, tmp_path):
     (line,) = tiny_lines(run_script, tmp_path, "bench_default_fit.py")
     assert line["pairs"] == 60
     assert line["rmse"]
+
+
+def test_ridges_are_timed_and_compared_by_size(run_script, tmp_path):
+    out = tmp_path / "ridge.md"
+    status = run_script(
+        tmp_path / "log", BENCHMARKS / "bench_ridge.py", "--columns", 8, 30, "--out", out
+    )
+    assert status == 0, (tmp_path / "log").read_text()
+    head, _, *rows = [line.strip("| ").split(" | ") for line in out.read_text().splitlines()]
+    assert [row[0] for row in rows] == ["8", "30"]
+    assert all(len(row) == len(head) and float(row[-1]) < 1e-10 for row in rows)
 
 
 def test_promises_are_compared_with_rows_that_abag_never_saw(run_script, tmp_path):

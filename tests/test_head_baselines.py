@@ -24,6 +24,7 @@ from abag.head.models.baselines import (
     inner_folds,
     predict_baselines,
 )
+from abag.head.models.normal_equations import NormalEquations
 from abag.head.models.pair_model import DoesNotApply, PairVectors, TrainingRows, count_residues
 from abag.head.models.registry import MODELS
 from abag.head.models.ridge import FeatureBlock, fit_ridge
@@ -145,13 +146,13 @@ def test_residues_are_counted_like_by_count():
 
 @pytest.mark.parametrize(("limit", "threads"), [(1500, {1}), (0, {2})])
 def test_a_small_ridge_uses_one_thread_and_a_large_one_all(limit, threads, monkeypatch):
-    real, seen = module._solve, set()
+    real, seen = NormalEquations.solve, set()
 
     def record(*inputs):
         seen.update(x["num_threads"] for x in threadpool_info() if x["user_api"] == "blas")
         return real(*inputs)
 
-    monkeypatch.setattr(module, "_solve", record)
+    monkeypatch.setattr(NormalEquations, "solve", record)
     monkeypatch.setattr(module, "PARALLEL_COLUMNS", limit)
     pairs, *vectors = planted()
     with threadpool_limits(2, user_api="blas"):

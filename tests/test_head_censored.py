@@ -1,5 +1,7 @@
 """Censored labels and sigma: what is learned from bounds and errors, and what scores say of it."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -13,7 +15,7 @@ from scipy.stats import norm, truncnorm
 import abag
 from abag.head.models.baselines import inner_folds
 from abag.head.models.pair_model import PairVectors, TrainingRows, expected_labels, fit_sigma
-from abag.head.models.ridge import impute_censored
+from abag.head.models.ridge import fit_linear, impute_censored
 
 LIMIT = 8.0
 """Half of the labels lie below it."""
@@ -74,6 +76,20 @@ def test_bounds_are_replaced_by_labels_near_the_hidden_ones():
 def test_exact_training_pairs_stay_as_they_are():
     training, _ = training_rows(False)
     assert impute_censored(training) is training
+
+
+def test_the_baseline_after_censored_labels_is_a_ridge_on_their_expected_ones(monkeypatch):
+    training = impute_censored(training_rows(True)[0])
+    alone = fit_linear(training.with_vectors(training.vectors))
+    monkeypatch.setattr("abag.head.models.ridge.fit_ridge", None)  # it is known already
+    shared = fit_linear(training)
+    assert shared.settings.intercept == pytest.approx(alone.settings.intercept, rel=1e-9)
+    for name, array in alone.arrays().items():
+        np.testing.assert_allclose(shared.arrays()[name], array, atol=1e-9)
+    others = replace(training, pairs=replace(training.pairs, pkd=training.pairs.pkd + 1))
+    for different, sides in ((others, (0, 1)), (training, (0,))):
+        with pytest.raises(TypeError, match="NoneType"):
+            fit_linear(different, sides)
 
 
 @pytest.mark.parametrize("head", ["ridge", *in_ci("kernel", "mlp", "stack")])

@@ -17,7 +17,7 @@ from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.store import open_store
 from abag.head.data.demo import demo_table
 from abag.head.data.labels import label_pairs
-from abag.head.data.options import LabelOptions, SplitOptions
+from abag.head.data.options import LabelOptions, PairColumnOptions, SplitOptions
 from abag.head.estimators.dataset import DatasetOptions
 from abag.head.regimes.clusters import PairGroups
 from abag.head.regimes.folds import make_splits
@@ -126,3 +126,43 @@ def test_a_store_makes_the_dataset_too(store, table, data):
     assert " pKd" in shown
     assert "<table" in shown  # the first pairs
     assert found.options == DatasetOptions()
+
+
+def with_scores(table):
+    """Return a table with columns of a score, a laboratory and the error of each label."""
+    rng = np.random.default_rng(3)
+    n = len(table)
+    score = rng.normal(size=n)
+    score[:4] = np.nan
+    lab = np.resize(["north", "south"], n)
+    return table.assign(score=score, lab=lab, sd=rng.uniform(0.1, 0.5, n))
+
+
+def test_features_and_weights_are_those_that_fit_reads(store, table):
+    scored = with_scores(table)
+    columns = {"features": ("score",), "categories": ("lab",), "error": "sd"}
+    data = abag.dataset(store, scored, **columns)
+    pairs = label_pairs(read_pairs(scored), named=PairColumnOptions(**columns))
+    np.testing.assert_array_equal(data.features["score"], pairs.cells.numbers_RF[:, 0])
+    assert data.features["lab"].tolist() == pairs.cells.words_RG[:, 0].tolist()
+    np.testing.assert_allclose(data.weight, (1 / pairs.share) / np.mean(1 / pairs.share))
+    assert len(data.features) == len(data.weight) == len(data) > 120  # a pair in two laboratories
+
+
+def test_without_columns_there_are_no_features_and_no_weights(data):
+    assert data.features.shape == (len(data), 0)
+    assert data.weight is None
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"features": ("scores",)}, "no column 'scores', which is to be read as a feature"),
+        ({"features": ("pKd",)}, "column 'pKd' is the label"),
+        ({"features": ("loglik",)}, "no likelihood of the antibody or antigen in the store"),
+        ({"weight": "lab"}, "column lab: .* is not a valid weight"),
+    ],
+)
+def test_columns_that_fit_would_refuse_are_refused(store, table, options, words):
+    with pytest.raises(abag.AbagError, match=words):
+        abag.dataset(store, with_scores(table), **options)

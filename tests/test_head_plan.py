@@ -13,7 +13,15 @@ from abag.embed.sequences.pairs import read_pairs
 from abag.head.data.labels import label_pairs
 from abag.head.models.config import FitConfig
 from abag.head.models.registry import describe_left_out
-from abag.head.plan import FIT_S, GPUS, describe_plan, fit_time, format_duration, plan
+from abag.head.plan import (
+    FIT_S,
+    GPUS,
+    WITH_FEATURES,
+    describe_plan,
+    fit_time,
+    format_duration,
+    plan,
+)
 
 
 def table(rows=60, antigen_length=200, **columns):
@@ -169,3 +177,62 @@ def test_the_time_of_a_fit_is_measured_or_between_measured_ones(on_gpu):
     between = fit_time((sizes[0] + sizes[1]) // 2, on_gpu=on_gpu)
     assert min(seconds[:2]) < between < max(seconds[:2])
     assert fit_time(3 * sizes[-1], on_gpu=on_gpu) == pytest.approx(3 * seconds[-1])
+
+
+# ---- columns beside labels -----------------------------------------------------------------------
+
+
+def with_columns():
+    """Return a table with columns of features, a laboratory, errors and weights."""
+    rng = np.random.default_rng(1)
+    ddg = rng.normal(size=60)
+    ddg[3] = np.nan
+    return table(lab=["a", "b", "c"] * 20, ddg=ddg, sd=0.1, w=rng.uniform(0.5, 2, 60))
+
+
+def test_features_and_errors_of_a_table_are_described(capsys):
+    found = plan(with_columns(), features=("ddg",), categories=("lab",), error="sd")
+    errors, features, missing = found["beside"]
+    assert errors.endswith("errors 'sd': standard deviations of the labels, median 0.10 pKd")
+    assert features.endswith("features 'ddg'; category 'lab' with 3 values: 5 columns beside the "
+                             "vectors")  # fmt: skip
+    assert "1 of 'ddg'" in missing
+    assert "feature 'ddg', category 'lab', error 'sd'; not used: 'w'" in found["columns"]
+    assert {*found["beside"]} <= {*describe_plan(found)}
+    assert "beside the vectors" not in capsys.readouterr().err
+    assert plan(with_columns())["beside"] == []
+
+
+def test_the_weights_of_a_table_are_described():
+    frame = with_columns()
+    ratio = frame["w"] / frame["w"].median()
+    (line,) = plan(frame, weight="w")["beside"]
+    assert f"weights 'w': {ratio.min():.3g} to {ratio.max():.3g} times their median" in line
+
+
+def test_likelihoods_are_said_to_be_those_of_a_store():
+    (line,) = plan(with_columns(), features=("antibody_loglik",))["beside"]
+    assert "'antibody_loglik': likelihoods of a store" in line
+    own = plan(with_columns().assign(loglik=range(60)), features=("loglik",))["beside"]
+    assert not any("store" in line for line in own)
+
+
+def test_pairs_of_several_categories_are_counted_as_fit_counts_them():
+    frame = pd.concat([with_columns(), with_columns().head(5).assign(lab="d")])
+    assert plan(frame)["labels"]["pairs"] == 60
+    assert plan(frame, categories=("lab",))["labels"]["pairs"] == 65
+
+
+def test_columns_of_a_table_without_labels_are_refused():
+    found = plan(with_columns().drop(columns="pkd")[["heavy", "antigen", "lab"]],
+                 categories=("lab",))  # fmt: skip
+    assert "no column" in found["refused"]
+
+
+def test_features_take_a_fit_longer():
+    frame = with_columns()
+    bare, beside = plan(frame), plan(frame, features=("ddg",))
+    for name, machine in bare["machines"].items():
+        expected = WITH_FEATURES * machine["fit_s"]
+        assert beside["machines"][name]["fit_s"] == pytest.approx(expected)
+    assert plan(frame, error="sd")["machines"] == bare["machines"]

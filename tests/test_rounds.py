@@ -326,13 +326,15 @@ def test_contradictions_of_such_a_run_are_told_in_its_unit(retention, tmp_path):
     assert not (tmp_path / "r2").exists()
 
 
-def test_rounds_of_a_run_with_other_columns_are_refused(case, tmp_path):
+def test_results_that_lack_a_column_of_the_run_are_refused(case, tmp_path):
     table = pd.read_csv(case / "pairs.csv")
     table["stability"] = np.random.default_rng(0).normal(size=len(table))
     abag.fit(table, case / "store", tmp_path / "r1", antigen=ANTIGEN, head="ridge",
              features=["stability"], report=False)  # fmt: skip
-    with pytest.raises(abag.AbagError, match=r"add joins sequences .* without other columns"):
-        abag.fit(case / "back.csv", None, tmp_path / "r2", add=str(tmp_path / "r1"))
+    with pytest.raises(
+        abag.AbagError, match=r"no column 'stability', which the run .* has as feature"
+    ):
+        abag.fit(measured(case), None, tmp_path / "r2", add=str(tmp_path / "r1"))
     assert not (tmp_path / "r2").exists()
 
 

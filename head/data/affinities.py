@@ -665,6 +665,8 @@ def holds_numbers(table: Table, name: str) -> bool:
 def written_by(name: str, names: Sequence[object]) -> str:
     """Return the command that has written a column of a table, or nothing."""
     own = _as_written(name)
+    if own != "rank" and not any(own in columns for columns in WRITTEN_BY.values()):
+        return ""  # before the others are looked at: tables may have 100,000 columns
     beside = {_as_written(str(one)) for one in names} - {own}
     for command, columns in WRITTEN_BY.items():
         if own == "measured" and "difference" not in beside:

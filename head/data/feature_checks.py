@@ -84,9 +84,9 @@ def _describe(columns: FeatureColumns) -> str:
     parts = []
     if columns.numbers:
         parts.append(f"features {quote_some([one.name for one in columns.numbers])}")
-    for one in columns.categories:
-        parts.append(f"category {one.name!r} with {counted(len(one.values), 'value')}")
-    return "; ".join(parts)
+    for category in columns.categories:
+        parts.append(f"category {category.name!r} with {counted(len(category.values), 'value')}")
+    return f"{'; '.join(parts)}: {counted(columns.width, 'column')} beside the vectors"
 
 
 def _check_numbers(source: str, name: str, values_P: Floats) -> None:

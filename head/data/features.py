@@ -131,6 +131,11 @@ class FeatureColumns:
         return tuple(name for name in self.names if name not in stored)
 
     @property
+    def in_store(self) -> tuple[str, ...]:
+        """Names of the columns that a store has."""
+        return tuple(column.name for column in self.numbers if column.head)
+
+    @property
     def width(self) -> int:
         """Columns that models read."""
         flags = sum(one.has_missing for one in self.numbers)

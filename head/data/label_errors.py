@@ -8,7 +8,7 @@ R rows of a table, P pairs.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
@@ -38,10 +38,20 @@ OF_MODEL = 0.5
 """Share of the mean variance that all labels have in common."""
 
 
-def read_shares(
+class LabelTrust(NamedTuple):
+    """How far the labels of R rows can be trusted."""
+
+    what: Literal["error", "weight"]
+    values_R: Floats
+    """Errors in the unit of the labels as they are read, pKd for affinities, or weights."""
+    share_R: Floats
+    """Variance of the noise of each label, up to a factor."""
+
+
+def read_trust(
     table: SequenceTable, options: PairColumnOptions, labels: Affinities, used: Bools, exact: Bools
-) -> Floats | None:
-    """Return the variance of the noise of each label up to a factor, (R,); None if none is given.
+) -> LabelTrust | None:
+    """Read the column of errors or weights; None if none is named.
 
     Parameters
     ----------
@@ -62,7 +72,7 @@ def read_shares(
     name = options.error if options.error is not None else options.weight
     if name is None:
         return None
-    what = "weight" if options.error is None else "error"
+    what: Literal["error", "weight"] = "weight" if options.error is None else "error"
     refuse_absent(name, [*map(str, table.names)], table.source, f"--{what} names")
     values = read_numbers(table.frame[name])
     valid = np.isfinite(values) & (values > 0)
@@ -77,7 +87,7 @@ def read_shares(
         )
         raise LabelError(msg)
     if what == "weight":
-        return np.where(used, np.median(values[used]) / values, 1.0)
+        return LabelTrust(what, values, _share_of_weights(table.source, name, values, used))
     error = _of_pkd(values, labels)
     known = used & exact & np.isfinite(error)
     if not known.any():
@@ -92,7 +102,16 @@ def read_shares(
         f"{table.source}: errors {name!r}: standard deviations of the labels, median "
         f"{quantity.show(typical)} {quantity}"
     )
-    return np.square(np.where(np.isfinite(error), error / typical, 1.0))
+    share_R = np.square(np.where(np.isfinite(error), error / typical, 1.0))
+    return LabelTrust(what, error, share_R)
+
+
+def _share_of_weights(source: str, name: str, values: Floats, used: Bools) -> Floats:
+    """Turn the weights of labels into variances of their noise, (R,), and report their range."""
+    typical = float(np.median(values[used]))
+    low, high = values[used].min() / typical, values[used].max() / typical
+    say(f"{source}: weights {name!r}: {low:.3g} to {high:.3g} times their median")
+    return np.where(used, typical / values, 1.0)
 
 
 def _of_pkd(error: Floats, labels: Affinities) -> Floats:

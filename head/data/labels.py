@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -42,7 +42,7 @@ from abag.head.data.features import (
     words_as_codes,
 )
 from abag.head.data.joined_labels import with_one_label
-from abag.head.data.label_errors import read_shares, share_of_pairs
+from abag.head.data.label_errors import LabelTrust, read_trust, share_of_pairs
 from abag.head.data.options import Floor, Label, LabelOptions, PairColumnOptions, Replicates
 from abag.head.data.quantity import PKD, Quantity
 from abag.head.data.units import HIGHER_IS_STRONGER, POSITIVE, read_header, to_pkd
@@ -123,6 +123,8 @@ class LabelledPairs:
     usable: pd.DataFrame | None = None
     """Every measurement that is used: ``row`` of the table, ``antibody``, ``antigen``, ``pkd`` and
     ``censored``, before replicates are joined."""
+    beside: pd.DataFrame | None = None
+    """Columns that `PairColumnOptions` names, of the R rows of the table: see `beside_name`."""
     round_of_row: Ints | None = None
     """Round of a campaign of each row of the table, (R,); None: all are of the first."""
     cells: FeatureCells | None = None
@@ -231,9 +233,10 @@ def label_pairs(
             table.row_name,
         )  # fmt: skip
         rows = rows.assign(**{name: of[usable] for name, of in words_as_codes(cells).items()})
-    share = read_shares(table, named, affinities, usable, censored == 0)
-    if share is not None:
-        rows = rows.assign(share=share[usable])
+    trust = read_trust(table, named, affinities, usable, censored == 0)
+    if trust is not None:
+        rows = rows.assign(share=trust.share_R[usable])
+    beside = _beside(len(pkd), named, cells, trust)
     rows, floored = _apply_floor(rows, options.floor, quantity)
     if not quantity.affinity:
         reading = replace(reading, conflict=spread_of(rows.loc[rows["censored"] == 0, "pkd"]))
@@ -263,8 +266,32 @@ def label_pairs(
     return LabelledPairs(
         **columns, table=table, noise=noise, reading=reading, counts=counts, usable=rows,
         no_antigen=table.antigens.chains == [NO_ANTIGEN], cells=cells, features=None,
+        beside=beside,
         share=share_of_pairs(pairs, of_errors=named.error is not None),
     )  # fmt: skip
+
+
+def beside_name(what: str, name: str) -> str:
+    """Name a feature, category, error or weight unlike any column of labels and sequences."""
+    return f"{what}:{name}"
+
+
+def _beside(
+    rows: int, named: PairColumnOptions, cells: FeatureCells | None, trust: LabelTrust | None
+) -> pd.DataFrame | None:
+    """Join what was read of the columns that are named; None if none is."""
+    if not named.named_columns:
+        return None
+    found: dict[str, NDArray[Any]] = {}
+    if cells is not None:
+        for name, values_R in zip(named.features or (), cells.numbers_RF.T, strict=True):
+            found[beside_name("feature", name)] = values_R
+        for name, words_R in zip(named.categories or (), cells.words_RG.T, strict=True):
+            found[beside_name("category", name)] = words_R
+    of_trust = named.error or named.weight
+    if trust is not None and of_trust is not None:
+        found[beside_name(trust.what, of_trust)] = trust.values_R
+    return pd.DataFrame(found, index=range(rows))
 
 
 def _of_type(table: SequenceTable, affinity_type: str | None) -> Bools:
@@ -530,12 +557,17 @@ def _with_relations(
     return np.where(censored == 0, given, censored)
 
 
-def describe_columns(table: SequenceTable, quantity: Quantity = PKD) -> str:
-    """List the columns that play a role, and the others."""
-    used = table.columns
-    named = {"pkd": "pkd" if quantity.affinity else "label"}
-    roles = [f"{named.get(role, role)} {name!r}" for role, name in used.items()]
-    unused = [name for name in map(str, table.names) if name not in used.values()]
+def describe_columns(
+    table: SequenceTable, quantity: Quantity = PKD, beside: PairColumnOptions | None = None
+) -> str:
+    """List the columns that play a role, those `beside` labels and sequences, and the others."""
+    beside = beside or PairColumnOptions()
+    of_pairs = beside.named_columns
+    used = {role: name for role, name in table.columns.items() if name not in of_pairs}
+    words = {"pkd": "pkd" if quantity.affinity else "label"}
+    roles = [f"{words.get(role, role)} {name!r}" for role, name in used.items()]
+    roles += [f"{word} {name!r}" for name, word in of_pairs.items() if name in table.names]
+    unused = [name for name in map(str, table.names) if name not in {*used.values(), *of_pairs}]
     rest = f"; not used: {quote_names(unused)}" if unused else ""
     return f"columns: {', '.join(roles)}{rest}"
 

@@ -28,8 +28,14 @@ if TYPE_CHECKING:
 
 def asks_for_logliks(table: SequenceTable, named: PairColumnOptions) -> bool:
     """Tell whether features are named that are likelihoods of a store, not columns of a table."""
-    names = {LOGLIK, *LOGLIKS} & {*(named.features or ())}
-    return bool(names - {*map(str, table.frame.columns)})
+    return bool(likelihoods_asked_for(table, named))
+
+
+def likelihoods_asked_for(table: SequenceTable, named: PairColumnOptions) -> list[str]:
+    """Return the names of features that are likelihoods of a store, not columns of a table."""
+    columns = {*map(str, table.frame.columns)}
+    names = [name for name in named.features or () if name in (LOGLIK, *LOGLIKS)]
+    return [name for name in names if name not in columns]
 
 
 def with_logliks(

@@ -189,18 +189,24 @@ class PairColumnOptions(Options, group="Data"):
         help="Column of the weight of each label, above 0; only their ratios count.",
     )
 
+    @property
+    def has_features(self) -> bool:
+        """Whether models read columns beside the vectors."""
+        return any((self.features, self.categories))
+
+    @property
+    def named_columns(self) -> dict[str, str]:
+        """What each column that is named is: a feature, category, error or weight."""
+        found = dict.fromkeys(self.features or (), "feature")
+        found |= dict.fromkeys(self.categories or (), "category")
+        trust = {self.error: "error", self.weight: "weight"}
+        return found | {name: word for name, word in trust.items() if name is not None}
+
     def check_combination(self) -> None:
         names = [*(self.features or ()), *(self.categories or ())]
         for one in ("features", "categories"):
             if getattr(self, one) is not None and not all(getattr(self, one)):
                 msg = f"--{one}: names no column; expected names such as foldx_ddg. Correct it."
-                raise OptionError(msg)
-        for at, name in enumerate(names):
-            if name in names[:at]:
-                msg = (
-                    f"--features and --categories: {name!r} is given twice; expected each column "
-                    "once. Remove one."
-                )
                 raise OptionError(msg)
         if len(names) > MOST_FEATURES:
             msg = (
@@ -208,6 +214,13 @@ class PairColumnOptions(Options, group="Data"):
                 "some out."
             )
             raise OptionError(msg)
+        for at, name in enumerate(names):
+            if name in names[:at]:
+                msg = (
+                    f"--features and --categories: {name!r} is given twice; expected each column "
+                    "once. Remove one."
+                )
+                raise OptionError(msg)
         if self.error is not None and self.weight is not None:
             msg = "--error and --weight: expected one of them. Remove the other."
             raise OptionError(msg)

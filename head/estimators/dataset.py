@@ -6,7 +6,7 @@ P pairs, N antibodies, M antigens; D and E are the widths of their vectors.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,12 +19,16 @@ from abag.core.cache import cache_dir
 from abag.core.messages import counted, reporting
 from abag.core.python_surface import as_html, shorten
 from abag.embed.sequences.options import TableOptions
+from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.options import VectorOptions
 from abag.embed.store.store import folder_with
-from abag.head.data.labels import read_labelled_pairs, report_counts
-from abag.head.data.options import LabelOptions, SplitOptions
+from abag.head.data.feature_checks import with_feature_columns
+from abag.head.data.labels import label_pairs, report_counts
+from abag.head.data.likelihoods import with_logliks
+from abag.head.data.options import LabelOptions, PairColumnOptions, SplitOptions
 from abag.head.estimators.sequence_frame import as_store
 from abag.head.evaluation.verdicts import label_problems
+from abag.head.models.pair_model import label_weights
 from abag.head.regimes.clusters import PairGroups
 from abag.head.regimes.folds import make_splits
 
@@ -46,7 +50,9 @@ LONGEST_CELL = 24
 
 
 @dataclass(frozen=True, kw_only=True)
-class DatasetOptions(VectorOptions, SplitOptions, LabelOptions, TableOptions, group="Data"):
+class DatasetOptions(
+    VectorOptions, SplitOptions, PairColumnOptions, LabelOptions, TableOptions, group="Data"
+):
     """All options of `dataset`."""
 
 
@@ -74,6 +80,29 @@ class PairDataset:
     def censored(self) -> NDArray[np.int8]:
         """0 for exact labels, -1 where the true pKd is below `y` and 1 where above, shape (P,)."""
         return self.pairs.censored
+
+    @property
+    def features(self) -> pd.DataFrame:
+        """Features and categories as `abag.fit` reads them: P rows, a column for each.
+
+        Numbers are float64, NaN where a cell is missing, replicates joined to their mean. Values of
+        categories are texts. Without features and categories there are no columns.
+        """
+        cells, columns = self.pairs.cells, self.pairs.features
+        if cells is None or columns is None:
+            return pd.DataFrame(index=range(len(self)))
+        numbers = [column.name for column in columns.numbers]
+        words = [column.name for column in columns.categories]
+        of_numbers = pd.DataFrame(cells.numbers_RF, columns=numbers)
+        return of_numbers.join(pd.DataFrame(cells.words_RG, columns=words))
+
+    @property
+    def weight(self) -> NDArray[np.float64] | None:
+        """How much each label counts, with mean 1, shape (P,), from `error` or `weight`.
+
+        None without these options. It is the ``sample_weight`` of scikit-learn.
+        """
+        return None if self.pairs.share is None else label_weights(self.pairs.share)
 
     @property
     def X(self) -> NDArray[np.float32]:  # noqa: N802 - as in scikit-learn
@@ -197,14 +226,18 @@ def dataset(
     """
     chosen = DatasetOptions.from_keywords(options, "dataset")
     with reporting(say):
-        pairs = read_labelled_pairs(table, chosen, chosen)
-        report_counts(pairs)
+        read = read_pairs(table, replace(chosen, bad_rows="skip"))
         opened = as_store(store)
         folders = {}
-        for kind in pairs.table.sequences:
+        for kind, sequences in read.sequences.items():
             if kind == "antigen" and chosen.no_antigen:
                 continue
             of_kind = chosen.vectors_of(kind)
-            folders[kind] = folder_with(opened, pairs.table, kind, of_kind["encoder"])
-            folders[kind].read(pairs.table.sequences[kind].keys[:1], of_kind["pooling"])  # checks
+            folders[kind] = folder_with(opened, read, kind, of_kind["encoder"])
+            folders[kind].read(sequences.keys[:1], of_kind["pooling"])  # checks
+        read, named, heads = with_logliks(read, chosen, folders)
+        strict = chosen.bad_rows == "error"
+        pairs = label_pairs(read, chosen, refuse_sequences=strict, named=named)
+        report_counts(pairs)
+        pairs = with_feature_columns(pairs, named, heads)
     return PairDataset(pairs, folders, chosen)

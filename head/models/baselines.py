@@ -17,6 +17,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from abag.core.arrays import Floats, Ints, distinct
+from abag.head.data.feature_scaling import FeatureScaling
 from abag.head.data.vectors import Standardizer
 from abag.head.models.residues import common_reference
 from abag.head.models.ridge import FeatureBlock, fit_ridge
@@ -65,9 +66,15 @@ class BaselineInputs:
         return nearest
 
     def ridge(self, values: NDArray[np.integer]) -> Floats:
+        """Predict every pair by a ridge on one number per antibody, (N,)."""
+        return self.ridge_of(FeatureBlock(values[:, None].astype(np.float32), self.pairs.antibody))
+
+    def ridge_of(self, block: FeatureBlock, weight: Floats | None = None) -> Floats:
+        """Predict every pair by a ridge on one block; `weight` is that of the training pairs."""
         training = self.training
-        block = FeatureBlock(values[:, None].astype(np.float32), self.pairs.antibody)
-        fit = fit_ridge([block], self.pairs.pkd, training.rows, training.fold, training.device)
+        fit = fit_ridge(
+            [block], self.pairs.pkd, training.rows, training.fold, training.device, weight
+        )
         return np.asarray(fit.intercept + (block.table_ND @ fit.weights[0])[block.index])
 
 
@@ -140,6 +147,17 @@ def _parent_distance(inputs: BaselineInputs) -> Floats | None:
     return inputs.ridge(np.minimum(edits, edits[known].max()))
 
 
+def _features_ridge(inputs: BaselineInputs) -> Floats | None:
+    """Ridge on the features of pairs, without their vectors: what the vectors add is the rest."""
+    features = inputs.training.vectors.features
+    if features is None:
+        return None
+    scaling = FeatureScaling.of(features.take(inputs.fit_rows))
+    z_PK = scaling.apply(features)
+    # weighed as all models are that learn from features
+    return inputs.ridge_of(FeatureBlock(z_PK, np.arange(len(z_PK))), inputs.training.weight)
+
+
 def _nearest_antibody(inputs: BaselineInputs) -> Floats | None:
     """Mean label of the nearest training antibody, with the same antigen where it has labels."""
     pairs, fit_rows = inputs.pairs, inputs.fit_rows
@@ -158,6 +176,7 @@ def _nearest_antibody(inputs: BaselineInputs) -> Floats | None:
 BASELINES: dict[str, Callable[[BaselineInputs], Floats | None]] = {
     "antigen_mean": _antigen_mean,
     "assay_mean": _assay_mean,
+    "features_ridge": _features_ridge,
     "mutation_count": _mutation_count,
     "parent_distance": _parent_distance,
     "nearest_antibody": _nearest_antibody,

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, cast
@@ -19,9 +20,9 @@ from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, cast
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
-from threadpoolctl import threadpool_limits
 
 from abag.core.arrays import Floats
+from abag.core.cores import limit_blas
 from abag.embed.sequences.chains import KINDS, Kind
 from abag.head.data.feature_scaling import FeatureScaling
 from abag.head.data.vectors import Standardizer
@@ -401,9 +402,9 @@ def _lowest(tried: dict[Chosen, float]) -> Chosen:
     return next(one for one, cost in tried.items() if cost <= lowest + 1e-9 * abs(lowest))
 
 
-def blas_threads(pairs: int) -> threadpool_limits:
+def blas_threads(pairs: int) -> AbstractContextManager[object]:
     """Limit the threads of matrices of this size, for the code inside the block."""
-    return threadpool_limits(1 if pairs <= SEARCH_PAIRS else None, user_api="blas")
+    return limit_blas(1 if pairs <= SEARCH_PAIRS else None)
 
 
 def factorise(matrix: Floats, noise: float | Floats, target: Floats) -> tuple[Floats, Floats]:

@@ -1,10 +1,10 @@
 """Ridge regression on the joined vectors of pairs, without building a vector per pair.
 
 The sums that a ridge needs follow from the unique vectors and how often two are paired; those of
-inner folds add up, so a strength costs one factorisation. Censored labels are replaced by expected
-ones: by turns a ridge is fitted, and the mean of a normal distribution cut off at the bound taken
-(Tobin, Econometrica 26, 1958). P pairs, R rows of them, F training pairs, N sequences, D joined
-columns, E those of another block, S strengths.
+inner folds add up, and all that does not depend on labels is computed once. Censored labels are
+replaced by expected ones: by turns a ridge is fitted, and the mean of a normal distribution cut off
+at the bound taken (Tobin, Econometrica 26, 1958). P pairs, R rows of them, F training pairs, N
+sequences, D joined columns, E those of another block, S strengths.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
 from abag.core.arrays import Floats, Ints, Matrix, distinct
+from abag.core.cores import limit_blas
 from abag.head.data.feature_scaling import FeatureScaling
 from abag.head.data.vectors import Standardizer
+from abag.head.models.normal_equations import PARALLEL_COLUMNS, NormalEquations, Sums
 from abag.head.models.pair_model import (
     Arrays,
     PairVectors,
@@ -34,11 +35,6 @@ if TYPE_CHECKING:
 
 CHUNK = 8192
 """Rows, or unique sequences, converted to float64 at a time."""
-PARALLEL_COLUMNS = 1500
-"""Columns from which a ridge uses all cores. A smaller one is faster on one core, and with several
-it waits for threads wherever another process keeps a core busy: 57 s instead of 6."""
-ROUNDING = 1e-10
-"""Scatter, relative to the sums it is computed from, below which it may be rounding alone."""
 STRENGTHS = np.logspace(-4, 3, 8)
 """Ridge strengths, in units of the mean eigenvalue of the training rows' scatter matrix."""
 ROUNDS, CLOSE = 20, 0.01
@@ -105,7 +101,11 @@ def fit_linear(
 ) -> LinearModel:
     """Fit a ridge whose `sides` have weights: 0 is the antibody, 1 the antigen."""
     (antibody, antigen), blocks = _blocks(training)
-    fit, features = fit_beside_features([blocks[side] for side in sides], training)
+    imputed = training.shared.get("ridge")
+    best: RidgeFit | None = None
+    if isinstance(imputed, ImputedRidge) and sides == (0, 1) and imputed.pkd is training.pairs.pkd:
+        best = imputed.fit
+    fit, features = fit_beside_features([blocks[side] for side in sides], training, best)
     weights = [np.zeros(block.table_ND.shape[1]) for block in blocks]
     for side, weight_D in zip(sides, fit.weights, strict=True):
         weights[side] = weight_D
@@ -135,16 +135,18 @@ class FeatureWeights:
 
 
 def fit_beside_features(
-    blocks: Sequence[FeatureBlock], training: TrainingRows
+    blocks: Sequence[FeatureBlock], training: TrainingRows, best: RidgeFit | None = None
 ) -> tuple[RidgeFit, FeatureWeights | None]:
     """Fit a ridge to blocks and, where pairs have any, to their features.
+
+    `best` is the ridge of the blocks alone, where that is known.
 
     All have one strength, so the inner folds choose the variance of the features relative to that
     of the blocks, too; without any, the features are left out.
     """
     pkd, rows, fold = training.pairs.pkd, training.rows, training.fold
     weight = training.weight
-    best = fit_ridge(blocks, pkd, rows, fold, training.device, weight)
+    best = best or fit_ridge(blocks, pkd, rows, fold, training.device, weight)
     features = training.vectors.features
     if features is None:
         return best, None
@@ -188,7 +190,10 @@ def _blocks(training: TrainingRows) -> tuple[list[Standardizer], list[FeatureBlo
 
 
 def impute_censored(training: TrainingRows) -> TrainingRows:
-    """Replace the bounds of censored training pairs by expected labels, as if these were exact."""
+    """Replace the bounds of censored training pairs by expected labels, as if these were exact.
+
+    The labels are expected from the vectors and, where pairs have any, from their features.
+    """
     pairs, rows, bound = training.pairs, training.rows, training.pkd
     censored = pairs.censored[rows]
     if not censored.any():
@@ -198,8 +203,12 @@ def impute_censored(training: TrainingRows) -> TrainingRows:
     training = replace(training, pairs=replace(pairs, pkd=pkd, censored=side))
     blocks, sigma = _blocks(training)[1], float(bound.std())
     close = CLOSE if pairs.quantity.affinity else CLOSE * max(sigma, LEAST_SIGMA)
+    ridge = Ridge(blocks, rows, training.fold, training.device)
     for _ in range(ROUNDS):
-        fit = fit_ridge(blocks, pkd, rows, training.fold, training.device)
+        fit = ridge.fit(pkd)
+        if training.vectors.features is not None:
+            of_vectors = fit if training.weight is None else None
+            fit, _ = fit_beside_features(blocks, training, of_vectors)
         sigma = max(sigma, LEAST_SIGMA)
         label, variance = expected_labels(bound, censored, fit.inner, sigma)
         sigma = float(np.sqrt(np.mean(np.square(label - fit.inner) + variance)))
@@ -207,7 +216,16 @@ def impute_censored(training: TrainingRows) -> TrainingRows:
         pkd[rows] = label
         if moved < close:
             break
+    if training.weight is None:  # the baseline, which would sum and solve all of it again
+        training.shared["ridge"] = ImputedRidge(pkd, ridge.fit(pkd))
     return training
+
+
+class ImputedRidge(NamedTuple):
+    """The ridge on the vectors of both sides, fitted to these labels."""
+
+    pkd: Floats
+    fit: RidgeFit
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,94 +299,123 @@ def fit_ridge(
 
     `weight`, (F,) with mean 1, says how much each label counts; None: all as much.
     """
-    columns = sum(min(block.table_ND.shape) for block in blocks)
-    with threadpool_limits(1 if columns < PARALLEL_COLUMNS else None, user_api="blas"):
-        bases = [_training_span(block, fit_rows) for block in blocks]
-        spanned = [
-            block if basis is None else FeatureBlock(block.table_ND @ basis, block.index)
-            for block, basis in zip(blocks, bases, strict=True)
-        ]
-        joined, y_F = _Columns(spanned, pkd, device), pkd[fit_rows]
-        grams = [
-            joined.gram(fit_rows[fold == k], None if weight is None else weight[fold == k])
-            for k in range(int(fold.max()) + 1)
-        ]
-        total = sum(grams[1:], grams[0])
-        # What rounding errors are relative to, also where rows are subtracted.
-        size = float(total[:-2, :-2].trace())
-        inner_FS = np.full((len(fit_rows), len(STRENGTHS)), y_F.mean())
-        for k, gram in enumerate(grams if len(grams) > 1 else ()):
-            solved = _solve(total - gram, size, STRENGTHS)
-            inner_FS[fold == k] = joined.predict(*solved, fit_rows[fold == k])
-        square_FS = (inner_FS - y_F[:, None]) ** 2
-        error = (square_FS if weight is None else square_FS * weight[:, None]).sum(0)
-        # Among equals the strongest, which gives the mean for a single fold or pure noise.
-        best = len(STRENGTHS) - 1 - int(np.argmin(error[::-1]))
-        weights, intercept = _solve(total, size, STRENGTHS[[best]])
-        ends = np.cumsum([block.table_ND.shape[1] for block in spanned])[:-1]
-        each = zip(np.split(weights[:, 0], ends), bases, strict=True)
-        found = [weight if basis is None else basis @ weight for weight, basis in each]
-        return RidgeFit(found, float(intercept[0]), inner_FS[:, best])
+    return Ridge(blocks, fit_rows, fold, device, weight).fit(pkd)
 
 
-def _solve(gram: Tensor, size: float, strengths: Floats) -> tuple[Floats, Floats]:
-    """Return weights (D, S) and unpenalised intercepts (S,) for S strengths."""
-    import torch
+class Ridge:
+    """Ridges on the same rows for any labels; see `fit_ridge`."""
 
-    n = float(gram[-2, -2])
-    x_mean_D, y_mean = gram[:-2, -2] / n, float(gram[-2, -1]) / n
-    scatter_DD = gram[:-2, :-2] - n * x_mean_D[:, None] * x_mean_D
-    target_D = gram[:-2, -1] - n * y_mean * x_mean_D
-    unit = float(scatter_DD.trace()) / min(n, len(target_D))
-    if unit <= ROUNDING * size:  # all rows are equal
-        scatter_DD, unit = 0 * scatter_DD, 1.0
-    solved = []
-    for strength in strengths.tolist():
-        matrix = scatter_DD.clone()
-        matrix.diagonal().add_(strength * unit)
-        factor = torch.linalg.cholesky(matrix)
-        solved.append(torch.cholesky_solve(target_D[:, None], factor))
-    weights_DS = torch.cat(solved, dim=1)
-    intercept_S = y_mean - x_mean_D @ weights_DS
-    return weights_DS.cpu().numpy(), intercept_S.cpu().numpy()
+    def __init__(
+        self,
+        blocks: Sequence[FeatureBlock],
+        fit_rows: Ints,
+        fold: Ints,
+        device: torch.device | None = None,
+        weight: Floats | None = None,
+    ) -> None:
+        columns = sum(min(block.table_ND.shape) for block in blocks)
+        self._blas_threads = 1 if columns < PARALLEL_COLUMNS else None
+        self._fit_rows = fit_rows
+        self._weight_F = np.ones(len(fit_rows)) if weight is None else weight
+        self._folds = [np.flatnonzero(fold == k) for k in range(int(fold.max()) + 1)]
+        with limit_blas(self._blas_threads):
+            self._bases = [_training_span(block, fit_rows) for block in blocks]
+            spanned = [
+                block if basis is None else FeatureBlock(block.table_ND @ basis, block.index)
+                for block, basis in zip(blocks, self._bases, strict=True)
+            ]
+            self._widths = [block.table_ND.shape[1] for block in spanned]
+            self._columns = _Columns(spanned, device)
+            sums = [
+                self._columns.sums(fit_rows[tested], None if weight is None else weight[tested])
+                for tested in self._folds
+            ]
+            total = sum(sums[1:], sums[0])
+            # What rounding errors are relative to, also where rows are subtracted.
+            size = float(total.products_DD.trace())
+            self._of_others = list[NormalEquations]()
+            while len(self._folds) > 1 and sums:
+                self._of_others.append(NormalEquations(total - sums.pop(0), size))
+            self._of_all = NormalEquations(total, size)
+
+    def fit(self, pkd: Floats) -> RidgeFit:
+        """Fit to the labels of P pairs; inner folds choose the strength."""
+        with limit_blas(self._blas_threads):
+            y_F = pkd[self._fit_rows]
+            labels_F = y_F * self._weight_F
+            products = [
+                self._columns.times(self._fit_rows[tested], labels_F[tested])
+                for tested in self._folds
+            ]
+            products_D = sum(products[1:], products[0])
+            labels = float(labels_F.sum())
+            inner_FS = np.full((len(y_F), len(STRENGTHS)), y_F.mean())
+            for k, equations in enumerate(self._of_others):
+                tested = self._folds[k]
+                solved = equations.solve(
+                    products_D - products[k], labels - float(labels_F[tested].sum()), STRENGTHS
+                )
+                inner_FS[tested] = self._columns.predict(*solved, self._fit_rows[tested])
+            error = ((inner_FS - y_F[:, None]) ** 2 * self._weight_F[:, None]).sum(0)
+            # Among equals the strongest, which gives the mean for a single fold or pure noise.
+            best = len(STRENGTHS) - 1 - int(np.argmin(error[::-1]))
+            weights_DS, intercept_S = self._of_all.solve(products_D, labels, STRENGTHS[[best]])
+            parts = np.split(weights_DS[:, 0], np.cumsum(self._widths)[:-1])
+            weights = [
+                weight_D if basis is None else basis @ weight_D
+                for weight_D, basis in zip(parts, self._bases, strict=True)
+            ]
+            return RidgeFit(weights, float(intercept_S[0]), inner_FS[:, best])
 
 
 class _Columns:
     """The joined columns of blocks on a device, and sums over their rows."""
 
-    def __init__(
-        self, blocks: Sequence[FeatureBlock], pkd: Floats, device: torch.device | None
-    ) -> None:
+    def __init__(self, blocks: Sequence[FeatureBlock], device: torch.device | None) -> None:
         import torch  # here: commands that fit no ridge start without torch
 
         self.device = device or torch.device("cpu")
-        labels = np.stack([np.ones(len(pkd)), pkd], axis=1)
         self.blocks = [
             (self._tensor(block.table_ND), self._tensor(block.index)) for block in blocks
         ]
-        self.labels = self._tensor(labels), self._tensor(np.arange(len(pkd)))
 
     def _tensor(self, array: Floats | Matrix | Ints) -> Tensor:
         import torch
 
         return torch.from_numpy(np.ascontiguousarray(array)).to(self.device)
 
-    def gram(self, rows: Ints, weight: Floats | None = None) -> Tensor:
-        """Sum the outer products of joined rows, columns then 1 and pKd: (D + 2, D + 2).
-
-        Rows, (R,), count as much as their `weight`, (R,), says.
-        """
+    def sums(self, rows: Ints, weight: Floats | None = None) -> Sums:
+        """Sum over joined rows, (R,), each as often as its weight, (R,), says."""
         import torch
 
         at = self._tensor(rows)
-        seen = [(table, index[at]) for table, index in (*self.blocks, self.labels)]
+        seen = [(table, index[at]) for table, index in self.blocks]
         weight_R = None if weight is None else self._tensor(weight)
         grid = [[torch.empty(0)] * len(seen) for _ in seen]
         for i, left in enumerate(seen):
             for j, right in enumerate(seen[: i + 1]):
                 grid[i][j] = _sum_products(left, right, weight_R)
                 grid[j][i] = grid[i][j].T
-        return torch.cat([torch.cat(line, dim=1) for line in grid])
+        products_DD = torch.cat([torch.cat(line, dim=1) for line in grid])
+        counted_R = np.ones(len(rows)) if weight is None else weight
+        return Sums(products_DD, self.times(rows, counted_R), float(counted_R.sum()))
+
+    def times(self, rows: Ints, value_R: Floats) -> Tensor:
+        """Sum joined rows, (R,), times a value of each: (D,) in float64."""
+        import torch
+
+        at = self._tensor(rows)
+        values = self._tensor(value_R)
+        found = []
+        for table, index in self.blocks:
+            used, of_row = index[at].unique(return_inverse=True)  # type: ignore[no-untyped-call]
+            of_used = values.new_zeros(len(used)).index_add_(0, of_row, values)
+            total = values.new_zeros(table.shape[1])
+            for start in range(0, len(used), CHUNK):
+                part = slice(start, start + CHUNK)
+                total += of_used[part] @ table[used[part]].double()
+            found.append(total)
+        return torch.cat(found)
 
     def predict(self, weights_DS: Floats, intercept_S: Floats, rows: Ints) -> Floats:
         import torch

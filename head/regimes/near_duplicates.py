@@ -16,10 +16,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 from scipy import sparse
-from threadpoolctl import threadpool_limits
 
 from abag.core.arrays import Bools, Ints, Matrix
-from abag.core.cores import count_cores
+from abag.core.cores import count_cores, limit_blas
 from abag.core.messages import bar
 from abag.embed.sequences.chains import STANDARD_RESIDUES
 from abag.head.regimes.contained import Strings, contained_components, count_edits
@@ -159,7 +158,7 @@ class Components:
         """Return which of the first strings have a near-duplicate among the others, (first,)."""
         starts = range(0, first, ROWS)
         with (
-            threadpool_limits(1, user_api="blas"),
+            limit_blas(1),
             ThreadPoolExecutor(count_cores()) as threads,
             bar(desc="recognition", total=len(starts), unit=" tiles", delay=2) as drawn,
         ):
@@ -232,7 +231,7 @@ class Components:
         # Blocks side by side, one thread each: 10 s for 110,000 antibodies on 16 cores; one after
         # the other on all cores 24 s. Few are begun at a time, because all found pairs wait.
         cores = count_cores()
-        with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(cores) as threads:
+        with limit_blas(1), ThreadPoolExecutor(cores) as threads:
             for at in range(0, len(blocks), cores):
                 yield from threads.map(self._possible, blocks[at : at + cores])
 

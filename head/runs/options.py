@@ -14,7 +14,7 @@ from abag.embed.sequences.options import (
     SkippedOptions,
     TableOptions,
 )
-from abag.head.data.options import Label, LabelOptions, read_molar_mass
+from abag.head.data.options import Label, LabelOptions, PairColumnOptions, read_molar_mass
 from abag.head.models.config import ViewNames
 
 
@@ -59,7 +59,13 @@ class EvaluateOptions(FileOptions, ReferenceOptions, group="Data"):
 
 @dataclass(frozen=True, kw_only=True)
 class PlanOptions(
-    ViewNames, LabelOptions, SkippedOptions, TableOptions, EncoderOptions, group="Hardware"
+    ViewNames,
+    PairColumnOptions,
+    LabelOptions,
+    SkippedOptions,
+    TableOptions,
+    EncoderOptions,
+    group="Hardware",
 ):
     """All options of ``plan``."""
 

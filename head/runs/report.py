@@ -13,6 +13,7 @@ import re
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
@@ -476,6 +477,7 @@ def render_template(name: str, **values: object) -> str:
     return _environment().get_template(name).render(**values)
 
 
+@cache  # compiling a template takes longer than rendering it
 def _environment() -> Environment:
     environment = Environment(
         loader=PackageLoader("abag.head.runs", "templates"),

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from abag.head.data.labels import LabelledPairs
 
 MEASURED = "measured.parquet"
+BESIDE = ("feature:", "category:", "error:", "weight:")
+"""How the names of columns begin that a run has beside labels and sequences (`beside_name`)."""
 SEQUENCES = ("heavy", "light", "antigen")
 NAMES = ("id", "antibody_name", "antigen_name")
 COLUMNS = (*SEQUENCES, "pkd", "censored", "round", "row", *NAMES)
@@ -62,7 +64,11 @@ def relations_of(quantity: Quantity) -> Mapping[int, str]:
 
 
 def measured_rows(pairs: LabelledPairs) -> pd.DataFrame:
-    """Return every usable measurement with its sequences; R rows of `COLUMNS`."""
+    """Return every usable measurement with its sequences; R rows of `COLUMNS`.
+
+    Features, categories, errors and weights that come from a table follow, named as in `BESIDE`.
+    Errors are in the unit of the labels here.
+    """
     assert pairs.usable is not None
     rows, table = pairs.usable, pairs.table
     antibodies = [table.antibodies.chains[n] for n in rows["antibody"].tolist()]
@@ -82,7 +88,14 @@ def measured_rows(pairs: LabelledPairs) -> pd.DataFrame:
         found[role] = pd.Series(cells, index=found.index if isinstance(cells, str) else None)
         if not isinstance(cells, str):
             found[role] = ["" if pd.isna(cell) else str(cell).strip() for cell in cells]
-    return found.astype({name: "string" for name in (*SEQUENCES, *NAMES, "censored")})
+    texts = [*SEQUENCES, *NAMES, "censored"]
+    if pairs.beside is not None:
+        stored = set() if pairs.features is None else set(pairs.features.in_store)
+        for name, values in pairs.beside.iloc[at].items():
+            if str(name).partition(":")[2] not in stored:  # a store has them for the next round
+                found[name] = values.to_numpy()
+        texts += [name for name in map(str, found) if name.startswith("category:")]
+    return found.astype(dict.fromkeys(texts, "string"))
 
 
 def read_measured_rows(run: Path, quantity: Quantity) -> pd.DataFrame:
@@ -90,9 +103,14 @@ def read_measured_rows(run: Path, quantity: Quantity) -> pd.DataFrame:
     path = run / MEASURED
     try:
         frame = quantity.inward(pd.read_parquet(path), "pkd")
-        problem = "" if [*frame.columns] == [*COLUMNS] else f"has the columns {[*frame.columns]}"
+        columns = [*map(str, frame.columns)]
+        beside = columns[len(COLUMNS) :]
+        is_known = columns == [*COLUMNS, *beside] and all(n.startswith(BESIDE) for n in beside)
+        problem = "" if is_known else f"has the columns {columns}"
         if not problem:
             frame = frame.astype({"pkd": np.float64, "round": np.int64, "row": np.int64})
+            numbers = [name for name in beside if not name.startswith("category:")]
+            frame = frame.astype(dict.fromkeys(numbers, np.float64))
             relations = frame["censored"].isin([*_OF_KD.values()])
             whole = (
                 np.isfinite(frame["pkd"]).all() and relations.all() and (frame["round"] >= 0).all()

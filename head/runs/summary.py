@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
-from threadpoolctl import threadpool_limits
 
 from abag.core.arrays import Floats, Ints, distinct
+from abag.core.cores import limit_blas
 from abag.core.files import replacing, write_json, write_text
 from abag.core.messages import align, counted, printable
 from abag.embed.sequences.chains import KINDS
@@ -76,7 +76,7 @@ def write_results(
         with replacing(run / name) as partial:
             pairs.quantity.outward(frame).to_parquet(partial, index=False)
     # products of some thousand numbers: to wake threads for them takes longer
-    with threadpool_limits(1, user_api="blas"):
+    with limit_blas(1):
         threshold = metrics.strong_threshold(config["select"], pairs.quantity)
         summary = _summarise(run, pairs, measured, weighed, baselines, [*fitted, parts], threshold)
     if threshold is not None:

@@ -1,9 +1,6 @@
 """A machine with a Drive, and scripts of this folder that kill with forks.py."""
 
 import json
-import os
-import subprocess
-import sys
 
 import pytest
 
@@ -20,16 +17,24 @@ def machine(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def killed_anywhere(tmp_path):
+def result_of(run_script, tmp_path):
+    """Return a function that runs a script and returns the JSON of its last line."""
+
+    def run(script, *arguments):
+        log = tmp_path / "log"
+        status = run_script(log, script, tmp_path / "trials", *arguments)
+        assert status == 0, log.read_text()
+        return json.loads(log.read_text().splitlines()[-1])
+
+    return run
+
+
+@pytest.fixture
+def killed_anywhere(result_of):
     """Return a function that runs a script with a number of kills and checks every trial."""
 
     def run(script, kills, *arguments):
-        done = subprocess.run(
-            [sys.executable, script, tmp_path, str(kills), *map(str, arguments)],
-            capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"},
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr
-        result = json.loads(done.stdout.splitlines()[-1])
+        result = result_of(script, kills, *arguments)
         assert result["different"] == []
         assert result["killed"] == kills
         assert result["resumed"] > 0

@@ -1,17 +1,23 @@
 """Kill a computation at many points, resume it, and compare the results.
 
-One process imports everything and then forks for each trial, so that a kill costs a fork and not
-an import. The parent computes nothing, because threads would not survive the fork. Scripts use
-this module, and the fixture `killed_anywhere` (conftest.py) runs the scripts.
+One process imports everything and then forks for each script and each trial, so that a kill costs a
+fork and not an import. The parents compute nothing, because threads would not survive the fork.
+Scripts use this module, and the fixture `killed_anywhere` (conftest.py) runs the scripts.
 """
 
+import importlib
 import json
 import multiprocessing
 import os
 import random
 import signal
+import sys
 import time
 import traceback
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).parents[1]))
+from run_scripts import MODULES
 
 EVENTS = ("step", "before", "after", "time")
 """When to kill: before a step, before or after a rename, or at a random time."""
@@ -68,22 +74,9 @@ def in_child(work, kill_after_s=None):
 
 
 def import_all():
-    import peft  # noqa: F401
-    import pyarrow.parquet  # noqa: F401
+    for name in MODULES:
+        importlib.import_module(name)
     import torch
-    from transformers import EsmModel, T5EncoderModel  # noqa: F401
-
-    import abag.adapt.train
-    import abag.cli
-    import abag.embed.embed
-    import abag.embed.families.packed
-    import abag.embed.store.export
-    import abag.head.design.rank
-    import abag.head.design.scan
-    import abag.head.fit
-    import abag.head.prediction.predict
-    import abag.head.search.sweep
-    import abag.head.share  # noqa: F401
 
     torch.set_num_threads(1)
 
@@ -124,7 +117,8 @@ def kill_anywhere(folder, kills, seed, make_inputs, compute, *, step, snapshot, 
     trial = 0
     while result["killed"] < kills:  # a kill after the end does not count
         trial += 1
-        out, event = folder / f"out{trial}", EVENTS[trial % len(EVENTS)]
+        event = EVENTS[(trial - 1) % len(EVENTS)]
+        out = folder / f"out{trial}"
         n = rng.randint(1, max(1, counts[event].value))
         wait = rng.uniform(0, seconds) if event == "time" else None
 
@@ -138,7 +132,7 @@ def kill_anywhere(folder, kills, seed, make_inputs, compute, *, step, snapshot, 
             result["different"].append((event, n, wait, ended))
             continue
         result["resumed"] += summary is None or summary(out)["resumed_from_step"] is not None
-    print(json.dumps(result))
+    print(json.dumps(result), flush=True)
 
 
 def timeless(value):

@@ -16,7 +16,7 @@ OPTIONS = {
 
 @pytest.mark.ci
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize(("kills", "seed"), [(4, 0), pytest.param(60, 1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("kills", "seed"), [(3, 0), pytest.param(60, 1, marks=pytest.mark.slow)])
 def test_a_killed_adaptation_resumes_to_the_same_bits_as_an_uninterrupted_one(
     killed_anywhere, kills, seed
 ):

@@ -1,0 +1,112 @@
+"""Columns that no model can read: one line in Python, at the command line and in a plan."""
+
+import json
+
+import drawn
+import numpy as np
+import pandas as pd
+import pytest
+from invoke import one_line, run
+
+import abag
+
+ROWS = 60
+MANY = 100_000
+
+
+@pytest.fixture(scope="module")
+def case(tmp_path_factory):
+    return drawn.linear_table(tmp_path_factory.mktemp("bad"), 15, 4, 0.2)
+
+
+def first(value, others=1.0):
+    """Return a column whose first cell is another."""
+    return [value, *np.linspace(others, 2, ROWS - 1).tolist()]
+
+
+BAD = {
+    "constant": ("features", 1.5, "the feature 'x' is 1.5 in every labelled row; expected"),
+    "missing": ("features", np.nan, "the feature 'x' has no number in any labelled row; expected"),
+    "text": ("features", "high", "column x: 'high' .*Name a column of text with categories"),
+    "one text": ("features", first("high"), "column x: 'high' .*1 such row.*Fix or empty it"),
+    "infinite": ("features", first(np.inf), "column x: .*inf.* is not a valid feature; expected"),
+    "one category": ("categories", "spr", "the category 'x' is 'spr' in every labelled row"),
+    "no category": ("categories", np.nan, "the category 'x' is '.missing.' in every labelled row"),
+    "names": ("categories", [f"n{n}" for n in range(ROWS)], "'x' has another value in every pair"),
+    "error of 0": ("error", first(0.0), "column x: 0.0 .*is not a valid error; expected a finite"),
+    "error below 0": ("error", first(-0.1), "column x: -0.1 .*is not a valid error; expected"),
+    "no error": ("error", first(np.nan), "column x: .*is not a valid error; expected"),
+    "error in words": ("error", "small", "column x: 'small' .*60 such rows.*not a valid error"),
+    "weight of 0": ("weight", first(0.0), "column x: 0.0 .*is not a valid weight; expected"),
+    "infinite weight": ("weight", first(np.inf), "column x: .*inf.* is not a valid weight"),
+}
+
+
+@pytest.mark.parametrize(("option", "cells", "words"), BAD.values(), ids=BAD)
+def test_a_bad_column_is_one_line_and_nothing_is_written(case, tmp_path, option, cells, words):
+    path = tmp_path / "pairs.csv"
+    case.frame.assign(x=cells).to_csv(path, index=False)
+    given = ("x",) if option in ("features", "categories") else "x"
+    with pytest.raises(abag.AbagError, match=words) as refused:
+        abag.fit(path, case.store, tmp_path / "run", **{option: given})
+    message = str(refused.value)
+    assert "\n" not in message
+    assert str(path.name) in message
+    command = ["fit", path, "--store", case.store, "--run", tmp_path / "run"]
+    line = one_line(*command, f"--{option}", "x")
+    assert line.replace("--", "") == f"Error: {message}"  # Python has keywords in place of flags
+    assert not (tmp_path / "run").exists()
+    planned = json.loads(run("plan", path, f"--{option}", "x", "--json", code=1).stdout)
+    assert f"Error: {planned['refused']}" == line
+
+
+@pytest.mark.parametrize("name", ["pKd", "heavy"])
+def test_the_label_and_sequences_are_no_features(case, tmp_path, name):
+    case.frame.to_csv(tmp_path / "pairs.csv", index=False)
+    command = ["fit", tmp_path / "pairs.csv", "--store", case.store, "--run", tmp_path / "run"]
+    what = "--categories" if name == "heavy" else "--features"
+    role = "the label" if name == "pKd" else "the heavy column"
+    assert f"column {name!r} is {role}; expected another" in one_line(*command, what, name)
+
+
+@pytest.mark.parametrize(("noise", "is_said"), [(1e-3, True), (0.5, False)])
+def test_a_copy_of_the_label_is_said_by_fit_and_plan(case, tmp_path, noise, is_said):
+    rng = np.random.default_rng(0)
+    copy = 3 - 2 * case.frame["pKd"] + noise * rng.normal(size=ROWS)
+    table = case.frame.assign(copied=copy)
+    lines = []
+    options = {"head": "ridge", "report": False, "device": "cpu", "split": "random"}
+    abag.fit(table, case.store, tmp_path / "run", features=("copied",), say=lines.append, **options)
+    expected = "'copied' has a correlation of -1.0000 with the label: it may be the label itself"
+    assert any(expected in line for line in lines) == is_said
+    planned = abag.plan(table, features=("copied",))["beside"]
+    assert any(expected in line for line in planned) == is_said
+
+
+def test_a_hundred_thousand_features_are_refused_in_a_short_line(case, tmp_path):
+    names = tuple(f"x{n}" for n in range(MANY))
+    with pytest.raises(abag.AbagError, match="100,000 columns; expected at most") as refused:
+        abag.fit(case.frame, case.store, tmp_path / "run", features=names)
+    assert len(str(refused.value)) < 200
+    command = ["fit", "pairs.csv", "--store", case.store, "--run", tmp_path / "run"]
+    assert "100,000 columns; expected" in one_line(*command, "--features", ",".join(names))
+
+
+def test_one_feature_of_many_columns_is_found_or_missed_in_a_short_line(case):
+    columns = [f"x{n}" for n in range(MANY // 10)]
+    wide = pd.DataFrame(np.zeros((ROWS, len(columns)), np.int8), columns=columns)
+    table = pd.concat([case.frame.assign(ddg=np.linspace(0, 1, ROWS)), wide], axis=1)
+    assert "features 'ddg'" in abag.plan(table, features=("ddg",))["beside"][0]
+    refused = abag.plan(table, features=("x10000",))["refused"]
+    assert "no column 'x10000', which is to be read as a feature. Did you mean" in refused
+    assert len(refused) < 500
+
+
+def test_more_values_of_categories_than_models_read_are_refused_in_a_short_line(tmp_path):
+    frame = drawn.draw_pairs(1_100, 2)
+    frame["lab"] = np.repeat([f"lab {n}" for n in range(1_100)], 2)
+    drawn.add_vectors(tmp_path / "store", frame)
+    with pytest.raises(abag.AbagError, match=r"too many features .*at most 1,000") as refused:
+        abag.fit(frame, tmp_path / "store", tmp_path / "run", categories=("lab",))
+    assert len(str(refused.value)) < 400
+    assert not (tmp_path / "run").exists()
