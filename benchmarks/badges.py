@@ -28,12 +28,19 @@ LETTER = 6.6
 
 def draw(name: str, value: str) -> str:
     """Return a badge as SVG. The stated lengths of its texts hold in any font."""
-    name_width, value_width = round(LETTER * len(name)), round(LETTER * len(value))
+    name_width = round(LETTER * len(name))
+    value_width = round(LETTER * len(value))
     left = name_width + 14
     return SVG.format(
-        name=name, value=value, name_width=name_width, value_width=value_width, left=left,
-        value_x=left + 7, bar=value_width + 11, width=left + value_width + 14,
-    )  # fmt: skip
+        name=name,
+        value=value,
+        name_width=name_width,
+        value_width=value_width,
+        left=left,
+        value_x=left + 7,
+        bar=value_width + 11,
+        width=left + value_width + 14,
+    )
 
 
 def badges() -> dict[str, str]:
@@ -49,6 +56,7 @@ def badges() -> dict[str, str]:
 
 
 def main():
+    """Write the badges to a folder."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=BADGES)
     args = parser.parse_args()

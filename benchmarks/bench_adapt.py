@@ -35,16 +35,15 @@ CARDS = {"T4 16": 14.5, "24": 22, "40": 38, "80": 78}  # GiB that are left for u
 
 
 def make_batches(identity, size, steps, rng):
-    """Batches of sequences, like lengths together as `abag adapt` makes them."""
+    """Return batches of sequences, similar lengths together as `abag adapt` makes them."""
     layout = identity.layout
     chains = draw_chains(layout.kind, size * steps, rng)
     chains.sort(key=lambda c: sum(map(len, c)))
-    return [
-        pack_spans(
-            [(k, p) for k, c in enumerate(chains[i * size :][:size]) for p in layout.spans(c)]
-        )
-        for i in rng.permutation(steps)
-    ]
+    batches = []
+    for i in rng.permutation(steps):
+        of_batch = chains[i * size :][:size]
+        batches.append(pack_spans(list(layout.numbered_spans(of_batch))))
+    return batches
 
 
 def step(encoder, optimiser, batch, device):
@@ -89,6 +88,7 @@ def measure(identity, plan, batches, *, saving):
 
 
 def main(argv=None):
+    """Measure the steps of training, and write a report."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--gpu", action="store_true", help="real shapes")
@@ -98,7 +98,8 @@ def main(argv=None):
     args = parser.parse_args(argv)
     steps = args.steps or (20 if args.gpu else 2)
     sizes = [int(n) for n in (args.batches or ("8,16,32,64" if args.gpu else "4")).split(",")]
-    plan, rng = plan_device(), np.random.default_rng(0)
+    plan = plan_device()
+    rng = np.random.default_rng(0)
     device = torch.cuda.get_device_name() if plan.device.type == "cuda" else platform.machine()
     lines = [
         f"# LoRA training on {device}, {date.today()}",
@@ -124,19 +125,22 @@ def main(argv=None):
                 batches = make_batches(identity, size, steps, rng)
                 work = np.mean([count_flops(identity.shape, np.diff(b.offsets)) for b in batches])
                 for saving in (False, True):
-                    found, trainable = measure(identity, plan, batches, saving=saving)
+                    measured, trainable = measure(identity, plan, batches, saving=saving)
                     cells = [name, str(size), "yes" if saving else "no"]
-                    if found is None:
+                    if measured is None:
                         cells += ["does not fit", "", "", "", "", ""]
                     else:
-                        step_s, forward_s, peak = found
+                        step_s, forward_s, peak = measured
                         fits = next((c for c, gib in CARDS.items() if peak < gib), "none")
                         # forward, and as much again to go back: the frozen weights have no gradient
                         cells += [
-                            f"{1 / step_s:.2f}", f"{size / step_s:.1f}",
-                            f"{2 * work / step_s / 1e12:.1f}", f"{step_s / forward_s:.2f}",
-                            f"{peak:.1f}", fits if peak == peak else "",
-                        ]  # fmt: skip
+                            f"{1 / step_s:.2f}",
+                            f"{size / step_s:.1f}",
+                            f"{2 * work / step_s / 1e12:.1f}",
+                            f"{step_s / forward_s:.2f}",
+                            f"{peak:.1f}",
+                            fits if peak == peak else "",
+                        ]
                     lines.append("| " + " | ".join(cells) + " |")
                     print(lines[-1], flush=True)
                     gc.collect()

@@ -59,19 +59,29 @@ def one_fold(pairs, table, split, work, args):
     random.part[np.flatnonzero(random.part == 1)[0]] = 2  # a split needs a test pair
     split_frame(pairs, [random]).assign(fold=0).to_parquet(work / "leak.parquet")
     common = {
-        "sides": "antibody", "lr": args.lr, "batch_size": args.batch_size, "device": args.device,
-        "layers": args.layers, "say": quiet, **encoders,
-    }  # fmt: skip
-    taught, names = {}, {}
+        "sides": "antibody",
+        "lr": args.lr,
+        "batch_size": args.batch_size,
+        "device": args.device,
+        "layers": args.layers,
+        "say": quiet,
+        **encoders,
+    }
+    taught = {}
+    names = {}
     for name, source, share, epochs in (
         ("own", "split", 0.5, args.epochs),
         ("leak", "leak", 0.0, args.leak_epochs or args.epochs),
     ):
         start = time.perf_counter()
         taught[name] = adapt_encoders(
-            table, work / name, split_from=work / f"{source}.parquet", head_share=share,
-            epochs=epochs, **common,
-        )  # fmt: skip
+            table,
+            work / name,
+            split_from=work / f"{source}.parquet",
+            head_share=share,
+            epochs=epochs,
+            **common,
+        )
         taught[name]["wall_s"] = time.perf_counter() - start
         done = embed_table(
             table, store, device=args.device, antibody_adapter=work / name, **encoders
@@ -91,13 +101,26 @@ def one_fold(pairs, table, split, work, args):
     scores = {}
     for arm, (fingerprint, file, options) in plans.items():
         summary = fit(
-            table, store, work / f"run-{arm.replace(chr(44), '').replace(chr(32), chr(45))}", split=f"file={work / file}.parquet",
-            antibody_encoder=fingerprint, antigen_encoder="composition", report=False,
-            say=quiet, device=args.device, head="mlp", **options,
-        )  # fmt: skip
+            table,
+            store,
+            work / f"run-{arm.replace(chr(44), '').replace(chr(32), chr(45))}",
+            split=f"file={work / file}.parquet",
+            antibody_encoder=fingerprint,
+            antigen_encoder="composition",
+            report=False,
+            say=quiet,
+            device=args.device,
+            head="mlp",
+            **options,
+        )
         (regime,) = summary["regimes"]
         scores[arm] = {model: regime["metrics"][model] for model in MODELS}
     return scores, taught
+
+
+def scores_of(folds, arm, model, metric):
+    """Return a score of each fold: NaN where it has none."""
+    return np.array([fold["scores"][arm][model][metric] for fold in folds], dtype=float)
 
 
 def report(args, folds, head):
@@ -108,16 +131,16 @@ def report(args, folds, head):
         for model in MODELS:
             cells = []
             for metric in METRICS:
-                ours, base = (
-                    np.array([f["scores"][a][model][metric] for f in folds], dtype=float)
-                    for a in (arm, "frozen")
-                )
+                ours = scores_of(folds, arm, model, metric)
+                base = scores_of(folds, "frozen", model, metric)
                 difference = ours - base
-                known = np.isfinite(difference)
-                error = difference[known].std(ddof=1) / known.sum() ** 0.5 if known.sum() > 1 else 0
+                finite = np.isfinite(difference)
+                error = (
+                    difference[finite].std(ddof=1) / finite.sum() ** 0.5 if finite.sum() > 1 else 0
+                )
                 cells.append(
-                    f"{np.nanmean(ours) if known.any() else float('nan'):.3f} "
-                    f"({difference[known].mean() if known.any() else 0:+.3f} ± {error:.3f})"
+                    f"{np.nanmean(ours) if finite.any() else float('nan'):.3f} "
+                    f"({difference[finite].mean() if finite.any() else 0:+.3f} ± {error:.3f})"
                 )
             lines.append(f"| {arm} | {model} | " + " | ".join(cells) + " |")
     lines += ["", "In brackets: difference from frozen, mean and standard error over folds.", ""]
@@ -138,6 +161,7 @@ def report(args, folds, head):
 
 
 def main(argv=None):
+    """Adapt, embed and fit for each repeat, and write a report."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--table", type=Path)
     parser.add_argument("--out", type=Path, required=True)
@@ -149,8 +173,12 @@ def main(argv=None):
     parser.add_argument("--last", type=int, default=20)
     parser.add_argument("--epochs", type=int, default=4)
     parser.add_argument("--leak-epochs", type=int, help="of the adapter `leak`: it has more pairs")
-    parser.add_argument("--layers", type=lambda t: tuple(map(int, t.split(","))), default=(),
-                        help="layers that change, such as 7,8")  # fmt: skip
+    parser.add_argument(
+        "--layers",
+        type=lambda t: tuple(map(int, t.split(","))),
+        default=(),
+        help="layers that change, such as 7,8",
+    )
     parser.add_argument("--lr", type=float, default=3e-4)
     parser.add_argument("--batch-size", type=int, default=16)
     parser.add_argument("--device", default="auto")
@@ -160,8 +188,11 @@ def main(argv=None):
         args.work = args.work or Path(folder)
         args.work.mkdir(parents=True, exist_ok=True)
         if args.tiny:
-            args.table, args.encoder, args.epochs = args.work / "pairs.csv", "tiny-igt5", 1
-            args.repeats, args.last = 1, 1
+            args.table = args.work / "pairs.csv"
+            args.encoder = "tiny-igt5"
+            args.epochs = 1
+            args.repeats = 1
+            args.last = 1
             demo_table().head(120).to_csv(args.table, index=False)
         pairs = label_pairs(read_pairs(args.table))
         options = SplitOptions(split="antigen", folds=args.folds, repeats=args.repeats)

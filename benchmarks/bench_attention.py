@@ -34,7 +34,7 @@ LONGEST = 128
 def draw_batch(kind, tokens):
     """Pack sequences of at most so many tokens, the longest first."""
     chains = draw_chains(kind, 16 + tokens // 100, np.random.default_rng(0))
-    lengths = np.array([sum(map(len, one)) + 1 + len(one) for one in chains])
+    lengths = np.array([sum(map(len, sequence)) + 1 + len(sequence) for sequence in chains])
     lengths = np.sort(lengths[np.cumsum(lengths) <= tokens])[::-1]
     spans = [TokenSpan(np.zeros(n, np.int32), np.zeros((n, 1), np.float32)) for n in lengths]
     return pack_spans(list(enumerate(spans)))
@@ -48,11 +48,15 @@ def sequence_mask(offsets, rows, columns, device):
     tokens = int(offsets[-1])
     sequence = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
     starts = np.arange(0, tokens, rows)
-    first, last = sequence[starts], sequence[np.minimum(starts + rows, tokens) - 1]
-    begins, ends = offsets[first] // columns, -(-offsets[last + 1] // columns)
+    first = sequence[starts]
+    last = sequence[np.minimum(starts + rows, tokens) - 1]
+    begins = offsets[first] // columns
+    ends = -(-offsets[last + 1] // columns)
     # all pairs of such a block are in one sequence, which no other block of columns needs to know
-    inner_begins, inner_ends = -(-offsets[first] // columns), offsets[last + 1] // columns
-    partial, full = [], []
+    inner_begins = -(-offsets[first] // columns)
+    inner_ends = offsets[last + 1] // columns
+    partial = []
+    full = []
     for i in range(len(starts)):
         inner = range(inner_begins[i], inner_ends[i]) if first[i] == last[i] else range(0)
         full.append(list(inner))
@@ -71,9 +75,9 @@ def sequence_mask(offsets, rows, columns, device):
 def _indices(blocks, columns, device):
     """Return the counts, (1, 1, rows), and the indices, (1, 1, rows, columns), of blocks."""
     indices = np.zeros((len(blocks), columns), np.int32)
-    for row, found in zip(indices, blocks, strict=True):
-        row[: len(found)] = found
-    counts = np.array([len(found) for found in blocks], np.int32)
+    for row, block_indices in zip(indices, blocks, strict=True):
+        row[: len(block_indices)] = block_indices
+    counts = np.array([len(block_indices) for block_indices in blocks], np.int32)
     return [torch.from_numpy(part)[None, None].to(device) for part in (counts, indices)]
 
 
@@ -110,9 +114,15 @@ def flash_attention_4(qkv, heads, scale, offsets):
 
     def run():
         out = flash_attn_varlen_func(
-            q, k, v, cu_seqlens_q=ends, cu_seqlens_k=ends, max_seqlen_q=longest,
-            max_seqlen_k=longest, softmax_scale=scale,
-        )  # fmt: skip
+            q,
+            k,
+            v,
+            cu_seqlens_q=ends,
+            cu_seqlens_k=ends,
+            max_seqlen_q=longest,
+            max_seqlen_k=longest,
+            softmax_scale=scale,
+        )
         return (out[0] if isinstance(out, tuple) else out).flatten(1)
 
     return run
@@ -120,7 +130,8 @@ def flash_attention_4(qkv, heads, scale, offsets):
 
 def variants(qkv, heads, scale, bias, batch):
     """Yield the name of each implementation and a function that makes a call of it."""
-    device, offsets = qkv.device, np.asarray(batch.offsets)
+    device = qkv.device
+    offsets = np.asarray(batch.offsets)
 
     def ours(name):
         attention = Attention(name, heads, scale, bias)
@@ -143,6 +154,7 @@ def variants(qkv, heads, scale, bias, batch):
 
 
 def bench(report, name, device, tokens):
+    """Time the variants of attention on a batch, with their distances from the first."""
     kind, heads, width, has_bias = ENCODERS[name]
     batch = draw_batch(kind, tokens)
     torch.manual_seed(0)
@@ -172,6 +184,7 @@ def bench(report, name, device, tokens):
 
 
 def main(argv=None):
+    """Time attention as in each encoder."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tokens", type=int, default=67520)
     parser.add_argument("--out", type=Path, required=True)

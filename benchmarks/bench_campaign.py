@@ -25,6 +25,7 @@ import sys
 import tempfile
 import time
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
@@ -41,7 +42,7 @@ POOL = 8
 
 
 class Policy(NamedTuple):
-    """How a batch is chosen."""
+    """The choice of a batch."""
 
     model: str
     rule: str = "mean"
@@ -83,7 +84,7 @@ class Library(NamedTuple):
 
     @property
     def is_hit(self):
-        """Whether a pair is of the best 1 %, (P,)."""
+        """Return whether each of the P pairs is of the best 1 %, shape (P,)."""
         return self.label >= np.quantile(self.label, 0.99)
 
 
@@ -108,7 +109,7 @@ def aligned(chains):
     usual = int(pd.Series(lengths).mode()[0])
     if usual == 0:
         return np.zeros((len(text), 0), np.int64)
-    of_usual = np.array([list(one) for one in text[lengths == usual]])
+    of_usual = np.array([list(letters) for letters in text[lengths == usual]])
     consensus = pd.DataFrame(of_usual).mode().iloc[0].to_numpy(str)
     fitted = {}
     for chain in np.unique(text).tolist():
@@ -118,23 +119,21 @@ def aligned(chains):
             for at in range(min(len(chain), usual) + 1)
         )
         fitted[chain] = max(ways, key=lambda way: int((np.array(list(way)) == consensus).sum()))
-    letters = np.array([list(fitted[one]) for one in text.tolist()])
+    letters = np.array([list(fitted[sequence]) for sequence in text.tolist()])
     return np.unique(letters, return_inverse=True)[1].reshape(letters.shape)
 
 
 def one_hot(codes):
     """Return one column for each residue that occurs at each position that varies, (P, F)."""
     varying = codes[:, (codes != codes[0]).any(axis=0)]
-    columns = [
-        varying[:, at] == code
-        for at in range(varying.shape[1])
-        for code in np.unique(varying[:, at])
-    ]
+    columns = []
+    for codes_of_position in varying.T:
+        columns += [codes_of_position == code for code in np.unique(codes_of_position)]
     return np.array(columns, np.float32).T
 
 
 class Inputs(NamedTuple):
-    """What the policies read of a library."""
+    """The part of a library that the policies read."""
 
     codes: np.ndarray
     """Aligned residues of all chains, (P, L)."""
@@ -158,15 +157,15 @@ def read_inputs(library):
 # ---- policies ------------------------------------------------------------------------------------
 
 
-def forest(x, label, known, seed):
+def forest(x, label, measured, seed):
     """Fit a random forest; no sigma."""
     from sklearn.ensemble import RandomForestRegressor
 
     model = RandomForestRegressor(n_estimators=100, random_state=seed, n_jobs=1)
-    return model.fit(x[known], label[known]).predict(x), np.zeros(len(x))
+    return model.fit(x[measured], label[measured]).predict(x), np.zeros(len(x))
 
 
-def gaussian_process(x, label, known, seed):
+def gaussian_process(x, label, measured, seed):
     """Fit a Gaussian process with one length scale and noise, by maximum likelihood."""
     from sklearn.gaussian_process import GaussianProcessRegressor
     from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
@@ -176,7 +175,7 @@ def gaussian_process(x, label, known, seed):
     model = GaussianProcessRegressor(
         kernel, normalize_y=True, n_restarts_optimizer=2, random_state=seed
     )
-    return model.fit(x[known], label[known]).predict(x, return_std=True)
+    return model.fit(x[measured], label[measured]).predict(x, return_std=True)
 
 
 def score(policy, mean, sigma, best):
@@ -198,16 +197,17 @@ def choose_apart(order, codes, batch, distance):
     return np.array([*chosen, *rest[: batch - len(chosen)]])
 
 
-def choose_with_abag(library, inputs, policy, known, batch, folder):
+def choose_with_abag(library, inputs, policy, so_far, batch, folder):
     """Fit, predict and rank as a user does; return the chosen rows and what rank said."""
     import abag
 
     folder.mkdir()
-    measured = library.frame.iloc[np.sort(known)]
+    measured = library.frame.iloc[np.sort(so_far)]
     hidden = library.frame.drop(columns="pKd").assign(row_of_library=np.arange(len(library.frame)))
     measured.to_csv(folder / "measured.csv", index=False)
-    hidden.drop(index=known).to_csv(folder / "others.csv", index=False)
-    run, scored = folder / "run", folder / "scored.parquet"
+    hidden.drop(index=so_far).to_csv(folder / "others.csv", index=False)
+    run = folder / "run"
+    scored = folder / "scored.parquet"
     abag.fit(folder / "measured.csv", library.store, run, report=False, device="cpu")
     abag.predict(folder / "others.csv", run, scored, store=library.store)
     explore = {"explore": policy.explore} if policy.rule == "ucb" else {}
@@ -234,24 +234,25 @@ def choose_with_abag(library, inputs, policy, known, batch, folder):
     from abag.head.design.batches import expect
 
     chosen = choose_apart(rows, inputs.codes, batch, policy.distance)
-    own = order.set_index("row_of_library").loc[chosen]
-    of_batch = expect(own["pkd_predicted"].to_numpy(), own["sigma"].to_numpy())
+    picked = order.set_index("row_of_library").loc[chosen]
+    of_batch = expect(picked["pkd_predicted"].to_numpy(), picked["sigma"].to_numpy())
     return chosen, said | {
-        "expected_best": float(of_batch.best_of_first[-1]), "best_interval": of_batch.best_interval,
-    }  # fmt: skip
+        "expected_best": float(of_batch.best_of_first[-1]),
+        "best_interval": of_batch.best_interval,
+    }
 
 
-def choose(library, inputs, policy, known, batch, seed, folder):
+def choose(library, inputs, policy, measured, batch, seed, folder):
     """Choose the next batch; return its rows and what `abag rank` said, if it was asked."""
-    left = np.setdiff1d(np.arange(len(library.frame)), known)
+    left = np.setdiff1d(np.arange(len(library.frame)), measured)
     if policy.model == "random":
-        return np.random.default_rng([seed, len(known)]).permutation(left)[:batch], {}
+        return np.random.default_rng([seed, len(measured)]).permutation(left)[:batch], {}
     if policy.model == "abag":
-        return choose_with_abag(library, inputs, policy, known, batch, folder)
+        return choose_with_abag(library, inputs, policy, measured, batch, folder)
     x = inputs.vectors if policy.model == "forest vectors" else inputs.one_hot
     fit = gaussian_process if policy.model == "gp" else forest
-    mean, sigma = fit(x, library.label, known, seed)
-    value = score(policy, mean, sigma, library.label[known].max())
+    mean, sigma = fit(x, library.label, measured, seed)
+    value = score(policy, mean, sigma, library.label[measured].max())
     return left[np.argsort(-value[left], kind="stable")][:batch], {}
 
 
@@ -262,30 +263,45 @@ def campaign(library, name, seed, start, batch, batches):
     from abag.core.messages import reporting
 
     warnings.filterwarnings("ignore", message=".*(lbfgs|close to the specified).*")
-    inputs, label, is_hit = read_inputs(library), library.label, library.is_hit
+    inputs = read_inputs(library)
+    label = library.label
+    is_hit = library.is_hit
     chosen = np.random.default_rng(seed).permutation(len(label))[:start]
-    known, lines, said, seconds = np.array([], np.int64), [], {}, 0.0
+    measured = np.array([], np.int64)
+    lines = []
+    said = {}
+    seconds = 0.0
     with tempfile.TemporaryDirectory() as folder, reporting(silent=True, bars=False):
         for number in range(batches + 1):
-            before = label[known].max() if len(known) else np.inf
-            known = np.concatenate([known, chosen])
-            lines.append({
-                "library": library.name, "pairs": len(label), "policy": name, "seed": seed,
-                "batch": number, "measured": len(known), "best": float(label[known].max()),
-                "best_of_batch": float(label[chosen].max()),
-                "better_than_before": int((label[chosen] > before).sum()),
-                "hits": int(is_hit[known].sum()), "of_hits": int(is_hit.sum()),
-                "expected_best": said.get("expected_best"),
-                "best_interval": said.get("best_interval"),
-                "predicted": said.get("predicted"), "can_rank": said.get("can_rank"),
-                "batch_predicted": said.get("pkd_predicted"), "batch_sigma": said.get("sigma"),
-                "seconds": round(seconds, 2),
-            })  # fmt: skip
+            before = label[measured].max() if len(measured) else np.inf
+            measured = np.concatenate([measured, chosen])
+            lines.append(
+                {
+                    "library": library.name,
+                    "pairs": len(label),
+                    "policy": name,
+                    "seed": seed,
+                    "batch": number,
+                    "measured": len(measured),
+                    "best": float(label[measured].max()),
+                    "best_of_batch": float(label[chosen].max()),
+                    "better_than_before": int((label[chosen] > before).sum()),
+                    "hits": int(is_hit[measured].sum()),
+                    "of_hits": int(is_hit.sum()),
+                    "expected_best": said.get("expected_best"),
+                    "best_interval": said.get("best_interval"),
+                    "predicted": said.get("predicted"),
+                    "can_rank": said.get("can_rank"),
+                    "batch_predicted": said.get("pkd_predicted"),
+                    "batch_sigma": said.get("sigma"),
+                    "seconds": round(seconds, 2),
+                }
+            )
             if number == batches:
                 return lines
             begun = time.perf_counter()
             chosen, said = choose(
-                library, inputs, POLICIES[name], known, batch, seed, Path(folder) / str(number)
+                library, inputs, POLICIES[name], measured, batch, seed, Path(folder) / str(number)
             )
             seconds = time.perf_counter() - begun
     raise AssertionError
@@ -317,15 +333,18 @@ def summarise(lines):
     """Return what each policy found in the end, and how far its promises held."""
     frame = pd.DataFrame(lines)
     rows = []
-    for (library, policy), own in frame.groupby(["library", "policy"], sort=False):
-        last = own[own["batch"] == own["batch"].max()]
-        promised = own.dropna(subset="expected_best")
+    for (library, policy), campaigns in frame.groupby(["library", "policy"], sort=False):
+        last = campaigns[campaigns["batch"] == campaigns["batch"].max()]
+        promised = campaigns.dropna(subset="expected_best")
         row = {
-            "library": library, "policy": policy, "seeds": own["seed"].nunique(),
-            "hits": interval(last["hits"]), "of": int(last["of_hits"].iloc[0]),
+            "library": library,
+            "policy": policy,
+            "seeds": campaigns["seed"].nunique(),
+            "hits": interval(last["hits"]),
+            "of": int(last["of_hits"].iloc[0]),
             "best": round(last["best"].mean(), 2),
-            "seconds": round(own.groupby("seed")["seconds"].sum().mean(), 1),
-        }  # fmt: skip
+            "seconds": round(campaigns.groupby("seed")["seconds"].sum().mean(), 1),
+        }
         if len(promised):
             low, high = np.array(promised["best_interval"].tolist()).T
             best = promised["best_of_batch"]
@@ -345,27 +364,32 @@ def summarise_correlations(lines, correlations=(0, 0.25, 0.5, 0.7, 0.9)):
     """
     from abag.head.design.batches import expect
 
-    ranked = [one for one in lines if one["batch_sigma"] and one["expected_best"] is not None]
+    ranked = [line for line in lines if line["batch_sigma"] and line["expected_best"] is not None]
     rows = []
     for correlation in correlations:
-        for library in sorted({one["library"] for one in ranked}):
-            own = [one for one in ranked if one["library"] == library]
-            best = np.array([one["best_of_batch"] for one in own])
+        for library in sorted({line["library"] for line in ranked}):
+            library_lines = [line for line in ranked if line["library"] == library]
+            best = np.array([line["best_of_batch"] for line in library_lines])
             of_batch = [
                 expect(
-                    np.array(one["batch_predicted"]), np.array(one["batch_sigma"]),
+                    np.array(line["batch_predicted"]),
+                    np.array(line["batch_sigma"]),
                     correlation=correlation,
                 )
-                for one in own
-            ]  # fmt: skip
-            expected = np.array([one.best_of_first[-1] for one in of_batch])
-            low, high = np.array([one.best_interval for one in of_batch]).T
-            rows.append({
-                "correlation": correlation, "library": library, "batches": len(own),
-                "found minus expected": round((best - expected).mean(), 2),
-                "reached": int((best >= expected).sum()),
-                "inside": int(((low <= best) & (best <= high)).sum()),
-            })  # fmt: skip
+                for line in library_lines
+            ]
+            expected = np.array([promise.best_of_first[-1] for promise in of_batch])
+            low, high = np.array([promise.best_interval for promise in of_batch]).T
+            rows.append(
+                {
+                    "correlation": correlation,
+                    "library": library,
+                    "batches": len(library_lines),
+                    "found minus expected": round((best - expected).mean(), 2),
+                    "reached": int((best >= expected).sum()),
+                    "inside": int(((low <= best) & (best <= high)).sum()),
+                }
+            )
     return pd.DataFrame(rows)
 
 
@@ -381,19 +405,19 @@ def demo_library(folder, rows):
     return read_library(path, rows)
 
 
-def make_libraries(given, folder):
+def make_libraries(arguments, folder):
     """Read the tables, and store the vectors of all their sequences."""
     import abag
     from abag.core.messages import reporting
 
     frames = {}
-    if given.tiny:
+    if arguments.tiny:
         frames["demo"] = demo_library(folder, 200)
     else:
         for name, file in TABLES.items():
-            path = given.folder / file
-            if path.exists() and name in (given.only or TABLES):
-                frames[name] = read_library(path, given.rows)
+            path = arguments.folder / file
+            if path.exists() and name in (arguments.only or TABLES):
+                frames[name] = read_library(path, arguments.rows)
     for name, frame in frames.items():
         store = folder / f"{name}-store"
         with reporting(silent=True, bars=False):
@@ -415,43 +439,48 @@ def main():
     parser.add_argument("--processes", type=int, help="by default one per 2 cores")
     parser.add_argument("--tiny", action="store_true", help="2 batches of 6 from the demo table")
     parser.add_argument("--out", type=Path, required=True)
-    given = parser.parse_args()
-    if given.tiny:
-        given.seeds, given.start, given.batch, given.batches, given.processes = 1, 48, 6, 1, 1
-    elif given.folder is None:
+    arguments = parser.parse_args()
+    if arguments.tiny:
+        arguments.seeds = 1
+        arguments.start = 48
+        arguments.batch = 6
+        arguments.batches = 1
+        arguments.processes = 1
+    elif arguments.folder is None:
         parser.error("give the FOLDER of the tables, or --tiny")
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    processes = given.processes or max(1, cores // THREADS)
+    processes = arguments.processes or max(1, cores // THREADS)
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ[name] = str(THREADS)
-    begun, lines = time.perf_counter(), []
+    begun = time.perf_counter()
+    lines = []
     context = multiprocessing.get_context("spawn")
     counter = context.Value("i", 0)
     with tempfile.TemporaryDirectory() as folder:
-        libraries = list(make_libraries(given, Path(folder)))
+        libraries = list(make_libraries(arguments, Path(folder)))
         if not libraries:
-            parser.error(f"{given.folder} has none of {', '.join(TABLES.values())}")
-        sizes = (given.start, given.batch, given.batches)
+            parser.error(f"{arguments.folder} has none of {', '.join(TABLES.values())}")
+        sizes = (arguments.start, arguments.batch, arguments.batches)
         # the longest first, so that no process waits long at the end
-        order = sorted(given.policies, key=lambda name: POLICIES[name].model != "abag")
+        order = sorted(arguments.policies, key=lambda name: POLICIES[name].model != "abag")
         with ProcessPoolExecutor(processes, context, keep_to_cores, (counter,)) as pool:
             tasks = [
                 pool.submit(campaign, library, name, seed, *sizes)
-                for seed in range(given.seeds)
-                for name in order
-                for library in libraries
+                for seed, name, library in product(range(arguments.seeds), order, libraries)
             ]
             for task in as_completed(tasks):
                 for line in task.result():
-                    with given.out.open("a", encoding="utf-8") as file:
+                    with arguments.out.open("a", encoding="utf-8") as file:
                         file.write(json.dumps(line) + "\n")
                     lines.append(line)
-                last, spent = lines[-1], time.perf_counter() - begun
+                last = lines[-1]
+                spent = time.perf_counter() - begun
                 print(
                     f"{spent:.0f} s: {last['library']}, {last['policy']}, seed {last['seed']}: "
                     f"{last['hits']} of {last['of_hits']} hits, best {last['best']:.2f}",
-                    file=sys.stderr, flush=True,
-                )  # fmt: skip
+                    file=sys.stderr,
+                    flush=True,
+                )
     place = {name: at for at, name in enumerate(POLICIES)}
     lines.sort(key=lambda line: (line["library"], place[line["policy"]], line["seed"]))
     print(summarise(lines).to_string(index=False, na_rep=""))

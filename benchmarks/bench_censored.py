@@ -27,7 +27,8 @@ from scipy.special import ndtri
 import abag
 from abag.head.data.demo import demo_table
 
-BELOW, FOLDS = 0.4, 3
+BELOW = 0.4
+FOLDS = 3
 
 
 def make_tables(pairs, seed):
@@ -63,26 +64,34 @@ def scores(predicted, sigma, hidden):
 def measure(out, pairs, seed, split, head):
     """Fit all variants of one table; return their scores over all rows and below the limit."""
     tables, hidden, below = make_tables(pairs, seed)
-    found = {}
+    results = {}
     for number, (name, (table, options)) in enumerate(tables.items()):
-        folder, start = out / f"{split}-{seed}-{number}", time.perf_counter()
+        folder = out / f"{split}-{seed}-{number}"
+        start = time.perf_counter()
         folder.mkdir(parents=True, exist_ok=True)
         table.to_csv(folder / "pairs.csv", index=False)
         encoders = {"antibody_encoder": "composition", "antigen_encoder": "composition"}
         abag.embed_table(folder / "pairs.csv", out / "store", **encoders)
         summary = abag.fit(
-            folder / "pairs.csv", out / "store", folder / "run",
-            split=split, folds=FOLDS, head=head, device="cpu", **encoders, **options,
-        )  # fmt: skip
+            folder / "pairs.csv",
+            out / "store",
+            folder / "run",
+            split=split,
+            folds=FOLDS,
+            head=head,
+            device="cpu",
+            **encoders,
+            **options,
+        )
         predicted, sigma = held_out(folder / "run", len(table)).T
-        found[name] = [
+        results[name] = [
             *scores(predicted, sigma, hidden),
             *scores(predicted[below], sigma[below], hidden[below]),
             summary["regimes"][0]["metrics"]["head"].get("beyond_bound"),
             time.perf_counter() - start,
         ]
-        print(f"{split} {seed} {name}", found[name], flush=True)
-    return found
+        print(f"{split} {seed} {name}", results[name], flush=True)
+    return results
 
 
 def main(arguments=None):
@@ -111,9 +120,9 @@ def main(arguments=None):
             "|" + "---|" * 9,
         ]
         for name in runs[0]:
-            each = np.array([run[name] for run in runs], np.float64).mean(axis=0)
+            means = np.array([run[name] for run in runs], np.float64).mean(axis=0)
             kinds = (".3f", "+.3f", ".0%", ".3f", "+.3f", ".0%", ".0%", ".1f")
-            cells = ["-" if np.isnan(x) else f"{x:{k}}" for x, k in zip(each, kinds, strict=True)]
+            cells = ["-" if np.isnan(x) else f"{x:{k}}" for x, k in zip(means, kinds, strict=True)]
             lines.append(f"| {name} | " + " | ".join(cells) + " |")
     (a.out / "censored.md").write_text("\n".join(lines) + "\n")
     print("\n".join(lines))

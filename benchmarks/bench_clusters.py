@@ -73,8 +73,10 @@ def synthetic_antibodies(n, seed=0):
 
     def germlines(count, length):
         root = rng.integers(20, size=length)
-        families = [np.where(rng.random(length) < 0.35, rng.integers(20, size=length), root)
-                    for _ in range(7)]  # fmt: skip
+        families = [
+            np.where(rng.random(length) < 0.35, rng.integers(20, size=length), root)
+            for _ in range(7)
+        ]
         return [
             np.where(rng.random(length) < 0.12, rng.integers(20, size=length), families[k % 7])
             for k in range(count)
@@ -88,17 +90,18 @@ def synthetic_antibodies(n, seed=0):
         hit = rng.random(len(chain)) < rate
         return "".join(RESIDUES[np.where(hit, rng.integers(20, size=len(chain)), chain)])
 
-    heavies, lights = germlines(50, 98), germlines(40, 95)
+    heavies = germlines(50, 98)
+    lights = germlines(40, 95)
     ends = [rng.integers(20, size=length) for length in (11, 12)]
-    found = []
-    while len(found) < n:
+    antibodies = []
+    while len(antibodies) < n:
         loop = rng.integers(20, size=int(np.clip(rng.normal(13, 3.5), 5, 25)))
         heavy = np.concatenate([one_of(heavies), loop, ends[0]])
         light = np.concatenate([one_of(lights), ends[1]])
         for _ in range(1 if rng.random() < 0.8 else int(rng.geometric(0.2))):
             rate = rng.exponential(0.05)
-            found.append((mutated(heavy, rate), mutated(light, rate)))
-    return found[:n]
+            antibodies.append((mutated(heavy, rate), mutated(light, rate)))
+    return antibodies[:n]
 
 
 def synthetic_antigens(n, length=350, families=None, seed=1):
@@ -108,26 +111,26 @@ def synthetic_antigens(n, length=350, families=None, seed=1):
     parents = [rng.integers(20, size=k) for k in lengths]
     if not families:
         return [("".join(RESIDUES[parent]),) for parent in parents]
-    found = []
+    antigens = []
     for _ in range(n):
         child = parents[rng.integers(families)].copy()
         child[rng.integers(len(child), size=3)] = rng.integers(20, size=3)
-        found.append(("".join(RESIDUES[child]),))
-    return found
+        antigens.append(("".join(RESIDUES[child]),))
+    return antigens
 
 
 def library(n, mutations=8, seed=4):
     """Variants of one antibody with as many mutations in each chain, at random places."""
     rng = np.random.default_rng(seed)
     parents = [np.searchsorted(RESIDUES, list(chain)) for chain in TRASTUZUMAB]
-    found = []
+    sequences = []
     for _ in range(n):
         children = [parent.copy() for parent in parents]
         for child in children:
             at = rng.choice(len(child), mutations, replace=False)
             child[at] = (child[at] + rng.integers(1, 20, size=mutations)) % 20
-        found.append(tuple("".join(RESIDUES[child]) for child in children))
-    return found
+        sequences.append(tuple("".join(RESIDUES[child]) for child in children))
+    return sequences
 
 
 def proteins(lengths, rng):
@@ -147,43 +150,51 @@ def strains(n, seed=0):
     """Strains of one protein of 850 residues that have 70 to 84 % in common, with loops of other lengths."""
     rng = np.random.default_rng(seed)
     (parent,) = proteins([850], rng)
-    found = []
+    sequences = []
     for _ in range(n):
         hit = rng.random(850) < rng.uniform(0.08, 0.17)
         letters = np.where(hit, RESIDUES[rng.integers(20, size=850)], parent).tolist()
         for _ in range(rng.integers(8)):
-            at, length = rng.integers(len(letters)), rng.integers(1, 8)
+            at = rng.integers(len(letters))
+            length = rng.integers(1, 8)
             if rng.random() < 0.5:
                 del letters[at : at + length]
             else:
                 letters[at:at] = RESIDUES[rng.integers(20, size=length)].tolist()
-        found.append(("".join(letters),))
-    return found
+        sequences.append(("".join(letters),))
+    return sequences
 
 
 def variants(n, seed=0):
     """Variants of one antigen of 200 residues with 1 to 10 mutations."""
     rng = np.random.default_rng(seed)
     (parent,) = proteins([200], rng)
-    found = []
+    sequences = []
     for _ in range(n):
         child = parent.copy()
         at = rng.choice(200, rng.integers(1, 11), replace=False)
         child[at] = RESIDUES[rng.integers(20, size=len(at))]
-        found.append(("".join(child),))
-    return found
+        sequences.append(("".join(child),))
+    return sequences
 
 
 def every_pair(texts, identity):
     """Clusters of strings by aligning every pair."""
     lengths = np.array([len(text) for text in texts])
-    firsts, seconds = [], []
+    firsts = []
+    seconds = []
     for start in range(0, len(texts), 500):
         block = slice(start, start + 500)
-        found = cdist(texts[block], texts, scorer=Levenshtein.distance, dtype=np.int32, workers=-1,
-                      score_cutoff=int(lengths.max() * (1 - identity)) + 1)  # fmt: skip
+        distances = cdist(
+            texts[block],
+            texts,
+            scorer=Levenshtein.distance,
+            dtype=np.int32,
+            workers=-1,
+            score_cutoff=int(lengths.max() * (1 - identity)) + 1,
+        )
         longer = np.maximum.outer(lengths[block], lengths)
-        first, second = np.nonzero(found <= np.floor((1 - identity) * longer + 1e-9))
+        first, second = np.nonzero(distances <= np.floor((1 - identity) * longer + 1e-9))
         firsts.append(first + start)
         seconds.append(second)
     ends = (np.concatenate(firsts), np.concatenate(seconds))
@@ -193,13 +204,15 @@ def every_pair(texts, identity):
 
 def timed(name, call):
     """Run, and describe the time in one line of Markdown."""
-    begun, before = time.perf_counter(), cpu_seconds()
-    found = call()
-    wall, cpu = time.perf_counter() - begun, cpu_seconds() - before
-    counts = ", ".join(f"{labels.max() + 1:,}" for labels in found)
+    begun = time.perf_counter()
+    before = cpu_seconds()
+    result = call()
+    wall = time.perf_counter() - begun
+    cpu = cpu_seconds() - before
+    counts = ", ".join(f"{labels.max() + 1:,}" for labels in result)
     line = f"| {name} | {counts} | {wall:.1f} | {cpu:.1f} | {peak_mib():.0f} |"
     print(line, file=sys.stderr, flush=True)
-    return found, line
+    return result, line
 
 
 def cpu_seconds():
@@ -285,10 +298,10 @@ def checked(n_antibodies, sample):
     antibodies = synthetic_antibodies(n_antibodies)
     few = [antibodies[i] for i in np.random.default_rng(2).permutation(n_antibodies)[:sample]]
     levels = [0.95, 0.9, 0.8]
-    what = f"{len(few):,} antibodies, 95%, 90%, 80%"
-    found, line = timed(what, lambda: [antibody_clusters(few, level) for level in levels])
+    title = f"{len(few):,} antibodies, 95%, 90%, 80%"
+    clusters, line = timed(title, lambda: [antibody_clusters(few, level) for level in levels])
     lines = [line, ""]
-    for labels, identity in zip(found, levels, strict=True):
+    for labels, identity in zip(clusters, levels, strict=True):
         expected = every_pair(["".join(chains) for chains in few], identity)
         n_joint = len(np.unique(np.stack([labels, expected]), axis=1).T)
         equal = n_joint == labels.max() + 1 == expected.max() + 1
@@ -301,18 +314,25 @@ def checked(n_antibodies, sample):
 
 def libraries(n=300):
     """Markdown table: time of one alignment of antigens of drawn lengths inside longer ones."""
-    texts = sorted((one for (one,) in drawn_lengths(n)), key=len)
+    texts = sorted((drawn for (drawn,) in drawn_lengths(n)), key=len)
     asked = range(0, n - 1, 5)
     pairs = [(i, j) for i in asked for j in range(i + 1, n)]
     edits = [int(0.6 * len(text) + 1e-9) for text in texts]
     blocks = {i: Block(texts[i + 1 :]) for i in asked}
     joined = {i: "".join(texts[i + 1 :]) for i in asked}
-    first, second = [texts[i] for i, _ in pairs], [texts[j] for _, j in pairs]
+    first = [texts[i] for i, _ in pairs]
+    second = [texts[j] for _, j in pairs]
     rows = {
-        "abag without a library, in all others": lambda: [blocks[i].distances(texts[i]) for i in asked],
-        "rapidfuzz, common subsequence, which bounds the edits": lambda: cpdist(first, second, scorer=LCSseq.similarity),
-        "rapidfuzz, edits of whole strings": lambda: cpdist(first, second, scorer=Levenshtein.distance),
-    }  # fmt: skip
+        "abag without a library, in all others": lambda: [
+            blocks[i].distances(texts[i]) for i in asked
+        ],
+        "rapidfuzz, common subsequence, which bounds the edits": lambda: cpdist(
+            first, second, scorer=LCSseq.similarity
+        ),
+        "rapidfuzz, edits of whole strings": lambda: cpdist(
+            first, second, scorer=Levenshtein.distance
+        ),
+    }
     if importlib.util.find_spec("edlib"):
         import edlib
 

@@ -19,6 +19,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
+from itertools import chain, product
 from pathlib import Path
 from typing import NamedTuple
 
@@ -45,7 +46,7 @@ PER_CLUSTER = 8
 
 
 class Policy(NamedTuple):
-    """How a batch is chosen."""
+    """The choice of a batch."""
 
     head: str = "gp"
     rule: str = "mean"
@@ -61,20 +62,20 @@ class Policy(NamedTuple):
         return " ".join(part for part in (self.head, rule, diversity, sigma) if part)
 
 
+DIVERSITIES = ("none", "clusters")
 RANDOM = Policy(head="random", rule="")
 RIDGE = Policy(head="ridge")
 DEFAULT = Policy(rule="ucb")
 POLICIES = [
-    RANDOM, RIDGE, Policy(head="kernel"),
-    *(
-        Policy(rule=rule, diversity=diversity)
-        for rule in RULES
-        for diversity in ("none", "clusters")
-    ),
+    RANDOM,
+    RIDGE,
+    Policy(head="kernel"),
+    *(Policy(rule=rule, diversity=diversity) for rule, diversity in product(RULES, DIVERSITIES)),
     Policy(rule="ucb", explore=2.0),
-    Policy(rule="ucb", sigma="model"), Policy(rule="improvement", sigma="model"),
+    Policy(rule="ucb", sigma="model"),
+    Policy(rule="improvement", sigma="model"),
     Policy(rule="probability", sigma="model"),
-]  # fmt: skip
+]
 
 
 class Model(NamedTuple):
@@ -89,7 +90,8 @@ class Library:
     """A measured table and its vectors, whose labels are looked up when a pair is ordered."""
 
     def __init__(self, pairs: LabelledPairs, store: Path) -> None:
-        self.pairs, opened = pairs, open_store(store)
+        self.pairs = pairs
+        opened = open_store(store)
         antibody_ND, antigen_ME = (
             opened.folder(kind).read(pairs.table.sequences[kind].keys, "mean")
             for kind in ("antibody", "antigen")
@@ -100,36 +102,39 @@ class Library:
 
     def fit(self, head: str, rows: np.ndarray) -> Model:
         """Fit a head to some pairs; their labels are not known of any other."""
-        rows, labels = np.sort(rows), self.pairs.pkd
+        rows = np.sort(rows)
+        labels = self.pairs.pkd
         group = np.arange(len(rows))
         fit = MODELS[head].fit(TrainingRows(self.pairs, self.vectors, rows, inner_folds(group)))
-        mean, variance = fit.predict(self.vectors), fit.variance(self.vectors)
+        mean = fit.predict(self.vectors)
+        variance = fit.variance(self.vectors)
         if variance is None:
             return Model(mean, {})
         fold = inner_folds(group)
         error, deviation = np.empty((2, len(rows)))
         for k in np.unique(fold):
-            known, held = rows[fold != k], rows[fold == k]
-            inside = inner_folds(np.arange(len(known)))
-            of_rest = MODELS[head].fit(TrainingRows(self.pairs, self.vectors, known, inside))
+            rest = rows[fold != k]
+            held = rows[fold == k]
+            inside = inner_folds(np.arange(len(rest)))
+            of_rest = MODELS[head].fit(TrainingRows(self.pairs, self.vectors, rest, inside))
             error[fold == k] = labels[held] - of_rest.predict(self.vectors)[held]
             deviation[fold == k] = np.sqrt(of_rest.variance(self.vectors)[held])
         spread, noise = fit_sigma(error, deviation)
         calibrated = np.sqrt(spread**2 * variance + noise**2)
         return Model(mean, {"calibrated": calibrated, "model": np.sqrt(variance)})
 
-    def choose(self, policy: Policy, model: Model, known: np.ndarray, batch: int) -> np.ndarray:
-        """Choose a batch of pairs that are not known, best first."""
-        left = np.setdiff1d(np.arange(len(self.pairs)), known)
+    def choose(self, policy: Policy, model: Model, measured: np.ndarray, batch: int) -> np.ndarray:
+        """Choose a batch of pairs that are not measured, best first."""
+        left = np.setdiff1d(np.arange(len(self.pairs)), measured)
         sigma = model.sigma.get(policy.sigma, np.zeros_like(model.mean))[left]
         mean = model.mean[left]
-        aim = Aim(policy.explore, float(self.pairs.pkd[known].max()), self.goal)
+        aim = Aim(policy.explore, float(self.pairs.pkd[measured].max()), self.goal)
         order = best_first(RULES[policy.rule](mean, sigma, aim), mean)
         ordered = left[order]
         pool = ordered[: POOL * batch]
         if policy.diversity == "clusters":
             chains = [self.pairs.table.antibodies.chains[i] for i in self.pairs.antibody[pool]]
-            cap = Cap([[one] for one in antibody_clusters(chains, IDENTITY)], PER_CLUSTER)
+            cap = Cap([[cluster] for cluster in antibody_clusters(chains, IDENTITY)], PER_CLUSTER)
             chosen = choose_capped(np.arange(len(pool)), batch, [cap])
             rest = np.setdiff1d(np.arange(len(pool)), chosen)  # a cap that cannot be kept
             return pool[np.concatenate([chosen, rest[: batch - len(chosen)]])]
@@ -137,7 +142,7 @@ class Library:
 
 
 class Result(NamedTuple):
-    """What one policy found from one start, per batch; the start counts as the first."""
+    """The results of one policy from one start, per batch; the start counts as the first."""
 
     best: list[float]
     hits: list[float]
@@ -147,44 +152,51 @@ class Result(NamedTuple):
 
 
 def campaign(
-    library: Library, policy: Policy, seed: int, batch: int, batches: int,
+    library: Library,
+    policy: Policy,
+    seed: int,
+    batch: int,
+    batches: int,
     first_fit: Callable[[str, np.ndarray], Model],
-) -> Result:  # fmt: skip
+) -> Result:
     """Run one policy from one start."""
     rng = np.random.default_rng(seed)
-    known = rng.permutation(len(library.pairs))[:batch]
-    labels, found = library.pairs.pkd, Result([], [], [])
+    measured = rng.permutation(len(library.pairs))[:batch]
+    labels = library.pairs.pkd
+    result = Result([], [], [])
     for number in range(batches + 1):
-        found.best.append(float(labels[known].max()))
-        found.hits.append(float(library.hits[known].sum() / library.hits.sum()))
+        result.best.append(float(labels[measured].max()))
+        result.hits.append(float(library.hits[measured].sum() / library.hits.sum()))
         if number == batches:
-            return found
+            return result
         if policy == RANDOM:
-            left = np.setdiff1d(np.arange(len(labels)), known)
+            left = np.setdiff1d(np.arange(len(labels)), measured)
             chosen = rng.permutation(left)[:batch]
         else:
-            model = (first_fit if number == 0 else library.fit)(policy.head, known)
-            chosen = library.choose(policy, model, known, batch)
+            model = (first_fit if number == 0 else library.fit)(policy.head, measured)
+            chosen = library.choose(policy, model, measured, batch)
             if policy.sigma == "calibrated" and model.sigma:
-                found.promised.append(promise(library, model, chosen))
-        known = np.concatenate([known, chosen])
+                result.promised.append(promise(library, model, chosen))
+        measured = np.concatenate([measured, chosen])
     raise AssertionError
 
 
 def promise(library: Library, model: Model, chosen: np.ndarray) -> dict[str, float]:
     """Compare what a batch was expected to hold with what it held."""
-    mean, sigma = model.mean[chosen], model.sigma["calibrated"][chosen]
-    best, hits = library.pairs.pkd[chosen].max(), library.hits[chosen].sum()
+    mean = model.mean[chosen]
+    sigma = model.sigma["calibrated"][chosen]
+    best = library.pairs.pkd[chosen].max()
+    hits = library.hits[chosen].sum()
     result = {"best": float(best), "above": float(hits)}
     for correlation in CORRELATIONS:
-        one = expect(mean, sigma, correlation=correlation, above=library.goal)
-        low, high = one.best_interval
-        few, many = one.above_interval
+        expected = expect(mean, sigma, correlation=correlation, above=library.goal)
+        low, high = expected.best_interval
+        few, many = expected.above_interval
         result |= {
-            f"expected {correlation:g}": float(one.best_of_first[-1]),
+            f"expected {correlation:g}": float(expected.best_of_first[-1]),
             f"inside {correlation:g}": float(low <= best <= high),
             f"above inside {correlation:g}": float(few <= hits <= many),
-            "expected above": one.above,
+            "expected above": expected.above,
         }
     return result
 
@@ -199,8 +211,9 @@ def interval(values: list[float]) -> str:
 
 def in_markdown(frame: pd.DataFrame) -> list[str]:
     """Lay a table out."""
-    cells = [[f"{v:.3f}" if isinstance(v, float) else str(v) for v in r] for r in frame.to_numpy()]
-    rows = [list(frame.columns), ["---"] * len(frame.columns), *cells]
+    rows = [list(frame.columns), ["---"] * len(frame.columns)]
+    for values in frame.to_numpy():
+        rows.append([f"{v:.3f}" if isinstance(v, float) else str(v) for v in values])
     return ["| " + " | ".join(row) + " |" for row in rows]
 
 
@@ -208,26 +221,30 @@ def score_table(results: dict[Policy, list[Result]], batches: int) -> list[str]:
     """Compare the policies at the end, and each with the default of `abag rank`, seed by seed."""
     reference = results[DEFAULT]
     rows = []
-    for policy, found in results.items():
-        last = [one.hits[-1] for one in found]
+    for policy, campaigns in results.items():
+        last = [campaign.hits[-1] for campaign in campaigns]
         gain = [a - b.hits[-1] for a, b in zip(last, reference, strict=True)]
-        rows.append({
-            "policy": str(policy),
-            "hits found": interval(last),
-            "minus gp ucb 1": interval(gain),
-            "area under hits": float(np.mean([np.mean(one.hits[1:]) for one in found])),
-            "after 1 batch": float(np.mean([one.hits[1] for one in found])),
-            "best pKd": interval([one.best[-1] for one in found]),
-            "best after 1": float(np.mean([one.best[1] for one in found])),
-        })  # fmt: skip
+        rows.append(
+            {
+                "policy": str(policy),
+                "hits found": interval(last),
+                "minus gp ucb 1": interval(gain),
+                "area under hits": float(
+                    np.mean([np.mean(campaign.hits[1:]) for campaign in campaigns])
+                ),
+                "after 1 batch": float(np.mean([campaign.hits[1] for campaign in campaigns])),
+                "best pKd": interval([campaign.best[-1] for campaign in campaigns]),
+                "best after 1": float(np.mean([campaign.best[1] for campaign in campaigns])),
+            }
+        )
     return in_markdown(pd.DataFrame(rows))
 
 
 def promise_table(results: dict[Policy, list[Result]]) -> list[str]:
     """Say how often the best of a batch was inside its 90 % interval."""
     rows = []
-    for policy, found in results.items():
-        frame = pd.DataFrame([one for each in found for one in each.promised])
+    for policy, campaigns in results.items():
+        frame = pd.DataFrame(list(chain.from_iterable(result.promised for result in campaigns)))
         if frame.empty:
             continue
         row: dict[str, object] = {"policy": str(policy), "batches": len(frame)}
@@ -249,16 +266,22 @@ def plot(results: dict[Policy, list[Result]], path: Path, title: str, batch: int
     from matplotlib import pyplot
 
     shown = {
-        RANDOM: "#999999", RIDGE: "#b35806", Policy(): "#2166ac", DEFAULT: "#1b7837",
-        Policy(rule="improvement"): "#762a83", Policy(rule="probability"): "#d6604d",
-    }  # fmt: skip
+        RANDOM: "#999999",
+        RIDGE: "#b35806",
+        Policy(): "#2166ac",
+        DEFAULT: "#1b7837",
+        Policy(rule="improvement"): "#762a83",
+        Policy(rule="probability"): "#d6604d",
+    }
     figure, axes = pyplot.subplots(1, 2, figsize=(10, 4), constrained_layout=True)
-    for axis, what, label in zip(
-        axes, ("hits", "best"), ("hits found (best 1 % of the table)", "best pKd so far"),
+    for axis, attribute, label in zip(
+        axes,
+        ("hits", "best"),
+        ("hits found (best 1 % of the table)", "best pKd so far"),
         strict=True,
-    ):  # fmt: skip
+    ):
         for policy, colour in shown.items():
-            values = np.array([getattr(one, what) for one in results[policy]])
+            values = np.array([getattr(campaign, attribute) for campaign in results[policy]])
             at = batch * np.arange(1, values.shape[1] + 1)
             axis.plot(at, values.mean(axis=0), color=colour, marker="o", ms=3, label=str(policy))
             if policy in (RANDOM, DEFAULT):
@@ -273,7 +296,8 @@ def plot(results: dict[Policy, list[Result]], path: Path, title: str, batch: int
 
 def tiny_inputs(folder: Path) -> tuple[Path, Path]:
     """Make a small table and its store."""
-    table, store = folder / "pairs.csv", folder / "store"
+    table = folder / "pairs.csv"
+    store = folder / "store"
     demo_table().head(200).to_csv(table, index=False)
     abag.embed_table(table, store, antibody_encoder="composition", antigen_encoder="composition")
     return table, store
@@ -296,7 +320,9 @@ def main(arguments: list[str] | None = None) -> None:
     with tempfile.TemporaryDirectory() as folder:
         if a.tiny:
             a.table, a.store = tiny_inputs(Path(folder))
-            a.seeds, a.batch, a.batches = 2, 16, 2
+            a.seeds = 2
+            a.batch = 16
+            a.batches = 2
         library = Library(label_pairs(read_pairs(a.table, TableOptions(limit=a.limit))), a.store)
         results: dict[Policy, list[Result]] = {policy: [] for policy in POLICIES}
         for seed in range(a.seeds):
@@ -312,7 +338,8 @@ def main(arguments: list[str] | None = None) -> None:
                     campaign(library, policy, seed, a.batch, a.batches, first_fit)
                 )
             print(f"seed {seed}: {time.perf_counter() - begun:.0f} s", file=sys.stderr, flush=True)
-    n, hits = len(library.pairs), int(library.hits.sum())
+    n = len(library.pairs)
+    hits = int(library.hits.sum())
     lines = [
         f"# Batches chosen from {a.table.name}, {platform.machine()}, {datetime.now(UTC).date()}",
         "",

@@ -44,16 +44,16 @@ LAYOUTS: dict[str, Callable[[str, str], str]] = {
 }
 
 
-def boundary_error(found: str, known: str) -> int:
+def boundary_error(numbered: str, true: str) -> int:
     """Count the residues by which a chain's ends are off; a huge number if it is another chain."""
-    if found == known:
+    if numbered == true:
         return 0
-    core = known[WRONG_RESIDUES:-WRONG_RESIDUES] or known
-    at = found.find(core)
+    core = true[WRONG_RESIDUES:-WRONG_RESIDUES] or true
+    at = numbered.find(core)
     if at < 0:
-        return max(len(found), len(known))
-    before = abs(at - known.find(core))
-    return max(before, abs(len(found) - len(known) - (at - known.find(core))))
+        return max(len(numbered), len(true))
+    before = abs(at - true.find(core))
+    return max(before, abs(len(numbered) - len(true) - (at - true.find(core))))
 
 
 def measure(pairs: Sequence[Chains], layout: str) -> tuple[Counter[str], int]:
@@ -61,13 +61,13 @@ def measure(pairs: Sequence[Chains], layout: str) -> tuple[Counter[str], int]:
     counts: Counter[str] = Counter()
     worst = 0
     for heavy, light in pairs:
-        known = (heavy if layout != "L alone" else "", light if layout != "H alone" else "")
+        true_domains = (heavy if layout != "L alone" else "", light if layout != "H alone" else "")
         try:
             split = split_domains(LAYOUTS[layout](heavy, light))
         except UnsureDomains:
             counts["refused"] += 1
             continue
-        error = max(boundary_error(*chains) for chains in zip(split[:2], known, strict=True))
+        error = max(boundary_error(*chains) for chains in zip(split[:2], true_domains, strict=True))
         counts["exact" if error == 0 else "near" if error <= WRONG_RESIDUES else "wrong"] += 1
         counts["found"] += error <= WRONG_RESIDUES
         worst = max(worst, error if error <= WRONG_RESIDUES else 0)
@@ -98,7 +98,8 @@ def landmarks(sequence: str, end: int, start: int, first: str) -> str:
 def cross_check(path: str) -> None:
     """Check the boundaries in the strings of a table by conserved residues."""
     texts = read_table(path).cells("antibody").dropna().value_counts()
-    counts, lines = Counter[str](), []
+    counts = Counter[str]()
+    lines = []
     for text, rows in texts.items():
         sequence = str(text)
         try:
@@ -112,18 +113,19 @@ def cross_check(path: str) -> None:
             continue
         first, second = (heavy, light) if sequence.startswith(heavy) else (light, heavy)
         start = len(sequence) - len(second)
-        found = landmarks(sequence, len(first), start, "heavy" if first == heavy else "light")
-        counts[found if found == "confirmed" else "not confirmed"] += 1
+        positions = landmarks(sequence, len(first), start, "heavy" if first == heavy else "light")
+        counts[positions if positions == "confirmed" else "not confirmed"] += 1
         counts["linker removed"] += len(first) < start
-        if found != "confirmed" or len(first) < start:
+        if positions != "confirmed" or len(first) < start:
             around = f"{first[-16:]} [{sequence[len(first) : start]}] {second[:24]}"
-            lines.append(f"- {found}: ...{around}...")
+            lines.append(f"- {positions}: ...{around}...")
     print(f"{path.rpartition('/')[2]}: {len(texts)} unique strings, {texts.sum()} rows:")
-    print(", ".join(f"{n} {what}" for what, n in counts.items()), end="\n\n")
+    print(", ".join(f"{n} {outcome}" for outcome, n in counts.items()), end="\n\n")
     print(*sorted(lines), sep="\n")
 
 
 def main(path: str) -> None:
+    """Time the search for domains in a table, and print how often it is right."""
     if read_table(path, limit=1).has("antibody"):
         cross_check(path)
         return

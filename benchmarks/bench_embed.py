@@ -47,7 +47,7 @@ def time_encoder(identity, chains, plan, encoder):
     """Return the seconds that the encoder takes for all batches, prepared in advance."""
     layout = identity.layout
     order = longest_first([max(layout.span_lengths(c)) for c in chains])
-    spans = [(k, p) for k, i in enumerate(order) for p in layout.spans(chains[i])]
+    spans = layout.numbered_spans(chains[i] for i in order)
     batches = list(fill_batches(spans, default_batch_tokens(plan)))
     encoder(batches[0])
     encoder(batches[-1])
@@ -60,6 +60,7 @@ def time_encoder(identity, chains, plan, encoder):
 
 
 def main(argv=None):
+    """Run `abag embed` in new processes, and write their times."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--antibodies", type=int, default=40000)
@@ -67,7 +68,8 @@ def main(argv=None):
     parser.add_argument("--tiny", action="store_true")
     args = parser.parse_args(argv)
     if args.tiny:
-        args.antibodies, args.antigens = 60, 30
+        args.antibodies = 60
+        args.antigens = 30
     rng = np.random.default_rng(0)
     antibodies = draw_chains("antibody", args.antibodies, rng)
     antigens = draw_chains("antigen", args.antigens, rng)

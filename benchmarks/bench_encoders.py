@@ -36,16 +36,19 @@ from abag.embed.encoders.heads import load_head
 from abag.embed.encoders.identity import identify
 from abag.embed.encoders.loading import load_encoder
 from abag.embed.families.registry import ALIASES, FAMILIES, family_of
-from abag.embed.packing import fill_batches, pool_tokens
+from abag.embed.packing import fill_batches, pack_spans, pool_tokens
 
 LETTERS = np.array(list("ACDEFGHIKLMNPQRSTVWY"))
 
 
 def config_of(name, tiny):
+    """Return the config.json of an encoder at its published size, or of a tiny one."""
     return FAMILIES[ALIASES[name].family].tiny_config if tiny else SHAPES[name]
 
 
 def draw_chains(kind, count, rng):
+    """Draw sequences with lengths as in tables: antibodies, or antigens of 30 to 1,022 residues."""
+
     def chain(n):
         return "".join(rng.choice(LETTERS, max(1, int(n))))
 
@@ -57,11 +60,13 @@ def draw_chains(kind, count, rng):
 
 
 def synchronize(device):
+    """Wait for the device."""
     if device.type == "cuda":
         torch.cuda.synchronize()
 
 
 def matmul_peak(device, tiny):
+    """Return the FLOP/s of large matrix products in bf16."""
     n = 512 if tiny else 8192
     a = torch.randn(n, n, device=device, dtype=torch.bfloat16)
     b = torch.randn(n, n, device=device, dtype=torch.bfloat16)
@@ -95,35 +100,41 @@ class Bench:
         pairs = family_of(config).vocabulary.separator is not None
         self.kind = "antibody" if pairs else "antigen"
         self.identity = identify(str(folder), self.kind)
-        self.config, self.device, self.peak = config, device, peak
+        self.config = config
+        self.device = device
+        self.peak = peak
         chains = draw_chains(self.kind, count, np.random.default_rng(0))
         layout = self.identity.layout
         self.chains = sorted(chains, key=lambda c: -sum(map(len, c)))
-        self.spans = [(i, p) for i, c in enumerate(self.chains) for p in layout.spans(c)]
+        self.spans = list(layout.numbered_spans(self.chains))
         self.rows = []
         self.name = name
         self.speeds = {}  # shares of peak, and the ratio of errors, for the summary
 
     def summary(self):
         """Describe in one line what was measured."""
-        speeds, whose, parts = self.speeds, self.reference_name, []
+        speeds = self.speeds
+        whose = self.reference_name
+        parts = []
         if ours := speeds.get("abag"):
             parts.append(f"{100 * ours:.1f} % of peak")
             if "loglik" in speeds:
                 parts.append(f"with likelihoods {100 * speeds['loglik']:.1f} %")
             parts += [
-                f"{ours / speeds[how]:.2f} times the speed of {whose}, {how}"
-                for how in ("sorted", "compiled")
-                if how in speeds
+                f"{ours / speeds[mode]:.2f} times the speed of {whose}, {mode}"
+                for mode in ("sorted", "compiled")
+                if mode in speeds
             ]
         if errors := speeds.get("ratio of errors"):
             parts.append(f"distance to fp32 {errors:.3f} times that of {whose} in bf16")
         return f"{self.name}: {'; '.join(parts) or 'abag was not measured'}"
 
     def count_flops(self, lengths):
+        """Return the floating-point operations that spans of these lengths need."""
         return count_flops(self.identity.shape, lengths)
 
     def batches(self, budget, count=None):
+        """Return packed batches of at most `budget` tokens, of the first `count` spans or of all."""
         return list(fill_batches(self.spans[:count], budget))
 
     def time(self, label, run, batches, repeat=1):
@@ -161,6 +172,7 @@ class Bench:
         return row["share of peak"]
 
     def reference_model(self, dtype):
+        """Load the module of transformers."""
         from abag.embed.encoders.loading import cast_parameters, load_transformers_model
 
         model = load_transformers_model(self.identity.checkpoint)
@@ -178,6 +190,7 @@ class Bench:
         return "transformers" if cls and hasattr(transformers, cls) else "a plain torch module"
 
     def padded(self, model, autocast=False):
+        """Return a function that runs a module on a padded copy of a batch."""
         pad = self.identity.layout.vocabulary.pad
 
         def run(batch):
@@ -196,6 +209,7 @@ class Bench:
         return run
 
     def ours(self, precision="bf16", attention="auto"):
+        """Load abag's packed encoder."""
         plan = plan_device(str(self.device), precision)
         return load_encoder(self.identity, plan, attention=attention)
 
@@ -239,11 +253,19 @@ class CompiledLayers:
     """
 
     FIELDS = (
-        "shift1_D", "qkv_3DD", "qkv_bias_3D", "out_DD", "shift2_D", "up", "up_bias", "down_DF",
-    )  # fmt: skip
+        "shift1_D",
+        "qkv_3DD",
+        "qkv_bias_3D",
+        "out_DD",
+        "shift2_D",
+        "up",
+        "up_bias",
+        "down_DF",
+    )
 
     def __init__(self, encoder):
-        self.encoder, self.attend = encoder, self.varlen
+        self.encoder = encoder
+        self.attend = self.varlen
         if encoder._device.type != "cuda":  # has no FlashAttention
             self.attend = lambda q, k, v, _offsets, _longest: encoder._attention(
                 torch.stack([q, k, v], 1).flatten(1), self.geometry
@@ -252,11 +274,13 @@ class CompiledLayers:
 
     @staticmethod
     def varlen(q, k, v, offsets, longest):
+        """Attend within each sequence by FlashAttention-2 as built into torch."""
         from torch.nn.attention.varlen import varlen_attn
 
         return varlen_attn(q, k, v, offsets, offsets, longest, longest).flatten(1)
 
     def plain_layer(self, x, layer, angles, offsets, longest):
+        """Run a layer in plain torch operations, for the compiler."""
         shift1, qkv_weight, qkv_bias, out, shift2, up, up_bias, down = layer
         y = self.normed(x, shift1)
         qkv = F.linear(y, qkv_weight, qkv_bias).view(len(x), 3, self.encoder._shape.heads, 2, -1)
@@ -268,21 +292,23 @@ class CompiledLayers:
         return x + F.linear(F.gelu(F.linear(self.normed(x, shift2), up, up_bias)), down)
 
     def normed(self, x, shift):
+        """Return the layer norm of ``x + shift``."""
         return F.layer_norm(x + shift, shift.shape, eps=self.encoder._eps).to(x.dtype)
 
     @torch.inference_mode()
     def __call__(self, batch):
-        own = self.encoder
-        self.geometry = own._attention.geometry(batch, own._device, own._dtype)
-        x = own._embed_VD[torch.from_numpy(batch.ids).to(own._device)]
-        angles = [table[self.geometry.positions, None, None] for table in own._rotary]
-        for one in own._layers:
-            layer = [getattr(one, name) for name in self.FIELDS]
+        encoder = self.encoder
+        self.geometry = encoder._attention.geometry(batch, encoder._device, encoder._dtype)
+        x = encoder._embed_VD[torch.from_numpy(batch.ids).to(encoder._device)]
+        angles = [table[self.geometry.positions, None, None] for table in encoder._rotary]
+        for stored_layer in encoder._layers:
+            layer = [getattr(stored_layer, name) for name in self.FIELDS]
             x = self.layer(x, layer, angles, self.geometry.offsets, self.geometry.max_length)
-        return own._ops.layer_norm(x, own._last_shift_D, *own._last_norm, own._eps)
+        return encoder._ops.layer_norm(x, encoder._last_shift_D, *encoder._last_norm, encoder._eps)
 
 
 def pooled_means(run, batches, device):
+    """Encode batches, and return the vectors of their sequences on the CPU."""
     with torch.inference_mode():
         return torch.cat(
             [
@@ -297,13 +323,15 @@ def pooled_means(run, batches, device):
 
 
 def relative(a, b):
+    """Return the relative distance of each row of `a` from that of `b`."""
     return ((a - b).norm(dim=1) / b.norm(dim=1)).numpy()
 
 
 def agreement(bench, count, long_lengths):
     """Distance of pooled means to fp32, ours beside the reference's; and one mutation's shift."""
     rng = np.random.default_rng(1)
-    layout, device = bench.identity.layout, bench.device
+    layout = bench.identity.layout
+    device = bench.device
     chains = draw_chains(bench.kind, count, rng)
     for n in long_lengths:
         chain = "".join(rng.choice(LETTERS, n))
@@ -313,20 +341,20 @@ def agreement(bench, count, long_lengths):
         at = int(rng.integers(len(c[0])))
         other = rng.choice([x for x in LETTERS if x != c[0][at]])
         mutated.append((c[0][:at] + other + c[0][at + 1 :], *c[1:]))
-    of_span = np.array([i for i, c in enumerate(chains) for _ in layout.spans(c)])
+    chain_of_span = np.array([i for i, _ in layout.numbered_spans(chains)])
 
     def spans(chains):
         """Pool each span for itself: a long chain may have several."""
-        return list(enumerate(p for c in chains for p in layout.spans(c)))
+        return list(enumerate(span for _, span in layout.numbered_spans(chains)))
 
     def one_by_one(chains):
-        return [b for span in spans(chains) for b in fill_batches([span], 10**6)]
+        return [pack_spans([span]) for span in spans(chains)]
 
     def distance(vectors, other):
-        """Largest distance among the spans of each chain."""
-        found = np.zeros(len(chains))
-        np.maximum.at(found, of_span, relative(vectors, other))
-        return found
+        """Return the largest distance among the spans of each chain."""
+        distances = np.zeros(len(chains))
+        np.maximum.at(distances, chain_of_span, relative(vectors, other))
+        return distances
 
     torch.backends.cuda.matmul.allow_tf32 = False
     model = bench.reference_model(torch.float32)
@@ -389,9 +417,13 @@ def profile(bench, encoder, batch):
 
 
 def bench_one(name, folder, config, args, device, peak):
+    """Measure one encoder: agreement with the reference, speeds and kernels."""
     count = 24 if args.tiny else args.count
     bench = Bench(name, folder, config, device, peak, count)
-    notes, failures, agreed, kernels = [], [], [], []
+    notes = []
+    failures = []
+    agreed = []
+    kernels = []
     start = time.perf_counter()
     with attempt("abag", failures):
         kernels = time_abag(bench, args, notes)
@@ -406,18 +438,23 @@ def bench_one(name, folder, config, args, device, peak):
     notes.append(f"all of it: {time.perf_counter() - start:.0f} s")
     print("\n".join(notes[-3 - len(failures) :]), flush=True)
     return {
-        "rows": bench.rows, "notes": notes, "agreement": agreed, "kernels": kernels,
+        "rows": bench.rows,
+        "notes": notes,
+        "agreement": agreed,
+        "kernels": kernels,
         "failures": failures,
-    }  # fmt: skip
+    }
 
 
 def middle_batches(bench, args):
+    """Return the batches that the reference is timed with."""
     return bench.batches(2048 if args.tiny else 16384)
 
 
 def time_abag(bench, args, notes):
     """Time our encoder; returns the kernels of one of its largest batches."""
-    device, full = bench.device, middle_batches(bench, args)
+    device = bench.device
+    full = middle_batches(bench, args)
     start = time.perf_counter()
     encoder = bench.ours()
     synchronize(device)
@@ -432,10 +469,12 @@ def time_abag(bench, args, notes):
         bench.speeds["loglik"] = max(
             bench.time(
                 f"abag packed with likelihoods, {n} tokens per batch",
-                bench.with_likelihoods(encoder), bench.batches(n), repeat=3,
+                bench.with_likelihoods(encoder),
+                bench.batches(n),
+                repeat=3,
             )
             for n in budgets
-        )  # fmt: skip
+        )
     if bench.name.startswith("esm2") and device.type == "cuda":
         other = bench.ours(attention="varlen")
         bench.time("abag packed, varlen attention", other, full, repeat=3)
@@ -453,7 +492,8 @@ def time_abag(bench, args, notes):
 
 def time_reference(bench, args, failures):
     """Time the reference in sorted batches, compiled, and as the old loop."""
-    full, whose = middle_batches(bench, args), bench.reference_name
+    full = middle_batches(bench, args)
+    whose = bench.reference_name
     model = bench.reference_model(torch.bfloat16)
     label = f"{whose}, SDPA, sorted, 16k-token batches"
     bench.speeds["sorted"] = bench.time(label, bench.padded(model), full)
@@ -467,11 +507,12 @@ def time_reference(bench, args, failures):
     del model
     slow = bench.padded(bench.reference_model(torch.float32), autocast=True)
     some = bench.spans[:: max(1, len(bench.chains) // 48)]
-    singles = [batch for span in some for batch in fill_batches([span], 10**6)]
+    singles = [pack_spans([span]) for span in some]
     bench.time("the old loop: one sequence a call, autocast", slow, singles)
 
 
 def report(results, peak, args):
+    """Return the report as Markdown."""
     import transformers
 
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.processor()
@@ -500,6 +541,7 @@ def report(results, peak, args):
 
 
 def main(argv=None):
+    """Measure each encoder in turn, and write the reports."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--encoder", nargs="+", default=["igt5", "esm2-650m"], choices=SHAPES)
     parser.add_argument("--out", type=Path, required=True)
@@ -514,14 +556,15 @@ def main(argv=None):
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     peak = matmul_peak(device, args.tiny)
     print(f"peak {peak / 1e12:.1f} TFLOP/s", flush=True)
-    results, failures = {}, []
+    results = {}
+    failures = []
     for name in args.encoder:
         with attempt(name, failures), tempfile.TemporaryDirectory() as folder:
             config = config_of(name, args.tiny)
             with_head = args.loglik and family_of(config).head is not None
             save_random_checkpoint(Path(folder), config, seed=0, with_head=with_head)
             results[name] = bench_one(name, Path(folder), config, args, device, peak)
-            failures += [f"{name}: {one}" for one in results[name]["failures"]]
+            failures += [f"{name}: {failure}" for failure in results[name]["failures"]]
         (args.out / "encoders.md").write_text(report(results, peak, args))
         (args.out / "encoders.json").write_text(json.dumps({"peak": peak, **results}, indent=1))
     if failures:

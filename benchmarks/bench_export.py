@@ -83,6 +83,7 @@ def work(task: str, store: Path, path: Path) -> dict:
 
 
 def main() -> None:
+    """Time the export of a store's vectors and their reading, and print a table."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results"), metavar="DIR")
     parser.add_argument("--name", default="export")
@@ -101,12 +102,14 @@ def main() -> None:
         make_store(store, rows, width)
         idle_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         for suffix in (".npz", ".parquet", ".h5ad", ".csv"):
-            path, figures = Path(folder) / f"vectors{suffix}", {}
+            path = Path(folder) / f"vectors{suffix}"
+            figures = {}
             for task in ("export", "read"):
                 command = [sys.executable, __file__, "--task", task, str(store), str(path)]
                 done = subprocess.run(command, capture_output=True, text=True, check=True)
                 figures[task] = json.loads(done.stdout)
-            out, back = figures["export"], figures["read"]
+            out = figures["export"]
+            back = figures["read"]
             assert back["equal"], suffix
             lines.append(
                 f"| {suffix} | {out['seconds']:.2f} | {out['peak_mib']:,.0f} | "

@@ -37,7 +37,7 @@ from abag.head.training.torch_settings import torch_settings
 
 @dataclass(frozen=True)
 class Size:
-    """How much is trained and for how long it is timed."""
+    """The amount of training, and the time for which it is measured."""
 
     pairs: int
     antibodies: int
@@ -126,7 +126,8 @@ def measure(way: str, inputs, size: Size, device: torch.device, **options) -> Ro
         first_s = time.perf_counter() - begun
         runner.take(20)
         synchronize(device)
-        steps, begun = 0, time.perf_counter()
+        steps = 0
+        begun = time.perf_counter()
         while (seconds := time.perf_counter() - begun) < size.timed_s:
             runner.take(20)
             synchronize(device)
@@ -149,16 +150,18 @@ class Runner:
     """Takes steps, epoch after epoch."""
 
     def __init__(self, training: HeadTraining, config: FitConfig) -> None:
-        self.training, self.config, self.done = training, config, 0
+        self.training = training
+        self.config = config
+        self.done = 0
 
     def take(self, steps: int) -> None:
         """Take some steps."""
-        one = self.training
+        training = self.training
         for _ in range(steps):
-            epoch, at = divmod(self.done, one.steps_per_epoch)
+            epoch, at = divmod(self.done, training.steps_per_epoch)
             if at == 0:
-                one.stack.begin_epoch(epoch)
-            one.training_step.run(step_seed(0, self.done))
+                training.stack.begin_epoch(epoch)
+            training.training_step.run(step_seed(0, self.done))
             self.done += 1
 
 
@@ -194,7 +197,10 @@ def notebooks_way(inputs, size: Size, device: torch.device) -> Row:
     ]
     model = nn.Sequential(*blocks, nn.Linear(widths[-1], 1)).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=4e-3)
-    loader, steps, begun, total = DataLoader(data, batch_size=12, shuffle=True), 0, 0.0, 0.0
+    loader = DataLoader(data, batch_size=12, shuffle=True)
+    steps = 0
+    begun = 0.0
+    total = 0.0
     for at, (antibody, antigen, pkd) in enumerate(loader):
         inputs_BD = torch.cat([antibody.to(device), antigen.to(device)], dim=1)
         loss = nn.functional.mse_loss(model(inputs_BD).squeeze(1), pkd.to(device)) / 4
@@ -273,7 +279,7 @@ def markdown(report: dict) -> str:
     fits = report["whole fits"]
     lines += ["", "Whole trainings, validation, log and checkpoints included:", ""]
     lines += ["| " + " | ".join(fits[0]) + " |", "|" + "---|" * len(fits[0])]
-    lines += ["| " + " | ".join(str(value) for value in fit.values()) + " |" for fit in fits]
+    lines += ["| " + " | ".join(map(str, fit.values())) + " |" for fit in fits]
     return "\n".join(lines) + "\n"
 
 
@@ -283,8 +289,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--tiny", action="store_true")
     parser.add_argument("--device", default="auto")
-    given = parser.parse_args()
-    device, size = resolve_device(given.device), TINY if given.tiny else REAL
+    arguments = parser.parse_args()
+    device = resolve_device(arguments.device)
+    size = TINY if arguments.tiny else REAL
     hardware = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
     inputs = make_pairs(size)
     rows = [notebooks_way(inputs, size, device)]
@@ -295,17 +302,17 @@ def main() -> None:
     report = {
         "hardware": hardware,
         "date": datetime.now(UTC).date().isoformat(),
-        "command": f"python benchmarks/bench_fit.py --out DIR{' --tiny' if given.tiny else ''}",
+        "command": f"python benchmarks/bench_fit.py --out DIR{' --tiny' if arguments.tiny else ''}",
         "torch": torch.__version__,
         "python": platform.python_version(),
         "size": asdict(size),
         "rows": [asdict(row) for row in rows],
         "whole fits": [whole_fit(inputs, size, device, preset=name) for name in presets],
     }
-    given.out.mkdir(parents=True, exist_ok=True)
+    arguments.out.mkdir(parents=True, exist_ok=True)
     name = f"fit_{hardware.replace(' ', '-').lower()}_{report['date']}"
-    (given.out / f"{name}.md").write_text(markdown(report))
-    (given.out / f"{name}.json").write_text(json.dumps(report, indent=2) + "\n")
+    (arguments.out / f"{name}.md").write_text(markdown(report))
+    (arguments.out / f"{name}.json").write_text(json.dumps(report, indent=2) + "\n")
     print(markdown(report))
 
 

@@ -26,22 +26,28 @@ from abag.head.data.demo import demo_table
 
 
 class TanhOps(PlainOps):
+    """Plain operations with the tanh form of GELU."""
+
     def linear_gelu(self, x_TD, weight_FD, bias_F):
+        """Return the tanh form of GELU of ``x W^T + b``."""
         return F.gelu(F.linear(x_TD, weight_FD, bias_F), approximate="tanh")
 
 
 def means(identity, chains, precision, ops):
+    """Return the mean vectors of sequences, with these operations."""
     encoder = load_encoder(identity, DevicePlan(torch.device("cpu"), precision, "a benchmark"))
     encoder._ops = ops
     pooled = []
-    for one in chains:
-        batch = pack_spans([(0, span) for span in identity.layout.spans(one)])
-        bounds, weights = torch.from_numpy(batch.bounds).long(), torch.from_numpy(batch.weights)
+    for sequence in chains:
+        batch = pack_spans([(0, span) for span in identity.layout.spans(sequence)])
+        bounds = torch.from_numpy(batch.bounds).long()
+        weights = torch.from_numpy(batch.weights)
         pooled.append(pool_tokens(encoder(batch), weights, bounds))
     return torch.cat(pooled)[:, 0].double()
 
 
 def main(argv=None):
+    """Print the distances between vectors with either form of GELU."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--tiny", action="store_true")
@@ -53,8 +59,8 @@ def main(argv=None):
     lines += [f"{len(chains)} antibodies; torch {torch.__version__}, {platform.machine()}.", ""]
     lines += ["| precision | exact | tanh |", "|---|---|---|"]
     for precision in ("bf16", "fp16", "fp32"):
-        found = (means(identity, chains, precision, ops()) for ops in (PlainOps, TanhOps))
-        far = [((x - exact).norm(dim=1) / exact.norm(dim=1)).mean().item() for x in found]
+        vectors = (means(identity, chains, precision, ops()) for ops in (PlainOps, TanhOps))
+        far = [((x - exact).norm(dim=1) / exact.norm(dim=1)).mean().item() for x in vectors]
         lines.append(f"| {precision} | {far[0]:.2e} | {far[1]:.2e} |")
     args.out.mkdir(parents=True, exist_ok=True)
     (args.out / "gelu.md").write_text("\n".join(lines) + "\n")

@@ -49,25 +49,26 @@ def measure(a, folder, limit, pool) -> list[str]:
     shared = {"limit": limit, "split": a.split} | a.set
     jobs = {}
     for head in a.head:
-        own = {name: value for name, value in shared.items() if is_used(name, head)}
-        own = {name: value for name, value in own.items() if value is not None}
+        options = {name: value for name, value in shared.items() if is_used(name, head)}
+        options = {name: value for name, value in options.items() if value is not None}
         run = folder / f"{limit or 'all'}" / head
-        jobs[head] = run, pool.submit(fit_one, a.table, a.store, run, own | {"head": head})
+        jobs[head] = run, pool.submit(fit_one, a.table, a.store, run, options | {"head": head})
     lines = [f"## {f'The first {limit:,} rows' if limit else 'All rows'}", ""]
     finished = []
     for head, (run, job) in jobs.items():
-        found = job.result()
-        if isinstance(found, str):
-            lines.append(f"- {head}: refused: {found}")
+        result = job.result()
+        if isinstance(result, str):
+            lines.append(f"- {head}: refused: {result}")
         else:
             finished.append(run)
-            lines.append(f"- {head}: {found:.1f} s")
+            lines.append(f"- {head}: {result:.1f} s")
     return [*lines, "", "```", *describe_runs(abag.runs(finished)), "```", ""]
 
 
 def tiny_inputs(folder: Path) -> tuple[Path, Path]:
     """Make a small table and its store."""
-    table, store = folder / "pairs.csv", folder / "store"
+    table = folder / "pairs.csv"
+    store = folder / "store"
     demo_table().head(120).to_csv(table, index=False)
     abag.embed_table(table, store, antibody_encoder="composition", antigen_encoder="composition")
     return table, store
@@ -100,10 +101,13 @@ def main(arguments: list[str] | None = None) -> None:
         folder = Path(text)
         if a.tiny:
             a.table, a.store = tiny_inputs(folder)
-            a.head, a.split = ["mlp", "ridge"], "random"
+            a.head = ["mlp", "ridge"]
+            a.split = "random"
             a.set = {"epochs": 2, "widths": (4,), "folds": 3}
         with ProcessPoolExecutor(a.workers, mp_context=get_context("spawn")) as pool:
-            body = [line for limit in a.limit for line in measure(a, folder, limit, pool)]
+            body = []
+            for limit in a.limit:
+                body += measure(a, folder, limit, pool)
     lines = [
         f"# Heads on the same folds: {a.table.name}, {datetime.now(UTC).date()}",
         "",

@@ -22,12 +22,15 @@ from abag.embed.packing import TokenSpan, pack_spans
 
 
 def milliseconds(run) -> float:
+    """Return the median time of a call."""
     return triton.testing.do_bench(run, warmup=10, rep=40, return_mode="median")
 
 
 def lengths_of(kind: str, tokens: int) -> list[int]:
+    """Draw the lengths of sequences, variable domains or antigens, that fill `tokens`."""
     rng = np.random.default_rng(0)
-    out, total = [], 0
+    out = []
+    total = 0
     while True:
         if kind == "fv":
             n = int(rng.normal(121, 4)) + int(rng.normal(108, 3)) + 2
@@ -40,6 +43,7 @@ def lengths_of(kind: str, tokens: int) -> list[int]:
 
 
 def bench_attention(kind, heads, width, tokens, biased):
+    """Print the fastest tiles of the attention kernel."""
     lengths = lengths_of(kind, tokens)
     spans = [TokenSpan(np.zeros(n, np.int32), np.zeros((n, 1), np.float32)) for n in lengths]
     batch = pack_spans(list(enumerate(spans)))
@@ -86,7 +90,9 @@ def bench_attention(kind, heads, width, tokens, biased):
 
 
 def bench_steps(tokens):
-    device, bf16 = torch.device("cuda"), torch.bfloat16
+    """Print the times of norms, activations and rotary positions, with the share of the bandwidth."""
+    device = torch.device("cuda")
+    bf16 = torch.bfloat16
 
     def line(name, run, flop=0.0, byte=0.0):
         ms = milliseconds(run)
@@ -118,9 +124,16 @@ def bench_steps(tokens):
 
             def norm():
                 kernels._layer_norm_kernel[(tokens,)](
-                    x, w, w, w, out, 1e-5, WIDTH=d,
-                    BLOCK=triton.next_power_of_2(d), num_warps=warps,
-                )  # fmt: skip
+                    x,
+                    w,
+                    w,
+                    w,
+                    out,
+                    1e-5,
+                    WIDTH=d,
+                    BLOCK=triton.next_power_of_2(d),
+                    num_warps=warps,
+                )
 
             line(f"layer norm {d} {warps} warps", norm, byte=4 * tokens * d)
         line(

@@ -44,13 +44,14 @@ def clusters_of(table: Path, kind: str) -> pd.Series:
     of_pair = PairGroups(pairs, SplitOptions()).of_method(kind)
     of_sequence = np.full(len(pairs.table.sequences[kind].keys), -1)
     of_sequence[pairs.index(kind)] = of_pair
-    found = of_sequence[pairs.table.sequences[kind].of_row]
-    return pd.Series(found, pairs.table.row_numbers - pairs.table.first_row)
+    cluster_of_row = of_sequence[pairs.table.sequences[kind].of_row]
+    return pd.Series(cluster_of_row, pairs.table.row_numbers - pairs.table.first_row)
 
 
 def leave_out(frame: pd.DataFrame, is_out: np.ndarray, store: Path, options: dict, at: Path):
     """Fit the other rows, and predict those that are left out; return scores and the summary."""
-    train, test = at / "train.csv", at / "test.csv"
+    train = at / "train.csv"
+    test = at / "test.csv"
     frame[~is_out].to_csv(train, index=False)
     frame[is_out].to_csv(test, index=False)
     summary = abag.fit(train, store, at / "run", report=False, **options)
@@ -63,7 +64,7 @@ def leave_out(frame: pd.DataFrame, is_out: np.ndarray, store: Path, options: dic
     row = labelled.row[exact]
     kept = scores.iloc[row].assign(label=labelled.pkd[exact])
     mean = pd.read_parquet(at / "run" / "pairs.parquet").query("censored == 0")["pkd"].mean()
-    return kept.assign(mean=mean), {one["regime"]: one for one in summary["regimes"]}
+    return kept.assign(mean=mean), {regime["regime"]: regime for regime in summary["regimes"]}
 
 
 def describe(name: str, rows: pd.DataFrame, measured: dict | None) -> str:
@@ -71,15 +72,15 @@ def describe(name: str, rows: pd.DataFrame, measured: dict | None) -> str:
     error = rows["label"] - rows["pkd_predicted"]
     covered = (error.abs() <= COVERED * rows["sigma"]).mean()
     rmse, of_mean = (
-        np.sqrt(np.square(one).mean()) for one in (error, rows["label"] - rows["mean"])
+        np.sqrt(np.square(errors).mean()) for errors in (error, rows["label"] - rows["mean"])
     )
-    known = "| | |"
+    measured_cells = "| | |"
     if measured is not None:
-        known = f"| {measured['coverage']:.0%} | {measured['rmse']:.2f} |"
+        measured_cells = f"| {measured['coverage']:.0%} | {measured['rmse']:.2f} |"
     regime = rows["regime"].iloc[0]
     far = f", {rows['far'].mean():.0%} far" if rows["far"].any() else ""
     numbers = f"{len(rows)} | {covered:.0%} | {rmse:.2f} | {of_mean:.2f}"
-    return f"| {name} | {regime}{far} | {numbers} {known}"
+    return f"| {name} | {regime}{far} | {numbers} {measured_cells}"
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -96,46 +97,61 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--set", nargs="+", default=[], metavar="NAME=VALUE")
     parser.add_argument("--head")
     parser.add_argument("--tiny", action="store_true")
-    given = parser.parse_args(argv)
-    options = {name: json.loads(x) for name, _, x in (one.partition("=") for one in given.set)}
-    if given.head is not None:
-        options["head"] = given.head
-    given.out.mkdir(parents=True, exist_ok=True)
-    lines, found = [HEAD], []
+    arguments = parser.parse_args(argv)
+    options = {}
+    for setting in arguments.set:
+        name, _, value = setting.partition("=")
+        options[name] = json.loads(value)
+    if arguments.head is not None:
+        options["head"] = arguments.head
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    lines = [HEAD]
+    predictions = []
     with tempfile.TemporaryDirectory() as folder, reporting(silent=True, bars=False):
         scratch = Path(folder)
-        table, store = scratch / "table.csv", given.store or scratch / "store"
-        if given.tiny:
+        table = scratch / "table.csv"
+        store = arguments.store or scratch / "store"
+        if arguments.tiny:
             frame = demo_table().head(300)
             abag.embed_table(frame, store, "composition", "composition")
-            given.groups, options = 2, {"head": "ridge"}
-            given.kind, given.least = "antigen", 5
+            arguments.groups = 2
+            options = {"head": "ridge"}
+            arguments.kind = "antigen"
+            arguments.least = 5
         else:
-            frame = pd.read_csv(given.table)
-            if given.rows:
-                frame = frame.sample(given.rows, random_state=given.seed)
+            frame = pd.read_csv(arguments.table)
+            if arguments.rows:
+                frame = frame.sample(arguments.rows, random_state=arguments.seed)
         frame = frame.reset_index(drop=True)
         frame.to_csv(table, index=False)
-        cluster = clusters_of(table, given.kind).reindex(range(len(frame)), fill_value=-1)
+        cluster = clusters_of(table, arguments.kind).reindex(range(len(frame)), fill_value=-1)
         sizes = cluster[cluster >= 0].value_counts()
-        sizes = sizes[(sizes >= given.least) & (sizes <= len(frame) / 2)]
-        drawn = sizes.sample(min(given.groups, len(sizes)), random_state=given.seed)
+        sizes = sizes[(sizes >= arguments.least) & (sizes <= len(frame) / 2)]
+        drawn = sizes.sample(min(arguments.groups, len(sizes)), random_state=arguments.seed)
         print(HEAD, flush=True)
         for number in drawn.index.tolist():
             at = scratch / f"{number}"
             at.mkdir()
             rows, measured = leave_out(frame, (cluster == number).to_numpy(), store, options, at)
-            found.append(rows.assign(cluster=number))
-            for regime, own in rows.groupby("regime", sort=False):
-                lines.append(describe(f"{given.kind} cluster {number}", own, measured.get(regime)))
+            predictions.append(rows.assign(cluster=number))
+            for regime, regime_rows in rows.groupby("regime", sort=False):
+                lines.append(
+                    describe(
+                        f"{arguments.kind} cluster {number}", regime_rows, measured.get(regime)
+                    )
+                )
                 print(lines[-1], flush=True)
-        for _, own in pd.concat(found).groupby("regime", sort=False):
-            inside = (own["label"] - own["pkd_predicted"]).abs() <= COVERED * own["sigma"]
-            once = inside.groupby(own["cluster"]).mean().mean()
-            lines.append(describe(f"all {len(found)}, once each {once:.0%}", own, None))
+        for _, regime_rows in pd.concat(predictions).groupby("regime", sort=False):
+            inside = (
+                regime_rows["label"] - regime_rows["pkd_predicted"]
+            ).abs() <= COVERED * regime_rows["sigma"]
+            once = inside.groupby(regime_rows["cluster"]).mean().mean()
+            lines.append(
+                describe(f"all {len(predictions)}, once each {once:.0%}", regime_rows, None)
+            )
             print(lines[-1], flush=True)
-    text = [f"# {given.kind.capitalize()} clusters left out", "", *lines, ""]
-    (given.out / "leave_out.md").write_text("\n".join(text), encoding="utf-8")
+    text = [f"# {arguments.kind.capitalize()} clusters left out", "", *lines, ""]
+    (arguments.out / "leave_out.md").write_text("\n".join(text), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -40,7 +40,7 @@ from abag.head.training.torch_settings import torch_settings
 
 @dataclass(frozen=True)
 class Size:
-    """How much is trained and for how long it is timed."""
+    """The amount of training, and the time for which it is measured."""
 
     pairs: int
     antibodies: int
@@ -82,7 +82,8 @@ def time_steps(inputs, size: Size, device: torch.device, **options) -> dict[str,
         first_s = time.perf_counter() - begun
         if device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(device)
-        steps, seconds = 0, 0.0
+        steps = 0
+        seconds = 0.0
         while seconds < size.timed_s:
             stack.begin_epoch(steps // stack.steps)
             synchronize(device)
@@ -119,17 +120,17 @@ def draw_trials(problem: SearchProblem, rng: np.random.Generator, count: int) ->
     """Draw a batch of trials at random, all of the same shape."""
     shared = {name: str(rng.choice(values)) for name, values in problem.choices().items()}
     shared["shape"] = str(
-        rng.choice([name for name, one in SHAPES.items() if one["head"] == "mlp"])
+        rng.choice([name for name, shape in SHAPES.items() if shape["head"] == "mlp"])
     )
     batch = []
     for _ in range(count):
-        own = {}
+        options = {}
         for name, (low, high) in RANGES.items():
             if name in LOGARITHMIC:
-                own[name] = float(np.exp(rng.uniform(np.log(low), np.log(high))))
+                options[name] = float(np.exp(rng.uniform(np.log(low), np.log(high))))
             else:
-                own[name] = float(rng.uniform(low, high))
-        batch.append(shared | own)
+                options[name] = float(rng.uniform(low, high))
+        batch.append(shared | options)
     return batch
 
 
@@ -139,17 +140,21 @@ def time_trials(inputs, size: Size, device: torch.device) -> list[dict[str, obje
     config = FitConfig(head="mlp", epochs=size.epochs)
     poolings = {"antibody": ("mean", "heavy_mean", "light_mean"), "antigen": ("mean", "cls")}
     stored = {"antibody": antibody_ND, "antigen": antigen_ME}
+    vectors = {}
+    for kind, names in poolings.items():
+        vectors |= {(kind, name): stored[kind] for name in names}
     problem = SearchProblem(
         pairs=pairs,
         fold=inner_folds(pairs.antigen, 3, 0),
         group=pairs.antigen,
         store=None,  # all is read
-        read={(kind, one): stored[kind] for kind, names in poolings.items() for one in names},
+        read=vectors,
         poolings=poolings,
         config=config,
         device=device,
     )
-    rng, rows = np.random.default_rng(0), []
+    rng = np.random.default_rng(0)
+    rows = []
     with torch_settings(device, config):
         for at in range(0, size.trials, size.at_once):
             batch = draw_trials(problem, rng, min(size.at_once, size.trials - at))
@@ -172,16 +177,18 @@ def time_trials(inputs, size: Size, device: torch.device) -> list[dict[str, obje
 
 def table(rows: list[dict[str, object]]) -> list[str]:
     """Lay rows of equal keys out in Markdown."""
-    cells = [[f"{v:.3g}" if isinstance(v, float) else str(v) for v in r.values()] for r in rows]
     lines = ["| " + " | ".join(rows[0]) + " |", "|" + "---|" * len(rows[0])]
-    return lines + ["| " + " | ".join(row) + " |" for row in cells]
+    for row in rows:
+        cells = [f"{v:.3g}" if isinstance(v, float) else str(v) for v in row.values()]
+        lines.append("| " + " | ".join(cells) + " |")
+    return lines
 
 
-def ratios(rows: list[dict[str, object]], what: str) -> list[dict[str, object]]:
+def ratios(rows: list[dict[str, object]], quantity: str) -> list[dict[str, object]]:
     """Add how much longer each number of heads takes than one head of its kind."""
-    ones = {(r["preset"], r["precision"], r["asked"]): r[what] for r in rows if r["heads"] == 1}
+    ones = {(r["preset"], r["precision"], r["asked"]): r[quantity] for r in rows if r["heads"] == 1}
     return [
-        r | {"times one": r[what] / ones[r["preset"], r["precision"], r["asked"]]} for r in rows
+        r | {"times one": r[quantity] / ones[r["preset"], r["precision"], r["asked"]]} for r in rows
     ]
 
 
@@ -219,24 +226,25 @@ def main() -> None:
     parser.add_argument("--tiny", action="store_true")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
-    given = parser.parse_args()
-    device, size = resolve_device(given.device), TINY if given.tiny else REAL
+    arguments = parser.parse_args()
+    device = resolve_device(arguments.device)
+    size = TINY if arguments.tiny else REAL
     hardware = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
     inputs = make_pairs(size)
-    members = MEMBERS[:2] if given.tiny else QUICK if given.quick else MEMBERS
-    kinds = KINDS[:1] if given.tiny or given.quick else KINDS
-    flags = " --tiny" * given.tiny + " --quick" * given.quick
-    flags += f" --parts {' '.join(given.parts)}" * (len(given.parts) < len(PARTS))
+    members = MEMBERS[:2] if arguments.tiny else QUICK if arguments.quick else MEMBERS
+    kinds = KINDS[:1] if arguments.tiny or arguments.quick else KINDS
+    flags = " --tiny" * arguments.tiny + " --quick" * arguments.quick
+    flags += f" --parts {' '.join(arguments.parts)}" * (len(arguments.parts) < len(PARTS))
     lines = [
         f"# Heads that train in one step, {hardware}, {datetime.now(UTC).date().isoformat()}",
         "",
         f"Command: `python benchmarks/bench_members.py --out DIR{flags}`  ",
         f"torch {torch.__version__}, Python {platform.python_version()}; {size}",
     ]
-    if "steps" in given.parts:
+    if "steps" in arguments.parts:
         rows = time_kinds(time_steps, kinds, members, inputs, size, device)
         lines += ["", *table(ratios(rows, "ms per step"))]
-    if "fits" in given.parts:
+    if "fits" in arguments.parts:
         rows = time_kinds(time_fit, kinds[:2], members, inputs, size, device)
         lines += [
             "",
@@ -245,10 +253,10 @@ def main() -> None:
             "",
             *table(ratios(rows, "of it training")),
         ]
-    if "trials" in given.parts:
+    if "trials" in arguments.parts:
         lines += report_trials(size, time_trials(inputs, size, device))
-    given.out.mkdir(parents=True, exist_ok=True)
-    (given.out / "members.md").write_text("\n".join(lines) + "\n")
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    (arguments.out / "members.md").write_text("\n".join(lines) + "\n")
     print("\n".join(lines))
 
 

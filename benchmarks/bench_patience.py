@@ -44,10 +44,18 @@ def measure(name, frame, label, settings, given):
                     started = time.perf_counter()
                     cpu = time.process_time()
                     summary = abag.fit(
-                        frame, f"{folder}/store", f"{folder}/run-{number}", head=head,
-                        epochs=epochs, patience=patience, seed=seed, split_seed=0, report=False,
-                        columns={"pkd": label}, bad_rows="skip",
-                    )  # fmt: skip
+                        frame,
+                        f"{folder}/store",
+                        f"{folder}/run-{number}",
+                        head=head,
+                        epochs=epochs,
+                        patience=patience,
+                        seed=seed,
+                        split_seed=0,
+                        report=False,
+                        columns={"pkd": label},
+                        bad_rows="skip",
+                    )
                     yield {
                         "table": name,
                         "pairs": len(frame),
@@ -61,7 +69,8 @@ def measure(name, frame, label, settings, given):
                         "seconds": round(time.perf_counter() - started, 1),
                         "cpu_seconds": round(time.process_time() - cpu, 1),
                         "rmse": {
-                            one["regime"]: round(one["rmse"], 4) for one in summary["regimes"]
+                            regime["regime"]: round(regime["rmse"], 4)
+                            for regime in summary["regimes"]
                         },
                     }
 
@@ -79,18 +88,23 @@ def main():
                         default=range(len(SETTINGS)), help="numbers in SETTINGS")  # fmt: skip
     parser.add_argument("--tiny", action="store_true", help="60 rows of the demo table, 2 epochs")
     parser.add_argument("--out", type=Path, required=True)
-    given = parser.parse_args()
-    tables = [(path.name, pd.read_csv(path).drop(columns=given.drop), given.label)
-              for path in given.tables]  # fmt: skip
-    settings, rows = [SETTINGS[at] for at in given.setting], given.rows
-    if given.tiny:
-        tables, settings, rows = [("demo", demo_table(), "pKd")], ((2, 0), (2, 1)), 60
+    arguments = parser.parse_args()
+    tables = [
+        (path.name, pd.read_csv(path).drop(columns=arguments.drop), arguments.label)
+        for path in arguments.tables
+    ]
+    settings = [SETTINGS[at] for at in arguments.setting]
+    rows = arguments.rows
+    if arguments.tiny:
+        tables = [("demo", demo_table(), "pKd")]
+        settings = ((2, 0), (2, 1))
+        rows = 60
     for name, frame, label in tables:
         sample = frame.sample(min(rows, len(frame)), random_state=0).reset_index(drop=True)
-        for found in measure(name, sample, label, settings, given):
-            line = json.dumps(found)
+        for row in measure(name, sample, label, settings, arguments):
+            line = json.dumps(row)
             print(line, flush=True)
-            with given.out.open("a", encoding="utf-8") as file:
+            with arguments.out.open("a", encoding="utf-8") as file:
                 file.write(line + "\n")
 
 

@@ -81,12 +81,12 @@ def make_table(case, seed=0, features=0):
 
 def mutants(parent, n, rng):
     """Return an antibody with up to eight mutations in its heavy chain, n times."""
-    found = []
+    sequences = []
     for count in rng.integers(1, 9, n):
         heavy = np.array(list(parent[0]))
         heavy[rng.choice(np.arange(25, 65), count, replace=False)] = rng.choice(RESIDUES, count)
-        found.append(("".join(heavy), parent[1]))
-    return found
+        sequences.append(("".join(heavy), parent[1]))
+    return sequences
 
 
 def run(table, widths, options, scratch):
@@ -113,17 +113,18 @@ def cpu_seconds():
     return used.ru_utime + used.ru_stime
 
 
-def describe(name, found):
+def describe(name, forecast):
     """Return the row of a case: seconds expected and measured."""
-    features = found.get("features", 0) > 0
-    expected = fit_time(found["pairs"], on_gpu=found["on_gpu"], features=features)
-    whole = found["seconds"]["whole"]
-    waited = found.get("waited_s", "-")
-    cpu = found.get("cpu_s", "-")
+    features = forecast.get("features", 0) > 0
+    expected = fit_time(forecast["pairs"], on_gpu=forecast["on_gpu"], features=features)
+    whole = forecast["seconds"]["whole"]
+    waited = forecast.get("waited_s", "-")
+    cpu = forecast.get("cpu_s", "-")
     return f"| {name} | {expected:.1f} / {whole:.1f} | {expected / whole:.2f} | {waited} | {cpu} |"
 
 
 def main(argv=None):
+    """Compare the forecast of `abag plan` with a run, for each case."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--table", type=Path)
@@ -134,15 +135,15 @@ def main(argv=None):
     args = parser.parse_args(argv)
     cases = args.case or (["100"] if args.tiny else [*CASES, *(["given"] if args.table else [])])
     kept = args.out / "plan.json"
-    found = json.loads(kept.read_text()) if kept.exists() else {}
+    forecasts = json.loads(kept.read_text()) if kept.exists() else {}
     for name, features in fits_of(cases, args.features):
         title = f"{name}, {features} features" if features else name
-        found[title] = fit(name, features, args)
-        print(describe(title, found[title]), file=sys.stderr, flush=True)
+        forecasts[title] = fit(name, features, args)
+        print(describe(title, forecasts[title]), file=sys.stderr, flush=True)
         args.out.mkdir(parents=True, exist_ok=True)
-        lines = ",\n".join(f"{json.dumps(k)}: {json.dumps(v)}" for k, v in found.items())
+        lines = ",\n".join(f"{json.dumps(k)}: {json.dumps(v)}" for k, v in forecasts.items())
         kept.write_text(f"{{\n{lines}\n}}\n")
-        write(args.out / "plan.md", found, argv or sys.argv[1:])
+        write(args.out / "plan.md", forecasts, argv or sys.argv[1:])
 
 
 def fits_of(cases, features):
@@ -166,17 +167,20 @@ def fit(name, features, args):
         return run(table, (1024, 1280), options, scratch) | {"features": features}
 
 
-def write(path, found, argv):
+def write(path, forecasts, argv):
     """Write what has been measured so far."""
     lines = [
-        f"# The time of a fit as planned and measured, {date.today()}", "",
+        f"# The time of a fit as planned and measured, {date.today()}",
+        "",
         f"{bench_time_to_answer.hardware()}; `python benchmarks/bench_plan.py {shlex.join(argv)}`."
         " Cells are seconds expected / measured. Waited: the main thread was ready to run, and had"
-        " no core. CPU: seconds of all threads, which other work on the machine changes little.", "",
+        " no core. CPU: seconds of all threads, which other work on the machine changes little.",
+        "",
         "| pairs | whole | ratio | waited | CPU |",
         "|---|---|---|---|---|",
-        *(describe(name, one) for name, one in found.items()), "",
-    ]  # fmt: skip
+        *(describe(name, forecast) for name, forecast in forecasts.items()),
+        "",
+    ]
     path.write_text("\n".join(lines))
 
 

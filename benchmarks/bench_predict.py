@@ -35,7 +35,8 @@ from abag.head.data.demo import demo_table
 
 RESIDUES = np.array(list("ACDEFGHIKLMNPQRSTVWY"))
 WIDTHS = {"antibody": 1024, "antigen": 1280}
-ROWS_PER_MUTANT, CHANGES = 5, 3
+ROWS_PER_MUTANT = 5
+CHANGES = 3
 # VmHWM, since getrusage and wait4 would count the peak of this process, its parent
 SCRIPT = """
 import atexit, sys
@@ -52,6 +53,7 @@ main()
 
 
 def random_sequences(rng, n, length):
+    """Draw sequences of equal length."""
     return ["".join(row) for row in rng.choice(RESIDUES, (n, length))]
 
 
@@ -72,6 +74,7 @@ def make_tables(folder, antibodies, antigens):
 
 
 def fill_store(folder, left, right, widths):
+    """Write random vectors of all sequences to a store; return pairs to train on."""
     rows = max(len(left), len(right))
     frame = pd.concat(
         [
@@ -80,7 +83,8 @@ def fill_store(folder, left, right, widths):
         ],
         axis=1,
     )
-    table, store = read_pairs(frame), open_store(folder / "store", create=True)
+    table = read_pairs(frame)
+    store = open_store(folder / "store", create=True)
     rng = np.random.default_rng(1)
     for kind, unique in (("antibody", table.antibodies), ("antigen", table.antigens)):
         encoder = store.create_folder(kind, {"name": "drawn", "fingerprint": "ab" * 16})
@@ -97,7 +101,8 @@ def pairs_table(path, left, right, pairs):
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    rng, writer = np.random.default_rng(2), None
+    rng = np.random.default_rng(2)
+    writer = None
     for at in range(0, pairs, 500_000):
         n = min(500_000, pairs - at)
         part = pd.concat(
@@ -115,8 +120,10 @@ def pairs_table(path, left, right, pairs):
 
 def mutants_table(path, pairs):
     """Write a table of random pairs of mutants of the demo's antibodies; return it."""
-    rng, demo = np.random.default_rng(2), demo_table()
-    parents, antigens = demo[["heavy", "light"]].drop_duplicates(), demo["antigen"].unique()
+    rng = np.random.default_rng(2)
+    demo = demo_table()
+    parents = demo[["heavy", "light"]].drop_duplicates()
+    antigens = demo["antigen"].unique()
     drawn = parents.iloc[rng.integers(len(parents), size=pairs // ROWS_PER_MUTANT)]
     mutants = drawn.map(lambda chain: mutate(rng, chain))
     table = mutants.iloc[rng.integers(len(mutants), size=pairs)]
@@ -126,6 +133,7 @@ def mutants_table(path, pairs):
 
 
 def mutate(rng, chain):
+    """Change some residues of a chain."""
     residues = list(chain)
     for at in rng.integers(len(chain), size=CHANGES) if chain else ():
         residues[at] = rng.choice(RESIDUES)
@@ -147,6 +155,7 @@ def timed(folder, *arguments, python=sys.executable):
 
 
 def main() -> None:
+    """Time `abag predict` on crosses, tables and mutants, and write a report."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--cross", type=int, default=1000, help="antibodies, and antigens")
@@ -158,9 +167,11 @@ def main() -> None:
     parser.add_argument("--tiny", action="store_true", help="small sizes, for a quick check")
     args = parser.parse_args()
     if args.tiny:
-        args.cross, args.pairs, args.antibodies = 20, [300], 30
+        args.cross = 20
+        args.pairs = [300]
+        args.antibodies = 30
     if args.mutants:
-        pythons = dict(one.split("=", 1) for one in args.python)
+        pythons = dict(argument.split("=", 1) for argument in args.python)
         with tempfile.TemporaryDirectory(prefix="abag-bench-") as name:
             rows = [*mutants(Path(name), args.mutants, args.head, pythons)]
         about = f"Stored vectors of `composition`, head `{args.head}`; tables are read as CSV"
@@ -174,9 +185,16 @@ def main() -> None:
         measured = fill_store(folder, left, right, widths)
         measured["pKd"] = np.random.default_rng(3).normal(8, 1, len(measured))
         abag.fit(
-            measured, folder / "store", folder / "run", split="random", head="mlp", epochs=1, device="cpu",
-            report=False, say=lambda _: None,
-        )  # fmt: skip
+            measured,
+            folder / "store",
+            folder / "run",
+            split="random",
+            head="mlp",
+            epochs=1,
+            device="cpu",
+            report=False,
+            say=lambda _: None,
+        )
         rows += crosses(folder, left, args.cross)
         rows += tables(folder, left, right, args.pairs)
     about = "Random vectors of the real widths, preset `small`, one member. Times include imports. "
@@ -184,15 +202,18 @@ def main() -> None:
 
 
 def crosses(folder, left, n):
+    """Time the prediction of every antibody with every antigen."""
     left.head(n).to_csv(folder / "few.csv", index=False)
     for kind in ("parquet", "csv"):
         out = folder / f"crossed.{kind}"
-        took = timed(folder, "predict", "few.csv", "--run", "run", "--cross", "antigens.csv",
-                     "--out", out)  # fmt: skip
+        took = timed(
+            folder, "predict", "few.csv", "--run", "run", "--cross", "antigens.csv", "--out", out
+        )
         yield f"--cross, {n:,} x {n:,}, to {kind}", n * n, *took, out.stat().st_size
 
 
 def tables(folder, left, right, sizes):
+    """Time the prediction of tables of pairs."""
     for pairs in sizes:
         pairs_table(folder / "pairs.parquet", left, right, pairs)
         out = folder / "scored.parquet"
@@ -206,6 +227,7 @@ def tables(folder, left, right, sizes):
 
 
 def mutants(folder, sizes, head, pythons):
+    """Time the prediction of mutants of a few antibodies, with each Python."""
     encoders = {"antibody_encoder": "composition", "antigen_encoder": "composition"}
     abag.embed_table(demo_table(), folder / "store", **encoders)
     abag.fit(
@@ -217,13 +239,23 @@ def mutants(folder, sizes, head, pythons):
         abag.embed_table(table, folder / "store", **encoders)
         for name, python in pythons.items():
             out = folder / "scored.parquet"
-            took = timed(folder, "predict", "mutants.csv", "--run", "run", "--out", out, "--force",
-                         python=python)  # fmt: skip
-            what = f"{name}: table of {pairs:,} pairs, {antibodies:,} antibodies"
-            yield what, pairs, *took, out.stat().st_size
+            took = timed(
+                folder,
+                "predict",
+                "mutants.csv",
+                "--run",
+                "run",
+                "--out",
+                out,
+                "--force",
+                python=python,
+            )
+            title = f"{name}: table of {pairs:,} pairs, {antibodies:,} antibodies"
+            yield title, pairs, *took, out.stat().st_size
 
 
 def write_report(out, rows, about):
+    """Write the times as a table in Markdown."""
     lines = [
         "# abag predict: seconds and memory",
         "",
@@ -238,9 +270,9 @@ def write_report(out, rows, about):
         "| what | pairs | s | processor s | pairs per processor s | peak RSS, GiB | output, MB |",
         "|---|---|---|---|---|---|---|",
     ]
-    for what, pairs, seconds, busy, peak, size in rows:
+    for title, pairs, seconds, busy, peak, size in rows:
         lines.append(
-            f"| {what} | {pairs:,} | {seconds:.1f} | {busy:.1f} | {pairs / busy:,.0f} | {peak:.2f} | "
+            f"| {title} | {pairs:,} | {seconds:.1f} | {busy:.1f} | {pairs / busy:,.0f} | {peak:.2f} | "
             f"{size / 1e6:,.0f} |"
         )
     out.mkdir(parents=True, exist_ok=True)

@@ -54,32 +54,37 @@ def drawn(n, seed=0):
     def germlines(text, count):
         return [mutated(text, rng.uniform(0, 0.3)) for _ in range(count)]
 
-    heavies, lights, found = germlines(HEAVY[0], 50), germlines(LIGHT[0], 40), []
-    while len(found) < n:
+    heavies = germlines(HEAVY[0], 50)
+    lights = germlines(LIGHT[0], 40)
+    antibodies = []
+    while len(antibodies) < n:
         loop = "".join(rng.choice(LETTERS, int(np.clip(rng.normal(13, 3.5), 5, 25))))
         heavy = heavies[int(50 * rng.random() ** 2)] + loop + HEAVY[1]
         light = lights[int(40 * rng.random() ** 2)] + "".join(rng.choice(LETTERS, 9)) + LIGHT[1]
         for _ in range(1 if rng.random() < 0.8 else int(rng.geometric(0.2))):
             rate = rng.exponential(0.05)
-            found.append((mutated(heavy, rate), mutated(light, rate)))
-    return [found[i] for i in rng.permutation(n)]
+            antibodies.append((mutated(heavy, rate), mutated(light, rate)))
+    return [antibodies[i] for i in rng.permutation(n)]
 
 
 def measure_drawn(n, asked) -> str:
     """Compare some of n drawn antibodies with all others; return a row of the table."""
     antibodies = drawn(n)
-    few, trained = antibodies[:asked], antibodies[asked:]
+    few = antibodies[:asked]
+    trained = antibodies[asked:]
     seen = known("antibody", trained)
-    found, ms = timed(seen, few)
+    recognised, ms = timed(seen, few)
     whole = ["".join(chains) for chains in trained]
     lengths = np.array([len(text) for text in whole])
     loop_of = dict(zip(antibodies, loops(antibodies), strict=True))
     by_length: dict[int, list[int]] = {}
     for i, chains in enumerate(trained):
         by_length.setdefault(len(loop_of[chains]), []).append(i)
-    identity, clones = np.zeros(asked), np.zeros(asked, bool)
+    identity = np.zeros(asked)
+    clones = np.zeros(asked, bool)
     for k, chains in enumerate(few):
-        text, loop = "".join(chains), loop_of[chains]
+        text = "".join(chains)
+        loop = loop_of[chains]
         edits = cdist([text], whole, scorer=Levenshtein.distance, score_cutoff=30, workers=-1)[0]
         identity[k] = (1 - edits / np.maximum(lengths, len(text))).max()
         alike = by_length.get(len(loop), []) if loop else []
@@ -87,14 +92,15 @@ def measure_drawn(n, asked) -> str:
             sum(a != b for a, b in zip(loop, loop_of[trained[i]], strict=True)) for i in alike
         )
         close = [i for i, n in zip(alike, changes, strict=True) if n <= 0.2 * len(loop)]
-        clones[k] = any(near_antibody((chains, loop), (trained[i], loop_of[trained[i]]))[1]
-                        for i in close)  # fmt: skip
+        clones[k] = any(
+            near_antibody((chains, loop), (trained[i], loop_of[trained[i]]))[1] for i in close
+        )
     exact = identity >= 0.9
-    for name, wrong in (("new", found & ~exact & ~clones), ("known", ~found & exact)):
+    for name, wrong in (("new", recognised & ~exact & ~clones), ("known", ~recognised & exact)):
         print(
             f"nearest to {name} ones that are called otherwise:", np.sort(identity[wrong]).round(3)
         )
-    return row_of("drawn antibody", 0, len(trained), found, exact, clones & ~exact, ms)
+    return row_of("drawn antibody", 0, len(trained), recognised, exact, clones & ~exact, ms)
 
 
 def known(kind, trained) -> KnownSequences:
@@ -111,13 +117,21 @@ def timed(seen, sequences):
     return level == KNOWN, 1000 * (time.perf_counter() - begun) / len(sequences)
 
 
-def row_of(kind, seed, trained, found, exact, clones, ms) -> str:
+def row_of(kind, seed, trained, recognised, exact, clones, ms) -> str:
     """Return a row of the table."""
-    n = len(found)
-    right = (found == exact) | clones
-    known = int((found & ~exact & ~clones).sum())
-    cells = [kind, seed, trained, n, f"{right.mean():.1%}", known, int((~found & exact).sum())]
-    cells += [int(clones.sum()), int((found & clones).sum()), f"{ms:.2f}"]
+    n = len(recognised)
+    right = (recognised == exact) | clones
+    only_recognised = int((recognised & ~exact & ~clones).sum())
+    cells = [
+        kind,
+        seed,
+        trained,
+        n,
+        f"{right.mean():.1%}",
+        only_recognised,
+        int((~recognised & exact).sum()),
+    ]
+    cells += [int(clones.sum()), int((recognised & clones).sum()), f"{ms:.2f}"]
     return "| " + " | ".join(map(str, cells)) + " |"
 
 
@@ -129,9 +143,10 @@ def loops(antibodies) -> list[str]:
     return ["".join(chr(c) for c in row[columns] if c > ord("-")) for row in residues]
 
 
-def near_antibody(one, other) -> tuple[bool, bool]:
-    """Whether two antibodies, with their CDR H3, are near-duplicates, and whether clones."""
-    (chains, loop), (others, loop_of_other) = one, other
+def near_antibody(antibody, other) -> tuple[bool, bool]:
+    """Return whether two antibodies, with their CDR H3, are near-duplicates, and whether clones."""
+    chains, loop = antibody
+    others, loop_of_other = other
     shared = [pair for pair in zip(chains, others, strict=True) if all(pair)]
     first, second = ("".join(side) for side in zip(*shared, strict=True)) if shared else ("", "")
     length = max(len(first), len(second))
@@ -144,13 +159,13 @@ def near_antibody(one, other) -> tuple[bool, bool]:
     return near, substitutions <= 0.2 * len(loop) and heavy <= 0.3 * longest
 
 
-def near_antigen(one, other) -> bool:
-    """Whether a chain of one antigen lies in a chain of the other, with few differences."""
-    for a in one:
+def near_antigen(antigen, other) -> bool:
+    """Return whether a chain of one antigen lies in one of the other, with few differences."""
+    for a in antigen:
         for b in other:
             shorter, longer = sorted((a, b), key=len)
-            found = edlib.align(shorter, longer, mode="HW", k=int(0.1 * len(shorter)))
-            if found["editDistance"] >= 0:
+            alignment = edlib.align(shorter, longer, mode="HW", k=int(0.1 * len(shorter)))
+            if alignment["editDistance"] >= 0:
                 return True
     return False
 
@@ -162,18 +177,23 @@ def measure(kind, sequences, seed, most) -> str | None:
     n = len(chosen) // 5
     if not n:
         return None
-    asked, trained = chosen[:n], chosen[n:]
+    asked = chosen[:n]
+    trained = chosen[n:]
     seen = known(kind, trained)
-    found, ms = timed(seen, asked)
+    recognised, ms = timed(seen, asked)
     clones = np.zeros(n, bool)
     if kind == "antibody":
         named = [*zip(chosen, loops(chosen), strict=True)]
-        pairs = [[near_antibody(one, other) for other in named[n:]] for one in named[:n]]
-        exact = np.array([any(near for near, _ in row) for row in pairs])
-        clones = np.array([any(clone for _, clone in row) for row in pairs]) & ~exact
+        exact = np.zeros(n, bool)
+        for i, antibody in enumerate(named[:n]):
+            relations = np.array([near_antibody(antibody, other) for other in named[n:]])
+            exact[i], clones[i] = relations.any(axis=0)
+        clones &= ~exact
     else:
-        exact = np.array([any(near_antigen(one, other) for other in trained) for one in asked])
-    return row_of(kind, seed, len(trained), found, exact, clones, ms)
+        exact = np.zeros(n, bool)
+        for i, antigen in enumerate(asked):
+            exact[i] = any(near_antigen(antigen, other) for other in trained)
+    return row_of(kind, seed, len(trained), recognised, exact, clones, ms)
 
 
 def main() -> None:

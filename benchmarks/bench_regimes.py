@@ -45,10 +45,23 @@ from abag.head.regimes.splits import learned_rows
 LETTERS = np.array(list("ACDEFGHIKLMNPQRSTVWY"))
 NOISE = 0.5
 KINDS = (
-    "no_signal", "antibody_memory", "antigen_memory", "both_memory", "linear", "interaction",
-    "label_shift", "batch", "duplicates", "floor", "crossed", "one_antigen", "one_antibody",
-    "small", "imbalanced", "weak_linear",
-)  # fmt: skip
+    "no_signal",
+    "antibody_memory",
+    "antigen_memory",
+    "both_memory",
+    "linear",
+    "interaction",
+    "label_shift",
+    "batch",
+    "duplicates",
+    "floor",
+    "crossed",
+    "one_antigen",
+    "one_antibody",
+    "small",
+    "imbalanced",
+    "weak_linear",
+)
 NULL = {  # regimes in which nothing can be learned
     "no_signal": ("known", "new_antibody", "new_antigen", "both_new"),
     "antibody_memory": ("new_antibody", "both_new"),
@@ -73,7 +86,8 @@ class Planted:
 
 def families(rng, count, members, length, spread=0.06):
     """Draw sequences in families; return their residues, (N, length), and families, (N,)."""
-    base, family = rng.integers(20, size=(count, length)), np.repeat(np.arange(count), members)
+    base = rng.integers(20, size=(count, length))
+    family = np.repeat(np.arange(count), members)
     residues = base[family].copy()
     for i in range(len(residues)):
         if i and family[i] == family[i - 1]:
@@ -94,21 +108,31 @@ def plant(kind, seed, n=500, antibodies=(40, 5), antigens=(25, 2)):
     """Draw a table of a kind, with as many families outside of it for new rows."""
     rng = np.random.default_rng([seed, sum(map(ord, kind))])
     if kind in ("small", "small_no_signal"):
-        n, antibodies, antigens = 80, (16, 3), (10, 2)
+        n = 80
+        antibodies = (16, 3)
+        antigens = (10, 2)
     if kind == "crossed":
-        n, antibodies, antigens = 10**6, (24, 2), (16, 1)
+        n = 10**6
+        antibodies = (24, 2)
+        antigens = (16, 1)
     if kind == "one_antigen":
-        n, antibodies, antigens = 250, (80, 5), (1, 1)
+        n = 250
+        antibodies = (80, 5)
+        antigens = (1, 1)
     if kind == "one_antibody":
-        n, antibodies, antigens = 200, (1, 1), (60, 4)
+        n = 200
+        antibodies = (1, 1)
+        antigens = (60, 4)
     res_a, fam_a = families(rng, 2 * antibodies[0] if antibodies[0] > 1 else 1, antibodies[1], 110)
     res_g, fam_g = families(rng, 2 * antigens[0] if antigens[0] > 1 else 1, antigens[1], 150)
-    x_a, x_g = projected(rng, res_a, 24), projected(rng, res_g, 16)
+    x_a = projected(rng, res_a, 24)
+    x_g = projected(rng, res_g, 16)
 
     def unit(values):
         return (values - values.mean()) / values.std() if values.std() else 0 * values
 
-    line_a, line_g = unit(x_a @ rng.normal(size=24)), unit(x_g @ rng.normal(size=16))
+    line_a = unit(x_a @ rng.normal(size=24))
+    line_g = unit(x_g @ rng.normal(size=16))
     memory_a = rng.normal(size=fam_a.max() + 1)[fam_a]
     memory_g = rng.normal(size=fam_g.max() + 1)[fam_g]
     both = (x_a @ rng.normal(size=(24, 2))), (x_g @ rng.normal(size=(16, 2)))
@@ -143,14 +167,17 @@ def plant(kind, seed, n=500, antibodies=(40, 5), antigens=(25, 2)):
     pkd = label(a, g)
     if kind == "duplicates":
         again = rng.choice(len(a), len(a) // 3)
-        a, g = np.r_[a, a[again]], np.r_[g, g[again]]
+        a = np.r_[a, a[again]]
+        g = np.r_[g, g[again]]
         pkd = np.r_[pkd, pkd[again] + 0.1 * rng.normal(size=len(again))]
     rest = np.setdiff1d(np.arange(len(cells)), drawn)
-    new, outside, m = {}, (np.flatnonzero(~in_a), np.flatnonzero(~in_g)), 3000
+    new = {}
+    outside = (np.flatnonzero(~in_a), np.flatnonzero(~in_g))
+    m = 3000
     if len(rest):
-        found = cells[rng.choice(rest, min(m, len(rest)), replace=False)].T
-        seen = np.isin(fam_a[found[0]], fam_a[a]) & np.isin(fam_g[found[1]], fam_g[g])
-        new["known"] = found[0][seen], found[1][seen]
+        new_pairs = cells[rng.choice(rest, min(m, len(rest)), replace=False)].T
+        seen = np.isin(fam_a[new_pairs[0]], fam_a[a]) & np.isin(fam_g[new_pairs[1]], fam_g[g])
+        new["known"] = new_pairs[0][seen], new_pairs[1][seen]
     if len(outside[0]):
         new["new_antibody"] = rng.choice(outside[0], m), rng.choice(g, m)
     if len(outside[1]):
@@ -162,7 +189,7 @@ def plant(kind, seed, n=500, antibodies=(40, 5), antigens=(25, 2)):
         low = np.quantile(pkd, 0.3)
         pkd = np.maximum(pkd, low)
         rows = {name: (*pair, np.maximum(y, low)) for name, (*pair, y) in rows.items()}
-    texts = tuple(["".join(LETTERS[one]) for one in res] for res in (res_a, res_g))
+    texts = tuple(["".join(LETTERS[codes]) for codes in res] for res in (res_a, res_g))
     return Planted(texts, (x_a, x_g), a, g, pkd, rows)
 
 
@@ -176,17 +203,23 @@ def measure(table, config, seed=0):
         }
     )
     pairs = label_pairs(read_pairs(frame))
-    index = [
-        np.array([{t: i for i, t in enumerate(texts)}["".join(c)] for c in unique.chains])
-        for texts, unique in zip(table.chains, pairs.table.sequences.values(), strict=True)
-    ]
+    index = []
+    for texts, unique in zip(table.chains, pairs.table.sequences.values(), strict=True):
+        place = {text: i for i, text in enumerate(texts)}
+        index.append(np.array([place["".join(chains)] for chains in unique.chains]))
     vectors = PairVectors(
-        table.vectors[0][index[0]], table.vectors[1][index[1]], pairs.antibody, pairs.antigen,
-        pairs.table.antibodies.chains, pairs.table.antigens.chains,
-    )  # fmt: skip
+        table.vectors[0][index[0]],
+        table.vectors[1][index[1]],
+        pairs.antibody,
+        pairs.antigen,
+        pairs.table.antibodies.chains,
+        pairs.table.antigens.chains,
+    )
 
     measured = RegimesOfTable(PairGroups(pairs, replace(config, seed=seed))).measured()
-    splits = [split for one in measured for split in one.splits]
+    splits = []
+    for measurement in measured:
+        splits += measurement.splits
     parts = None
     if splits:
         fits = [learned_rows(split) for split in (all_pairs(measured), *splits)]
@@ -204,50 +237,57 @@ def measure(table, config, seed=0):
         )
         return fit_closed_forms(training, of_run, **options)
 
-    for one in measured:
-        if not one.splits:
-            yield one, None, None
+    for measurement in measured:
+        if not measurement.splits:
+            yield measurement, None, None
             continue
-        (weighed,) = weigh_run(pairs, [(one, [fitted(split) for split in one.splits])]).regimes
+        (weighed,) = weigh_run(
+            pairs, [(measurement, [fitted(split) for split in measurement.splits])]
+        ).regimes
         if parts is None:
             parts = fitted(all_pairs(measured), compared=False)
 
         def predict(a, g, weighed=weighed, parts=parts):
             new = PairVectors(
-                table.vectors[0], table.vectors[1], a, g, [(t, "") for t in table.chains[0]],
+                table.vectors[0],
+                table.vectors[1],
+                a,
+                g,
+                [(t, "") for t in table.chains[0]],
                 [(t,) for t in table.chains[1]],
-            )  # fmt: skip
-            each = {name: models[0].predict(new) for name, models in parts.models.items()}
+            )
+            predictions = {name: models[0].predict(new) for name, models in parts.models.items()}
             variance = variance_of(parts.models.values(), new)
-            return weighed.mixture.pkd(each), weighed.mixture.sigma(variance), each
+            return weighed.mixture.pkd(predictions), weighed.mixture.sigma(variance), predictions
 
-        yield one, weighed, predict
+        yield measurement, weighed, predict
 
 
 def claims_of(score):
     """Return what a score claims: ranks, values, better than the best baseline, worse."""
-    within, overall = score["spearman_within_antigen"], score["spearman"]
-    known = [c for c in (within, overall) if c is not None and c["low"] is not None]
+    within = score["spearman_within_antigen"]
+    overall = score["spearman"]
+    defined = [c for c in (within, overall) if c is not None and c["low"] is not None]
     return {
-        "ranks": bool(known and known[0]["low"] > 0),
+        "ranks": bool(defined and defined[0]["low"] > 0),
         "values": (score["better_than_mean"]["low"] or 0) > 0,
         "best": (score["better_than_best"]["low"] or 0) > 0,
         "worse": (score["better_than_mean"]["high"] or 0) < 0,
     }
 
 
-def describe(mode, kind, seed, split_seed, one, weighed, predict, new):
+def describe(mode, kind, seed, split_seed, measurement, weighed, predict, new):
     """Return a line about one regime of one table."""
-    line = {"kind": kind, "table": seed, "seed": split_seed, "regime": one.regime.name}
+    line = {"kind": kind, "table": seed, "seed": split_seed, "regime": measurement.regime.name}
     if weighed is None:
-        return line | {"why_not": one.why_not}
+        return line | {"why_not": measurement.why_not}
     score = weighed.score
     line |= {"claims": claims_of(score), "n": score["n"], "groups": score["groups"]}
     line |= {"rmse": score["rmse"], "coverage": score["coverage"]}
-    if mode == "signal" and one.regime.name in new:
-        a, g, pkd = new[one.regime.name]
-        whole, sigma, each = predict(a, g)
-        errors = {name: float(np.sqrt(np.mean((p - pkd) ** 2))) for name, p in each.items()}
+    if mode == "signal" and measurement.regime.name in new:
+        a, g, pkd = new[measurement.regime.name]
+        whole, sigma, of_parts = predict(a, g)
+        errors = {name: float(np.sqrt(np.mean((p - pkd) ** 2))) for name, p in of_parts.items()}
         rmse = float(np.sqrt(np.mean((whole - pkd) ** 2)))
         line |= {
             "new_rmse": rmse,
@@ -268,36 +308,39 @@ def main():
     parser.add_argument("--head", default="ridges")
     parser.add_argument("--kinds")
     parser.add_argument("--out", type=Path)
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    if given.head == "ridges":
+    if arguments.head == "ridges":
         kept = ("train_mean", "ridge", "antibody_ridge", "antigen_ridge")
         models = dict(registry.MODELS)
         registry.MODELS.clear()  # type: ignore[attr-defined]
         registry.MODELS.update({n: models[n] for n in kept})  # type: ignore[attr-defined]
     config = FitConfig()
-    last = given.last if given.last is not None else given.first
-    first = 0 if given.mode == "seeds" else given.first
-    kinds = given.kinds.split(",") if given.kinds else (NULL if given.mode == "null" else KINDS)
-    lines, start_s = [], time.perf_counter()
+    last = arguments.last if arguments.last is not None else arguments.first
+    first = 0 if arguments.mode == "seeds" else arguments.first
+    kinds = (
+        arguments.kinds.split(",")
+        if arguments.kinds
+        else (NULL if arguments.mode == "null" else KINDS)
+    )
+    lines = []
+    start_s = time.perf_counter()
     with reporting(silent=True, bars=False):
         for kind in kinds:
             for seed in range(first, last):
                 table = plant(kind, seed)
-                for split_seed in range(10 if given.mode == "seeds" else 1):
-                    for one, weighed, predict in measure(table, config, split_seed):
-                        if given.mode == "null" and one.regime.name not in NULL[kind]:
+                for split_seed in range(10 if arguments.mode == "seeds" else 1):
+                    for measurement, weighed, predict in measure(table, config, split_seed):
+                        regime = measurement.regime.name
+                        if arguments.mode == "null" and regime not in NULL[kind]:
                             continue
-                        lines.append(
-                            describe(
-                                given.mode, kind, seed, split_seed, one, weighed, predict, table.new
-                            )
-                        )
-    if given.out:
-        given.out.write_text("".join(json.dumps(line) + "\n" for line in lines))
+                        place = (arguments.mode, kind, seed, split_seed)
+                        lines.append(describe(*place, measurement, weighed, predict, table.new))
+    if arguments.out:
+        arguments.out.write_text("".join(json.dumps(line) + "\n" for line in lines))
     print(f"{len(lines)} regimes in {time.perf_counter() - start_s:.0f} s")
-    summarise(given.mode, pd.DataFrame([line for line in lines if "why_not" not in line]))
+    summarise(arguments.mode, pd.DataFrame([line for line in lines if "why_not" not in line]))
 
 
 def summarise(mode, frame):

@@ -58,30 +58,34 @@ METRICS = ("spearman", "spearman_within_antigen", "rmse")
 
 
 def main() -> None:
+    """Compare variable domains with Fabs as input of an encoder, and write a report."""
     args = arguments()
     table = args.table or (demo_table().head(200) if args.tiny else demo_table())
     pairs = label_pairs(read_pairs(table, TableOptions(bad_rows="skip")))
     with tempfile.TemporaryDirectory() as folder:
         variants, antigens, seconds = encode(pairs, args.encoder, Path(folder))
     lines = [
-        f"# Constant domains: {args.table.name if args.table else 'synthetic demo table'}", "",
+        f"# Constant domains: {args.table.name if args.table else 'synthetic demo table'}",
+        "",
         f"{date.today()}, {platform.machine()}, Python {platform.python_version()}, torch "
         f"{version('torch')}; {args.encoder} (mean) + composition, ridge, {args.repeats} x 5 folds;"
-        f" {len(pairs)} pairs, {len(pairs.table.antibodies.chains)} antibodies.", "",
+        f" {len(pairs)} pairs, {len(pairs.table.antibodies.chains)} antibodies.",
+        "",
         *describe_vectors(variants, seconds),
-    ]  # fmt: skip
+    ]
     lines += ["", *restore(pairs.table.antibodies.chains)]
     for name in SPLITS:
         options = SplitOptions(split=name, folds=5, repeats=args.repeats)
         (measured,) = measure_regimes(PairGroups(pairs, options, None))
-        found = compare_variants(pairs, measured, variants, antigens)
-        lines += ["", f"## Split {name}", "", *found]
+        comparison = compare_variants(pairs, measured, variants, antigens)
+        lines += ["", f"## Split {name}", "", *comparison]
     print("\n".join(lines))
     args.out.mkdir(parents=True, exist_ok=True)
     (args.out / "region.md").write_text("\n".join(lines) + "\n")
 
 
 def arguments() -> argparse.Namespace:
+    """Parse the command line."""
     parser = argparse.ArgumentParser()
     parser.add_argument("table", type=Path, nargs="?")
     parser.add_argument("--encoder", default="composition")
@@ -101,7 +105,7 @@ def fab(chains: tuple[str, ...]) -> tuple[str, str]:
 
 
 def restore(antibodies):
-    """Lines: how many Fabs are read back as their Fv, with exchanged chains put right."""
+    """Return lines with the number of Fabs that are read as their Fv, exchanged chains put right."""
     lines = []
     for share in (0.0, 0.05, 0.4, 0.6, 1.0):
         chains = np.array([fab(pair) for pair in antibodies])
@@ -110,13 +114,13 @@ def restore(antibodies):
         frame = pd.DataFrame({"heavy": chains[:, 0], "light": chains[:, 1], "antigen": "M"})
         try:
             counts = read_pairs(frame).counts
-            found = f"{counts['misplaced_antibodies']} counted as exchanged"
+            outcome = f"{counts['misplaced_antibodies']} counted as exchanged"
         except TableError:
-            found = "the table is refused"
+            outcome = "the table is refused"
         read = read_pairs(frame, TableOptions(antibody_region="fv", chains="auto")).antibodies
         same = sum(read.chains[i] == pair for i, pair in zip(read.of_row, antibodies, strict=True))
         lines.append(
-            f"- {exchanged.sum()} of {len(chains)} Fabs with heavy and light exchanged: {found}; with "
+            f"- {exchanged.sum()} of {len(chains)} Fabs with heavy and light exchanged: {outcome}; with "
             f"--antibody-region fv --chains auto {same} are read as the original Fv."
         )
     return lines
@@ -130,11 +134,13 @@ def encode(pairs, encoder, folder):
     seconds = []
     for chains in (fv, fabs):
         rows = max(len(chains), len(antigens))
-        frame = pd.DataFrame({
-            "heavy": [chains[i % len(chains)][0] for i in range(rows)],
-            "light": [chains[i % len(chains)][1] for i in range(rows)],
-            "antigen": ["|".join(antigens[i % len(antigens)]) for i in range(rows)],
-        })  # fmt: skip
+        frame = pd.DataFrame(
+            {
+                "heavy": [chains[i % len(chains)][0] for i in range(rows)],
+                "light": [chains[i % len(chains)][1] for i in range(rows)],
+                "antigen": ["|".join(antigens[i % len(antigens)]) for i in range(rows)],
+            }
+        )
         begun = time.perf_counter()
         embed_table(frame, folder, encoder, "composition", store_dtype="float32", progress=True)
         seconds.append(time.perf_counter() - begun)
@@ -142,47 +148,55 @@ def encode(pairs, encoder, folder):
     read = [store.folder("antibody").read(keys_array("antibody", c)) for c in (fv, fabs)]
     vectors = [np.asarray(part, np.float32) for part in read]
     mixed = np.where(np.random.default_rng(0).random(len(fv))[:, None] < 0.5, *vectors)
-    found = store.folder("antigen").read(keys_array("antigen", antigens))
+    antigen_vectors = store.folder("antigen").read(keys_array("antigen", antigens))
     variants = {"Fv": vectors[0], "Fab": vectors[1], "half Fv, half Fab": mixed}
-    return variants, np.asarray(found, np.float32), seconds
+    return variants, np.asarray(antigen_vectors, np.float32), seconds
 
 
 def describe_vectors(variants, seconds):
-    """Lines: how far apart the vectors of an antibody and of all antibodies are."""
-    fv, fabs = variants["Fv"], variants["Fab"]
+    """Return lines with the distances between vectors of an antibody, and of all antibodies."""
+    fv = variants["Fv"]
+    fabs = variants["Fab"]
     spread = {name: np.linalg.norm(x - x.mean(0), axis=1).mean() for name, x in variants.items()}
     apart = np.linalg.norm(fv - fabs, axis=1).mean()
     return [
-        "| variant | mean distance of an antibody from the mean of all |", "|---|---|",
-        *(f"| {name} | {value:.3f} |" for name, value in spread.items()), "",
+        "| variant | mean distance of an antibody from the mean of all |",
+        "|---|---|",
+        *(f"| {name} | {value:.3f} |" for name, value in spread.items()),
+        "",
         f"Mean distance between Fv and Fab of the same antibody: {apart:.3f}. Encoding took "
         f"{seconds[0]:.0f} s for Fv, {seconds[1]:.0f} s for Fab.",
-    ]  # fmt: skip
+    ]
 
 
 def compare_variants(pairs, measured, variants, antigens):
-    """Lines: the scores of a ridge on each variant, and their differences from that on Fv."""
+    """Return lines with the scores of a ridge on each variant, and the differences from Fv."""
     splits = measured.splits
-    predicted = {name: [ridge(pairs, split, x, antigens) for split in splits]
-                 for name, x in variants.items()}  # fmt: skip
+    predicted = {}
+    for name, vectors in variants.items():
+        predicted[name] = [ridge(pairs, split, vectors, antigens) for split in splits]
     lines = ["| variant | " + " | ".join(METRICS) + " |", "|---" * (len(METRICS) + 1) + "|"]
     for name, folds in predicted.items():
-        means = average_folds([
-            score(pairs.pkd[rows], fold[rows], pairs.antigen[rows], pairs.censored[rows])
-            for split, fold in zip(splits, folds, strict=True)
-            for rows in [split.rows(TEST)]
-        ])  # fmt: skip
+        scores = []
+        for split, fold in zip(splits, folds, strict=True):
+            rows = split.rows(TEST)
+            scores.append(
+                score(pairs.pkd[rows], fold[rows], pairs.antigen[rows], pairs.censored[rows])
+            )
+        means = average_folds(scores)
         cells = ["-" if means[m]["mean"] is None else f"{means[m]['mean']:.3f}" for m in METRICS]
         lines.append(f"| {name} | " + " | ".join(cells) + " |")
     lines.append("")
     for name in [*variants][1:]:
         tested = TestedPairs.of(pairs, measured)
-        own, other = (tested.take(predicted[one]) for one in (name, "Fv"))
-        lines.append(f"- {compare_models(measured.regime.words, name, 'Fv', tested, own, other)}")
+        variant = tested.take(predicted[name])
+        fv = tested.take(predicted["Fv"])
+        lines.append(f"- {compare_models(measured.regime.words, name, 'Fv', tested, variant, fv)}")
     return lines
 
 
 def ridge(pairs, split, antibodies, antigens):
+    """Return predictions for all pairs by ridge regression on the training pairs."""
     rows = split.rows(TRAIN)
     vectors = PairVectors(antibodies, antigens, pairs.antibody, pairs.antigen)
     training = TrainingRows(pairs, vectors, rows, inner_folds(split.group[rows]))

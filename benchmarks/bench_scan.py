@@ -34,6 +34,7 @@ TRASTUZUMAB = {
 
 
 def main() -> None:
+    """Time `abag scan`, and write a report."""
     args = arguments()
     table = demo_table() if args.table is None else args.table
     with tempfile.TemporaryDirectory() as folder:
@@ -41,22 +42,34 @@ def main() -> None:
         encoders = {"antibody_encoder": args.encoder, "antigen_encoder": "composition"}
         abag.embed_table(table, at / "store", limit=args.limit, **encoders)
         size = {"members": 2, "epochs": 2} if args.tiny else {"members": 8}
-        abag.fit(table, at / "store", at / "run", limit=args.limit, head="mlp", report=False,
-                 say=lambda _: None, **size)  # fmt: skip
+        abag.fit(
+            table,
+            at / "store",
+            at / "run",
+            limit=args.limit,
+            head="mlp",
+            report=False,
+            say=lambda _: None,
+            **size,
+        )
         antigen = "|".join(read_pairs(table).antigens.chains[0])
         rows = [measure(args, at, region, antigen) for region in args.region]
     lines = [
-        f"# Scans of trastuzumab, {args.table.name if args.table else 'synthetic demo table'}", "",
+        f"# Scans of trastuzumab, {args.table.name if args.table else 'synthetic demo table'}",
+        "",
         f"{date.today()}, torch {version('torch')}; {args.encoder} + composition, {args.limit:,} rows.",
-        "", "| region | mutants | encoded | cold s | warm s | predict of these rows s | heat map KiB |",
-        "|---|---|---|---|---|---|---|", *rows,
-    ]  # fmt: skip
+        "",
+        "| region | mutants | encoded | cold s | warm s | predict of these rows s | heat map KiB |",
+        "|---|---|---|---|---|---|---|",
+        *rows,
+    ]
     print("\n".join(lines))
     args.out.mkdir(parents=True, exist_ok=True)
     (args.out / "scan.md").write_text("\n".join(lines) + "\n")
 
 
 def arguments() -> argparse.Namespace:
+    """Parse the command line."""
     parser = argparse.ArgumentParser()
     parser.add_argument("table", type=Path, nargs="?")
     parser.add_argument("--encoder", default="composition")
@@ -67,19 +80,28 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, default=Path())
     args = parser.parse_args()
     if args.tiny:
-        args.limit, args.region, args.pairs_of = 100, ["cdrh3"], 3
+        args.limit = 100
+        args.region = ["cdrh3"]
+        args.pairs_of = 3
     return args
 
 
 def measure(args, at, region, antigen):
     """Scan a region twice, score its rows by `predict`, and return a row of the report."""
-    seconds, summaries = [], []
+    seconds = []
+    summaries = []
     for name in ("cold", "warm"):
         begun = time.perf_counter()
         summaries.append(
-            abag.scan(at / "run", at / f"{region}-{name}.csv", **TRASTUZUMAB, antigen=antigen,
-                      region=region, pairs_of=args.pairs_of)
-        )  # fmt: skip
+            abag.scan(
+                at / "run",
+                at / f"{region}-{name}.csv",
+                **TRASTUZUMAB,
+                antigen=antigen,
+                region=region,
+                pairs_of=args.pairs_of,
+            )
+        )
         seconds.append(time.perf_counter() - begun)
     scanned = pd.read_csv(at / f"{region}-warm.csv")
     scanned[["heavy", "light", "antigen"]].to_csv(at / "rows.csv", index=False)
@@ -90,7 +112,7 @@ def measure(args, at, region, antigen):
     assert (scanned["pkd_predicted"] - plain).abs().max() < 1e-4
     size = (at / f"{region}-warm.html").stat().st_size / 1024
     cells = [region, f"{len(scanned):,}", f"{summaries[0]['antibodies']['encoded']:,}"]
-    cells += [f"{one:.1f}" for one in seconds]
+    cells += [f"{spent_s:.1f}" for spent_s in seconds]
     return f"| {' | '.join([*cells, f'{size:.0f}'])} |"
 
 

@@ -27,6 +27,7 @@ WIDTH = 1280
 
 
 def timed(work):
+    """Return the seconds that a call takes."""
     start = time.perf_counter()
     work()
     return time.perf_counter() - start
@@ -47,6 +48,7 @@ def fill(store, shards, rows):
 
 
 def main():
+    """Measure, and print a report."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--gib", type=float, default=1.0, help="size of the store")
@@ -81,24 +83,30 @@ def main():
 
     used = f"abag {abag.__version__}, Python {platform.python_version()}"
     report = [
-        f"# Stores to the hub and back, {date.today()}", "",
+        f"# Stores to the hub and back, {date.today()}",
+        "",
         f"`python benchmarks/bench_share.py --out DIR{' --tiny' * args.tiny}`: {shards} shards, "
         f"{size / 2**30:.2f} GiB; hub on the same machine, plain HTTP; {os.cpu_count()} cores of "
         f"{platform.processor() or platform.machine()}, {used}, huggingface_hub "
-        f"{huggingface_hub.__version__}.", "",
-        "| | s | MiB/s |", "|---|---|---|", *lines,
-    ]  # fmt: skip
+        f"{huggingface_hub.__version__}.",
+        "",
+        "| | s | MiB/s |",
+        "|---|---|---|",
+        *lines,
+    ]
     (args.out / "share.md").write_text("\n".join(report) + "\n")
     print("\n".join(report))
 
 
 def measure(at):
+    """Return lines about the times of merging and exporting, and the size of the store."""
     from abag.core.messages import reporting
     from abag.embed.store.maintenance import verify
     from abag.embed.store.store import open_store
     from abag.embed.store.sync import pull, push
 
-    store, new = at / "store", at / "new"
+    store = at / "store"
+    new = at / "new"
     size = sum(path.stat().st_size for path in store.rglob("*.h5"))
     runs = [
         ("copy the files (`shutil.copytree`)", lambda: shutil.copytree(store, at / "copy")),

@@ -38,14 +38,18 @@ from abag.embed.encoders.checkpoints import save_random_checkpoint
 from abag.embed.encoders.loading import load_encoder
 from abag.embed.kernels import triton_kernels
 from abag.embed.kernels.ops import HalfOps, PlainOps
-from abag.embed.packing import fill_batches
+from abag.embed.packing import pack_spans
 
 
 class Report:
+    """A report that is printed and written line by line."""
+
     def __init__(self, path):
-        self.path, self.lines = path, []
+        self.path = path
+        self.lines = []
 
     def add(self, *lines):
+        """Add lines, print them, and write the report so far."""
         self.lines += lines
         print("\n".join(lines), flush=True)
         self.path.write_text("\n".join(self.lines) + "\n")
@@ -72,6 +76,7 @@ def milliseconds(run, device):
 
 
 def draw(device, *shape):
+    """Draw a tensor of normal values in bf16."""
     return torch.randn(*shape, device=device, dtype=torch.bfloat16)
 
 
@@ -82,18 +87,30 @@ def bench_products(report, device, tiny):
     """
     from abag.embed.kernels.cublaslt import wide_products
 
-    shapes = [("igt5 qkv", 1024, 12288, ""), ("igt5 out", 4096, 1024, ""), ("igt5 up", 1024, 16384, "relu"),
-              ("igt5 down", 16384, 1024, ""), ("esm2 qkv", 1280, 3840, "bias"), ("esm2 out", 1280, 1280, "sum"),
-              ("esm2 up", 1280, 5120, "gelu"), ("esm2 down", 5120, 1280, "sum"), ("esmc qkv", 1152, 3456, ""),
-              ("esmc gate and up", 1152, 6144, ""), ("ankh-large gate and up", 1536, 7680, ""),
-              ("igbert up", 1024, 4096, "gelu"), ("esm2-3b up", 2560, 10240, "gelu")]  # fmt: skip
+    shapes = [
+        ("igt5 qkv", 1024, 12288, ""),
+        ("igt5 out", 4096, 1024, ""),
+        ("igt5 up", 1024, 16384, "relu"),
+        ("igt5 down", 16384, 1024, ""),
+        ("esm2 qkv", 1280, 3840, "bias"),
+        ("esm2 out", 1280, 1280, "sum"),
+        ("esm2 up", 1280, 5120, "gelu"),
+        ("esm2 down", 5120, 1280, "sum"),
+        ("esmc qkv", 1152, 3456, ""),
+        ("esmc gate and up", 1152, 6144, ""),
+        ("ankh-large gate and up", 1536, 7680, ""),
+        ("igbert up", 1024, 4096, "gelu"),
+        ("esm2-3b up", 2560, 10240, "gelu"),
+    ]
     wide = wide_products(device)
     report.add("", "## products, bf16: TFLOP/s", "")
     report.add("| product | with | tokens | torch | ours |", "|---|---|---|---|---|")
     for name, k, n, extra in shapes:
         for tokens in (64,) if tiny else (16384, 65536):
-            x, w = draw(device, tokens, k), draw(device, n, k) / k**0.5
-            bias, y = draw(device, n), draw(device, tokens, n)
+            x = draw(device, tokens, k)
+            w = draw(device, n, k) / k**0.5
+            bias = draw(device, n)
+            y = draw(device, tokens, n)
             torchs = {
                 "": lambda x=x, w=w: F.linear(x, w),
                 "bias": lambda b=bias, x=x, w=w: torch.addmm(b, x, w.T),
@@ -102,9 +119,12 @@ def bench_products(report, device, tiny):
                 "gelu": lambda b=bias, x=x, w=w: torch._addmm_activation(b, x, w.T, use_gelu=True),
             }
             options = {
-                "": {}, "bias": {"bias_N": bias}, "sum": {"add_to": y}, "relu": {"epilogue": "relu"},
+                "": {},
+                "bias": {"bias_N": bias},
+                "sum": {"add_to": y},
+                "relu": {"epilogue": "relu"},
                 "gelu": {"bias_N": bias, "epilogue": "gelu"},
-            }  # fmt: skip
+            }
             runs = [torchs[extra]]
             if wide and wide(x, w, **options[extra]) is not None:
                 runs.append(lambda x=x, w=w, o=options[extra]: wide(x, w, **o))
@@ -117,7 +137,8 @@ def bench_products(report, device, tiny):
 def bench_writes(report, device, tiny):
     """Time ways of writing a padded group's attention to its tokens, as in attention.py."""
     tokens, width = (64, 64) if tiny else (32768, 1280)
-    y, out = draw(device, tokens + tokens // 20, width).half(), draw(device, tokens, width).half()
+    y = draw(device, tokens + tokens // 20, width).half()
+    out = draw(device, tokens, width).half()
     kept = torch.arange(tokens, device=device)
 
     def gather_and_copy():
@@ -141,6 +162,7 @@ class ExactGelu:
     """Mixed into the steps: GELU of erf, from the Triton kernel."""
 
     def linear_gelu(self, x_TD, weight_FD, bias_F):
+        """Return the exact GELU of ``x W^T + b`` by abag's kernel."""
         return triton_kernels.gelu_(self.linear(x_TD, weight_FD), bias_F)
 
 
@@ -154,18 +176,21 @@ class CompiledOps(PlainOps):
         self._rotated = torch.compile(self._rotate, dynamic=True)
 
     def linear_gelu(self, x_TD, weight_FD, bias_F):
+        """Return the GELU of ``x W^T + b`` by a compiled function."""
         return self._gelu(F.linear(x_TD, weight_FD), bias_F)
 
     @staticmethod
     def _rotate(x, positions, cos, sin, heads):
         """Return rotated heads; not in place, which the compiler would copy twice."""
         low, high = x.view(len(x), heads, 2, -1).unbind(2)
-        c, s = cos[positions][:, None], sin[positions][:, None]
+        c = cos[positions][:, None]
+        s = sin[positions][:, None]
         return torch.stack([low * c - high * s, high * c + low * s], 2).flatten(1).to(x.dtype)
 
     def rotary_(self, x, positions_T, cos, sin, heads):
-        own = x[:, : 2 * heads * cos.shape[1]]
-        own.copy_(self._rotated(own, positions_T, cos, sin, heads))
+        """Rotate by a compiled function."""
+        turned = x[:, : 2 * heads * cos.shape[1]]
+        turned.copy_(self._rotated(turned, positions_T, cos, sin, heads))
         return x
 
 
@@ -176,7 +201,8 @@ def biases_in_product(encoder):
     """
 
     def attend(y_TD, qkv_3DD, bias_3D, geometry):
-        ops, keys = encoder._ops, slice(encoder.width, None)
+        ops = encoder._ops
+        keys = slice(encoder.width, None)
         qkv = ops.linear(y_TD, qkv_3DD, bias_3D)
         ops.rotary_(qkv[:, keys], geometry.positions, *encoder._rotary, encoder._heads)
         return encoder._attention(qkv, geometry)
@@ -189,11 +215,14 @@ class Steps:
     """Rows of one encoder: variant, share of peak, distance to fp32."""
 
     def __init__(self, report, bench, budgets, tiny):
-        self.report, self.bench, self.budgets = report, bench, budgets
-        self.repeat, self.gpu = 1 if tiny else 3, bench.device.type == "cuda"
+        self.report = report
+        self.bench = bench
+        self.budgets = budgets
+        self.repeat = 1 if tiny else 3
+        self.gpu = bench.device.type == "cuda"
         chains = draw_chains(bench.kind, 4 if tiny else 64, np.random.default_rng(1))
-        spans = bench.identity.layout.spans
-        self.singles = [b for c in chains for b in fill_batches([(0, p) for p in spans(c)], 10**6)]
+        layout = bench.identity.layout
+        self.singles = [pack_spans(list(layout.numbered_spans([chain]))) for chain in chains]
         self.exact = pooled_means(self.load("fp32"), self.singles, bench.device)
         titles = "".join(f" share, {b} | seq/s |" for b in budgets)
         report.add("", f"## {bench.name}, {len(bench.chains)} sequences", "")
@@ -201,6 +230,7 @@ class Steps:
         report.add("|---" * (2 * len(budgets) + 3) + "|")
 
     def load(self, precision, attention="auto"):
+        """Load abag's packed encoder."""
         gc.collect()
         if self.bench.device.type == "cuda":
             torch.cuda.empty_cache()
@@ -214,11 +244,14 @@ class Steps:
         return 100 * timed["share of peak"], timed["sequences/s"]
 
     def distances(self, run):
+        """Return cells with the mean and the largest distance from the reference."""
         distance = relative(pooled_means(run, self.singles, self.bench.device), self.exact)
         return f"{distance.mean():.3e} | {distance.max():.3e} |"
 
     def row(self, name, run):
-        distances, cells = self.distances(run), ""
+        """Add the speeds of a way of encoding, with its distances, as a row."""
+        distances = self.distances(run)
+        cells = ""
         for budget in self.budgets:
             share, rate = self.time(name, run, budget, self.repeat)
             cells += f" {share:.1f} % | {rate:.0f} |"
@@ -229,7 +262,9 @@ class Steps:
 
         In brackets, for each round: how many times as fast as the first variant.
         """
-        order, timed, distances = list(variants), {}, {}
+        order = list(variants)
+        timed = {}
+        distances = {}
         for turn in range(rounds + 1):
             for name in order:
                 with ExitStack() as stack:
@@ -245,15 +280,16 @@ class Steps:
         for name in variants:
             cells = ""
             for budget in self.budgets:
-                own, first = (np.array(timed[n, budget]) for n in (name, next(iter(variants))))
-                share, rate = np.median(own, 0)
-                ratios = " ".join(f"{ratio:.4f}" for ratio in own[:, 1] / first[:, 1])
+                times, first = (np.array(timed[n, budget]) for n in (name, next(iter(variants))))
+                share, rate = np.median(times, 0)
+                ratios = " ".join(f"{ratio:.4f}" for ratio in times[:, 1] / first[:, 1])
                 cells += f" {share:.1f} % | {rate:.0f} ({ratios}) |"
             self.report.add(f"| {name} |{cells} {distances[name]}")
 
     def torch_products(self, encoder):
         """Add a row with torch's choice of algorithms."""
-        wide, encoder._ops._wide = encoder._ops._wide, None
+        wide = encoder._ops._wide
+        encoder._ops._wide = None
         self.row("products by torch", encoder)
         encoder._ops._wide = wide
 
@@ -266,6 +302,7 @@ class Steps:
 
 
 def esm2_rows(steps):
+    """Add the rows of ESM-2."""
     encoder = steps.load("bf16" if steps.gpu else "fp32")
     steps.row("now", encoder)
     if not steps.gpu:
@@ -284,18 +321,21 @@ def esm2_rows(steps):
 
 
 def rotation_rows(steps):
+    """Compare the rotation of queries before attention with that inside it."""
     encoder = steps.load("bf16" if steps.gpu else "fp32")
     before = patch.object(encoder._attention, "_rotary", None)
     steps.alternate(encoder, {"queries rotated before attention": [before], "now": []})
 
 
 def bias_rows(steps):
+    """Compare the ways of adding a bias."""
     encoder = steps.load("bf16" if steps.gpu else "fp32")
     variants = {"biases in the product": [biases_in_product(encoder)], "biases in the rotation": []}
     steps.alternate(encoder, variants)
 
 
 def fp16_rows(steps):
+    """Add the rows of encoders in fp16."""
     encoder = steps.load("fp16", "sdpa")
     steps.row("grouped SDPA, fused steps", encoder)
     encoder._ops = HalfOps()
@@ -306,6 +346,7 @@ def fp16_rows(steps):
 
 
 def rows(steps):
+    """Add the rows that all encoders have."""
     encoder = steps.load("bf16" if steps.gpu else "fp32")
     steps.row("now", encoder)
     if steps.gpu:
@@ -326,6 +367,7 @@ PARTS = {"products": bench_products, "writes": bench_writes}
 
 
 def bench_encoder(report, part, device, peak, tiny):
+    """Measure the steps of one encoder."""
     name, rows, budgets, count = ENCODERS[part]
     fp16 = part == "esm2-fp16"  # GPUs without bf16 have neither
     torch.backends.cuda.enable_flash_sdp(not fp16)
@@ -339,6 +381,7 @@ def bench_encoder(report, part, device, peak, tiny):
 
 
 def main(argv=None):
+    """Measure the parts that were asked for, and write a report."""
     parser = argparse.ArgumentParser(description=__doc__)
     names = [*PARTS, *ENCODERS]
     parser.add_argument("--part", nargs="+", default=names, choices=names)
@@ -352,7 +395,8 @@ def main(argv=None):
     gpu = torch.cuda.get_device_name() if device.type == "cuda" else platform.processor()
     peak = matmul_peak(device, args.tiny)
     n = 512 if args.tiny else 8192
-    x, w = draw(device, n, n), draw(device, n, n)
+    x = draw(device, n, n)
+    w = draw(device, n, n)
     steady = 2 * n**3 / milliseconds(lambda: x @ w, device) / 1e9
     report.add(f"# Steps of the encoders on {gpu}, {date.today()}", "")
     report.add(

@@ -34,12 +34,14 @@ clock = time.process_time if "--cpu" in sys.argv else time.perf_counter
 
 
 def timed(work) -> float:
+    """Return the seconds that a call takes."""
     start = clock()
     work()
     return clock() - start
 
 
 def best(work, times: int) -> float:
+    """Return the seconds of the fastest of several calls."""
     return round(min(timed(work) for _ in range(times)), 4)
 
 
@@ -77,10 +79,12 @@ def bench_vectors(path: Path, rows: int, width: int, times: int) -> dict[str, ob
     """Time reading all vectors, some of them in random order, and checking every byte."""
     write_s = timed(lambda: make_store(path, rows, width))
     rng = np.random.default_rng(1)
-    keys, few = keys_of(0, rows), rng.choice(rows, min(rows, 20_000), replace=False)
-    shuffled, one = rng.permutation(keys), keys[:1]
+    keys = keys_of(0, rows)
+    few = rng.choice(rows, min(rows, 20_000), replace=False)
+    shuffled = rng.permutation(keys)
+    first_key = keys[:1]
     folder = folder_of(path)
-    folder.read(one)
+    folder.read(first_key)
 
     def cold() -> None:
         evict(path)
@@ -100,7 +104,7 @@ def bench_vectors(path: Path, rows: int, width: int, times: int) -> dict[str, ob
         "read_float32_cold_s": round(min(cold_s), 4),
         "read_shuffled_float32_s": best(lambda: folder.read(shuffled), times),
         "read_20000_random_rows_s": best(lambda: folder.read(keys[few]), times),
-        "read_one_row_s": best(lambda: folder.read(one), 20 * times),
+        "read_one_row_s": best(lambda: folder.read(first_key), 20 * times),
         "verify_s": best(lambda: verify(open_store(path)), times),
         "missing_verify_s": best(lambda: folder_of(path).missing(keys, verify=True), times),
     }
@@ -120,6 +124,7 @@ def bench_keys(path: Path, rows: int, times: int) -> dict[str, object]:
 
 
 def main() -> None:
+    """Time the store, and print the results as JSON."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--quick", action="store_true", help="small sizes: does it still run?")
     parser.add_argument("--cpu", action="store_true", help="measure CPU time")

@@ -50,13 +50,16 @@ def weigh_strong(copies: int, threshold: float):
     plain = fitting.training_rows
 
     def training_rows(trainings, split):
-        found = plain(trainings, split)
-        strong = found.pairs.pkd[found.rows] >= threshold
+        trained = plain(trainings, split)
+        strong = trained.pairs.pkd[trained.rows] >= threshold
         times = np.where(strong, copies, 1)
-        return type(found)(
-            found.pairs, found.vectors, np.repeat(found.rows, times),
-            np.repeat(found.fold, times), found.device,
-        )  # fmt: skip
+        return type(trained)(
+            trained.pairs,
+            trained.vectors,
+            np.repeat(trained.rows, times),
+            np.repeat(trained.fold, times),
+            trained.device,
+        )
 
     return plain, training_rows
 
@@ -72,24 +75,25 @@ def fit(table: Path, store: Path, run: Path, head: str, copies: int, threshold: 
     return pd.read_parquet(run / "predictions.parquet")
 
 
-def lines_of(found: pd.DataFrame, label: str, threshold: float) -> tuple[list[str], list[str]]:
+def lines_of(predicted: pd.DataFrame, label: str, threshold: float) -> tuple[list[str], list[str]]:
     """Return the lines about ranking and about calibration, a line per regime."""
-    ranking, calibration = [], []
-    found = found[found["censored"] == 0]
-    found = found.assign(
-        strong=found["pkd"] >= threshold,
-        p_strong=ndtr((found["pkd_predicted"] - threshold) / found["sigma"]),
+    ranking = []
+    calibration = []
+    predicted = predicted[predicted["censored"] == 0]
+    predicted = predicted.assign(
+        strong=predicted["pkd"] >= threshold,
+        p_strong=ndtr((predicted["pkd_predicted"] - threshold) / predicted["sigma"]),
     )
-    for regime, rows in found.groupby("regime", sort=False):
-        folds = [one for _, one in rows.groupby("fold") if one["strong"].sum() >= LEAST_STRONG]
+    for regime, rows in predicted.groupby("regime", sort=False):
+        folds = [fold for _, fold in rows.groupby("fold") if fold["strong"].sum() >= LEAST_STRONG]
         cells = []
         for score in ("p_strong", "pkd_predicted"):
             for recall in RECALLS:
-                each = [
-                    precision_at(one["strong"].to_numpy(), one[score].to_numpy(), recall)
-                    for one in folds
+                precisions = [
+                    precision_at(fold["strong"].to_numpy(), fold[score].to_numpy(), recall)
+                    for fold in folds
                 ]
-                cells.append(f"{np.mean(each):.3f}" if each else "")
+                cells.append(f"{np.mean(precisions):.3f}" if precisions else "")
         error = np.sqrt(np.square(rows["pkd"] - rows["pkd_predicted"]).mean())
         of_strong = rows[rows["strong"]]
         bias = (of_strong["pkd_predicted"] - of_strong["pkd"]).mean()
@@ -98,12 +102,14 @@ def lines_of(found: pd.DataFrame, label: str, threshold: float) -> tuple[list[st
             f"{' | '.join(cells)} | {error:.3f} | {bias:+.2f} |"
         )
         bins = pd.cut(rows["p_strong"], BINS, include_lowest=True)
-        shown = [
-            f"{one['p_strong'].mean():.2f} / {one['strong'].mean():.2f} ({len(one)})"
-            if len(one)
-            else ""
-            for _, one in rows.groupby(bins, observed=False)
-        ]
+        shown = []
+        for _, in_bin in rows.groupby(bins, observed=False):
+            if not len(in_bin):
+                shown.append("")
+                continue
+            predicted_share = in_bin["p_strong"].mean()
+            true_share = in_bin["strong"].mean()
+            shown.append(f"{predicted_share:.2f} / {true_share:.2f} ({len(in_bin)})")
         calibration.append(f"| {label} | {regime} | {' | '.join(shown)} |")
     return ranking, calibration
 
@@ -121,50 +127,65 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--copies", nargs="+", type=int, default=[1])
     parser.add_argument("--set", nargs="+", default=[], metavar="NAME=VALUE")
     parser.add_argument("--tiny", action="store_true")
-    given = parser.parse_args(argv)
-    options = {name: json.loads(x) for name, _, x in (one.partition("=") for one in given.set)}
-    ranking, calibration = [], []
-    given.out.mkdir(parents=True, exist_ok=True)
+    arguments = parser.parse_args(argv)
+    options = {}
+    for setting in arguments.set:
+        name, _, value = setting.partition("=")
+        options[name] = json.loads(value)
+    ranking = []
+    calibration = []
+    arguments.out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder, reporting(silent=True, bars=False):
         scratch = Path(folder)
-        table, store = scratch / "table.csv", given.store or scratch / "store"
-        if given.tiny:
+        table = scratch / "table.csv"
+        store = arguments.store or scratch / "store"
+        if arguments.tiny:
             demo_table().head(200).to_csv(table, index=False)
             abag.embed_table(table, store, "composition", "composition")
-            given.head, given.copies, options = ["ridge"], [1, 3], {"split": "random", "folds": 2}
-        for draw in given.draws:
-            if not given.tiny:
-                whole = pd.read_csv(given.table)
-                drawn = whole.sample(given.rows, random_state=draw) if given.rows else whole
+            arguments.head = ["ridge"]
+            arguments.copies = [1, 3]
+            options = {"split": "random", "folds": 2}
+        for draw in arguments.draws:
+            if not arguments.tiny:
+                whole = pd.read_csv(arguments.table)
+                drawn = whole.sample(arguments.rows, random_state=draw) if arguments.rows else whole
                 drawn.to_csv(table, index=False)
-            for head in given.head:
+            for head in arguments.head:
                 threshold = None
-                for copies in given.copies:
+                for copies in arguments.copies:
                     run = scratch / f"{draw}-{head}-{copies}"
                     if threshold is None:  # from the labels that a first fit has read
-                        found = fit(table, store, run, head, 1, np.inf, options)
-                        exact = found.drop_duplicates("pair")
+                        predictions = fit(table, store, run, head, 1, np.inf, options)
+                        exact = predictions.drop_duplicates("pair")
                         exact = exact[exact["censored"] == 0]
-                        threshold = float(np.quantile(exact["pkd"], 1 - given.top))
+                        threshold = float(np.quantile(exact["pkd"], 1 - arguments.top))
                     if copies > 1:
-                        found = fit(table, store, run, head, copies, threshold, options)
+                        predictions = fit(table, store, run, head, copies, threshold, options)
                     label = head if copies == 1 else f"{head}, strong x {copies}"
-                    label += f", draw {draw}" * (len(given.draws) > 1)
-                    more = lines_of(found, label, threshold)
-                    ranking, calibration = ranking + more[0], calibration + more[1]
+                    label += f", draw {draw}" * (len(arguments.draws) > 1)
+                    more = lines_of(predictions, label, threshold)
+                    ranking = ranking + more[0]
+                    calibration = calibration + more[1]
                     print(*more[0], sep="\n", flush=True)
-        name = "demo" if given.tiny else given.table.name
+        name = "demo" if arguments.tiny else arguments.table.name
         text = [
-            f"# Strong binders, {datetime.now(UTC):%Y-%m-%d}", "",
-            f"{name}: pKd of at least {threshold:.2f}, the top {given.top:.0%}.", "",
+            f"# Strong binders, {datetime.now(UTC):%Y-%m-%d}",
+            "",
+            f"{name}: pKd of at least {threshold:.2f}, the top {arguments.top:.0%}.",
+            "",
             "| head | regime | pairs | prevalence | precision at recall 0.5, p_strong | at 0.8 "
             "| at 0.5, prediction | at 0.8 | RMSE | mean error of strong |",
-            "|---|---|--:|--:|--:|--:|--:|--:|--:|--:|", *ranking, "",
-            "Mean p_strong / share that is strong (pairs), in bins of p_strong:", "",
+            "|---|---|--:|--:|--:|--:|--:|--:|--:|--:|",
+            *ranking,
+            "",
+            "Mean p_strong / share that is strong (pairs), in bins of p_strong:",
+            "",
             "| head | regime | 0 to 0.1 | to 0.3 | to 0.5 | to 0.7 | to 1 |",
-            "|---|---|---|---|---|---|---|", *calibration, "",
-        ]  # fmt: skip
-        (given.out / "strong.md").write_text("\n".join(text), encoding="utf-8")
+            "|---|---|---|---|---|---|---|",
+            *calibration,
+            "",
+        ]
+        (arguments.out / "strong.md").write_text("\n".join(text), encoding="utf-8")
 
 
 if __name__ == "__main__":

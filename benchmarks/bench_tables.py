@@ -33,6 +33,7 @@ ANTIGENS = 20_000
 
 
 def random_chains(rng, rows, length):
+    """Draw a column of sequences of equal length."""
     data = LETTERS[rng.integers(0, 20, (rows, length), dtype=np.uint8)]
     offsets = np.arange(0, (rows + 1) * length, length, dtype=np.int32)
     return pa.Array.from_buffers(
@@ -82,8 +83,17 @@ def walk(table, store, gib):
     summary = embed_table(table, store, "composition", "composition", device="cpu")
     cpu_s = time.process_time() - start_s
     assert walked == [summary[p]["unique"] for p in ("antibodies", "antigens")]
-    print(json.dumps({"rows": summary["rows"], "unique": walked, "cpu_s": cpu_s,
-                      "imported_mib": imported_mib, "peak_mib": peak_mib()}))  # fmt: skip
+    print(
+        json.dumps(
+            {
+                "rows": summary["rows"],
+                "unique": walked,
+                "cpu_s": cpu_s,
+                "imported_mib": imported_mib,
+                "peak_mib": peak_mib(),
+            }
+        )
+    )
 
 
 def read(table):
@@ -103,6 +113,7 @@ def read(table):
 
 
 def draw(rows, path):
+    """Draw time and memory by rows."""
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -117,6 +128,7 @@ def draw(rows, path):
 
 
 def main(argv=None):
+    """Time the reading of large tables, and write a report and a picture."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--rows", default="3e5,1e6,1e7")
@@ -140,13 +152,13 @@ def main(argv=None):
             if not table.exists():
                 write_table(table, size)
             command = [sys.executable, __file__, "--out", args.out, "--gib", str(args.gib)]
-            found = {}
+            results = {}
             for stage in (["--read", table], ["--walk", table, Path(folder) / "store"]):
                 done = subprocess.run(
                     [*command, *stage], check=True, capture_output=True, text=True
                 )
-                found |= json.loads(done.stdout)
-            rows.append(found)
+                results |= json.loads(done.stdout)
+            rows.append(results)
             print(rows[-1], file=sys.stderr, flush=True)
     lines = [
         f"# Speed and memory of reading tables on {platform.machine()}, {date.today()}",

@@ -12,6 +12,7 @@ the probability that a label is above a threshold.
 from __future__ import annotations
 
 import argparse
+from itertools import product
 
 import numpy as np
 from scipy import stats
@@ -45,16 +46,18 @@ def normal_curve(error):
 
 
 def student_curve(error):
-    """As `normal_curve`, of the likeliest degrees of freedom and scale."""
+    """Return the same as `normal_curve`, of the likeliest degrees of freedom and scale."""
     scales = np.geomspace(0.2, 1.5, 40) * error.std()
-    tried = [(stats.t.logpdf(error / s, d).sum() - len(error) * np.log(s), d, s)
-             for d in DEGREES for s in scales]  # fmt: skip
+    tried = []
+    for degrees, scale in product(DEGREES, scales):
+        likelihood = stats.t.logpdf(error / scale, degrees).sum() - len(error) * np.log(scale)
+        tried.append((likelihood, degrees, scale))
     _, degrees, scale = max(tried)
     return stats.t.ppf(0.95, degrees) * scale, lambda at: stats.t.sf(at / scale, degrees)
 
 
 def quantile_curve(error):
-    """As `normal_curve`, from the quantiles of the errors themselves, both signs alike."""
+    """Return the same as `normal_curve`, from the quantiles of the errors, both signs alike."""
     both = np.sort(np.concatenate([error, -error]))
     half = np.quantile(np.abs(error), min(1.0, 0.9 * (1 + 1 / len(error))))
     return half, lambda at: 1 - np.searchsorted(both, at) / len(both)
@@ -67,18 +70,20 @@ def main():
     """Print a line per distribution, number of pairs and curve."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--draws", type=int, default=200)
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     print("| errors | pairs | curve | coverage, mean | draws below 85 % | width | Brier |")
     print("|---|--:|---|--:|--:|--:|--:|")
     for name, draw in DISTRIBUTIONS.items():
         for size in (60, 200, 1000):
             for curve_name, curve in CURVES.items():
-                print(compare(name, draw, size, curve_name, curve, given.draws), flush=True)
+                print(compare(name, draw, size, curve_name, curve, arguments.draws), flush=True)
 
 
 def compare(name, draw, size, curve_name, curve, draws):
     """Return the line of one curve; all curves see the same draws."""
-    covered, widths, scores = [], [], []
+    covered = []
+    widths = []
+    scores = []
     for seed in range(draws):
         rng = np.random.default_rng(seed)
         error = draw(rng, size)

@@ -50,7 +50,8 @@ def main(arguments=None):
     parser.add_argument("--tests", type=int, default=20, help="how many of the longest")
     given = parser.parse_args(arguments)
     lines = [json.loads(line) for line in given.file.read_text(encoding="utf-8").splitlines()]
-    seconds, counts = Counter(), Counter()
+    seconds = Counter()
+    counts = Counter()
     for line in lines:
         module = line["test"].partition("::")[0]
         seconds[module] += line["cpu_s"]

@@ -40,14 +40,15 @@ from abag.embed.encoders.checkpoints import save_random_checkpoint
 from abag.embed.encoders.loading import load_encoder
 from abag.embed.families.registry import FAMILIES
 from abag.embed.kernels.ops import HalfOps
-from abag.embed.packing import fill_batches
+from abag.embed.packing import fill_batches, pack_spans
 
 
 class HostMemory:
     """Peak of this process's anonymous memory, sampled: file pages can be dropped at any time."""
 
     def __enter__(self):
-        self._stop, self._peak = threading.Event(), 0
+        self._stop = threading.Event()
+        self._peak = 0
         self._before = self._now()
         self._thread = threading.Thread(target=self._watch, daemon=True)
         self._thread.start()
@@ -72,7 +73,10 @@ class HostMemory:
 
 
 class Fp16Bench(Bench):
+    """A benchmark of an encoder in fp16, as on GPUs without bf16."""
+
     def ours(self, precision="fp16", attention="auto", plain=False):
+        """Load abag's packed encoder, with plain torch operations if asked for."""
         plan = DevicePlan(self.device, precision, "")
         encoder = load_encoder(self.identity, plan, attention=attention)
         if plain:
@@ -83,7 +87,8 @@ class Fp16Bench(Bench):
         """Return transformers' module; by default it keeps some weights of T5 in fp32."""
         family = self.identity.family
         cls = getattr(transformers, family.transformers_class)
-        folder, options = self.identity.checkpoint.folder, family.transformers_options
+        folder = self.identity.checkpoint.folder
+        options = family.transformers_options
         model = cls.from_pretrained(folder, dtype=dtype, **options).eval().requires_grad_(False)
         return (model.half() if all_half else model).to(self.device)
 
@@ -108,11 +113,13 @@ def freed(device):
 
 def bench_speed(bench, args):
     """Time every path on the same batches."""
-    device, budgets = bench.device, (2048,) if args.tiny else (16384, 32768)
+    device = bench.device
+    budgets = (2048,) if args.tiny else (16384, 32768)
     repeat = 1 if args.tiny else 3
     notes = []
     with freed(device):
-        start, host = time.perf_counter(), HostMemory()
+        start = time.perf_counter()
+        host = HostMemory()
         with host:
             encoder = bench.ours(attention="sdpa")
             synchronize(device)
@@ -135,14 +142,14 @@ def bench_speed(bench, args):
                     bench.time(title, encoder, bench.batches(budget), repeat)
                 del encoder
     batches = bench.batches(budgets[0])
-    for all_half, what in bench.their_ways().items():
+    for all_half, title in bench.their_ways().items():
         with freed(device):
             model = bench.theirs(all_half)
-            bench.time(f"{what}, {budgets[0]}", bench.padded(model), batches)
+            bench.time(f"{title}, {budgets[0]}", bench.padded(model), batches)
             if args.compile:
                 some = batches[:: max(1, len(batches) // 6)]
                 compiled = torch.compile(model, dynamic=True)
-                bench.time(f"{what}, compiled, {budgets[0]}", bench.padded(compiled), some)
+                bench.time(f"{title}, compiled, {budgets[0]}", bench.padded(compiled), some)
                 del compiled
             del model
     return notes
@@ -150,13 +157,11 @@ def bench_speed(bench, args):
 
 def measure_agreement(bench, count):
     """Compare mean vectors of every path with fp32."""
-    layout, device = bench.identity.layout, bench.device
+    layout = bench.identity.layout
+    device = bench.device
     chains = draw_chains(bench.kind, count, np.random.default_rng(1))
-    singles = [
-        b for chain in chains for b in fill_batches([(0, p) for p in layout.spans(chain)], 10**6)
-    ]
-    spans = [(i, p) for i, chain in enumerate(chains) for p in layout.spans(chain)]
-    packed = list(fill_batches(spans, 16384))
+    singles = [pack_spans(list(layout.numbered_spans([chain]))) for chain in chains]
+    packed = list(fill_batches(layout.numbered_spans(chains), 16384))
     paths = {
         "abag, grouped SDPA, fused steps": lambda: bench.ours(attention="sdpa"),
         "abag, grouped SDPA, no Triton": lambda: bench.ours(attention="sdpa", plain=True),
@@ -191,6 +196,7 @@ def overflowing_bench(folder, device):
 
 
 def report(results, peak, args):
+    """Return the report as Markdown."""
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.processor()
     lines = [
         f"# fp16 encoders on {device}, {date.today()}",
@@ -218,6 +224,7 @@ def report(results, peak, args):
 
 
 def main(argv=None):
+    """Measure agreement and speed in fp16, and write a report."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--encoder", nargs="+", default=["igt5", "esm2-650m"])
     parser.add_argument("--out", type=Path, required=True)

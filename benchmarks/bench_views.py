@@ -43,10 +43,13 @@ VIEWS = {
     "two layers": ["{lm}:mean", "{lm}:mean@{middle}"],
     "encoders": ["{lm}:mean", "composition:mean"],
     "all": [
-        "{lm}:mean", "{lm}:heavy_mean", "{lm}:light_mean", "composition:mean",
+        "{lm}:mean",
+        "{lm}:heavy_mean",
+        "{lm}:light_mean",
+        "composition:mean",
         *(f"{{lm}}:mean@{n}" for n in LAYERS),
     ],
-}  # fmt: skip
+}
 """Vectors of antibodies by case; the first case is the reference."""
 REFERENCE = "mean"
 ON_RESIDUES = ("one_hot_kernel", "residue_kernel")
@@ -64,43 +67,54 @@ GROUPS = {name: group for group in (ON_RESIDUES, tuple(STACKS)) for name in grou
 def embed(table: Path, store: Path, lm: str, layers: tuple[int, ...], options: dict) -> None:
     """Encode antibodies twice, and antigens once."""
     read = {name: options[name] for name in ("columns", "antigen", "chains") if name in options}
-    for encoder, given in ((lm, layers), ("composition", None)):
-        abag.embed_table(table, store, encoder, "composition", layers=given, **read)
+    for encoder, numbers in ((lm, layers), ("composition", None)):
+        abag.embed_table(table, store, encoder, "composition", layers=numbers, **read)
 
 
 def predictions(table: Path, store: Path, run: Path, head: str, views: list, options: dict):
     """Fit once; return the out-of-fold predictions and the seconds."""
-    begun, models = time.perf_counter(), registry.MODELS
+    begun = time.perf_counter()
+    models = registry.MODELS
     if head in STACKS:
         changed = {
             name: replace(models[name], is_stacked=name in STACKS[head]) for name in ON_RESIDUES
         }
-        registry.MODELS, head = {**models, **changed}, "stack"
-    own = {name: value for name, value in options.items() if is_used(name, head)}
+        registry.MODELS = {**models, **changed}
+        head = "stack"
+    used = {name: value for name, value in options.items() if is_used(name, head)}
     try:
         abag.fit(
-            table, store, run, head=head, antibody_vectors=tuple(views), report=False,
-            say=lambda _text: None, **own,
-        )  # fmt: skip
+            table,
+            store,
+            run,
+            head=head,
+            antibody_vectors=tuple(views),
+            report=False,
+            say=lambda _text: None,
+            **used,
+        )
     finally:
         registry.MODELS = models
     return pd.read_parquet(run / "predictions.parquet"), time.perf_counter() - begun
 
 
-def compare(found: pd.DataFrame, reference: pd.DataFrame) -> tuple[float, float, float, int]:
+def compare(predicted: pd.DataFrame, reference: pd.DataFrame) -> tuple[float, float, float, int]:
     """Return both RMSEs' difference with its jackknife error, the RMSE, and the groups."""
-    exact = (found["censored"] == 0).to_numpy()
+    exact = (predicted["censored"] == 0).to_numpy()
     square, before = (
-        np.square(one["pkd"] - one["pkd_predicted"]).to_numpy()[exact] for one in (found, reference)
+        np.square(rows["pkd"] - rows["pkd_predicted"]).to_numpy()[exact]
+        for rows in (predicted, reference)
     )
     widest = (0.0, 0)
     for column in ("group", "second_group"):
-        _, group = np.unique(found[column].to_numpy()[exact], return_inverse=True)
+        _, group = np.unique(predicted[column].to_numpy()[exact], return_inverse=True)
         n = int(group.max()) + 1
-        sums = [np.bincount(group, one, minlength=n) for one in (square, before)]
+        sums = [np.bincount(group, squares, minlength=n) for squares in (square, before)]
         left = len(square) - np.bincount(group, minlength=n)
         kept = left > 0
-        without = [np.sqrt((one.sum() - one)[kept] / left[kept]) for one in sums]
+        without = [
+            np.sqrt((group_sums.sum() - group_sums)[kept] / left[kept]) for group_sums in sums
+        ]
         difference = without[0] - without[1]
         error = np.sqrt((n - 1) / n * np.square(difference - difference.mean()).sum())
         widest = max(widest, (float(error), n))
@@ -121,57 +135,71 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--store", type=Path)
     parser.add_argument("--stored", action="store_true")
     parser.add_argument("--tiny", action="store_true")
-    given = parser.parse_args(argv)
-    lm, layers, middle = "antiberty", tuple(LAYERS), 4
-    options = {name: _value(value) for name, _, value in (s.partition("=") for s in given.set)}
-    if given.tiny:
-        lm, layers, middle = "tiny-igt5", (1,), 1
-        given.rows, given.head, given.case = [60], ["kernel"], ["mean", "chains", "two layers"]
+    arguments = parser.parse_args(argv)
+    lm = "antiberty"
+    layers = tuple(LAYERS)
+    middle = 4
+    options = {name: _value(value) for name, _, value in (s.partition("=") for s in arguments.set)}
+    if arguments.tiny:
+        lm = "tiny-igt5"
+        layers = (1,)
+        middle = 1
+        arguments.rows = [60]
+        arguments.head = ["kernel"]
+        arguments.case = ["mean", "chains", "two layers"]
         options |= {"split": "random", "folds": 2}
-    given.out.mkdir(parents=True, exist_ok=True)
+    arguments.out.mkdir(parents=True, exist_ok=True)
     lines = []
     with tempfile.TemporaryDirectory() as folder, reporting(silent=True, bars=False):
         scratch = Path(folder)
-        whole = demo_table() if given.tiny else pd.read_csv(given.table)
-        for rows in given.rows:
-            lines += measure(whole, rows, given, options, scratch, (lm, layers, middle))
-            write(given.out / "views.md", given, lines)
+        whole = demo_table() if arguments.tiny else pd.read_csv(arguments.table)
+        for rows in arguments.rows:
+            lines += measure(whole, rows, arguments, options, scratch, (lm, layers, middle))
+            write(arguments.out / "views.md", arguments, lines)
 
 
-def measure(whole, rows, given, options, scratch, encoder) -> list[str]:
+def measure(whole, rows, arguments, options, scratch, encoder) -> list[str]:
     """Fit every case to a number of rows; return the lines of its table."""
     lm, layers, middle = encoder
     results: dict[tuple[str, str, str], list] = {}
-    for seed in range(given.seeds):
+    for seed in range(arguments.seeds):
         drawn = whole.sample(rows, random_state=seed) if rows else whole
         table = scratch / f"{rows}-{seed}.csv"
         drawn.to_csv(table, index=False)
-        store = given.store or scratch / f"store-{rows}-{seed}"
-        if not given.stored:
+        store = arguments.store or scratch / f"store-{rows}-{seed}"
+        if not arguments.stored:
             embed(table, store, lm, layers, options)
-        for head in given.head:
-            cases = [REFERENCE] if head in GROUPS else given.case
+        for head in arguments.head:
+            cases = [REFERENCE] if head in GROUPS else arguments.case
             for case in cases:
-                views = [one.format(lm=lm, middle=middle) for one in VIEWS[case]]
+                views = [name.format(lm=lm, middle=middle) for name in VIEWS[case]]
                 run = scratch / f"run-{rows}-{seed}-{head}-{case}"
                 try:
-                    found, seconds = predictions(
+                    predicted, seconds = predictions(
                         table, store, run, head, views, options | {"seed": seed}
                     )
                 except abag.AbagError as error:  # no variants, or no such head
                     print(f"{head}, {case}: {error}", file=sys.stderr)
                     continue
-                for regime, part in found.groupby("regime", sort=False):
+                for regime, part in predicted.groupby("regime", sort=False):
                     results.setdefault((head, case, str(regime)), []).append((part, seconds))
                 print(rows or "all", seed, head, case, f"{seconds:.0f} s", file=sys.stderr)
-    lines = ["", f"## {rows or 'all'} rows", "", "| regime | head | antibodies | RMSE | difference"
-             " | standard error | groups | seconds |", "|---|---|---|---|---|---|---|---|"]  # fmt: skip
+    lines = [
+        "",
+        f"## {rows or 'all'} rows",
+        "",
+        "| regime | head | antibodies | RMSE | difference | standard error | groups | seconds |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
     for (head, case, regime), parts in results.items():
         first = (GROUPS.get(head, [head])[0], REFERENCE, regime)
         if len(results.get(first, [])) != len(parts):
             continue
-        each = [compare(one, two) for (one, _), (two, _) in zip(parts, results[first], strict=True)]
-        difference, error, rmse, groups = np.mean(each, axis=0)
+        comparisons = [
+            compare(predicted, reference)
+            for (predicted, _), (reference, _) in zip(parts, results[first], strict=True)
+        ]
+        difference, error, rmse, groups = np.mean(comparisons, axis=0)
         seconds = np.mean([s for _, s in parts])
         lines.append(
             f"| {regime} | {head} | {case} | {rmse:.3f} | {difference:+.3f} | {error:.3f} | "
@@ -188,15 +216,16 @@ def _value(text: str):
         return text
 
 
-def write(path: Path, given, lines: list[str]) -> None:
+def write(path: Path, arguments, lines: list[str]) -> None:
     """Write what has been measured so far."""
-    name = "the demo table" if given.table is None else given.table.name
+    name = "the demo table" if arguments.table is None else arguments.table.name
     head = [
-        f"# Views and kernels on residues, {datetime.now(UTC):%Y-%m-%d}", "",
-        f"{name}, {given.seeds} seed(s), on {platform.processor() or platform.machine()}, Python "
+        f"# Views and kernels on residues, {datetime.now(UTC):%Y-%m-%d}",
+        "",
+        f"{name}, {arguments.seeds} seed(s), on {platform.processor() or platform.machine()}, Python "
         f"{platform.python_version()}. Difference: RMSE minus that of the head on "
         f"`{REFERENCE}` ({ON_RESIDUES[0]} for kernels on residues), in pKd.",
-    ]  # fmt: skip
+    ]
     path.write_text("\n".join([*head, *lines, ""]), encoding="utf-8")
 
 

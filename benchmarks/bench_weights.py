@@ -27,6 +27,7 @@ from abag.embed.encoders.identity import find_checkpoint
 
 
 def read(path):
+    """Read a file without using it."""
     buffer = bytearray(8 << 20)
     with path.open("rb", buffering=0) as file:
         while file.readinto(buffer):
@@ -34,6 +35,7 @@ def read(path):
 
 
 def seconds(run, path, *, cold):
+    """Return the seconds of a call, with the file in the page cache or not."""
     if cold:
         fd = os.open(path, os.O_RDONLY)
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
@@ -44,6 +46,7 @@ def seconds(run, path, *, cold):
 
 
 def main():
+    """Time the digest of weights beside reading them, and write a report."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--encoder", choices=["igt5", "esm2-650m"], default="esm2-650m")
@@ -71,11 +74,14 @@ def main():
             rate = f"{gib / warm:.2f}" if "look" not in name else ""
             lines.append(f"| {name} | {cold:.3f} | {warm:.3f} | {rate} |")
     report = [
-        f"# Hashing weights, {date.today()}", "",
+        f"# Hashing weights, {date.today()}",
+        "",
         f"`bench_weights.py --encoder {args.encoder}`: {gib:.2f} GiB, {os.cpu_count()} cores of "
         f"{platform.processor() or platform.machine()}, abag {abag.__version__}, Python "
-        f"{platform.python_version()}.", "", *lines,
-    ]  # fmt: skip
+        f"{platform.python_version()}.",
+        "",
+        *lines,
+    ]
     (args.out / "weights.md").write_text("\n".join(report) + "\n")
     print("\n".join(report))
 

@@ -44,6 +44,7 @@ SPLITS = ("random", "antibody", "antigen", "both")
 
 
 def main() -> None:
+    """Measure each mistake, and write a report."""
     args = arguments()
     synthetic = demo_table().head(200) if args.tiny else demo_table()
     pairs = label_pairs(read_pairs(args.table or synthetic))
@@ -57,6 +58,7 @@ def main() -> None:
 
 
 def arguments() -> argparse.Namespace:
+    """Parse the command line."""
     parser = argparse.ArgumentParser()
     parser.add_argument("table", type=Path, nargs="?")
     parser.add_argument("--antibody-encoder", default="tiny-igt5")
@@ -75,7 +77,9 @@ class Bench:
     """The pairs, their vectors, and ridges on them."""
 
     def __init__(self, pairs, args, folder):
-        self.pairs, self.args, self.folder = pairs, args, folder
+        self.pairs = pairs
+        self.args = args
+        self.folder = folder
         self.chains = pairs.table.antibodies.chains
         self.antibody_ND = self.antibodies(args.antibody_encoder, self.chains)
         encoders = "composition", args.antigen_encoder
@@ -91,12 +95,14 @@ class Bench:
         return open_store(store).folder("antibody").read(keys_array("antibody", chains))
 
     def splits(self, name):
+        """Make the splits by name."""
         options = SplitOptions(split=name, folds=FOLDS, repeats=self.args.repeats)
         return make_splits(self.pairs, options, cache=self.folder)
 
     def ridge(self, split, *, antibody_ND=None, pkd=None):
         """Predict every pair, shape (P,), from the split's exact training rows."""
-        pairs, pkd = self.pairs, self.pairs.pkd if pkd is None else pkd
+        pairs = self.pairs
+        pkd = self.pairs.pkd if pkd is None else pkd
         rows = np.flatnonzero((split.part == TRAIN) & (pairs.censored == 0))
         tables = self.antibody_ND if antibody_ND is None else antibody_ND, self.antigen_ND
         blocks = [
@@ -115,17 +121,19 @@ class Bench:
 
     def scores(self, splits, predict, pkd=None, keep=None):
         """Average each test metric over folds; only the rows in ``keep``, if given."""
-        pairs, pkd = self.pairs, self.pairs.pkd if pkd is None else pkd
+        pairs = self.pairs
+        pkd = self.pairs.pkd if pkd is None else pkd
         folds = []
         for split in splits:
             rows = split.rows(TEST)
             rows = rows if keep is None else rows[keep[rows]]
             sides = pairs.censored[rows]
             folds.append(metrics.score(pkd[rows], predict(split)[rows], pairs.antigen[rows], sides))
-        return {name: one["mean"] for name, one in metrics.average_folds(folds).items()}
+        return {name: metric["mean"] for name, metric in metrics.average_folds(folds).items()}
 
 
 def header(args, bench):
+    """Return the first lines of the report."""
     title = args.table.name if args.table else "the demo's synthetic table"
     command = f"python benchmarks/bench_why.py {args.table.name if args.table else ''}".rstrip()
     for name in ("antibody_encoder", "antigen_encoder"):
@@ -167,8 +175,8 @@ def row_splits(bench):
 def near_duplicates(splits, kind):
     """Return the share of test rows with a near-duplicate in training, at the identity of the split."""
     level = {"antibody": "0.9", "antigen": "0.4"}[kind]
-    found = sum(s.description["leaks"][kind][level] for s in splits)
-    return found / sum(len(s.rows(TEST)) for s in splits)
+    leaks = sum(s.description["leaks"][kind][level] for s in splits)
+    return leaks / sum(len(s.rows(TEST)) for s in splits)
 
 
 def pooled_folds(bench):
@@ -194,7 +202,8 @@ def pooled_folds(bench):
 
 def floors(bench):
     """Measure the effect of a floor in the labels, as in collections of several assays."""
-    pairs, splits = bench.pairs, bench.splits("random")
+    pairs = bench.pairs
+    splits = bench.splits("random")
     order = np.argsort([pairs.pkd[pairs.antigen == a].mean() for a in range(len(bench.antigen_ND))])
     covered = np.cumsum(np.bincount(pairs.antigen)[order]) / len(pairs)
     low = np.isin(pairs.antigen, order[: 1 + np.searchsorted(covered, FLOOR_SHARE)])
@@ -222,21 +231,21 @@ def floors(bench):
 
         whole = bench.scores(splits, predict, pkd)
         above = bench.scores(splits, predict, pkd, ~floored)
-        cells = [scores[name] for name in ("spearman", "rmse") for scores in (whole, above)]
+        cells = [whole["spearman"], above["spearman"], whole["rmse"], above["rmse"]]
         lines.append(f"| {title} | {' | '.join(map(shown, cells))} |")
     return lines
 
 
 def unspaced_tokens(bench):
     """Measure the effect of giving residues to the T5 tokenizer without spaces."""
-    given, unspaced_ND = read_unspaced(["".join(pair) for pair in bench.chains])
+    token_lists, unspaced_ND = read_unspaced(["".join(pair) for pair in bench.chains])
     spaced_ND = bench.antibodies("tiny-igt5", bench.chains)
-    longest = max(map(len, given))
+    longest = max(map(len, token_lists))
     return [
         *section("Unspaced tokens"),
-        f"{len(given)} antibodies given to a T5 tokenizer without spaces between residues become "
-        f"at most {longest} tokens (the first: {given[0]}). Only "
-        f"{len(set(map(tuple, given)))} of these lists differ, so no more than that many different "
+        f"{len(token_lists)} antibodies given to a T5 tokenizer without spaces between residues become "
+        f"at most {longest} tokens (the first: {token_lists[0]}). Only "
+        f"{len(set(map(tuple, token_lists)))} of these lists differ, so no more than that many different "
         "vectors remain with any weights.",
         "",
         *vector_head("antibody vectors of tiny-igt5 (random weights)"),
@@ -246,6 +255,7 @@ def unspaced_tokens(bench):
 
 
 def vector_head(title):
+    """Return the head of a table of vectors."""
     return [
         f"| {title} | distinct | Spearman, random folds | within antigen | RMSE |",
         "|---|---|---|---|---|",
@@ -269,13 +279,13 @@ def read_unspaced(texts):
     folder = find_checkpoint("tiny-igt5").folder
     tokenizer = AutoTokenizer.from_pretrained(folder, do_lower_case=False)
     model = T5EncoderModel.from_pretrained(folder).eval()
-    given = [tokenizer(text)["input_ids"] for text in texts]
-    distinct = {tuple(ids): None for ids in given}
+    spaced = [tokenizer(text)["input_ids"] for text in texts]
+    distinct = {tuple(ids): None for ids in spaced}
     with torch.inference_mode():
         for ids in distinct:
             out = model(input_ids=torch.tensor([ids])).last_hidden_state[0]
             distinct[ids] = out.mean(0).numpy()
-    return given, np.stack([distinct[tuple(ids)] for ids in given])
+    return spaced, np.stack([distinct[tuple(ids)] for ids in spaced])
 
 
 def glued_chains(bench):
@@ -303,8 +313,8 @@ def recovered(bench, paired):
     """Count the joined strings that are split exactly as before."""
     frame = pd.DataFrame({"antibody": ["".join(bench.chains[i]) for i in paired]})
     options = TableOptions(antigen="MKTAYIAKQR", bad_rows="skip")
-    found = set(read_pairs(frame, options).antibodies.chains)
-    return sum(bench.chains[i] in found for i in paired)
+    trained = set(read_pairs(frame, options).antibodies.chains)
+    return sum(bench.chains[i] in trained for i in paired)
 
 
 def one_mutation(bench, paired):
@@ -322,10 +332,12 @@ def one_mutation(bench, paired):
 
 
 def section(title):
+    """Return the lines of a heading."""
     return ["", f"## {title}", ""]
 
 
 def shown(value):
+    """Return a cell of a table; ``-`` for None."""
     return "-" if value is None else f"{value:.3f}"
 
 

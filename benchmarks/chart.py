@@ -22,7 +22,9 @@ PATHS = {
     "transformers, SDPA, sorted, 16k-token batches": "transformers, sorted batches",
     "the old loop: one sequence a call, autocast": "one sequence per call",
 }
-LEFT, WIDE, ROW = 265, 360, 24
+LEFT = 265
+WIDE = 360
+ROW = 24
 SVG = """\
 <svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 720 {{ height }}" role="img" font-size="14"
   font-family="system-ui, sans-serif" aria-label="Sequences encoded per second: {{ summary }}">
@@ -50,17 +52,19 @@ width="{{ '%.1f' % line.width }}" height="18" rx="2"/>
 
 def speeds(report: str) -> dict[str, dict[str, float]]:
     """Return sequences per second by encoder and path of a report in Markdown."""
-    found: dict[str, dict[str, float]] = {}
+    speeds_of: dict[str, dict[str, float]] = {}
     for section in report.split("\n## ")[1:]:
         rows = [line.strip("|").split("|") for line in section.splitlines() if line[:1] == "|"]
-        found[section.split("\n")[0]] = {r[0].strip(): float(r[1]) for r in rows[2:]}
-    return found
+        speeds_of[section.split("\n")[0]] = {r[0].strip(): float(r[1]) for r in rows[2:]}
+    return speeds_of
 
 
 def draw(report: str) -> str:
     """Return the chart as SVG."""
     measured = speeds(report)
-    lines, summary, y = [], [], 16
+    lines = []
+    summary = []
+    y = 16
     for encoder, title in ENCODERS.items():
         bars = {label: measured[encoder][path] for path, label in PATHS.items()}
         best_other = max(speed for label, speed in bars.items() if label != "abag")

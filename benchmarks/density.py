@@ -105,13 +105,13 @@ def count(text: str) -> Counts:
 
 def public_definitions(parent: ast.AST) -> list[ast.AST]:
     """List the functions and classes of a module whose names have no underscore, and methods."""
-    found = []
+    definitions = []
     for node in ast.iter_child_nodes(parent):
         if isinstance(node, DEFINITIONS) and not node.name.startswith("_"):
-            found.append(node)
+            definitions.append(node)
             if isinstance(node, ast.ClassDef):
-                found += public_definitions(node)
-    return found
+                definitions += public_definitions(node)
+    return definitions
 
 
 def row(name: str, paths: list[Path]) -> str:

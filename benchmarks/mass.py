@@ -45,18 +45,18 @@ def code_lines(text: str) -> int:
 def count_comments(text: str) -> int:
     """Count the comments that are for readers."""
     tokens = tokenize.generate_tokens(io.StringIO(text).readline)
-    comments = [one.string for one in tokens if one.type == tokenize.COMMENT]
-    return sum(not re.match(r"#\s*(noqa|fmt:|type:|mypy:|---)", one) for one in comments)
+    comments = [comment.string for comment in tokens if comment.type == tokenize.COMMENT]
+    return sum(not re.match(r"#\s*(noqa|fmt:|type:|mypy:|---)", comment) for comment in comments)
 
 
 def body_lengths(text: str) -> list[int]:
     """Return the lines of the body of each function."""
-    found = []
+    lengths = []
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.FunctionDef):
             body = node.body[1:] if ast.get_docstring(node) else node.body
-            found.append(body[-1].end_lineno - body[0].lineno + 1 if body else 0)
-    return found
+            lengths.append(body[-1].end_lineno - body[0].lineno + 1 if body else 0)
+    return lengths
 
 
 def python_files(root: Path) -> dict[Path, str]:
@@ -69,6 +69,7 @@ def python_files(root: Path) -> dict[Path, str]:
 
 
 def main() -> None:
+    """Print the size of the project."""
     root = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT
     files = python_files(root)
     product = [path for path, first in files.items() if first not in OUTSIDE]
@@ -89,7 +90,10 @@ def main() -> None:
         print(f"| {name} | {' | '.join(f'{n:,}' for n in sizes(paths))} |")
     texts = [path.read_text(encoding="utf-8") for path in product]
     share = sum(map(count_comments, texts)) / sum(text.count("\n") for text in texts)
-    bodies = np.array([n for text in texts for n in body_lengths(text)])
+    lengths = []
+    for text in texts:
+        lengths += body_lengths(text)
+    bodies = np.array(lengths)
     pages = [root / "README.md", *(root / "docs").rglob("*.md")]
     words = sum(len(page.read_text(encoding="utf-8").split()) for page in pages)
     print(

@@ -135,9 +135,9 @@ def ranks(predicted, measured):
 def ranks_within(predicted, measured, sequence):
     """Return the median over sequences with ten pairs or more; None if there are none."""
     groups = [rows for rows in sequence.groupby(sequence).groups.values() if len(rows) >= 10]
-    found = [ranks(predicted.loc[rows], measured.loc[rows]) for rows in groups]
-    known = [value for value in found if value is not None]
-    return float(np.median(known)) if known else None
+    correlations = [ranks(predicted.loc[rows], measured.loc[rows]) for rows in groups]
+    defined = [value for value in correlations if value is not None]
+    return float(np.median(defined)) if defined else None
 
 
 def measure(frame, truth, label, divide, seed, folder, options):
@@ -154,24 +154,30 @@ def measure(frame, truth, label, divide, seed, folder, options):
     )
     seconds = time.perf_counter() - started
     out = folder / "out.parquet"
-    abag.predict(new.assign(row_of_table=new.index), run, out, store=folder / "store",
-                 bad_rows="skip", force=True)  # fmt: skip
-    found = pd.read_parquet(out)
-    held_out = truth.loc[found["row_of_table"].to_numpy()].reset_index(drop=True)
+    abag.predict(
+        new.assign(row_of_table=new.index),
+        run,
+        out,
+        store=folder / "store",
+        bad_rows="skip",
+        force=True,
+    )
+    predicted = pd.read_parquet(out)
+    held_out = truth.loc[predicted["row_of_table"].to_numpy()].reset_index(drop=True)
     if "is_bound" in held_out:
         exact = ~held_out["is_bound"].to_numpy()
-        found = found[exact].reset_index(drop=True)
+        predicted = predicted[exact].reset_index(drop=True)
         held_out = held_out[exact].reset_index(drop=True)
     record = json.loads((run / "predictor/predictor.json").read_text())
-    sums = {one["name"]: sum(one["weights"]) for one in record["regimes"]}
-    promises = {one["regime"]: one for one in summary["regimes"]}
+    sums = {regime["name"]: sum(regime["weights"]) for regime in record["regimes"]}
+    promises = {regime["regime"]: regime for regime in summary["regimes"]}
     usual = float(table[label].mean())
-    for regime, rows in found.groupby("regime"):
+    for regime, rows in predicted.groupby("regime"):
         y = held_out["truth"].loc[rows.index]
         error = rows["pkd_predicted"] - y
-        own = held_out.loc[rows.index]
+        measured_rows = held_out.loc[rows.index]
         inside = error.abs() <= Z_90 * rows["sigma"]
-        by_antibody = inside.groupby(own["antibody_of_row"]).agg(["mean", "size"])
+        by_antibody = inside.groupby(measured_rows["antibody_of_row"]).agg(["mean", "size"])
         by_antibody = by_antibody.loc[by_antibody["size"] >= 100, "mean"]
         promise = promises.get(regime, {})
         interval = promise.get("intervals", {}).get("rmse") or [None, None]
@@ -193,8 +199,12 @@ def measure(frame, truth, label, divide, seed, folder, options):
             else None,
             "mean_sigma": float(rows["sigma"].mean()),
             "spearman": ranks(rows["pkd_predicted"], y),
-            "within_antigen": ranks_within(rows["pkd_predicted"], y, own["antigen_of_row"]),
-            "within_antibody": ranks_within(rows["pkd_predicted"], y, own["antibody_of_row"]),
+            "within_antigen": ranks_within(
+                rows["pkd_predicted"], y, measured_rows["antigen_of_row"]
+            ),
+            "within_antibody": ranks_within(
+                rows["pkd_predicted"], y, measured_rows["antibody_of_row"]
+            ),
             "sum_of_weights": sums.get(regime),
             "seconds": seconds,
         }
@@ -213,34 +223,36 @@ def main():
     parser.add_argument("--epochs", type=int)
     parser.add_argument("--tiny", action="store_true", help="a ridge on 150 rows of the demo table")
     parser.add_argument("--out", type=Path, required=True)
-    given = parser.parse_args()
-    options = {} if given.epochs is None else {"epochs": given.epochs}
-    if given.tiny:
+    arguments = parser.parse_args()
+    options = {} if arguments.epochs is None else {"epochs": arguments.epochs}
+    if arguments.tiny:
         options = {"head": "ridge"}
-        given.demo = True
-        given.rows = 150
-        given.seeds = 1
-    paths = {} if given.folder is None else {n: given.folder / f for n, f in TABLES.items()}
+        arguments.demo = True
+        arguments.rows = 150
+        arguments.seeds = 1
+    paths = {} if arguments.folder is None else {n: arguments.folder / f for n, f in TABLES.items()}
     tables = {name: path for name, path in paths.items() if path.exists()}
-    tables = {name: path for name, path in tables.items() if not given.only or name in given.only}
+    tables = {
+        name: path for name, path in tables.items() if not arguments.only or name in arguments.only
+    }
     with tempfile.TemporaryDirectory() as folder:
-        if given.demo:
+        if arguments.demo:
             tables = {"demo": Path(folder) / "demo.csv"}
             demo_table().to_csv(tables["demo"], index=False)
         for name, path in tables.items():
             frame, truth, label = read(path)
-            if given.rows is not None and given.rows < len(frame):
-                kept = np.random.default_rng(0).permutation(len(frame))[: given.rows]
+            if arguments.rows is not None and arguments.rows < len(frame):
+                kept = np.random.default_rng(0).permutation(len(frame))[: arguments.rows]
                 frame = frame.iloc[kept].reset_index(drop=True)
                 truth = truth.iloc[kept].reset_index(drop=True)
             at = Path(folder) / name
             with reporting(silent=True, bars=False):
                 abag.embed_table(frame, at / "store", bad_rows="skip", **COMPOSITION)
             for case, divide in CASES[name].items():
-                if given.cases and case not in given.cases:
+                if arguments.cases and case not in arguments.cases:
                     continue
-                for seed in range(given.first_seed, given.first_seed + given.seeds):
-                    show(name, case, seed, frame, truth, label, divide, at, options, given.out)
+                for seed in range(arguments.first_seed, arguments.first_seed + arguments.seeds):
+                    show(name, case, seed, frame, truth, label, divide, at, options, arguments.out)
 
 
 def show(name, case, seed, frame, truth, label, divide, at, options, out):

@@ -33,6 +33,7 @@ def photograph(report: Path, out: Path, size: str, *, whole: bool) -> None:
 
 
 def main():
+    """Take a picture of a report in a browser."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("report", type=Path)
     parser.add_argument("--out", type=Path, default=Path(__file__).parents[1] / "docs/report.png")

@@ -43,8 +43,11 @@ from abag.embed.weights import EncoderCheckpoint, EncoderNotFound
 State = Literal["PASS", "WARN", "FAIL"]
 Result = tuple[State, str]
 PACKAGES = ("torch", "transformers", "h5py", "numpy", "pandas", "safetensors")
+"""Packages whose versions are reported."""
 NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")
-MIN_FREE_BYTES = 256 << 20  # with less free disk space a check fails
+"""Exists on Linux where the driver of an NVIDIA GPU is loaded."""
+MIN_FREE_BYTES = 256 << 20
+"""With less free disk space a check fails."""
 LIMITS = {"fp32": 1e-4, "fp16": 1e-2, "bf16": 3e-2}
 """Relative distances: half precision moves a pooled vector by up to 1 %, a mutation by 3-5 %."""
 
@@ -56,7 +59,7 @@ class Check(NamedTuple):
     state: State
     """FAIL: a command would fail later."""
     text: str
-    """What was found, and what to do if something is wrong."""
+    """The finding, and what to do if something is wrong."""
 
 
 def examine(
@@ -66,7 +69,22 @@ def examine(
     antigen_encoder: str = "esm2-650m",
     device: str = "auto",
 ) -> Iterator[Check]:
-    """Check everything that embedding and fitting will need; nothing is downloaded."""
+    """Check everything that embedding and fitting will need; nothing is downloaded.
+
+    Parameters
+    ----------
+    store : path, optional
+        A store to check, which need not exist.
+    antibody_encoder, antigen_encoder : str
+        Alias, hub name or checkpoint folder.
+    device : str
+        As for ``--device``.
+
+    Yields
+    ------
+    Check
+        In a fixed order, as soon as each is done; failures are results, not exceptions.
+    """
     names: dict[Kind, str] = {"antibody": antibody_encoder, "antigen": antigen_encoder}
     checks: dict[str, Callable[[], Result]] = {
         "versions": check_versions,
@@ -96,7 +114,8 @@ def _results(checks: Mapping[str, Callable[[], Result]]) -> Iterator[Check]:
                 warnings.simplefilter("ignore")  # torch's compiler and others warn of themselves
                 state, text = check()
         except Exception as error:  # noqa: BLE001 - every failure would also stop a run
-            state, text = "FAIL", first_line(error)
+            state = "FAIL"
+            text = first_line(error)
         yield Check(name, state, text)
 
 
@@ -107,19 +126,25 @@ def check_versions() -> Result:
     """Compare the installed packages with abag's requirements."""
     from packaging.requirements import Requirement
 
-    found = ", ".join(f"{name} {_installed(name) or 'not installed'}" for name in PACKAGES)
-    text = f"abag {__version__}, Python {platform.python_version()}, {found}"
-    text += f"; torch is built for {f'CUDA {torch.version.cuda}' if torch.version.cuda else 'CPUs'}"
+    packages = ", ".join(f"{name} {_installed(name) or 'not installed'}" for name in PACKAGES)
+    built_for = f"CUDA {torch.version.cuda}" if torch.version.cuda else "CPUs"
+    text = (
+        f"abag {__version__}, Python {platform.python_version()}, {packages}; torch is built for "
+        f"{built_for}"
+    )
     try:
         requirements = [Requirement(line) for line in requires("abag") or []]
     except PackageNotFoundError:
         return "WARN", f"{text}; abag is not installed: its requirements are not known"
-    unmet = [
-        f"{r.name} {_installed(r.name) or 'missing'} (expected {r.specifier})"
-        for r in requirements
-        if (r.marker is None or r.marker.evaluate({"extra": ""}))
-        and not r.specifier.contains(_installed(r.name) or "0", prereleases=True)
-    ]
+    unmet = []
+    for requirement in requirements:
+        if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
+            continue  # of an extra, or of another platform
+        installed = _installed(requirement.name)
+        if not requirement.specifier.contains(installed or "0", prereleases=True):
+            unmet.append(
+                f"{requirement.name} {installed or 'missing'} (expected {requirement.specifier})"
+            )
     if unmet:
         fix = "install abag again: pip install -c constraints.txt -e ."
         return "FAIL", f"{', '.join(unmet)}; {fix}"
@@ -157,7 +182,8 @@ def check_store(store: Path) -> Result:
 def check_folder(folder: Path, fix: str) -> Result:
     """Write a file as a commit does, read it back, and look at the free space."""
     # hidden: if doctor is killed, the file left behind is not mistaken for part of a store
-    path, data = folder / f".abag-doctor-{os.getpid()}.probe", os.urandom(1 << 16)
+    path = folder / f".abag-doctor-{os.getpid()}.probe"
+    data = os.urandom(1 << 16)
     try:
         write_bytes(path, data)
         problem = "" if path.read_bytes() == data else "the bytes read are not those written"
@@ -182,16 +208,16 @@ def check_weights(name: str) -> Result:
     """Check that an encoder's weights are on disk, or can be downloaded."""
     source = hub_source(name)
     try:
-        found = find_checkpoint(name, download=False)
+        checkpoint = find_checkpoint(name, download=False)
     except EncoderNotFound:
         if "/" not in source.name or source.name.startswith("/"):
             raise
         return _check_download(f"{name}: {source}", source)
-    if found.folder is None:
+    if checkpoint.folder is None:
         return "PASS", f"{name}: no weights are needed"
-    size = size_text(sum(path.stat().st_size for path in found.weights))
-    random = "; random: its vectors carry no biology" if found.random else ""
-    return "PASS", f"{name}: {size} in {found.folder}{random}"
+    size = size_text(sum(path.stat().st_size for path in checkpoint.weights))
+    random = "; random: its vectors carry no biology" if checkpoint.random else ""
+    return "PASS", f"{name}: {size} in {checkpoint.folder}{random}"
 
 
 def _check_download(encoder: str, source: HubSource) -> Result:
@@ -206,7 +232,8 @@ def _check_download(encoder: str, source: HubSource) -> Result:
             "folder"
         )
     cache = Path(HF_HUB_CACHE)
-    free = shutil.disk_usage(next(p for p in (cache, *cache.parents) if p.is_dir())).free
+    existing = next(folder for folder in (cache, *cache.parents) if folder.is_dir())
+    free = shutil.disk_usage(existing).free
     text = f"{encoder} is not on disk; up to {size_text(size)} will be downloaded to {cache}"
     if free < size + MIN_FREE_BYTES:
         text += f", where {size_text(free)} are free: free some space, or set HF_HOME"
@@ -221,9 +248,12 @@ def _hub_bytes(source: HubSource) -> int:
     model = HfApi().model_info(
         source.name, revision=source.revision, files_metadata=True, timeout=10
     )
-    sizes = {file.rfilename: file.size or 0 for file in model.siblings or []}
-    suffixes = (".safetensors", ".bin")
-    return max(sum(n for name, n in sizes.items() if name.endswith(one)) for one in suffixes)
+    bytes_of_format = {".safetensors": 0, ".bin": 0}
+    for file in model.siblings or []:
+        suffix = Path(file.rfilename).suffix
+        if suffix in bytes_of_format:
+            bytes_of_format[suffix] += file.size or 0
+    return max(bytes_of_format.values())
 
 
 def check_device(plan: DevicePlan, *, requested: str) -> Result:
@@ -248,17 +278,17 @@ def check_encoder(plan: DevicePlan, kind: Kind, name: str) -> Result:
     with tempfile.TemporaryDirectory(prefix="abag-doctor-") as folder:
         weights = name
         try:
-            found = find_checkpoint(name, download=False)
+            checkpoint = find_checkpoint(name, download=False)
         except AbagError:  # reported by `check_weights`
-            found = reduced_checkpoint(name, Path(folder) / "reduced")
+            checkpoint = reduced_checkpoint(name, Path(folder) / "reduced")
             weights = f"random weights of {name}'s architecture"
-        if found.folder is None:
+        if checkpoint.folder is None:
             return "PASS", f"{name} counts residues: nothing to compare"
         try:
-            distance, limit = measure_parity(found, kind, plan)
+            distance, limit = measure_parity(checkpoint, kind, plan)
         except torch.OutOfMemoryError:
             return "WARN", f"not checked: {name} in fp32 does not fit into the free memory"
-    state, attention = _describe_attention(plan, found)
+    state, attention = _describe_attention(plan, checkpoint)
     text = (
         f"{weights}, {plan.precision}: {distance:.1e} from the fp32 reference (limit {limit:g}); "
         f"{attention}"
@@ -288,7 +318,10 @@ def _describe_attention(plan: DevicePlan, checkpoint: EncoderCheckpoint) -> Resu
 def measure_parity(
     checkpoint: EncoderCheckpoint, kind: Kind, plan: DevicePlan
 ) -> tuple[float, float]:
-    """Measure the largest relative distance from the fp32 reference; return it and its limit."""
+    """Measure the largest relative distance of a vector from the fp32 reference.
+
+    Returns the distance, NaN if any value is, and its limit in the precision of the plan.
+    """
     layout = Layout(kind, vocabulary_of(checkpoint))
     identity = Identity(checkpoint, layout, "", {})
     probes = _probes(kind, large=plan.device.type == "cuda")
@@ -303,8 +336,8 @@ def measure_parity(
     if plan.device.type == "cuda":
         torch.cuda.empty_cache()
     distances = np.linalg.norm(encode(plan, "packed") - exact, axis=-1)
-    distance = (distances / np.linalg.norm(exact, axis=-1)).max()  # NaN if any value is
-    return float(distance), LIMITS[plan.precision]
+    relative = distances / np.linalg.norm(exact, axis=-1)
+    return float(relative.max()), LIMITS[plan.precision]
 
 
 def reduced_checkpoint(name: str, folder: Path) -> EncoderCheckpoint:
@@ -315,6 +348,10 @@ def reduced_checkpoint(name: str, folder: Path) -> EncoderCheckpoint:
 
 def _probes(kind: Kind, *, large: bool) -> list[Chains]:
     rng = np.random.default_rng(0)
-    lengths = (120, 30, 90, 250) + ((400, 700, 1022) if large and kind == "antigen" else ())
+    lengths = [120, 30, 90, 250]
+    if large and kind == "antigen":
+        lengths += [400, 700, 1022]
     drawn = ["".join(rng.choice(list(STANDARD_RESIDUES), length)) for length in lengths]
-    return [(chain, chain[::-1]) if kind == "antibody" else (chain,) for chain in drawn]
+    if kind == "antibody":
+        return [(chain, chain[::-1]) for chain in drawn]
+    return [(chain,) for chain in drawn]

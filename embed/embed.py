@@ -42,19 +42,23 @@ Meanwhile: TypeAlias = Callable[[int], AbstractContextManager[object]]
 
 
 class KindSummary(TypedDict):
-    """What happened to the antibodies, or to the antigens."""
+    """The summary of the antibodies, or of the antigens."""
 
     unique: int
+    """Distinct sequences of the table."""
     reused: int
+    """Those that the store held already."""
     encoded: int
     tokens: int
+    """Tokens of the sequences that the store lacked, special tokens included."""
     seconds: float
+    """Wall time of encoding, loading included; 0 if there was nothing to encode."""
     encoder: str
     fingerprint: str
 
 
 class EmbedSummary(TypedDict):
-    """What `embed_table` returns, and ``abag embed --json`` prints."""
+    """The summary that `embed_table` returns, and ``abag embed --json`` prints."""
 
     antibodies: NotRequired[KindSummary]
     antigens: NotRequired[KindSummary]
@@ -119,7 +123,10 @@ def embed_meanwhile(
     store: Path | str,
     **options: Any,  # noqa: ANN401 - the fields of EncoderOptions and EmbedOptions
 ) -> EmbedSummary:
-    """As `embed_table`; `meanwhile` makes what is entered while this process encodes alone."""
+    """Encode a table like `embed_table`, and use the cores that are idle meanwhile.
+
+    `meanwhile` makes a context that is entered while this process alone encodes on a GPU.
+    """
     encoders, others = EncoderOptions.take(options)
     names = (encoders.antibody_encoder, encoders.antigen_encoder)
     chosen = EmbedOptions.from_keywords(others, "embed")
@@ -136,9 +143,16 @@ def embed_with_same_encoders(
     antigen_fingerprint: str = "",
     **options: Any,  # noqa: ANN401 - the fields of EmbedOptions
 ) -> EmbedSummary:
-    """As `embed_table`, with encoders that must have the fingerprints of a training.
+    """Encode a table like `embed_table`, with encoders that must have the given fingerprints.
 
     Those of antigens are not needed with ``no_antigen``.
+
+    Raises
+    ------
+    EncoderError
+        If an encoder has another fingerprint.
+    AbagError
+        For any other invalid input.
     """
     names = (antibody_encoder, antigen_encoder)
     expected: dict[Kind, str] = {"antibody": antibody_fingerprint, "antigen": antigen_fingerprint}
@@ -152,19 +166,22 @@ def embed_like_folders(
     folders: Mapping[Kind, EncoderFolder],
     **options: Any,  # noqa: ANN401 - the fields of EmbedOptions
 ) -> EmbedSummary:
-    """Encode what a store lacks with the encoders of folders in it, one per kind."""
-    given: dict[str, Any] = {}
+    """Encode the sequences that a store lacks with the encoders of folders in it, one per kind.
+
+    Raises as `embed_with_same_encoders`.
+    """
+    encoders: dict[str, Any] = {}
     for kind, folder in folders.items():
-        given[f"{kind}_encoder"] = str(folder.info.get("origin", folder.name))
-        given[f"{kind}_fingerprint"] = folder.fingerprint
+        encoders[f"{kind}_encoder"] = str(folder.info.get("origin", folder.name))
+        encoders[f"{kind}_fingerprint"] = folder.fingerprint
         if folder.info.get("adapter"):
-            given[f"{kind}_adapter"] = folder.path / ADAPTER_FOLDER
+            encoders[f"{kind}_adapter"] = folder.path / ADAPTER_FOLDER
     if "antigen" in folders:
         long = str(folders["antigen"].info.get("long", "window")).partition("-")[0]
-        given["long_antigens"] = long.replace("whole", "window")
+        encoders["long_antigens"] = long.replace("whole", "window")
     else:
-        given["no_antigen"] = True
-    return embed_with_same_encoders(table, store, **given, **options)
+        encoders["no_antigen"] = True
+    return embed_with_same_encoders(table, store, **encoders, **options)
 
 
 def _embed(
@@ -176,7 +193,7 @@ def _embed(
     meanwhile: Meanwhile = lambda _rows: nullcontext(),
     expected: Mapping[Kind, str] | None = None,
 ) -> EmbedSummary:
-    """Run the whole job, or the share of a rank, which we `started` or somebody else launched."""
+    """Run the whole job, or the share of a rank: `started` by this command, or by a launcher."""
     rank = rank_here()
     first = not started and not rank.number
     with reporting(bars=options.progress, silent=not options.progress), ExitStack() as files:
@@ -197,11 +214,11 @@ def _embed(
             for job in jobs:
                 job.create_folder(opened)
             if ranks > 1:
-                alone = replace(options, devices=None)
-                shares = launch(ranks, _embed, table, store, names, alone, True)
+                one_rank = replace(options, devices=None)
+                shares = launch(ranks, _embed, table, store, names, one_rank, True)
                 for job in jobs:
                     job.check_complete()
-                seconds = [max(share[job.plural]["seconds"] for share in shares) for job in jobs]
+                seconds = [_slowest(job, shares) for job in jobs]
             else:
                 from abag.embed.encode import encode_share
 
@@ -211,8 +228,16 @@ def _embed(
     return _summary(reading, jobs, seconds, rank)
 
 
+def _slowest(job: KindJob, shares: Sequence[Any]) -> float:
+    """Return the seconds of the rank that took longest, from the summaries of all."""
+    seconds: list[float] = [share[job.plural]["seconds"] for share in shares]
+    return max(seconds)
+
+
 def _encodes_alone_on_gpu(jobs: Sequence[KindJob], rank: Rank) -> bool:
-    return rank.world == 1 and any(j.missing and j.plan.device.type == "cuda" for j in jobs)
+    if rank.world > 1:
+        return False
+    return any(job.missing and job.plan.device.type == "cuda" for job in jobs)
 
 
 def _choose_devices(options: EmbedOptions, rank: Rank) -> tuple[int, str]:
@@ -233,14 +258,16 @@ def _read(
     table: TableLike, options: EmbedOptions, partitions: Sequence[Partitions]
 ) -> SequenceTable:
     """Read, check and key every sequence; return the last chunk, with the counts of all."""
-    counts, skipped, examples = Counter[str](), SkippedRows(), dict[str, str]()
+    counts = Counter[str]()
+    skipped = SkippedRows()
+    examples = dict[str, str]()
     ignored: list[str] = []
     with bar(desc="reading", unit=" rows", unit_scale=True, delay=5) as drawn:
         for pairs in read_pair_chunks(table, options, kinds=options.kinds, only_sequences=True):
             counts.update(pairs.counts)
             skipped.update(pairs.skipped)
             examples = {**pairs.examples, **examples}
-            ignored += [note for note in pairs.ignored if note not in ignored]
+            ignored += [line for line in pairs.ignored if line not in ignored]
             for part in partitions:
                 part.add(pairs.sequences[part.kind])
             drawn.update(len(pairs.frame) + len(pairs.skipped))
@@ -255,10 +282,10 @@ def _identify(
     options: EmbedOptions,
     expected: Mapping[Kind, str] | None,
 ) -> list[KindJob]:
-    of_kind = dict(zip(KINDS, names, strict=True))
+    name_of_kind = dict(zip(KINDS, names, strict=True))
     jobs = []
     for part in partitions:
-        name = of_kind[part.kind]
+        name = name_of_kind[part.kind]
         identity = identify_for(name, part.kind, options)
         wanted = (expected or {}).get(part.kind, identity.fingerprint)
         if identity.fingerprint != wanted:
@@ -283,8 +310,10 @@ def _look_up(store: Path | str, jobs: Sequence[KindJob], rank: Rank, *, first: b
     for job in jobs:
         job.look_up(opened, rank)
     for job in jobs:
-        if job.missing and job.options.ray is None and (text := job.change_of_precision()):
-            note(text)
+        if not job.missing or job.options.ray is not None:  # on Ray the workers choose it
+            continue
+        if change := job.change_of_precision():
+            note(change)
     return opened
 
 
@@ -321,14 +350,16 @@ def _announce(reading: SequenceTable, jobs: Sequence[KindJob], device: str) -> N
 def _on_ray(jobs: Sequence[KindJob], store: Store, names: tuple[str, str]) -> list[float]:
     from abag.embed.ray_cluster import cluster, encode_on
 
-    seconds, options, of_kind = [], jobs[0].options, dict(zip(KINDS, names, strict=True))
-    with cluster(options.ray or "") as found:
+    seconds = []
+    options = jobs[0].options
+    name_of_kind = dict(zip(KINDS, names, strict=True))
+    with cluster(options.ray or "") as resource_there:
         for job in jobs:
             job.create_folder(store)  # not before the cluster is known to be there
-        resource = "CPU" if options.device == "cpu" else found
+        resource = "CPU" if options.device == "cpu" else resource_there
         for job in jobs:
             start_s = time.perf_counter()
-            encode_on(resource, job, of_kind[job.kind], store.path.resolve())
+            encode_on(resource, job, name_of_kind[job.kind], store.path.resolve())
             job.check_complete()
             seconds.append(time.perf_counter() - start_s)
     return seconds
@@ -338,14 +369,16 @@ def _summary(
     reading: SequenceTable, jobs: Sequence[KindJob], seconds: Sequence[float], rank: Rank
 ) -> EmbedSummary:
     """Summarise the whole job; ranks other than the first report their own share."""
-    kinds: dict[str, KindSummary] = {
-        job.plural: {
-            "unique": job.unique, "reused": job.unique - job.missing,
-            "encoded": job.own if rank.number else job.missing, "tokens": job.tokens,
-            "seconds": round(spent_s, 3), "encoder": job.identity.checkpoint.name,
+    kinds: dict[str, KindSummary] = {}
+    for job, spent_s in zip(jobs, seconds, strict=True):
+        kinds[job.plural] = {
+            "unique": job.unique,
+            "reused": job.unique - job.missing,
+            "encoded": job.own if rank.number else job.missing,
+            "tokens": job.tokens,
+            "seconds": round(spent_s, 3),
+            "encoder": job.identity.checkpoint.name,
             "fingerprint": job.identity.fingerprint,
         }
-        for job, spent_s in zip(jobs, seconds, strict=True)
-    }  # fmt: skip
     totals = {name: reading.counts[name] for name in ("rows", "skipped_rows")}
     return cast("EmbedSummary", kinds | totals)

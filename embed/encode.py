@@ -56,12 +56,16 @@ STORED = {"float16": torch.float16, "float32": torch.float32}
 class Encoded(NamedTuple):
     """Pooled vectors of the S sequences that a batch of N spans completed."""
 
-    positions: NDArray[np.int64]  # shape (S,): in the input; consecutive over batches
-    lengths: NDArray[np.int32]  # shape (N,): tokens in each span
-    stored_SPD: NDArray[np.float16 | np.float32]  # P poolings, D values
-    # position of the first vector that must not be stored, and why
+    positions: NDArray[np.int64]
+    """Of the S sequences in the input: shape (S,), consecutive over batches."""
+    lengths: NDArray[np.int32]
+    """Tokens in each span: shape (N,)."""
+    stored_SPD: NDArray[np.float16 | np.float32]
+    """Vectors of P poolings with D values each, in the type of the store."""
     bad: tuple[int, str] | None
-    loglik_S: NDArray[np.float32] | None = None  # mean log-probability of the residues
+    """Position of the first vector that must not be stored, and why."""
+    loglik_S: NDArray[np.float32] | None = None
+    """Mean log-probability of the residues; None without a head."""
 
 
 def encode_stream(
@@ -77,9 +81,30 @@ def encode_stream(
 ) -> Iterator[Encoded]:
     """Encode sequences in the given order; longest first, memory runs out at once or never.
 
-    The poolings of `layers` follow those of the last layer; `extra` weighs the residues of each
-    sequence in one more pooling, see `Layout.spans`; a `head` gives their likelihoods. If a batch
-    does not fit into memory, vectors yielded before are valid.
+    Parameters
+    ----------
+    encoder : Encoder
+    layout : Layout
+        How sequences become tokens, see `Identity.layout`.
+    chains : iterable
+        The chains of each sequence.
+    plan : DevicePlan
+        Device of the encoder.
+    budget : int
+        Most tokens per batch.
+    dtype : torch.dtype
+        Type of the vectors that are yielded.
+    layers : sequence of int
+        Inner layers, from 1; their poolings follow those of the last layer.
+    extra : sequence of ResidueWeights, optional
+        Weights of the residues of each sequence in one more pooling, see `Layout.spans`.
+    head : LanguageModelHead, optional
+        Gives the likelihoods of the residues.
+
+    Yields
+    ------
+    Encoded
+        The vectors of one batch. They stay valid if a later batch does not fit into memory.
     """
     carry: _Sums | None = None
     pending: _Pending | None = None
@@ -139,14 +164,14 @@ def _pooled(
     pooled_SPD = torch.cat([pool_tokens(hidden_TD, weights_TP, bounds), *pooled], dim=1)
     if head is None:
         return _Sums(pooled_SPD, None)
-    each_T = head.log_probabilities(hidden_TD, to_device(batch.ids, plan.device))
+    logp_T = head.log_probabilities(hidden_TD, to_device(batch.ids, plan.device))
     # the weights of the mean: special tokens have none, windows share theirs
-    loglik_S = pool_tokens(each_T[:, None], weights_TP[:, :1], bounds)[:, 0, 0]
+    loglik_S = pool_tokens(logp_T[:, None], weights_TP[:, :1], bounds)[:, 0, 0]
     return _Sums(pooled_SPD, loglik_S)
 
 
 class _Pending:
-    """Pooled vectors that are being copied from the device."""
+    """The pooled vectors of a batch, while they are copied from the device."""
 
     def __init__(self, batch: PackedBatch, sums: _Sums, dtype: torch.dtype) -> None:
         done = len(batch.sequences) - batch.continues
@@ -162,6 +187,7 @@ class _Pending:
             self._copied.record()
 
     def fetch(self) -> Encoded:
+        """Wait for the copy, and return the vectors."""
         if self._copied is not None:
             self._copied.synchronize()
         stored_SPD = self._stored_SPD.numpy()
@@ -170,11 +196,13 @@ class _Pending:
         exact_S = self._finite_S.numpy()
         if loglik_S is not None:
             exact_S = exact_S & np.isfinite(loglik_S)
-        at_S = np.flatnonzero(~(finite_S & exact_S))
+        not_finite = np.flatnonzero(~(finite_S & exact_S))
         bad = None
-        if len(at_S):
-            overflows = exact_S[at_S[0]]  # only in the type of the store
-            bad = int(self._positions[at_S[0]]), "overflow" if overflows else "not finite"
+        if len(not_finite):
+            first = not_finite[0]
+            # finite before it was rounded to the type of the store
+            problem = "overflow" if exact_S[first] else "not finite"
+            bad = (int(self._positions[first]), problem)
         return Encoded(self._positions, self._lengths, stored_SPD, bad, loglik_S)
 
 
@@ -203,11 +231,22 @@ def prefetch(batches: Iterable[PackedBatch]) -> Iterator[PackedBatch]:
 
 
 def encode_share(job: KindJob, rank: Rank) -> float:
-    """Encode what this process has to encode; return the seconds it took, loading included."""
+    """Encode the sequences of a job that this process owns, and commit them.
+
+    Returns the seconds it took, loading included.
+
+    Raises
+    ------
+    DeviceError
+        If a sequence does not fit into the memory of the device.
+    EncoderError
+        If a vector is not finite, or the encoder cannot be loaded.
+    """
     start_s = time.perf_counter()
     if not job.own:
         return 0.0
-    backend, attention = job.options.backend(job.kind), job.options.attention
+    backend = job.options.backend(job.kind)
+    attention = job.options.attention
     encoder = load_encoder(job.identity, job.plan, backend=backend, attention=attention)
     load_s = time.perf_counter() - start_s
     done = encode_parts(job, encoder, job.own_parts(), job.own, shown=not rank.number)
@@ -222,7 +261,11 @@ def encode_share(job: KindJob, rank: Rank) -> float:
 def encode_parts(
     job: KindJob, encoder: Encoder, parts: Iterable[SequencePart], total: int, *, shown: bool
 ) -> Encoding:
-    """Encode sequences that are not stored yet, longest of each part first, and commit them."""
+    """Encode sequences that are not stored yet, longest of each part first, and commit them.
+
+    `total` is their number, for the progress bar, which is drawn if `shown`. Errors are those of
+    `encode_share`; everything committed before one stays.
+    """
     plan = job.plan
     attrs = {"precision": plan.precision, "device": str(plan.device), "backend": job.backend}
     if head := job.folder.head:
@@ -245,11 +288,11 @@ def encode_parts(
 
 
 class Completed(Protocol):
-    """What an encoder has made of S sequences."""
+    """Vectors, of any kind, that an encoder has made of S sequences."""
 
     @property
     def positions(self) -> NDArray[np.int64]:
-        """Return where the sequences are in the input, shape (S,); consecutive over batches."""
+        """Places of the sequences in the input, shape (S,); consecutive over batches."""
         ...
 
 
@@ -259,7 +302,14 @@ C = TypeVar("C", bound=Completed)
 class TokenBudget:
     """The most tokens per batch, which shrink as often as the memory of the device runs out.
 
-    `kept` says what becomes of the sequences before one that does not fit even alone.
+    Parameters
+    ----------
+    plan : DevicePlan
+    batch_tokens : int, optional
+        The first budget; by default chosen for the device.
+    kept : str
+        Part of the error about a sequence that does not fit even alone: says what became of those
+        before it.
     """
 
     def __init__(self, plan: DevicePlan, batch_tokens: int | None, kept: str) -> None:
@@ -273,10 +323,28 @@ class TokenBudget:
         encode: Callable[[int, int], Iterator[C]],
         name: Callable[[int], str],
     ) -> Iterator[tuple[int, C]]:
-        """Encode N sequences, whose longest spans have the given descending lengths, (N,).
+        """Encode N sequences, again with a smaller budget from where memory ran out.
 
-        ``encode(first, tokens)`` encodes those from `first` on. Yields what it does, with `first`.
-        `name` names a sequence that does not fit the device even alone.
+        Parameters
+        ----------
+        lengths : ndarray, shape=(N,)
+            Tokens of the longest span of each sequence, descending.
+        encode : callable
+            ``encode(first, tokens)`` encodes the sequences from `first` on, in batches of at most
+            `tokens`.
+        name : callable
+            Names a sequence, given by its place, in an error.
+
+        Yields
+        ------
+        first : int
+        completed
+            What ``encode(first, tokens)`` yields; its positions count from `first`.
+
+        Raises
+        ------
+        DeviceError
+            If a sequence does not fit into the memory of the device even alone.
         """
         first = 0
         while first < len(lengths):
@@ -306,37 +374,59 @@ class TokenBudget:
 
 
 class Encoding:
-    """Encodes parts into a store, within the token budget that turned out to fit the device."""
+    """The encoding of parts into a store, within the token budget that fits the device."""
 
-    def __init__(self, job: KindJob, encoder: Encoder, writer: ShardWriter, drawn: Any) -> None:  # noqa: ANN401 - a bar
-        self._job, self._encoder, self._writer, self._bar = job, encoder, writer, drawn
+    def __init__(
+        self,
+        job: KindJob,
+        encoder: Encoder,
+        writer: ShardWriter,
+        drawn: Any,  # noqa: ANN401 - a bar
+    ) -> None:
+        self._job = job
+        self._encoder = encoder
+        self._writer = writer
+        self._bar = drawn
         kept = "the sequences encoded before it are stored"
         self._budget = TokenBudget(job.plan, job.options.batch_tokens, kept)
-        self._start_s, self.seconds = time.perf_counter(), 0.0  # until the latest batch
+        self._start_s = time.perf_counter()
+        self.seconds = 0.0  # until the latest batch
         self._head = load_head(job.identity.checkpoint, job.plan) if job.folder.head else None
-        self.sequences = self.tokens = 0
+        self.sequences = 0
+        self.tokens = 0
         self.unnumbered = 0  # antibodies with a chain whose CDRs are unknown
 
     @property
     def rate(self) -> str:
+        """Tokens per second so far, for people."""
         seconds = self.seconds or float("inf")  # a clock can stand still
         return f"{self.tokens / seconds:,.0f} tokens/s"
 
     def encode(self, part: SequencePart) -> None:
+        """Encode the sequences of a part, longest first, and give them to the writer."""
         job = self._job
-        lengths = np.array([max(job.identity.layout.span_lengths(c)) for c in part.chains])
-        todo, extra = longest_first(lengths), None
+        layout = job.identity.layout
+        dtype = STORED[job.options.store_dtype]
+        lengths = np.array([max(layout.span_lengths(chains)) for chains in part.chains])
+        todo = longest_first(lengths)
+        extra = None
         if job.extra_poolings:
             extra, unnumbered = weigh_cdrs(part.chains)
             self.unnumbered += unnumbered
 
         def encode(first: int, tokens: int) -> Iterator[Encoded]:
-            left = todo[first:].tolist()
+            places = todo[first:].tolist()
             return encode_stream(
-                self._encoder, job.identity.layout, [part.chains[i] for i in left], job.plan,
-                tokens, STORED[job.options.store_dtype], job.folder.layers,
-                None if extra is None else [extra[i] for i in left], self._head,
-            )  # fmt: skip
+                self._encoder,
+                layout,
+                [part.chains[i] for i in places],
+                job.plan,
+                tokens,
+                dtype,
+                layers=job.folder.layers,
+                extra=None if extra is None else [extra[i] for i in places],
+                head=self._head,
+            )
 
         def name(place: int) -> str:
             return _name(job, part, int(todo[place]))
@@ -345,21 +435,13 @@ class Encoding:
             self._store(part, todo[first:], vectors)
 
     def _store(self, part: SequencePart, todo: NDArray[np.int64], vectors: Encoded) -> None:
-        job, at = self._job, todo[vectors.positions]
+        job = self._job
+        at = todo[vectors.positions]
         if vectors.bad is not None:
             position, problem = vectors.bad
-            msg = f"{_name(job, part, int(todo[position]))}: "
-            if problem == "overflow":
-                msg += "a value of its vector exceeds the float16 maximum of 65,504; give "
-                msg += "--store-dtype float32"
-            else:
-                msg += (
-                    f"{job.identity.checkpoint.name} in {job.plan.precision} returned NaN or "
-                    "infinity; its vector was not stored. Give --precision fp32, or check the "
-                    "checkpoint's weights."
-                )
-            raise EncoderError(msg)
-        residues = np.array([sum(map(len, part.chains[i])) for i in at], dtype=np.int32)
+            raise _bad_vector(job, _name(job, part, int(todo[position])), problem)
+        sequences = [part.chains[i] for i in at]
+        residues = np.array([sum(map(len, chains)) for chains in sequences], dtype=np.int32)
         poolings: dict[str, NDArray[np.floating[Any]]] = {
             name: vectors.stored_SPD[:, p] for p, name in enumerate(job.poolings)
         }
@@ -367,9 +449,10 @@ class Encoding:
             poolings[LOGLIK] = vectors.loglik_S[:, None]
         flags = {}
         if job.kind == "antibody":  # without a light chain, `light_mean` is zeros
-            present = np.array([[bool(c) for c in part.chains[i]] for i in at], dtype=np.uint8)
-            present = present.reshape(-1, 2)  # a batch may hold a part of one antibody only
-            flags = {"has_heavy": present[:, 0].copy(), "has_light": present[:, 1].copy()}
+            flags = {
+                "has_heavy": np.array([bool(heavy) for heavy, _ in sequences], dtype=np.uint8),
+                "has_light": np.array([bool(light) for _, light in sequences], dtype=np.uint8),
+            }
         self._writer.add(part.keys[at], residues, poolings, flags)
         self.sequences += len(at)
         self.tokens += int(vectors.lengths.sum())
@@ -379,10 +462,25 @@ class Encoding:
         self._bar.update(len(at))
 
 
+def _bad_vector(job: KindJob, name: str, problem: str) -> EncoderError:
+    if problem == "overflow":
+        msg = (
+            f"{name}: a value of its vector exceeds the float16 maximum of 65,504; give "
+            "--store-dtype float32"
+        )
+    else:
+        msg = (
+            f"{name}: {job.identity.checkpoint.name} in {job.plan.precision} returned NaN or "
+            "infinity; its vector was not stored. Give --precision fp32, or check the "
+            "checkpoint's weights."
+        )
+    return EncoderError(msg)
+
+
 def _is_out_of_memory(error: Exception) -> bool:
-    # On a CPU torch raises a plain RuntimeError.
-    known = isinstance(error, torch.OutOfMemoryError | MemoryError)
-    return known or "can't allocate memory" in str(error)
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    return "can't allocate memory" in str(error)  # on a CPU torch raises a plain RuntimeError
 
 
 def _name(job: KindJob, part: SequencePart, sequence: int) -> str:
@@ -396,18 +494,29 @@ def _name(job: KindJob, part: SequencePart, sequence: int) -> str:
 # IMGT numbering says which residues these are. A chain without one, such as an unusual or a cut
 # domain, contributes none; if that holds for both chains, all residues count, as in mean.
 
-_CDRS = [(a[1], b[1]) for a, b in pairwise(IMGT_REGIONS) if b[0].startswith("cdr")]
+_CDRS = [(before[1], cdr[1]) for before, cdr in pairwise(IMGT_REGIONS) if cdr[0].startswith("cdr")]
 """IMGT position before each CDR, and its last."""
 
 
 def weigh_cdrs(antibodies: Sequence[Chains]) -> tuple[list[ResidueWeights], int]:
+    """Weigh the residues of antibodies in the pooling over their CDRs.
+
+    Returns
+    -------
+    weights : list of ResidueWeights
+        Of each antibody; the weights of its residues sum to 1.
+    unnumbered : int
+        Antibodies with a chain whose CDRs are unknown.
+    """
     numbered = number_antibodies(antibodies, cache_dir() / "numbering")
-    inside = [_find_cdrs(numbered[name]) for name in CHAINS]
-    weights, unnumbered = [], 0
+    cdrs_by_chain = [_find_cdrs(numbered[name]) for name in CHAINS]  # heavy, then light
+    no_chain = np.zeros(0, bool)
+    weights = []
+    unnumbered = 0
     for chains in antibodies:
-        masks = [
-            of_type.get(c, np.zeros(0, bool)) for of_type, c in zip(inside, chains, strict=True)
-        ]
+        masks = []
+        for cdrs, chain in zip(cdrs_by_chain, chains, strict=True):
+            masks.append(cdrs.get(chain, no_chain))
         unnumbered += any(len(mask) and not mask.any() for mask in masks)
         if not any(mask.any() for mask in masks):
             masks = [np.ones_like(mask) for mask in masks]
@@ -417,14 +526,21 @@ def weigh_cdrs(antibodies: Sequence[Chains]) -> tuple[list[ResidueWeights], int]
 
 
 def _find_cdrs(numbered: Numbered) -> dict[str, NDArray[np.bool_]]:
-    of_layout = [
-        np.array([any(a < position_number(p) <= b for a, b in _CDRS) for p in layout], bool)
-        for layout in numbered.layouts
-    ]
-    found = {}
+    """Return, for each chain, which of its residues are in a CDR: shape (L,), dtype bool."""
+    masks_of_layouts = []
+    for layout_positions in numbered.layouts:
+        is_in_cdr = [_is_in_cdr(position) for position in layout_positions]
+        masks_of_layouts.append(np.array(is_in_cdr, bool))
+    masks = {}
     for chain, layout, start in zip(numbered.chains, numbered.layout, numbered.start, strict=True):
-        found[chain] = np.zeros(len(chain), bool)
+        mask = np.zeros(len(chain), bool)
         if layout != NO_DOMAIN:
-            own = of_layout[layout]
-            found[chain][start : start + len(own)] = own
-    return found
+            mask_of_domain = masks_of_layouts[layout]
+            mask[start : start + len(mask_of_domain)] = mask_of_domain
+        masks[chain] = mask
+    return masks
+
+
+def _is_in_cdr(position: str) -> bool:
+    number = position_number(position)
+    return any(before < number <= last for before, last in _CDRS)

@@ -36,8 +36,9 @@ _NO_RUN_ID = "none"  # what torchrun sets without --rdzv-id, for every job
 MAX_LAYERS = 14
 """With four poolings each they fill the 64 datasets of a shard."""
 _OTHER_ARRAYS: dict[Kind, tuple[str, ...]] = {
-    "antibody": ("key", "length", "has_heavy", "has_light"), "antigen": ("key", "length"),
-}  # fmt: skip
+    "antibody": ("key", "length", "has_heavy", "has_light"),
+    "antigen": ("key", "length"),
+}
 """Arrays of a shard beside those of poolings."""
 
 
@@ -46,15 +47,26 @@ class Rank:
     """One process of a job."""
 
     number: int = 0
-    world: int = 1  # number of ranks
-    local: int = 0  # index of this rank on its machine
-    job: str = ""  # the same in all ranks of a job, different in the next job; or empty
+    world: int = 1
+    """Number of ranks."""
+    local: int = 0
+    """Index of this rank on its machine."""
+    job: str = ""
+    """Identifies the job: the same in all its ranks, different in the next job; may be empty."""
 
     def __str__(self) -> str:
         return f"rank {self.number} of {self.world}"
 
     def device(self, asked: str) -> str:
-        """Name the device of this rank: a GPU of its own, if GPUs are used."""
+        """Name the device of this rank: a GPU of its own, if GPUs are used.
+
+        Raises
+        ------
+        WorkerError
+            If all ranks would share the device that was asked for.
+        DeviceError
+            If there are fewer GPUs than ranks on this machine.
+        """
         if self.world == 1 or asked == "cpu":
             return asked
         import torch
@@ -68,8 +80,10 @@ class Rank:
             raise WorkerError(msg)
         seen = torch.cuda.device_count()
         if seen > 1 and self.local >= seen:
-            found = f"local rank {self.local}, but the machine has {seen} GPUs"
-            msg = f"{self}: {found}; start one per GPU"
+            msg = (
+                f"{self}: local rank {self.local}, but the machine has {seen} GPUs; start one per "
+                "GPU"
+            )
             raise DeviceError(msg)
         return f"cuda:{self.local % seen}"  # a launcher may show each rank one GPU only
 
@@ -87,14 +101,17 @@ def rank_here(environment: Mapping[str, str] = os.environ) -> Rank:
         job = ".".join(environment[name] for name in ids if name in environment)
     else:
         return Rank()
+    number_name, world_name, local_name = names
     try:
-        number, world, local = (int(environment.get(name, default)) for name, default in
-                                zip(names, ("", "1", "0"), strict=True))  # fmt: skip
+        number = int(environment.get(number_name, ""))
+        world = int(environment.get(world_name, "1"))
+        local = int(environment.get(local_name, "0"))
+        is_valid = 0 <= number < world and local >= 0
     except ValueError:
-        number, world, local = -1, 0, 0
-    if not 0 <= number < world or local < 0:
-        given = ", ".join(f"{name}={environment.get(name)}" for name in names)
-        msg = f"environment: {given}; expected a rank below the number of ranks. Unset them."
+        is_valid = False
+    if not is_valid:
+        values = ", ".join(f"{name}={environment.get(name)}" for name in names)
+        msg = f"environment: {values}; expected a rank below the number of ranks. Unset them."
         raise WorkerError(msg)
     return Rank(number, world, local, job)
 
@@ -107,7 +124,24 @@ def _is_batch_script(environment: Mapping[str, str]) -> bool:
 def owners(
     keys: NDArray[np.uint8], tokens: NDArray[np.int64], world: int, job: str = ""
 ) -> NDArray[np.int64]:
-    """Assign sequences, sorted by key, to ranks that get about the same number of tokens each."""
+    """Assign sequences to ranks that get about the same number of tokens each.
+
+    Parameters
+    ----------
+    keys : ndarray, shape=(N, 16), dtype=uint8
+        Sorted.
+    tokens : ndarray, shape=(N,)
+        Tokens of each sequence.
+    world : int
+        Number of ranks.
+    job : str
+        See `Rank`; all ranks of a job compute the same owners.
+
+    Returns
+    -------
+    ndarray, shape=(N,), dtype=int64
+        The rank of each sequence.
+    """
     # `world` neighbours by tokens are spread over all ranks in an order that changes from job to
     # job, so that what an interrupted job left is balanced too
     seed = hashlib.blake2b(job.encode() + keys[:1].tobytes(), digest_size=8).digest()
@@ -124,11 +158,15 @@ def owners(
 class KindJob:
     """Sequences of a kind and their encoder: `survey`, `look_up`, `create_folder`, then encode."""
 
-    folder: EncoderFolder  # the encoder's folder in the store, which may not exist yet
-    partitions: Partitions  # all sequences of the table
+    folder: EncoderFolder
+    """The encoder's folder in the store, which may not exist yet; from `look_up` on."""
+    partitions: Partitions
+    """All sequences of the table; from `survey` on."""
 
     def __init__(self, identity: Identity, device: str, options: EmbedOptions) -> None:
-        self.identity, self.options, self._device = identity, options, device
+        self.identity = identity
+        self.options = options
+        self._device = device
         self.kind: Kind = identity.layout.kind
         self.plural = PLURAL[self.kind]
         self.unique = 0  # sequences of the table
@@ -142,17 +180,22 @@ class KindJob:
 
     @cached_property
     def plan(self) -> DevicePlan:
+        """Device and precision."""
         return plan_for(self.identity, self._device, self.options)
 
     @property
     def backend(self) -> str:
+        """Backend that runs the encoder."""
         return self.identity.family.effective_backend(self.options.backend(self.kind))
 
     @property
     def poolings(self) -> tuple[str, ...]:
         """Names of all stored poolings, in the order in which the encoder returns them."""
-        last = (*self.identity.layout.poolings, *self.extra_poolings)
-        return (*last, *(f"{name}@{n}" for n in self.folder.layers for name in last))
+        last_layer = [*self.identity.layout.poolings, *self.extra_poolings]
+        names = list(last_layer)
+        for layer in self.folder.layers:
+            names += [f"{name}@{layer}" for name in last_layer]
+        return tuple(names)
 
     @property
     def extra_poolings(self) -> tuple[str, ...]:
@@ -160,7 +203,14 @@ class KindJob:
         return tuple(self.folder.info.get("poolings", ()))
 
     def survey(self, partitions: Partitions) -> None:
-        """Count the sequences, and refuse what cannot be encoded with these options."""
+        """Count the sequences, and refuse what cannot be encoded with these options.
+
+        Raises
+        ------
+        AbagError
+            If the encoder cannot run as asked for, or there are long chains that are not to be
+            encoded. Nothing has been written.
+        """
         layout = self.identity.layout
         self.partitions = partitions
         longest = 0
@@ -180,20 +230,25 @@ class KindJob:
             refuse_long(self.identity, self.long, longest)
 
     def look_up(self, store: Store, rank: Rank) -> None:
-        """Find what the store lacks, and which part of it this rank encodes; write nothing."""
-        self.folder, layout = self._open_folder(store), self.identity.layout
+        """Find the sequences that the store lacks, and those that this rank encodes.
+
+        Writes nothing. Raises `StoreError` or `OptionError` if the store has other poolings.
+        """
+        self.folder = self._open_folder(store)
+        layout = self.identity.layout
         for part in self.partitions.parts():
             # verified byte for byte, so that a run replaces what a disk has damaged
             missing = self.folder.missing(part.keys, verify=True)
-            own = missing
+            is_own = missing
             if rank.world > 1:
                 tokens = layout.count_tokens(part.chains)
-                own = missing & (owners(part.keys, tokens, rank.world, rank.job) == rank.number)
+                owner = owners(part.keys, tokens, rank.world, rank.job)
+                is_own = missing & (owner == rank.number)
             absent = [part.chains[i] for i in np.flatnonzero(missing)]
             self.missing += len(absent)
             self.tokens += int(layout.count_tokens(absent).sum())
-            self.own += int(own.sum())
-            self._own_bits.append(np.packbits(own))
+            self.own += int(is_own.sum())
+            self._own_bits.append(np.packbits(is_own))
 
     def create_folder(self, store: Store) -> None:
         """Create the encoder's folder in the store, if it does not exist."""
@@ -203,48 +258,63 @@ class KindJob:
 
     def _open_folder(self, store: Store, *, create: bool = False) -> EncoderFolder:
         """Return the encoder's folder, with the poolings it was begun with, or those asked for."""
-        identity, options = self.identity, self.options
-        asked: dict[str, list[Any] | str] = {}
-        if options.layers is not None:
-            known = {n for n in options.layers if n <= identity.shape.layers}
-            asked["layers"] = sorted(known)
-        if options.poolings is not None:
-            asked["poolings"] = list(options.poolings) if self.kind == "antibody" else []
-        if options.loglik:
-            asked["loglik"] = self.head
-        same = (f for f in store.folders(self.kind) if f.fingerprint == identity.fingerprint)
-        begun = next(same, None)
-        new = identity.info() | {name: value for name, value in asked.items() if value}
-        folder = (store.create_folder if create else store.find_folder)(
-            self.kind, new if begun is None else begun.info
-        )
+        identity = self.identity
+        asked = self._asked_values()
+        info = identity.info() | {name: value for name, value in asked.items() if value}
+        for begun in store.folders(self.kind):
+            if begun.fingerprint == identity.fingerprint:
+                info = begun.info
+                break
+        open_folder = store.create_folder if create else store.find_folder
+        folder = open_folder(self.kind, info)
         self._check_loglik(folder)
         for name, value in asked.items():
-            if (held := folder.info.get(name, type(value)())) != value:
-                ours, theirs = (",".join(map(str, one)) or "none" for one in (value, held))
+            held = folder.info.get(name, type(value)())
+            if held != value:
+                ours = ",".join(map(str, value)) or "none"
+                theirs = ",".join(map(str, held)) or "none"
                 msg = (
                     f"{folder.path}: begun with --{name} {theirs}, but --{name} {ours} was given; "
                     f"all sequences of a store have the same poolings. Leave out --{name} to "
                     "continue, or give a new --store."
                 )
                 raise StoreError(msg)
+        self._check_poolings(folder)
+        return folder
+
+    def _asked_values(self) -> dict[str, list[Any] | str]:
+        """Return what was asked for that all sequences of a folder have in common, by option."""
+        options = self.options
+        asked: dict[str, list[Any] | str] = {}
+        if options.layers is not None:
+            # the other encoder may have the rest
+            present = {layer for layer in options.layers if layer <= self.identity.shape.layers}
+            asked["layers"] = sorted(present)
+        if options.poolings is not None:
+            asked["poolings"] = list(options.poolings) if self.kind == "antibody" else []
+        if options.loglik:
+            asked["loglik"] = self.head
+        return asked
+
+    def _check_poolings(self, folder: EncoderFolder) -> None:
+        """Check that a shard can hold all poolings, and that this abag knows them."""
         most = MAX_ARRAYS - len(_OTHER_ARRAYS[self.kind]) - bool(folder.head)
-        layout = identity.layout
         layers = len(folder.layers)
-        if len((*layout.poolings, *folder.info.get("poolings", ()))) * (1 + layers) > most:
+        extra = folder.info.get("poolings", [])
+        per_layer = len(self.identity.layout.poolings) + len(extra)
+        if per_layer * (1 + layers) > most:
             msg = (
                 f"--layers: {layers} layers are more than a shard can hold with the other poolings "
                 f"of {self.plural} ({most} arrays). Leave out some."
             )
             raise OptionError(msg)
-        if (held := folder.info.get("poolings", [])) not in ([], [CDR_MEAN]):
-            msg = f"{folder.path}: has the poolings {held!r}; this abag knows {CDR_MEAN} only."
+        if extra not in ([], [CDR_MEAN]):
+            msg = f"{folder.path}: has the poolings {extra!r}; this abag knows {CDR_MEAN} only."
             raise StoreError(msg)
-        return folder
 
     @cached_property
     def head(self) -> str:
-        """Digest of the head of the encoder's language model; or raise `EncoderError`."""
+        """Digest of the head of the encoder's language model; raises `EncoderError` without one."""
         from abag.embed.encoders.heads import head_digest
 
         return head_digest(self.identity.checkpoint)
@@ -275,7 +345,7 @@ class KindJob:
                 yield part.take(at)
 
     def remarks(self) -> list[str]:
-        """Describe what else happens to the sequences and their vectors, one line each."""
+        """Describe in lines how the sequences and their vectors are treated."""
         lines = describe_long(self.identity.layout, self.long)
         if layers := self.folder.layers:
             numbers = ", ".join(map(str, layers))
@@ -301,7 +371,9 @@ class KindJob:
 
     def check_complete(self) -> None:
         """Raise `WorkerError` unless the store now holds every sequence."""
-        left = sum(int(self.folder.missing(p.keys).sum()) for p in self.partitions.parts())
+        left = 0
+        for part in self.partitions.parts():
+            left += int(self.folder.missing(part.keys).sum())
         if left:
             msg = (
                 f"{self.folder.path}: {left:,} {self.plural} are not stored, although every "
@@ -314,6 +386,7 @@ class KindJob:
 
 
 def identify_for(name: str, kind: Kind, options: EncodingOptions) -> Identity:
+    """Find the encoder of a kind and compute its fingerprint, see `identify`."""
     if kind == "antigen":
         return identify(name, kind, options.long_antigens, options.antigen_adapter)
     return identify(name, kind, adapter=options.antibody_adapter)
@@ -331,7 +404,7 @@ def plan_for(identity: Identity, device: str, options: EncodingOptions) -> Devic
 def check_attention(identity: Identity, device: str, options: EncodingOptions) -> None:
     """Check that the attention kernel that was asked for can run an encoder.
 
-    The device is looked for only if one was asked for, as this imports torch.
+    The device is looked for only if one was asked for, as this imports torch. Raises `DeviceError`.
     """
     backend = identity.family.effective_backend(options.backend(identity.layout.kind))
     if options.attention == "auto" or backend != "packed":  # auto finds one everywhere
@@ -374,11 +447,15 @@ def describe_weights(identity: Identity) -> list[str]:
 
 
 def check_layers(identities: Sequence[Identity], layers: Sequence[int]) -> None:
-    """Check that each layer exists in at least one encoder, and that all fit into a shard."""
-    bad = [n for n in layers if not 1 <= n <= max(i.shape.layers for i in identities)]
+    """Check that each layer exists in at least one encoder, and that all fit into a shard.
+
+    Raises `OptionError`.
+    """
+    depths = {identity.checkpoint.name: identity.shape.layers for identity in identities}
+    deepest = max((identity.shape.layers for identity in identities), default=0)
+    bad = [layer for layer in layers if not 1 <= layer <= deepest]
     if bad or len(layers) > MAX_LAYERS:
-        depths = {i.checkpoint.name: i.shape.layers for i in identities}
-        have = " and ".join(f"{name} has {n}" for name, n in depths.items())
+        have = " and ".join(f"{name} has {depth}" for name, depth in depths.items())
         msg = (
             f"--layers {','.join(map(str, layers))}: {have} layers; expected at most "
             f"{MAX_LAYERS} layer numbers, counted from 1, each present in one of the encoders. "

@@ -1,4 +1,7 @@
-"""The options of stage one, and of the adapters of its encoders."""
+"""The options of stage one, and of the adapters of its encoders.
+
+Flags, checks, help and signatures are derived from these fields, see `abag.core.options`.
+"""
 
 from __future__ import annotations
 
@@ -20,20 +23,23 @@ CDR_MEAN = "cdr_mean"
 
 @dataclass(frozen=True, kw_only=True)
 class EncodingOptions(DeviceOptions, SkippedOptions, TableOptions, group="Encoders"):
-    """Which sequences of a table are encoded, and how."""
+    """Options of everything that encodes the sequences of a table."""
 
     kind: Literal["both", "antibody", "antigen"] = option(
-        "both", group="Data",
+        "both",
+        group="Data",
         help="Encode only the antibodies or only the antigens; the table may lack the rest.",
-    )  # fmt: skip
+    )
     long_antigens: Literal["window", "truncate", "error"] = option(
-        "window", group="Data",
+        "window",
+        group="Data",
         help="Antigen chains over 1,022 residues: overlapping windows, truncation or an error.",
-    )  # fmt: skip
+    )
     precision: Precision = option(
-        "auto", group="Hardware",
+        "auto",
+        group="Hardware",
         help="Precision of the encoders; auto: bf16, fp16 on a GPU without bf16, fp32 on a CPU.",
-    )  # fmt: skip
+    )
     antibody_backend: Literal["packed", "reference"] = option(
         "packed", rare=True, help="Packed encoders of abag, or the modules of transformers."
     )
@@ -41,26 +47,36 @@ class EncodingOptions(DeviceOptions, SkippedOptions, TableOptions, group="Encode
         "packed", rare=True, help="As for antibodies, or FAESM's modules for ESM-2."
     )
     antibody_adapter: Path | str | None = option(
-        None, metavar="ADAPTER",
+        None,
+        metavar="ADAPTER",
         help="Folder written by abag adapt; merged into the antibody encoder.",
-    )  # fmt: skip
+    )
     antigen_adapter: Path | str | None = option(
-        None, metavar="ADAPTER",
+        None,
+        metavar="ADAPTER",
         help="Folder written by abag adapt; merged into the antigen encoder.",
-    )  # fmt: skip
+    )
     attention: Literal["auto", "triton", "flash-attn", "varlen", "sdpa"] = option(
-        "auto", rare=True, group="Hardware",
+        "auto",
+        rare=True,
+        group="Hardware",
         help="Attention kernel of the packed encoders; auto: the fastest that runs here.",
-    )  # fmt: skip
+    )
     batch_tokens: int | None = option(
-        None, low=1, metavar="N", default_text="from the device", rare=True, group="Hardware",
+        None,
+        low=1,
+        metavar="N",
+        default_text="from the device",
+        rare=True,
+        group="Hardware",
         help="Most tokens per batch.",
-    )  # fmt: skip
+    )
     progress: bool = option(
         False, python_only=True, help="Print messages and a progress bar on stderr."
     )
 
     def check_combination(self) -> None:
+        """Refuse kinds that leave nothing to encode, or ignore a column that was given."""
         if self.kind == "antibody" and self.antigen is not None:
             msg = "--antigen with --kind antibody: no antigen is encoded. Remove one of them."
             raise OptionError(msg)
@@ -73,11 +89,13 @@ class EncodingOptions(DeviceOptions, SkippedOptions, TableOptions, group="Encode
 
     @property
     def kinds(self) -> tuple[Kind, ...]:
+        """Kinds of sequences that are encoded."""
         if self.no_antigen:
             return ("antibody",)
         return ("antibody", "antigen") if self.kind == "both" else (self.kind,)
 
     def backend(self, kind: Kind) -> Literal["packed", "reference", "faesm"]:
+        """Return the backend that was asked for."""
         return self.antibody_backend if kind == "antibody" else self.antigen_backend
 
 
@@ -86,43 +104,56 @@ class EmbedOptions(EncodingOptions, group="Encoders"):
     """Options of stage one."""
 
     layers: tuple[int, ...] | None = option(
-        None, metavar="NUMBERS", default_text="those of the store",
+        None,
+        metavar="NUMBERS",
+        default_text="those of the store",
         rare=True,
         help="Also store poolings of these layers, such as 24,28, for abag fit --antigen-pooling "
         "mean@24.",
-    )  # fmt: skip
+    )
     poolings: tuple[str, ...] | None = option(
-        None, metavar="NAMES", default_text="those of the store",
+        None,
+        metavar="NAMES",
+        default_text="those of the store",
         rare=True,
         help="Also store this pooling of antibodies: cdr_mean, the mean over CDR residues.",
-    )  # fmt: skip
+    )
     loglik: bool | None = option(
-        None, default_text="as the store was begun",
+        None,
+        default_text="as the store was begun",
         help="Also store the mean log-probability of the residues, by the encoder's own language "
         "model.",
-    )  # fmt: skip
+    )
     commit_seconds: float = option(
-        30.0, low=0, rare=True, group="Output",
+        30.0,
+        low=0,
+        rare=True,
+        group="Output",
         help="Most seconds of work at risk; 0: commit after every batch.",
-    )  # fmt: skip
+    )
     store_dtype: Literal["float16", "float32"] = option(
         "float16", group="Output", help="Type of the stored vectors."
     )
     devices: int | Literal["all"] | None = option(
-        None, metavar="all|N", default_text="this process",
-        group="Hardware", help="Start one process per GPU, or N processes.",
-    )  # fmt: skip
+        None,
+        metavar="all|N",
+        default_text="this process",
+        group="Hardware",
+        help="Start one process per GPU, or N processes.",
+    )
     ray: str | None = option(
-        None, metavar="[ADDRESS]", click={"is_flag": False, "flag_value": ""},
+        None,
+        metavar="[ADDRESS]",
+        click={"is_flag": False, "flag_value": ""},
         group="Hardware",
         help="Run on a Ray cluster: the one at ADDRESS, the current one, or one started here.",
-    )  # fmt: skip
+    )
 
     def check_combination(self) -> None:
+        """Refuse two ways to spread the work, and poolings that abag does not know."""
         if self.devices is not None and self.ray is not None:
             msg = "--devices and --ray: cannot be combined; expected one of them. Remove the other."
             raise OptionError(msg)
-
         if self.poolings not in (None, (), (CDR_MEAN,)):
             msg = (
                 f"--poolings {','.join(self.poolings or ())}: unknown; expected {CDR_MEAN}. "
@@ -140,6 +171,7 @@ class ResidueOptions(EncodingOptions, group="Encoders"):
     )
 
     def check_combination(self) -> None:
+        """Refuse to truncate: the residues that are cut off would have no vectors."""
         if self.long_antigens == "truncate":
             msg = (
                 "--long-antigens truncate: the residues that are cut off would have no vectors; "
@@ -153,14 +185,17 @@ class ResidueFileOptions(ResidueOptions, group="Output"):
     """Options of files of one vector per residue."""
 
     file_mb: int = option(
-        256, low=1, metavar="N", rare=True,
+        256,
+        low=1,
+        metavar="N",
+        rare=True,
         help="Megabytes of vectors per file; a longer sequence has a file of its own.",
-    )  # fmt: skip
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Lora(Options, group="Adapter"):
-    """Where low-rank factors go, and how large they are."""
+    """Options of the low-rank factors of an adapter: their places and sizes."""
 
     rank: int = option(8, low=1, high=1024, metavar="R", help="Rank of the weight change B A.")
     alpha: float = option(16.0, above=0, help="The weight change is alpha / rank times B A.")
@@ -168,9 +203,11 @@ class Lora(Options, group="Adapter"):
         0.1, low=0, high=0.95, help="Share of A's inputs dropped per training step."
     )
     targets: tuple[str, ...] = option(
-        (), metavar="NAMES", default_text="queries and values: q,v of T5; query,value of ESM-2",
+        (),
+        metavar="NAMES",
+        default_text="queries and values: q,v of T5; query,value of ESM-2",
         help="Projections to adapt.",
-    )  # fmt: skip
+    )
     layers: tuple[int, ...] = option(
         (), metavar="NUMBERS", default_text="all", help="Layers to adapt, counted from 1."
     )

@@ -9,6 +9,7 @@ padded for other modules.
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -38,19 +39,26 @@ ResidueWeights: TypeAlias = tuple[NDArray[np.float32], ...]
 class Vocabulary:
     """Token ids and length limits of one encoder family; None where it has none."""
 
-    ids: NDArray[np.int32]  # shape (256,), by a letter's ASCII code; -1 if it is not a residue
-    start: int | None = None  # token before each span
-    end: int | None = None  # token after each span
-    separator: int | None = None  # between heavy and light chain, if a span holds both
-    chain_tokens: tuple[int, int] | None = None  # before a heavy and a light chain
-    # whether start and end are around each chain, and the separator also where a chain is absent
+    ids: NDArray[np.int32]
+    """Token id by the ASCII code of a letter: shape (256,); -1 if it is not a residue."""
+    start: int | None = None
+    """Token before each span."""
+    end: int | None = None
+    """Token after each span."""
+    separator: int | None = None
+    """Token between heavy and light chain, if a span holds both."""
+    chain_tokens: tuple[int, int] | None = None
+    """Tokens before a heavy and a light chain."""
     frames_chains: bool = False
+    """Whether start and end enclose each chain, and the separator stands for an absent one too."""
     pad: int = 0
-    max_residues: int | None = None  # most residues of a span that the encoder's positions allow
-    # longest antigen chain encoded in one span: attention over longer chains was never trained,
-    # even if the positions allow it
+    max_residues: int | None = None
+    """Most residues of a span that the encoder's positions allow."""
     window: int | None = WINDOW_RESIDUES
-    has_cls: bool = False  # whether the vector of the start token is a pooling
+    """Longest antigen chain encoded in one span: attention over longer chains was never trained,
+    even if the positions allow it."""
+    has_cls: bool = False
+    """Whether the vector of the start token is a pooling."""
 
     @property
     def special_tokens(self) -> int:
@@ -59,7 +67,7 @@ class Vocabulary:
 
     @property
     def between_chains(self) -> int:
-        """How many more a span with heavy and light chain has."""
+        """Number of special tokens that a span with heavy and light chain has in addition."""
         return 2 if self.frames_chains else (self.separator is not None)
 
     @property
@@ -72,16 +80,40 @@ class Vocabulary:
 
     @classmethod
     def of(
-        cls, tokens: Mapping[str, int], *, unknown: str = "", start: str = "", end: str = "",
-        separator: str = "", pad: str = "", chain_tokens: tuple[str, str] | None = None,
+        cls,
+        tokens: Mapping[str, int],
+        *,
+        unknown: str = "",
+        start: str = "",
+        end: str = "",
+        separator: str = "",
+        pad: str = "",
+        chain_tokens: tuple[str, str] | None = None,
         **limits: Any,  # noqa: ANN401 - of the fields' own types
-    ) -> Self:  # fmt: skip
-        """Look up residues, or else `unknown`, and special tokens; `limits` are other fields."""
+    ) -> Self:
+        """Look up the ids of residues and special tokens in a vocabulary.
+
+        Parameters
+        ----------
+        tokens : mapping
+            Ids by the texts of tokens.
+        unknown : str
+            Token of a residue that the vocabulary does not have.
+        start, end, separator, pad, chain_tokens
+            Texts of the special tokens; empty or None: there is none.
+        **limits
+            Other fields of the class.
+
+        Raises
+        ------
+        KeyError
+            If a token is not in the vocabulary.
+        """
         ids = np.full(256, -1, dtype=np.int32)
         for letter in RESIDUES:
             ids[ord(letter)] = tokens[letter if letter in tokens else unknown]
-        given = {"start": start, "end": end, "separator": separator, "pad": pad}
-        limits |= {field: tokens[token] for field, token in given.items() if token}
+        special = {"start": start, "end": end, "separator": separator, "pad": pad}
+        limits |= {field: tokens[token] for field, token in special.items() if token}
         if chain_tokens is not None:
             limits["chain_tokens"] = tuple(tokens[token] for token in chain_tokens)
         return cls(ids, **limits)
@@ -100,17 +132,20 @@ def number_tokens(tokens: str) -> dict[str, int]:
 class TokenSpan:
     """Tokens that attend to each other: L tokens, P poolings."""
 
-    ids: NDArray[np.int32]  # shape (L,)
-    weights: NDArray[np.float32]  # shape (L, P); zero for special tokens, except in ``cls``
+    ids: NDArray[np.int32]
+    """Token ids: shape (L,)."""
+    weights: NDArray[np.float32]
+    """Weight of each token in each pooling: shape (L, P); special tokens only count in ``cls``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How sequences of one kind are divided into spans; `long` is for chains above `limit`."""
+    """The division of sequences of one kind into spans."""
 
     kind: Kind
     vocabulary: Vocabulary
     long: LongPolicy = "window"
+    """Policy for chains of more than `limit` residues."""
 
     @property
     def poolings(self) -> tuple[str, ...]:
@@ -134,25 +169,26 @@ class Layout:
         return self.vocabulary.chain_tokens if self.kind == "antibody" else None
 
     def is_long(self, chains: Chains) -> bool:
-        """Whether the policy for long chains changes how this sequence is encoded."""
+        """Return whether the policy for long chains changes how this sequence is encoded."""
         longest = (sum if self._pairs else max)(map(len, chains))
         return self.limit is not None and longest > self.limit
 
     def span_lengths(self, chains: Chains) -> list[int]:
         """Return the number of tokens in each span of one sequence; see `spans`."""
         special = self.vocabulary.special_tokens + bool(self._chain_tokens)
-        more = self.vocabulary.between_chains + bool(self._chain_tokens)
-        return [
-            sum(stop - start for _, start, stop in pieces) + special + (len(pieces) - 1) * more
-            for pieces in self._divide(chains)
-        ]
+        special_between = self.vocabulary.between_chains + bool(self._chain_tokens)
+        lengths = []
+        for pieces in self._divide(chains):
+            residues = sum(stop - start for _, start, stop in pieces)
+            lengths.append(residues + special + (len(pieces) - 1) * special_between)
+        return lengths
 
     def count_tokens(self, sequences: Sequence[Chains]) -> NDArray[np.int64]:
         """Count the tokens of each of N sequences, shape (N,), once per lengths of chains."""
-        lengths = [tuple(map(len, chains)) for chains in sequences]
-        examples = dict(zip(lengths, sequences, strict=True))
-        tokens = {key: sum(self.span_lengths(chains)) for key, chains in examples.items()}
-        return np.array([tokens[key] for key in lengths], np.int64)
+        chain_lengths = [tuple(map(len, chains)) for chains in sequences]
+        examples = dict(zip(chain_lengths, sequences, strict=True))
+        tokens = {lengths: sum(self.span_lengths(chains)) for lengths, chains in examples.items()}
+        return np.array([tokens[lengths] for lengths in chain_lengths], np.int64)
 
     def spans(self, chains: Chains, extra: ResidueWeights | None = None) -> list[TokenSpan]:
         """Return token ids and pooling weights of one sequence.
@@ -162,12 +198,12 @@ class Layout:
         residues of each chain in one more pooling, the last.
         """
         divided = self._divide(chains)
-        cover = [np.zeros(len(chain), np.float32) for chain in chains]
-        for i, start, stop in (piece for pieces in divided for piece in pieces):
-            cover[i][start:stop] += 1
-        encoded = [np.count_nonzero(cover_L) for cover_L in cover]  # fewer if truncated
-        share = [1 / np.maximum(cover_L, 1) for cover_L in cover]
-        windows = Counter(pieces[0][0] for pieces in divided)  # spans that begin with each chain
+        windows = [np.zeros(len(chain), np.float32) for chain in chains]  # that hold a residue
+        for i, start, stop in itertools.chain.from_iterable(divided):
+            windows[i][start:stop] += 1
+        encoded = [np.count_nonzero(windows_L) for windows_L in windows]  # fewer if truncated
+        share = [1 / np.maximum(windows_L, 1) for windows_L in windows]
+        spans_of_chain = Counter(pieces[0][0] for pieces in divided)  # by the first chain of each
         n_poolings = len(self.poolings) + (extra is not None)
         spans = []
         for pieces in divided:
@@ -175,23 +211,25 @@ class Layout:
             ids_L, first = self._frame(residues)
             weights_LP = np.zeros((len(ids_L), n_poolings), np.float32)
             for (i, start, stop), at in zip(pieces, first, strict=True):
-                own_LP, share_L = weights_LP[at : at + stop - start], share[i][start:stop]
-                own_LP[:, 0] = share_L / sum(encoded)
+                piece_LP = weights_LP[at : at + stop - start]  # a view
+                share_L = share[i][start:stop]
+                piece_LP[:, 0] = share_L / sum(encoded)
                 if self.kind == "antibody":
-                    own_LP[:, self.poolings.index(_CHAIN_MEANS[i])] = share_L / encoded[i]
+                    chain_mean = self.poolings.index(_CHAIN_MEANS[i])
+                    piece_LP[:, chain_mean] = share_L / encoded[i]
                 if extra is not None:
-                    own_LP[:, -1] = share_L * extra[i][start:stop]
+                    piece_LP[:, -1] = share_L * extra[i][start:stop]
             if self.vocabulary.has_cls:
-                weights_LP[0, 1] = 1 / (len(windows) * windows[pieces[0][0]])
+                weights_LP[0, 1] = 1 / (len(spans_of_chain) * spans_of_chain[pieces[0][0]])
             spans.append(TokenSpan(ids_L, weights_LP))
         return spans
 
     def pieces(self, chains: Chains) -> list[tuple[int, int, int]]:
-        """Return what the residue tokens of `spans` are, in their order.
+        """Return the pieces of chains that the residue tokens of `spans` are, in their order.
 
         Each piece is a chain, its first residue, and one past its last; windows overlap.
         """
-        return [piece for pieces in self._divide(chains) for piece in pieces]
+        return list(itertools.chain.from_iterable(self._divide(chains)))
 
     def numbered_spans(
         self, sequences: Iterable[Chains], extra: Sequence[ResidueWeights] | None = None
@@ -205,12 +243,11 @@ class Layout:
         """Return the pieces of each span: a chain, its first residue, and one past its last."""
         if self._pairs and (self.limit is None or sum(map(len, chains)) <= self.limit):
             return [[(i, 0, len(chain)) for i, chain in enumerate(chains) if chain]]
-        return [
-            [(i, start, stop)]
-            for i, chain in enumerate(chains)
-            if chain
-            for start, stop in self._windows(len(chain))
-        ]
+        divided = []
+        for i, chain in enumerate(chains):
+            if chain:
+                divided += [[(i, start, stop)] for start, stop in self._windows(len(chain))]
+        return divided
 
     def _windows(self, residues: int) -> list[tuple[int, int]]:
         """Return the first residue of each window of a chain, and one past its last."""
@@ -227,7 +264,8 @@ class Layout:
         self, residues: Mapping[int, NDArray[np.int32]]
     ) -> tuple[NDArray[np.int32], list[int]]:
         """Put special tokens around the ids of chains; also say where each chain begins."""
-        vocabulary, of_chain = self.vocabulary, self._chain_tokens
+        vocabulary = self.vocabulary
+        chain_tokens = self._chain_tokens
         start, end, separator = (
             [] if token is None else [token]
             for token in (vocabulary.start, vocabulary.end, vocabulary.separator)
@@ -241,14 +279,15 @@ class Layout:
         else:
             parts.append(start)
             for place, (i, ids_L) in enumerate(residues.items()):
-                parts += [separator * bool(place), [of_chain[i]] if of_chain else [], ids_L]
+                chain_token = [chain_tokens[i]] if chain_tokens else []
+                parts += [separator if place else [], chain_token, ids_L]
             parts.append(end)
-        ends = np.cumsum([len(part) for part in parts])
-        first = [
-            int(stop) - len(part)
-            for part, stop in zip(parts, ends, strict=True)
-            if isinstance(part, np.ndarray)
-        ]
+        first = []
+        begin = 0
+        for part in parts:
+            if isinstance(part, np.ndarray):
+                first.append(begin)
+            begin += len(part)
         return np.concatenate(parts).astype(np.int32), first
 
 
@@ -264,29 +303,40 @@ def longest_first(lengths: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int6
 class PackedBatch:
     """Spans laid end to end, without padding: T tokens, N spans, S sequences, P poolings."""
 
-    ids: NDArray[np.int32]  # shape (T,)
-    offsets: NDArray[np.int32]  # shape (N + 1,); span i is ids[offsets[i]:offsets[i + 1]]
-    weights: NDArray[np.float32]  # shape (T, P): of each token in each pooling
-    sequences: NDArray[np.int64]  # shape (S,), in order of their first token
-    bounds: NDArray[np.int32]  # shape (S + 1,); sequence s owns tokens bounds[s]:bounds[s + 1]
-    continues: bool  # whether the last sequence has further spans in the next batch
+    ids: NDArray[np.int32]
+    """Token ids: shape (T,)."""
+    offsets: NDArray[np.int32]
+    """Shape (N + 1,); span i is ``ids[offsets[i]:offsets[i + 1]]``."""
+    weights: NDArray[np.float32]
+    """Weight of each token in each pooling: shape (T, P)."""
+    sequences: NDArray[np.int64]
+    """Sequences of the batch, by number, in order of their first token: shape (S,)."""
+    bounds: NDArray[np.int32]
+    """Shape (S + 1,); sequence s owns tokens ``bounds[s]:bounds[s + 1]``."""
+    continues: bool
+    """Whether the last sequence has further spans in the next batch."""
 
     @property
     def max_length(self) -> int:
+        """Tokens of the longest span."""
         return int(np.diff(self.offsets).max())
 
 
 def fill_batches(
     spans: Iterable[tuple[int, TokenSpan]], budget_tokens: int
 ) -> Iterator[PackedBatch]:
-    """Fill batches of at most `budget_tokens`, or one longer span, in the order of the spans."""
+    """Fill batches in the order of the spans, each given with the number of its sequence.
+
+    A batch has at most `budget_tokens` tokens, or one span that is longer.
+    """
     held: list[tuple[int, TokenSpan]] = []
     tokens = 0
     for sequence, span in spans:
         length = len(span.ids)
         if held and tokens + length > budget_tokens:
             yield pack_spans(held, continues=held[-1][0] == sequence)
-            held, tokens = [], 0
+            held = []
+            tokens = 0
         held.append((sequence, span))
         tokens += length
     if held:
@@ -294,7 +344,10 @@ def fill_batches(
 
 
 def pack_spans(spans: Sequence[tuple[int, TokenSpan]], *, continues: bool = False) -> PackedBatch:
-    """Lay spans, each given with its sequence, end to end."""
+    """Lay spans, each given with the number of its sequence, end to end.
+
+    With `continues`, the last sequence has further spans in the next batch.
+    """
     offsets = np.zeros(len(spans) + 1, dtype=np.int32)
     np.cumsum([len(span.ids) for _, span in spans], out=offsets[1:])
     owner = np.array([sequence for sequence, _ in spans], dtype=np.int64)
@@ -312,7 +365,14 @@ def pack_spans(spans: Sequence[tuple[int, TokenSpan]], *, continues: bool = Fals
 def pad_batch(
     batch: PackedBatch, pad_id: int, device: torch.device
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Copy a batch into one padded row per span: ids and whether they are tokens, both (N, L)."""
+    """Copy a batch to a device, into one padded row per span.
+
+    Returns
+    -------
+    ids_NL : Tensor, shape=(N, L), dtype=int64
+    is_token_NL : Tensor, shape=(N, L), dtype=bool
+        False where there is padding.
+    """
     import torch
 
     lengths_N = torch.from_numpy(batch.offsets).diff()
@@ -323,7 +383,19 @@ def pad_batch(
 
 
 def pool_tokens(hidden_TD: Tensor, weights_TP: Tensor, bounds: Tensor) -> Tensor:
-    """Sum the vectors of tokens ``bounds[s]:bounds[s + 1]``, weighted: (S, P, D) in fp32."""
+    """Sum the weighted vectors of the tokens of each sequence.
+
+    Parameters
+    ----------
+    hidden_TD : Tensor, shape=(T, D)
+    weights_TP : Tensor, shape=(T, P), dtype=float32
+    bounds : Tensor, shape=(S + 1,), dtype=int64
+        Sequence ``s`` is tokens ``bounds[s]:bounds[s + 1]``.
+
+    Returns
+    -------
+    Tensor, shape=(S, P, D), dtype=float32
+    """
     import torch
 
     weighted = (hidden_TD.float() * w_T[:, None] for w_T in weights_TP.T)
@@ -332,7 +404,7 @@ def pool_tokens(hidden_TD: Tensor, weights_TP: Tensor, bounds: Tensor) -> Tensor
 
 
 class LayerPooling:
-    """Pools the token vectors of selected layers while an encoder runs.
+    """A sink that pools the token vectors of selected layers while an encoder runs.
 
     Layers are numbered as in transformers' ``hidden_states``: 1 is the output of the first layer.
     Only the output of the last layer is normalised.
@@ -340,7 +412,8 @@ class LayerPooling:
 
     def __init__(self, layers: Sequence[int], weights_TP: Tensor, bounds: Tensor) -> None:
         self.layers = frozenset(layers)
-        self._weights_TP, self._bounds = weights_TP, bounds
+        self._weights_TP = weights_TP
+        self._bounds = bounds
         self.pooled: dict[int, Tensor] = {}  # by layer: shape (S, P, D), dtype float32
 
     def add(self, layer: int, hidden_TD: Tensor) -> None:

@@ -25,17 +25,23 @@ Devices = int | Literal["all"]
 
 
 def count_devices(devices: Devices, device: str) -> int:
-    """Turn ``--devices`` into a number of ranks; too few GPUs raise `DeviceError`."""
+    """Turn ``--devices`` into a number of ranks.
+
+    Raises
+    ------
+    DeviceError
+        If there are fewer GPUs, or none is asked for.
+    """
     import torch
 
     from abag.core.errors import DeviceError
 
     on_gpu = device != "cpu" and torch.cuda.is_available()
-    seen = torch.cuda.device_count() if on_gpu else 0
-    ranks = seen if devices == "all" else devices
-    if ranks < 1 or (on_gpu and ranks > seen):
+    gpus = torch.cuda.device_count() if on_gpu else 0
+    ranks = gpus if devices == "all" else devices
+    if ranks < 1 or (on_gpu and ranks > gpus):
         msg = (
-            f"--devices {devices}: this machine has {seen} GPUs; give at least 1 and at most that, "
+            f"--devices {devices}: this machine has {gpus} GPUs; give at least 1 and at most that, "
             "or --device cpu and a number of processes"
         )
         raise DeviceError(msg)
@@ -43,8 +49,27 @@ def count_devices(devices: Devices, device: str) -> int:
 
 
 def launch(ranks: int, work: Callable[..., Any], *arguments: Any) -> list[Any]:  # noqa: ANN401
-    """Run a function in processes that all start again when one dies; its results by rank."""
-    # `work` raises `AbagError` for errors that a retry cannot fix
+    """Run a function in several processes, which all start again when one dies.
+
+    Parameters
+    ----------
+    ranks : int
+        Number of processes.
+    work : callable
+        Raises `AbagError` for what a retry cannot fix; this is raised here, without a retry.
+    *arguments
+        Of `work`; both are pickled.
+
+    Returns
+    -------
+    list
+        What `work` returned in each rank.
+
+    Raises
+    ------
+    WorkerError
+        If ranks died more often than `MAX_RESTARTS` times.
+    """
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
@@ -53,11 +78,17 @@ def launch(ranks: int, work: Callable[..., Any], *arguments: Any) -> list[Any]: 
     stopped: signal.Signals | None = None
     with tempfile.TemporaryDirectory(prefix="abag-ranks-") as logs:
         config = LaunchConfig(
-            min_nodes=1, max_nodes=1, nproc_per_node=ranks, run_id=uuid.uuid4().hex,
-            rdzv_backend="c10d", rdzv_endpoint="localhost:0", local_addr="localhost",
-            max_restarts=MAX_RESTARTS, monitor_interval=0.5,
+            min_nodes=1,
+            max_nodes=1,
+            nproc_per_node=ranks,
+            run_id=uuid.uuid4().hex,
+            rdzv_backend="c10d",
+            rdzv_endpoint="localhost:0",
+            local_addr="localhost",
+            max_restarts=MAX_RESTARTS,
+            monitor_interval=0.5,
             logs_specs=DefaultLogsSpecs(log_dir=logs),
-        )  # fmt: skip
+        )
         try:
             results = elastic_launch(config, _in_rank)(work, ranks, arguments)
         except ChildFailedError as error:

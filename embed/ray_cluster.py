@@ -34,16 +34,37 @@ if TYPE_CHECKING:
     from abag.embed.families.family import Encoder
     from abag.embed.packing import Layout
 
-UNIT_TOKENS = {"GPU": 1 << 22, "CPU": 1 << 16}  # most in a unit: 15 s on an H200, 10 s on a core
-UNITS_PER_SLOT = 4  # at least, so that all devices finish at about the same time
-CONNECT_SECONDS = 5.0  # in which the head node of a given cluster must answer
-LOOK_SECONDS = 5.0  # at most between two looks at the size of the cluster
-TRIES = 10  # of one unit before the unit, rather than the cluster, is taken to be at fault
+UNIT_TOKENS = {"GPU": 1 << 22, "CPU": 1 << 16}
+"""Most tokens of a unit: 15 s on an H200, 10 s on a core."""
+UNITS_PER_SLOT = 4
+"""Fewest units per device, so that all devices finish at about the same time."""
+CONNECT_SECONDS = 5.0
+"""Time in which the head node of a given cluster must answer."""
+LOOK_SECONDS = 5.0
+"""Most time between two looks at the size of the cluster."""
+TRIES = 10
+"""Tries of one unit before the unit, rather than the cluster, is taken to be at fault."""
 
 
 @contextmanager
 def cluster(address: str) -> Iterator[str]:
-    """Join the Ray cluster at an address (empty: any, or a new one); yield its GPU or CPU."""
+    """Join a Ray cluster, or start one, and leave it at the end.
+
+    Parameters
+    ----------
+    address : str
+        Address of the cluster; empty: the current one, or else a new one on this machine.
+
+    Yields
+    ------
+    str
+        The resource that actors take: ``"GPU"`` if the cluster has one, or else ``"CPU"``.
+
+    Raises
+    ------
+    MissingPackage
+        If ray is not installed, or there is no cluster at the address.
+    """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # a cluster started here reports nothing
     # leaves CUDA_VISIBLE_DEVICES alone for actors that ask for no GPU, as Ray announces it will
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
@@ -71,15 +92,35 @@ def cluster(address: str) -> Iterator[str]:
 
 
 def encode_on(resource: str, job: KindJob, name: str, store: Path) -> None:
-    """Encode and commit a job's sequences, one `resource` per actor; `name` as the user gave it."""
+    """Encode and commit a job's sequences on a cluster.
+
+    Parameters
+    ----------
+    resource : {"GPU", "CPU"}
+        Each actor takes one.
+    job : KindJob
+        Its folder exists.
+    name : str
+        The encoder as the user gave it.
+    store : path
+        The store as all machines see it.
+
+    Raises
+    ------
+    WorkerError
+        If the actors of a unit die too often.
+    AbagError
+        If a worker raised it.
+    """
     import ray
     from ray.exceptions import RayActorError, RayTaskError
 
-    gpus, cpus = (1, 0) if resource == "GPU" else (0, 1)
+    gpus = int(resource == "GPU")
+    cpus = 1 - gpus
     remote: Any = ray.remote(max_restarts=-1, max_task_retries=TRIES, num_gpus=gpus, num_cpus=cpus)
     worker = remote(_Worker)
-    given = str(Path(name).resolve()) if Path(name).is_dir() else name
-    task = (given, job.kind, job.identity.fingerprint, store, job.options)
+    encoder = str(Path(name).resolve()) if Path(name).is_dir() else name
+    task = (encoder, job.kind, job.identity.fingerprint, store, job.options)
     before = job.precisions()
     slots = _slots(resource)
     most = min(max(1, job.tokens // max(1, UNITS_PER_SLOT * slots)), UNIT_TOKENS[resource])
@@ -120,13 +161,14 @@ def encode_on(resource: str, job: KindJob, name: str, store: Path) -> None:
         drawn.close()
         for actor in (*idle, *busy.values()):
             ray.kill(actor)
-    if before and (new := job.precisions() - before):
+    new = job.precisions() - before if before else set()
+    if new:
         begun = ", ".join(sorted(before))
         note(f"{job.folder.path.name}: begun in {begun}, continued in {', '.join(sorted(new))}")
 
 
 def _reach(address: str) -> None:
-    """Raise `OSError` if nothing answers at HOST:PORT, for which Ray waits over a minute."""
+    """Raise `OSError` if nothing answers at HOST:PORT; Ray would wait over a minute."""
     host, colon, port = address.removeprefix("ray://").rpartition(":")
     if colon and port.isdigit():
         socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS).close()
@@ -153,16 +195,22 @@ class _Worker:
     """An actor with one device and one encoder, which is loaded for the first unit and kept."""
 
     def __init__(
-        self, resource: str, name: str, kind: Kind, fingerprint: str, store: Path,
+        self,
+        resource: str,
+        name: str,
+        kind: Kind,
+        fingerprint: str,
+        store: Path,
         options: EmbedOptions,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._device = "cuda" if resource == "GPU" else "cpu"
-        self._task = name, kind, fingerprint, store, options
+        self._task = (name, kind, fingerprint, store, options)
         self._loaded: tuple[KindJob, Encoder] | None = None
 
     def encode(self, unit: SequencePart) -> int:
         """Encode and commit a unit; return its number of sequences."""
-        self._loaded = self._loaded or self.load()
+        if self._loaded is None:
+            self._loaded = self.load()
         job, encoder = self._loaded
         # a lost actor may have committed a part of this unit
         left = unit.take(np.flatnonzero(job.folder.missing(unit.keys)))
@@ -181,5 +229,6 @@ class _Worker:
             raise StoreError(msg)
         job = KindJob(identity, self._device, options)
         job.create_folder(open_store(store))
-        backend, attention = options.backend(kind), options.attention
+        backend = options.backend(kind)
+        attention = options.attention
         return job, load_encoder(identity, job.plan, backend=backend, attention=attention)

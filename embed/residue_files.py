@@ -45,6 +45,7 @@ from abag.embed.sequences.pairs import SequenceTable
 from abag.embed.sequences.tables import TableLike
 
 FORMAT = {"format": "abag-residues", "version": 1}
+"""Keys of residues.json that say how to read the files."""
 ABOUT_FILE = "residues.json"
 ROWS_FILE = "rows.csv"
 ROOM = 1.02
@@ -52,18 +53,23 @@ ROOM = 1.02
 
 
 class ResidueKind(TypedDict):
-    """What was written of the antibodies, or of the antigens."""
+    """The summary of the antibodies, or of the antigens."""
 
     unique: int
+    """Distinct sequences of the table."""
     residues: int
+    """Vectors in the files."""
     width: int
+    """Numbers per vector."""
     files: int
     written: int
     """Files that this run wrote; the others were there."""
     bytes: int
+    """Size of the vectors in all files."""
     encoder: str
     fingerprint: str
     seconds: float
+    """Wall time of encoding and writing."""
 
 
 class ResidueSummary(TypedDict):
@@ -82,9 +88,10 @@ def describe_residues(summary: ResidueSummary) -> str:
     lines = []
     for plural in PLURAL.values():
         if kind := cast("ResidueKind | None", summary.get(plural)):
-            what = f"{counted(kind['residues'], 'vector')} of {kind['width']:,} {summary['dtype']}"
+            vectors = counted(kind["residues"], "vector")
             lines.append(
-                f"{plural}: {kind['unique']:,} unique, {what} from {kind['encoder']} "
+                f"{plural}: {kind['unique']:,} unique, {vectors} of {kind['width']:,} "
+                f"{summary['dtype']} from {kind['encoder']} "
                 f"({size_text(kind['bytes'])}) in {counted(kind['files'], 'file')}, of which "
                 f"{kind['written']:,} are new"
             )
@@ -167,7 +174,8 @@ class _Output:
 
     side: Side
     folder: Path
-    parts: list[NDArray[np.int64]]  # of each file, the positions of its sequences
+    parts: list[NDArray[np.int64]]
+    """Positions of the sequences of each file, in `side`."""
 
     @property
     def row_bytes(self) -> int:
@@ -200,8 +208,9 @@ class _Output:
         except (OSError, KeyError, AttributeError, RuntimeError):
             return False
         residues = int(self.side.residues[part].sum())
-        same = shape == (residues, self.side.width) and is_whole
-        return same and np.array_equal(keys.astype(str), hex_keys(self.side.sequences.keys[part]))
+        if shape != (residues, self.side.width) or not is_whole:
+            return False
+        return np.array_equal(keys.astype(str), hex_keys(self.side.sequences.keys[part]))
 
     def write(self, options: ResidueFileOptions) -> ResidueKind:
         """Encode the sequences of the missing files in one stream, and write these files."""
@@ -209,35 +218,46 @@ class _Output:
         side = self.side
         missing = self.missing()
         left = [self.parts[n] for n in missing]
-        total = sum(map(len, left))
-        if total:
-            stream = side.encode(np.concatenate(left))
-            title = f"{side.kind} · {side.identity.checkpoint.name}"
-            with (
-                bar(total=total, unit="seq", desc=title) as drawn,
-                ThreadPoolExecutor(1, "write") as thread,
-            ):
-                writing: Future[None] | None = None
-                for number, part in zip(missing, left, strict=True):
-                    vectors_RD = np.empty(
-                        (int(side.residues[part].sum()), side.width), options.dtype
-                    )
-                    ends = np.cumsum([0, *side.residues[part]])
-                    of_file = islice(stream, len(part))
-                    for (begin, end), (_, vectors) in zip(pairwise(ends), of_file, strict=True):
-                        vectors_RD[begin:end] = vectors
-                        drawn.update()
-                    if writing is not None:
-                        writing.result()  # one file in memory, one on its way to the disk
-                    writing = thread.submit(self._write_file, number, part, ends, vectors_RD)
-                assert writing is not None
-                writing.result()
+        if left:
+            self._encode_files(dict(zip(missing, left, strict=True)), options)
         return ResidueKind(
-            unique=len(side.sequences.chains), residues=int(side.residues.sum()), width=side.width,
-            files=len(self.parts), written=len(missing), bytes=self.bytes,
-            encoder=side.identity.checkpoint.name, fingerprint=side.identity.fingerprint,
+            unique=len(side.sequences.chains),
+            residues=int(side.residues.sum()),
+            width=side.width,
+            files=len(self.parts),
+            written=len(missing),
+            bytes=self.bytes,
+            encoder=side.identity.checkpoint.name,
+            fingerprint=side.identity.fingerprint,
             seconds=round(time.monotonic() - start_s, 3),
-        )  # fmt: skip
+        )
+
+    def _encode_files(
+        self, parts: dict[int, NDArray[np.int64]], options: ResidueFileOptions
+    ) -> None:
+        """Encode the sequences of files, given by number, and write these in a thread."""
+        side = self.side
+        stream = side.encode(np.concatenate(list(parts.values())))
+        total = sum(map(len, parts.values()))
+        title = f"{side.kind} · {side.identity.checkpoint.name}"
+        with (
+            bar(total=total, unit="seq", desc=title) as drawn,
+            ThreadPoolExecutor(1, "write") as thread,
+        ):
+            writing: Future[None] | None = None
+            for number, part in parts.items():
+                residues = side.residues[part]
+                vectors_RD = np.empty((int(residues.sum()), side.width), options.dtype)
+                ends = np.cumsum([0, *residues])
+                of_file = islice(stream, len(part))
+                for (begin, end), (_, vectors) in zip(pairwise(ends), of_file, strict=True):
+                    vectors_RD[begin:end] = vectors
+                    drawn.update()
+                if writing is not None:
+                    writing.result()  # one file in memory, one on its way to the disk
+                writing = thread.submit(self._write_file, number, part, ends, vectors_RD)
+            assert writing is not None
+            writing.result()
 
     def _write_file(
         self,
@@ -287,9 +307,12 @@ def _describe(outputs: list[_Output], options: ResidueFileOptions, rows: bytes) 
             "digest": _digest(keys.tobytes()),
         }
     return {
-        **FORMAT, "dtype": options.dtype, "file_mb": options.file_mb, "kinds": kinds,
+        **FORMAT,
+        "dtype": options.dtype,
+        "file_mb": options.file_mb,
+        "kinds": kinds,
         "rows": _digest(rows),
-    }  # fmt: skip
+    }
 
 
 def _digest(content: bytes) -> str:
@@ -318,42 +341,41 @@ def _check_folder(folder: Path, about: dict[str, Any]) -> None:
 
 
 def _differences(about: dict[str, Any], begun: dict[str, Any]) -> list[tuple[str, Any, Any]]:
-    """List what differs: what it is, in this run, and in the folder."""
-    found = [
-        (name, about[name], begun.get(name))
-        for name in ("format", "version", "dtype", "file_mb")
-        if about[name] != begun.get(name)
-    ]
+    """List the differences: what differs, its value in this run, and that in the folder."""
+    differences = []
+    for name in ("format", "version", "dtype", "file_mb"):
+        if about[name] != begun.get(name):
+            differences.append((name, about[name], begun.get(name)))
     kinds = begun.get("kinds")
     theirs: dict[str, Any] = kinds if isinstance(kinds, dict) else {}
     ours = about["kinds"]
     if ours.keys() != theirs.keys():
-        found.append(("sequences of", " and ".join(ours), " and ".join(theirs) or "nothing"))
-        return found
+        sequences = " and ".join(theirs) or "nothing"
+        differences.append(("sequences of", " and ".join(ours), sequences))
+        return differences
     words = {"fingerprint": "encoder", "digest": "sequences"}
-    for kind, (one, other) in ((k, (ours[k], theirs[k])) for k in ours):
-        known = other if isinstance(other, dict) else {}
-        found += [
-            (f"{kind} {words.get(name, name)}", value, known.get(name))
-            for name, value in one.items()
-            if name != "encoder" and value != known.get(name)
-        ]
-    if not found and about["rows"] != begun.get("rows"):  # the same sequences, in other rows
-        found.append(("rows", about["rows"], begun.get("rows")))
-    return found
+    for kind in ours:
+        begun_kind = theirs[kind] if isinstance(theirs[kind], dict) else {}
+        for name, value in ours[kind].items():
+            if name != "encoder" and value != begun_kind.get(name):
+                what_differs = f"{kind} {words.get(name, name)}"
+                differences.append((what_differs, value, begun_kind.get(name)))
+    if not differences and about["rows"] != begun.get("rows"):  # the same sequences in other rows
+        differences.append(("rows", about["rows"], begun.get("rows")))
+    return differences
 
 
 def _check_room(folder: Path, outputs: list[_Output], options: ResidueFileOptions) -> None:
     """Say how large the files will be, and refuse what the disk cannot hold."""
     for output in outputs:
         side = output.side
-        what = f"{counted(int(side.residues.sum()), 'residue')} of {len(side.residues):,}"
+        residues = counted(int(side.residues.sum()), "residue")
         say(
-            f"{what} {PLURAL[side.kind]}, {side.width:,} {options.dtype} each: "
-            f"{size_text(output.bytes)}"
+            f"{residues} of {len(side.residues):,} {PLURAL[side.kind]}, {side.width:,} "
+            f"{options.dtype} each: {size_text(output.bytes)}"
         )
     needed = sum(output.missing_bytes() for output in outputs)
-    existing = next(one for one in (folder, *folder.absolute().parents) if one.exists())
+    existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     free = shutil.disk_usage(existing).free
     to_do = f"{size_text(needed)} to write" if needed else "nothing to encode"
     say(f"{folder}: {to_do}, {size_text(free)} free")
@@ -371,7 +393,7 @@ def _rows_csv(pairs: SequenceTable, outputs: list[_Output]) -> bytes:
     """Write the number of each row, the file of each of its sequences, and the place in it."""
     columns: dict[str, Any] = {"row": pairs.row_numbers}
     for output in outputs:
-        of_row = output.side.sequences.of_row
+        sequence_of_row = output.side.sequences.of_row
         sizes = [len(part) for part in output.parts]
         order = np.concatenate(output.parts)
         file = np.empty_like(order)
@@ -379,6 +401,6 @@ def _rows_csv(pairs: SequenceTable, outputs: list[_Output]) -> bytes:
         place = np.empty_like(order)
         place[order] = np.concatenate([np.arange(size) for size in sizes])
         names = np.array([output.path(n).name for n in range(len(sizes))], object)
-        columns[f"{output.side.kind}_file"] = names[file[of_row]]
-        columns[f"{output.side.kind}_place"] = place[of_row]
+        columns[f"{output.side.kind}_file"] = names[file[sequence_of_row]]
+        columns[f"{output.side.kind}_place"] = place[sequence_of_row]
     return pd.DataFrame(columns).to_csv(index=False).encode()

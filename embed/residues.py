@@ -33,7 +33,7 @@ from abag.embed.job import (
 )
 from abag.embed.options import ResidueOptions
 from abag.embed.packing import Layout, PackedBatch, fill_batches, longest_first
-from abag.embed.sequences.chains import KINDS, Chains, Kind
+from abag.embed.sequences.chains import Chains, Kind
 from abag.embed.sequences.pairs import SequenceTable, UniqueSequences, read_pairs
 from abag.embed.store.shard import is_finite
 
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 NumberFormat = Literal["float16", "float32"]
 Vectors: TypeAlias = NDArray[np.float16 | np.float32]
-"""Of the residues of a sequence, shape (R, D)."""
+"""Vectors of the residues of a sequence, shape (R, D)."""
 
 
 class ResidueVectors(NamedTuple):
@@ -88,20 +88,26 @@ def residues(
     chosen = ResidueOptions.from_keywords(others, "residues")
     with reporting(silent=not chosen.progress):
         _, sides = read_sides(table, encoders, chosen)
-    return chain.from_iterable(
-        (
-            ResidueVectors(side.kind, side.row(at), side.sequences.chains[at], vectors)
-            for at, vectors in side.encode(side.order)
-        )
-        for side in sides
-    )
+    return _encode_sides(sides)
+
+
+def _encode_sides(sides: Sequence[Side]) -> Iterator[ResidueVectors]:
+    for side in sides:
+        for at, vectors in side.encode(side.order):
+            yield ResidueVectors(side.kind, side.row(at), side.sequences.chains[at], vectors)
 
 
 def read_sides(
     table: TableLike, encoders: EncoderOptions, options: ResidueOptions
 ) -> tuple[SequenceTable, list[Side]]:
-    """Read a table and check it, its encoders and the device, before anything is encoded."""
-    names = dict(zip(KINDS, (encoders.antibody_encoder, encoders.antigen_encoder), strict=True))
+    """Read a table and check it, its encoders and the device, before anything is encoded.
+
+    Raises `AbagError`.
+    """
+    names: dict[Kind, str] = {
+        "antibody": encoders.antibody_encoder,
+        "antigen": encoders.antigen_encoder,
+    }
     pairs = read_pairs(table, options, kinds=options.kinds)
     pairs.report_notes()
     if options.skipped is not None:
@@ -125,13 +131,18 @@ class Side:
 
     @property
     def kind(self) -> Kind:
+        """Kind of the sequences."""
         return self.sequences.kind
 
     def row(self, at: int) -> int:
+        """Return the number of the row in which a sequence, given by position, occurs first."""
         return int(self.sequences.first_rows[at])
 
     def check(self) -> None:
-        """Refuse what cannot be encoded, and say what happens to sequences and vectors."""
+        """Refuse what cannot be encoded, and say what happens to sequences and vectors.
+
+        Raises `AbagError`.
+        """
         identity = self.identity
         layout = self.identity.layout
         options = self.options
@@ -140,7 +151,8 @@ class Side:
         check_attention(identity, options.device, options)
         long = sum(map(layout.is_long, self.sequences.chains))
         if options.long_antigens == "error":
-            refuse_long(identity, long, max(map(len, chain.from_iterable(self.sequences.chains))))
+            longest = max(map(len, chain.from_iterable(self.sequences.chains)))
+            refuse_long(identity, long, longest)
         for line in describe_long(layout, long) + describe_weights(identity):
             say(f"  {line}")
         alias = known_alias(identity.checkpoint.name, identity.checkpoint.origin)
@@ -152,9 +164,11 @@ class Side:
 
     @cached_property
     def plan(self) -> DevicePlan:
+        """Device and precision."""
         return plan_for(self.identity, self.options.device, self.options)
 
     def load(self) -> Encoder:
+        """Load the encoder onto the device, again with each call."""
         from abag.embed.encoders.loading import load_encoder
 
         backend = self.options.backend(self.kind)
@@ -163,6 +177,7 @@ class Side:
 
     @cached_property
     def width(self) -> int:
+        """Numbers per vector, D."""
         return self.identity.shape.width or self.load().width
 
     @cached_property
@@ -173,11 +188,22 @@ class Side:
     @cached_property
     def order(self) -> NDArray[np.int64]:
         """The sequences by descending length, shape (N,), the same for the same table."""
-        longest = [max(self.identity.layout.span_lengths(c)) for c in self.sequences.chains]
+        layout = self.identity.layout
+        longest = [max(layout.span_lengths(chains)) for chains in self.sequences.chains]
         return longest_first(longest)
 
     def encode(self, order: NDArray[np.int64]) -> Iterator[tuple[int, Vectors]]:
-        """Encode sequences, given by position with descending lengths; yield them in this order."""
+        """Encode sequences, given by position with descending lengths.
+
+        Yields the position of each and its vectors, in the same order.
+
+        Raises
+        ------
+        DeviceError
+            If a sequence does not fit into the memory of the device.
+        EncoderError
+            If a vector is not finite.
+        """
         from abag.embed.encode import TokenBudget
 
         layout = self.identity.layout
@@ -198,9 +224,11 @@ class Side:
                 yield at, vectors
 
     def name(self, at: int) -> str:
+        """Name a sequence, given by position, in a message."""
         text = "|".join(self.sequences.chains[at])
-        shown = text if len(text) <= 24 else f"{text[:12]}...{text[-6:]} ({len(text)} characters)"
-        return f"row {self.row(at)}: {self.kind} {shown}"
+        if len(text) > 24:
+            text = f"{text[:12]}...{text[-6:]} ({len(text)} characters)"
+        return f"row {self.row(at)}: {self.kind} {text}"
 
     def _check_finite(self, at: int, vectors: Vectors) -> None:
         if is_finite(vectors):
@@ -220,8 +248,10 @@ class Side:
 class _Completed(NamedTuple):
     """The sequences that a batch completed."""
 
-    positions: NDArray[np.int64]  # shape (S,): in the input; consecutive over batches
-    vectors: list[Vectors]  # of S sequences
+    positions: NDArray[np.int64]
+    """Of the S sequences in the input: shape (S,), consecutive over batches."""
+    vectors: list[Vectors]
+    """Vectors of the residues of each of the S sequences."""
 
 
 def _residue_stream(
@@ -250,12 +280,17 @@ def _residue_stream(
 
 
 class _Pending:
-    """Vectors of residue tokens that are being copied from the device."""
+    """The vectors of a batch's residue tokens, while they are copied from the device."""
 
     def __init__(
-        self, encoder: Encoder, batch: PackedBatch, plan: DevicePlan, dtype: NumberFormat, *,
+        self,
+        encoder: Encoder,
+        batch: PackedBatch,
+        plan: DevicePlan,
+        dtype: NumberFormat,
+        *,
         exact: bool,
-    ) -> None:  # fmt: skip
+    ) -> None:
         import torch
 
         from abag.core.device import to_device
@@ -285,12 +320,11 @@ class _Pending:
             self._copied.synchronize()
         batch = self._batch
         vectors = []
-        of_sequence = np.split(self._host_TD.numpy(), self._ends[:-1])
-        for place, (position, tokens_TD) in enumerate(
-            zip(batch.sequences.tolist(), of_sequence, strict=True)
-        ):
+        tokens_of_sequences = np.split(self._host_TD.numpy(), self._ends[:-1])
+        for place, tokens_TD in enumerate(tokens_of_sequences):
+            position = int(batch.sequences[place])
             begun.append(tokens_TD)
-            if batch.continues and place == len(of_sequence) - 1:
+            if batch.continues and place == len(tokens_of_sequences) - 1:
                 break
             whole_TD = np.concatenate(begun) if len(begun) > 1 else tokens_TD
             begun.clear()
@@ -303,13 +337,26 @@ class _Pending:
 def average_windows(
     tokens_TD: NDArray[np.float32], pieces: Sequence[tuple[int, int, int]]
 ) -> NDArray[np.float32]:
-    """Average the vectors of each residue over the windows that contain it: (R, D) in fp32.
+    """Average the vectors of each residue over the windows that contain it.
 
-    `pieces` are those of `Layout.pieces`; together they have T residues.
+    Parameters
+    ----------
+    tokens_TD : ndarray, shape=(T, D)
+        Vectors of the residue tokens of a sequence.
+    pieces : sequence of (chain, first residue, one past the last)
+        From `Layout.pieces`; together they have T residues.
+
+    Returns
+    -------
+    ndarray, shape=(R, D), dtype=float32
     """
-    ends = {i: stop for i, _, stop in pieces}  # windows are in ascending order
-    first = dict(zip(ends, np.cumsum([0, *ends.values()])[:-1].tolist(), strict=True))
-    total_RD = np.zeros((sum(ends.values()), tokens_TD.shape[1]), np.float32)
+    lengths = {i: stop for i, _, stop in pieces}  # windows are in ascending order
+    first = {}  # residue of each chain, among all R
+    residues = 0
+    for i, length in lengths.items():
+        first[i] = residues
+        residues += length
+    total_RD = np.zeros((residues, tokens_TD.shape[1]), np.float32)
     windows_R = np.zeros(len(total_RD), np.float32)
     begin = 0
     for i, start, stop in pieces:

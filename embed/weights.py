@@ -58,14 +58,23 @@ class Adapter:
     """Low-rank matrices that are added to an encoder's weights."""
 
     folder: Path
-    name: str  # of the folder in which it was trained; for display only
-    digest: str  # covers the encoder's weights, the adapter's and its training pairs
-    scale: float  # alpha / r
-    # by module: A, shape (r, in), and B, shape (out, r)
+    name: str
+    """Name of the folder in which it was trained; for display only."""
+    digest: str
+    """Hash of the encoder's weights, the adapter's and its training pairs."""
+    scale: float
+    """Factor of the product B A: alpha / r."""
     factors: Mapping[str, tuple[NDArray[np.float32], NDArray[np.float32]]]
+    """Of each module: A, shape (r, in), and B, shape (out, r)."""
 
     def merge(self, name: str, weight: torch.Tensor) -> torch.Tensor:
-        """Add the change of a weight, named as in the transformers module."""
+        """Return a weight, named as in the transformers module, with its change added.
+
+        Raises
+        ------
+        EncoderError
+            If the shapes of its factors do not fit the weight.
+        """
         import torch
 
         module = name.removesuffix(".weight")
@@ -83,8 +92,9 @@ class Adapter:
         return weight.float() + torch.from_numpy(np.float32(self.scale) * (b_OR @ a_RI))
 
     def check_all_merged(self, merged: Iterable[str]) -> None:
-        """Check that every change was merged into one of these weights."""
-        unmerged = sorted(self.factors.keys() - {name.removesuffix(".weight") for name in merged})
+        """Check that every change was merged into one of these weights, or raise `EncoderError`."""
+        modules = {name.removesuffix(".weight") for name in merged}
+        unmerged = sorted(self.factors.keys() - modules)
         if unmerged:
             msg = (
                 f"{self.folder}: {len(unmerged)} of its {len(self.factors)} changes match no "
@@ -95,32 +105,44 @@ class Adapter:
 
 @dataclass(frozen=True, slots=True)
 class WeightNames:
-    """Which tensors belong to the encoder; `prefix` is that of a model with a task head."""
+    """The tensors of a checkpoint that belong to the encoder, by their names."""
 
     prefix: str = ""
-    unused: tuple[str, ...] = ()  # prefixes, inside the encoder, of tensors that it does not need
-    tied: Mapping[str, str] = field(default_factory=dict)  # second names of one tensor
-    only: tuple[str, ...] = ()  # if any: these instead of all that are not `unused`
+    """Prefix of the encoder's tensors in a model with a task head."""
+    unused: tuple[str, ...] = ()
+    """Prefixes, inside the encoder, of tensors that it does not need."""
+    tied: Mapping[str, str] = field(default_factory=dict)
+    """Second names of tensors, and the first name of each."""
+    only: tuple[str, ...] = ()
+    """Names of the only tensors that are needed; empty: all that are not `unused`."""
 
     def of_encoder(self, names: Collection[str]) -> dict[str, str]:
-        """Map names in the encoder's module, as transformers defines it, to those in the files."""
+        """Map names in the encoder's module, as transformers defines it, to those in the files.
+
+        Raises
+        ------
+        EncoderError
+            If two tensors of the files have the same name in the module.
+        """
         bare = _without_wrappers(names)
         inside = [name for name in names if bare[name].startswith(self.prefix)] or names
-        found: dict[str, str] = {}
+        stored: dict[str, str] = {}
         for name in sorted(inside):
-            own = bare[name].removeprefix(self.prefix)
-            for other, in_module in _TENSORFLOW_NAMES.items():
-                own = own.replace(other, in_module)
-            if own.startswith(self.unused) or own.endswith(_NOT_LEARNED):
+            in_module = bare[name].removeprefix(self.prefix)
+            for theirs, ours in _TENSORFLOW_NAMES.items():
+                in_module = in_module.replace(theirs, ours)
+            if in_module.startswith(self.unused) or in_module.endswith(_NOT_LEARNED):
                 continue
-            if own in found:
-                msg = f"{found[own]} and {name} are both weight {own} of the encoder"
+            if in_module in stored:
+                msg = f"{stored[in_module]} and {name} are both weight {in_module} of the encoder"
                 raise EncoderError(msg)
-            found[own] = name
+            stored[in_module] = name
         for second, first in self.tied.items():
-            if second in found:
-                found.setdefault(first, found.pop(second))
-        return {own: found[own] for own in found if own in self.only} if self.only else found
+            if second in stored:
+                stored.setdefault(first, stored.pop(second))
+        if self.only:
+            return {in_module: name for in_module, name in stored.items() if in_module in self.only}
+        return stored
 
 
 def _without_wrappers(names: Collection[str]) -> dict[str, str]:
@@ -135,25 +157,40 @@ def _without_wrappers(names: Collection[str]) -> dict[str, str]:
 class EncoderCheckpoint:
     """An encoder's weights on disk."""
 
-    name: str  # used in the store's folder names
-    family: str  # see `abag.embed.families.registry`
-    folder: Path | None  # None if there are no weights
-    weights: tuple[Path, ...]  # files that hold tensors of the encoder, sorted by name
-    config: Mapping[str, Any]  # content of config.json
-    origin: str  # alias, hub name or path as given; for display only
-    random: bool = False  # whether the weights are random, so that the vectors carry no biology
-    adapter: Adapter | None = None  # added to the weights when they are loaded
+    name: str
+    """Name that the store's folders have."""
+    family: str
+    """Name of the family, see `abag.embed.families.registry`."""
+    folder: Path | None
+    """Folder of the files; None if there are no weights."""
+    weights: tuple[Path, ...]
+    """Files that hold tensors of the encoder, sorted by name."""
+    config: Mapping[str, Any]
+    """Content of config.json."""
+    origin: str
+    """Alias, hub name or path as given; for display only."""
+    random: bool = False
+    """Whether the weights are random, so that the vectors carry no biology."""
+    adapter: Adapter | None = None
+    """Adapter that is added to the weights when they are loaded; None without one."""
     names: WeightNames = WeightNames()
 
 
 def weight_files(folder: Path, names: WeightNames) -> tuple[Path, ...]:
-    """Return the files, or the shards, of a folder that hold weights of the encoder, if any."""
+    """Return the files, or the shards, of a folder that hold weights of the encoder, if any.
+
+    Raises
+    ------
+    EncoderError
+        If an index of shards cannot be read, or some of its shards are missing.
+    """
     for whole in WHOLE_FILES:
         if (folder / whole).is_file():
             return (folder / whole,)
         if (index := folder / f"{whole}.index.json").is_file():
             shards = tuple(folder / name for name in shard_names(index, names))
-            if missing := [shard.name for shard in shards if not shard.is_file()]:
+            missing = [shard.name for shard in shards if not shard.is_file()]
+            if missing:
                 msg = (
                     f"{folder}: {len(missing)} of {len(shards)} shards in {index.name} are "
                     f"missing ({', '.join(missing[:3])}); the download may be incomplete"
@@ -164,22 +201,31 @@ def weight_files(folder: Path, names: WeightNames) -> tuple[Path, ...]:
 
 
 def shard_names(index: Path, names: WeightNames) -> list[str]:
-    """Return the names of the shards that hold encoder weights, from a checkpoint's index."""
+    """Return the names of the shards that hold encoder weights, from a checkpoint's index.
+
+    Raises
+    ------
+    EncoderError
+        If the file is not an index of weights.
+    UnsafeFile
+        If the name of a shard is not that of a file of weights in the same folder.
+    """
     try:
-        shards: Mapping[str, str] = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
-        found = sorted({str(shards[stored]) for stored in names.of_encoder(shards).values()})
+        shard_of: Mapping[str, str] = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+        shards = sorted({str(shard_of[stored]) for stored in names.of_encoder(shard_of).values()})
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         msg = f"{index}: not an index of weights ({error!r}); copy the file again"
         raise EncoderError(msg) from error
-    check_names(index, found, {name for name in found if _SHARD.fullmatch(name)})
-    return found
+    check_names(index, shards, {shard for shard in shards if _SHARD.fullmatch(shard)})
+    return shards
 
 
 class EncoderTensors:
-    """The tensors of an encoder, by their names in its transformers module.
+    """A context manager for the tensors of an encoder, by names in its transformers module.
 
-    A context manager. `read` maps each name to a function that returns the tensor on the CPU, as
-    it is stored; safetensors are mapped into memory rather than read.
+    `read` maps each name to a function that returns the tensor on the CPU, as it is stored;
+    safetensors are mapped into memory rather than read. Files that cannot be read, or hold
+    something other than tensors, raise `EncoderError` on entry.
     """
 
     def __init__(self, checkpoint: EncoderCheckpoint) -> None:
@@ -229,10 +275,10 @@ def _other_than_tensors(path: Path) -> EncoderError:
 
 
 class EncoderWeights(EncoderTensors):
-    """Reads an encoder's tensors by name, straight to the device, with its adapter merged.
+    """A reader of an encoder's tensors by name, straight to the device, with its adapter merged.
 
-    A context manager that accounts for every tensor: one that was not read is an error at exit,
-    because a checkpoint that is only partly understood gives wrong vectors.
+    As a context manager it accounts for every tensor: one that was not read is an `EncoderError`
+    at exit, because a checkpoint that is only partly understood gives wrong vectors.
     """
 
     def __init__(self, checkpoint: EncoderCheckpoint, plan: DevicePlan) -> None:
@@ -256,17 +302,15 @@ class EncoderWeights(EncoderTensors):
             raise EncoderError(msg)
 
     def __call__(self, name: str, *shape: int, dtype: torch.dtype | None = None) -> torch.Tensor:
-        """Read one tensor of the given shape, in `dtype` or else in the plan's type."""
+        """Read one tensor of the given shape, in `dtype` or else in the plan's type.
+
+        Raises
+        ------
+        EncoderError
+            If it is missing, quantised or of another shape.
+        """
         if name not in self.read:
-            folder = self._checkpoint.folder
-            msg = f"{folder}: weight {name} is missing; the download may be incomplete"
-            if longer := [stored for stored in self.read if stored.endswith(f".{name}")]:
-                prefix = min(longer, key=len).removesuffix(name)
-                msg = (
-                    f"{folder}: its weights begin with {prefix!r}, as {min(longer, key=len)}; "
-                    f"expected {name}. Save them without this prefix."
-                )
-            raise EncoderError(msg)
+            raise EncoderError(self._explain_missing(name))
         tensor = self.read[name]()
         self._done.add(name)
         if not tensor.is_floating_point() or tensor.element_size() < 2:  # int8, float8
@@ -285,13 +329,24 @@ class EncoderWeights(EncoderTensors):
             tensor = self._checkpoint.adapter.merge(name, tensor)
         return tensor.to(self._plan.device, dtype or self._plan.dtype)
 
+    def _explain_missing(self, name: str) -> str:
+        folder = self._checkpoint.folder
+        longer_names = [stored for stored in self.read if stored.endswith(f".{name}")]
+        if not longer_names:
+            return f"{folder}: weight {name} is missing; the download may be incomplete"
+        example = min(longer_names, key=len)
+        prefix = example.removesuffix(name)
+        return (
+            f"{folder}: its weights begin with {prefix!r}, as {example}; expected {name}. Save "
+            "them without this prefix."
+        )
+
     def norm(self, name: str, width: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Read weight and bias of a layer norm, each shape (width,), dtype=float32."""
         import torch
 
-        weight, bias = (
-            self(f"{name}.{part}", width, dtype=torch.float32) for part in ("weight", "bias")
-        )
+        weight = self(f"{name}.weight", width, dtype=torch.float32)
+        bias = self(f"{name}.bias", width, dtype=torch.float32)
         return weight, bias
 
 
@@ -310,7 +365,8 @@ def weights_digest(checkpoint: EncoderCheckpoint) -> str:
     identity = hashlib.blake2b(f"tensors 2\0{checkpoint.names}".encode(), digest_size=16)
     for path in checkpoint.weights:
         identity.update(_file_identity(path))
-    cache, entry = cache_dir() / "digests", identity.digest()
+    cache = cache_dir() / "digests"
+    entry = identity.digest()
     digest = load_cached(cache, entry)
     if digest is None:
         digest = _hash_tensors(checkpoint)

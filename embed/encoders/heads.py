@@ -34,7 +34,13 @@ CHUNK_TOKENS = 8192
 
 
 def head_digest(checkpoint: EncoderCheckpoint) -> str:
-    """Hash what turns hidden states into likelihoods: 32 hexadecimal digits."""
+    """Hash the head of a checkpoint's language model: 32 hexadecimal digits.
+
+    Raises
+    ------
+    EncoderError
+        If the encoder has no language model, or the checkpoint lacks the head's weights.
+    """
     family, head = _head_of(checkpoint)
     meaning = {
         "head": HEAD_VERSION,
@@ -46,7 +52,13 @@ def head_digest(checkpoint: EncoderCheckpoint) -> str:
 
 
 def load_head(checkpoint: EncoderCheckpoint, plan: DevicePlan) -> LanguageModelHead:
-    """Load the head of a checkpoint's language model onto a device."""
+    """Load the head of a checkpoint's language model onto a device.
+
+    Raises
+    ------
+    EncoderError
+        If the encoder has no language model, or the checkpoint lacks the head's weights.
+    """
     return LanguageModelHead(checkpoint, plan)
 
 
@@ -68,8 +80,8 @@ def _head_checkpoint(checkpoint: EncoderCheckpoint) -> EncoderCheckpoint:
     names = head.weight_names(family.complete(checkpoint.config))
     assert checkpoint.folder is not None
     files = weight_files(checkpoint.folder, names) or checkpoint.weights
-    found = replace(checkpoint, weights=files, names=names, adapter=None)
-    with EncoderTensors(found) as tensors:
+    head_only = replace(checkpoint, weights=files, names=names, adapter=None)
+    with EncoderTensors(head_only) as tensors:
         missing = sorted(set(names.only) - tensors.read.keys())
     if missing:
         msg = (
@@ -78,7 +90,7 @@ def _head_checkpoint(checkpoint: EncoderCheckpoint) -> EncoderCheckpoint:
             "such as EsmForMaskedLM. Leave out --loglik, or give such a checkpoint."
         )
         raise EncoderError(msg)
-    return found
+    return head_only
 
 
 class LanguageModelHead:
@@ -118,20 +130,36 @@ class LanguageModelHead:
         self._decoder_VD = decoder_VD
 
     def log_probabilities(self, hidden_TD: Tensor, ids_T: Tensor) -> Tensor:
-        """Return the log-probability of each token among all tokens, shape (T,), in fp32."""
+        """Return the log-probability of each token among all tokens of the vocabulary.
+
+        Parameters
+        ----------
+        hidden_TD : Tensor, shape=(T, D)
+            The last hidden states, in the encoder's type.
+        ids_T : Tensor, shape=(T,), dtype=integer
+            The tokens that the encoder read.
+
+        Returns
+        -------
+        Tensor, shape=(T,), dtype=float32
+            Natural logarithms.
+        """
         import torch
 
         ids_T1 = ids_T.long()[:, None]
         with torch.inference_mode():
-            each = []
+            chunks = []
             for begin in range(0, len(ids_T1), CHUNK_TOKENS):
                 chunk = slice(begin, begin + CHUNK_TOKENS)
-                logp = self.scores(hidden_TD[chunk]).log_softmax(1)
-                each.append(logp.gather(1, ids_T1[chunk])[:, 0])
-            return torch.cat(each)
+                logp_TV = self.scores(hidden_TD[chunk]).log_softmax(1)
+                chunks.append(logp_TV.gather(1, ids_T1[chunk])[:, 0])
+            return torch.cat(chunks)
 
     def scores(self, x_TD: Tensor) -> Tensor:
-        """Return the score of every token of the vocabulary, shape (T, V), in fp32."""
+        """Return the score of every token of the vocabulary, shape (T, V), in fp32.
+
+        `x_TD` holds hidden states, shape (T, D).
+        """
         import torch.nn.functional as F
 
         if self._dense is not None:

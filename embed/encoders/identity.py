@@ -31,22 +31,28 @@ POOLING_VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """An encoder that is chosen but not loaded; the fingerprint (32 digits) covers `meaning`."""
+    """An encoder that is chosen but not loaded."""
 
     checkpoint: EncoderCheckpoint
     layout: Layout
+    """How sequences become tokens."""
     fingerprint: str
+    """Hash of `meaning`: 32 hexadecimal digits."""
     meaning: dict[str, object]
+    """Everything that decides what its vectors mean."""
 
     @property
     def family(self) -> Family:
+        """Family of the encoder."""
         return FAMILIES[self.checkpoint.family]
 
     @property
     def shape(self) -> EncoderShape:
+        """Sizes of the encoder."""
         return self.family.shape(self.checkpoint.config)
 
     def info(self) -> dict[str, object]:
+        """Return the description of the encoder that its folder in a store keeps."""
         return {
             "name": self.checkpoint.name,
             "fingerprint": self.fingerprint,
@@ -59,7 +65,24 @@ class Identity:
 def identify(
     name: str, kind: Kind, long: LongPolicy = "window", adapter: Path | str | None = None
 ) -> Identity:
-    """Find an encoder and compute its fingerprint, also of an adapter's folder to be merged."""
+    """Find an encoder and compute its fingerprint.
+
+    Parameters
+    ----------
+    name : str
+        Alias, hub name or checkpoint folder.
+    kind : {"antibody", "antigen"}
+        The kind of sequence that it is for.
+    long : {"window", "truncate", "error"}
+        Policy for chains that are longer than it takes at once.
+    adapter : path, optional
+        Folder of an adapter to merge into its weights.
+
+    Raises
+    ------
+    EncoderError
+        If the encoder is not available, or its files or those of the adapter cannot be used.
+    """
     checkpoint = find_checkpoint(name)
     weights = weights_digest(checkpoint)
     if adapter is not None:
@@ -86,7 +109,15 @@ def identify(
 
 
 def check_backend(identity: Identity, backend: Backend, *, layers: bool = False) -> None:
-    """Check that a backend can run an encoder, and pool its inner layers if `layers` is true."""
+    """Check that a backend can run an encoder, and pool its inner layers if `layers` is true.
+
+    Raises
+    ------
+    EncoderError
+        If it cannot, or abag has not the layers that config.json describes.
+    MissingPackage
+        If FAESM is asked for and cannot be imported.
+    """
     identity.family.checked_config(identity.checkpoint)
     if backend != "faesm":
         return
@@ -108,7 +139,13 @@ def check_backend(identity: Identity, backend: Backend, *, layers: bool = False)
 
 
 def vocabulary_of(checkpoint: EncoderCheckpoint) -> Vocabulary:
-    """Return the token ids of a checkpoint, after a comparison with its files."""
+    """Return the token ids of a checkpoint, after a comparison with its files.
+
+    Raises
+    ------
+    EncoderError
+        If its tokenizer cannot be read, or numbers tokens otherwise than abag.
+    """
     family = FAMILIES[checkpoint.family]
     if checkpoint.folder is None or not family.tokens:
         return family.vocabulary
@@ -116,9 +153,10 @@ def vocabulary_of(checkpoint: EncoderCheckpoint) -> Vocabulary:
     if family.read_vocabulary is not None:
         return _read_vocabulary(family, files, checkpoint)
     for token, wanted in _used_tokens(family).items():
-        found = {ids[token] for ids in files if token in ids}
-        if found != ({wanted} if wanted is not None else set()):
-            theirs = " or ".join(map(str, sorted(found))) or "none"
+        expected = set() if wanted is None else {wanted}
+        in_files = {ids[token] for ids in files if token in ids}
+        if in_files != expected:
+            theirs = " or ".join(map(str, sorted(in_files))) or "none"
             msg = (
                 f"{checkpoint.origin}: its tokenizer disagrees with abag's vocabulary: the id of "
                 f"{token} is {theirs}, expected {'none' if wanted is None else wanted}. Use a "
@@ -130,7 +168,8 @@ def vocabulary_of(checkpoint: EncoderCheckpoint) -> Vocabulary:
 
 def _used_tokens(family: Family) -> dict[str, int | None]:
     """Return the id of each token that spans are made of; None for a residue without a token."""
-    vocabulary, texts = family.vocabulary, {i: token for token, i in family.tokens.items()}
+    vocabulary = family.vocabulary
+    texts = {i: token for token, i in family.tokens.items()}
     special = (vocabulary.start, vocabulary.end, vocabulary.separator)
     ids = [*special, *(vocabulary.chain_tokens or ()), *vocabulary.encode(RESIDUES).tolist()]
     used: dict[str, int | None] = {texts[i]: i for i in ids if i is not None}
@@ -143,8 +182,8 @@ def _read_vocabulary(
     """Make the vocabulary of a family whose ids only the files of a checkpoint say."""
     assert family.read_vocabulary is not None
     ids: dict[str, int] = {}
-    for of_file in reversed(files):  # the first wins
-        ids |= of_file
+    for ids_of_file in reversed(files):  # the first wins
+        ids |= ids_of_file
     missing = [letter for letter in STANDARD_RESIDUES if letter not in ids]
     try:
         vocabulary = family.read_vocabulary(ids)
@@ -168,23 +207,25 @@ def _read_vocabulary(
 
 
 def _read_files(folder: Path) -> list[Mapping[str, int]]:
-    found: list[Mapping[str, int]] = []
+    """Read the ids of tokens from each file of a tokenizer in a folder."""
+    vocabularies: list[Mapping[str, int]] = []
     problem = f"none of {', '.join(_READERS)}"
     for name in filter(lambda name: (folder / name).is_file(), _READERS):
         try:
             ids = {str(token): int(i) for token, i in _READERS[name](folder / name)}
         except Exception as error:  # noqa: BLE001 - tokenizers and sentencepiece raise nothing narrower
-            found, problem = [], f"{name}: {first_line(error)}"
+            vocabularies = []
+            problem = f"{name}: {first_line(error)}"
             break
         # a marker of the start of a word, where residues are words
-        found.append({token.removeprefix("▁"): i for token, i in ids.items()} | ids)
-    if not found:
+        vocabularies.append({token.removeprefix("▁"): i for token, i in ids.items()} | ids)
+    if not vocabularies:
         msg = (
             f"{folder}: no readable tokenizer ({problem}); "
             "copy the tokenizer's files into the folder"
         )
         raise EncoderError(msg)
-    return found
+    return vocabularies
 
 
 _Ids = Iterable[tuple[str, int]]

@@ -26,9 +26,28 @@ if TYPE_CHECKING:
 def load_encoder(
     identity: Identity, plan: DevicePlan, *, backend: Backend = "packed", attention: str = "auto"
 ) -> Encoder:
-    """Load an encoder onto a device; a family without the backend uses its own default."""
+    """Load an encoder onto a device.
+
+    Parameters
+    ----------
+    identity : Identity
+    plan : DevicePlan
+        Device and precision.
+    backend : {"packed", "reference", "faesm"}
+        A family without this backend uses its own default.
+    attention : str
+        The attention kernel of packed encoders, see `load_kernels`.
+
+    Raises
+    ------
+    EncoderError
+        If the backend cannot run the encoder, or its weights do not match config.json.
+    DeviceError
+        If the attention kernel cannot run on the device.
+    """
     check_backend(identity, backend)
-    checkpoint, family = identity.checkpoint, identity.family
+    checkpoint = identity.checkpoint
+    family = identity.family
     chosen = family.effective_backend(backend)
     if chosen == "reference":
         return ReferenceEncoder(checkpoint, plan)
@@ -40,11 +59,16 @@ def load_encoder(
         return family.build(checkpoint, plan)
     config = family.checked_config(checkpoint)
     architecture = family.architecture_of(config)
-    rms = architecture.norm == "rms"
-    return (PackedRmsNormEncoder if rms else PackedLayerNormEncoder)(
-        checkpoint, config, architecture, identity.shape, plan, attention,
+    packed = PackedRmsNormEncoder if architecture.norm == "rms" else PackedLayerNormEncoder
+    return packed(
+        checkpoint,
+        config,
+        architecture,
+        identity.shape,
+        plan,
+        attention,
         positions=family.vocabulary.longest_span,
-    )  # fmt: skip
+    )
 
 
 class ReferenceEncoder:
@@ -61,8 +85,13 @@ class ReferenceEncoder:
 
     @torch.inference_mode()
     def __call__(self, batch: PackedBatch, layer_pooling: LayerPooling | None = None) -> Tensor:
-        inner = {"output_hidden_states": layer_pooling is not None}
-        out, is_token_NL = run_padded(self._model, batch, self._pad_id, self._device, **inner)
+        out, is_token_NL = run_padded(
+            self._model,
+            batch,
+            self._pad_id,
+            self._device,
+            output_hidden_states=layer_pooling is not None,
+        )
         if layer_pooling is not None:
             for layer, hidden_NLD in enumerate(out.hidden_states):
                 layer_pooling.add(layer, hidden_NLD[is_token_NL])
@@ -73,7 +102,10 @@ class ReferenceEncoder:
 def run_padded(
     model: torch.nn.Module, batch: PackedBatch, pad_id: int, device: torch.device, **options: bool
 ) -> tuple[Any, Tensor]:
-    """Run a transformers module on a padded copy of a batch."""
+    """Run a transformers module on a padded copy of a batch.
+
+    Returns its output, and which of the N spans' L places are tokens, shape (N, L).
+    """
     ids_NL, is_token_NL = pad_batch(batch, pad_id, device)
     return model(input_ids=ids_NL, attention_mask=is_token_NL.long(), **options), is_token_NL
 
@@ -81,7 +113,10 @@ def run_padded(
 def cast_parameters(
     model: torch.nn.Module, plan: DevicePlan, keep: tuple[str, ...] = ()
 ) -> torch.nn.Module:
-    """Move a model to the device and its parameters, but for ends in `keep`, to the plan's type."""
+    """Move a model to the device, and convert its parameters to the plan's type.
+
+    Those whose names end as in `keep` stay in their type.
+    """
     # not buffers: rotary frequencies in bf16 give wrong angles at far positions
     for name, parameter in model.named_parameters():
         if not name.endswith(keep):
@@ -90,7 +125,17 @@ def cast_parameters(
 
 
 def load_transformers_model(checkpoint: EncoderCheckpoint) -> torch.nn.Module:
-    """Load a checkpoint as transformers' own module, in fp32, with its adapter merged."""
+    """Load a checkpoint as transformers' own module, on the CPU in fp32, with its adapter merged.
+
+    A family that transformers has no class for is loaded as `EncoderModule`.
+
+    Raises
+    ------
+    EncoderError
+        If the weights do not match config.json.
+    AbagError
+        If this version of transformers has no class for the family, nor abag a module.
+    """
     family = FAMILIES[checkpoint.family]
     config = family.checked_config(checkpoint)
     encoder = _transformers_class(family)
@@ -118,8 +163,9 @@ def _transformers_class(family: Family) -> Any:  # noqa: ANN401 - untyped
         return None
     import transformers
 
-    if found := getattr(transformers, family.transformers_class, None):
-        return found
+    module_class = getattr(transformers, family.transformers_class, None)
+    if module_class is not None:
+        return module_class
     assert family.architecture is not None
     if family.architecture.gate and family.architecture.rotary:  # such as ESM C
         return None

@@ -31,21 +31,31 @@ if TYPE_CHECKING:
 
 
 def fit_lora(lora: Lora, checkpoint: EncoderCheckpoint) -> Lora:
-    """Restrict targets and layers to those of an encoder; the other one may have the rest."""
-    family, name = FAMILIES[checkpoint.family], checkpoint.name
-    known, last = family.lora_projections, family.shape(checkpoint.config).layers
-    if not known:
+    """Restrict targets and layers to those of an encoder; the other encoder may have the rest.
+
+    Empty targets become the family's defaults; empty layers mean all.
+
+    Raises
+    ------
+    OptionError
+        If nothing can be adapted, or the encoder has none of the targets or layers.
+    """
+    family = FAMILIES[checkpoint.family]
+    name = checkpoint.name
+    projections = family.lora_projections
+    last = family.shape(checkpoint.config).layers
+    if not projections:
         msg = f"encoder {name}: has no weights to adapt. Leave its side out: --sides."
         raise OptionError(msg)
-    targets = tuple(t for t in lora.targets if t in known)
-    layers = tuple(n for n in lora.layers if 1 <= n <= last)
-    for option, given, left, expected in (
-        ("targets", lora.targets, targets, f"projections among {', '.join(known)}"),
+    targets = tuple(target for target in lora.targets if target in projections)
+    layers = tuple(layer for layer in lora.layers if 1 <= layer <= last)
+    for option, requested, usable, expected in (
+        ("targets", lora.targets, targets, f"projections among {', '.join(projections)}"),
         ("layers", lora.layers, layers, f"layers among 1 to {last}"),
     ):
-        if given and not left:
+        if requested and not usable:
             msg = (
-                f"encoder {name}: has none of --{option} {','.join(map(str, given))}; expected "
+                f"encoder {name}: has none of --{option} {','.join(map(str, requested))}; expected "
                 f"{expected}. Give at least one of them."
             )
             raise OptionError(msg)
@@ -53,6 +63,7 @@ def fit_lora(lora: Lora, checkpoint: EncoderCheckpoint) -> Lora:
 
 
 def import_peft() -> Any:  # noqa: ANN401 - peft is untyped
+    """Import peft, or raise `MissingPackage`."""
     try:
         import peft
     except ImportError as error:
@@ -64,9 +75,17 @@ def import_peft() -> Any:  # noqa: ANN401 - peft is untyped
 class LoraEncoder(torch.nn.Module):
     """A transformers encoder with LoRA: packed batches to token vectors, with gradients.
 
-    `lora` is as returned by `fit_lora`. In bf16 the factors stay in fp32, under autocast.
-    `gradient_checkpointing` stores only each layer's input, and recomputes the rest in the
-    backward pass.
+    In bf16 the factors stay in fp32, under autocast.
+
+    Parameters
+    ----------
+    checkpoint : EncoderCheckpoint
+    plan : DevicePlan
+        Device and precision.
+    lora : Lora
+        From `fit_lora`.
+    gradient_checkpointing : bool
+        Whether to store only each layer's input, and recompute the rest in the backward pass.
     """
 
     def __init__(
@@ -78,15 +97,20 @@ class LoraEncoder(torch.nn.Module):
         gradient_checkpointing: bool = False,
     ) -> None:
         super().__init__()
-        peft, family = import_peft(), FAMILIES[checkpoint.family]
+        peft = import_peft()
+        family = FAMILIES[checkpoint.family]
         model = load_transformers_model(checkpoint)
+        # peft names the list of layers by its last part, and counts from 0
+        layer_list = family.layer_list.rsplit(".", 1)[-1] if lora.layers else None
         self._config = peft.LoraConfig(
-            r=lora.rank, lora_alpha=lora.alpha, lora_dropout=lora.dropout,
+            r=lora.rank,
+            lora_alpha=lora.alpha,
+            lora_dropout=lora.dropout,
             target_modules=list(lora.targets),
             layers_to_transform=[n - 1 for n in lora.layers] or None,
-            layers_pattern=family.layer_list.rsplit(".", 1)[-1] if lora.layers else None,
+            layers_pattern=layer_list,
             base_model_name_or_path=checkpoint.origin,
-        )  # fmt: skip
+        )
         frozen = cast_parameters(model.eval().requires_grad_(False), plan)
         self._model = peft.inject_adapter_in_model(self._config, frozen)
         for parameter in self.factors().values():
@@ -94,11 +118,13 @@ class LoraEncoder(torch.nn.Module):
         if gradient_checkpointing:
             for layer in attrgetter(family.layer_list)(self._model):
                 layer.forward = partial(recompute, layer.forward, use_reentrant=False)
-        self._pad_id, self._plan = family.vocabulary.pad, plan
+        self._pad_id = family.vocabulary.pad
+        self._plan = plan
 
     def factors(self) -> dict[str, torch.nn.Parameter]:
         """Return the trainable parameters by name, dtype=float32."""
-        return {n: p for n, p in self._model.named_parameters() if p.requires_grad}
+        parameters = self._model.named_parameters()
+        return {name: parameter for name, parameter in parameters if parameter.requires_grad}
 
     def train(self, mode: bool = True) -> LoraEncoder:
         """Set the mode of the factors' dropout; the encoder's own dropout stays off."""
@@ -110,20 +136,26 @@ class LoraEncoder(torch.nn.Module):
 
     def forward(self, batch: PackedBatch) -> torch.Tensor:
         """Return the last hidden state of every token, shape=(T, D)."""
-        device, half = self._plan.device, self._plan.precision == "bf16"
+        device = self._plan.device
+        half = self._plan.precision == "bf16"
         with torch.autocast(device.type, torch.bfloat16, enabled=half):
             out, is_token_NL = run_padded(self._model, batch, self._pad_id, device)
         hidden_TD: torch.Tensor = out.last_hidden_state[is_token_NL]
         return hidden_TD
 
     def saved(self, factors: Mapping[str, torch.Tensor]) -> tuple[bytes, dict[str, Any]]:
-        """Return the contents of adapter_model.safetensors and adapter_config.json for peft."""
+        """Return the contents of adapter_model.safetensors and adapter_config.json for peft.
+
+        `factors` are tensors by the names of `factors`.
+        """
         from safetensors.torch import save
 
-        tensors = {
-            PEFT_PREFIX + name.replace(".default.weight", ".weight"): t.detach().cpu().contiguous()
-            for name, t in factors.items()
-        }
+        tensors = {}
+        for name, factor in factors.items():
+            peft_name = PEFT_PREFIX + name.replace(".default.weight", ".weight")
+            tensors[peft_name] = factor.detach().cpu().contiguous()
         config = {**self._config.to_dict(), "inference_mode": True}
-        listed = {k: sorted(v) if isinstance(v, set) else v for k, v in config.items()}
-        return save(tensors, metadata={"format": "pt"}), listed
+        for key, value in config.items():
+            if isinstance(value, set):  # which JSON has not
+                config[key] = sorted(value)
+        return save(tensors, metadata={"format": "pt"}), config

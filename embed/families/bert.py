@@ -55,22 +55,34 @@ BERT = Family(
         requirement="antiberty==0.1.3",  # 1.0 has no weights
     ),
     config_defaults={
-        "hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12,
-        "intermediate_size": 3072, "hidden_act": "gelu", "layer_norm_eps": 1e-12,
-        "max_position_embeddings": 512, "position_embedding_type": "absolute",
-        "type_vocab_size": 2, "pad_token_id": 0, "is_decoder": False,
+        "hidden_size": 768,
+        "num_hidden_layers": 12,
+        "num_attention_heads": 12,
+        "intermediate_size": 3072,
+        "hidden_act": "gelu",
+        "layer_norm_eps": 1e-12,
+        "max_position_embeddings": 512,
+        "position_embedding_type": "absolute",
+        "type_vocab_size": 2,
+        "pad_token_id": 0,
+        "is_decoder": False,
         "add_cross_attention": False,
     },
     required={
-        "hidden_act": "gelu", "position_embedding_type": "absolute", "rotary_value": False,
+        "hidden_act": "gelu",
+        "position_embedding_type": "absolute",
+        "rotary_value": False,
         "is_decoder": False,
     },
     fewest_positions=512,
     check=_check,
     architecture=_LAYERS,
     head=LanguageHead(
-        dense="cls.predictions.transform.dense", norm="cls.predictions.transform.LayerNorm",
-        decoder="cls.predictions.decoder.weight", tied=True, bias="cls.predictions.bias",
+        dense="cls.predictions.transform.dense",
+        norm="cls.predictions.transform.LayerNorm",
+        decoder="cls.predictions.decoder.weight",
+        tied=True,
+        bias="cls.predictions.bias",
         bias_again="cls.predictions.decoder.bias",
     ),
     transformers_class="BertModel",
@@ -80,11 +92,16 @@ BERT = Family(
     lora_targets=("query", "value"),
     lora_projections=("query", "key", "value"),
     tiny_config={
-        "model_type": "bert", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
-        "intermediate_size": 256, "vocab_size": 25, "type_vocab_size": 2,
+        "model_type": "bert",
+        "hidden_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "intermediate_size": 256,
+        "vocab_size": 25,
+        "type_vocab_size": 2,
         "max_position_embeddings": 512,
     },
-)  # fmt: skip
+)
 """AntiBERTy, and other BERT encoders with its vocabulary."""
 PROTBERT = replace(
     BERT,
@@ -107,7 +124,9 @@ ROFORMER = replace(
     ),
     package=None,
     config_defaults={
-        **BERT.config_defaults, "max_position_embeddings": 1536, "rotary_value": False,
+        **BERT.config_defaults,
+        "max_position_embeddings": 1536,
+        "rotary_value": False,
         "embedding_size": None,
     },
     fewest_positions=256,
@@ -117,16 +136,23 @@ ROFORMER = replace(
     weight_prefix="roformer.",
     unused_weights=("pooler.", "encoder.embed_positions."),
     tiny_config={
-        **BERT.tiny_config, "model_type": "roformer", "vocab_size": 30,
+        **BERT.tiny_config,
+        "model_type": "roformer",
+        "vocab_size": 30,
         "max_position_embeddings": 256,
     },
-)  # fmt: skip
+)
 """AntiBERTa2."""
 # trained on 150 tokens, two of them special
 _read_roberta = partial(
-    Vocabulary.of, unknown="<unk>", start="<s>", end="</s>", pad="<pad>",
-    max_residues=148, window=148,
-)  # fmt: skip
+    Vocabulary.of,
+    unknown="<unk>",
+    start="<s>",
+    end="</s>",
+    pad="<pad>",
+    max_residues=148,
+    window=148,
+)
 ROBERTA = replace(
     BERT,
     name="roberta",
@@ -139,14 +165,20 @@ ROBERTA = replace(
     fewest_positions=152,  # they count from the id of the padding
     architecture=replace(_LAYERS, positions_after_pad=True),
     head=LanguageHead(
-        dense="lm_head.dense", norm="lm_head.layer_norm", decoder="lm_head.decoder.weight",
-        tied=True, bias="lm_head.bias", bias_again="lm_head.decoder.bias",
+        dense="lm_head.dense",
+        norm="lm_head.layer_norm",
+        decoder="lm_head.decoder.weight",
+        tied=True,
+        bias="lm_head.bias",
+        bias_again="lm_head.decoder.bias",
     ),
     transformers_class="RobertaModel",
     weight_prefix="roberta.",
     tiny_config={
-        **BERT.tiny_config, "model_type": "roberta", "max_position_embeddings": 152,
+        **BERT.tiny_config,
+        "model_type": "roberta",
+        "max_position_embeddings": 152,
         "pad_token_id": 1,
     },
-)  # fmt: skip
+)
 """Ab-RoBERTa (Huh et al., arXiv:2506.13006): one chain per span; its files say the ids."""

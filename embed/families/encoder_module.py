@@ -31,10 +31,24 @@ class EncoderModule(nn.Module):
         if declared.last_norm:
             norm = _norm(declared, shape.width, eps, biased=declared.last_norm_biased)
             place(self, declared.last_norm, norm)
-        self._declared, self._head_width = declared, shape.head_width
+        self._declared = declared
+        self._head_width = shape.head_width
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, **_: bool) -> SimpleNamespace:
-        """Encode padded ids, shape (N, L), to what transformers' modules return."""
+        """Encode padded ids, and return what transformers' modules return.
+
+        Parameters
+        ----------
+        input_ids : Tensor, shape=(N, L), dtype=int64
+        attention_mask : Tensor, shape=(N, L)
+            1 where there is a token, 0 where there is padding.
+
+        Returns
+        -------
+        SimpleNamespace
+            ``last_hidden_state``, shape (N, L, D), and ``hidden_states``: the embeddings, then the
+            output of each layer.
+        """
         angles = rotary_tables(input_ids.shape[1], self._head_width, input_ids.device)
         x_NLD = self.get_submodule(self._declared.embedding)(input_ids)
         states = [x_NLD]
@@ -49,16 +63,20 @@ class EncoderModule(nn.Module):
 class _Layer(nn.Module):
     def __init__(self, declared: Architecture, shape: EncoderShape, eps: float) -> None:
         super().__init__()
-        d, f = shape.width, shape.feed_forward_width
+        d = shape.width
+        f = shape.feed_forward_width
+        # inputs and outputs of each product
         sizes = {name: (d, 3 * d // len(declared.qkv)) for name in declared.qkv}
         sizes |= {name: (d, 2 * f // len(declared.up)) for name in declared.up}
-        for name, size in {**sizes, declared.out: (d, d), declared.down: (f, d)}.items():
+        sizes |= {declared.out: (d, d), declared.down: (f, d)}
+        for name, size in sizes.items():
             place(self, name, nn.Linear(*size, bias=declared.biased))
         for name in declared.norms:
             place(self, name, _norm(declared, d, eps))
         for name in declared.qk_norms or ():
             place(self, name, _norm(declared, d, eps, biased=False))
-        self._declared, self._shape = declared, shape
+        self._declared = declared
+        self._shape = shape
 
     def forward(self, x_NLD: Tensor, is_token_NL: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         declared = self._declared
@@ -71,24 +89,31 @@ class _Layer(nn.Module):
         gate, up = both.chunk(2, dim=-1)
         if declared.gate == "second":
             gate, up = up, gate
-        hidden: Tensor = x_NLD + self.get_submodule(declared.down)(F.silu(gate) * up) / scale
-        return hidden
+        hidden_NLF = F.silu(gate) * up
+        out_NLD: Tensor = x_NLD + self.get_submodule(declared.down)(hidden_NLF) / scale
+        return out_NLD
 
     def _attend(self, y_NLD: Tensor, is_token_NL: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        declared, heads, head_width = self._declared, self._shape.heads, self._shape.head_width
+        declared = self._declared
+        heads = self._shape.heads
+        head_width = self._shape.head_width
         qkv = torch.cat([self.get_submodule(name)(y_NLD) for name in declared.qkv], dim=-1)
         query, key, value = qkv.chunk(3, dim=-1)
         if declared.qk_norms:
-            norms = (self.get_submodule(name) for name in declared.qk_norms)
-            query, key = (norm(x) for norm, x in zip(norms, (query, key), strict=True))
+            query_norm, key_norm = (self.get_submodule(name) for name in declared.qk_norms)
+            query = query_norm(query)
+            key = key_norm(key)
         query, key, value_NLHE = (x.view(*x.shape[:2], heads, -1) for x in (query, key, value))
         neighbours = declared.rotary == "neighbours"
         query, key = (rotate(x, cos, sin, neighbours=neighbours) for x in (query, key))
+        scale = head_width ** (-1.0 if declared.scaled_twice else -0.5)
         mixed_NHLE = F.scaled_dot_product_attention(
-            query.transpose(1, 2), key.transpose(1, 2), value_NLHE.transpose(1, 2),
+            query.transpose(1, 2),
+            key.transpose(1, 2),
+            value_NLHE.transpose(1, 2),
             attn_mask=is_token_NL[:, None, None],
-            scale=head_width ** (-1.0 if declared.scaled_twice else -0.5),
-        )  # fmt: skip
+            scale=scale,
+        )
         return mixed_NHLE.transpose(1, 2).flatten(2)
 
 
@@ -106,12 +131,30 @@ def _norm(declared: Architecture, width: int, eps: float, *, biased: bool = True
 
 
 def rotate(x_NLHE: Tensor, cos: Tensor, sin: Tensor, *, neighbours: bool) -> Tensor:
-    """Turn neighbours, or dimensions half a head apart, by angles: `cos`, `sin` (L, E / 2)."""
-    pairs = x_NLHE.float().view(*x_NLHE.shape[:-1], *((-1, 2) if neighbours else (2, -1)))
-    first, second = pairs.unbind(-1 if neighbours else -2)
-    c, s = cos[:, None], sin[:, None]
+    """Rotate pairs of dimensions by the angle of their position.
+
+    Parameters
+    ----------
+    x_NLHE : Tensor, shape=(N, L, H, E)
+        Queries or keys.
+    cos, sin : Tensor, shape=(L, E / 2), dtype=float32
+        Of the angles, see `rotary_tables`.
+    neighbours : bool
+        Whether pairs are neighbours, or else half a head apart.
+
+    Returns
+    -------
+    Tensor, shape=(N, L, H, E)
+        In the type of `x_NLHE`.
+    """
+    pair_shape = (-1, 2) if neighbours else (2, -1)
+    pair_dim = -1 if neighbours else -2
+    pairs = x_NLHE.float().view(*x_NLHE.shape[:-1], *pair_shape)
+    first, second = pairs.unbind(pair_dim)
+    c = cos[:, None]
+    s = sin[:, None]
     turned = [first * c - second * s, second * c + first * s]
-    return torch.stack(turned, dim=-1 if neighbours else -2).flatten(-2).to(x_NLHE.dtype)
+    return torch.stack(turned, dim=pair_dim).flatten(-2).to(x_NLHE.dtype)
 
 
 def place(parent: nn.Module, path: str, module: nn.Module) -> None:

@@ -33,19 +33,32 @@ ESM = Family(
     backends=("packed", "reference", "faesm"),
     config_keys=(*SIZE_KEYS, "vocab_size", "layer_norm_eps", "max_position_embeddings"),
     config_defaults={
-        "hidden_act": "gelu", "position_embedding_type": "absolute", "rope_theta": 10000.0,
-        "emb_layer_norm_before": False, "token_dropout": False, "mask_token_id": 32,
-        "pad_token_id": 1, "is_decoder": False, "add_cross_attention": False,
+        "hidden_act": "gelu",
+        "position_embedding_type": "absolute",
+        "rope_theta": 10000.0,
+        "emb_layer_norm_before": False,
+        "token_dropout": False,
+        "mask_token_id": 32,
+        "pad_token_id": 1,
+        "is_decoder": False,
+        "add_cross_attention": False,
     },
     required={
-        "position_embedding_type": "rotary", "rope_theta": 10000.0, "token_dropout": True,
-        "mask_token_id": 32, "emb_layer_norm_before": False, "hidden_act": "gelu",
+        "position_embedding_type": "rotary",
+        "rope_theta": 10000.0,
+        "token_dropout": True,
+        "mask_token_id": 32,
+        "emb_layer_norm_before": False,
+        "hidden_act": "gelu",
         "is_decoder": False,
     },
     architecture=_LAYERS,
     head=LanguageHead(
-        dense="lm_head.dense", norm="lm_head.layer_norm", decoder="lm_head.decoder.weight",
-        tied=True, bias="lm_head.bias",
+        dense="lm_head.dense",
+        norm="lm_head.layer_norm",
+        decoder="lm_head.decoder.weight",
+        tied=True,
+        bias="lm_head.bias",
     ),
     transformers_class="EsmModel",
     transformers_options={"add_pooling_layer": False},
@@ -55,15 +68,26 @@ ESM = Family(
     lora_targets=("query", "value"),
     lora_projections=("query", "key", "value"),
     tiny_config={
-        "model_type": "esm", "architectures": ["EsmForMaskedLM"], "hidden_size": 64,
-        "intermediate_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4,
-        "vocab_size": 33, "max_position_embeddings": 1026, "layer_norm_eps": 1e-5,
-        "position_embedding_type": "rotary", "token_dropout": True,
-        "emb_layer_norm_before": False, "hidden_act": "gelu", "mask_token_id": 32,
-        "pad_token_id": 1, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0,
+        "model_type": "esm",
+        "architectures": ["EsmForMaskedLM"],
+        "hidden_size": 64,
+        "intermediate_size": 256,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "vocab_size": 33,
+        "max_position_embeddings": 1026,
+        "layer_norm_eps": 1e-5,
+        "position_embedding_type": "rotary",
+        "token_dropout": True,
+        "emb_layer_norm_before": False,
+        "hidden_act": "gelu",
+        "mask_token_id": 32,
+        "pad_token_id": 1,
+        "hidden_dropout_prob": 0.0,
+        "attention_probs_dropout_prob": 0.0,
         "is_folding_model": False,
     },
-)  # fmt: skip
+)
 
 ESM1 = replace(
     ESM,
@@ -71,8 +95,12 @@ ESM1 = replace(
     own_values={"position_embedding_type": "absolute"},
     backends=("packed", "reference"),
     required={
-        "position_embedding_type": "absolute", "token_dropout": True, "mask_token_id": 32,
-        "pad_token_id": 1, "hidden_act": "gelu", "is_decoder": False,
+        "position_embedding_type": "absolute",
+        "token_dropout": True,
+        "mask_token_id": 32,
+        "pad_token_id": 1,
+        "hidden_act": "gelu",
+        "is_decoder": False,
     },
     fewest_positions=1026,  # 1,024 tokens, counted from the id after that of the padding
     architecture=replace(
@@ -85,9 +113,11 @@ ESM1 = replace(
     ),
     unused_weights=("contact_head.", "pooler."),
     tiny_config={
-        **ESM.tiny_config, "position_embedding_type": "absolute", "emb_layer_norm_before": True,
+        **ESM.tiny_config,
+        "position_embedding_type": "absolute",
+        "emb_layer_norm_before": True,
     },
-)  # fmt: skip
+)
 """ESM-1b and ESM-1v: learned positions; ESM-1b also has a norm of the embeddings."""
 
 _ROPE = {"rope_type": "default", "rope_theta": 10000.0}
@@ -96,11 +126,13 @@ _ROPE = {"rope_type": "default", "rope_theta": 10000.0}
 def _check_esmc(config: Config) -> str:
     """Say whether a config.json has fewer heads of keys, or other rotary positions."""
     heads = config["num_attention_heads"]
-    wanted = {"num_key_value_heads": heads, "head_dim": config["hidden_size"] // heads}
-    for key, value in wanted.items():
-        if (found := config.get(key)) not in (None, value):
-            return f"{key} {found!r}; only {value!r} is supported"
-    if (rope := {**_ROPE, **(config.get("rope_parameters") or {})}) != _ROPE:
+    supported = {"num_key_value_heads": heads, "head_dim": config["hidden_size"] // heads}
+    for key, value in supported.items():
+        actual = config.get(key)
+        if actual not in (None, value):
+            return f"{key} {actual!r}; only {value!r} is supported"
+    rope = {**_ROPE, **(config.get("rope_parameters") or {})}
+    if rope != _ROPE:
         return f"rope_parameters {rope!r}; only {_ROPE!r} is supported"
     return ""
 
@@ -114,11 +146,18 @@ ESMC = Family(
     check=_check_esmc,
     config_keys=(*SIZE_KEYS, "vocab_size"),
     config_defaults={
-        "hidden_act": "silu", "max_position_embeddings": 2048, "rope_parameters": _ROPE,
-        "attention_bias": False, "mlp_bias": False, "pad_token_id": 1,
+        "hidden_act": "silu",
+        "max_position_embeddings": 2048,
+        "rope_parameters": _ROPE,
+        "attention_bias": False,
+        "mlp_bias": False,
+        "pad_token_id": 1,
     },
     required={
-        "hidden_act": "silu", "attention_bias": False, "mlp_bias": False, "rope_scaling": None,
+        "hidden_act": "silu",
+        "attention_bias": False,
+        "mlp_bias": False,
+        "rope_scaling": None,
         "rope_theta": 10000.0,
     },
     architecture=Architecture(
@@ -140,18 +179,31 @@ ESMC = Family(
         last_norm_biased=False,
     ),
     head=LanguageHead(
-        dense="lm_head.dense", norm="lm_head.layer_norm", decoder="lm_head.decoder.weight",
+        dense="lm_head.dense",
+        norm="lm_head.layer_norm",
+        decoder="lm_head.decoder.weight",
         bias="lm_head.decoder.bias",
     ),
     transformers_class="EsmcModel",
     weight_prefix="esmc.",
     lora_targets=("q_proj", "v_proj"),
     lora_projections=(
-        "q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj",
+        "q_proj",
+        "k_proj",
+        "v_proj",
+        "o_proj",
+        "gate_proj",
+        "up_proj",
+        "down_proj",
     ),
     layer_list="layers",
     tiny_config={
-        "model_type": "esmc", "hidden_size": 64, "intermediate_size": 256, "num_hidden_layers": 2,
-        "num_attention_heads": 4, "vocab_size": 64, "max_position_embeddings": 2048,
+        "model_type": "esmc",
+        "hidden_size": 64,
+        "intermediate_size": 256,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "vocab_size": 64,
+        "max_position_embeddings": 2048,
     },
-)  # fmt: skip
+)

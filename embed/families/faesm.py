@@ -27,6 +27,13 @@ if TYPE_CHECKING:
 
 
 def import_faesm() -> ModuleType:
+    """Import FAESM's module of ESM-2.
+
+    Raises
+    ------
+    MissingPackage
+        If it is not installed, or cannot be imported here.
+    """
     try:
         # FAESM prints to stdout if flash-attn is missing, which would break --json
         with redirect_stdout(io.StringIO()):
@@ -43,7 +50,7 @@ def import_faesm() -> ModuleType:
 
 
 class FaesmEncoder:
-    """FAESM's ESM-2 on padded batches; see `Encoder`."""
+    """FAESM's ESM-2 on padded batches, as an `Encoder` that pools no inner layers."""
 
     def __init__(self, checkpoint: EncoderCheckpoint, plan: DevicePlan) -> None:
         faesm = import_faesm()

@@ -39,22 +39,46 @@ Norm = tuple[Tensor | None, Tensor | None]
 class PackedEncoder(ABC):
     """An encoder of equal layers on packed tokens; see `Encoder`.
 
-    `config` is config.json with all defaults. `positions` is the largest number of tokens in a
-    span, which only rotary positions need.
+    Parameters
+    ----------
+    checkpoint : EncoderCheckpoint
+        Its weights are read here, each exactly once.
+    config : mapping
+        config.json with all defaults, from `Family.checked_config`.
+    architecture, shape
+        The layers and their sizes.
+    plan : DevicePlan
+        Device and precision.
+    attention : str
+        The kernel that was asked for, see `load_kernels`.
+    positions : int, optional
+        Most tokens of a span; only rotary positions need it.
     """
 
     def __init__(
-        self, checkpoint: EncoderCheckpoint, config: Mapping[str, Any], architecture: Architecture,
-        shape: EncoderShape, plan: DevicePlan, attention: str = "auto", *,
+        self,
+        checkpoint: EncoderCheckpoint,
+        config: Mapping[str, Any],
+        architecture: Architecture,
+        shape: EncoderShape,
+        plan: DevicePlan,
+        attention: str = "auto",
+        *,
         positions: int | None = None,
-    ) -> None:  # fmt: skip
-        self.width, self._shape, self._architecture = shape.width, shape, architecture
-        self._config, self._eps = config, architecture.epsilon(config)
-        self._device, self._dtype = plan.device, plan.dtype
+    ) -> None:
+        self.width = shape.width
+        self._shape = shape
+        self._architecture = architecture
+        self._config = config
+        self._eps = architecture.epsilon(config)
+        self._device = plan.device
+        self._dtype = plan.dtype
         name, self._ops = load_kernels(
-            plan, biased=bool(architecture.relative_bias), head_width=shape.head_width,
+            plan,
+            biased=bool(architecture.relative_bias),
+            head_width=shape.head_width,
             requested=attention,
-        )  # fmt: skip
+        )
         self._rotary = None
         if architecture.rotary:
             assert positions is not None
@@ -62,20 +86,22 @@ class PackedEncoder(ABC):
         with EncoderWeights(checkpoint, plan) as weights:
             bias_HR = self._load(weights)
         self._attention = Attention(
-            name, shape.heads,
+            name,
+            shape.heads,
             # T5's weights include the usual 1 / sqrt(head width)
             shape.head_width**-0.5 if bias_HR is None else 1.0,
             bias_HR,
             # queries that are normed first are rotated with the keys
             rotary=None if architecture.qk_norms else self._rotary,
-        )  # fmt: skip
+        )
 
     @abstractmethod
     def _load(self, weights: EncoderWeights) -> Tensor | None:
         """Read all weights; returns the bias of attention by distance, see `Attention`."""
 
     def _load_embedding(self, weights: EncoderWeights, dtype: torch.dtype) -> Tensor:
-        name, size = f"{self._architecture.embedding}.weight", int(self._config["vocab_size"])
+        name = f"{self._architecture.embedding}.weight"
+        size = int(self._config["vocab_size"])
         embed_VD = weights(name, size, self.width, dtype=torch.float32)
         return (embed_VD * self._architecture.embedding_scale).to(dtype)
 
@@ -103,19 +129,27 @@ class PackedEncoder(ABC):
     def _hidden_states(
         self, ids_T: Tensor, geometry: BatchGeometry, read: Set[int]
     ) -> Iterator[Tensor]:
-        """Yield transformers' ``hidden_states``, (T, D) each; the next may overwrite it."""
-        # those before the last that are not in `read` may be anything
+        """Yield transformers' ``hidden_states``, each shape (T, D); the next may overwrite it.
+
+        Those before the last whose number is not in `read` may hold anything.
+        """
 
     def _attend(
-        self, y_TD: Tensor, qkv_3ID: Tensor, bias_3I: Tensor | None, geometry: BatchGeometry,
+        self,
+        y_TD: Tensor,
+        qkv_3ID: Tensor,
+        bias_3I: Tensor | None,
+        geometry: BatchGeometry,
         qk_norm_2I: Tensor | None = None,
-    ) -> Tensor:  # fmt: skip
+    ) -> Tensor:
         """Project to queries, keys and values, rotate if need be, and attend; shape (T, I)."""
         # attention weights sum to 1: the values' bias is a constant of the output, here zero
-        ops, heads = self._ops, self._shape.heads
+        ops = self._ops
+        heads = self._shape.heads
         if self._rotary is None:
             return self._attention(ops.linear(y_TD, qkv_3ID, bias_3I), geometry)
-        at, angles = geometry.positions, self._rotary
+        at = geometry.positions
+        angles = self._rotary
         if self._attention.rotates_queries:
             # the GPU is at its power limit: what rotates adds the bias too, not the product
             qkv = ops.linear(y_TD, qkv_3ID)
@@ -131,7 +165,8 @@ class PackedEncoder(ABC):
 
     def _feed(self, y_TD: Tensor, up: Tensor, bias: Tensor | None) -> Tensor:
         """Return the activations between the two products of the feed-forward, shape (T, F)."""
-        activation, ops = self._architecture.activation, self._ops
+        activation = self._architecture.activation
+        ops = self._ops
         if self._architecture.gate:
             assert activation != "gelu"
             return ops.linear_gated(y_TD.to(up.dtype), up, activation, bias).to(self._dtype)
@@ -144,7 +179,7 @@ class PackedEncoder(ABC):
 
 @dataclass(frozen=True, slots=True)
 class _LayerNormLayer:
-    """A `shift` is the sum of the biases that a norm's input lacks."""
+    """The weights of a layer; a `shift` is the sum of the biases that a norm's input lacks."""
 
     shift1_D: Tensor
     norm1: Norm
@@ -154,7 +189,8 @@ class _LayerNormLayer:
     out_DD: Tensor
     shift2_D: Tensor
     norm2: Norm
-    up: Tensor  # shape (F, D); (2 * F, D) if gated: the gate first
+    up: Tensor
+    """Shape (F, D); (2 * F, D) if gated: the gate first."""
     up_bias: Tensor | None
     down_DF: Tensor
 
@@ -169,7 +205,9 @@ class PackedLayerNormEncoder(PackedEncoder):
     """
 
     def _load(self, weights: EncoderWeights) -> Tensor | None:
-        declared, d, full = self._architecture, self.width, torch.float32
+        declared = self._architecture
+        d = self.width
+        full = torch.float32
         self._embed_VD = self._load_embedding(weights, self._dtype)
         self._positions_PD: Tensor | None = None
         shift_D = torch.zeros(d, device=self._device)
@@ -181,7 +219,9 @@ class PackedLayerNormEncoder(PackedEncoder):
             first = self._config["pad_token_id"] + 1 if declared.positions_after_pad else 0
             self._positions_PD = rows[first:]
         layers = [f"{declared.layers}.{i}" for i in range(self._shape.layers)]
-        norms = [f"{at}.{name}" for at in layers for name in declared.norms]
+        norms = []
+        for at in layers:
+            norms += [f"{at}.{name}" for name in declared.norms]
         # a norm after one part of a layer is the norm before the next
         norms = [declared.first_norm, *norms] if declared.norm_after else norms
         self._layers = []
@@ -205,13 +245,18 @@ class PackedLayerNormEncoder(PackedEncoder):
         self, weights: EncoderWeights, at: str, norms: list[str], shift1_D: Tensor
     ) -> tuple[_LayerNormLayer, Tensor]:
         """Read one layer; also returns the shift of the norm after it."""
-        declared, shape, full = self._architecture, self._shape, torch.float32
-        d, f = shape.width, shape.feed_forward_width
+        declared = self._architecture
+        shape = self._shape
+        full = torch.float32
+        d = shape.width
+        f = shape.feed_forward_width
         qkv_3DD, qkv_bias_3D = self._projection(weights, at, declared.qkv, 3 * d, d)
-        qkv_3DD, qkv_bias_3D = self._arrange_qkv(qkv_3DD), self._arrange_qkv(qkv_bias_3D)
+        qkv_3DD = self._arrange_qkv(qkv_3DD)
+        qkv_bias_3D = self._arrange_qkv(qkv_bias_3D)
         up, up_bias = self._projection(weights, at, declared.up, (1 + bool(declared.gate)) * f, d)
         if declared.gate == "second":
-            up, up_bias = up.roll(f, 0), up_bias.roll(f, 0)
+            up = up.roll(f, 0)
+            up_bias = up_bias.roll(f, 0)
         out_DD, out_bias_D = self._projection(weights, at, (declared.out,), d, d)
         down_DF, down_bias_D = self._projection(weights, at, (declared.down,), d, f)
         scale = declared.branch_scale(shape.layers)
@@ -229,19 +274,20 @@ class PackedLayerNormEncoder(PackedEncoder):
         if declared.qk_norms:
             names = [f"{at}.{name}.weight" for name in declared.qk_norms]
             qk_norm_2D = torch.cat([weights(name, d, dtype=full) for name in names])
-        dtype, biased = self._dtype, declared.biased
+        dtype = self._dtype
+        biased = declared.biased
         layer = _LayerNormLayer(
-            shift1_D,
-            (None, None) if merges else norm1,
-            qkv_3DD.to(dtype),
-            qkv_bias_3D.to(dtype) if biased else None,
-            qk_norm_2D,
-            (out_DD / scale).to(dtype),
-            shift2_D,
-            (None, None) if merges else norm2,
-            up.to(dtype),
-            up_bias.to(dtype) if biased else None,
-            (down_DF / scale).to(dtype),
+            shift1_D=shift1_D,
+            norm1=(None, None) if merges else norm1,
+            qkv_3DD=qkv_3DD.to(dtype),
+            qkv_bias_3D=qkv_bias_3D.to(dtype) if biased else None,
+            qk_norm_2D=qk_norm_2D,
+            out_DD=(out_DD / scale).to(dtype),
+            shift2_D=shift2_D,
+            norm2=(None, None) if merges else norm2,
+            up=up.to(dtype),
+            up_bias=up_bias.to(dtype) if biased else None,
+            down_DF=(down_DF / scale).to(dtype),
         )
         return layer, down_bias_D if declared.norm_after else shift2_D + down_bias_D
 
@@ -249,17 +295,20 @@ class PackedLayerNormEncoder(PackedEncoder):
         self, weights: EncoderWeights, at: str, names: tuple[str, ...], rows: int, columns: int
     ) -> tuple[Tensor, Tensor]:
         """Read weights, shape (rows, columns), and biases, shape (rows,), of which some are 0."""
-        each, full = rows // len(names), torch.float32
-        weight = [weights(f"{at}.{name}.weight", each, columns, dtype=full) for name in names]
+        part = rows // len(names)
+        full = torch.float32
+        weight = [weights(f"{at}.{name}.weight", part, columns, dtype=full) for name in names]
         if not self._architecture.biased:
             return torch.cat(weight), torch.zeros(rows, device=self._device)
-        bias = [weights(f"{at}.{name}.bias", each, dtype=full) for name in names]
+        bias = [weights(f"{at}.{name}.bias", part, dtype=full) for name in names]
         return torch.cat(weight), torch.cat(bias)
 
     def _hidden_states(
         self, ids_T: Tensor, geometry: BatchGeometry, read: Set[int]
     ) -> Iterator[Tensor]:
-        ops, eps, after = self._ops, self._eps, self._architecture.norm_after
+        ops = self._ops
+        eps = self._eps
+        after = self._architecture.norm_after
         x_TD = self._embed_VD[ids_T]
         if self._positions_PD is not None:
             x_TD += self._positions_PD[geometry.positions]
@@ -295,17 +344,22 @@ class _RmsNormLayer:
     qkv_3ID: Tensor
     out_DI: Tensor
     norm2_D: Tensor
-    up: Tensor  # shape (F, D); (2 * F, D) if gated: the gate first; float32 where fp16 overflows
+    up: Tensor
+    """Shape (F, D); (2 * F, D) if gated: the gate first; float32 where fp16 overflows."""
     down_DF: Tensor
-    out_scale: float  # of what out_DI and down_DF add to the residual stream: 1 except in fp16
+    out_scale: float
+    """Factor of what `out_DI` adds to the residual stream: 1 except in fp16."""
     down_scale: float
+    """The same of `down_DF`."""
 
 
 class PackedRmsNormEncoder(PackedEncoder):
     """A packed encoder with RMS norms, no biases, and in fp16 a residual stream in fp32."""
 
     def _load(self, weights: EncoderWeights) -> Tensor | None:
-        declared, d, full = self._architecture, self.width, torch.float32
+        declared = self._architecture
+        d = self.width
+        full = torch.float32
         # all weights before they are scaled, and the residual stream
         self._wide = full if self._dtype is torch.float16 else self._dtype
         self._embed_VD = self._load_embedding(weights, self._wide)
@@ -322,8 +376,12 @@ class PackedRmsNormEncoder(PackedEncoder):
         return bias_by_distance(table_BH).to(self._dtype)
 
     def _load_layer(self, weights: EncoderWeights, at: str) -> _RmsNormLayer:
-        declared, shape, wide = self._architecture, self._shape, self._wide
-        d, inner, f = shape.width, shape.attention_width, shape.feed_forward_width
+        declared = self._architecture
+        shape = self._shape
+        wide = self._wide
+        d = shape.width
+        inner = shape.attention_width
+        f = shape.feed_forward_width
         norm1_D, norm2_D = (
             weights(f"{at}.{name}.weight", d, dtype=torch.float32) for name in declared.norms
         )
@@ -332,19 +390,25 @@ class PackedRmsNormEncoder(PackedEncoder):
             [weights(f"{at}.{name}.weight", rows, d, dtype=wide) for name in declared.qkv]
         )
         query_ID, key_ID, value_ID = self._arrange_qkv(qkv_3ID).chunk(3)
-        value_ID, out_DI, scale1 = self._fitted(
-            norm1_D, value_ID, weights(f"{at}.{declared.out}.weight", d, inner, dtype=wide)
-        )
+        out_DI = weights(f"{at}.{declared.out}.weight", d, inner, dtype=wide)
+        value_ID, out_DI, out_scale = self._fitted(norm1_D, value_ID, out_DI)
         rows = (1 + bool(declared.gate)) * f // len(declared.up)
         up = torch.cat(
             [weights(f"{at}.{name}.weight", rows, d, dtype=wide) for name in declared.up]
         )
         *gate, first = up.chunk(2) if declared.gate else (up,)
-        up, down_DF, scale2 = self._fitted(
-            norm2_D, first, *gate, weights(f"{at}.{declared.down}.weight", d, f, dtype=wide)
+        down_DF = weights(f"{at}.{declared.down}.weight", d, f, dtype=wide)
+        up, down_DF, down_scale = self._fitted(norm2_D, first, *gate, down_DF)
+        return _RmsNormLayer(
+            norm1_D=norm1_D,
+            qkv_3ID=torch.cat([query_ID.to(self._dtype), key_ID.to(self._dtype), value_ID]),
+            out_DI=out_DI,
+            norm2_D=norm2_D,
+            up=up,
+            down_DF=down_DF,
+            out_scale=out_scale,
+            down_scale=down_scale,
         )
-        qkv_3ID = torch.cat([query_ID.to(self._dtype), key_ID.to(self._dtype), value_ID])
-        return _RmsNormLayer(norm1_D, qkv_3ID, out_DI, norm2_D, up, down_DF, scale1, scale2)
 
     def _fitted(
         self, norm_D: Tensor, first_ID: Tensor, *others: Tensor
@@ -353,7 +417,8 @@ class PackedRmsNormEncoder(PackedEncoder):
         # Between them is a ReLU, an average or a gate: a factor of the first carries over to the
         # second. A norm returns vectors of length sqrt(D), which bounds both. `others`: a gate's
         # weights (I, D), if any, and the second weights (D, I). A gate cannot be scaled: where it
-        # could overflow, the first weights stay in fp32. The factor restores the second product.
+        # could overflow, the first weights stay in fp32. The factor that is returned restores the
+        # second product.
         *gates, second_DI = others
         if self._wide is self._dtype:
             return torch.cat([*gates, first_ID]), second_DI, 1.0
@@ -364,20 +429,22 @@ class PackedRmsNormEncoder(PackedEncoder):
             gate_I = (gate_ID * norm_D).norm(dim=1) * reach
             fits = float(gate_I.max()) < 2.0**FP16_BITS  # GPU sync
             bound_I = bound_I * gate_I.clamp(min=1)
-        inner, outer = (
-            max(0, math.frexp(float(bound))[1] - FP16_BITS)  # GPU sync
-            for bound in (bound_I.max(), (second_DI.abs() @ bound_I).max())
-        )
+        inner = _bits_over(bound_I.max())
+        outer = _bits_over((second_DI.abs() @ bound_I).max())
         first = torch.cat([*gates, first_ID * 2.0**-inner])
+        if fits:
+            first = first.to(self._dtype)
         second_DI = second_DI * 2.0 ** (inner - outer)
-        return first.to(self._dtype) if fits else first, second_DI.to(self._dtype), 2.0**outer
+        return first, second_DI.to(self._dtype), 2.0**outer
 
     def _hidden_states(
         self, ids_T: Tensor, geometry: BatchGeometry, read: Set[int]
     ) -> Iterator[Tensor]:
-        ops, eps = self._ops, self._eps
+        ops = self._ops
+        eps = self._eps
         x_TD = self._embed_VD[ids_T]
-        delta_TD, scale = torch.zeros_like(x_TD, dtype=self._dtype), 1.0
+        delta_TD = torch.zeros_like(x_TD, dtype=self._dtype)
+        scale = 1.0
         for i, layer in enumerate(self._layers):
             yield x_TD.add(delta_TD, alpha=scale) if i in read else x_TD
             y_TD = ops.add_rms_norm_(x_TD, delta_TD, scale, layer.norm1_D, eps)
@@ -392,10 +459,30 @@ class PackedRmsNormEncoder(PackedEncoder):
             yield ops.add_rms_norm_(x_TD, delta_TD, scale, self._last_norm_D, eps)
 
 
+def _bits_over(bound: Tensor) -> int:
+    """Return by how many powers of 2 a number is to be divided to stay below 2^15."""
+    exponent = math.frexp(float(bound))[1]  # GPU sync
+    return max(0, exponent - FP16_BITS)
+
+
 def bias_by_distance(table_BH: Tensor) -> Tensor:
-    """Expand T5's bucketed bias (buckets, H) to all distances, key - query from -MAX_DISTANCE."""
-    # Raffel et al., JMLR 21(140), 2020: half of the buckets per direction; the first half of those
-    # are exact distances, the others are logarithmic up to a distance of 128
+    """Expand T5's bias by buckets of distances to all distances.
+
+    Parameters
+    ----------
+    table_BH : Tensor, shape=(buckets, H)
+
+    Returns
+    -------
+    Tensor, shape=(H, 2 * MAX_DISTANCE + 1)
+        Of distances ``key - query`` from -MAX_DISTANCE; those farther apart share the last.
+
+    References
+    ----------
+    Raffel et al., JMLR 21(140), 2020.
+    """
+    # half of the buckets per direction; the first half of those are exact distances, the others
+    # are logarithmic up to a distance of 128
     half = len(table_BH) // 2
     exact = half // 2
     buckets = []
@@ -409,8 +496,14 @@ def bias_by_distance(table_BH: Tensor) -> Tensor:
 
 
 def rotary_tables(positions: int, head_width: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return cosines and sines of the angles ``position / 10000^(2i / d)``, (positions, d / 2)."""
-    # Su et al., arXiv:2104.09864
+    """Return cosines and sines of the angles ``position / 10000^(2i / d)``.
+
+    Each has shape (positions, d / 2), dtype=float32; d is `head_width`.
+
+    References
+    ----------
+    Su et al., arXiv:2104.09864.
+    """
     pair = torch.arange(0, head_width, 2, dtype=torch.float32)
     frequency = 1.0 / 10000.0 ** (pair / head_width)
     angle = torch.outer(torch.arange(positions, dtype=torch.float32), frequency)
@@ -418,6 +511,9 @@ def rotary_tables(positions: int, head_width: int, device: torch.device) -> tupl
 
 
 def by_halves(x: Tensor, heads: int) -> Tensor:
-    """Reorder projections of queries or keys, (I, ...), from neighbours to halves of a head."""
-    # scores do not change if queries and keys are reordered alike
+    """Reorder the rows of a projection from neighbours to halves of a head.
+
+    `x` holds weights, shape (I, D), or biases, shape (I,), of queries or of keys. Their scores do
+    not change if both are reordered.
+    """
     return x.view(heads, -1, 2, *x.shape[1:]).transpose(1, 2).reshape(x.shape)

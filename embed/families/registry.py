@@ -1,4 +1,7 @@
-"""The encoder families and the aliases of their checkpoints."""
+"""The encoder families, and the aliases of their checkpoints.
+
+Each alias has the licence of its weights, and a commit of the hub where one was recorded.
+"""
 
 from __future__ import annotations
 
@@ -18,18 +21,37 @@ class Alias(NamedTuple):
     family: str
     hub_name: str | None = None
     random: bool = False
-    revision: str | None = None  # the commit on the hub; None: its newest
-    parameters: float = 0  # of the encoder's layers
-    width: int = 0  # of its vectors
-    licence: str = ""  # of the weights, and their publication
-    commercial: bool = True  # whether the licence allows commercial use
+    revision: str | None = None
+    """Commit on the hub; None: its newest."""
+    parameters: float = 0
+    """Number of parameters in the encoder's layers; 0 if not recorded."""
+    width: int = 0
+    """Numbers per vector; 0 if not recorded."""
+    licence: str = ""
+    """Licence of the weights, and their publication."""
+    commercial: bool = True
+    """Whether the licence allows commercial use."""
 
 
 _ALL = (
-    T5, PROSTT5, ANKH, ANKH3, ESM, ESM1, ESMC, AMPLIFY, GLM2, BERT, PROTBERT, ROFORMER, ROBERTA,
-    ABLANG2, COMPOSITION,
-)  # fmt: skip
+    T5,
+    PROSTT5,
+    ANKH,
+    ANKH3,
+    ESM,
+    ESM1,
+    ESMC,
+    AMPLIFY,
+    GLM2,
+    BERT,
+    PROTBERT,
+    ROFORMER,
+    ROBERTA,
+    ABLANG2,
+    COMPOSITION,
+)
 FAMILIES: dict[str, Family] = {family.name: family for family in _ALL}
+"""All families by name; two of the same model_type differ in `Family.own_values`."""
 _IG = "MIT (Kenlay et al. 2024)"
 _PROTTRANS = "AFL-3.0 (Elnaggar et al. 2021)"
 _ANKH = "CC BY-NC-SA 4.0 (Elnaggar et al. 2023)"
@@ -56,6 +78,7 @@ def _esm2(size: str, revision: str, parameters: float, width: int) -> Alias:
     return _hub("esm", f"facebook/esm2_{size}_UR50D", revision, parameters, width, _ESM2)
 
 
+# one record per checkpoint: family, name on the hub, commit, parameters, width, licence
 ALIASES: dict[str, Alias] = {
     "igt5": _hub("t5", "Exscientia/IgT5", None, 1.21e9, 1024, _IG),
     "igt5-unpaired": _hub("t5", "Exscientia/IgT5_unpaired", None, 1.21e9, 1024, _IG),
@@ -129,38 +152,53 @@ class HubSource(NamedTuple):
     """Where a checkpoint is on the hub."""
 
     name: str
-    revision: str | None  # a branch, tag or commit; None: the newest commit
+    revision: str | None
+    """Branch, tag or commit; None: the newest commit."""
 
     def __str__(self) -> str:
         return self.name if self.revision is None else f"{self.name}@{self.revision}"
 
     @property
     def download_command(self) -> str:
-        return f"hf download {self.name}" + (f" --revision {self.revision}" * bool(self.revision))
+        """Command line that downloads the checkpoint into the cache of the hub."""
+        revision = f" --revision {self.revision}" if self.revision else ""
+        return f"hf download {self.name}{revision}"
 
 
 def hub_source(name: str) -> HubSource:
-    """Return where an encoder is on the hub: ``alias`` or ``owner/model``, and ``@revision``."""
+    """Return the place of an encoder on the hub.
+
+    `name` is an alias or ``owner/model``, which ``@revision`` may follow.
+    """
     short_name, _, revision = name.partition("@")
     alias = ALIASES.get(short_name, Alias(""))
     return HubSource(alias.hub_name or short_name, revision or alias.revision)
 
 
 def family_of(config: Config) -> Family | None:
-    """Return the family of a config.json; values tell families of the same model_type apart."""
-    of_type = config.get("model_type")
-    families = [family for family in FAMILIES.values() if of_type and family.model_type == of_type]
-    own = [
-        f for f in families if f.own_values and f.own_values.items() <= f.complete(config).items()
-    ]
-    return next(iter(own + [f for f in families if not f.own_values]), None)
+    """Return the family of a config.json; None if there is none.
+
+    A family whose `own_values` config.json has goes before one without own values.
+    """
+    model_type = config.get("model_type")
+    general = None
+    for family in FAMILIES.values():
+        if not model_type or family.model_type != model_type:
+            continue
+        if not family.own_values:
+            general = general or family
+        elif family.own_values.items() <= family.complete(config).items():
+            return family
+    return general
 
 
 def known_alias(name: str, origin: str) -> Alias | None:
-    """Return the alias of a checkpoint, which has this name or came from the same place."""
+    """Return the alias of a checkpoint, by its name or by where it came from; None without one."""
     hub_name = origin.partition("@")[0]
-    same = (a for n, a in ALIASES.items() if n == name or (a.hub_name and a.hub_name == hub_name))
-    return next(same, None)
+    for short_name, alias in ALIASES.items():
+        if short_name == name or (alias.hub_name and alias.hub_name == hub_name):
+            return alias
+    return None
 
 
 def guess_family(name: str) -> Family:

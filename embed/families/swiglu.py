@@ -36,7 +36,8 @@ def _amplify_width(config: Config) -> int:
 
 
 def _glm2_width(config: Config) -> int:
-    multiple, factor = config["swiglu_multiple_of"], config.get("ffn_dim_multiplier") or 1
+    multiple = config["swiglu_multiple_of"]
+    factor = config.get("ffn_dim_multiplier") or 1
     return _two_thirds(4 * config["dim"], factor, multiple_of=multiple)
 
 
@@ -48,9 +49,12 @@ _AMPLIFY_TOKENS = number_tokens(
     "<pad> <unk> <mask> <bos> <eos> | L A G V S E R T I D P K Q N F Y M H W C B"
 )
 _AMPLIFY_FIXED: Config = {
-    "hidden_act": "SwiGLU", "rms_norm": True, "att_bias": False, "ffn_bias": False,
+    "hidden_act": "SwiGLU",
+    "rms_norm": True,
+    "att_bias": False,
+    "ffn_bias": False,
     "layer_norm_after_embedding": False,
-}  # fmt: skip
+}
 _AMPLIFY_LAYERS = Architecture(
     embedding="encoder",
     layers="transformer_encoder",
@@ -88,12 +92,20 @@ AMPLIFY = Family(
     lora_projections=("q", "k", "v", "wo", "w12", "w3"),
     layer_list="transformer_encoder",
     tiny_config={
-        **_AMPLIFY_FIXED, "model_type": "AMPLIFY", "architectures": ["AMPLIFY"], "hidden_size": 64,
-        "intermediate_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4,
-        "vocab_size": 27, "norm_eps": 1e-5, "layer_norm_before_last_layer": True,
-        "max_length": 2048, "pad_token_id": 0,
+        **_AMPLIFY_FIXED,
+        "model_type": "AMPLIFY",
+        "architectures": ["AMPLIFY"],
+        "hidden_size": 64,
+        "intermediate_size": 256,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "vocab_size": 27,
+        "norm_eps": 1e-5,
+        "layer_norm_before_last_layer": True,
+        "max_length": 2048,
+        "pad_token_id": 0,
     },
-)  # fmt: skip
+)
 _GLM2_TOKENS = number_tokens(
     "<cls> <pad> <eos> <unk> L A G V S E R T I D P K Q N F Y M H W C X B U Z O a t c g "
     "<+> <-> <mask> <sep>"
@@ -121,18 +133,22 @@ GLM2 = Family(
     ),
     weight_prefix="glm2.",
     unused_weights=("lm_head.",),
-    head=LanguageHead(
-        norm="lm_head.norm", norm_kind="rms", decoder="lm_head.proj_output.weight"
-    ),
+    head=LanguageHead(norm="lm_head.norm", norm_kind="rms", decoder="lm_head.proj_output.weight"),
     lora_targets=("wqkv",),
     lora_projections=("wqkv", "wo", "w1", "w2", "w3"),
     layer_list="encoder.layers",
     tiny_config={
-        "model_type": "gLM2", "architectures": ["gLM2ForMaskedLM"], "dim": 64, "depth": 2,
-        "heads": 4, "vocab_size": 37, "norm_eps": 1e-5, "swiglu_multiple_of": 256,
+        "model_type": "gLM2",
+        "architectures": ["gLM2ForMaskedLM"],
+        "dim": 64,
+        "depth": 2,
+        "heads": 4,
+        "vocab_size": 37,
+        "norm_eps": 1e-5,
+        "swiglu_multiple_of": 256,
         "ffn_dim_multiplier": None,
     },
-)  # fmt: skip
+)
 _ABLANG2_TOKENS = number_tokens("< M R H K D E S T N Q C G P A V I F Y W L - > * X |")
 ABLANG2 = Family(
     name="ablang2",
@@ -140,8 +156,14 @@ ABLANG2 = Family(
     tokens=_ABLANG2_TOKENS,
     # trained on variable domains; rotary positions allow any length
     vocabulary=Vocabulary.of(
-        _ABLANG2_TOKENS, start="<", end=">", separator="|", frames_chains=True, pad="-",
-        max_residues=510, window=510,
+        _ABLANG2_TOKENS,
+        start="<",
+        end=">",
+        separator="|",
+        frames_chains=True,
+        pad="-",
+        max_residues=510,
+        window=510,
     ),
     package=Package(
         "ablang2",
@@ -151,7 +173,11 @@ ABLANG2 = Family(
     ),
     sizes=("n_encoder_blocks", "hidden_embed_size", "n_attn_heads", _ablang2_width),
     config_keys=(
-        "hidden_embed_size", "n_attn_heads", "n_encoder_blocks", "vocab_size", "layer_norm_eps",
+        "hidden_embed_size",
+        "n_attn_heads",
+        "n_encoder_blocks",
+        "vocab_size",
+        "layer_norm_eps",
         "a_fn",
     ),
     required={"a_fn": "swiglu"},
@@ -160,7 +186,8 @@ ABLANG2 = Family(
         layers="encoder_blocks",
         norms=("pre_attn_layer_norm", "final_layer_norm"),
         qkv=(
-            "multihead_attention.q_proj", "multihead_attention.k_proj",
+            "multihead_attention.q_proj",
+            "multihead_attention.k_proj",
             "multihead_attention.v_proj",
         ),
         out="multihead_attention.out_proj",
@@ -174,14 +201,23 @@ ABLANG2 = Family(
     ),
     weight_prefix="AbRep.",
     head=LanguageHead(
-        dense="AbHead.ff.0", gated=True, norm="AbHead.ff.2", decoder="AbHead.weights", tied=True,
+        dense="AbHead.ff.0",
+        gated=True,
+        norm="AbHead.ff.2",
+        decoder="AbHead.weights",
+        tied=True,
         bias="AbHead.bias",
     ),
     lora_targets=("q_proj", "v_proj"),
     lora_projections=("q_proj", "k_proj", "v_proj", "out_proj"),
     layer_list="encoder_blocks",
     tiny_config={
-        "model_type": "ablang2", "hidden_embed_size": 64, "n_attn_heads": 4, "n_encoder_blocks": 2,
-        "vocab_size": 26, "layer_norm_eps": 1e-12, "a_fn": "swiglu",
+        "model_type": "ablang2",
+        "hidden_embed_size": 64,
+        "n_attn_heads": 4,
+        "n_encoder_blocks": 2,
+        "vocab_size": 26,
+        "layer_norm_eps": 1e-12,
+        "a_fn": "swiglu",
     },
-)  # fmt: skip
+)

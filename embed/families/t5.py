@@ -9,7 +9,8 @@ from abag.embed.families.family import Architecture, Family
 from abag.embed.packing import Vocabulary, number_tokens
 
 _TOKENS = number_tokens("<pad> </s> <unk> A L G V S R E D T I P K F Q N Y M H W C X B O U Z")
-_ATTENTION, _FEED_FORWARD = "layer.0.SelfAttention", "layer.1.DenseReluDense"
+_ATTENTION = "layer.0.SelfAttention"
+_FEED_FORWARD = "layer.1.DenseReluDense"
 _LAYERS = Architecture(
     embedding="shared",
     layers="encoder.block",
@@ -36,12 +37,21 @@ T5 = Family(
     sizes=("num_layers", "d_model", "num_heads", "d_ff"),
     head_width="d_kv",
     config_keys=(
-        "d_model", "d_kv", "d_ff", "num_layers", "num_heads", "vocab_size",
-        "layer_norm_epsilon", "relative_attention_num_buckets",
+        "d_model",
+        "d_kv",
+        "d_ff",
+        "num_layers",
+        "num_heads",
+        "vocab_size",
+        "layer_norm_epsilon",
+        "relative_attention_num_buckets",
     ),
     config_defaults={
-        "relative_attention_max_distance": 128, "feed_forward_proj": "relu",
-        "dense_act_fn": "relu", "is_gated_act": False, "pad_token_id": 0,
+        "relative_attention_max_distance": 128,
+        "feed_forward_proj": "relu",
+        "dense_act_fn": "relu",
+        "is_gated_act": False,
+        "pad_token_id": 0,
     },
     required={"relative_attention_max_distance": 128},
     architecture=_LAYERS,
@@ -55,13 +65,25 @@ T5 = Family(
     lora_projections=("q", "k", "v", "o", "wi", "wo"),
     layer_list="encoder.block",
     tiny_config={
-        "model_type": "t5", "architectures": ["T5EncoderModel"], "d_model": 64, "d_ff": 256,
-        "d_kv": 16, "num_heads": 4, "num_layers": 2, "vocab_size": 128,
-        "relative_attention_num_buckets": 32, "relative_attention_max_distance": 128,
-        "feed_forward_proj": "relu", "layer_norm_epsilon": 1e-6, "dropout_rate": 0.0,
-        "is_encoder_decoder": False, "use_cache": False, "pad_token_id": 0, "eos_token_id": 1,
+        "model_type": "t5",
+        "architectures": ["T5EncoderModel"],
+        "d_model": 64,
+        "d_ff": 256,
+        "d_kv": 16,
+        "num_heads": 4,
+        "num_layers": 2,
+        "vocab_size": 128,
+        "relative_attention_num_buckets": 32,
+        "relative_attention_max_distance": 128,
+        "feed_forward_proj": "relu",
+        "layer_norm_epsilon": 1e-6,
+        "dropout_rate": 0.0,
+        "is_encoder_decoder": False,
+        "use_cache": False,
+        "pad_token_id": 0,
+        "eos_token_id": 1,
     },
-)  # fmt: skip
+)
 """IgT5 and ProtT5."""
 _PROSTT5_TOKENS = {**_TOKENS, "<AA2fold>": 149}
 PROSTT5 = replace(
@@ -80,10 +102,12 @@ ANKH = replace(
     vocabulary=Vocabulary.of(_TOKENS, end="</s>"),
     lora_projections=("q", "k", "v", "o", "wi_0", "wi_1", "wo"),
     tiny_config={
-        **T5.tiny_config, "vocab_size": 144, "relative_attention_num_buckets": 64,
+        **T5.tiny_config,
+        "vocab_size": 144,
+        "relative_attention_num_buckets": 64,
         "feed_forward_proj": "gated-gelu",
     },
-)  # fmt: skip
+)
 """Ankh and Ankh 2: a gated feed-forward."""
 # which tokens have the ids 4 to 6 is not published
 _ANKH3_TOKENS = number_tokens(

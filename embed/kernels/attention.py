@@ -43,25 +43,36 @@ _ALIGNED = 8
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Sequences that one call takes."""
+    """Sequences of similar length that one call of torch's attention takes, padded to one."""
 
     size: int
+    """G, the number of sequences."""
     length: int
-    rows: slice | Tensor  # tokens of all sequences, shape (G * L,); padding repeats a token
-    kept: Tensor | None  # those of the G * L that are no padding; None: all
-    targets: slice | Tensor  # rows[kept]
-    mask: Tensor | None  # added to the scores; broadcasts to (G, H, L, L)
+    """L, tokens of the longest."""
+    rows: slice | Tensor
+    """Tokens of all sequences, shape (G * L,); padding repeats a token."""
+    kept: Tensor | None
+    """Which of the G * L are not padding; None: all."""
+    targets: slice | Tensor
+    """``rows[kept]``."""
+    mask: Tensor | None
+    """Added to the scores; broadcasts to (G, H, L, L)."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchGeometry:
     """Positions of the sequences of a packed batch, on the device."""
 
-    offsets: Tensor  # shape (N + 1,), dtype int32
-    positions: Tensor  # shape (T,), dtype int32: of each token in its own sequence
-    tiles: tuple[Tensor, Tensor, Tensor]  # rows of `query_tiles`, for the Triton kernel
-    groups: list[Group]  # for sdpa
-    lengths: NDArray[np.int32]  # shape (N,): tokens per sequence, on the host
+    offsets: Tensor
+    """First token of each sequence, and T: shape (N + 1,), dtype int32."""
+    positions: Tensor
+    """Of each token in its own sequence: shape (T,), dtype int32."""
+    tiles: tuple[Tensor, Tensor, Tensor]
+    """Rows of `query_tiles`, for the Triton kernel."""
+    groups: list[Group]
+    """For sdpa; empty with other kernels."""
+    lengths: NDArray[np.int32]
+    """Tokens per sequence, shape (N,), on the host."""
 
     @property
     def max_length(self) -> int:
@@ -70,7 +81,20 @@ class BatchGeometry:
 
 
 def query_tiles(offsets: NDArray[np.int32], block: int) -> NDArray[np.int32]:
-    """Divide queries into tiles, (3, tiles): first query, first token and end of its sequence."""
+    """Divide the queries of each sequence into tiles of at most `block` tokens.
+
+    Parameters
+    ----------
+    offsets : ndarray, shape=(N + 1,)
+        Sequence ``i`` is tokens ``offsets[i]:offsets[i + 1]``.
+    block : int
+        Queries per tile; the last tile of a sequence may have fewer.
+
+    Returns
+    -------
+    ndarray, shape=(3, tiles), dtype=int32
+        Of each tile its first query, and the first token and the end of its sequence.
+    """
     lengths = np.diff(offsets)
     tiles_N = -(-lengths // block)
     sequence = np.repeat(np.arange(len(lengths)), tiles_N)
@@ -84,6 +108,10 @@ class Attention:
 
     Parameters
     ----------
+    name : AttentionName
+        The kernel, as chosen by `load_kernels`.
+    heads : int
+        H, the number of heads.
     scale : float
         Factor of the scores, applied after the bias is added.
     bias_HR : Tensor, shape=(H, 2 * R + 1), optional
@@ -93,11 +121,16 @@ class Attention:
     """
 
     def __init__(
-        self, name: AttentionName, heads: int, scale: float, bias_HR: Tensor | None = None,
+        self,
+        name: AttentionName,
+        heads: int,
+        scale: float,
+        bias_HR: Tensor | None = None,
         rotary: tuple[Tensor, Tensor] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.name = name
-        self._heads, self._scale = heads, scale
+        self._heads = heads
+        self._scale = scale
         # the kernel turns halves of heads, which are blocks of Triton: powers of 2
         even = rotary is not None and rotary[0].shape[1].bit_count() == 1
         self._rotary = rotary if name == "triton" and even else None
@@ -119,7 +152,10 @@ class Attention:
     def geometry(
         self, batch: PackedBatch, device: torch.device, dtype: torch.dtype
     ) -> BatchGeometry:
-        """Start copying the positions of sequences to the device; `dtype`: that of the tensors."""
+        """Start copying the positions of sequences to the device.
+
+        `dtype` is that of the queries, keys and values, which a mask has to have too.
+        """
         lengths = np.diff(batch.offsets)
         positions = np.arange(len(batch.ids)) - np.repeat(batch.offsets[:-1], lengths)
         first, start, stop = query_tiles(batch.offsets, self._tile[0])
@@ -143,6 +179,8 @@ class Attention:
         ----------
         qkv : Tensor, shape=(T, 3 * H * D), dtype=float32, bfloat16 or float16
             Queries of all heads, then keys, then values.
+        geometry : BatchGeometry
+            From `geometry`, for the batch that `qkv` was computed from.
         query_bias : Tensor, shape=(H * D,), optional
             Added to the queries before they are rotated; only if `rotates_queries`.
 
@@ -157,24 +195,35 @@ class Attention:
 
             m, n, warps, stages = self._tile
             return kernels.attention(
-                qkv, geometry.tiles, self._heads, self._scale, self._tiled_bias, self._rotary,
-                query_bias, block_m=m, block_n=n, warps=warps, stages=stages,
+                qkv,
+                geometry.tiles,
+                self._heads,
+                self._scale,
+                self._tiled_bias,
+                self._rotary,
+                query_bias,
+                block_m=m,
+                block_n=n,
+                warps=warps,
+                stages=stages,
                 descriptors=self._descriptors,
-            )  # fmt: skip
+            )
         if self.name == "sdpa":
             return grouped_sdpa(qkv, geometry.groups, self._heads, self._scale)
         q, k, v = qkv.view(len(qkv), 3, self._heads, -1).unbind(1)
-        span = geometry.offsets, geometry.offsets, geometry.max_length, geometry.max_length
+        # of queries, then of keys
+        ends = (geometry.offsets, geometry.offsets)
+        longest = (geometry.max_length, geometry.max_length)
         out: Tensor
         if self.name == "varlen":  # FlashAttention-2 as built into torch
             from torch.nn.attention.varlen import varlen_attn
 
             assert abs(self._scale - q.shape[-1] ** -0.5) < 1e-9  # its scale is always 1/sqrt(D)
-            out = varlen_attn(q, k, v, *span)  # type: ignore[assignment]
+            out = varlen_attn(q, k, v, *ends, *longest)  # type: ignore[assignment]
         else:
             from flash_attn import flash_attn_varlen_func
 
-            out = flash_attn_varlen_func(q, k, v, *span, softmax_scale=self._scale)
+            out = flash_attn_varlen_func(q, k, v, *ends, *longest, softmax_scale=self._scale)
         return out.flatten(1)
 
 
@@ -184,9 +233,23 @@ class Attention:
 def group_lengths(
     lengths: NDArray[np.int32], max_padding: float = MAX_PADDING
 ) -> list[NDArray[np.int64]]:
-    """Group sequences (N,) of similar length, longest first, with at most this share of padding."""
+    """Group N sequences of similar length, longest first.
+
+    Parameters
+    ----------
+    lengths : ndarray, shape=(N,)
+        Tokens of each sequence.
+    max_padding : float
+        Largest share of padding in the shortest sequence of a group.
+
+    Returns
+    -------
+    list of ndarray, dtype=int64
+        Positions in `lengths` of each group's sequences.
+    """
     order = np.argsort(-lengths, kind="stable")
-    first, groups = 0, []
+    first = 0
+    groups = []
     for i, length in enumerate(lengths[order]):
         if length < (1 - max_padding) * lengths[order[first]]:
             groups.append(order[first:i])
@@ -197,7 +260,10 @@ def group_lengths(
 def make_groups(
     offsets: NDArray[np.int32], bias_HR: Tensor | None, dtype: torch.dtype, device: torch.device
 ) -> list[Group]:
-    """Group a batch's sequences, with the masks (and scaled bias) that layers add to scores."""
+    """Group a batch's sequences, with the masks that all layers add to their scores.
+
+    `bias_HR` is the scaled bias by distance, which the masks then contain.
+    """
     lengths = np.diff(offsets)
     bias_HLL = None if bias_HR is None else dense_bias(bias_HR.to(dtype), int(lengths.max()))
     groups = []
@@ -209,15 +275,20 @@ def make_groups(
 
 
 def _make_group(
-    offsets: NDArray[np.int32], members: NDArray[np.int64], length: int, mask: Tensor | None,
-    dtype: torch.dtype, device: torch.device,
-) -> Group:  # fmt: skip
-    starts_G, lengths_G = offsets[members], np.diff(offsets)[members]
+    offsets: NDArray[np.int32],
+    members: NDArray[np.int64],
+    length: int,
+    mask: Tensor | None,
+    dtype: torch.dtype,
+    device: torch.device,
+) -> Group:
+    starts_G = offsets[members]
+    lengths_G = np.diff(offsets)[members]
     size = len(members)
     equal = bool((lengths_G == length).all())
     if equal and np.array_equal(starts_G, starts_G[0] + length * np.arange(size)):
-        own = slice(int(starts_G[0]), int(starts_G[0]) + size * length)  # adjacent: no copy
-        return Group(size, length, own, None, own, mask)
+        adjacent = slice(int(starts_G[0]), int(starts_G[0]) + size * length)  # no copy
+        return Group(size, length, adjacent, None, adjacent, mask)
     at_L = np.arange(length)
     rows_GL = starts_G[:, None] + np.minimum(at_L, lengths_G[:, None] - 1)
     is_token_GL = at_L < lengths_G[:, None]
@@ -237,11 +308,14 @@ def _make_group(
 
 
 def grouped_sdpa(qkv: Tensor, groups: list[Group], heads: int, scale: float) -> Tensor:
-    """Attend within each sequence, shape (T, H * D); `qkv` as for `Attention`."""
+    """Attend within each sequence by torch's own attention, one call per group.
+
+    `qkv`, shape (T, 3 * H * D), is as for `Attention`; returns shape (T, H * D).
+    """
     out = qkv.new_empty(len(qkv), qkv.shape[1] // 3)
     for group in groups:
-        own = qkv[group.rows].view(group.size, group.length, 3, heads, -1)
-        q, k, v = own.permute(2, 0, 3, 1, 4)
+        padded = qkv[group.rows].view(group.size, group.length, 3, heads, -1)
+        q, k, v = padded.permute(2, 0, 3, 1, 4)
         y = F.scaled_dot_product_attention(q, k, v, attn_mask=group.mask, scale=scale)
         y = y.transpose(1, 2).reshape(-1, out.shape[1])
         out[group.targets] = y if group.kept is None else y[group.kept]
@@ -270,7 +344,17 @@ def loads_by_descriptors() -> bool:
 def kernel_problems(
     plan: DevicePlan, *, biased: bool, head_width: int = 64
 ) -> dict[AttentionName, str]:
-    """Return why each kernel cannot run, or an empty string; the fastest kernel first."""
+    """Return why each kernel cannot run, or an empty string; the fastest kernel first.
+
+    Parameters
+    ----------
+    plan : DevicePlan
+        Device and precision.
+    biased : bool
+        Whether scores have a bias by relative position.
+    head_width : int
+        D, dimensions of a head.
+    """
     if plan.device.type != "cuda":
         problem = "needs a CUDA device"
         return {"triton": problem, "flash-attn": problem, "varlen": problem, "sdpa": ""}
@@ -293,13 +377,22 @@ def kernel_problems(
 def choose_attention(
     plan: DevicePlan, *, biased: bool, head_width: int = 64, requested: str = "auto"
 ) -> AttentionName:
-    """Choose the attention kernel; ``"auto"`` is the fastest that runs. See `kernel_problems`."""
+    """Choose the attention kernel; ``"auto"`` is the fastest that runs.
+
+    The other arguments are those of `kernel_problems`.
+
+    Raises
+    ------
+    DeviceError
+        If the requested kernel cannot run here.
+    """
     problems = kernel_problems(plan, biased=biased, head_width=head_width)
     usable = [name for name, problem in problems.items() if not problem]
     for name in usable:
         if requested in (name, "auto"):
             return name
-    reason = next((p for name, p in problems.items() if name == requested), "unknown kernel")
+    by_name: dict[str, str] = dict(problems.items())
+    reason = by_name.get(requested, "unknown kernel")
     msg = f"--attention {requested}: {reason}; usable on this device: auto, {', '.join(usable)}"
     raise DeviceError(msg)
 
@@ -307,7 +400,16 @@ def choose_attention(
 def load_kernels(
     plan: DevicePlan, *, biased: bool, head_width: int = 64, requested: str = "auto"
 ) -> tuple[AttentionName, PlainOps]:
-    """Choose attention kernel and operations; ``auto`` notes where Triton fails, and uses torch."""
+    """Choose the attention kernel and the operations of an encoder.
+
+    With ``"auto"``, a GPU on which Triton does not work uses torch, and a note says so. The
+    arguments are those of `choose_attention`.
+
+    Raises
+    ------
+    DeviceError
+        If the requested kernel cannot run here, or is Triton's and does not work.
+    """
     name = choose_attention(plan, biased=biased, head_width=head_width, requested=requested)
     if plan.device.type != "cuda" or plan.precision == "fp32":
         return name, PlainOps()
@@ -330,8 +432,9 @@ def triton_problem(device: torch.device) -> str:
     # Triton needs a C compiler at run time, and its support of older GPUs ends without notice
     if absent := _missing("triton"):
         return absent
-    x, weight = torch.linspace(-2, 2, 256, device=device).view(2, 128), torch.ones(128)
-    delta, weight = x.half(), weight.to(device)
+    x = torch.linspace(-2, 2, 256, device=device).view(2, 128)
+    weight = torch.ones(128).to(device)
+    delta = x.half()
     try:
         from abag.embed.kernels.triton_kernels import FusedOps
 
@@ -347,7 +450,7 @@ def _missing(module: str) -> str:
     from importlib.util import find_spec
 
     try:
-        found = find_spec(module) is not None
+        installed = find_spec(module) is not None
     except ModuleNotFoundError:
-        found = False
-    return "" if found else f"{module} is not installed"
+        installed = False
+    return "" if installed else f"{module} is not installed"

@@ -3,7 +3,8 @@
 An H100 or H200 that multiplies matrices without pause runs at its power limit. There cuBLAS's own
 choice, tiles of 128 x 256 and larger, is up to a sixth slower than tiles of 128 x 160 for products
 with at least as many outputs as inputs, above all with an epilogue
-(benchmarks/results/products_h200_2026-11-22.md). torch offers no way to choose.
+(benchmarks/results/products_h200_2026-11-22.md). torch offers no way to choose. Where the algorithm
+is not available, torch computes the product: only speed differs.
 """
 
 from __future__ import annotations
@@ -23,11 +24,16 @@ Epilogue = Literal["none", "relu", "gelu"]
 _EPILOGUES: dict[Epilogue, tuple[int, int]] = {"none": (1, 4), "relu": (2, 6), "gelu": (32, 36)}
 """Without a bias, and with one; GELU is the tanh form."""
 _TYPES = {torch.float16: 2, torch.bfloat16: 14}
-_FP32, _FP32_SUMS = 0, 68
-_TRANSPOSE_FIRST, _EPILOGUE, _BIAS_POINTER = 3, 7, 8  # attributes of a product
+_FP32 = 0
+_FP32_SUMS = 68
+# attributes of a product
+_TRANSPOSE_FIRST = 3
+_EPILOGUE = 7
+_BIAS_POINTER = 8
 _ALGORITHM = 66  # kernels named nvjet
 _CONFIG = {1: 29, 5: 1, 6: 35, 8: 3}
-"""Of the algorithm: tiles of 128 x 160, variant 1, stages chosen by it, clusters of 2 x 1."""
+"""Attributes of the algorithm: tiles of 128 x 160, variant 1, its own choice of stages, clusters
+of 2 x 1."""
 _WORKSPACE_BYTES = 1 << 20  # the algorithm takes 4
 _MIN_TOKENS = 4096  # fewer do not fill the GPU with these tiles
 _ALIGNED = 256  # bytes; cuBLASLt assumes it unless told otherwise
@@ -45,14 +51,29 @@ class WideProducts:
             _require(self._lt.cublasLtCreate(ctypes.byref(self._handle)))
 
     def __call__(
-        self, x_TK: Tensor, weight_NK: Tensor, bias_N: Tensor | None = None, *,
-        epilogue: Epilogue = "none", add_to: Tensor | None = None,
-    ) -> Tensor | None:  # fmt: skip
+        self,
+        x_TK: Tensor,
+        weight_NK: Tensor,
+        bias_N: Tensor | None = None,
+        *,
+        epilogue: Epilogue = "none",
+        add_to: Tensor | None = None,
+    ) -> Tensor | None:
         """Return the product, shape (T, N), or None if torch should compute it.
 
-        `add_to`, contiguous with shape (T, N), is added to the product and overwritten by the sum.
+        Parameters
+        ----------
+        x_TK : Tensor, shape=(T, K), dtype=float16 or bfloat16
+        weight_NK : Tensor, shape=(N, K)
+            In the type of `x_TK`, as are `bias_N` and `add_to`.
+        bias_N : Tensor, shape=(N,), optional
+        epilogue : {"none", "relu", "gelu"}
+            Applied to the product and its bias; GELU is the tanh form.
+        add_to : Tensor, shape=(T, N), optional
+            Contiguous; it is added to the product and overwritten by the sum.
         """
-        tokens, (outputs, inputs) = len(x_TK), weight_NK.shape
+        tokens = len(x_TK)
+        outputs, inputs = weight_NK.shape
         if tokens < _MIN_TOKENS or outputs < inputs:
             return None
         out = x_TK.new_empty(tokens, outputs) if add_to is None else add_to
@@ -72,9 +93,15 @@ class WideProducts:
         return out
 
     def _prepare(
-        self, tokens: int, outputs: int, inputs: int, dtype: torch.dtype, epilogue: Epilogue,
-        no_bias: bool, no_sum: bool,
-    ) -> _Product | None:  # fmt: skip
+        self,
+        tokens: int,
+        outputs: int,
+        inputs: int,
+        dtype: torch.dtype,
+        epilogue: Epilogue,
+        no_bias: bool,
+        no_sum: bool,
+    ) -> _Product | None:
         code = _EPILOGUES[epilogue][not no_bias]
         product = _Product(self._lt, self._handle, _TYPES[dtype], code, add=not no_sum)
         return product if product.supports(tokens, outputs, inputs) else None
@@ -86,7 +113,9 @@ class _Product:
     def __init__(
         self, lt: ctypes.CDLL, handle: ctypes.c_void_p, dtype: int, epilogue: int, *, add: bool
     ) -> None:
-        self._lt, self._handle, self._type = lt, handle, dtype
+        self._lt = lt
+        self._handle = handle
+        self._type = dtype
         self._add = ctypes.c_float(add)
         self._operation = ctypes.c_void_p()
         _require(lt.cublasLtMatmulDescCreate(ctypes.byref(self._operation), _FP32_SUMS, _FP32))
@@ -103,34 +132,49 @@ class _Product:
 
     def supports(self, tokens: int, outputs: int, inputs: int) -> bool:
         """Prepare the sizes; return whether cuBLASLt has the algorithm for them."""
-        lt, half = self._lt, self._type
         for rows, columns in ((inputs, outputs), (inputs, tokens), (outputs, tokens)):
-            layout = ctypes.c_void_p()
-            _require(
-                lt.cublasLtMatrixLayoutCreate(
-                    ctypes.byref(layout), half, ctypes.c_uint64(rows), ctypes.c_uint64(columns),
-                    ctypes.c_int64(rows),
-                )
-            )  # fmt: skip
-            self._layouts.append(layout)
+            self._add_layout(rows, columns)
+        if not self._choose_algorithm():
+            return False
+        weight, x, out = self._layouts
+        algorithm = ctypes.byref(self._algorithm)
+        result = (ctypes.c_uint64 * 16)()  # cublasLtMatmulHeuristicResult_t has 96 bytes
+        refused = self._lt.cublasLtMatmulAlgoCheck(
+            self._handle, self._operation, weight, x, out, out, algorithm, ctypes.byref(result)
+        )
+        workspace_bytes = result[8]
+        return not refused and workspace_bytes <= _WORKSPACE_BYTES
+
+    def _add_layout(self, rows: int, columns: int) -> None:
+        layout = ctypes.c_void_p()
+        _require(
+            self._lt.cublasLtMatrixLayoutCreate(
+                ctypes.byref(layout),
+                self._type,
+                ctypes.c_uint64(rows),
+                ctypes.c_uint64(columns),
+                ctypes.c_int64(rows),
+            )
+        )
+        self._layouts.append(layout)
+
+    def _choose_algorithm(self) -> bool:
+        """Describe the algorithm to cuBLASLt; return whether it has it."""
+        half = self._type
         types = (_FP32_SUMS, _FP32, half, half, half, half, _ALGORITHM)
         algorithm = ctypes.byref(self._algorithm)
-        if lt.cublasLtMatmulAlgoInit(self._handle, *types, algorithm):
+        if self._lt.cublasLtMatmulAlgoInit(self._handle, *types, algorithm):
             return False
         for attribute, value in _CONFIG.items():
             # the last attribute, the shape of clusters, has 2 bytes
             number = ctypes.c_uint16(value) if attribute == 8 else ctypes.c_uint32(value)
             size = ctypes.c_size_t(ctypes.sizeof(number))
-            if lt.cublasLtMatmulAlgoConfigSetAttribute(
+            status = self._lt.cublasLtMatmulAlgoConfigSetAttribute(
                 algorithm, attribute, ctypes.byref(number), size
-            ):
+            )
+            if status:
                 return False
-        weight, x, out = self._layouts
-        result = (ctypes.c_uint64 * 16)()  # cublasLtMatmulHeuristicResult_t has 96 bytes
-        refused = lt.cublasLtMatmulAlgoCheck(
-            self._handle, self._operation, weight, x, out, out, algorithm, ctypes.byref(result)
-        )
-        return not refused and result[8] <= _WORKSPACE_BYTES
+        return True
 
     def run(
         self, x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor, workspace: Tensor
@@ -138,17 +182,31 @@ class _Product:
         """Start the product on the current stream."""
         if bias is not None:
             self._set(_BIAS_POINTER, ctypes.c_void_p(bias.data_ptr()))
-        one = ctypes.c_float(1)
-        w, y, z, space = (ctypes.c_void_p(t.data_ptr()) for t in (weight, x, out, workspace))
+        unit = ctypes.c_float(1)
+        operands = (weight, x, out, workspace)
+        weight_at, x_at, out_at, workspace_at = (ctypes.c_void_p(t.data_ptr()) for t in operands)
         left, right, result = self._layouts
         stream = torch.cuda.current_stream(x.device).cuda_stream
         _require(
             self._lt.cublasLtMatmul(
-                self._handle, self._operation, ctypes.byref(one), w, left, y, right,
-                ctypes.byref(self._add), z, result, z, result, ctypes.byref(self._algorithm),
-                space, ctypes.c_size_t(_WORKSPACE_BYTES), ctypes.c_void_p(stream),
+                self._handle,
+                self._operation,
+                ctypes.byref(unit),
+                weight_at,
+                left,
+                x_at,
+                right,
+                ctypes.byref(self._add),
+                out_at,
+                result,
+                out_at,
+                result,
+                ctypes.byref(self._algorithm),
+                workspace_at,
+                ctypes.c_size_t(_WORKSPACE_BYTES),
+                ctypes.c_void_p(stream),
             )
-        )  # fmt: skip
+        )
 
     def _set(self, attribute: int, value: ctypes.c_int | ctypes.c_void_p) -> None:
         size = ctypes.c_size_t(ctypes.sizeof(value))

@@ -1,4 +1,6 @@
-"""The steps of the packed encoders other than matrix products and attention, in plain torch.
+"""The steps of the packed encoders other than attention, in plain torch.
+
+They run on any device, and are the reference that tests compare `triton_kernels` with.
 
 T packed tokens, D model width, F feed-forward width, H heads.
 """
@@ -28,9 +30,13 @@ class PlainOps:
         return F.rms_norm(x, weight_D.shape, weight_D, eps).to(delta_TD.dtype)
 
     def layer_norm(
-        self, x_TD: Tensor, shift_D: Tensor, weight_D: Tensor | None, bias_D: Tensor | None,
+        self,
+        x_TD: Tensor,
+        shift_D: Tensor,
+        weight_D: Tensor | None,
+        bias_D: Tensor | None,
         eps: float,
-    ) -> Tensor:  # fmt: skip
+    ) -> Tensor:
         """Return the layer norm of ``x + shift``, shape=(T, D), in the type of `x_TD`.
 
         `shift_D`, `weight_D` and `bias_D` have dtype=float32; the last two may be None together.
@@ -68,33 +74,54 @@ class PlainOps:
         return F.gelu(gate_TF, approximate="tanh").mul_(up_TF)
 
     def rotary_(
-        self, x: Tensor, positions_T: Tensor, cos: Tensor, sin: Tensor, heads: int,
+        self,
+        x: Tensor,
+        positions_T: Tensor,
+        cos: Tensor,
+        sin: Tensor,
+        heads: int,
         bias: Tensor | None = None,
-    ) -> Tensor:  # fmt: skip
-        """Rotate the first `heads` heads of every row in place; returns `x`.
+    ) -> Tensor:
+        """Rotate the first `heads` heads of every row in place, and return `x`.
 
         Parameters
         ----------
         x : Tensor, shape=(T, columns)
             Contiguous rows, such as queries, keys and values, or keys and values.
         positions_T : Tensor, shape=(T,), dtype=int32
+            Position of each token in its own sequence.
         cos, sin : Tensor, shape=(positions, head width / 2), dtype=float32
         bias : Tensor, shape=(heads * head width,), optional
             Added before they are rotated.
+
+        References
+        ----------
+        Su et al., arXiv:2104.09864.
         """
         low, high = _halves(x, heads, cos.shape[1], bias)
-        c, s = cos[positions_T.long(), None, :], sin[positions_T.long(), None, :]
-        low[:], high[:] = low * c - high * s, high * c + low * s
+        at_T = positions_T.long()
+        c = cos[at_T, None, :]
+        s = sin[at_T, None, :]
+        turned_low = low * c - high * s
+        turned_high = high * c + low * s
+        low[:] = turned_low
+        high[:] = turned_high
         return x
 
     def norm_rotary_(
-        self, qkv: Tensor, weight: Tensor, eps: float, positions_T: Tensor, cos: Tensor,
-        sin: Tensor, heads: int,
-    ) -> Tensor:  # fmt: skip
-        """Norm all queries of a token together, and all keys, then rotate them; returns `qkv`.
+        self,
+        qkv: Tensor,
+        weight: Tensor,
+        eps: float,
+        positions_T: Tensor,
+        cos: Tensor,
+        sin: Tensor,
+        heads: int,
+    ) -> Tensor:
+        """Norm all queries of a token together, and all keys, then rotate them in place.
 
         `weight`, shape (2 * D,), dtype=float32, multiplies the normed queries, then keys; there
-        are `heads` of each. The others are as for `rotary_`.
+        are `heads` of each. The others are as for `rotary_`. Returns `qkv`.
         """
         pair = qkv[:, : len(weight)].view(len(qkv), 2, -1)
         normal = F.layer_norm(pair.float(), pair.shape[2:], eps=eps) * weight.view(2, -1)
@@ -106,30 +133,42 @@ class HalfOps(PlainOps):
     """For fp16 where Triton does not work: fewer passes over memory, each rounded to fp16."""
 
     def layer_norm(
-        self, x_TD: Tensor, shift_D: Tensor, weight_D: Tensor | None, bias_D: Tensor | None,
+        self,
+        x_TD: Tensor,
+        shift_D: Tensor,
+        weight_D: Tensor | None,
+        bias_D: Tensor | None,
         eps: float,
-    ) -> Tensor:  # fmt: skip
-        """See `PlainOps`; factors in fp16 would be as far from fp32 as transformers' are."""
+    ) -> Tensor:
+        """See `PlainOps`: shape (T, D), in the type of `x_TD`; the sum is rounded to fp16."""
+        # factors in fp16 would be as far from fp32 as transformers' are
         if weight_D is not None:
             return super().layer_norm(x_TD, shift_D, weight_D, bias_D, eps)
         return F.layer_norm(x_TD + shift_D.to(x_TD.dtype), shift_D.shape, eps=eps)
 
     def rotary_(
-        self, x: Tensor, positions_T: Tensor, cos: Tensor, sin: Tensor, heads: int,
+        self,
+        x: Tensor,
+        positions_T: Tensor,
+        cos: Tensor,
+        sin: Tensor,
+        heads: int,
         bias: Tensor | None = None,
-    ) -> Tensor:  # fmt: skip
-        """See `PlainOps`."""
+    ) -> Tensor:
+        """See `PlainOps`; angles and products are rounded to fp16."""
         low, high = _halves(x, heads, cos.shape[1], bias)
-        c, s = (table.to(x.dtype)[positions_T.long(), None, :] for table in (cos, sin))
-        before = low.clone()
+        at_T = positions_T.long()
+        c = cos.to(x.dtype)[at_T, None, :]
+        s = sin.to(x.dtype)[at_T, None, :]
+        old_low = low.clone()
         low.mul_(c).addcmul_(high, s, value=-1)
-        high.mul_(c).addcmul_(before, s)
+        high.mul_(c).addcmul_(old_low, s)
         return x
 
 
 def _halves(x: Tensor, heads: int, half: int, bias: Tensor | None) -> tuple[Tensor, ...]:
     """View both halves of the first heads of every row, (T, heads, half); add `bias` to them."""
-    own = x[:, : 2 * heads * half]
+    first_heads = x[:, : 2 * heads * half]
     if bias is not None:
-        own += bias
-    return own.view(len(x), heads, 2, half).unbind(2)
+        first_heads += bias
+    return first_heads.view(len(x), heads, 2, half).unbind(2)

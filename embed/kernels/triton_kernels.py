@@ -18,9 +18,17 @@ from abag.embed.kernels.ops import Activation, PlainOps
 
 @triton.jit
 def _load_rows(
-    source, row, column, stop, ROWS: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr,
-    STRIDE: tl.constexpr, MASKED: tl.constexpr, DESCRIPTORS: tl.constexpr,
-):  # fmt: skip
+    source,
+    row,
+    column,
+    stop,
+    ROWS: tl.constexpr,
+    WIDTH: tl.constexpr,
+    BLOCK: tl.constexpr,
+    STRIDE: tl.constexpr,
+    MASKED: tl.constexpr,
+    DESCRIPTORS: tl.constexpr,
+):
     """Load a tile by its descriptor, or by pointers; MASKED: rows from `stop` on are 0.
 
     It has BLOCK columns; those from WIDTH on are 0 or those of the next head.
@@ -28,7 +36,8 @@ def _load_rows(
     if DESCRIPTORS:
         tile = source.load([row, column])
     else:
-        rows, columns = tl.arange(0, ROWS), tl.arange(0, BLOCK)
+        rows = tl.arange(0, ROWS)
+        columns = tl.arange(0, BLOCK)
         # 64-bit: tokens x 3 H x D passes 2^31 at 175k tokens of IgT5
         first = source + tl.cast(row, tl.int64) * STRIDE + column
         at = first + rows[:, None] * STRIDE + columns[None, :]
@@ -42,10 +51,20 @@ def _load_rows(
 
 @triton.jit
 def _load_queries(
-    source, cos_ptr, sin_ptr, bias_ptr, first, start, column, stop,
-    ROWS: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, STRIDE: tl.constexpr,
+    source,
+    cos_ptr,
+    sin_ptr,
+    bias_ptr,
+    first,
+    start,
+    column,
+    stop,
+    ROWS: tl.constexpr,
+    WIDTH: tl.constexpr,
+    BLOCK: tl.constexpr,
+    STRIDE: tl.constexpr,
     DESCRIPTORS: tl.constexpr,
-):  # fmt: skip
+):
     """Load a tile of queries; with `cos_ptr`, add their bias and turn them by their positions.
 
     `source` then loads half the width, a power of 2. Rows past `stop` hold anything; columns past
@@ -53,27 +72,26 @@ def _load_queries(
     """
     if cos_ptr is not None:
         HALF: tl.constexpr = WIDTH // 2
-        low = _load_rows(
-            source, first, column, stop, ROWS, HALF, HALF, STRIDE, True, DESCRIPTORS
-        )  # fmt: skip
+        low = _load_rows(source, first, column, stop, ROWS, HALF, HALF, STRIDE, True, DESCRIPTORS)
         high = _load_rows(
             source, first, column + HALF, stop, ROWS, HALF, HALF, STRIDE, True, DESCRIPTORS
-        )  # fmt: skip
+        )
         row = first + tl.arange(0, ROWS)
         at = (row - start)[:, None] * HALF + tl.arange(0, HALF)[None, :]
         cos = tl.load(cos_ptr + at, mask=(row < stop)[:, None], other=0.0)
         sin = tl.load(sin_ptr + at, mask=(row < stop)[:, None], other=0.0)
-        x, y = low.to(tl.float32), high.to(tl.float32)
+        x = low.to(tl.float32)
+        y = high.to(tl.float32)
         if bias_ptr is not None:
-            own = bias_ptr + column + tl.arange(0, HALF)
-            x += tl.load(own).to(tl.float32)[None, :]
-            y += tl.load(own + HALF).to(tl.float32)[None, :]
+            bias_at = bias_ptr + column + tl.arange(0, HALF)
+            x += tl.load(bias_at).to(tl.float32)[None, :]
+            y += tl.load(bias_at + HALF).to(tl.float32)[None, :]
         turned = tl.join((x * cos - y * sin).to(low.dtype), (y * cos + x * sin).to(low.dtype))
         tile = turned.permute(0, 2, 1).reshape(ROWS, WIDTH)
     else:
         tile = _load_rows(
             source, first, column, stop, ROWS, WIDTH, BLOCK, STRIDE, True, DESCRIPTORS
-        )  # fmt: skip
+        )
         if WIDTH < BLOCK:
             tile = tl.where((tl.arange(0, BLOCK) < WIDTH)[None, :], tile, 0.0)
     return tile
@@ -81,11 +99,28 @@ def _load_queries(
 
 @triton.jit
 def _attend_tile(
-    q, peak, total, acc, qkv, bias, key, stop, first, head, unit,
-    HEADS: tl.constexpr, WIDTH: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr, HAS_BIAS: tl.constexpr, BIAS_REACH: tl.constexpr,
-    BIAS_WIDTH: tl.constexpr, DESCRIPTORS: tl.constexpr, LAST: tl.constexpr,
-):  # fmt: skip
+    q,
+    peak,
+    total,
+    acc,
+    qkv,
+    bias,
+    key,
+    stop,
+    first,
+    head,
+    unit,
+    HEADS: tl.constexpr,
+    WIDTH: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    BIAS_REACH: tl.constexpr,
+    BIAS_WIDTH: tl.constexpr,
+    DESCRIPTORS: tl.constexpr,
+    LAST: tl.constexpr,
+):
     """Add BLOCK_N keys to the running softmax; `unit` converts scores to powers of 2."""
     STRIDE: tl.constexpr = 3 * HEADS * WIDTH
     column = (HEADS + head) * WIDTH
@@ -96,9 +131,17 @@ def _attend_tile(
         offset = tl.minimum(tl.maximum(key - first, -BIAS_REACH), BIAS_REACH) + BIAS_REACH
         offset = tl.multiple_of(offset, 16)
         scores += _load_rows(
-            bias, head * BLOCK_M, offset, stop, BLOCK_M, BLOCK_N, BLOCK_N, BIAS_WIDTH, False,
+            bias,
+            head * BLOCK_M,
+            offset,
+            stop,
+            BLOCK_M,
+            BLOCK_N,
+            BLOCK_N,
+            BIAS_WIDTH,
+            False,
             DESCRIPTORS,
-        ).to(tl.float32)  # fmt: skip
+        ).to(tl.float32)
     if LAST:  # keys past the end belong to the next sequence
         inside = key + tl.arange(0, BLOCK_N) < stop
         scores = tl.where(inside[None, :], scores, -float("inf"))
@@ -127,10 +170,15 @@ def _attention_kernel(
     sin_ptr,  # the same: rotary angles of the queries; None: they are not rotated here
     query_bias_ptr,  # (HEADS * WIDTH,) added before they are rotated, or None
     scale,
-    HEADS: tl.constexpr, WIDTH: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr, HAS_BIAS: tl.constexpr, BIAS_REACH: tl.constexpr,
+    HEADS: tl.constexpr,
+    WIDTH: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    BIAS_REACH: tl.constexpr,
     DESCRIPTORS: tl.constexpr,
-):  # fmt: skip
+):
     """Attend with one tile of queries of one sequence and head to all keys of the sequence.
 
     The last keys, if they fit, are half a tile.
@@ -143,9 +191,20 @@ def _attention_kernel(
     unit = scale * 1.4426950408889634  # log2(e), because exp2 is the hardware instruction
     STRIDE: tl.constexpr = 3 * HEADS * WIDTH
     q = _load_queries(
-        qkv_q, cos_ptr, sin_ptr, query_bias_ptr, first, start, head * WIDTH, stop,
-        BLOCK_M, WIDTH, BLOCK_D, STRIDE, DESCRIPTORS,
-    )  # fmt: skip
+        qkv_q,
+        cos_ptr,
+        sin_ptr,
+        query_bias_ptr,
+        first,
+        start,
+        head * WIDTH,
+        stop,
+        BLOCK_M,
+        WIDTH,
+        BLOCK_D,
+        STRIDE,
+        DESCRIPTORS,
+    )
     peak = tl.full([BLOCK_M], -float("inf"), tl.float32)
     total = tl.zeros([BLOCK_M], tl.float32)
     acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
@@ -154,22 +213,76 @@ def _attention_kernel(
     whole = start + (stop - start) // BLOCK_N * BLOCK_N
     for key in range(start, whole, BLOCK_N):
         peak, total, acc = _attend_tile(
-            q, peak, total, acc, qkv, bias, key, stop, first, head, unit,
-            HEADS, WIDTH, BLOCK_D, BLOCK_M, BLOCK_N, HAS_BIAS, BIAS_REACH, BIAS_WIDTH, DESCRIPTORS,
+            q,
+            peak,
+            total,
+            acc,
+            qkv,
+            bias,
+            key,
+            stop,
+            first,
+            head,
+            unit,
+            HEADS,
+            WIDTH,
+            BLOCK_D,
+            BLOCK_M,
+            BLOCK_N,
+            HAS_BIAS,
+            BIAS_REACH,
+            BIAS_WIDTH,
+            DESCRIPTORS,
             False,
-        )  # fmt: skip
+        )
     if whole + HALF < stop:
         peak, total, acc = _attend_tile(
-            q, peak, total, acc, qkv, bias, whole, stop, first, head, unit,
-            HEADS, WIDTH, BLOCK_D, BLOCK_M, BLOCK_N, HAS_BIAS, BIAS_REACH, BIAS_WIDTH, DESCRIPTORS,
+            q,
+            peak,
+            total,
+            acc,
+            qkv,
+            bias,
+            whole,
+            stop,
+            first,
+            head,
+            unit,
+            HEADS,
+            WIDTH,
+            BLOCK_D,
+            BLOCK_M,
+            BLOCK_N,
+            HAS_BIAS,
+            BIAS_REACH,
+            BIAS_WIDTH,
+            DESCRIPTORS,
             True,
-        )  # fmt: skip
+        )
     elif whole < stop:
         peak, total, acc = _attend_tile(
-            q, peak, total, acc, qkv_half, bias_half, whole, stop, first, head, unit,
-            HEADS, WIDTH, BLOCK_D, BLOCK_M, HALF, HAS_BIAS, BIAS_REACH, BIAS_WIDTH, DESCRIPTORS,
+            q,
+            peak,
+            total,
+            acc,
+            qkv_half,
+            bias_half,
+            whole,
+            stop,
+            first,
+            head,
+            unit,
+            HEADS,
+            WIDTH,
+            BLOCK_D,
+            BLOCK_M,
+            HALF,
+            HAS_BIAS,
+            BIAS_REACH,
+            BIAS_WIDTH,
+            DESCRIPTORS,
             True,
-        )  # fmt: skip
+        )
     # 64-bit: tokens x H x D passes 2^31 at 500k tokens of IgT5
     rows = (first + tl.arange(0, BLOCK_M)).to(tl.int64)
     columns = tl.arange(0, BLOCK_D)
@@ -241,9 +354,17 @@ def _gelu_kernel(
 
 @triton.jit
 def _rotary_kernel(
-    qkv_ptr, bias_ptr, position_ptr, cos_ptr, sin_ptr, token_stride,
-    HEADS: tl.constexpr, HALF: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_D: tl.constexpr,
-):  # fmt: skip
+    qkv_ptr,
+    bias_ptr,
+    position_ptr,
+    cos_ptr,
+    sin_ptr,
+    token_stride,
+    HEADS: tl.constexpr,
+    HALF: tl.constexpr,
+    BLOCK_H: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+):
     """Add the bias to the first heads of one token's row and rotate them."""
     token = tl.program_id(0).to(tl.int64)
     position = tl.load(position_ptr + token)
@@ -266,9 +387,14 @@ def _rotary_kernel(
 # not specialised: it would be compiled again for token counts that are multiples of 16
 @triton.jit(do_not_specialize=["tokens"])
 def _gate_kernel(
-    x_ptr, out_ptr, tokens, SILU: tl.constexpr,
-    WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
-):  # fmt: skip
+    x_ptr,
+    out_ptr,
+    tokens,
+    SILU: tl.constexpr,
+    WIDTH: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):
     """Multiply the second half of each row by the activation of the first."""
     column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     row = (tl.program_id(1) * ROWS + tl.arange(0, ROWS)).to(tl.int64)
@@ -286,9 +412,18 @@ def _gate_kernel(
 
 @triton.jit
 def _norm_rotary_kernel(
-    qkv_ptr, weight_ptr, position_ptr, cos_ptr, sin_ptr, token_stride, eps,
-    HEADS: tl.constexpr, HALF: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_D: tl.constexpr,
-):  # fmt: skip
+    qkv_ptr,
+    weight_ptr,
+    position_ptr,
+    cos_ptr,
+    sin_ptr,
+    token_stride,
+    eps,
+    HEADS: tl.constexpr,
+    HALF: tl.constexpr,
+    BLOCK_H: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+):
     """Norm and rotate one token's queries, or its keys."""
     token = tl.program_id(0).to(tl.int64)
     position = tl.load(position_ptr + token)
@@ -329,7 +464,8 @@ def tile_bias(bias_HR: Tensor, block_m: int, block_n: int) -> Tensor:
         Column ``reach + (j0 - i0) + c`` of row ``r`` belongs to that pair. All pairs of two tiles
         that are ``reach`` or more apart are over R apart.
     """
-    farthest, longest = bias_HR.shape[1] // 2, max(block_m, block_n)
+    farthest = bias_HR.shape[1] // 2
+    longest = max(block_m, block_n)
     reach = triton.cdiv(farthest + longest, longest) * longest
     columns = torch.arange(2 * reach + block_n, device=bias_HR.device)
     rows = torch.arange(block_m, device=bias_HR.device)
@@ -352,7 +488,7 @@ def attention(
     stages: int,
     descriptors: bool = True,
 ) -> Tensor:
-    """Attention within each packed sequence.
+    """Attend within each packed sequence.
 
     Parameters
     ----------
@@ -362,6 +498,8 @@ def attention(
         From `abag.embed.kernels.attention.query_tiles` with this `block_m`.
     scale : float
         Factor of the scores, applied after the bias is added.
+    heads : int
+        H, the number of heads.
     bias : Tensor, shape=(H, block_m, 2 * reach + block_n), optional
         From `tile_bias` with this `block_m` and `block_n`: queries and keys per tile.
     rotary : tuple of 2 Tensors, each shape=(positions, D / 2), dtype=float32, optional
@@ -369,40 +507,64 @@ def attention(
         Only if D is a power of 2.
     query_bias : Tensor, shape=(H * D,), optional
         Added to the queries before they are rotated.
+    warps, stages : int
+        Warps of a program, and stages of its software pipeline.
     descriptors : bool
         Load tiles by tensor descriptors, which need compute capability 9.0 to be fast.
 
     Returns
     -------
     Tensor, shape=(T, H * D)
+
+    References
+    ----------
+    Dao, arXiv:2307.08691: tiles of queries and a running softmax over tiles of keys.
     """
-    tokens, width = qkv.shape[0], qkv.shape[1] // (3 * heads)
+    tokens = qkv.shape[0]
+    width = qkv.shape[1] // (3 * heads)
     out = torch.empty(tokens, heads * width, dtype=qkv.dtype, device=qkv.device)
     rows = bias.flatten(0, 1) if bias is not None else qkv
-    half, block_d = block_n // 2, max(16, triton.next_power_of_2(width))  # 16: for tl.dot
+    bias_reach = 0 if bias is None else (bias.shape[2] - block_n) // 2
+    half = block_n // 2
+    block_d = max(16, triton.next_power_of_2(width))  # 16: for tl.dot
     query_block = block_d if rotary is None else width // 2
     sources = (
-        (qkv, block_m, query_block), (qkv, block_n, block_d), (qkv, half, block_d),
-        (rows, block_m, block_n), (rows, block_m, half),
-    )  # fmt: skip
+        (qkv, block_m, query_block),
+        (qkv, block_n, block_d),
+        (qkv, half, block_d),
+        (rows, block_m, block_n),
+        (rows, block_m, half),
+    )
     if descriptors:
         loaded = [TensorDescriptor.from_tensor(x, [m, n]) for x, m, n in sources]
     else:
         loaded = [x for x, _, _ in sources]
     _attention_kernel[(heads, len(tiles[0]))](
-        *loaded, out, *tiles, *(rotary or (None, None)), query_bias, scale,
-        HEADS=heads, WIDTH=width, BLOCK_D=block_d, BLOCK_M=block_m, BLOCK_N=block_n,
+        *loaded,
+        out,
+        *tiles,
+        *(rotary or (None, None)),
+        query_bias,
+        scale,
+        HEADS=heads,
+        WIDTH=width,
+        BLOCK_D=block_d,
+        BLOCK_M=block_m,
+        BLOCK_N=block_n,
         HAS_BIAS=bias is not None,
-        BIAS_REACH=0 if bias is None else (bias.shape[2] - block_n) // 2,
-        DESCRIPTORS=descriptors, num_warps=warps, num_stages=stages,
-    )  # fmt: skip
+        BIAS_REACH=bias_reach,
+        DESCRIPTORS=descriptors,
+        num_warps=warps,
+        num_stages=stages,
+    )
     return out
 
 
 def gelu_(x_TF: Tensor, bias_F: Tensor) -> Tensor:
-    """Apply the exact GELU to ``x + bias`` in place; returns `x_TF`, shape=(T, F)."""
+    """Apply the exact GELU to ``x + bias``, `bias_F`, in place; returns `x_TF`, shape=(T, F)."""
     tokens, width = x_TF.shape
-    rows, columns = 8, 512
+    rows = 8
+    columns = 512
     _gelu_kernel[(triton.cdiv(width, columns), triton.cdiv(tokens, rows))](
         x_TF, bias_F, tokens, WIDTH=width, ROWS=rows, COLUMNS=columns, num_warps=4
     )
@@ -411,9 +573,11 @@ def gelu_(x_TF: Tensor, bias_F: Tensor) -> Tensor:
 
 def gate(x_T2F: Tensor, *, silu: bool) -> Tensor:
     """Return ``activation(x[:, :F]) * x[:, F:]``, shape (T, F); SiLU, or the tanh form of GELU."""
-    tokens, width = len(x_T2F), x_T2F.shape[1] // 2
+    tokens = len(x_T2F)
+    width = x_T2F.shape[1] // 2
     out = x_T2F.new_empty(tokens, width)
-    rows, columns = 8, 512
+    rows = 8
+    columns = 512
     _gate_kernel[(triton.cdiv(width, columns), triton.cdiv(tokens, rows))](
         x_T2F, out, tokens, SILU=silu, WIDTH=width, ROWS=rows, COLUMNS=columns, num_warps=4
     )
@@ -421,9 +585,14 @@ def gate(x_T2F: Tensor, *, silu: bool) -> Tensor:
 
 
 def norm_rotary_(
-    qkv: Tensor, weight: Tensor, eps: float, positions_T: Tensor, cos: Tensor, sin: Tensor,
+    qkv: Tensor,
+    weight: Tensor,
+    eps: float,
+    positions_T: Tensor,
+    cos: Tensor,
+    sin: Tensor,
     heads: int,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """Norm and rotate queries and keys in place: see `PlainOps.norm_rotary_`."""
     launch = rotary_launch(heads, cos, per_warp=1024)
     _norm_rotary_kernel[(len(qkv), 2)](
@@ -435,13 +604,20 @@ def norm_rotary_(
 def rotary_launch(heads: int, cos: Tensor, *, per_warp: int) -> dict[str, int]:
     """Return constants and launch options of a program that rotates one token's heads.
 
-    A warp has at most `per_warp` pairs of dimensions.
+    `cos` has shape (positions, half of a head's width); a warp has at most `per_warp` pairs of
+    dimensions.
     """
-    half, block_h = cos.shape[1], triton.next_power_of_2(heads)
+    half = cos.shape[1]
+    block_h = triton.next_power_of_2(heads)
     block_d = triton.next_power_of_2(half)
-    blocks = {"BLOCK_H": block_h, "BLOCK_D": block_d}
     warps = max(1, block_h * block_d // per_warp)
-    return {"HEADS": heads, "HALF": half, **blocks, "num_warps": warps}
+    return {
+        "HEADS": heads,
+        "HALF": half,
+        "BLOCK_H": block_h,
+        "BLOCK_D": block_d,
+        "num_warps": warps,
+    }
 
 
 class FusedOps(PlainOps):
@@ -451,9 +627,14 @@ class FusedOps(PlainOps):
         self._wide = wide_products(device)
 
     def _product(
-        self, x: Tensor, weight: Tensor, bias: Tensor | None = None, *,
-        epilogue: Epilogue = "none", add_to: Tensor | None = None,
-    ) -> Tensor | None:  # fmt: skip
+        self,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        *,
+        epilogue: Epilogue = "none",
+        add_to: Tensor | None = None,
+    ) -> Tensor | None:
         if self._wide is None or x.dtype is torch.float32:
             return None
         return self._wide(x, weight, bias, epilogue=epilogue, add_to=add_to)
@@ -469,9 +650,13 @@ class FusedOps(PlainOps):
         return out
 
     def layer_norm(
-        self, x_TD: Tensor, shift_D: Tensor, weight_D: Tensor | None, bias_D: Tensor | None,
+        self,
+        x_TD: Tensor,
+        shift_D: Tensor,
+        weight_D: Tensor | None,
+        bias_D: Tensor | None,
         eps: float,
-    ) -> Tensor:  # fmt: skip
+    ) -> Tensor:
         """See `PlainOps`: shape (T, D); computed in fp32."""
         out = torch.empty_like(x_TD)
         _layer_norm_kernel[(len(x_TD),)](
@@ -517,16 +702,27 @@ class FusedOps(PlainOps):
         return gate(self.linear(x_TD, weight, bias), silu=activation == "silu")
 
     def norm_rotary_(
-        self, qkv: Tensor, weight: Tensor, eps: float, positions_T: Tensor, cos: Tensor,
-        sin: Tensor, heads: int,
-    ) -> Tensor:  # fmt: skip
+        self,
+        qkv: Tensor,
+        weight: Tensor,
+        eps: float,
+        positions_T: Tensor,
+        cos: Tensor,
+        sin: Tensor,
+        heads: int,
+    ) -> Tensor:
         """See `PlainOps`."""
         return norm_rotary_(qkv, weight, eps, positions_T, cos, sin, heads)
 
     def rotary_(
-        self, x: Tensor, positions_T: Tensor, cos: Tensor, sin: Tensor, heads: int,
+        self,
+        x: Tensor,
+        positions_T: Tensor,
+        cos: Tensor,
+        sin: Tensor,
+        heads: int,
         bias: Tensor | None = None,
-    ) -> Tensor:  # fmt: skip
+    ) -> Tensor:
         """See `PlainOps`; the bias is added in fp32."""
         launch = rotary_launch(heads, cos, per_warp=512)
         _rotary_kernel[(len(x),)](x, bias, positions_T, cos, sin, x.stride(0), **launch)
