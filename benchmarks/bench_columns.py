@@ -154,8 +154,11 @@ def demo(given) -> pd.DataFrame:
     rng = np.random.default_rng(0)
     score = rng.normal(size=len(frame))
     given.features = given.features or ("score",)
-    given.categories, given.error = ("laboratory",), "sd"
-    given.rows, given.seeds, given.head = [TINY_ROWS], 2, ["ridge"]
+    given.categories = ("laboratory",)
+    given.error = "sd"
+    given.rows = [TINY_ROWS]
+    given.seeds = 2
+    given.head = ["ridge"]
     laboratory = rng.choice(["north", "south"], len(frame))
     sd = rng.uniform(0.1, 1, len(frame))
     return frame.assign(pKd=frame["pKd"] + score, score=score, laboratory=laboratory, sd=sd)
@@ -224,7 +227,8 @@ def main(argv: list[str] | None = None) -> None:
         for rows in given.rows:
             for seed in range(given.first_seed, given.first_seed + given.seeds):
                 order = np.random.default_rng(seed).permutation(usable)
-                train, test = order[:rows], order[rows : rows + given.test]
+                train = order[:rows]
+                test = order[rows : rows + given.test]
                 for head in given.head:
                     for case, columns in cases_of(given).items():
                         line = {
@@ -236,9 +240,15 @@ def main(argv: list[str] | None = None) -> None:
                         }
                         try:
                             line |= measure(
-                                noisy.iloc[train], frame.iloc[test], labels.pkd[test], store,
-                                given, head, {**options, **given.reading, "seed": seed}, columns,
-                            )  # fmt: skip
+                                noisy.iloc[train],
+                                frame.iloc[test],
+                                labels.pkd[test],
+                                store,
+                                given,
+                                head,
+                                {**options, **given.reading, "seed": seed},
+                                columns,
+                            )
                         except abag.AbagError as error:  # too few pairs, or no variants
                             print(f"{line}: {error}", file=sys.stderr)
                             continue

@@ -51,7 +51,8 @@ def draw_table(pairs, antibodies, antigens, seed=0):
     of_antibody = EFFECT[variants] @ effects / np.sqrt(LENGTH)
     of_antigen = np.array([EFFECT[one].mean() for one in targets]) * 5
     cells = rng.choice(antibodies * antigens, pairs, replace=False)
-    i, j = cells // antigens, cells % antigens
+    i = cells // antigens
+    j = cells % antigens
     heavy = np.array(["".join(RESIDUES[one]) for one in variants])
     antigen = np.array(["".join(RESIDUES[one]) for one in targets])
     pkd = 8 + of_antibody[i] + of_antigen[j] + rng.normal(0, 0.3, pairs)
@@ -66,7 +67,8 @@ def watch(command):
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=writing, text=True)
     os.close(writing)
     shown = ""
-    longest_s, shown_then = 0.0, ""
+    longest_s = 0.0
+    shown_then = ""
     last = time.monotonic()
     while True:
         try:
@@ -75,7 +77,8 @@ def watch(command):
             drawn = b""
         silent_s = time.monotonic() - last
         if silent_s > longest_s:
-            longest_s, shown_then = silent_s, shown
+            longest_s = silent_s
+            shown_then = shown
         if not drawn:
             break
         last = time.monotonic()
@@ -92,7 +95,8 @@ def measure(pairs, antibodies, antigens, options):
     """Embed and fit a table in an empty folder; return times and errors."""
     with tempfile.TemporaryDirectory() as folder:
         os.environ["XDG_CACHE_HOME"] = f"{folder}/cache"
-        table, store = f"{folder}/pairs.csv", f"{folder}/store"
+        table = f"{folder}/pairs.csv"
+        store = f"{folder}/store"
         draw_table(pairs, antibodies, antigens).to_csv(table, index=False)
         abag = [sys.executable, "-m", "abag.cli"]
         embed = [*abag, "embed", table, "--store", store, *ENCODERS, "--no-prepare-fit"]
@@ -126,9 +130,11 @@ def main():
     parser.add_argument("--tiny", action="store_true", help="200 pairs, 2 epochs, one regime")
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()
-    sizes, options = (given.pairs, given.antibodies, given.antigens), []
+    sizes = (given.pairs, given.antibodies, given.antigens)
+    options = []
     if given.tiny:
-        sizes, options = (200, 60, 10), ["--epochs", "2", "--split", "random"]
+        sizes = (200, 60, 10)
+        options = ["--epochs", "2", "--split", "random"]
     line = json.dumps(measure(*sizes, options))
     print(line)
     with given.out.open("a", encoding="utf-8") as file:

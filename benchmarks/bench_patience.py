@@ -84,8 +84,14 @@ def main():
     parser.add_argument("--rows", type=int, default=2_000, help="random rows of each table")
     parser.add_argument("--seeds", type=int, default=1, help="networks with other seeds")
     parser.add_argument("--head", nargs="+", choices=HEADS, default=HEADS)
-    parser.add_argument("--setting", type=int, nargs="+", choices=range(len(SETTINGS)),
-                        default=range(len(SETTINGS)), help="numbers in SETTINGS")  # fmt: skip
+    parser.add_argument(
+        "--setting",
+        type=int,
+        nargs="+",
+        choices=range(len(SETTINGS)),
+        default=range(len(SETTINGS)),
+        help="numbers in SETTINGS",
+    )
     parser.add_argument("--tiny", action="store_true", help="60 rows of the demo table, 2 epochs")
     parser.add_argument("--out", type=Path, required=True)
     arguments = parser.parse_args()

@@ -26,7 +26,9 @@ from abag.embed.store.store import open_store
 
 RESIDUES = np.frombuffer(b"ACDEFGHIKLMNPQRSTVWY", dtype=np.uint8)
 WIDTHS = {"antibody": 1024, "antigen": 1280}
-SHORTEST, MEDIAN, LONGEST = 30, 300, 1022
+SHORTEST = 30
+MEDIAN = 300
+LONGEST = 1022
 """Residues of antigens, whose lengths are lognormal."""
 SPREAD = 0.6
 """Standard deviation of the logarithm of these lengths."""
@@ -73,7 +75,8 @@ def make_table(rows, antibodies, antigens):
 
 def fill(path, table):
     """Store a random vector for every sequence."""
-    opened, rng = open_store(path, create=True), np.random.default_rng(1)
+    opened = open_store(path, create=True)
+    rng = np.random.default_rng(1)
     pairs = read_pairs(table)
     for kind, unique in (("antibody", pairs.antibodies), ("antigen", pairs.antigens)):
         folder = opened.create_folder(kind, {"name": "drawn", "fingerprint": "ab" * 16})
@@ -85,7 +88,8 @@ def fill(path, table):
 
 def fit(table, store, run):
     """Seconds to the first step and in all, and the most memory held, of this process."""
-    begun, first = time.perf_counter(), []
+    begun = time.perf_counter()
+    first = []
 
     def say(text):
         print(f"{time.perf_counter() - begun:7.1f} s  {text}", file=sys.stderr)

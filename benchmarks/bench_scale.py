@@ -73,13 +73,16 @@ def main(argv=None):
     parser.add_argument("--tiny", action="store_true")
     args = parser.parse_args(argv)
     if args.tiny:
-        args.gpus, args.antibodies, args.antigens = "1,2", 30, 15
+        args.gpus = "1,2"
+        args.antibodies = 30
+        args.antigens = 15
     device = "cpu" if args.tiny else "cuda"
     counts = [int(text) for text in args.gpus.split(",")]
     rng = np.random.default_rng(0)
     antibodies = draw_chains("antibody", args.antibodies * max(counts), rng)
     antigens = draw_chains("antigen", args.antigens * max(counts), rng)
-    rows, results = [], []
+    rows = []
+    results = []
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
         encoders = {name: work / name for name in ("igt5", "esm2-650m")}
@@ -89,7 +92,8 @@ def main(argv=None):
         pair_table(antibodies[:200], antigens[:200]).to_parquet(work / "few.parquet")
         embed(work / "few.parquet", work / "store-few", encoders, 1, device)
         for gpus in counts:
-            table, store = work / f"{gpus}.parquet", work / f"store-{gpus}"
+            table = work / f"{gpus}.parquet"
+            store = work / f"store-{gpus}"
             share = antibodies[: args.antibodies * gpus], antigens[: args.antigens * gpus]
             pair_table(*share).to_parquet(table)
             summary, wall_s, ranks = embed(table, store, encoders, gpus, device)

@@ -122,7 +122,9 @@ class Clock:
     """Seconds of each stage without those of the stages inside it."""
 
     def __init__(self):
-        self.seconds, self.ended, self.thread = {}, {}, threading.local()
+        self.seconds = {}
+        self.ended = {}
+        self.thread = threading.local()
 
     def wrap(self, stage, path):
         """Time every call of a function."""
@@ -162,7 +164,8 @@ def run_timed(started, arguments):
         clock.wrap(stage, path)
     imported = time.time()
     main(arguments, standalone_mode=False)
-    whole_s, clock.seconds["imports"] = time.time() - started, imported - started
+    whole_s = time.time() - started
+    clock.seconds["imports"] = imported - started
     peak = Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]
     waited_s = sum(s for stage, s in clock.seconds.items() if not stage.startswith("("))
     found = {"whole": whole_s, **clock.seconds, "rest": whole_s - waited_s, **cpu_seconds()}
@@ -292,7 +295,10 @@ def main(argv=None):
     parser.add_argument("--tiny", action="store_true")
     args = parser.parse_args(argv)
     if args.tiny:
-        args.pairs, args.antibodies, args.antigens, args.repeats = 120, 60, 8, 1
+        args.pairs = 120
+        args.antibodies = 60
+        args.antigens = 8
+        args.repeats = 1
     have = {"drawn"} | ({"given"} if args.table else set())
     args.case = args.case or [case for case, (table, *_) in CASES.items() if table in have]
     found = {}

@@ -367,7 +367,8 @@ def _on_gpu(gpu: Gpu, work: _Work, *, measured: bool) -> dict[str, Any]:
     path = "" if gpu.packed else " in fp16 without Triton"
     basis = f"estimate: {relative:.0%} of the speed of an H200{path}"
     if not all(speed.measured for speed in speeds):
-        measured, basis = False, "estimate from the number of weights"
+        measured = False
+        basis = "estimate from the number of weights"
     elif measured:
         basis = "from measured tokens/s"
     return work.estimate(embed_s, memory_gib, basis, on_gpu=True, measured=measured)
@@ -376,7 +377,8 @@ def _on_gpu(gpu: Gpu, work: _Work, *, measured: bool) -> dict[str, Any]:
 def _on_this_machine(work: _Work) -> tuple[str, dict[str, Any]]:
     from abag.core.device import device_name, measure_matmul_flops, plan_device
 
-    device, speeds = plan_device(), work.speeds()
+    device = plan_device()
+    speeds = work.speeds()
     on_gpu = device.device.type == "cuda"
     name = f"this machine ({device_name(device.device) if on_gpu else 'CPU'})"
     if speeds is None:

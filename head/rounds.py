@@ -80,9 +80,13 @@ def read_round(table: TableLike, store: Path | str, config: FitConfig) -> RunInp
     before = read_config(user_path(config.add, "--add"))
     vectors = vectors_of_pairs(joined.pairs, opened, joined.config, before)
     return RunInputs(
-        joined.pairs, opened, vectors, joined.config.antibody_region,
-        options=joined.config, history=joined.history,
-    )  # fmt: skip
+        joined.pairs,
+        opened,
+        vectors,
+        joined.config.antibody_region,
+        options=joined.config,
+        history=joined.history,
+    )
 
 
 class Round(NamedTuple):
@@ -97,7 +101,8 @@ class Round(NamedTuple):
 
 def of_earlier_run(config: FitConfig, saved: SavedRun) -> FitConfig:
     """Return options with those of an earlier run in place of those that were not given."""
-    before, given = saved.config, {}
+    before = saved.config
+    given = {}
     preset = PRESETS[config.preset if config.preset != "small" else before["preset"]]
     of_preset = {one.name for one in fields(Preset)}
     for one in schema(FitConfig):
@@ -156,10 +161,13 @@ def join_round(table: TableLike, store: Store, config: FitConfig) -> Round:
     of_round = {r: n for r, n in config.columns.items() if r not in OF_LABELS}
     antigen = saved.config["antigen"] if config.antigen is None else config.antigen
     remembered = replace(
-        config, columns={**columns, **of_round}, antigen=antigen,
+        config,
+        columns={**columns, **of_round},
+        antigen=antigen,
         # in the unit of the run, which that of the results may not be
-        no_binding=saved.config["no_binding"], no_binding_empty=saved.config["no_binding_empty"],
-    )  # fmt: skip
+        no_binding=saved.config["no_binding"],
+        no_binding_empty=saved.config["no_binding_empty"],
+    )
     return Round(pairs, remembered, history)
 
 
@@ -449,9 +457,12 @@ def _label_joined(
     with reporting(silent=True):  # each round has been described with its own table
         pairs = label_pairs(read, options, remembered=label.remembered, named=in_joined)
     reading = replace(
-        pairs.reading, column=saved.config["label_column"], unit=saved.config["label_unit"],
-        why=saved.config["label_why"], line=f"labels: those of {source}",
-    )  # fmt: skip
+        pairs.reading,
+        column=saved.config["label_column"],
+        unit=saved.config["label_unit"],
+        why=saved.config["label_why"],
+        line=f"labels: those of {source}",
+    )
     kept = [beside_name(what, name) for name, what in named.named_columns.items()]
     pairs = replace(
         pairs,

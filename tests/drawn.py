@@ -107,8 +107,10 @@ def add_vectors(path, frame, *, fingerprint="ab" * 16, shift=0.0):
 def planted_table(n_antibodies=30, n_antigens=4, seed=0, noise=0.0):
     """Make pairs whose pKd is the sum of one number per sequence."""
     rng = np.random.default_rng(seed)
-    heavy, antigen = draw_chains(rng, n_antibodies), draw_chains(rng, n_antigens)
-    side, other = rng.normal(size=n_antibodies), rng.normal(size=n_antigens)
+    heavy = draw_chains(rng, n_antibodies)
+    antigen = draw_chains(rng, n_antigens)
+    side = rng.normal(size=n_antibodies)
+    other = rng.normal(size=n_antigens)
     rows = [
         {"heavy": h, "antigen": g, "pKd": 8 + side[i] + other[j] + noise * rng.normal()}
         for i, h in enumerate(heavy)
@@ -121,9 +123,11 @@ def planted_table(n_antibodies=30, n_antigens=4, seed=0, noise=0.0):
 def linear_table(at, n_antibodies, n_antigens, noise):
     """Store random vectors of a table whose labels are a linear function of them, plus noise."""
     rng = np.random.default_rng(0)
-    heavy, antigen = draw_chains(rng, n_antibodies), draw_chains(rng, n_antigens)
+    heavy = draw_chains(rng, n_antibodies)
+    antigen = draw_chains(rng, n_antigens)
     frame = pd.DataFrame([(h, g) for h in heavy for g in antigen], columns=["heavy", "antigen"])
-    store, value = open_store(at / "store", create=True), np.zeros(len(frame))
+    store = open_store(at / "store", create=True)
+    value = np.zeros(len(frame))
     for kind, unique in read_pairs(frame).sequences.items():
         x_ND = rng.normal(size=(len(unique.keys), 4)).astype(np.float32)
         value += x_ND[unique.of_row, 0]

@@ -48,7 +48,8 @@ def pooled_layers(encoder, batch, layers):
 
 
 def distance(ours, theirs):
-    ours, theirs = np.asarray(ours), np.asarray(theirs)
+    ours = np.asarray(ours)
+    theirs = np.asarray(theirs)
     return np.linalg.norm(ours - theirs) / np.linalg.norm(theirs)
 
 

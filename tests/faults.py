@@ -45,9 +45,11 @@ def before_operations(root, step):
 
     with pytest.MonkeyPatch.context() as patch:
         for name, owner, method in (
-            ("write", Path, "write_bytes"), ("rename", Path, "replace"),
-            ("remove", Path, "unlink"), ("sync", files, "sync_folder"),
-        ):  # fmt: skip
+            ("write", Path, "write_bytes"),
+            ("rename", Path, "replace"),
+            ("remove", Path, "unlink"),
+            ("sync", files, "sync_folder"),
+        ):
             patch.setattr(owner, method, through(name, getattr(owner, method)))
         yield
 
@@ -73,7 +75,8 @@ def stop_after(monkeypatch, steps):
     """Make training fail after some steps, as if it was killed: nothing is saved on the way out."""
     from abag.head.training.stack import TrainingStep
 
-    real, taken = TrainingStep.run, []
+    real = TrainingStep.run
+    taken = []
 
     def step(self, seed):
         if len(taken) == steps:

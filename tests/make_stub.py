@@ -57,7 +57,8 @@ TYPES = {
 
 def function(name):
     signature = PublicFunction(name, *abag._FUNCTIONS[name]).signature()
-    lines, keyword_only = [f"def {name}("], False
+    lines = [f"def {name}("]
+    keyword_only = False
     for one in signature.parameters.values():
         if one.kind is one.KEYWORD_ONLY and not keyword_only:
             lines.append("    *,")

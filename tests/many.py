@@ -27,7 +27,8 @@ def run_case(check, number):
 
 def run(check, numbers, each_case=map):
     """Check all cases; return counts, and the failures by number."""
-    counts, failures = Counter(), {}
+    counts = Counter()
+    failures = {}
     for number, found, failure in each_case(partial(run_case, check), numbers):
         counts.update(found)
         if failure:

@@ -44,9 +44,11 @@ class Commands:
     """Runs embed, plan, fit, predict, evaluate and adapt on tables."""
 
     def __init__(self):
-        self.folder, self.fitted = Path(tempfile.mkdtemp(prefix="abag-oracle-run-")), 0
+        self.folder = Path(tempfile.mkdtemp(prefix="abag-oracle-run-"))
+        self.fitted = 0
         with self.quiet():
-            table, store = demo_table().head(60), self.folder / "store"
+            table = demo_table().head(60)
+            store = self.folder / "store"
             abag.embed_table(table, store, **COMPOSITION)
             abag.fit(table, store, self.folder / "run", **FIT)
         self.predictor = abag.load_predictor(self.folder / "run")
@@ -111,9 +113,13 @@ class Commands:
         out = work / ("out.csv" if is_text else "out.parquet")
         try:
             abag.predict(
-                path, self.folder / "run", out, store=work / "store", bad_rows=bad_rows,
+                path,
+                self.folder / "run",
+                out,
+                store=work / "store",
+                bad_rows=bad_rows,
                 device="cpu",
-            )  # fmt: skip
+            )
         except AbagError:
             assert good is None
             assert not out.exists()
@@ -141,7 +147,8 @@ class Commands:
         """The rows and labels of fit, evaluate and adapt are those of the table."""
         if good is None:  # the store is that of the demo
             shutil.copytree(self.folder / "store", work / "store")
-        run, refused = work / "run", None
+        run = work / "run"
+        refused = None
         try:
             abag.fit(path, work / "store", run, bad_rows=bad_rows, **FIT)
         except AbagError as error:
@@ -172,9 +179,15 @@ class Commands:
         """An adapter is trained with the rows of the table."""
         out = work / "adapter"
         abag.adapt_encoders(
-            path, out, split_from=work / "run", head_share=0, bad_rows=bad_rows, device="cpu",
-            replicates="keep", **TINY,
-        )  # fmt: skip
+            path,
+            out,
+            split_from=work / "run",
+            head_share=0,
+            bad_rows=bad_rows,
+            device="cpu",
+            replicates="keep",
+            **TINY,
+        )
         assert json.loads((out / "config.json").read_text())["pairs"] == len(want)
         pairs = pd.read_parquet(out / "splits.parquet")[["antibody_key", "antigen_key"]]
         assert {*pairs.itertuples(index=False, name=None)} == {row[:2] for row in want}

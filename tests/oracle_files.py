@@ -82,9 +82,12 @@ def write_parquet(rng, folder, n):
     dictionary = rng.random() < 0.5
     encoding = None if dictionary or rng.random() < 0.5 else rng.choice(["DELTA_BYTE_ARRAY"] * 2)
     pq.write_table(
-        table, path, row_group_size=rng.choice([1, 2, 9]), use_dictionary=dictionary,
+        table,
+        path,
+        row_group_size=rng.choice([1, 2, 9]),
+        use_dictionary=dictionary,
         column_encoding={n: encoding for i, n in enumerate(names) if i != at} if encoding else None,
-    )  # fmt: skip
+    )
     return path
 
 
@@ -111,9 +114,11 @@ def write_tsv(rng, folder, n):
 def separated(rng, mark, names, rows):
     out = io.StringIO(newline="")
     csv.writer(
-        out, delimiter=mark, lineterminator=rng.choice(["\n", "\n", "\r\n"]),
+        out,
+        delimiter=mark,
+        lineterminator=rng.choice(["\n", "\n", "\r\n"]),
         quoting=rng.choice([csv.QUOTE_MINIMAL, csv.QUOTE_MINIMAL, csv.QUOTE_ALL]),
-    ).writerows([names, *rows])  # fmt: skip
+    ).writerows([names, *rows])
     return out.getvalue()
 
 
@@ -127,14 +132,17 @@ def write_text(rng, path, text):
         text = text[:at] + new + text[end:]
     data = (b"\xef\xbb\xbf" if rng.random() < 0.1 else b"") + text.encode()
     if rng.random() < 0.15:
-        path, data = Path(f"{path}.gz"), gzip.compress(data, 1)
+        path = Path(f"{path}.gz")
+        data = gzip.compress(data, 1)
     path.write_bytes(data)
     return path
 
 
 def write_fasta(rng, folder, n):
-    mark, odd = rng.choice("_-|.:/"), rng.choice([0, 0, 0.02, 0.1])
-    plain, shuffled = rng.random() < 0.2, rng.random() < 0.3
+    mark = rng.choice("_-|.:/")
+    odd = rng.choice([0, 0, 0.02, 0.1])
+    plain = rng.random() < 0.2
+    shuffled = rng.random() < 0.3
     ends = {role: mark + rng.choice(names) for role, names in ROLE_NAMES.items()}
     records = []
     for i in range(n):
@@ -150,7 +158,8 @@ def write_fasta(rng, folder, n):
             records.append((name, chain))
     if shuffled:
         rng.shuffle(records)
-    width, end = rng.choice([5, 60]), rng.choice(["\n", "\n", "\r\n"])
+    width = rng.choice([5, 60])
+    end = rng.choice(["\n", "\n", "\r\n"])
     lines = []
     for name, chain in records:
         lines += [f">{name}{rng.choice(['', '', ' IgG1 kappa', '  |x|'])}"]
@@ -173,10 +182,13 @@ def write_airr(rng, folder, n):
         for locus in ["IGH", *rng.choice([["IGK"], ["IGL"], []])]:
             chain = re.sub(r"\s", "", rng.choice(CHAINS))
             row = shared | {
-                "sequence_id": f"{i}_{locus}", "locus": locus, "sequence_aa": chain,
+                "sequence_id": f"{i}_{locus}",
+                "locus": locus,
+                "sequence_aa": chain,
                 "sequence_alignment_aa": f"{chain[:3]}{rng.choice(['', '..', '-'])}{chain[3:]}",
-                "sequence": NUCLEOTIDES, "v_call": f"{locus}V1",
-            }  # fmt: skip
+                "sequence": NUCLEOTIDES,
+                "v_call": f"{locus}V1",
+            }
             for name in names:
                 if rng.random() < odd / 4:
                     row[name] = rng.choice(["", "NA", "x", "007", "igh", "IGK", "c000", "TRB", "1"])
@@ -240,10 +252,14 @@ def fasta_rows(text, alone=False):
     before, *records = re.split(r"(?m)^[^\S\n]*>", re.sub(r"\r", "\n", text))
     if before.strip():
         return None
-    rows, roles, of_name, chains = {}, set(), {}, {}
+    rows = {}
+    roles = set()
+    of_name = {}
+    chains = {}
     for record in records:
         title, _, chain = record.partition("\n")
-        name, chain = (title.split() or [""])[0], "".join(map(str.strip, chain.split("\n")))
+        name = (title.split() or [""])[0]
+        chain = "".join(map(str.strip, chain.split("\n")))
         if not chain or chain in STR_NA_VALUES:
             return None
         at = max(name.rfind(mark) for mark in "_-|.:/")
@@ -275,7 +291,8 @@ def strands(antibody):
 
 def airr_rows(rows):
     """Join the chains of each cell; None if the file breaks a rule."""
-    cells, labels = {}, [row.get("pKd") for row in rows]
+    cells = {}
+    labels = [row.get("pKd") for row in rows]
     number = r"(\d+\.?\d*|\.\d+)\s*"
     if all(re.fullmatch(number, one) for one in labels if one):  # 7.0 is 7.00
         rows = [
@@ -323,7 +340,8 @@ def expected(row):
             row = row | {role: "*"}
         if re.fullmatch("[ACGTUN|:]{30,}", (row.get(role) or "").upper()):
             row = row | {role: "*"}
-    heavy, light = residues(row.get("heavy")), residues(row.get("light"))
+    heavy = residues(row.get("heavy"))
+    light = residues(row.get("light"))
     antibody = (heavy, light) if None not in (heavy, light) and (heavy or light) else None
     antigen = sorted(map(residues, re.split("[|:]", row.get("antigen") or "")), key=str)
     antigen = None if None in antigen or "" in antigen else tuple(antigen)

@@ -44,8 +44,11 @@ def script_runner(*modules):
     """Start such a process; give a function of log and command that returns the exit status."""
     server = subprocess.Popen(
         [sys.executable, __file__, *modules],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True,
-    )  # fmt: skip
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
 
     def run(log, *command):
         print(json.dumps([str(part) for part in (log, *command)]), file=server.stdin, flush=True)

@@ -85,7 +85,8 @@ def test_one_encoder_can_be_adapted_next_to_an_encoder_without_weights(given_spl
 
 def test_untrained_adapters_return_the_vectors_of_the_frozen_encoders(given_split):
     _, pairs, split = given_split
-    config, plan = AdaptConfig(split_from=str(split), **TINY), plan_device("cpu")
+    config = AdaptConfig(split_from=str(split), **TINY)
+    plan = plan_device("cpu")
     identities = {kind: identify(config.encoder(kind), kind) for kind in ("antibody", "antigen")}
     model = AdaptationModel(identities, pairs, np.arange(len(pairs)), plan, config).eval()
     for kind, unique in (("antibody", pairs.table.antibodies), ("antigen", pairs.table.antigens)):
@@ -119,7 +120,8 @@ def test_a_censored_label_gives_a_one_sided_loss(given_split, tmp_path):
 @given(st.integers(1, 300), st.integers(1, 20), st.integers(0, 3))
 def test_an_epoch_contains_each_pair_once_and_groups_similar_lengths(n, size, epoch):
     rng = np.random.default_rng(n)
-    rows, lengths = rng.permutation(2 * n)[:n], rng.integers(1, 999, 2 * n)
+    rows = rng.permutation(2 * n)[:n]
+    lengths = rng.integers(1, 999, 2 * n)
     config = AdaptConfig(split_from="x", batch_size=size)
     batches = make_epoch_batches(rows, lengths, config, epoch)
     assert sorted(np.concatenate(batches)) == sorted(rows)
@@ -176,7 +178,8 @@ def test_an_interrupted_training_resumes_to_identical_weights(given_split, tmp_p
     table, _, split = given_split
     options = SMALL | {"save_every": 2, "batch_size": 4}
     adapt_encoders(table, tmp_path / "whole" / "a", split_from=split, **options)
-    step, count = AdapterTraining._take_step, 0
+    step = AdapterTraining._take_step
+    count = 0
 
     def stopping(self, step_in_epoch):
         nonlocal count
@@ -271,7 +274,9 @@ def test_a_missing_peft_error_names_the_extra(given_split, tmp_path, monkeypatch
 
 
 def test_a_head_can_be_trained_on_vectors_of_an_adapted_encoder(tmp_path):
-    pairs, store, adapter = tmp_path / "pairs.csv", tmp_path / "store", tmp_path / "first"
+    pairs = tmp_path / "pairs.csv"
+    store = tmp_path / "store"
+    adapter = tmp_path / "first"
     make_table(80).to_csv(pairs, index=False)
     encoders = ["--antibody-encoder", "tiny-igt5", "--antigen-encoder", "composition"]
     run("embed", pairs, "--store", store, *encoders)
@@ -296,9 +301,13 @@ def test_a_head_can_be_trained_on_vectors_of_an_adapted_encoder(tmp_path):
     own = line.split("--split file=")[1].split(")")[0]
     said = []
     fitted = abag.fit(
-        pairs, store, tmp_path / "own", antibody_encoder="tiny-igt5-first", split=f"file={own}",
+        pairs,
+        store,
+        tmp_path / "own",
+        antibody_encoder="tiny-igt5-first",
+        split=f"file={own}",
         **(quick | {"say": said.append}),
-    )  # fmt: skip
+    )
     assert fitted["regimes"][0]["split"]["rows"]["train"] == made["pairs"]["head"]
     assert any(f"{made['pairs']['adapter']} training pairs trained" in text for text in said)
     run(*other, "--allow-adapter-leak")

@@ -181,7 +181,8 @@ def pairs(tmp_path):
 
 
 def test_both_stages_run_from_the_command_line_and_again_to_no_effect(pairs, tmp_path):
-    store, where = tmp_path / "store", tmp_path / "run"
+    store = tmp_path / "store"
+    where = tmp_path / "run"
     run("embed", pairs, "--store", store, *PLAIN_ENCODERS)
     arguments = ["fit", pairs, "--store", store, "--run", where, "--epochs", 2, "--json"]
     first = json.loads(run(*arguments, "--split", "random").stdout)
@@ -192,7 +193,9 @@ def test_both_stages_run_from_the_command_line_and_again_to_no_effect(pairs, tmp
 
 
 def test_fit_cuts_antibodies_as_they_were_cut_for_the_store(tmp_path):
-    table, store, where = tmp_path / "fabs.csv", tmp_path / "store", tmp_path / "run"
+    table = tmp_path / "fabs.csv"
+    store = tmp_path / "store"
+    where = tmp_path / "run"
     demo_table().head(160).assign(heavy=lambda t: t["heavy"] + CH1).to_csv(table, index=False)
     run("embed", table, "--store", store, *PLAIN_ENCODERS, "--antibody-region", "fv")
     arguments = ["fit", table, "--store", store, "--run", where, "--head", "ridge"]
@@ -202,7 +205,8 @@ def test_fit_cuts_antibodies_as_they_were_cut_for_the_store(tmp_path):
     assert "nothing to do" in run(*arguments, "--antibody-region", "fv").stderr
     other = ["--store", tmp_path / "other", *PLAIN_ENCODERS, "--limit", 80]
     run("embed", table, *other)  # neither as given nor cut
-    arguments[3], arguments[5] = tmp_path / "other", tmp_path / "second"
+    arguments[3] = tmp_path / "other"
+    arguments[5] = tmp_path / "second"
     assert "antibody sequences of" in run(*arguments, code=1).stderr
 
 
@@ -260,7 +264,9 @@ def test_a_finished_fit_goes_on_where_a_new_one_asks_which_encoder_to_take(pairs
 
 
 def test_a_run_is_evaluated_on_its_split_on_a_table_and_beside_predictions(pairs, tmp_path):
-    store, where, theirs = tmp_path / "store", tmp_path / "run", tmp_path / "theirs.csv"
+    store = tmp_path / "store"
+    where = tmp_path / "run"
+    theirs = tmp_path / "theirs.csv"
     table = demo_table().head(160)
     table.assign(affinity_type=["kd"] * 140 + ["ic50"] * 20).to_csv(pairs, index=False)
     run("embed", pairs, "--store", store, *PLAIN_ENCODERS)
@@ -282,13 +288,16 @@ def test_a_run_is_evaluated_on_its_split_on_a_table_and_beside_predictions(pairs
 
 
 def test_a_run_scores_new_antibodies_and_is_compared(pairs, tmp_path):
-    store, first, second = tmp_path / "store", tmp_path / "runs" / "a", tmp_path / "runs" / "b"
+    store = tmp_path / "store"
+    first = tmp_path / "runs" / "a"
+    second = tmp_path / "runs" / "b"
     run("embed", pairs, "--store", store, *PLAIN_ENCODERS)
     first.parent.mkdir()
     arguments = ["fit", pairs, "--store", store, "--epochs", 2, "--split", "random"]
     run(*arguments, "--run", first)
     run(*arguments, "--run", second, "--lr", 0.01)
-    new, out = tmp_path / "new.csv", tmp_path / "out.csv"
+    new = tmp_path / "new.csv"
+    out = tmp_path / "out.csv"
     new.write_text("name,VH\n007,EVQLVESGGGLVQ\n008,QVQLQQSGAELAR\n")
     asked = ["predict", new, "--run", first, "--antigen", "MKTAYIAKQR", "--out", out]
     told = run(*asked, "--column", "heavy=VH")
@@ -324,7 +333,8 @@ def test_store_commands_answer(pairs, tmp_path):
 
 def test_plan_says_what_is_in_a_table_and_writes_nothing(pairs, tmp_path):
     before = sorted(tmp_path.iterdir())
-    brief, whole = run("plan", pairs).stdout, run("plan", pairs, "-v").stdout
+    brief = run("plan", pairs).stdout
+    whole = run("plan", pairs, "-v").stdout
     assert re.search(r"^antibodies  +\d+", brief, re.MULTILINE)
     assert "T4: estimate" in whole
     assert "T4: estimate" not in brief

@@ -146,12 +146,16 @@ def test_a_link_at_the_partial_name_is_not_followed(tmp_path, monkeypatch, write
 
 @pytest.mark.parametrize("write", [write_text, write_by_name])
 def test_writing_a_file_again_removes_only_what_dead_writers_of_it_left(tmp_path, write):
-    dead, host = 999_999_999, host_name()
+    dead = 999_999_999
+    host = host_name()
     for name in (
         f"a.0123.{host}.{dead}.partial",
-        f"a.0123.{host}.{os.getpid()}.partial", f"b.0123.{host}.{dead}.partial",
-        f"a.0123.elsewhere.{dead}.partial", "a.txt.partial", "a.download.partial",
-    ):  # fmt: skip
+        f"a.0123.{host}.{os.getpid()}.partial",
+        f"b.0123.{host}.{dead}.partial",
+        f"a.0123.elsewhere.{dead}.partial",
+        "a.txt.partial",
+        "a.download.partial",
+    ):
         (tmp_path / name).write_text("half")
     os.utime(tmp_path / "a.txt.partial", (0, 0))
     before = set(names(tmp_path))

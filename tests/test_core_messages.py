@@ -124,6 +124,8 @@ def test_details_are_left_out_on_request_but_neither_messages_nor_notes(details)
 
 def test_a_number_and_its_noun_agree():
     assert [counted(n, "antibody") for n in (0, 1, 2000)] == [
-        "0 antibodies", "1 antibody", "2,000 antibodies",
-    ]  # fmt: skip
+        "0 antibodies",
+        "1 antibody",
+        "2,000 antibodies",
+    ]
     assert counted(1, "unique antigen") == "1 unique antigen"

@@ -46,7 +46,8 @@ SKIPPED = {
     "docs/splits.md": ["reads a run; tests/test_truth_scores.py computes the same"],
 }  # fmt: skip
 """Reasons, given in the fences, of the blocks that are not run, by page."""
-TUTORIAL, EXAMPLES = ROOT / "docs" / "tutorial.md", ROOT / "docs" / "examples.md"
+TUTORIAL = ROOT / "docs" / "tutorial.md"
+EXAMPLES = ROOT / "docs" / "examples.md"
 TESTED_ELSEWHERE = {ROOT / "README.md", TUTORIAL}
 """Pages with a test of their own."""
 NEEDS_WEIGHTS = {"docs/how-to/colab.md"}
@@ -58,8 +59,11 @@ def site(tmp_path_factory):
     out = tmp_path_factory.mktemp("site")
     done = subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", out],
-        cwd=ROOT, capture_output=True, text=True, env=os.environ | {"NO_MKDOCS_2_WARNING": "1"},
-    )  # fmt: skip
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        env=os.environ | {"NO_MKDOCS_2_WARNING": "1"},
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return out
 
@@ -195,7 +199,8 @@ def test_every_function_has_an_example_and_a_docstring(name):
 
 def run_page(page):
     """Run the code of a page; return the names that its Python code defines, and all output."""
-    names, printed = {}, ""
+    names = {}
+    printed = ""
     for block in blocks(page):
         if block.reason or block.language in SHOWN:
             continue

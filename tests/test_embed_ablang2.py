@@ -26,7 +26,8 @@ SETTINGS = {  # those of the published weights, with fewer and narrower layers
     "vocab_size": 26, "hidden_embed_size": 72, "n_attn_heads": 3, "n_encoder_blocks": 3,
     "pad_tkn": 21, "mask_tkn": 23, "layer_norm_eps": 1e-12, "a_fn": "swiglu", "dropout": 0.1,
 }  # fmt: skip
-HEAVY, LIGHT = "EVQLVESGGGLVQPGGSLRLSCAASGFTFSSYAMSWX", "DIQMTQSPSSLSASVGDRVTITC"
+HEAVY = "EVQLVESGGGLVQPGGSLRLSCAASGFTFSSYAMSWX"
+LIGHT = "DIQMTQSPSSLSASVGDRVTITC"
 WEIGHTS = "model-weights-ablang2-paired"
 
 
@@ -35,10 +36,15 @@ def theirs():
     """The class of the package, with seeded weights whose attention is not uniform."""
     torch.manual_seed(0)
     model = AbLang(
-        SETTINGS["vocab_size"], SETTINGS["hidden_embed_size"], SETTINGS["n_attn_heads"],
-        SETTINGS["n_encoder_blocks"], SETTINGS["pad_tkn"], SETTINGS["mask_tkn"],
-        SETTINGS["layer_norm_eps"], SETTINGS["a_fn"],
-    ).eval()  # fmt: skip
+        SETTINGS["vocab_size"],
+        SETTINGS["hidden_embed_size"],
+        SETTINGS["n_attn_heads"],
+        SETTINGS["n_encoder_blocks"],
+        SETTINGS["pad_tkn"],
+        SETTINGS["mask_tkn"],
+        SETTINGS["layer_norm_eps"],
+        SETTINGS["a_fn"],
+    ).eval()
     for name, parameter in model.named_parameters():
         if name.endswith(("bias", "norm.weight")):
             torch.nn.init.normal_(parameter, float("norm.weight" in name), 0.3)
@@ -64,7 +70,8 @@ def package(tmp_path, monkeypatch, theirs):
 @pytest.mark.parametrize("chains", [(HEAVY, LIGHT), (HEAVY, ""), ("", LIGHT)])
 @torch.no_grad()
 def test_every_layer_is_that_of_the_package(package, theirs, backend, chains):
-    identity, layers = identify("ablang2", "antibody"), LayerStates()
+    identity = identify("ablang2", "antibody")
+    layers = LayerStates()
     (span,) = identity.layout.spans(chains)
     tokens = ABtokenizer()(chains)
     assert span.ids.tolist() == tokens[0].tolist()
@@ -78,14 +85,16 @@ def test_every_layer_is_that_of_the_package(package, theirs, backend, chains):
 
 def test_an_antigen_is_read_as_a_heavy_chain_alone(package):
     antibody, antigen = (identify("ablang2", kind).layout for kind in ("antibody", "antigen"))
-    (alone,), spans = antibody.spans((HEAVY, "")), antigen.spans((HEAVY, LIGHT))
+    (alone,) = antibody.spans((HEAVY, ""))
+    spans = antigen.spans((HEAVY, LIGHT))
     assert spans[0].ids.tolist() == alone.ids.tolist()
     assert [spans[1].ids[0], *spans[1].ids[-2:]] == [0, 22, 25]
 
 
 @pytest.mark.parametrize(("light", "lengths"), [(254, [515]), (255, [259, 258])])
 def test_a_pair_longer_than_a_span_is_encoded_chain_by_chain(package, light, lengths):
-    layout, chains = identify("ablang2", "antibody").layout, ("A" * 256, "C" * light)
+    layout = identify("ablang2", "antibody").layout
+    chains = ("A" * 256, "C" * light)
     assert (
         layout.span_lengths(chains) == [len(span.ids) for span in layout.spans(chains)] == lengths
     )

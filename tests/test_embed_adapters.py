@@ -116,7 +116,8 @@ def test_gradient_checkpointing_stores_less_and_changes_no_gradient(name):
     kind = "antibody" if "igt5" in name else "antigen"
     identity = identify(name, kind)
     batch = batch_of(identity, CHAINS[kind])
-    gradients, kept = [], []
+    gradients = []
+    kept = []
 
     def count(tensor):
         kept[-1] += tensor.nbytes
@@ -156,7 +157,8 @@ def test_only_the_factors_of_the_chosen_targets_and_layers_are_trainable(tmp_pat
 
 
 def test_an_adapter_changes_the_fingerprint_and_its_vectors_get_their_own_folder(tmp_path):
-    table, store = demo_table().head(12), tmp_path / "store"
+    table = demo_table().head(12)
+    store = tmp_path / "store"
     save_adapter(tmp_path / "one", "tiny-igt5", "antibody", seed=0)
     save_adapter(tmp_path / "two", "tiny-igt5", "antibody", seed=1)
     bases = [None, tmp_path / "one", tmp_path / "two"]
@@ -169,7 +171,8 @@ def test_an_adapter_changes_the_fingerprint_and_its_vectors_get_their_own_folder
 
 
 def test_embedding_continues_from_the_stores_copy_of_the_adapter(tmp_path):
-    table, store = demo_table().head(12), tmp_path / "store"
+    table = demo_table().head(12)
+    store = tmp_path / "store"
     encoders = {"antibody_encoder": "tiny-igt5", "antigen_encoder": "composition"}
     save_adapter(tmp_path / "one", "tiny-igt5", "antibody")
     first = embed_table(table, store, limit=4, antibody_adapter=tmp_path / "one", **encoders)
@@ -183,7 +186,8 @@ def test_embedding_continues_from_the_stores_copy_of_the_adapter(tmp_path):
 
 
 def test_a_merged_store_keeps_the_adapter_of_their_vectors(tmp_path):
-    table, store = demo_table().head(6), tmp_path / "store"
+    table = demo_table().head(6)
+    store = tmp_path / "store"
     encoders = {"antibody_encoder": "tiny-igt5", "antigen_encoder": "composition"}
     save_adapter(tmp_path / "one", "tiny-igt5", "antibody")
     embed_table(table, store, antibody_adapter=tmp_path / "one", **encoders)
@@ -192,9 +196,11 @@ def test_a_merged_store_keeps_the_adapter_of_their_vectors(tmp_path):
     ours, theirs = (s.folder("antibody").adapter_files() for s in stores)
     assert ours == theirs
     assert set(ours) == {
-        "adapter/adapter.json", "adapter/splits.parquet",
-        "adapter/antibody/adapter_config.json", "adapter/antibody/adapter_model.safetensors",
-    }  # fmt: skip
+        "adapter/adapter.json",
+        "adapter/splits.parquet",
+        "adapter/antibody/adapter_config.json",
+        "adapter/antibody/adapter_model.safetensors",
+    }
 
 
 def test_an_adapter_of_other_weights_is_an_error_with_both_digests_and_writes_nothing(tmp_path):
@@ -202,9 +208,17 @@ def test_an_adapter_of_other_weights_is_an_error_with_both_digests_and_writes_no
     other = save_random_checkpoint(tmp_path / "other", TINY_CONFIG["tiny-igt5"], seed=9)
     save_adapter(tmp_path / "one", "tiny-igt5", "antibody")
     error = one_line(
-        "embed", tmp_path / "pairs.csv", "--store", tmp_path / "store", "--antibody-encoder", other,
-        "--antigen-encoder", "composition", "--antibody-adapter", tmp_path / "one",
-    )  # fmt: skip
+        "embed",
+        tmp_path / "pairs.csv",
+        "--store",
+        tmp_path / "store",
+        "--antibody-encoder",
+        other,
+        "--antigen-encoder",
+        "composition",
+        "--antibody-adapter",
+        tmp_path / "one",
+    )
     ours, theirs = (
         weights_digest(identify(n, "antibody").checkpoint) for n in ("tiny-igt5", str(other))
     )
@@ -242,7 +256,8 @@ def test_a_change_that_matches_no_weight_is_an_error_when_merged(tmp_path):
 # ---- adapters that anybody may have written: whatever is wrong with their files is one error ----
 
 MODULE = "encoder.layer.0.attention.self.query"
-A, B = np.ones((2, 64), np.float32), np.ones((64, 2), np.float32)
+A = np.ones((2, 64), np.float32)
+B = np.ones((64, 2), np.float32)
 CONFIG = {"lora_alpha": 4.0, "r": 2}
 
 

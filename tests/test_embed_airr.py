@@ -90,10 +90,12 @@ def test_chains_that_are_not_productive_are_left_out_beside_others_and_counted(t
 
 
 def test_a_cell_without_a_productive_chain_is_counted(tmp_path):
-    table = pd.concat([
-        pd.DataFrame(PAIR).assign(productive="T"),
-        pd.DataFrame(PAIR).assign(productive="F", cell_id="c2"),
-    ])  # fmt: skip
+    table = pd.concat(
+        [
+            pd.DataFrame(PAIR).assign(productive="T"),
+            pd.DataFrame(PAIR).assign(productive="F", cell_id="c2"),
+        ]
+    )
     pairs = read(tmp_path, table)
     assert antibodies(pairs) == [(HEAVY, LIGHT)] * 2
     assert pairs.notes[0].startswith("1 antibody only of rearrangements that are not productive")
@@ -143,7 +145,8 @@ def test_whole_translations_are_cut_to_the_variable_domain_that_alignments_hold(
 
 def test_a_predictor_scores_the_cells_of_an_airr_file(tmp_path):
     """Whose table is read twice, and with another number of rows than the file has."""
-    rng, letters = np.random.default_rng(0), np.array([*"ADEFGHKLNQRSTVY"])
+    rng = np.random.default_rng(0)
+    letters = np.array([*"ADEFGHKLNQRSTVY"])
     heavies = [HEAVY.replace("GFNIK", "".join(rng.choice(letters, 5))) for _ in range(40)]
     train = pd.DataFrame({"heavy": heavies, "light": LIGHT, "antigen": "MKTAYIAKQR" * 4})
     train.assign(pkd=rng.normal(8, 1, 40)).to_csv(tmp_path / "train.csv", index=False)

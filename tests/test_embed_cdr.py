@@ -29,7 +29,8 @@ OPTIONS = {"antibody_encoder": "tiny-igt5", "antigen_encoder": "composition"}
 
 def places(chain, cdrs):
     """Positions of the residues of CDRs, each found by its sequence behind the one before."""
-    found, end = [], 0
+    found = []
+    end = 0
     for cdr in cdrs:
         start = chain.index(cdr, end + 14 if end else 20)
         end = start + len(cdr)
@@ -45,7 +46,8 @@ def test_cdr_mean_is_the_mean_over_the_residues_that_imgt_calls_cdrs(tmp_path, s
     encoder = load_encoder(identity, CPU)
     pairs = list(zip(TABLE["heavy"], TABLE["light"], strict=True))
     ours = store.vectors("antibody", pairs, pooling="cdr_mean")
-    heavy, light = places(HEAVY, CDRS[0]), places(LIGHT, CDRS[1])
+    heavy = places(HEAVY, CDRS[0])
+    light = places(LIGHT, CDRS[1])
     residues = [heavy + [len(HEAVY) + 1 + i for i in light], heavy]
     for chains, own, at in zip(pairs, ours, residues, strict=False):
         token_TD = encoder(batch_of(identity, chains))
@@ -71,7 +73,8 @@ def test_a_chain_without_numbering_leaves_the_cdrs_of_the_other():
 @pytest.mark.parametrize("family", ["roformer", "esm", "t5", "ablang2"])
 @pytest.mark.parametrize("length", [0, 107, 500])
 def test_weights_of_residues_are_kept_in_pairs_chains_and_windows(family, length):
-    layout, rng = Layout("antibody", FAMILIES[family].vocabulary), np.random.default_rng(0)
+    layout = Layout("antibody", FAMILIES[family].vocabulary)
+    rng = np.random.default_rng(0)
     chains = ("A" * 120, "C" * length)
     extra = tuple(rng.random(len(chain)).astype(np.float32) for chain in chains)
     spans = layout.spans(chains, extra)

@@ -263,7 +263,8 @@ def test_quantised_checkpoints_are_refused_by_their_config(tmp_path, key, settin
 
 @pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.float8_e4m3fn])
 def test_weights_of_quantised_values_are_refused(tmp_path, dtype):
-    folder, weight = tiny(tmp_path / "model"), "encoder.layer.0.output.dense.weight"
+    folder = tiny(tmp_path / "model")
+    weight = "encoder.layer.0.output.dense.weight"
     change_weights(folder, lambda tensors: tensors | {weight: tensors[weight].to(dtype)})
     for backend in ("packed", "reference"):
         with pytest.raises(EncoderError, match=f"{weight} holds {dtype}, a quantised value"):
@@ -372,7 +373,8 @@ def test_a_value_in_config_json_that_changes_vectors_changes_the_fingerprint(tmp
     known = class_of(family_of(config).transformers_class).config_class()
     backends = ("packed", "reference")
     expected = {backend: encode(plain, backend) for backend in backends}
-    changing, folder = set(), tiny(tmp_path / "changed", name)
+    changing = set()
+    folder = tiny(tmp_path / "changed", name)
     for key, value in {**known.to_dict(), **config}.items():
         for other in [None, *other_values(value)] if key != "model_type" else ():
             with_config(folder, {**config, key: other})
@@ -433,7 +435,8 @@ def test_a_damaged_config_is_overruled_or_refused(tmp_path, text):
 
 @pytest.mark.parametrize("name", ["tiny-esm2", "esmc"])
 def test_fewer_positions_in_config_json_do_not_limit_what_is_rotated(tmp_path, name):
-    plain, few = tiny(tmp_path / "plain", name), tiny(tmp_path / "few", name)
+    plain = tiny(tmp_path / "plain", name)
+    few = tiny(tmp_path / "few", name)
     config = json.loads((few / "config.json").read_text())
     with_config(few, {**config, "max_position_embeddings": 9})
     for backend in ("packed", "reference"):

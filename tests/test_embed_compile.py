@@ -24,7 +24,8 @@ def signatures(half, descriptors):
 
     row = {width: _row_launch(width) for width in (1024, 1280)}
     warps = {width: launch.pop("num_warps") for width, launch in row.items()}
-    x, f = f"*{half}", "*fp32"
+    x = f"*{half}"
+    f = "*fp32"
     norm = {"x_ptr": x, "delta_ptr": x, "weight_ptr": f, "out_ptr": x}
     norm |= {"scale": "fp32", "eps": "fp32"}
     yield "_add_rms_norm_kernel", norm, row[1024], warps[1024], 3
@@ -48,9 +49,11 @@ def signatures(half, descriptors):
     warps = launch.pop("num_warps")
     yield "_rotary_kernel", rotary, launch | {"bias_ptr": None}, warps, 3
     for biased, heads, width, block, turned in (
-        (True, 32, 128, 128, False), (False, 20, 64, 64, False), (False, 20, 64, 64, True),
+        (True, 32, 128, 128, False),
+        (False, 20, 64, 64, False),
+        (False, 20, 64, 64, True),
         (False, 20, 24, 32, False),
-    ):  # fmt: skip
+    ):
         chosen = _TILES if descriptors else _POINTER_TILES
         m, n, warps, stages = chosen["biased" if biased else "plain"]
         blocks = {
@@ -79,7 +82,8 @@ def gated_signatures(half):
 
     from abag.embed.kernels.triton_kernels import rotary_launch
 
-    x, f = f"*{half}", "*fp32"
+    x = f"*{half}"
+    f = "*fp32"
     gate = {"x_ptr": x, "out_ptr": x, "tokens": "i32"}
     for silu, width in ((False, 3840), (True, 2560)):
         constants = {"SILU": silu, "WIDTH": width, "ROWS": 8, "COLUMNS": 512}
@@ -102,7 +106,8 @@ def shape_signatures(half):
     from abag.embed.families.registry import ALIASES, FAMILIES
     from abag.embed.kernels.triton_kernels import _row_launch, rotary_launch
 
-    x, f = f"*{half}", "*fp32"
+    x = f"*{half}"
+    f = "*fp32"
     wide = f if half == "fp16" else x  # fp16 could not hold the residual stream
     norm = {"x_ptr": wide, "delta_ptr": x, "weight_ptr": f, "out_ptr": x}
     norm |= {"scale": "fp32", "eps": "fp32"}
@@ -164,7 +169,9 @@ def compile_all(capability, only):
         print(json.dumps([name, built.metadata.shared, registers, stack, product]))
 
 
-ALL, ATTENTION, OTHERS = ".*", "_attention_kernel", "(?!_attention_kernel).*"
+ALL = ".*"
+ATTENTION = "_attention_kernel"
+OTHERS = "(?!_attention_kernel).*"
 
 
 # attention for 7.5, which is not used, takes 90 s to compile

@@ -107,7 +107,9 @@ def test_empty_rows_may_fill_a_chunk(tmp_path):
 
 def test_every_command_skips_them_and_says_so_once(tmp_path):
     table = written(tmp_path / "pairs.csv", spaced())
-    store, run, scored = tmp_path / "store", tmp_path / "run", tmp_path / "scored.csv"
+    store = tmp_path / "store"
+    run = tmp_path / "run"
+    scored = tmp_path / "scored.csv"
     said = []
     note = f"pairs.csv: {NOTE}"
     embedded = abag.embed_table(table, store, **COMPOSITION)

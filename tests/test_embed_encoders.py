@@ -78,7 +78,9 @@ def test_esm_vectors_equal_transformers_with_residues_averaged_by_hand(lengths, 
 
 def test_a_2500_residue_antigen_averages_its_windows_residue_by_residue_then_pools():
     chain = draw_chain(RNG, 2500)
-    total_LD, cover_L, cls = np.zeros((2500, 64)), np.zeros(2500), []
+    total_LD = np.zeros((2500, 64))
+    cover_L = np.zeros(2500)
+    cls = []
     for start in (0, 511, 1022, 1533):
         token_TD = hidden_states("tiny-esm2", " ".join(chain[start : start + 1022]))
         total_LD[start : start + 1022] += token_TD[1:-1]
@@ -102,10 +104,18 @@ def esm1_states(model, chain):
 def test_esm1_reads_learned_positions_and_windows_as_transformers_does(normed, backend, tmp_path):
     torch.manual_seed(5)
     config = EsmConfig(
-        vocab_size=33, hidden_size=64, num_hidden_layers=2, num_attention_heads=4,
-        intermediate_size=256, position_embedding_type="absolute", max_position_embeddings=1026,
-        emb_layer_norm_before=normed, token_dropout=True, mask_token_id=32, pad_token_id=1,
-    )  # fmt: skip
+        vocab_size=33,
+        hidden_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=256,
+        position_embedding_type="absolute",
+        max_position_embeddings=1026,
+        emb_layer_norm_before=normed,
+        token_dropout=True,
+        mask_token_id=32,
+        pad_token_id=1,
+    )
     model = EsmModel(config, add_pooling_layer=False).eval()
     for name, parameter in model.named_parameters():  # the initial norms change nothing
         parameter.data += torch.randn_like(parameter) * (0.3 if "norm" in name.lower() else 0.1)
@@ -114,11 +124,13 @@ def test_esm1_reads_learned_positions_and_windows_as_transformers_does(normed, b
     identity = identify(str(tmp_path), "antigen")
     assert identity.checkpoint.family == "esm1"
     encoder = load_encoder(identity, CPU, backend=backend)
-    longest, longer = draw_chain(RNG, 1022), draw_chain(RNG, 1500)
+    longest = draw_chain(RNG, 1022)
+    longer = draw_chain(RNG, 1500)
     assert_close(
         vectors(identity, (longest,), encoder)["mean"], esm1_states(model, longest).mean(0)
     )
-    total_LD, cover_L = np.zeros((1500, 64)), np.zeros(1500)
+    total_LD = np.zeros((1500, 64))
+    cover_L = np.zeros(1500)
     for start in (0, 511):
         window = longer[start : start + 1022]
         total_LD[start : start + 1022] += esm1_states(model, window)

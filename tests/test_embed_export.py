@@ -115,8 +115,11 @@ def test_the_types_of_the_columns_are_kept(store, table, tmp_path):
     abag.export_vectors(store, tmp_path / "a.parquet", table=table)
     obs = anndata.read_h5ad(tmp_path / "a.h5ad").obs
     assert obs.dtypes.astype(str)[["pKd", "batch", "binds", "note"]].tolist() == [
-        "float64", "int64", "bool", "category",
-    ]  # fmt: skip
+        "float64",
+        "int64",
+        "bool",
+        "category",
+    ]
     with np.load(tmp_path / "a.npz", allow_pickle=False) as file:
         assert [file[n].dtype.kind for n in ("pKd", "batch", "binds", "note")] == [*"fibU"]
         assert json.loads(str(file["about"]))["antigen"]["encoder"] == "tiny-esm2"
@@ -212,16 +215,32 @@ def test_invalid_input_is_refused_in_one_line_and_nothing_is_written(store, tabl
         (OutputError, "expected the choice of one", out, {}),
         (OptionError, "^kind=.pair.: ", out, {"kind": "pair"}),
         (abag.AbagError, "'max' is not stored", out, {"kind": "antigen", "antigen_pooling": "max"}),
-        (abag.AbagError, "no antigen encoder 'esm9'", out,
-         {"kind": "antigen", "antigen_encoder": "esm9"}),
-        (MissingVectors, "1 of 5. antibody sequences", out,
-         {"table": pd.concat([table, table.head(1).assign(heavy="EVQLVE")])}),
+        (
+            abag.AbagError,
+            "no antigen encoder 'esm9'",
+            out,
+            {"kind": "antigen", "antigen_encoder": "esm9"},
+        ),
+        (
+            MissingVectors,
+            "1 of 5. antibody sequences",
+            out,
+            {"table": pd.concat([table, table.head(1).assign(heavy="EVQLVE")])},
+        ),
         (OutputError, "'antigen_key' has the name", out, {"table": table.assign(antigen_key=1)}),
-        (OutputError, "several columns called 'a_b'", tmp_path / "a.h5ad",
-         {"table": table.assign(**{"a/b": 1, "a_b": 2})}),
-        (abag.AbagError, "row 1, .*not a valid residue", out,
-         {"table": table.assign(heavy=["Z1", *table["heavy"].iloc[1:]])}),
-    ]:  # fmt: skip
+        (
+            OutputError,
+            "several columns called 'a_b'",
+            tmp_path / "a.h5ad",
+            {"table": table.assign(**{"a/b": 1, "a_b": 2})},
+        ),
+        (
+            abag.AbagError,
+            "row 1, .*not a valid residue",
+            out,
+            {"table": table.assign(heavy=["Z1", *table["heavy"].iloc[1:]])},
+        ),
+    ]:
         with pytest.raises(error, match=words) as caught:
             abag.export_vectors(store, to, **options)
         assert "\n" not in str(caught.value)

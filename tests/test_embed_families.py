@@ -48,18 +48,32 @@ def test_the_fingerprint_covers_exactly_these_fields():
         "long": "window-1022",
         "adapter": None,
         "config": {
-            "hidden_size": 64, "intermediate_size": 256, "num_hidden_layers": 2,
-            "num_attention_heads": 4, "vocab_size": 33, "layer_norm_eps": 1e-5,
-            "max_position_embeddings": 1026, "hidden_act": "gelu",
-            "position_embedding_type": "rotary", "rope_theta": 10000.0,
-            "emb_layer_norm_before": False, "token_dropout": True, "mask_token_id": 32,
-            "pad_token_id": 1, "is_decoder": False, "add_cross_attention": False,
+            "hidden_size": 64,
+            "intermediate_size": 256,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 4,
+            "vocab_size": 33,
+            "layer_norm_eps": 1e-5,
+            "max_position_embeddings": 1026,
+            "hidden_act": "gelu",
+            "position_embedding_type": "rotary",
+            "rope_theta": 10000.0,
+            "emb_layer_norm_before": False,
+            "token_dropout": True,
+            "mask_token_id": 32,
+            "pad_token_id": 1,
+            "is_decoder": False,
+            "add_cross_attention": False,
         },
-    }  # fmt: skip
+    }
     assert identify("composition", "antigen").meaning == {
-        "weights": "", "family": "composition", "tokens": 1, "pooling": 1, "long": "whole",
+        "weights": "",
+        "family": "composition",
+        "tokens": 1,
+        "pooling": 1,
+        "long": "whole",
         "adapter": None,
-    }  # fmt: skip
+    }
 
 
 class LetterEmbedding:
@@ -83,7 +97,8 @@ def test_a_new_family_needs_a_description_an_alias_and_nothing_else(monkeypatch,
     letters = LetterFamily(name="letters", vocabulary=vocabulary, backends=("letters",))
     monkeypatch.setitem(FAMILIES, "letters", letters)
     monkeypatch.setitem(ALIASES, "letters", Alias("letters"))
-    table, store = demo_table().head(8), tmp_path / "store"
+    table = demo_table().head(8)
+    store = tmp_path / "store"
     summary = abag.embed_table(table, store, "letters", "letters", store_dtype="float32")
     assert summary["antigens"]["encoder"] == "letters"
     antigen = table["antigen"].iloc[0]
@@ -105,18 +120,34 @@ def test_a_new_encoder_of_known_layers_is_one_table(monkeypatch, tmp_path):
         sizes=("layers", "width", "heads", "hidden"),
         config_keys=("layers", "width", "heads", "hidden"),
         architecture=Architecture(
-            embedding="tokens", layers="blocks", norms=("n1", "n2"), qkv=("qkv",), out="out",
-            up=("gate", "up"), down="down", last_norm="norm", norm="rms", biased=False,
-            rotary="halves", activation="silu", gate="first", eps=1e-6,
+            embedding="tokens",
+            layers="blocks",
+            norms=("n1", "n2"),
+            qkv=("qkv",),
+            out="out",
+            up=("gate", "up"),
+            down="down",
+            last_norm="norm",
+            norm="rms",
+            biased=False,
+            rotary="halves",
+            activation="silu",
+            gate="first",
+            eps=1e-6,
         ),
         tiny_config={
-            "model_type": "own", "layers": 3, "width": 32, "heads": 2, "hidden": 64,
+            "model_type": "own",
+            "layers": 3,
+            "width": 32,
+            "heads": 2,
+            "hidden": 64,
             "vocab_size": 24,
         },
-    )  # fmt: skip
+    )
     monkeypatch.setitem(FAMILIES, "own", own)
     folder = str(save_random_checkpoint(tmp_path / "model", own.tiny_config, seed=0))
-    table, vectors = demo_table().head(8), {}
+    table = demo_table().head(8)
+    vectors = {}
     for backend in ("packed", "reference"):
         options = {"antibody_backend": backend, "antigen_backend": backend, "layers": (2,)}
         store = tmp_path / backend
@@ -136,7 +167,8 @@ def test_every_alias_has_a_family_a_licence_and_the_size_of_a_hub_model():
 
 @pytest.mark.parametrize("name", SHAPES)
 def test_the_size_of_an_alias_is_that_of_its_shape(name):
-    shape, alias = FAMILIES[ALIASES[name].family].shape(SHAPES[name]), ALIASES[name]
+    shape = FAMILIES[ALIASES[name].family].shape(SHAPES[name])
+    alias = ALIASES[name]
     products = 4 * shape.attention_width + shape.feed_forward_products * shape.feed_forward_width
     assert shape.width == alias.width
     assert shape.layers * shape.width * products == pytest.approx(alias.parameters, rel=0.03)

@@ -67,7 +67,8 @@ def test_every_command_reports_leaders_and_tags_as_it_does_constant_domains(tmp_
     train = table([LEADERS[0] + heavies[0], *heavies[1:]]).assign(
         pkd=[rng.gauss(8, 1) for _ in heavies]
     )
-    path, folder = tmp_path / "t.csv", tmp_path / "run"
+    path = tmp_path / "t.csv"
+    folder = tmp_path / "run"
     train.to_csv(path, index=False)
     store = ["--store", tmp_path / "s"]
     done = [
@@ -121,10 +122,15 @@ def test_antigens_with_a_histidine_tag_are_counted():
 
 def test_columns_of_nucleotides_are_proposed_for_no_role():
     genes = ["GAGGTGCAGCTGGTGGAGTCTGGAGGCGGC", "GACATCCAGATGACCCAGTCTCCATCCTCC"]
-    frame = pd.DataFrame({
-        "gene": genes, "short_nt": [gene[:22] for gene in genes], "mine": [HEAVY, D13_HEAVY],
-        "lower": [gene.lower() for gene in genes], "rna": [g.replace("T", "U") for g in genes],
-    })  # fmt: skip
+    frame = pd.DataFrame(
+        {
+            "gene": genes,
+            "short_nt": [gene[:22] for gene in genes],
+            "mine": [HEAVY, D13_HEAVY],
+            "lower": [gene.lower() for gene in genes],
+            "rna": [g.replace("T", "U") for g in genes],
+        }
+    )
     with pytest.raises(ColumnError, match=r"By their content: --column heavy=mine\. "):
         read_pairs(frame)
     with pytest.raises(ColumnError, match="No column holds sequences"):
@@ -138,7 +144,8 @@ def test_of_two_columns_for_a_role_that_of_nucleotides_is_never_taken():
 
 
 def test_columns_that_may_play_one_role_are_listed_as_alternatives():
-    heavies, lights = [HEAVY, D13_HEAVY], [LIGHT, D13_LIGHT]
+    heavies = [HEAVY, D13_HEAVY]
+    lights = [LIGHT, D13_LIGHT]
     frame = pd.DataFrame(
         {"p": heavies, "q": [h + "ASTK" for h in heavies], "r": lights, "s": ANTIGEN}
     )

@@ -31,9 +31,12 @@ def identity_of(tmp_path, family, changes=None, **factors):
     """A random checkpoint, with the weights that end with a name multiplied by its factor."""
     config = {**FAMILIES[family].reduced_config, **(changes or {})}
     folder = save_random_checkpoint(tmp_path / family, config, seed=1)
-    change_weights(folder, lambda weights: {
-        key: x * factors.get(key.split(".")[-2], 1.0) for key, x in weights.items()
-    })  # fmt: skip
+    change_weights(
+        folder,
+        lambda weights: {
+            key: x * factors.get(key.split(".")[-2], 1.0) for key, x in weights.items()
+        },
+    )
     return identify(str(folder), "antibody")
 
 

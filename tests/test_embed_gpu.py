@@ -73,7 +73,8 @@ def test_a_batch_with_more_than_2_31_activations_is_as_exact_as_its_parts(tmp_pa
     config = {**WIDE["t5"], "d_ff": 16384, "num_layers": 1}
     identity = wide_encoder(tmp_path, config)
     encoder = load_encoder(identity, plan_device("cuda"))
-    rng, letters = np.random.default_rng(0), np.array(list("ACDEFGHIKLMNPQRSTVWY"))
+    rng = np.random.default_rng(0)
+    letters = np.array(list("ACDEFGHIKLMNPQRSTVWY"))
     chains = ["".join(rng.choice(letters, 998)) for _ in range(136)]
     spans = [(i, p) for i, c in enumerate(chains) for p in identity.layout.spans((c,))]
     whole = pack_spans(spans)
@@ -120,7 +121,9 @@ def test_products_of_cublaslt_equal_those_of_torch(tokens, dtype):
         return torch.randn(*shape, generator=generator, device=device).to(dtype)
 
     for inputs, outputs in ((1280, 5120), (1024, 1024), (320, 960)):
-        x, weight, bias = draw(tokens, inputs), draw(outputs, inputs) / inputs**0.5, draw(outputs)
+        x = draw(tokens, inputs)
+        weight = draw(outputs, inputs) / inputs**0.5
+        bias = draw(outputs)
         plain = F.linear(x.float(), weight.float())
         stream = draw(tokens, outputs)
         expected = {

@@ -19,7 +19,8 @@ from abag.embed.packing import TokenSpan, pack_spans
 
 HERE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 NEAR = 1e-5 if HERE.type == "cpu" else 2e-3  # a GPU multiplies fp32 in TF32
-FUSED, PLAIN = kernels.FusedOps(HERE), PlainOps()
+FUSED = kernels.FusedOps(HERE)
+PLAIN = PlainOps()
 
 
 def batch_of(lengths):
@@ -55,7 +56,8 @@ def attend(attention, qkv, lengths):
     "lengths", [[1], [64], [65, 1, 130], [300, 17], [16, 15, 14], [60, 59, 60, 58, 57], [9, 9, 9]]
 )
 def test_packed_attention_equals_one_sequence_at_a_time(lengths, biased, name):
-    heads, width = 2, 32
+    heads = 2
+    width = 32
     bias = draw(heads, 257, seed=1) if biased else None
     qkv = draw(sum(lengths), 3 * heads * width)
     ours = attend(Attention(name, heads, 0.5, bias), qkv, lengths)
@@ -69,7 +71,8 @@ def test_attention_of_any_width_equals_one_sequence_at_a_time(
     width, descriptors, biased, monkeypatch
 ):
     monkeypatch.setattr("abag.embed.kernels.attention.loads_by_descriptors", lambda: descriptors)
-    lengths, bias = [300, 17, 1, 64], draw(2, 257, seed=1) if biased else None
+    lengths = [300, 17, 1, 64]
+    bias = draw(2, 257, seed=1) if biased else None
     qkv = draw(sum(lengths), 3 * 2 * width)
     ours = attend(Attention("triton", 2, 0.5, bias), qkv, lengths)
     assert far(ours, one_at_a_time(qkv, lengths, 2, 0.5, bias)) < NEAR
@@ -81,7 +84,9 @@ def test_queries_rotated_while_loading_equal_those_rotated_before(descriptors, b
     from abag.embed.families.packed import rotary_tables
 
     monkeypatch.setattr("abag.embed.kernels.attention.loads_by_descriptors", lambda: descriptors)
-    lengths, heads, width = [90, 1, 64, 17], 2, 32
+    lengths = [90, 1, 64, 17]
+    heads = 2
+    width = 32
     angles = rotary_tables(90, width, HERE)
     positions = torch.cat([torch.arange(n) for n in lengths]).to(HERE)
     qkv = draw(sum(lengths), 3 * heads * width)
@@ -128,7 +133,8 @@ def test_attention_one_position_off_is_far_outside_the_tolerance():
 def test_tiled_bias_holds_the_dense_bias_of_every_tile(blocks):
     m, n = blocks
     bias = draw(3, 257)
-    tiled, dense = kernels.tile_bias(bias, m, n), dense_bias(bias, 1024)
+    tiled = kernels.tile_bias(bias, m, n)
+    dense = dense_bias(bias, 1024)
     reach = (tiled.shape[2] - n) // 2
     for i in range(0, 1024, m):
         for j in range(0, 1024, n):
@@ -139,7 +145,9 @@ def test_tiled_bias_holds_the_dense_bias_of_every_tile(blocks):
 @pytest.mark.parametrize("width", [64, 80, 1280])
 def test_norms_equal_their_plain_versions(width):
     x, weight, bias, shift = (draw(5, width), *(draw(width, seed=s) for s in (1, 2, 3)))
-    x1, x2, delta = x.clone(), x.clone(), draw(5, width, seed=4)
+    x1 = x.clone()
+    x2 = x.clone()
+    delta = draw(5, width, seed=4)
     ours, theirs = (
         o.add_rms_norm_(y, delta, 4.0, weight, 1e-6) for o, y in ((FUSED, x1), (PLAIN, x2))
     )
@@ -179,7 +187,9 @@ def test_rotary_equals_its_plain_version(step, width):
 @pytest.mark.parametrize("activation", ["gelu_tanh", "silu"])
 @pytest.mark.parametrize(("tokens", "width", "has_bias"), [(5, 96, False), (1, 513, True)])
 def test_a_gate_equals_its_plain_version(tokens, width, has_bias, activation):
-    x, weight = 9 * draw(tokens, 32), draw(2 * width, 32, seed=1)  # far out on both sides, too
+    # far out on both sides, too
+    x = 9 * draw(tokens, 32)
+    weight = draw(2 * width, 32, seed=1)
     bias = 9 * draw(2 * width, seed=2) if has_bias else None
     ours, theirs = (o.linear_gated(x, weight, activation, bias) for o in (FUSED, PLAIN))
     assert far(ours, theirs) < NEAR
@@ -189,7 +199,9 @@ def test_a_gate_equals_its_plain_version(tokens, width, has_bias, activation):
 
 
 def test_activations_equal_their_plain_versions():
-    x, weight, bias = draw(7, 24), draw(48, 24, seed=1), draw(48, seed=2)
+    x = draw(7, 24)
+    weight = draw(48, 24, seed=1)
+    bias = draw(48, seed=2)
     assert far(FUSED.linear_relu(x, weight), PLAIN.linear_relu(x, weight)) < NEAR
     assert far(FUSED.linear_gelu(x, weight, bias), PLAIN.linear_gelu(x, weight, bias)) < NEAR
     half = [t.bfloat16() for t in (x, weight, bias)]
@@ -198,7 +210,8 @@ def test_activations_equal_their_plain_versions():
 
 @pytest.mark.parametrize("family", [n for n, f in FAMILIES.items() if "packed" in f.backends])
 def test_an_encoder_with_triton_equals_the_same_without(family, tmp_path, monkeypatch):
-    identity, plan = encoding.random_encoder(tmp_path, family), DevicePlan(HERE, "fp32", "a test")
+    identity = encoding.random_encoder(tmp_path, family)
+    plan = DevicePlan(HERE, "fp32", "a test")
     batch = encoding.batch_of(identity, ("EVQLVE", "MX"))
     plain = load_encoder(identity, plan)(batch)
     # heads this small only fit the interpreter

@@ -112,7 +112,8 @@ def test_amplify_and_glm2_norm_the_states_and_multiply_once(family, tmp_path):
             weights[n] for n in ("layer_norm_2.weight", "decoder.weight", "decoder.bias")
         )
     else:
-        norm, decoder = weights["lm_head.norm.weight"], weights["lm_head.proj_output.weight"]
+        norm = weights["lm_head.norm.weight"]
+        decoder = weights["lm_head.proj_output.weight"]
         bias = torch.zeros(len(decoder))
 
     def logits_of(ids):
@@ -148,7 +149,8 @@ def test_a_residue_in_several_windows_counts_once_with_their_mean(batch_tokens, 
     chain = draw_chain(RNG, 1500)
     model = EsmForMaskedLM.from_pretrained(find_checkpoint("tiny-esm2").folder).eval()
     vocabulary = FAMILIES["esm"].vocabulary
-    total, windows = np.zeros(1500), np.zeros(1500)
+    total = np.zeros(1500)
+    windows = np.zeros(1500)
     for start in (0, 511):
         ids = torch.from_numpy(vocabulary.encode(chain[start : start + 1022])).long()
         framed = torch.cat([torch.tensor([0]), ids, torch.tensor([2])])[None]
@@ -166,8 +168,10 @@ def test_scores_of_few_tokens_at_a_time_give_the_same_values(monkeypatch):
     identity = identify("tiny-esm2", "antigen")
     (span,) = identity.layout.spans((draw_chain(RNG, 200),))
     batch = pack_spans([(0, span)])
-    hidden_TD, ids_T = load_encoder(identity, CPU)(batch), torch.from_numpy(batch.ids)
-    head, sizes = load_head(identity.checkpoint, CPU), []
+    hidden_TD = load_encoder(identity, CPU)(batch)
+    ids_T = torch.from_numpy(batch.ids)
+    head = load_head(identity.checkpoint, CPU)
+    sizes = []
     whole = head.log_probabilities(hidden_TD, ids_T)
     scores = head.scores
     monkeypatch.setattr(head, "scores", lambda x_TD: sizes.append(len(x_TD)) or scores(x_TD))
@@ -261,9 +265,16 @@ def test_an_encoder_without_a_head_is_refused_before_anything_is_written(table, 
     path = tmp_path / "pairs.csv"
     table.to_csv(path, index=False)
     line = one_line(
-        "embed", path, "--store", tmp_path / "store", "--loglik", "--antibody-encoder", "tiny-igt5",
-        "--antigen-encoder", "tiny-esm2",
-    )  # fmt: skip
+        "embed",
+        path,
+        "--store",
+        tmp_path / "store",
+        "--loglik",
+        "--antibody-encoder",
+        "tiny-igt5",
+        "--antigen-encoder",
+        "tiny-esm2",
+    )
     assert "--loglik: tiny-igt5 is an encoder only" in line
     with pytest.raises(EncoderError, match="composition is an encoder only"):
         abag.embed_table(table, tmp_path / "store", "composition", "composition", loglik=True)
@@ -280,14 +291,26 @@ def test_an_encoder_without_a_head_is_refused_before_anything_is_written(table, 
 
 
 def test_likelihoods_are_read_by_name_in_files_and_datasets(table, tmp_path):
-    path, store = tmp_path / "pairs.csv", tmp_path / "store"
+    path = tmp_path / "pairs.csv"
+    store = tmp_path / "store"
     table.to_csv(path, index=False)
     encoders = ["--antibody-encoder", "antiberty", "--antigen-encoder", "tiny-esm2"]
     run("embed", path, "--store", store, "--loglik", *encoders)
     expected = stored_logliks(store, "antigen", table["antigen"])[:, 0]
     to = tmp_path / "logliks.parquet"
-    run("store", "export", store, "--table", path, "--kind", "antigen", "--antigen-pooling",
-        "loglik", "--to", to)  # fmt: skip
+    run(
+        "store",
+        "export",
+        store,
+        "--table",
+        path,
+        "--kind",
+        "antigen",
+        "--antigen-pooling",
+        "loglik",
+        "--to",
+        to,
+    )
     written = pd.read_parquet(to)
     np.testing.assert_array_equal([row[0] for row in written["vector"]], expected)
     data = abag.dataset(store, table, antigen_pooling="loglik", split="random")

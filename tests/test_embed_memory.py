@@ -39,7 +39,8 @@ print(max(seen))
 
 def write_checkpoint(folder, config):
     """Write random weights a tensor at a time: all of them in memory would take 10 GB."""
-    family, rng = FAMILIES[config["model_type"]], np.random.default_rng(0)
+    family = FAMILIES[config["model_type"]]
+    rng = np.random.default_rng(0)
     # zero bytes per tensor: every value is the scale at which it is to be drawn
     scales = draw_weights(
         family, config, lambda shape, scale: np.broadcast_to(np.float32(scale), shape)
@@ -47,7 +48,8 @@ def write_checkpoint(folder, config):
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps(dict(config)))
     (folder / "vocab.json").write_text(json.dumps(family.tokens))
-    header, end = {}, 0
+    header = {}
+    end = 0
     for name, x in scales.items():
         header[name] = {"dtype": "F32", "shape": x.shape, "data_offsets": [end, end + 4 * x.size]}
         end += 4 * x.size

@@ -63,7 +63,8 @@ def test_parts_hold_every_sequence_once_with_its_first_row(chunks, held_bytes, p
 
 
 def check_parts(collected, chunks):
-    first, start = {}, 0
+    first = {}
+    start = 0
     for chains in chunks:
         found = distinct(chains, start)
         collected.add(found)
@@ -90,8 +91,12 @@ def test_only_sequences_that_do_not_fit_into_memory_are_written_to_disk():
 
 def check_spilling(many, few):
     for start in range(0, 3000, 100):
-        many.add(distinct([format(start + i, "b").replace("0", "A").replace("1", "C")
-                           for i in range(100)], start))  # fmt: skip
+        many.add(
+            distinct(
+                [format(start + i, "b").replace("0", "A").replace("1", "C") for i in range(100)],
+                start,
+            )
+        )
         few.add(distinct(["A", "C", "AC"] * 30, start))
     assert len(many._runs) > 10
     assert not few._runs
@@ -158,7 +163,9 @@ def test_only_the_sequences_of_parquet_are_read_but_every_column_is_named(tmp_pa
 
 
 def read_all(table, **options):
-    rows, skipped, found = 0, SkippedRows(), []
+    rows = 0
+    skipped = SkippedRows()
+    found = []
     for chunk in read_pair_chunks(table, TableOptions(**options), only_sequences=True):
         rows += len(chunk.frame)
         skipped.update(chunk.skipped)
@@ -195,8 +202,10 @@ def test_chunks_give_the_sequences_counts_and_errors_of_the_whole_table(rows, ch
                 met.add(one)
         (part,) = met.parts()
         assert set(part.chains) == set(side.chains)
-        first = {c: int(pairs.row_numbers[side.of_row.tolist().index(i)])
-                 for i, c in enumerate(side.chains)}  # fmt: skip
+        first = {
+            c: int(pairs.row_numbers[side.of_row.tolist().index(i)])
+            for i, c in enumerate(side.chains)
+        }
         assert dict(zip(part.chains, part.rows.tolist(), strict=True)) == first
 
 
@@ -328,10 +337,14 @@ def test_each_shard_is_checked_once_for_any_number_of_parts(tmp_path, monkeypatc
 def test_sequences_of_several_chains_come_back_whole():
     given = [("QVQ", "DIQ"), ("", "DIQ"), ("QVQ", ""), ("M",), ("M", "K", "T"), ("MK", "T")]
     held = UniqueSequences(
-        kind="antigen", chains=given, keys=keys_array("antigen", given),
-        of_row=np.arange(6), first_rows=np.arange(1, 7), replaced=np.zeros(6, np.int32),
+        kind="antigen",
+        chains=given,
+        keys=keys_array("antigen", given),
+        of_row=np.arange(6),
+        first_rows=np.arange(1, 7),
+        replaced=np.zeros(6, np.int32),
         forms=[""] * 6,
-    )  # fmt: skip
+    )
     for held_bytes in (1, 1 << 20):
         with Partitions("antigen", held_bytes=held_bytes) as collected:
             collected.add(held)

@@ -40,8 +40,10 @@ def start(table, store, *options):
     command = ["embed", table, "--store", store, *options, "--json", "--ray"]
     return subprocess.Popen(
         [sys.executable, "-c", DRIVER, *command],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
 
 
 def test_units_hold_every_sequence_once_and_about_as_many_tokens():
@@ -116,7 +118,8 @@ def check_same(tmp_path, summary, whole):
 
 def workers_of(process):
     """Process ids of the actors of one driver's cluster."""
-    parents, names = {}, {}
+    parents = {}
+    names = {}
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
             try:

@@ -107,7 +107,8 @@ def test_a_glued_antibody_is_split_and_then_cut():
 
 @pytest.mark.parametrize("tails", [("", ""), (CH1, CK)])
 def test_a_table_with_exchanged_columns_is_refused_with_the_fix(tails):
-    heavies, lights = [h + tails[0] for h in (VH, D13_H)], [x + tails[1] for x in (VL, VL)]
+    heavies = [h + tails[0] for h in (VH, D13_H)]
+    lights = [x + tails[1] for x in (VL, VL)]
     match = "most rows hold a light chain.*--column heavy=light --column light=heavy.*--chains auto"
     with pytest.raises(TableError, match=match):
         read(lights, heavies)
@@ -182,7 +183,8 @@ def test_chunks_agree_with_the_whole_table(monkeypatch):
 def test_nothing_is_looked_up_for_antibodies_as_usual(monkeypatch):
     monkeypatch.setattr(parsing, "find_domains", None)
     monkeypatch.setattr(parsing, "variable_domain", None)
-    heavies, lights = [VH, D13_H, "QVQ", VH], [VL, LAMBDA, "DIQ", ""]
+    heavies = [VH, D13_H, "QVQ", VH]
+    lights = [VL, LAMBDA, "DIQ", ""]
     assert read(heavies, lights).antibodies.forms[:2] == ["", ""]
     cut = read([VH], [VL], antibody_region="fv")
     assert cut.antibodies.chains == [(VH, VL)]
@@ -208,7 +210,8 @@ def test_what_is_found_in_an_antibody_does_not_depend_on_the_others(antibodies):
 def numbered(monkeypatch):
     """The chains that were numbered to find their places."""
     monkeypatch.setattr(parsing, "CHECKED_AT_MOST", 0)
-    chains, find = [], parsing.find_domains
+    chains = []
+    find = parsing.find_domains
     monkeypatch.setattr(parsing, "find_domains", lambda chain: chains.append(chain) or find(chain))
     return chains
 
@@ -252,8 +255,10 @@ def test_a_chain_of_many_antibodies_is_numbered_once():
 
 def test_a_predictor_cuts_antibodies_as_its_run_did(tmp_path):
     table = demo_table().head(150)
-    fabs = table.assign(heavy=table["heavy"] + CH1, light=table["light"].where(table["light"] == "",
-                        table["light"] + CK))  # fmt: skip
+    fabs = table.assign(
+        heavy=table["heavy"] + CH1,
+        light=table["light"].where(table["light"] == "", table["light"] + CK),
+    )
     fabs.to_csv(tmp_path / "fabs.csv", index=False)
     fv = {"antibody_region": "fv"}
     abag.embed_table(tmp_path / "fabs.csv", tmp_path / "store", **COMPOSITION, **fv)

@@ -69,8 +69,10 @@ def test_residues_are_those_of_transformers_in_the_order_of_chains():
 @pytest.mark.parametrize("batch_tokens", [None, 1100])  # windows in one batch, or in several
 @pytest.mark.parametrize("backend", ["packed", "reference"])
 def test_residues_in_several_windows_have_the_mean_of_their_vectors(batch_tokens, backend):
-    long, short = draw_chain(RNG, 2500), draw_chain(RNG, 20)
-    total_LD, windows_L = np.zeros((2500, 64)), np.zeros(2500)
+    long = draw_chain(RNG, 2500)
+    short = draw_chain(RNG, 20)
+    total_LD = np.zeros((2500, 64))
+    windows_L = np.zeros(2500)
     for start in (0, 511, 1022, 1533):
         total_LD[start : start + 1022] += esm_states(long[start : start + 1022])
         windows_L[start : start + 1022] += 1
@@ -118,7 +120,8 @@ def read_files(out):
 def test_files_hold_what_is_yielded_and_rows_say_where(table, tmp_path):
     out = tmp_path / "out"
     summary = abag.export_residues(table, out, **TINY, dtype="float32", file_mb=2)
-    files, yielded = read_files(out), encoded(table)
+    files = read_files(out)
+    yielded = encoded(table)
     assert summary["antibodies"]["files"] == summary["antibodies"]["written"] > 2
     assert len(files) == len(yielded)
     assert summary["antibodies"]["residues"] == sum(
@@ -182,7 +185,8 @@ def test_a_full_disk_is_refused_before_anything_is_encoded(table, tmp_path, monk
     ({"file_mb": 3}, "begun with file_mb 256, now 3"),
 ])  # fmt: skip
 def test_other_sequences_or_options_are_refused_and_the_files_left(tmp_path, change, words):
-    out, options = tmp_path / "out", {**TINY, "kind": "antibody"}
+    out = tmp_path / "out"
+    options = {**TINY, "kind": "antibody"}
     table = demo_table().drop_duplicates(["heavy", "light"]).head(8)
     abag.export_residues(table, out, **options)
     before = {path: path.read_bytes() for path in out.iterdir()}
@@ -214,7 +218,8 @@ def test_a_folder_of_other_files_or_a_cut_policy_is_refused(table, tmp_path):
 
 
 def test_a_write_that_fails_is_one_line_and_the_earlier_files_stay(table, tmp_path, monkeypatch):
-    written, real = [], Path.write_bytes
+    written = []
+    real = Path.write_bytes
 
     def fails_third(path, content):
         if "antibody" in path.name:
@@ -245,7 +250,8 @@ def change_encoders(monkeypatch, change):
 
 
 def test_residues_survive_batches_that_do_not_fit(table, monkeypatch):
-    expected, sizes = encoded(table), []
+    expected = encoded(table)
+    sizes = []
 
     def full(batch, hidden_TD):
         sizes.append(len(batch.ids))
@@ -275,7 +281,8 @@ def test_a_value_that_float16_cannot_hold_is_refused_by_row(monkeypatch):
 
 
 def test_the_command_says_the_size_and_prints_one_line_on_errors(table, tmp_path, capsys):
-    path, out = tmp_path / "pairs.csv", tmp_path / "out"
+    path = tmp_path / "pairs.csv"
+    out = tmp_path / "out"
     table.to_csv(path, index=False)
     abag.export_residues(path, out, **TINY, progress=True)
     said = capsys.readouterr().err
@@ -283,9 +290,17 @@ def test_the_command_says_the_size_and_prints_one_line_on_errors(table, tmp_path
     assert f"{residues:,} residues of" in said
     assert " MB to write, " in said
     assert "begun with dtype float16" in one_line(
-        "residues", path, "--out", out, "--dtype", "float32", "--antibody-encoder", "tiny-igt5",
-        "--antigen-encoder", "tiny-esm2",
-    )  # fmt: skip
+        "residues",
+        path,
+        "--out",
+        out,
+        "--dtype",
+        "float32",
+        "--antibody-encoder",
+        "tiny-igt5",
+        "--antigen-encoder",
+        "tiny-esm2",
+    )
 
 
 @pytest.mark.gpu

@@ -203,9 +203,10 @@ def test_each_encoder_is_found_identified_and_checked_once(table, tmp_path, monk
     for name in ("find_checkpoint", "weights_digest", "vocabulary_of"):
         step = getattr(identity_module, name)
         monkeypatch.setattr(
-            identity_module, name,
+            identity_module,
+            name,
             lambda x, name=name, step=step: (calls.append(name), step(x))[1],
-        )  # fmt: skip
+        )
     embed_table(table, tmp_path / "store", "tiny-igt5", "tiny-esm2")
     assert calls == ["find_checkpoint", "weights_digest", "vocabulary_of"] * 2
 
@@ -236,7 +237,8 @@ def test_what_cannot_be_stored_stops_the_run_and_names_the_sequence(
 def test_a_stopped_run_goes_on_without_encoding_any_committed_sequence_twice(tmp_path, number):
     if signal.getsignal(number) is signal.SIG_IGN:
         pytest.skip("these tests run under nohup, which the run respects")
-    table, store = demo_table().head(120), tmp_path / "store"
+    table = demo_table().head(120)
+    store = tmp_path / "store"
     process = start_embed(tmp_path, 120)
     wait_for_shards(store, process, 2)
     process.send_signal(number)
@@ -254,10 +256,12 @@ def test_a_stopped_run_goes_on_without_encoding_any_committed_sequence_twice(tmp
 
 
 def test_skipped_rows_are_listed_with_their_text_and_reason(tmp_path, capsys):
-    table = pd.DataFrame({
-        "antibody": ["QVQ|DIQ", "EVQ|DIV|DIV", "QVQ|DIQ", "EVQ|DIV|DIV"],
-        "antigen": ["MK", "MK", "M*", "MKT"],
-    })  # fmt: skip
+    table = pd.DataFrame(
+        {
+            "antibody": ["QVQ|DIQ", "EVQ|DIV|DIV", "QVQ|DIQ", "EVQ|DIV|DIV"],
+            "antigen": ["MK", "MK", "M*", "MKT"],
+        }
+    )
     options = {"bad_rows": "skip", "skipped": str(tmp_path / "skipped.csv"), "progress": True}
     for _ in range(2):  # an older list is replaced
         summary = embed_table(table, tmp_path / "store", **COMPOSITION, **options)
@@ -303,9 +307,10 @@ def raise_for(monkeypatch, is_large, error):
 def test_running_out_of_memory_halves_the_batch_and_goes_on(table, tmp_path, monkeypatch, capsys):
     sizes = []
     raise_for(
-        monkeypatch, lambda batch: sizes.append(len(batch.ids)) or sizes[-1] > 700,
+        monkeypatch,
+        lambda batch: sizes.append(len(batch.ids)) or sizes[-1] > 700,
         torch.OutOfMemoryError(),
-    )  # fmt: skip
+    )
     embed_table(table, tmp_path / "store", **TINY)
     assert max(sizes) > 700
     said = capsys.readouterr().err

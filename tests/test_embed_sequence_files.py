@@ -16,12 +16,17 @@ from abag.embed.sequences.tables import read_table
 
 HEAVY = "EVQLVESGGGLVQPGGSLRLSCAAS"
 LIGHT = "DIQMTQSPSSLSASVGDRVTITC"
-AIRR = pd.DataFrame({
-    "sequence_id": ["a", "b", "c"], "locus": ["IGH", "IGK", "IGH"],
-    "sequence_alignment_aa": ["EVQL..VES", "DIQ-MTQ", ""], "sequence_aa": ["", "", "QVQLVES"],
-    "cell_id": ["cell1", "cell1", "cell2"], "v_call": ["IGHV3", "IGKV1", "IGHV1"],
-    "pkd": [8.5, 8.5, 7.25],
-})  # fmt: skip
+AIRR = pd.DataFrame(
+    {
+        "sequence_id": ["a", "b", "c"],
+        "locus": ["IGH", "IGK", "IGH"],
+        "sequence_alignment_aa": ["EVQL..VES", "DIQ-MTQ", ""],
+        "sequence_aa": ["", "", "QVQLVES"],
+        "cell_id": ["cell1", "cell1", "cell2"],
+        "v_call": ["IGHV3", "IGKV1", "IGHV1"],
+        "pkd": [8.5, 8.5, 7.25],
+    }
+)
 
 
 def written(path, text):

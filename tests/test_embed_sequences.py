@@ -133,7 +133,8 @@ def test_many_sequences_are_read_as_each_alone():
         for at in (0, 1700, 1701, 4999):
             column[at] = spelled[at % 4](column[at])
     heavy, light, target = letters
-    heavy[2500], target[2600] = "", "AC|CA"
+    heavy[2500] = ""
+    target[2600] = "AC|CA"
     pairs = read_pairs(table(heavy=heavy, light=light, antigen=target))
     antibodies = [antibody(*chains) for chains in zip(heavy, light, strict=True)]
     for unique, each in (

@@ -15,7 +15,8 @@ from abag.core.errors import DamagedFile
 from abag.core.files import write_bytes
 from abag.embed.store.shard import CHUNK_BYTES, open_shard, shard_image, shard_name
 
-ROWS, WIDTH = 3000, 64
+ROWS = 3000
+WIDTH = 64
 ATTRS = {"kind": "antibody", "fingerprint": "ab" * 16, "precision": "fp32", "threads": 2}
 
 
@@ -57,7 +58,8 @@ def path(tmp_path, arrays):
 
 
 def test_some_rows_are_read_in_any_order(path, arrays):
-    shard, rows = open_shard(path), np.array([2999, 5, 5, 1700])
+    shard = open_shard(path)
+    rows = np.array([2999, 5, 5, 1700])
     assert np.array_equal(shard.load_rows("mean", rows), arrays["mean"][rows])
     assert np.array_equal(shard.load_rows("length", rows[:1]), [2999])
 
@@ -137,7 +139,8 @@ def noticed(path, arrays):
 @pytest.mark.parametrize("flips", [100, *in_ci(400), pytest.param(10_000, marks=pytest.mark.slow)])
 def test_a_flipped_bit_is_an_error_or_changes_nothing_that_is_read(tmp_path, flips):
     arrays = arrays_of(40, 9, "<f2")
-    path, rng = write(tmp_path, arrays), random.Random(4)
+    path = write(tmp_path, arrays)
+    rng = random.Random(4)
     whole = path.read_bytes()
     unnoticed = 0
     for _ in range(flips):
@@ -204,7 +207,8 @@ def virtual(file):
 def sparse(file, rows):
     """Replace all datasets by ones of which no chunk exists."""
     for name in list(file):
-        row, dtype = file[name].shape[1:], file[name].dtype
+        row = file[name].shape[1:]
+        dtype = file[name].dtype
         del file[name]
         options = {"chunks": (1 << 10, *row), "maxshape": (None, *row), "fletcher32": True}
         file.create_dataset(name, (rows, *row), dtype, **options)
@@ -312,7 +316,8 @@ def test_what_is_no_regular_file_of_this_format_is_refused(tmp_path, path, kind)
 
 
 def test_a_stranger_writes_a_shard_with_plain_h5py(tmp_path):
-    arrays, file = arrays_of(40, 9), io.BytesIO()
+    arrays = arrays_of(40, 9)
+    file = io.BytesIO()
     with h5py.File(file, "w") as shard:
         shard.attrs.update({"format": "abag-shard 2", **ATTRS})
         for name, values in arrays.items():

@@ -73,7 +73,9 @@ def test_an_excel_file_is_read_like_the_csv_file_with_the_same_cells(tmp_path, n
 
 def test_an_excel_file_is_embedded_planned_and_predicted_like_any_table(tmp_path):
     demo_table().head(60).to_excel(tmp_path / "a.xlsx")  # the index is a column without a name
-    store, run, out = tmp_path / "store", tmp_path / "run", tmp_path / "out.csv"
+    store = tmp_path / "store"
+    run = tmp_path / "run"
+    out = tmp_path / "out.csv"
     summary = abag.embed_table(tmp_path / "a.xlsx", store, "composition", "composition")
     assert summary["rows"] == 60
     assert abag.plan(tmp_path / "a.xlsx")["rows"] == 60

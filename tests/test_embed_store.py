@@ -88,7 +88,8 @@ def test_the_store_returns_the_bits_it_was_given(
     tmp_path_factory, n, width, batch, commit_rows, dtype, seed
 ):
     folder = open_store(tmp_path_factory.mktemp("s"), create=True).create_folder("antigen", INFO)
-    keys, vectors = keys_of(n, seed), vectors_of(n, width, seed, dtype)
+    keys = keys_of(n, seed)
+    vectors = vectors_of(n, width, seed, dtype)
     with folder.writer(attrs={}, commit_rows=commit_rows) as out:
         for at in range(0, n, batch):
             part = slice(at, at + batch)
@@ -101,7 +102,8 @@ def test_the_store_returns_the_bits_it_was_given(
 
 
 def test_poolings_lengths_and_flags_are_stored_side_by_side(filled):
-    keys, vectors = keys_of(50), vectors_of(50)
+    keys = keys_of(50)
+    vectors = vectors_of(50)
     assert filled.poolings == ("mean", "cls")
     assert np.array_equal(filled.read(keys, "cls"), (vectors + np.float16(1)).astype(np.float32))
     assert np.array_equal(filled.read_array(keys[:3], "length", np.int32), [100, 101, 102])
@@ -262,7 +264,8 @@ def test_leaving_by_an_exception_commits_what_was_added(folder):
 
 
 def test_add_blocks_while_too_much_is_uncommitted(folder):
-    gate, done = threading.Event(), []
+    gate = threading.Event()
+    done = []
     with before_operations(folder.path, lambda _: gate.wait(60)):
         out = folder.writer(attrs={}, commit_rows=2)
 
@@ -350,7 +353,8 @@ def operations(folder):
 @pytest.mark.parametrize("code", CODES, ids=errno.errorcode.get)
 def test_one_failure_at_any_operation_of_a_commit_is_recovered(folder, local, code):
     for n in range(1, operations(folder) + 1):
-        keys, vectors = keys_of(9, seed=100 + n), vectors_of(9, seed=n)
+        keys = keys_of(9, seed=100 + n)
+        vectors = vectors_of(9, seed=n)
         with failing(folder.path, code, when=lambda call, n=n: call == n):
             assert add(folder, keys, vectors).committed == 9
         assert np.array_equal(reopened(folder).read(keys), vectors.astype(np.float32))
@@ -361,7 +365,8 @@ def test_one_failure_at_any_operation_of_a_commit_is_recovered(folder, local, co
 @pytest.mark.parametrize("code", CODES, ids=errno.errorcode.get)
 def test_uncommitted_shards_are_spooled_and_published_by_the_next_run(folder, local, code):
     for n in range(1, operations(folder) + 1):
-        keys, vectors = keys_of(45, seed=200 + n), vectors_of(45, seed=n)
+        keys = keys_of(45, seed=200 + n)
+        vectors = vectors_of(45, seed=n)
         with (
             failing(folder.path, code, when=lambda call, n=n: call >= n),
             pytest.raises(StoreUnreachable, match=rf"45 are kept in {local}\S+\. ") as caught,
@@ -434,7 +439,8 @@ def test_an_unreadable_store_does_not_count_as_empty(filled, monkeypatch):
 def outcome(folder):
     """Read every stored vector, assert that it is correct, and return the number of vectors."""
     fresh = reopened(folder)
-    keys, vectors = keys_of(50), vectors_of(50)
+    keys = keys_of(50)
+    vectors = vectors_of(50)
     for pooling, expected in (("mean", vectors), ("cls", vectors + np.float16(1))):
         while True:
             there = ~fresh.missing(keys)
@@ -449,7 +455,8 @@ def outcome(folder):
 
 @pytest.mark.parametrize("times", [80, *in_ci(250), pytest.param(10_000, marks=pytest.mark.slow)])
 def test_flipped_bits_are_all_detected_and_never_give_a_wrong_vector(filled, times):
-    path, rng = shard_of(filled, 1), random.Random(4)
+    path = shard_of(filled, 1)
+    rng = random.Random(4)
     whole = path.read_bytes()
     detected = 0
     for _ in range(times):
@@ -623,7 +630,8 @@ def test_damage_and_spooled_sequences_are_shown(filled, monkeypatch):
 
 
 def test_merging_copies_each_shard_once_and_counts_duplicates(filled, tmp_path):
-    keys, vectors = keys_of(60), vectors_of(60)
+    keys = keys_of(60)
+    vectors = vectors_of(60)
     other = open_store(tmp_path / "other", create=True).create_folder("antibody", INFO)
     add(other, keys, vectors, attrs={"precision": "bf16"})
     sources = [filled.path.parent, other.path.parent]

@@ -60,12 +60,16 @@ def llama_states(family, weights, ids):
     shape = FAMILIES[family].shape(FAMILIES[family].reduced_config)
     llama = LlamaModel(
         LlamaConfig(
-            vocab_size=len(FAMILIES[family].tokens), hidden_size=shape.width,
-            intermediate_size=shape.feed_forward_width, num_hidden_layers=shape.layers,
-            num_attention_heads=shape.heads, rms_norm_eps=1e-5, pad_token_id=None,
+            vocab_size=len(FAMILIES[family].tokens),
+            hidden_size=shape.width,
+            intermediate_size=shape.feed_forward_width,
+            num_hidden_layers=shape.layers,
+            num_attention_heads=shape.heads,
+            rms_norm_eps=1e-5,
+            pad_token_id=None,
             attn_implementation="eager",
         )
-    ).eval()  # fmt: skip
+    ).eval()
     llama.norm = torch.nn.Identity()  # the last layer's states are returned before the head's norm
     llama.load_state_dict(llama_weights(family, weights, shape))
     out = llama(
@@ -87,12 +91,14 @@ def checkpoint(folder, family, **config):
 def test_every_layer_is_that_of_a_llama_with_attention_in_both_directions(
     tmp_path, family, backend
 ):
-    weights, (prefix, head) = checkpoint(tmp_path, family), HEAD[family]
+    weights = checkpoint(tmp_path, family)
+    (prefix, head) = HEAD[family]
     stored = {prefix + n: w for n, w in weights.items()}
     stored |= {name: torch.ones(shape) for name, shape in head.items()}
     change_weights(tmp_path, lambda _weights: stored)
     identity = identify(str(tmp_path), "antigen")
-    batch, layers = batch_of(identity, (CHAIN,)), LayerStates()
+    batch = batch_of(identity, (CHAIN,))
+    layers = LayerStates()
     last = load_encoder(identity, CPU, backend=backend)(batch, layers)
     theirs = llama_states(family, weights, batch.ids)
     assert_close(last, theirs[-1])

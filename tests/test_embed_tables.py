@@ -174,13 +174,17 @@ def test_embed_fit_plan_and_predict_see_the_same_rows_of_a_folder(tmp_path):
     table = demo_table().head(60)
     pairs = tmp_path / "pairs"
     for name, part in (
-        ("a.parquet", table.iloc[:30]), ("sub/b.parquet", table.iloc[30:]),
-        ("_metadata.parquet", table.head(1)), (".hidden.parquet", table.head(2)),
+        ("a.parquet", table.iloc[:30]),
+        ("sub/b.parquet", table.iloc[30:]),
+        ("_metadata.parquet", table.head(1)),
+        (".hidden.parquet", table.head(2)),
         ("_delta_log/x.parquet", table.head(3)),
-    ):  # fmt: skip
+    ):
         (pairs / name).parent.mkdir(parents=True, exist_ok=True)
         part.to_parquet(pairs / name, index=False)
-    store, run, out = tmp_path / "store", tmp_path / "run", tmp_path / "out.csv"
+    store = tmp_path / "store"
+    run = tmp_path / "run"
+    out = tmp_path / "out.csv"
     embedded = abag.embed_table(pairs, store, **COMPOSITION)
     assert embedded["rows"] == 60
     assert abag.plan(pairs, antibody_encoder="composition")["rows"] == 60
@@ -399,7 +403,8 @@ def test_rows_may_end_in_any_way(tmp_path, end):
 
 @pytest.mark.parametrize("suffix", ["csv", "csv.gz", "parquet"])
 def test_two_writers_of_one_table_leave_one_of_the_two_whole(tmp_path, suffix):
-    path, table = tmp_path / f"out.{suffix}", demo_table()
+    path = tmp_path / f"out.{suffix}"
+    table = demo_table()
     with writing_table(path) as first, writing_table(path) as second:
         for _ in range(3):
             first(table)
@@ -421,9 +426,12 @@ def test_repeated_texts_and_missing_cells_of_a_parquet_file_are_read_as_they_are
 def test_texts_that_share_prefixes_are_read_as_they_are(tmp_path):
     texts = [f"{'EVQ' * (n % 700)}{n}" for n in range(3000)] + [None]
     pq.write_table(
-        pa.table(dict.fromkeys(["heavy", "light", "antigen"], texts)), tmp_path / "a.parquet",
-        compression="zstd", use_dictionary=False, column_encoding="DELTA_BYTE_ARRAY",
-    )  # fmt: skip
+        pa.table(dict.fromkeys(["heavy", "light", "antigen"], texts)),
+        tmp_path / "a.parquet",
+        compression="zstd",
+        use_dictionary=False,
+        column_encoding="DELTA_BYTE_ARRAY",
+    )
     for rows in (None, 7, 50_000):
         chunks = [c.frame for c in read_table_chunks(tmp_path / "a.parquet", rows=rows)]
         for name, cells in pd.concat(chunks).items():

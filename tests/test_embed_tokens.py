@@ -32,7 +32,8 @@ chain = st.text(RESIDUES, min_size=1, max_size=60)
 @given(sequence=chain)
 def test_a_single_heavy_or_light_chain_is_its_residues_and_one_end_token(sequence):
     layout = Layout("antibody", T5)
-    heavy, light = layout.spans((sequence, ""))[0], layout.spans(("", sequence))[0]
+    heavy = layout.spans((sequence, ""))[0]
+    light = layout.spans(("", sequence))[0]
     assert heavy.ids.tolist() == light.ids.tolist()
     assert len(heavy.ids) == len(sequence) + 1
     assert heavy.weights[:, 1].sum() == pytest.approx(1)
@@ -75,11 +76,21 @@ def ankh3_pieces(folder, *tasks):
     letters = "LAGSVERTIDPKNFQYHMCWX"
     text = "".join(letter * (30 - i) for i, letter in enumerate(letters))
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter([text] * 9), model_prefix=str(folder / "spiece"), model_type="char",
-        vocab_size=3 + len(tasks) + len(letters), character_coverage=1.0, hard_vocab_limit=False,
-        add_dummy_prefix=False, normalization_rule_name="identity", minloglevel=2,
-        user_defined_symbols=list(tasks), pad_id=0, eos_id=1, unk_id=2, bos_id=-1,
-    )  # fmt: skip
+        sentence_iterator=iter([text] * 9),
+        model_prefix=str(folder / "spiece"),
+        model_type="char",
+        vocab_size=3 + len(tasks) + len(letters),
+        character_coverage=1.0,
+        hard_vocab_limit=False,
+        add_dummy_prefix=False,
+        normalization_rule_name="identity",
+        minloglevel=2,
+        user_defined_symbols=list(tasks),
+        pad_id=0,
+        eos_id=1,
+        unk_id=2,
+        bos_id=-1,
+    )
     return folder / "spiece.model"
 
 
@@ -244,7 +255,8 @@ PUBLISHED = {
 
 @pytest.mark.parametrize("family", PUBLISHED)
 def test_the_ids_of_real_tokenizers_have_the_published_digest(family):
-    vocabulary, draw = FAMILIES[family].vocabulary, random.Random(42)
+    vocabulary = FAMILIES[family].vocabulary
+    draw = random.Random(42)
     if family == "ankh3":
         vocabulary = replace(vocabulary, start=None)
     chains = ["M" + "".join(draw.choices(RESIDUES[:20], k=n - 1)) for n in (61, 29, 13)]
@@ -266,8 +278,12 @@ def test_the_ids_of_ankh3_are_those_of_the_pieces_in_the_checkpoint(tmp_path, ta
     identity = identify(str(tmp_path), "antigen")
     first = 3 + len(tasks)
     assert identity.layout.spans(("LAX",))[0].ids.tolist() == [
-        3 + tasks.index("[NLU]"), first, first + 1, first + 20, 1
-    ]  # fmt: skip
+        3 + tasks.index("[NLU]"),
+        first,
+        first + 1,
+        first + 20,
+        1,
+    ]
     assert identity.fingerprint != former.fingerprint
     assert identity.meaning["ids"][0] == 3 + tasks.index("[NLU]")
 
@@ -310,7 +326,8 @@ def write_ids(folder, without="", **ids):
 
 @pytest.mark.parametrize(("heavy", "light", "spans"), [(130, 121, [256]), (130, 122, [133, 125])])
 def test_a_pair_that_the_positions_cannot_hold_is_encoded_as_two_chains(heavy, light, spans):
-    layout, chains = Layout("antibody", FAMILIES["roformer"].vocabulary), ("A" * heavy, "C" * light)
+    layout = Layout("antibody", FAMILIES["roformer"].vocabulary)
+    chains = ("A" * heavy, "C" * light)
     assert layout.span_lengths(chains) == [len(s.ids) for s in layout.spans(chains)] == spans
     assert layout.is_long(chains) == (len(spans) == 2)
     assert layout.vocabulary.longest_span == 256

@@ -80,8 +80,10 @@ def start_waiting(before, seconds):
     """Start a command that waits; return its process once it does."""
     child = subprocess.Popen(
         [sys.executable, "-c", WAIT.format(before=before, seconds=seconds)],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     assert child.stdout.readline() == "ready\n"
     return child
 

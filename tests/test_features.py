@@ -25,7 +25,8 @@ from abag.head.prediction.bundle import record_digest
 QUICK = {"split": "random", "report": False, "device": "cpu"}
 COLUMNS = {"features": ("ddg",), "categories": ("lab",)}
 OFFSETS = {"A": 0.0, "B": 1.0, "C": -1.0}
-TRAINED, NOISE = 130, 0.3
+TRAINED = 130
+NOISE = 0.3
 NETWORK = {"head": "mlp", "epochs": 60, "widths": (16,), "lr": 0.01}
 
 
@@ -42,9 +43,11 @@ def planted(tmp_path_factory):
     frame.loc[:7, "ddg"] = np.nan
     order = rng.permutation(len(frame))
     return SimpleNamespace(
-        at=case.at, store=case.store,
-        train=frame.iloc[order[:TRAINED]], test=frame.iloc[order[TRAINED:]],
-    )  # fmt: skip
+        at=case.at,
+        store=case.store,
+        train=frame.iloc[order[:TRAINED]],
+        test=frame.iloc[order[TRAINED:]],
+    )
 
 
 def fit(case, name, table=None, **options):
@@ -164,8 +167,9 @@ def test_replicates_have_the_mean_of_their_numbers_and_categories_keep_pairs_apa
     named = PairColumnOptions(features=("ddg",), categories=("lab",))
     pairs = label_pairs(read_pairs(frame), LabelOptions(), named=named)
     pairs = with_feature_columns(pairs, named, {})
-    found = pd.DataFrame({"pkd": pairs.pkd, "ddg": pairs.cells.numbers_RF[:, 0],
-                          "lab": pairs.cells.words_RG[:, 0]})  # fmt: skip
+    found = pd.DataFrame(
+        {"pkd": pairs.pkd, "ddg": pairs.cells.numbers_RF[:, 0], "lab": pairs.cells.words_RG[:, 0]}
+    )
     expected = frame.groupby(["heavy", "lab"])[["pKd", "ddg"]].mean()
     assert sorted(found["pkd"]) == sorted(expected["pKd"])
     assert sorted(found["ddg"]) == sorted(expected["ddg"])
@@ -186,7 +190,8 @@ def test_a_ridge_of_many_pairs_finds_the_slope_of_a_feature(planted):
 def test_a_process_has_the_posterior_of_its_kernel_with_features(planted):
     predictor = fit(planted, "posterior", head="gp", **COLUMNS)
     (model,) = next(part for part in predictor.parts if part.name == "gp").models
-    train, kernel = model.train, model.kernel
+    train = model.train
+    kernel = model.kernel
     assert kernel.features > 0
     sides = [
         side.scaled_kernel(kernel, at, side.train_AD)[index][:, index]
@@ -218,9 +223,13 @@ def vectors_of(predictor, frame):
     ]
     tables = [predictor.read(store, side.kind, side.keys) for side in sides]
     return PairVectors(
-        *tables, sides[0].of_row, sides[1].of_row, sides[0].chains, sides[1].chains,
+        *tables,
+        sides[0].of_row,
+        sides[1].of_row,
+        sides[0].chains,
+        sides[1].chains,
         features=read_features(predictor.features, frame, "table").values,
-    )  # fmt: skip
+    )
 
 
 # ---- the predictor -------------------------------------------------------------------------------
@@ -233,8 +242,14 @@ def fitted(planted):
 
 def test_the_command_predicts_a_table_as_python_does(planted, fitted, tmp_path):
     planted.test.drop(columns="pKd").to_csv(tmp_path / "new.csv", index=False)
-    done = run("predict", tmp_path / "new.csv", "--run", planted.at / "fitted", "--out",
-               tmp_path / "out.csv")  # fmt: skip
+    done = run(
+        "predict",
+        tmp_path / "new.csv",
+        "--run",
+        planted.at / "fitted",
+        "--out",
+        tmp_path / "out.csv",
+    )
     assert done.exit_code == 0, done.output
     written = pd.read_csv(tmp_path / "out.csv")
     expected = predict(fitted, planted.test)
@@ -248,7 +263,8 @@ def test_rows_outside_the_trained_features_are_far_with_their_reason(planted, fi
     known["lab"] = ["A", "A", "A", "D"]
     far = predict(fitted, known)
     assert far["far"].tolist() == [False, True, False, True]
-    low, high = planted.train["ddg"].min(), planted.train["ddg"].max()
+    low = planted.train["ddg"].min()
+    high = planted.train["ddg"].max()
     assert far["why_far"][1] == f"its ddg is above the {low:g} to {high:g} of training"
     assert far["why_far"][3] == "its lab is 'D', which training lacks"
     assert far["sigma"][1] >= fitted.label_sd
@@ -341,7 +357,8 @@ def likely(tmp_path_factory):
     abag.embed_table(frame, at / "both", "tiny-esm2", "tiny-esm2", loglik=True, device="cpu")
     loglik = abag.open_store(at / "both").vectors("antibody", frame["heavy"], pooling="loglik")
     frame = frame.assign(pKd=8 + 2 * (loglik[:, 0] - loglik.mean()) / loglik.std())
-    train, test = frame[:35], frame[35:]
+    train = frame[:35]
+    test = frame[35:]
     options = {"antibody_encoder": "tiny-esm2", "device": "cpu"}
     abag.embed_table(train, at / "store", antigen_encoder="composition", kind="antigen")
     abag.embed_table(train, at / "store", kind="antibody", loglik=True, **options)
@@ -362,15 +379,28 @@ def test_likelihoods_of_the_store_are_features(likely):
     )
     expected = predictor.predict(case.test["heavy"].tolist(), None, case.test["antigen"].tolist())
     np.testing.assert_allclose(elsewhere["pkd_predicted"], expected["pkd_predicted"], atol=1e-3)
-    done = run("predict", "--heavy", case.test["heavy"].iloc[0], "--antigen",
-               case.test["antigen"].iloc[0], "--run", case.at / "loglik", "--json")  # fmt: skip
+    done = run(
+        "predict",
+        "--heavy",
+        case.test["heavy"].iloc[0],
+        "--antigen",
+        case.test["antigen"].iloc[0],
+        "--run",
+        case.at / "loglik",
+        "--json",
+    )
     pair = json.loads(done.stdout)
     assert pair["pkd_predicted"] == pytest.approx(expected["pkd_predicted"].iloc[0], abs=1e-3)
     summary = abag.evaluate(case.at / "loglik", table=case.test)
     assert summary["table"]["metrics"]["rmse"] < 0.5
     parent = case.train.iloc[0]
-    found = abag.scan(case.at / "loglik", case.at / "scan.csv", heavy=parent["heavy"],
-                      antigen=parent["antigen"], positions="A1")  # fmt: skip
+    found = abag.scan(
+        case.at / "loglik",
+        case.at / "scan.csv",
+        heavy=parent["heavy"],
+        antigen=parent["antigen"],
+        positions="A1",
+    )
     assert found["rows"] == 19
     mutants = pd.read_csv(case.at / "scan.csv")
     sequences = [(parent["heavy"], ""), *((heavy, "") for heavy in mutants["heavy"])]
@@ -486,12 +516,18 @@ def test_scores_without_the_features_of_the_run_are_refused(
 def test_scan_refuses_a_run_with_features(planted, fitted, tmp_path):
     parent = planted.train.iloc[0]
     with pytest.raises(ColumnError, match="scan: the run reads the columns 'ddg', 'lab'"):
-        abag.scan(planted.at / "fitted", tmp_path / "scan.csv", heavy=parent["heavy"],
-                  antigen=parent["antigen"], positions="H1")  # fmt: skip
+        abag.scan(
+            planted.at / "fitted",
+            tmp_path / "scan.csv",
+            heavy=parent["heavy"],
+            antigen=parent["antigen"],
+            positions="H1",
+        )
 
 
 def test_python_refuses_features_of_other_lengths_and_of_runs_without(planted, fitted):
-    heavy, antigen = planted.test["heavy"].tolist(), planted.test["antigen"].tolist()
+    heavy = planted.test["heavy"].tolist()
+    antigen = planted.test["antigen"].tolist()
     with pytest.raises(ColumnError, match="1 row for 50 pairs"):
         fitted.predict(heavy, None, antigen, features=planted.test.head(1))
     with pytest.raises(ColumnError, match="the run reads the columns"):

@@ -113,8 +113,10 @@ def random_table(rng):
     frame["part"] = draw.choice(["train", "train", "validation", "test"], n)
     kind = rng.choice(["exact"] * 3 + ["some", "some", "validation", "test", "all"])
     censored = {
-        "exact": np.zeros(n, bool), "some": draw.random(n) < 0.3, "all": np.ones(n, bool),
-    }.get(kind, (frame["part"] == kind).to_numpy())  # fmt: skip
+        "exact": np.zeros(n, bool),
+        "some": draw.random(n) < 0.3,
+        "all": np.ones(n, bool),
+    }.get(kind, (frame["part"] == kind).to_numpy())
     if kind != "exact":
         bounds = [f">={10**-p:.9e}" if n % 2 else ">=" for p in pkd]
         frame["relation"] = np.where(censored, bounds, "")
@@ -124,7 +126,8 @@ def random_table(rng):
 def random_vectors(rng, store, frame):
     """Store vectors, some of them equal, empty of information or of very unequal size."""
     kind = rng.choice(["normal", "normal", "equal", "zeros", "large", "one"])
-    table, draw = read_pairs(frame), np.random.default_rng(rng.randrange(1 << 30))
+    table = read_pairs(frame)
+    draw = np.random.default_rng(rng.randrange(1 << 30))
     made = open_store(store, create=True)
     for name, unique in table.sequences.items():
         x_ND = draw.normal(size=(len(unique.keys), 1 if kind == "one" else 6)).astype(np.float32)
@@ -145,7 +148,8 @@ def is_encoded(seed: int) -> bool:
 def fit_at_random(folder: Path, seed: int) -> AbagError | None:
     """Fit once with a seed's table and options; return why it was refused."""
     rng = random.Random(seed)
-    frame, options = random_table(rng), random_options(rng)
+    frame = random_table(rng)
+    options = random_options(rng)
     if is_encoded(seed):
         with reporting(lambda _: None):
             abag.embed_table(frame, folder / "store", **COMPOSITION)
@@ -170,7 +174,9 @@ def drawn(rng: random.Random, values: dict[str, list[Any]], share: float = 0.6) 
 def predict_at_random(folder: Path, seed: int) -> AbagError | None:
     """Score the table of a finished run with a seed's options; return why it was refused."""
     rng = random.Random(seed)
-    frame, options = random_table(rng), drawn(rng, PREDICT)  # that of the run first
+    # that of the run first
+    frame = random_table(rng)
+    options = drawn(rng, PREDICT)
     if rng.random() < 0.2:
         frame = random_table(rng)
     out = folder / f"out{options.pop('suffix', '.csv')}"
@@ -188,7 +194,8 @@ def predict_at_random(folder: Path, seed: int) -> AbagError | None:
 def rank_at_random(folder: Path, seed: int) -> AbagError | None:
     """Choose from the predictions of `predict_at_random`; return why it was refused."""
     rng = random.Random(seed)
-    frame, options = random_table(rng), drawn(rng, RANK, 0.15)
+    frame = random_table(rng)
+    options = drawn(rng, RANK, 0.15)
     out = folder / f"chosen{rng.choice(['.csv', '.parquet'])}"
     options |= {"run": folder / "run"} if options.get("run") else {}
     options |= {"measured": frame} if options.get("measured") else {}
@@ -205,7 +212,8 @@ def rank_at_random(folder: Path, seed: int) -> AbagError | None:
 def scan_at_random(folder: Path, seed: int) -> AbagError | None:
     """Predict mutants with a finished run; return why it was refused."""
     rng = random.Random(seed)
-    frame, options = random_table(rng), {"mutate_to": "AC"} | drawn(rng, SCAN, 0.15)
+    frame = random_table(rng)
+    options = {"mutate_to": "AC"} | drawn(rng, SCAN, 0.15)
     out = folder / f"mutants{rng.choice(['.csv', '.parquet'])}"
     options |= {"parents": frame, "limit": 1}
     try:
@@ -220,7 +228,8 @@ def scan_at_random(folder: Path, seed: int) -> AbagError | None:
 def sweep_at_random(folder: Path, seed: int) -> AbagError | None:
     """Search with a seed's options; return why it was refused."""
     rng = random.Random(seed)
-    frame, options = random_table(rng), random_options(rng)
+    frame = random_table(rng)
+    options = random_options(rng)
     random_vectors(rng, folder / "swept", frame)
     known = {one.name for one in schema(FitConfig)} - CHOSEN_BY_SWEEP
     options = {name: value for name, value in options.items() if name in known}
@@ -279,9 +288,15 @@ def test_a_baseline_that_does_not_apply_to_all_folds_is_left_out(tmp_path, monke
     frame = demo_table().head(40)
     abag.embed_table(frame, tmp_path / "store", **COMPOSITION)
     summary = abag.fit(
-        frame, tmp_path / "store", tmp_path / "run", say=lambda _: None, head="ridge", folds=2,
-        split="random", report=False,
-    )  # fmt: skip
+        frame,
+        tmp_path / "store",
+        tmp_path / "run",
+        say=lambda _: None,
+        head="ridge",
+        folds=2,
+        split="random",
+        report=False,
+    )
     (regime,) = summary["regimes"]
     assert "sometimes" not in regime["metrics"]
     assert "ridge" in regime["metrics"]

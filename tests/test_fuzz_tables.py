@@ -50,7 +50,8 @@ def some_table(rng):
     names = ["heavy", "light", "antigen", "pKd"]
     if rng.random() < 0.3:
         names = rng.sample([*NAMES, *names], rng.randint(1, 7))
-    rows, odd = rng.choice([0, *range(1, 7), *range(1, 7)]), rng.choice([0, 0, 0.05, 0.3])
+    rows = rng.choice([0, *range(1, 7), *range(1, 7)])
+    odd = rng.choice([0, 0, 0.05, 0.3])
     cells = [[rng.choice(ODD if rng.random() < odd else GOOD) for _ in names] for _ in range(rows)]
     frame = pd.DataFrame(cells, columns=names, dtype=object)
     for name in {"pKd", "kd_nm"} & {*names}:
@@ -60,7 +61,8 @@ def some_table(rng):
 
 def written(rng, kind):
     """Return the bytes of a file as the usual library writes it, and its suffix."""
-    frame, out = some_table(rng), BytesIO()
+    frame = some_table(rng)
+    out = BytesIO()
     if kind == "fasta":
         ends = rng.choice([["_H", "_antigen"], ["_L", ".VH", "-Ag"], [""], ["", "_H"]])
         names = [f"ab{i}{end}" for i in range(rng.randint(0, 3)) for end in ends]
@@ -125,7 +127,8 @@ def make_file(rng, folder):
         damaged_inside(rng, data) if kind == "xlsx" and rng.random() < 0.7 else damaged(rng, data)
     )
     if rng.random() < 0.15:
-        data, suffix = gzip.compress(data, 1), f"{suffix}.gz"
+        data = gzip.compress(data, 1)
+        suffix = f"{suffix}.gz"
         data = damaged(rng, data) if rng.random() < 0.5 else data
     if rng.random() < 0.05:
         suffix = rng.choice([*FORMATS, ".CSV.GZ"])
@@ -162,7 +165,9 @@ def check_row_counts(path):
 
 
 def fuzz(files, seed):
-    rng, counts, slowest = random.Random(seed), Counter(), 0.0
+    rng = random.Random(seed)
+    counts = Counter()
+    slowest = 0.0
     with tempfile.TemporaryDirectory() as folder:
         for number in range(files):
             path = make_file(rng, folder)

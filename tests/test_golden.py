@@ -50,6 +50,11 @@ def test_each_difference_is_listed_with_both_values():
     del now["gone"]
     now["ids"] = [2, 1]
     assert differences(before, now, "x") == [
-        "x/a/n: was 7, is 8", "x/a/rmse: was 1.5, is 1.51", "x/gone: was True, is '(absent)'",
-        "x/ids/0: was 1, is 2", "x/ids/1: was 2, is 1", "x/text: - two", "x/text: + 2",
-    ]  # fmt: skip
+        "x/a/n: was 7, is 8",
+        "x/a/rmse: was 1.5, is 1.51",
+        "x/gone: was True, is '(absent)'",
+        "x/ids/0: was 1, is 2",
+        "x/ids/1: was 2, is 1",
+        "x/text: - two",
+        "x/text: + 2",
+    ]

@@ -35,7 +35,8 @@ def table():
 
 def make_store(path, table, trained, validated=None):
     """Make a store whose antibody vectors come from an adapter that was trained on a table."""
-    pairs, store = read_pairs(table), open_store(path, create=True)
+    pairs = read_pairs(table)
+    store = open_store(path, create=True)
     for kind, unique in pairs.sequences.items():
         x_ND = RNG.normal(size=(len(unique.keys), 6)).astype(np.float32)
         adapter = {"adapter": "cd"} if kind == "antibody" else {}
@@ -53,10 +54,12 @@ def make_store(path, table, trained, validated=None):
 
 def keys_of(table):
     pairs = read_pairs(table)
-    return pd.DataFrame({
-        "antibody_key": hex_keys(pairs.antibodies.keys[pairs.antibodies.of_row]),
-        "antigen_key": hex_keys(pairs.antigens.keys[pairs.antigens.of_row]),
-    })  # fmt: skip
+    return pd.DataFrame(
+        {
+            "antibody_key": hex_keys(pairs.antibodies.keys[pairs.antibodies.of_row]),
+            "antigen_key": hex_keys(pairs.antigens.keys[pairs.antigens.of_row]),
+        }
+    )
 
 
 def parts_of(table, **options):
@@ -78,7 +81,8 @@ def written_split(table, path, **options):
 def test_pairs_that_trained_the_adapter_are_excluded_and_counted(table, tmp_path):
     parts = parts_of(table, split="antigen")
     store = make_store(tmp_path / "store", table, parts["train"].head(25), parts["val"])
-    said, given = [], written_split(table, tmp_path / "split.parquet", split="antigen")
+    said = []
+    given = written_split(table, tmp_path / "split.parquet", split="antigen")
     summary = abag.fit(
         table, store, tmp_path / "run", split=given, **(QUICK | {"say": said.append})
     )

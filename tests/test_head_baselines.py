@@ -81,7 +81,8 @@ def planted(seed=0, antibodies=60, antigens=12, rows=300, antigen_effect=1.0, no
 
 def inputs_of(pairs, split, antibody_ND, antigen_ND):
     """Return what baselines learn from: the exact pairs of the training part."""
-    antibodies, antigens = pairs.table.antibodies.chains, pairs.table.antigens.chains
+    antibodies = pairs.table.antibodies.chains
+    antigens = pairs.table.antigens.chains
     tables = (np.asarray(one, np.float32) for one in (antibody_ND, antigen_ND))
     vectors = PairVectors(*tables, pairs.antibody, pairs.antigen, antibodies, antigens)
     rows = np.flatnonzero((split.part == TRAIN) & (pairs.censored == 0))
@@ -112,12 +113,14 @@ def test_ridge_equals_the_normal_equations_on_one_row_a_pair(width, monkeypatch)
     monkeypatch.setattr(module, "STRENGTHS", np.array([0.3]))
     monkeypatch.setattr(module, "CHUNK", 7)
     rng = np.random.default_rng(0)
-    left, right = rng.normal(size=(20, width)), rng.normal(size=(15, 3))
+    left = rng.normal(size=(20, width))
+    right = rng.normal(size=(15, 3))
     blocks = [
         FeatureBlock(table.astype(np.float32), rng.integers(len(table), size=60))
         for table in (left, right)
     ]
-    pkd, fit_rows = rng.normal(8, 1, 60), np.arange(40)
+    pkd = rng.normal(8, 1, 60)
+    fit_rows = np.arange(40)
     found = ridge(blocks, pkd, fit_rows, np.arange(40) % 5)
     x_PD = np.hstack([b.table_ND[b.index] for b in blocks]).astype(np.float64)
     train = x_PD[:40]
@@ -135,7 +138,8 @@ def test_ridges_on_a_gpu_equal_those_of_the_cpu():
         for size in [(30, 20), (9, 40)]
     ]
     inputs = blocks, rng.normal(8, 1, 50), rng.permutation(50)[:40], np.arange(40) % 3
-    found, expected = fit_ridge(*inputs, torch.device("cuda")), fit_ridge(*inputs)
+    found = fit_ridge(*inputs, torch.device("cuda"))
+    expected = fit_ridge(*inputs)
     for one, other in zip(found.weights, expected.weights, strict=True):
         np.testing.assert_allclose(one, other, atol=1e-9)
     np.testing.assert_allclose(found.inner, expected.inner, atol=1e-9)
@@ -149,7 +153,8 @@ def test_residues_are_counted_like_by_count():
 
 @pytest.mark.parametrize(("limit", "threads"), [(1500, {1}), (0, {2})])
 def test_a_small_ridge_uses_one_thread_and_a_large_one_all(limit, threads, monkeypatch):
-    real, seen = NormalEquations.solve, set()
+    real = NormalEquations.solve
+    seen = set()
 
     def record(*inputs):
         seen.update(x["num_threads"] for x in threadpool_info() if x["user_api"] == "blas")
@@ -220,7 +225,8 @@ def families(*lengths):
     for length in lengths:
         parent = rng.choice(RESIDUES, length)
         for _ in range(120):
-            letters, at = parent.copy(), rng.choice(length, rng.integers(0, 6), replace=False)
+            letters = parent.copy()
+            at = rng.choice(length, rng.integers(0, 6), replace=False)
             letters[at] = rng.choice(RESIDUES, len(at))
             pkd = 9 - 0.5 * (letters != parent).sum() + 0.01 * rng.normal()
             rows.append({"heavy": "".join(letters), "antigen": "ACDEFGHIKLMN", "pkd": pkd})
@@ -233,7 +239,8 @@ def families(*lengths):
 
 def test_variants_of_one_length_get_one_hot_and_mutation_baselines():
     pairs, split, *vectors = families(60)
-    found, rows = predict_compared(inputs_of(pairs, split, *vectors)), split.rows(TEST)
+    found = predict_compared(inputs_of(pairs, split, *vectors))
+    rows = split.rows(TEST)
     assert np.corrcoef(pairs.pkd[rows], found["mutation_count"][rows])[0, 1] > 0.95
     assert "one_hot_ridge" in found
     assert (
@@ -245,7 +252,8 @@ def test_variants_of_one_length_get_one_hot_and_mutation_baselines():
 def test_parent_distance_learns_what_mutations_of_any_parent_cost():
     pairs, split, *vectors = families(60, 70)
     assert len(np.unique(pairs.antibody_cluster)) == 2
-    rows, found = split.rows(TEST), predict_baselines(inputs_of(pairs, split, *vectors))
+    rows = split.rows(TEST)
+    found = predict_baselines(inputs_of(pairs, split, *vectors))
     assert score(pairs.pkd[rows], found["parent_distance"][rows], pairs.antigen[rows])["r2"] > 0.95
     unclustered = replace(pairs, antibody_cluster=None)
     assert "parent_distance" not in predict_baselines(inputs_of(unclustered, split, *vectors))
@@ -277,7 +285,8 @@ def test_nearest_antibody_prefers_labels_with_the_same_antigen():
 
 def test_fit_warns_of_the_problems_that_plan_lists():
     pairs, *_ = planted()
-    pkd, noise = pairs.pkd.copy(), 0.3
+    pkd = pairs.pkd.copy()
+    noise = 0.3
     pkd[:9] = 20.0
     counted = replace(pairs, pkd=pkd, noise=noise, counts={"conflicting_pairs": 3})
     lines = " ".join(warnings(counted, []))
@@ -290,7 +299,8 @@ def test_fit_warns_of_the_problems_that_plan_lists():
 def test_a_ridge_is_finite_where_one_inner_fold_dwarfs_the_others(large):
     for seed in range(30):
         rng = np.random.default_rng(seed)
-        x_ND, rows = rng.normal(size=(24, 30)).astype(np.float32), np.arange(24)
+        x_ND = rng.normal(size=(24, 30)).astype(np.float32)
+        rows = np.arange(24)
         x_ND[:8] *= large
         predicted = ridge([FeatureBlock(x_ND, rows)], rng.normal(size=24), rows, rows // 8)
         assert np.isfinite(predicted).all()
@@ -309,7 +319,8 @@ def test_ridge_recovers_a_planted_rule_and_predicts_the_mean_on_noise():
 
 def test_parent_distance_counts_a_new_family_like_the_furthest_variant():
     pairs, _, vectors, _ = families(60, 70)
-    family, third = vectors[:, 0], pairs.antibody_cluster.copy()
+    family = vectors[:, 0]
+    third = pairs.antibody_cluster.copy()
     third[family[pairs.antibody] == 60] += 2 * (pairs.antibody[family[pairs.antibody] == 60] % 2)
     part = np.where(family[pairs.antibody] == 70, TEST, TRAIN).astype(np.int8)
     part[np.flatnonzero(part == TRAIN)[:9]] = VALIDATION

@@ -54,7 +54,8 @@ def test_the_expected_label_is_the_mean_of_the_truncated_normal(side, mean, sigm
 def training_rows(below):
     """Pairs of one antigen whose labels follow the first column; those below 7 may be censored."""
     rng = np.random.default_rng(0)
-    x_ND, rows = rng.normal(size=(300, 3)).astype(np.float32), np.arange(300)
+    x_ND = rng.normal(size=(300, 3)).astype(np.float32)
+    rows = np.arange(300)
     hidden = 7 + x_ND[:, 0] + 0.3 * rng.normal(size=300)
     censored = np.where(below & (hidden < 7), -1, 0).astype(np.int8)
     labels = labelled(rows, 0 * rows, np.where(censored, 7, hidden), censored)
@@ -101,7 +102,8 @@ def test_marked_labels_are_predicted_better_than_the_limit_taken_as_exact(case, 
         _, found = fit(case, getattr(case, name), tmp_path / name, head=head)
         error[name] = found["pkd_predicted"].to_numpy() - case.hidden
     for rows in (slice(None), case.hidden < LIMIT):
-        floored, marked = error["floored"][rows], error["marked"][rows]
+        floored = error["floored"][rows]
+        marked = error["marked"][rows]
         assert np.sqrt(np.mean(marked**2)) < 0.8 * np.sqrt(np.mean(floored**2))
         assert abs(marked.mean()) < 0.5 * abs(floored.mean())
 
@@ -194,7 +196,8 @@ def test_the_noise_is_at_least_a_third_of_sigma_at_the_median_deviation():
 @given(seed=st.integers(0, 1000))
 def test_fit_sigma_maximizes_the_likelihood(seed):
     rng = np.random.default_rng(seed)
-    deviation, error = rng.uniform(0.1, 1, 60), rng.normal(size=60)
+    deviation = rng.uniform(0.1, 1, 60)
+    error = rng.normal(size=60)
 
     def nll(spread, noise):
         sigma2 = (spread * deviation) ** 2 + noise**2

@@ -35,7 +35,8 @@ def make_training(pairs=80, antibodies=30, antigens=7, seed=0, train=60):
     rng = np.random.default_rng(seed)
     x_ND = rng.normal(size=(antibodies, 5)).astype(np.float32)
     y_ME = rng.normal(size=(antigens, 4)).astype(np.float32)
-    i, j = rng.integers(antibodies, size=pairs), rng.integers(antigens, size=pairs)
+    i = rng.integers(antibodies, size=pairs)
+    j = rng.integers(antigens, size=pairs)
     pkd = 7 + np.sin(x_ND[i, 0]) + x_ND[i, 1] * y_ME[j, 0] + 0.1 * rng.normal(size=pairs)
     rows = np.sort(rng.permutation(pairs)[:train])
     chains = [("ACDEFGHIKL" + "".join(rng.choice(list("ACD"), 6)), "") for _ in range(antibodies)]
@@ -57,7 +58,8 @@ def fits_of(training):
 
 def plain_kernel(training, scale, product):
     """The kernel between all pairs, one pair at a time."""
-    vectors, rows = training.vectors, training.rows
+    vectors = training.vectors
+    rows = training.rows
     sides = []
     for table, index in (
         (vectors.antibody_ND, vectors.antibody),
@@ -86,7 +88,8 @@ def test_a_process_equals_the_plain_formula_on_one_row_a_pair(monkeypatch):
     fix_grid(monkeypatch)
     training = make_training()
     fit = fit_gaussian_process(training, "error")
-    kernel, rows = plain_kernel(training, 0.3, 0.4), training.rows
+    kernel = plain_kernel(training, 0.3, 0.4)
+    rows = training.rows
     inverse = np.linalg.inv(kernel[np.ix_(rows, rows)] + plain_noise(training, rows))
     target = training.pkd - training.pkd.mean()
     expected = training.pkd.mean() + kernel[:, rows] @ inverse @ target
@@ -102,11 +105,14 @@ def test_the_error_of_a_kernel_is_that_of_fits_without_each_fold():
     solver = module.solved_kernels(training, {})
     chosen = module.Chosen(module.PairKernel(0.3, 0.4, ((1.0,), (1.0,))), 0.05)
     square = 0.0
-    kernel, rows = plain_kernel(training, 0.3, 0.4), training.rows
+    kernel = plain_kernel(training, 0.3, 0.4)
+    rows = training.rows
     for k in range(training.fold.max() + 1):
-        held, rest = rows[training.fold == k], rows[training.fold != k]
+        held = rows[training.fold == k]
+        rest = rows[training.fold != k]
         inverse = np.linalg.inv(kernel[np.ix_(rest, rest)] + plain_noise(training, rest))
-        across, mean = kernel[np.ix_(held, rest)], training.pairs.pkd[rest].mean()
+        across = kernel[np.ix_(held, rest)]
+        mean = training.pairs.pkd[rest].mean()
         expected = mean + across @ inverse @ (training.pairs.pkd[rest] - mean)
         square += np.square(training.pairs.pkd[held] - expected).sum()
     assert solver.cost(chosen, "error") == pytest.approx(square, rel=1e-9)
@@ -159,7 +165,9 @@ def test_predictions_do_not_depend_on_the_other_pairs_of_a_table():
         whole = fit.predict(training.vectors)
         for pair in (0, 1234, 2999):
             own = training.vectors
-            i, j, zero = own.antibody[pair], own.antigen[pair], np.array([0])
+            i = own.antibody[pair]
+            j = own.antigen[pair]
+            zero = np.array([0])
             sides = own.antibody_ND[[i]], own.antigen_ME[[j]], zero, zero
             alone = PairVectors(*sides, [own.antibody_chains[i]], [own.antigen_chains[j]])
             assert fit.predict(alone)[0] == pytest.approx(whole[pair], rel=1e-9)
@@ -169,13 +177,19 @@ def test_predictions_do_not_depend_on_the_other_pairs_of_a_table():
 def test_the_ridge_head_equals_the_ridge_of_standardised_vectors(antibodies, monkeypatch):
     monkeypatch.setattr(ridge_module, "STRENGTHS", np.array([0.3]))
     training = make_training(antibodies=antibodies)
-    fit, own = fit_linear(training), training.vectors
-    x, y, i, j = own.antibody_ND, own.antigen_ME, own.antibody, own.antigen
+    fit = fit_linear(training)
+    own = training.vectors
+    x = own.antibody_ND
+    y = own.antigen_ME
+    i = own.antibody
+    j = own.antigen
     blocks = [
         FeatureBlock(Standardizer.of(x, i[training.rows]).apply(x), i),
         FeatureBlock(Standardizer.of(y, j[training.rows]).apply(y), j),
     ]
-    pkd, rows, fold = training.pairs.pkd, training.rows, training.fold
+    pkd = training.pairs.pkd
+    rows = training.rows
+    fold = training.fold
     plain = fit_ridge(blocks, pkd, rows, fold)
 
     def predict(one):
@@ -185,7 +199,8 @@ def test_the_ridge_head_equals_the_ridge_of_standardised_vectors(antibodies, mon
     np.testing.assert_allclose(fit.predict(training.vectors), predict(plain), rtol=1e-6)
     # with 3 antibodies a refit spans fewer dimensions, which changes the unit of its strength
     for k in range(training.fold.max() + 1 if antibodies > 3 else 0):
-        held, rest = rows[fold == k], rows[fold != k]
+        held = rows[fold == k]
+        rest = rows[fold != k]
         refit = fit_ridge(blocks, pkd, rest, np.zeros(len(rest), np.int64))
         np.testing.assert_allclose(plain.inner[fold == k], predict(refit)[held], rtol=1e-5)
 
@@ -193,7 +208,8 @@ def test_the_ridge_head_equals_the_ridge_of_standardised_vectors(antibodies, mon
 @pytest.mark.parametrize("train", [40, 90])
 def test_heads_that_share_what_they_tried_equal_heads_fitted_alone(monkeypatch, train):
     monkeypatch.setattr(module, "SEARCH_PAIRS", 60)  # all pairs choose the kernel, or only some
-    tried, factorise = [], module.SolvedKernels.factorise
+    tried = []
+    factorise = module.SolvedKernels.factorise
 
     def counted(solver, chosen):
         tried.append((len(solver), chosen))
@@ -215,7 +231,8 @@ def test_heads_that_share_what_they_tried_equal_heads_fitted_alone(monkeypatch, 
 
 
 def test_two_processes_that_choose_the_same_kernel_and_noise_are_solved_once(monkeypatch):
-    solved, solve = [], module._solve
+    solved = []
+    solve = module._solve
 
     def counted(solver, chosen):
         solved.append(chosen)
@@ -297,7 +314,8 @@ def test_costs_of_a_fold_are_those_of_its_own_pairs(seed, noise, inner):
     full = matrix + noise * np.diag(solver.share)
 
     own = full[np.ix_(learned, learned)]
-    y, of_inner = fold.target_C[learned], fold.inner_C[learned]
+    y = fold.target_C[learned]
+    of_inner = fold.inner_C[learned]
     squares = 0.0
     for k in np.unique(of_inner):
         tested = of_inner == k

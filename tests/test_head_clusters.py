@@ -57,7 +57,8 @@ def partition(labels):
 def mutated(rng, text, edits):
     letters = list(text)
     for _ in range(edits):
-        at, kind = rng.integers(len(letters)), rng.integers(3)
+        at = rng.integers(len(letters))
+        kind = rng.integers(3)
         if kind == 0 and len(letters) > 1:
             del letters[at]
         elif kind == 1:
@@ -80,7 +81,8 @@ def family_members(rng, n, longest=60):
 @settings(deadline=None, max_examples=60)
 @given(st.text("ACD", min_size=1, max_size=150), st.text("ACD", max_size=150))
 def test_the_edit_distance_equals_that_of_dynamic_programming(x, y):
-    first, second = np.array([x], dtype=object), np.array([y], dtype=object)
+    first = np.array([x], dtype=object)
+    second = np.array([y], dtype=object)
     assert Block([y]).distances(x).tolist() == [plain_distance(x, y, contained=True)]
     assert whole_distances(first, second).tolist() == [plain_distance(x, y, contained=False)]
 
@@ -176,7 +178,8 @@ def test_new_antigens_are_near_those_that_comparing_every_pair_finds():
     for seed in range(4):
         rng = np.random.default_rng(seed)
         strings = family_members(rng, 40)
-        queries, targets = strings[:15], strings[15:]
+        queries = strings[:15]
+        targets = strings[15:]
         for identity in (0.9, 0.6):
             expected = []
             for x in queries:
@@ -252,7 +255,8 @@ def test_peptides_cluster_with_peptides_but_not_with_their_protein():
 
 def test_a_single_heavy_chain_joins_the_paired_antibody_that_contains_it():
     other_light = LIGHT[::-1]
-    pair, twin = (HEAVY, LIGHT), (HEAVY, other_light)
+    pair = (HEAVY, LIGHT)
+    twin = (HEAVY, other_light)
     assert antibody_clusters([pair, twin], 0.9).tolist() == [0, 1]
     assert antibody_clusters([pair, (HEAVY, "")], 0.9).tolist() == [0, 0]
     assert antibody_clusters([pair, (HEAVY[::-1], "")], 0.9).tolist() == [0, 1]
@@ -272,7 +276,8 @@ def test_clustering_nothing_gives_no_clusters():
 )
 def test_distances_to_parents_equal_those_of_one_antibody_at_a_time(antibodies, seed):
     rng = np.random.default_rng(seed)
-    group, known = rng.integers(3, size=len(antibodies)), rng.random(len(antibodies)) < 0.6
+    group = rng.integers(3, size=len(antibodies))
+    known = rng.random(len(antibodies)) < 0.6
     known[np.unique(group, return_index=True)[1]] = True
     expected = []
     for own, chains in zip(group, antibodies, strict=True):
@@ -302,7 +307,8 @@ def plain_clones(antibodies):
     labels = list(range(len(antibodies)))
     for i, (x, _) in enumerate(antibodies):
         for j, (y, _) in enumerate(antibodies[:i]):
-            n, edits = len(loops[i]), plain_distance(x, y, contained=False)
+            n = len(loops[i])
+            edits = plain_distance(x, y, contained=False)
             if n and n == len(loops[j]) and edits <= np.floor(0.3 * max(len(x), len(y)) + 1e-9):
                 if sum(map(str.__eq__, loops[i], loops[j])) >= 0.8 * n:
                     labels = [labels[i] if label == labels[j] else label for label in labels]
@@ -317,7 +323,8 @@ def substituted(rng, text, share):
 @pytest.mark.parametrize("neighbours", [0, 8])
 def test_clones_are_those_of_comparing_every_pair(neighbours, monkeypatch):
     monkeypatch.setattr(near_duplicates, "NEIGHBOURS", neighbours)
-    rng, start = np.random.default_rng(neighbours), HEAVY.index("SRWGG")
+    rng = np.random.default_rng(neighbours)
+    start = HEAVY.index("SRWGG")
     antibodies = [("", LIGHT), ("EVQL", ""), (HEAVY, LIGHT), (HEAVY, "")]
     for _ in range(30):
         loop = substituted(rng, HEAVY[start : start + 13], 0.25)[: rng.integers(12, 14)]
@@ -330,7 +337,8 @@ def test_clones_are_those_of_comparing_every_pair(neighbours, monkeypatch):
 
 
 def test_clones_in_one_large_bucket_of_equal_loops_are_all_found():
-    rng, end = np.random.default_rng(0), HEAVY.index("SRWGG")
+    rng = np.random.default_rng(0)
+    end = HEAVY.index("SRWGG")
     antibodies = [(substituted(rng, HEAVY[:end], 0.2) + HEAVY[end:], "") for _ in range(30)]
     assert partition(clone_clusters(antibodies)) == partition(plain_clones(antibodies))
 

@@ -57,7 +57,8 @@ def test_the_labels_are_those_that_fit_reads(data, table):
 
 
 def test_x_holds_both_vectors_of_each_pair(data, store):
-    frame, opened = data.frame, abag.open_store(store)
+    frame = data.frame
+    opened = abag.open_store(store)
     antibodies = list(zip(frame["heavy"], frame["light"], strict=True))
     expected = [opened.vectors("antibody", antibodies), opened.vectors("antigen", frame["antigen"])]
     assert np.array_equal(data.X, np.hstack(expected))
@@ -66,7 +67,8 @@ def test_x_holds_both_vectors_of_each_pair(data, store):
 
 
 def test_groups_and_splits_are_those_of_fit(data, table):
-    pairs, options = label_pairs(read_pairs(table)), SplitOptions(split="antigen", folds=3)
+    pairs = label_pairs(read_pairs(table))
+    options = SplitOptions(split="antigen", folds=3)
     groups = PairGroups(pairs, options, None)
     for kind in ("antibody", "antigen"):
         assert np.array_equal(data.groups[kind], groups.of_method(kind))
@@ -110,7 +112,7 @@ def test_invalid_input_is_refused_in_one_line(store, table):
         (abag.AbagError, "'cls' is not stored", {"table": table, "antigen_pooling": "cls"}),
         (OptionError, "dataset: unknown option 'epochs'", {"table": table, "epochs": 3}),
         (OptionError, "split: 'x' is unknown", {"table": table, "split": "x"}),
-    ]:  # fmt: skip
+    ]:
         with pytest.raises(error, match=words) as caught:
             abag.dataset(store, **options)
         assert "\n" not in str(caught.value)

@@ -46,17 +46,22 @@ SMALL = {"head": "mlp", "epochs": 10, "batch_size": 16, "widths": (8, 4)}
 
 
 def make_stack(members, training_sets=(EVERY,), *, on_host=False, **options):
-    pairs, rng = drawn_pairs(), np.random.default_rng(1)
+    pairs = drawn_pairs()
+    rng = np.random.default_rng(1)
     tables = [rng.standard_normal(shape, dtype=np.float32) for shape in ((30, 6), (5, 4))]
     vectors = PairVectors(*tables, pairs.antibody, pairs.antigen)
     with pytest.MonkeyPatch.context() as patch:
         if on_host:
             patch.setattr(stack_module, "fit_on_device", lambda *_: False)
         return StackedHeads(
-            [pairs], vectors, [PairStandardizer.of(pairs, EVERY, vectors)], training_sets,
+            [pairs],
+            vectors,
+            [PairStandardizer.of(pairs, EVERY, vectors)],
+            training_sets,
             [FitConfig(**SMALL | options | member) for member in members],
-            epoch_pairs=[60] * len(training_sets), device=torch.device("cpu"),
-        )  # fmt: skip
+            epoch_pairs=[60] * len(training_sets),
+            device=torch.device("cpu"),
+        )
 
 
 def take_steps(stack, steps):
@@ -114,7 +119,8 @@ def test_each_member_has_its_own_dropout_rate():
 @pytest.mark.parametrize("alike", [False, True])
 def test_each_member_is_updated_as_by_adamw_of_torch(alike):
     decay_M, lr_M = ([0.1] * 3, [0.01] * 3) if alike else ([0.0, 0.1, 0.5], [1e-3, 1e-2, 0.1])
-    stack, alone = torch.nn.Module(), []
+    stack = torch.nn.Module()
+    alone = []
     stack.weight, stack.bias = (torch.nn.Parameter(torch.randn(3, 4, n)) for n in (5, 1))
     stack.bias.data = stack.bias.data[..., 0]
     for k in range(3):
@@ -185,7 +191,8 @@ def test_members_draw_different_bootstrap_samples_and_a_single_head_none():
 
 @pytest.fixture(scope="module")
 def case(tmp_path_factory):
-    at, frame = tmp_path_factory.mktemp("planted"), planted_table(24, 8, noise=0.3)
+    at = tmp_path_factory.mktemp("planted")
+    frame = planted_table(24, 8, noise=0.3)
     return SimpleNamespace(frame=frame, store=fill_store(at / "store", frame), at=at)
 
 
@@ -199,7 +206,8 @@ def test_the_ensemble_predicts_the_mean_of_its_heads(case, tmp_path):
     predictor = abag.load_predictor(tmp_path / "run")
     (part,) = (one for one in predictor.parts if one.name == "mlp")
     assert len(part.models) == 4
-    table, store = read_pairs(case.frame), open_store(case.store)
+    table = read_pairs(case.frame)
+    store = open_store(case.store)
     sides = table.antibodies, table.antigens
     vectors = PairVectors(
         *(predictor.read(store, one.kind, one.keys) for one in sides), *(s.of_row for s in sides)
@@ -227,7 +235,8 @@ def test_each_member_equals_the_single_run_with_its_seed(case, tmp_path, monkeyp
     monkeypatch.setattr(stack_module, "draw_bootstrap_sample", lambda rows, *_: rows)
     options = {"dropout": 0.0, "split_seed": 0, "lr": 1e-2, "select": "rmse"}
     quick_fit(case, tmp_path / "all", members=3, seed=4, **options)
-    together, alone = lines_of(tmp_path / "all"), []
+    together = lines_of(tmp_path / "all")
+    alone = []
     for k in range(3):
         quick_fit(case, tmp_path / f"{k}", seed=4 + k, **options)
         losses = [line["loss"] for line in lines_of(tmp_path / f"{k}")]

@@ -254,28 +254,55 @@ def test_invalid_input_is_refused_in_one_line(store, X, y):
         (LabelError, "outside the usual range of pKd", lambda: ridge.fit(X, 10 ** (9 - y))),
         (abag.AbagError, "no column for antigen", lambda: ridge.fit(X[["heavy"]], y)),
         (abag.AbagError, "row 2, ", lambda: ridge.fit(X.assign(heavy=["Q", "1", *"Q" * 168]), y)),
-        (OptionError, "chooses what is measured inside", lambda: clone(ridge).set_params(
-            split="column=part").fit(X, y)),
-        (OptionError, "^head: 'forest' is unknown", lambda: clone(ridge).set_params(
-            head="forest").fit(X, y)),
-        (OptionError, "AffinityRegressor: unknown option 'learning_rate'. Did you mean 'lr'",
-         lambda: AffinityRegressor(learning_rate=1)),
+        (
+            OptionError,
+            "chooses what is measured inside",
+            lambda: clone(ridge).set_params(split="column=part").fit(X, y),
+        ),
+        (
+            OptionError,
+            "^head: 'forest' is unknown",
+            lambda: clone(ridge).set_params(head="forest").fit(X, y),
+        ),
+        (
+            OptionError,
+            "AffinityRegressor: unknown option 'learning_rate'. Did you mean 'lr'",
+            lambda: AffinityRegressor(learning_rate=1),
+        ),
         (OptionError, "n_splits: 1 is out of range", lambda: next(AntigenSplit(1).split(X))),
         (SplitError, "Use fewer n_splits or another", lambda: next(AntigenSplit(99).split(X))),
         (OptionError, "n_repeats: 0 is out", lambda: next(AntibodySplit(2, n_repeats=0).split(X))),
-        (OptionError, "antigen_identity: 2.0 is out of range", lambda: next(
-            BothSplit(2, antigen_identity=2.0).split(X))),
-        (abag.AbagError, "no antigen encoder 'x'", lambda: PairVectorizer(
-            store, antigen_encoder="x").fit(X)),
-        (abag.AbagError, "'cls' is not stored", lambda: PairVectorizer(
-            store, antigen_pooling="cls").fit(X)),
-        (OptionError, "^dropout: 3.0 is out of range", lambda: AffinityRegressor(
-            store, dropout=3.0).fit(X, y)),
-        (abag.AbagError, 'columns={"heavy": "vh"}: no such column', lambda: clone(ridge).set_params(
-            columns={"heavy": "vh"}).fit(X, y)),
-        (abag.AbagError, 'columns={"heavy": "vh"}: no such column', lambda: PairVectorizer(
-            store, columns={"heavy": "vh"}).fit(X)),
-    ]:  # fmt: skip
+        (
+            OptionError,
+            "antigen_identity: 2.0 is out of range",
+            lambda: next(BothSplit(2, antigen_identity=2.0).split(X)),
+        ),
+        (
+            abag.AbagError,
+            "no antigen encoder 'x'",
+            lambda: PairVectorizer(store, antigen_encoder="x").fit(X),
+        ),
+        (
+            abag.AbagError,
+            "'cls' is not stored",
+            lambda: PairVectorizer(store, antigen_pooling="cls").fit(X),
+        ),
+        (
+            OptionError,
+            "^dropout: 3.0 is out of range",
+            lambda: AffinityRegressor(store, dropout=3.0).fit(X, y),
+        ),
+        (
+            abag.AbagError,
+            'columns={"heavy": "vh"}: no such column',
+            lambda: clone(ridge).set_params(columns={"heavy": "vh"}).fit(X, y),
+        ),
+        (
+            abag.AbagError,
+            'columns={"heavy": "vh"}: no such column',
+            lambda: PairVectorizer(store, columns={"heavy": "vh"}).fit(X),
+        ),
+    ]:
         with pytest.raises(error, match=words) as caught:
             call()
         assert "\n" not in str(caught.value)
@@ -326,7 +353,8 @@ class OfNumbers:
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
-        tags.input_tags.two_d_array, tags.input_tags.string = True, False
+        tags.input_tags.two_d_array = True
+        tags.input_tags.string = False
         return tags
 
 

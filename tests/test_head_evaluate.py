@@ -166,7 +166,8 @@ def test_sequences_of_a_table_that_the_store_lacks_are_encoded_first(tmp_path):
 
 
 def test_rows_of_the_affinity_type_of_the_run_are_scored(case):
-    name, typed = "typed", case.frame.assign(affinity_type="kd")
+    name = "typed"
+    typed = case.frame.assign(affinity_type="kd")
     options = QUICK | {"affinity_type": "kd"}
     abag.fit(typed, case.at / "store", case.at / name, **options)
     mixed = case.new.assign(affinity_type=["kd", "elisa"] * 15)
@@ -260,7 +261,8 @@ def test_another_table_is_scored_by_the_regimes_of_its_pairs(case):
 @pytest.mark.parametrize("name", ["one", "folds"])
 def test_the_predictions_of_the_run_are_indistinguishable_from_the_head(case, name):
     found, said = run_evaluate(case, name, predictions=own_predictions(case, name))
-    theirs, ours = found["predictions"]["regimes"], found["regimes"]
+    theirs = found["predictions"]["regimes"]
+    ours = found["regimes"]
     assert [one["rmse"] for one in theirs] == pytest.approx([one["rmse"] for one in ours])
     (verdict,) = found["predictions"]["verdicts"]
     assert "the run is statistically indistinguishable from" in verdict

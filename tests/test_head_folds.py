@@ -30,7 +30,8 @@ def drawn_pairs():
 def split(fold, n_training):
     order = np.random.default_rng(fold).permutation(PAIRS)
     part = np.full(PAIRS, TEST, np.int8)
-    part[order[:n_training]], part[order[n_training : n_training + 10 + fold]] = TRAIN, VALIDATION
+    part[order[:n_training]] = TRAIN
+    part[order[n_training : n_training + 10 + fold]] = VALIDATION
     return Split(name="drawn", part=part, group=np.arange(PAIRS), fold=fold)
 
 
@@ -44,10 +45,17 @@ def train_folds(folder, folds, **options):
     pairs = drawn_pairs()
     tables = [rng.standard_normal(shape, dtype=np.float32) for shape in ((30, 6), (5, 4))]
     vectors = PairVectors(*tables, pairs.antibody, pairs.antigen)
-    return train(TrainingInputs(
-        pairs=pairs, vectors=vectors, splits=folds, labelled=[pairs for _ in folds], config=config,
-        device=torch.device("cpu"), folder=folder,
-    ))  # fmt: skip
+    return train(
+        TrainingInputs(
+            pairs=pairs,
+            vectors=vectors,
+            splits=folds,
+            labelled=[pairs for _ in folds],
+            config=config,
+            device=torch.device("cpu"),
+            folder=folder,
+        )
+    )
 
 
 def losses(folder, fold):
@@ -167,13 +175,15 @@ def test_a_stack_on_a_cpu_is_as_large_as_its_memory_and_on_a_gpu_as_its_vectors(
 
 
 def test_a_step_is_a_graph_on_a_gpu_unless_told_otherwise():
-    cpu, gpu = torch.device("cpu"), torch.device("cuda")
+    cpu = torch.device("cpu")
+    gpu = torch.device("cuda")
     assert [choose_mode(one, cpu) for one in ("auto", "full", "off")] == ["off"] * 3
     assert [choose_mode(one, gpu) for one in ("auto", "full", "off")] == ["graph", "full", "off"]
 
 
 def test_a_finished_training_is_not_kept_in_memory(tmp_path, monkeypatch):
-    real, steps = TrainingStep.__init__, []
+    real = TrainingStep.__init__
+    steps = []
 
     def noted(self, *args, **kwargs):
         steps.append(weakref.ref(self))

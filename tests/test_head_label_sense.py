@@ -122,10 +122,16 @@ def test_the_converted_label_is_fitted(tmp_path):
     abag.embed_table(frame, tmp_path / "store", **COMPOSITION)
     frame.to_csv(tmp_path / "t.csv", index=False)
     summary = abag.fit(
-        tmp_path / "t.csv", tmp_path / "store", tmp_path / "run", columns={"pkd": "ic50"},
-        label="ug_ml", split="random", epochs=1, report=False,
+        tmp_path / "t.csv",
+        tmp_path / "store",
+        tmp_path / "run",
+        columns={"pkd": "ic50"},
+        label="ug_ml",
+        split="random",
+        epochs=1,
+        report=False,
         say=said.append,
-    )  # fmt: skip
+    )
     assert summary["regimes"][0]["rmse"] < 5
     assert any("'EC50_nM', read as kd_nm, ranks the rows the other way round" in x for x in said)
 

@@ -57,7 +57,8 @@ def test_spearman_by_group_equals_spearman_of_each_group(drawn):
 
 
 def test_nan_leaves_only_the_correlations_it_belongs_to_undefined():
-    y, p = np.arange(12.0), np.arange(12.0)
+    y = np.arange(12.0)
+    p = np.arange(12.0)
     p[2] = np.nan
     assert spearman(y, p) is None
     assert spearman(p, y) is None
@@ -68,7 +69,8 @@ def test_nan_leaves_only_the_correlations_it_belongs_to_undefined():
 
 def test_correlations_and_errors_equal_scipy_on_tied_values():
     rng = np.random.default_rng(0)
-    y, p = rng.integers(5, 11, 200).astype(float), rng.integers(5, 11, 200).astype(float)
+    y = rng.integers(5, 11, 200).astype(float)
+    p = rng.integers(5, 11, 200).astype(float)
     found = score(y, p, np.zeros(200, int))
     assert found["spearman"] == pytest.approx(stats.spearmanr(y, p).statistic)
     assert found["pearson"] == pytest.approx(stats.pearsonr(y, p).statistic)
@@ -91,7 +93,8 @@ def test_accuracy_on_confident_pairs_equals_a_count_of_all_pairs(drawn):
 
 
 def test_the_ratio_of_spreads_and_the_enrichment_of_the_top_tenth_equal_counts_by_hand():
-    y, p = np.arange(20.0), np.arange(20.0) / 4
+    y = np.arange(20.0)
+    p = np.arange(20.0) / 4
     found = score(y, p, np.zeros(20, int))
     assert found["spread_ratio"] == pytest.approx(0.25)
     assert found["top_enrichment"] == pytest.approx(10)
@@ -183,16 +186,21 @@ def test_of_many_pairs_in_a_known_order_a_sample_is_compared(monkeypatch):
 
 def test_censored_rows_count_only_in_concordance_and_beyond_their_bound():
     rng = np.random.default_rng(2)
-    y, p, antigen = rng.normal(7, 1, 40), rng.normal(7, 1, 40), np.zeros(40, int)
+    y = rng.normal(7, 1, 40)
+    p = rng.normal(7, 1, 40)
+    antigen = np.zeros(40, int)
     censored = np.zeros(40, int)
     censored[30:] = -1
-    exact, all_rows = score(y[:30], p[:30], antigen[:30]), score(y, p, antigen, censored)
+    exact = score(y[:30], p[:30], antigen[:30])
+    all_rows = score(y, p, antigen, censored)
     differ = {name for name in exact if exact[name] != all_rows[name]}
     assert differ == {"n", "n_censored", "concordance", "beyond_bound"}
 
 
 def test_the_share_of_predictions_beyond_their_bound_is_that_of_censored_rows():
-    y, p, censored = [6, 6, 6, 6], [7, 5, 5, 9], [-1, -1, 1, 0]
+    y = [6, 6, 6, 6]
+    p = [7, 5, 5, 9]
+    censored = [-1, -1, 1, 0]
     assert score(y, p, [0] * 4, censored)["beyond_bound"] == pytest.approx(2 / 3)
     assert score(y, p, [0] * 4)["beyond_bound"] is None
 
@@ -218,7 +226,8 @@ def test_one_non_finite_prediction_leaves_every_metric_undefined():
 
 def test_folds_are_averaged_and_never_pooled():
     # Two folds whose means differ: each is ranked perfectly backwards, pooled they look good.
-    low, high = np.array([5.0, 5.1, 5.2]), np.array([9.0, 9.1, 9.2])
+    low = np.array([5.0, 5.1, 5.2])
+    high = np.array([9.0, 9.1, 9.2])
     folds = [score(y, y[::-1], [0] * 3) for y in (low, high)]
     summary = average_folds(folds)["spearman"]
     pooled = score(np.r_[low, high], np.r_[low[::-1], high[::-1]], [0] * 6)
@@ -232,8 +241,10 @@ def test_folds_are_averaged_and_never_pooled():
 def test_a_registered_metric_appears_wherever_its_flags_say(monkeypatch):
     bias = Metric(
         function=lambda rows: float(np.mean(rows.predicted - rows.pkd)),
-        lower_is_better=True, in_tables=True, selectable=True,
-    )  # fmt: skip
+        lower_is_better=True,
+        in_tables=True,
+        selectable=True,
+    )
     monkeypatch.setitem(METRICS, "mean_bias", bias)
     assert score([6.0, 7.0], [7.0, 9.0], [0, 0])["mean_bias"] == 1.5
     assert MeasuredRows.of([6.0], [0]).score_one("mean_bias", [7.0]) == 1
@@ -288,7 +299,8 @@ def regime(predicted, pkd, group=None):
     tested = regime_scores.TestedPairs(
         np.arange(n), pkd, np.zeros(n, int), np.arange(n), np.zeros(n, int), groups
     )
-    mean, inside = np.full(n, 7.8), (abs(predicted - pkd) < 1).astype(float)
+    mean = np.full(n, 7.8)
+    inside = (abs(predicted - pkd) < 1).astype(float)
     return regime_scores.score_regime("known", "known", tested, predicted, mean, {}, inside)
 
 
@@ -321,7 +333,8 @@ def test_what_pairs_add_to_a_rank_correlation_equals_scipys(drawn):
     predicted, pkd, cell, group = map(np.array, drawn)
     value, wide = regime_scores.rank_values(predicted, pkd, cell, group)
     for one in np.unique(cell):
-        rows, groups = cell == one, len(np.unique(group[cell == one]))
+        rows = cell == one
+        groups = len(np.unique(group[cell == one]))
         if rows.sum() < 3 or len(np.unique(pkd[rows])) == 1:
             assert np.isnan(value[rows]).all()
             continue

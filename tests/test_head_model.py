@@ -10,7 +10,8 @@ from abag.head.models.losses import LOSSES, PredictedPairs
 from abag.head.models.network import Mlp
 from abag.head.models.registry import MODELS
 
-IGT5, ESM = 1024, 1280
+IGT5 = 1024
+ESM = 1280
 
 
 def losses(kind="mse", *, predicted, target, censored=None, antigen=None, weight=None):
@@ -57,7 +58,8 @@ def test_a_prediction_does_not_depend_on_the_rest_of_the_batch():
     torch.manual_seed(0)
     model = Mlp(11, (16, 8), (0.3,)).eval()
     model.draw([0])
-    antibody_GBD, antigen_GBE = torch.randn(1, 7, 6), torch.randn(1, 7, 5)
+    antibody_GBD = torch.randn(1, 7, 6)
+    antigen_GBE = torch.randn(1, 7, 5)
     scores_MB = model(antibody_GBD, antigen_GBE)
     assert scores_MB.shape == (1, 7)
     alone_MB = model(antibody_GBD[:, 2:3], antigen_GBE[:, 2:3])

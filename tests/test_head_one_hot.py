@@ -35,7 +35,8 @@ chain = st.text("ACDE", max_size=8)
 
 def variants(number, seed=0):
     """Trastuzumab with mutations in CDR H3, of which one residue is absent in one in ten."""
-    rng, found = np.random.default_rng(seed), {}
+    rng = np.random.default_rng(seed)
+    found = {}
     while len(found) < number:
         heavy = list(TRASTUZUMAB)
         for at in H3[rng.permutation(len(H3))[: rng.integers(0, 4)]]:
@@ -61,7 +62,8 @@ def test_chains_of_the_length_of_the_reference_are_as_far_as_they_have_mismatche
 
 
 def test_a_deletion_and_an_insertion_differ_from_the_reference_in_one_place_each():
-    deleted, inserted = "EVLVESGGGLV", "EVQLVEWSGGGLV"
+    deleted = "EVLVESGGGLV"
+    inserted = "EVQLVEWSGGGLV"
     light = PARENT[1]
     trained = [PARENT, (deleted, light), (inserted, light)]
     x = OneHot.of(trained, PARENT, marks_new=True).encode(trained)
@@ -105,13 +107,14 @@ def test_columns_of_a_forged_predictor_are_refused(forged):
 
 def make_training(chains, pkd, train):
     vectors = PairVectors(
-        np.zeros((len(chains), 2), np.float32), np.zeros((1, 2), np.float32),
-        np.arange(len(chains)), np.zeros(len(chains), np.int64), chains,
-    )  # fmt: skip
-    rows, labels = (
-        np.arange(train),
-        SimpleNamespace(pkd=pkd, measurements=np.ones(len(pkd)), share=None),
+        np.zeros((len(chains), 2), np.float32),
+        np.zeros((1, 2), np.float32),
+        np.arange(len(chains)),
+        np.zeros(len(chains), np.int64),
+        chains,
     )
+    rows = np.arange(train)
+    labels = SimpleNamespace(pkd=pkd, measurements=np.ones(len(pkd)), share=None)
     return TrainingRows(labels, vectors, rows, rows % 5)
 
 
@@ -136,7 +139,8 @@ def test_the_kernel_is_that_of_mismatches_between_each_two_antibodies():
     d = np.array([[squared(a, b) for b in chains] for a in chains], float)
     unit = d[:40, :40].mean()
     k = 1 / (1 + d / unit / (2 * settings.scale))
-    mean, found = training.pkd.mean(), fit.predict(training.vectors)
+    mean = training.pkd.mean()
+    found = fit.predict(training.vectors)
     weights = [
         np.linalg.solve(k[:40, :40] + noise * np.eye(40), training.pkd - mean) for noise in NOISES
     ]
@@ -158,7 +162,8 @@ def test_coordinates_have_the_distances_of_substitutions_also_to_residues_not_se
 
 
 def test_residues_that_replace_each_other_share_what_the_residue_kernel_learns():
-    rng, alike = np.random.default_rng(0), similarity()
+    rng = np.random.default_rng(0)
+    alike = similarity()
     codes = [ord(one) for one in RESIDUES]
     root = np.linalg.cholesky(alike[np.ix_(codes, codes)])
     effect = {at: root @ rng.normal(size=20) for at in range(98, 104)}
@@ -166,7 +171,8 @@ def test_residues_that_replace_each_other_share_what_the_residue_kernel_learns()
     pkd = np.array(
         [8 + sum(effect[at][RESIDUES.index(one[0][at])] for at in effect) for one in chains]
     )
-    training, train = make_training(chains, pkd, 60), 60
+    training = make_training(chains, pkd, 60)
+    train = 60
     errors = {}
     for kind in ("one_hot_kernel", "residue_kernel"):
         model = fit_residue_kernel(training, kind)
@@ -185,8 +191,10 @@ def test_residues_that_replace_each_other_share_what_the_residue_kernel_learns()
 @pytest.fixture(scope="module")
 def case(tmp_path_factory):
     """Variants whose labels have an interaction of two positions, and composition vectors."""
-    at, rng = tmp_path_factory.mktemp("one_hot"), np.random.default_rng(0)
-    chains, effect = variants(240), rng.normal(size=(6, 256))
+    at = tmp_path_factory.mktemp("one_hot")
+    rng = np.random.default_rng(0)
+    chains = variants(240)
+    effect = rng.normal(size=(6, 256))
     letters = np.array([list(heavy.encode())[H3[0] : H3[-1] + 1] for heavy, _ in chains])
     value = sum(effect[k, letters[:, k]] for k in range(6))
     changed = letters != list(TRASTUZUMAB.encode())[H3[0] : H3[-1] + 1]
@@ -211,7 +219,8 @@ def rmse(summary, name="head"):
 
 
 def test_a_stack_of_variants_leans_on_its_kernel_on_residues(runs):
-    stack, alone = runs["stack"], runs["residue_kernel"]
+    stack = runs["stack"]
+    alone = runs["residue_kernel"]
     assert stack["regimes"][0]["weights"]["residue_kernel"] > 0.3
     assert rmse(alone) <= rmse(stack) < 1.5 * rmse(alone)  # beside networks of two epochs
     assert rmse(stack) < 0.7 * min(rmse(stack, one) for one in ("antibody_ridge", "train_mean"))
@@ -219,8 +228,13 @@ def test_a_stack_of_variants_leans_on_its_kernel_on_residues(runs):
 
 @pytest.mark.parametrize("head", ["stack", "residue_kernel", "one_hot_ridge"])
 def test_every_way_to_predict_gives_the_same(case, runs, tmp_path, head):
-    run, said = case.at / head, lambda _text: None
-    rows, predictor = case.frame, load_predictor(run)
+    run = case.at / head
+
+    def said(_text):
+        return None
+
+    rows = case.frame
+    predictor = load_predictor(run)
     direct = predictor.predict(rows["heavy"], None, rows["antigen"], store=case.store, say=said)
     expected = direct["pkd_predicted"].to_numpy()
     abag.predict(rows, run, tmp_path / "rows.csv", store=case.store, say=said)
@@ -260,8 +274,11 @@ def test_too_many_antibodies_for_a_ridge_are_refused_before_anything_is_written(
 def test_a_scan_predicts_new_residues_with_a_sigma_of_the_difference(case, runs, tmp_path):
     case.frame.head(1).to_csv(tmp_path / "parent.csv", index=False)
     abag.scan(
-        case.at / "stack", parents=tmp_path / "parent.csv", out=tmp_path / "scan.csv",
-        store=case.store, region="cdrh3",
-    )  # fmt: skip
+        case.at / "stack",
+        parents=tmp_path / "parent.csv",
+        out=tmp_path / "scan.csv",
+        store=case.store,
+        region="cdrh3",
+    )
     found = pd.read_csv(tmp_path / "scan.csv")
     assert np.isfinite(found[["pkd_predicted", "difference", "difference_sigma"]]).all(axis=None)

@@ -54,7 +54,8 @@ def test_tokens_of_antibodies_are_those_that_encoding_will_make(name, light, len
 
 
 def test_a_longer_table_takes_longer_and_a_faster_gpu_less():
-    short, long = plan(table(20), all_gpus=True), plan(table(200), all_gpus=True)
+    short = plan(table(20), all_gpus=True)
+    long = plan(table(200), all_gpus=True)
     for name in GPUS:
         assert short["machines"][name]["embed_s"] < long["machines"][name]["embed_s"]
     times = [long["machines"][name]["embed_s"] for name in ("T4", "V100", "L4", "A100", "H200")]
@@ -80,7 +81,8 @@ def test_a_gpu_without_bf16_is_estimated_from_its_own_path():
 
 
 def test_two_gpus_and_this_machine_are_shown_and_the_same_twice():
-    first, second = plan(table()), plan(table())
+    first = plan(table())
+    second = plan(table())
     assert [name.partition(" (")[0] for name in first["machines"]] == ["T4", "H100", "this machine"]
     assert first["machines"] == second["machines"]
     assert {*plan(table(), all_gpus=True)["machines"]} >= {*GPUS}
@@ -157,7 +159,8 @@ def test_parts_of_the_default_head_that_a_large_table_leaves_out_are_named():
 def test_the_text_of_a_plan_fits_into_twenty_lines_of_80_columns():
     found = plan(table(antigen_length=2500), price_per_hour=2.5)
     for name, machine in found["machines"].items():
-        machine["embed_s"], machine["sessions"] = 36e4, {"4 h": 25, "12 h": 9, "24 h": 5}
+        machine["embed_s"] = 36e4
+        machine["sessions"] = {"4 h": 25, "12 h": 9, "24 h": 5}
         machine["fit_s"] = 36e5
         if not name.startswith("this"):
             assert machine["price"] > 0
@@ -194,8 +197,9 @@ def test_features_and_errors_of_a_table_are_described(capsys):
     found = plan(with_columns(), features=("ddg",), categories=("lab",), error="sd")
     errors, features, missing = found["beside"]
     assert errors.endswith("errors 'sd': standard deviations of the labels, median 0.10 pKd")
-    assert features.endswith("features 'ddg'; category 'lab' with 3 values: 5 columns beside the "
-                             "vectors")  # fmt: skip
+    assert features.endswith(
+        "features 'ddg'; category 'lab' with 3 values: 5 columns beside the vectors"
+    )
     assert "1 of 'ddg'" in missing
     assert "feature 'ddg', category 'lab', error 'sd'; not used: 'w'" in found["columns"]
     assert {*found["beside"]} <= {*describe_plan(found)}
@@ -224,14 +228,16 @@ def test_pairs_of_several_categories_are_counted_as_fit_counts_them():
 
 
 def test_columns_of_a_table_without_labels_are_refused():
-    found = plan(with_columns().drop(columns="pkd")[["heavy", "antigen", "lab"]],
-                 categories=("lab",))  # fmt: skip
+    found = plan(
+        with_columns().drop(columns="pkd")[["heavy", "antigen", "lab"]], categories=("lab",)
+    )
     assert "no column" in found["refused"]
 
 
 def test_features_take_a_fit_longer():
     frame = with_columns()
-    bare, beside = plan(frame), plan(frame, features=("ddg",))
+    bare = plan(frame)
+    beside = plan(frame, features=("ddg",))
     for name, machine in bare["machines"].items():
         expected = WITH_FEATURES * machine["fit_s"]
         assert beside["machines"][name]["fit_s"] == pytest.approx(expected)

@@ -27,8 +27,10 @@ def share_of(chains, residue):
 @pytest.fixture(scope="module")
 def drawn(tmp_path_factory):
     """200 pairs of as many antibodies and 10 antigens, labels that follow from the antibody."""
-    at, rng = tmp_path_factory.mktemp("planted"), np.random.default_rng(0)
-    heavies, antigens = draw_chains(rng, 200), draw_chains(rng, 10)
+    at = tmp_path_factory.mktemp("planted")
+    rng = np.random.default_rng(0)
+    heavies = draw_chains(rng, 200)
+    antigens = draw_chains(rng, 10)
     frame = pd.DataFrame({"heavy": heavies, "antigen": rng.choice(antigens, 200)})
     frame["pKd"] = 7 + share_of(heavies, "W") + 0.3 * rng.normal(size=200)
     everything = pd.concat([frame, frame.assign(antigen=antigens[0])])
@@ -75,7 +77,8 @@ def test_one_antigen_is_measured_with_new_antibodies_only(drawn, tmp_path):
 
 @pytest.mark.parametrize("head", ["ridge", "stack"])
 def test_shuffled_labels_are_not_predicted(drawn, tmp_path, head):
-    frame, rng = drawn[0], np.random.default_rng(3)
+    frame = drawn[0]
+    rng = np.random.default_rng(3)
     shuffled = frame.assign(pKd=rng.permutation(frame["pKd"]))
     options = {"head": head} | ({"epochs": 5} if head == "stack" else {})
     summary = fit(drawn, tmp_path, shuffled, split="antibody", folds=3, repeats=1, **options)
@@ -85,7 +88,8 @@ def test_shuffled_labels_are_not_predicted(drawn, tmp_path, head):
 
 
 def test_families_are_recognised_where_they_are_known_and_not_where_they_are_new(drawn, tmp_path):
-    frame, rng = drawn[0].head(25), np.random.default_rng(4)
+    frame = drawn[0].head(25)
+    rng = np.random.default_rng(4)
     rows = []
     for _, row in frame.iterrows():
         label = rng.normal(8, 1)  # of the family: nothing can be learned but to recognize it
@@ -97,7 +101,8 @@ def test_families_are_recognised_where_they_are_known_and_not_where_they_are_new
     variants = pd.DataFrame(rows).drop_duplicates("heavy").assign(antigen=frame["antigen"].iloc[0])
     abag.embed_table(variants, drawn[1], **COMPOSITION)
     found = by_name(fit(drawn, tmp_path, variants, head="kernel", folds=3, repeats=1))
-    known, new = found["known"], found["new_antibody"]
+    known = found["known"]
+    new = found["new_antibody"]
     assert known["spearman"]["value"] > 0.8
     assert known["better_than_mean"]["low"] > 0
     assert "errors are not smaller than those of the mean" in new["sentence"]

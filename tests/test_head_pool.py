@@ -24,7 +24,8 @@ def wait(event):
 
 
 def test_two_tasks_run_at_once_in_two_threads():
-    met, order = threading.Barrier(2), []
+    met = threading.Barrier(2)
+    order = []
 
     def meet():
         met.wait(20)
@@ -63,7 +64,9 @@ def train_until_stopped(begun, ended):
 
 
 def test_an_error_in_one_thread_stops_the_others_and_is_raised():
-    begun, ended, after = threading.Event(), [], []
+    begun = threading.Event()
+    ended = []
+    after = []
     train = partial(train_until_stopped, begun, ended)
 
     def fail():
@@ -78,7 +81,8 @@ def test_an_error_in_one_thread_stops_the_others_and_is_raised():
 
 
 def test_a_signal_lets_every_thread_save_and_is_raised_once_they_have():
-    met, saved = threading.Barrier(2), []
+    met = threading.Barrier(2)
+    saved = []
 
     def train():
         with delayed_signals() as received:

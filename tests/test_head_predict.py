@@ -109,7 +109,8 @@ def test_predict_says_in_one_line_that_all_rows_have_the_same_prediction(
         said = []
         table = case.frame if cross is None else case.frame.head(24)
         summary = predict(table, predictor, tmp_path / name, cross=cross, say=said.append)
-        rows, pkd = summary["rows"], pd.read_csv(tmp_path / name)["pkd_predicted"]
+        rows = summary["rows"]
+        pkd = pd.read_csv(tmp_path / name)["pkd_predicted"]
         assert pkd.nunique() == 1
         line = f"{tmp_path / name}: all {rows} rows have the same prediction, pKd {pkd[0]:.2f}: "
         assert f"{line}the run cannot rank them" in said
@@ -117,8 +118,11 @@ def test_predict_says_in_one_line_that_all_rows_have_the_same_prediction(
 
 
 def test_different_predictions_and_one_pair_are_nothing_to_remark_on(case, tmp_path):
-    for table, name in ((case.frame, "a.csv"), (case.frame.head(1), "b.csv"),
-                        (pd.concat([case.frame.head(1)] * 12), "c.csv")):  # fmt: skip
+    for table, name in (
+        (case.frame, "a.csv"),
+        (case.frame.head(1), "b.csv"),
+        (pd.concat([case.frame.head(1)] * 12), "c.csv"),
+    ):
         summary, said = run_predict(case, table, tmp_path / name)
         assert (summary["can_rank"], summary["same_prediction"]) == (True, {})
         assert not any("cannot rank" in line for line in said)
@@ -155,7 +159,8 @@ def test_a_threshold_of_strong_pairs_that_is_no_pkd_is_refused(case, tmp_path, s
 def test_memory_grows_by_two_indices_and_the_scores_of_each_pair(case, tmp_path, monkeypatch):
     monkeypatch.setitem(read_table_chunks.__kwdefaults__, "rows", 2000)
     monkeypatch.setattr(predict_module, "PAIRS", 4096)
-    peaks, sizes = [], (10_000, 30_000)
+    peaks = []
+    sizes = (10_000, 30_000)
     for pairs in sizes:
         table = case.frame.sample(pairs, replace=True, random_state=0)
         tracemalloc.start()
@@ -371,7 +376,8 @@ def foreign(case, tmp_path):
 
 
 def test_a_foreign_run_does_not_choose_where_vectors_are_written(foreign, new, tmp_path):
-    calls, mine = [], tmp_path / "mine" / "store"
+    calls = []
+    mine = tmp_path / "mine" / "store"
     predictor = load_predictor(foreign, embed=partial(fake_embed, calls=calls))
     with pytest.raises(MissingVectors, match="neither near the run nor in the current folder"):
         predict(new, predictor, tmp_path / "out.csv")
@@ -427,7 +433,8 @@ def test_a_bundle_alone_scores_new_sequences_and_reports_encoding(composed, tmp_
     bundle.mkdir()
     for path in (composed.run / "predictor").iterdir():
         (bundle / path.name).write_bytes(path.read_bytes())
-    heavy, antigen = ["EVQLVESGG", "QVQLQQSGA"], "MKTAYIAKQR"
+    heavy = ["EVQLVESGG", "QVQLQQSGA"]
+    antigen = "MKTAYIAKQR"
     found = abag.load_predictor(bundle).predict(heavy=heavy, antigen=antigen)
     assert (
         "encoding 2 antibodies with composition and 1 antigen with composition"
@@ -444,9 +451,12 @@ def test_another_encoder_than_the_runs_is_refused_with_both_fingerprints(compose
     table.write_text("heavy,antigen\nEVQLVESGG,MKTAYIAKQR\n")
     with pytest.raises(EncoderError, match=r"[0-9a-f]{32}; expected [0-9a-f]{32}"):
         abag.predict(
-            table, composed.run, tmp_path / "a.csv", store=tmp_path / "s",
+            table,
+            composed.run,
+            tmp_path / "a.csv",
+            store=tmp_path / "s",
             antibody_encoder="tiny-igt5",
-        )  # fmt: skip
+        )
     assert sorted(p.name for p in tmp_path.iterdir()) == ["in.csv"]
 
 
@@ -504,7 +514,8 @@ def traced():
 
 @pytest.mark.parametrize("group", [20_000, 1_000_000])  # many row groups; the table in one
 def test_reading_parquet_keeps_a_small_part_of_the_file_in_memory(tmp_path, traced, group):
-    path, noise = tmp_path / "in.parquet", np.random.default_rng(0).random((1_000_000, 2))
+    path = tmp_path / "in.parquet"
+    noise = np.random.default_rng(0).random((1_000_000, 2))
     frame = pd.DataFrame(noise, columns=["a", "b"])
     frame.to_parquet(path, row_group_size=group, use_dictionary=False)
     before = traced()[0] + pa.total_allocated_bytes()

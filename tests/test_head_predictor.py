@@ -110,7 +110,9 @@ def test_a_store_that_moves_while_it_is_read_gives_one_line_or_the_same(
     trained, tmp_path, monkeypatch, opens
 ):
     shutil.copytree(trained.store, tmp_path / "store")
-    predictor, left, real = load_predictor(trained.run), [opens], os.open
+    predictor = load_predictor(trained.run)
+    left = [opens]
+    real = os.open
 
     def moving(*args, **options):
         if not left[0]:
@@ -264,7 +266,8 @@ def test_weights_that_overflow_give_no_predictions(trained, tmp_path):
     bundle = copied(trained, tmp_path / "bundle")
     forged = {n: torch.full_like(x, 3e38) for n, x in tensors.items() if ".model." in n}
     save_file(tensors | forged, bundle / WEIGHTS)
-    x_ND, first = np.ones((1, 6), np.float32), np.zeros(1, np.int64)
+    x_ND = np.ones((1, 6), np.float32)
+    first = np.zeros(1, np.int64)
     known = NewSequences(*np.zeros((3, 1), np.int64))
     with pytest.raises(DamagedFile, match="the predictor gives infinity or NaN"):
         load_predictor(signed(bundle)).score(PairVectors(x_ND, x_ND, first, first), known, known)
@@ -304,8 +307,10 @@ def test_a_factorised_network_gives_the_output_of_the_whole_network(widths):
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.normal_()
-        antibody_ND, antigen_ME = torch.randn(7, 6), torch.randn(4, 5)
-        i, j = torch.randint(7, (50,)), torch.randint(4, (50,))
+        antibody_ND = torch.randn(7, 6)
+        antigen_ME = torch.randn(4, 5)
+        i = torch.randint(7, (50,))
+        j = torch.randint(4, (50,))
         antibodies, antigens, combine = factorise(model, 6)
         found = combine(antibodies(antibody_ND)[i], antigens(antigen_ME)[j])
         want = model(antibody_ND[i][None], antigen_ME[j][None])[0]
@@ -317,8 +322,10 @@ def test_members_predict_their_mean_and_sigma_adds_spread_and_noise(trained):
     predictor = load_predictor(trained.at / "members")
     rng = np.random.default_rng(0)
     x_ND, y_ME = (rng.normal(size=(n, 6)).astype(np.float32) for n in (9, 5))
-    i, j = rng.integers(9, size=40), rng.integers(5, size=40)
-    vectors, known = PairVectors(x_ND, y_ME, i, j), np.zeros(40, np.int8)
+    i = rng.integers(9, size=40)
+    j = rng.integers(5, size=40)
+    vectors = PairVectors(x_ND, y_ME, i, j)
+    known = np.zeros(40, np.int8)
     parts = {one.name: one for one in predictor.parts}
     each = [model.predict(vectors) for model in parts["mlp"].models]
     assert len(each) == 4
@@ -327,7 +334,8 @@ def test_members_predict_their_mean_and_sigma_adds_spread_and_noise(trained):
     want = weights["mlp"] * np.mean(each, axis=0)
     want += weights.get("train_mean", 0.0) * parts["train_mean"].predict(vectors)
     found = predictor.score(vectors, *[NewSequences(known, known, known)] * 2)
-    pkd, sigma = found["pkd_predicted"], found["sigma"]
+    pkd = found["pkd_predicted"]
+    sigma = found["sigma"]
     np.testing.assert_allclose(pkd, want, rtol=1e-12)
     deviation = regime.spread**2 * np.var(each, axis=0) + regime.noise**2
     np.testing.assert_allclose(sigma, np.sqrt(deviation))
@@ -335,7 +343,8 @@ def test_members_predict_their_mean_and_sigma_adds_spread_and_noise(trained):
 
 def test_one_chain_is_used_for_all_pairs_and_unequal_lists_are_refused(trained):
     predictor = load_predictor(trained.run)
-    heavy, antigens = trained.frame["heavy"][0], trained.frame["antigen"].unique()
+    heavy = trained.frame["heavy"][0]
+    antigens = trained.frame["antigen"].unique()
     found = predictor.predict(heavy, None, antigens)
     assert (len(found), list(found)) == (3, list(SCORE_COLUMNS))
     assert len(predictor.predict(heavy, antigen=antigens[0])) == 1

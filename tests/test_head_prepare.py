@@ -50,8 +50,17 @@ def cached():
 
 
 def fit_table(table, *options):
-    run("fit", table, "--store", table.parent / "store", "--run", table.parent / "run",
-        "--head", "ridge", *options)  # fmt: skip
+    run(
+        "fit",
+        table,
+        "--store",
+        table.parent / "store",
+        "--run",
+        table.parent / "run",
+        "--head",
+        "ridge",
+        *options,
+    )
 
 
 def test_a_fit_after_embed_finds_clusters_and_numbering_in_the_cache(
@@ -147,8 +156,10 @@ def test_a_stopped_parent_leaves_no_process(tmp_path, table, number, after):
     pd.DataFrame({"heavy": "EVQLVES", "antigen": antigens, "pkd": 7.0}).to_csv(table, index=False)
     parent = subprocess.Popen(
         [sys.executable, "-c", PARENT, table, "60"],
-        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-    )  # fmt: skip
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
     with parent:
         assert parent.stdout.readline() == "entered\n"
         time.sleep(after)

@@ -27,7 +27,8 @@ def run(tmp_path_factory):
     pairs = demo_table().drop_duplicates(PAIR).head(240)
     pairs.to_csv(folder / "pairs.csv", index=False)
     abag.embed_table(folder / "pairs.csv", folder / "store", **COMPOSITION)
-    run, quick = folder / "run", {"split": "random", "report": False}
+    run = folder / "run"
+    quick = {"split": "random", "report": False}
     abag.fit(folder / "pairs.csv", folder / "store", run, head="gp", **quick)
     abag.predict(folder / "pairs.csv", run, folder / "scored.csv")
     return folder
@@ -261,9 +262,10 @@ def test_negligible_differences_of_predictions_are_none(scored, tmp_path, noise,
 def test_of_a_regime_with_equal_predictions_pairs_are_drawn(scored, tmp_path, said, batch):
     half = np.arange(240) < 120
     table = scored.assign(
-        regime=np.where(half, "new_antibody", "known"), sigma=SIGMAS[::-1],
+        regime=np.where(half, "new_antibody", "known"),
+        sigma=SIGMAS[::-1],
         pkd_predicted=np.where(half, 8.0, np.linspace(8.5, 9.5, 240)),
-    )  # fmt: skip
+    )
     first = np.arange(240) < 150  # 30 known pairs are measured: 90 are left to be ranked
     table = table[half | ~first]
     summary = abag.rank(table, tmp_path / "o.csv", batch=batch)
@@ -281,8 +283,12 @@ def test_of_a_regime_with_equal_predictions_pairs_are_drawn(scored, tmp_path, sa
 
 def test_pairs_of_one_antigen_and_a_large_share_of_equal_predictions_are_drawn(scored, tmp_path):
     by_antigen = scored.groupby("antigen")["pkd_predicted"].transform("mean")
-    antigens = abag.rank(scored.assign(pkd_predicted=by_antigen, regime="known"),
-                         tmp_path / "a.csv", batch=5, rule="mean")  # fmt: skip
+    antigens = abag.rank(
+        scored.assign(pkd_predicted=by_antigen, regime="known"),
+        tmp_path / "a.csv",
+        batch=5,
+        rule="mean",
+    )
     assert antigens["drawn"] == 5
     third = np.arange(240) < 80
     largest = scored["pkd_predicted"].max() + 1
@@ -380,7 +386,8 @@ def test_an_existing_file_and_the_input_itself_are_not_overwritten(run, scored, 
 
 
 def test_a_table_that_changes_between_its_two_readings_is_refused(scored, tmp_path, monkeypatch):
-    table, choose = tmp_path / "scored.csv", rank_module._choose
+    table = tmp_path / "scored.csv"
+    choose = rank_module._choose
     scored.to_csv(table, index=False)
 
     def rewrite(*arguments):

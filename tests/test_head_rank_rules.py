@@ -85,8 +85,10 @@ WIDTH = np.array([0.3, 0.6, 0.2, 1.5, 1.0])
 
 def exact_best(correlation, first):
     """Mean of the largest of the first pairs, by integrals over its distribution function."""
-    mean, sigma = MEAN[:first], WIDTH[:first]
-    grid, common = np.linspace(-2, 18, 4001), stats.norm.ppf((np.arange(200) + 0.5) / 200)
+    mean = MEAN[:first]
+    sigma = WIDTH[:first]
+    grid = np.linspace(-2, 18, 4001)
+    common = stats.norm.ppf((np.arange(200) + 0.5) / 200)
     own = np.sqrt(1 - correlation) * sigma
     shifted = mean + np.sqrt(correlation) * sigma * common[:, None]
     below = stats.norm.cdf((grid[:, None, None] - shifted) / own).prod(axis=-1).mean(axis=-1)

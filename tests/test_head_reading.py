@@ -40,9 +40,14 @@ def case(tmp_path_factory):
     with reporting(silent=True):
         abag.embed_table(folder / "pairs.csv", folder / "store", **options, **COMPOSITION)
         abag.fit(
-            folder / "pairs.csv", folder / "store", folder / "run",
-            head="ridge", report=False, label="pkd", **options,
-        )  # fmt: skip
+            folder / "pairs.csv",
+            folder / "store",
+            folder / "run",
+            head="ridge",
+            report=False,
+            label="pkd",
+            **options,
+        )
     return folder
 
 
@@ -154,21 +159,40 @@ def test_a_forged_reading_is_refused(case, tmp_path, key, value):
 def test_a_table_of_mutations_is_read_with_the_parent_and_numbers_of_the_run(tmp_path, said):
     rng = np.random.default_rng(0)
     places = [(at, new) for at in range(30, 50) for new in "AW" if HEAVY[at] != new]
-    frame = pd.DataFrame({
-        "change": [f"H:{HEAVY[at]}{at + 1000}{new}" for at, new in places],
-        "pKd": rng.normal(8, 1, len(places)),
-    })  # fmt: skip
+    frame = pd.DataFrame(
+        {
+            "change": [f"H:{HEAVY[at]}{at + 1000}{new}" for at, new in places],
+            "pKd": rng.normal(8, 1, len(places)),
+        }
+    )
     told = {"parent": f"{HEAVY}|{LIGHT}", "first_residue": 1000, "antigen": "MKTAYIAKQR"}
-    abag.embed_table(frame, tmp_path / "store", **told, columns={"mutations": "change"},
-                     antibody_encoder="composition", antigen_encoder="composition")  # fmt: skip
-    abag.fit(frame, tmp_path / "store", tmp_path / "run", head="ridge", split="random",
-             columns={"mutations": "change"}, **told, report=False)  # fmt: skip
+    abag.embed_table(
+        frame,
+        tmp_path / "store",
+        **told,
+        columns={"mutations": "change"},
+        antibody_encoder="composition",
+        antigen_encoder="composition",
+    )
+    abag.fit(
+        frame,
+        tmp_path / "store",
+        tmp_path / "run",
+        head="ridge",
+        split="random",
+        columns={"mutations": "change"},
+        **told,
+        report=False,
+    )
     alone = frame[["change"]]
     abag.predict(alone, tmp_path / "run", tmp_path / "out.csv")
     assert any("mutations are of the parent of the run" in line for line in said)
-    whole = pd.DataFrame({
-        "heavy": [HEAVY[:at] + new + HEAVY[at + 1 :] for at, new in places], "light": LIGHT,
-    })  # fmt: skip
+    whole = pd.DataFrame(
+        {
+            "heavy": [HEAVY[:at] + new + HEAVY[at + 1 :] for at, new in places],
+            "light": LIGHT,
+        }
+    )
     abag.predict(whole, tmp_path / "run", tmp_path / "whole.csv")
     found, expected = (pd.read_csv(tmp_path / name) for name in ("out.csv", "whole.csv"))
     assert found["pkd_predicted"].tolist() == expected["pkd_predicted"].tolist()

@@ -49,7 +49,8 @@ def without_date(page):
 
 @pytest.mark.parametrize("name", ["one", "folds"])
 def test_the_page_and_the_card_are_those_of_the_fit_and_nothing_else_changes(case, name):
-    run, said = case.at / name, []
+    run = case.at / name
+    said = []
     before = files(run)
     (run / "report.html").unlink()
     (run / "predictor/README.md").write_text("outdated")
@@ -98,8 +99,9 @@ def test_a_damaged_run_is_refused_in_one_line_and_its_report_stays(run, damage):
 def test_the_command_names_the_files_that_it_wrote(run):
     done = invoke.run("report", run)
     assert done.stdout.splitlines() == [
-        f"report     {run / 'report.html'}", f"model card {run / 'predictor/README.md'}",
-    ]  # fmt: skip
+        f"report     {run / 'report.html'}",
+        f"model card {run / 'predictor/README.md'}",
+    ]
     assert "not a finished run" in invoke.one_line("report", run.parent)
 
 

@@ -66,7 +66,8 @@ def make_training(antibodies, antigens, index, pkd, train):
     vectors = PairVectors(
         *tables, *index, [(text, "") for text in antibodies], [(text,) for text in antigens]
     )
-    rows, size = np.arange(train), len(pkd)
+    rows = np.arange(train)
+    size = len(pkd)
     labels = SimpleNamespace(
         pkd=pkd, measurements=np.ones(size), censored=np.zeros(size, np.int8), share=None
     )
@@ -76,7 +77,8 @@ def make_training(antibodies, antigens, index, pkd, train):
 def antigen_library(indels=0.0, *, variants=150, train=450):
     """Variants of one antigen whose residues have effects that differ between four antibodies."""
     rng = np.random.default_rng(0)
-    antibodies, antigens = unrelated(rng, 4), draw_variants(rng, variants, indels=indels)
+    antibodies = unrelated(rng, 4)
+    antigens = draw_variants(rng, variants, indels=indels)
     shared = effects_of(rng, antigens)
     value_AG = 8 + shared + 0.7 * np.stack([effects_of(rng, antigens) for _ in antibodies])
     cells = rng.permutation(value_AG.size)
@@ -121,10 +123,13 @@ def exchanged(training):
     """Exchange antibodies and antigens; a single chain is a heavy chain."""
     vectors = training.vectors
     swapped = PairVectors(
-        vectors.antigen_ME, vectors.antibody_ND, vectors.antigen, vectors.antibody,
+        vectors.antigen_ME,
+        vectors.antibody_ND,
+        vectors.antigen,
+        vectors.antibody,
         [(one[0], "") for one in vectors.antigen_chains],
         [(one[0],) for one in vectors.antibody_chains],
-    )  # fmt: skip
+    )
     return training.with_vectors(swapped)
 
 
@@ -196,9 +201,13 @@ def test_chains_of_an_antigen_are_compared_whatever_their_first_letters():
     ]
     assert antigens[1] != ("Y" + PARENT[1:], other)
     vectors = PairVectors(
-        np.zeros((1, 2), np.float32), np.zeros((3, 2), np.float32), np.zeros(3, int), np.arange(3),
-        [("EVQ", "")], antigens,
-    )  # fmt: skip
+        np.zeros((1, 2), np.float32),
+        np.zeros((3, 2), np.float32),
+        np.zeros(3, int),
+        np.arange(3),
+        [("EVQ", "")],
+        antigens,
+    )
     rows = np.arange(3)
     assert find_residue_sides(vectors, [rows])[0] == ("antigen",)
     (side,) = residues.columns_of(vectors, rows, ("antigen",), marks_new=False)
@@ -228,8 +237,10 @@ def test_a_long_antigen_with_few_variable_places_is_cheap():
     chains = [(text,) for text in antigens]
     columns = residues.columns_of(
         SimpleNamespace(chains=lambda _: chains, index=lambda _: np.arange(200)),
-        np.arange(200), ("antigen",), marks_new=False,
-    )[0].one_hot  # fmt: skip
+        np.arange(200),
+        ("antigen",),
+        marks_new=False,
+    )[0].one_hot
     assert columns.width <= len(SITES) * len(RESIDUES)
 
 
@@ -239,7 +250,9 @@ def test_a_side_that_one_fold_cannot_compare_has_its_vectors_in_all():
     index = np.array([0] * 20 + [1] * 20), np.array([0] * 20 + [*range(8)] * 2 + [0] * 4)
     antibodies = draw_variants(rng, 2, TRASTUZUMAB)
     vectors = make_training(antibodies, antigens, index, np.arange(40.0), 40).vectors
-    every, first, last = np.arange(40), np.arange(20), np.arange(20, 40)
+    every = np.arange(40)
+    first = np.arange(20)
+    last = np.arange(20, 40)
     assert find_residue_sides(vectors, [every])[0] == KINDS
     assert find_residue_sides(vectors, [every, last])[0] == ("antigen",)
     sides, why = find_residue_sides(vectors, [every, first, last])

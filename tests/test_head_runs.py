@@ -32,8 +32,11 @@ def case(tmp_path_factory):
     frame.to_csv(at / "pairs.csv", index=False)
     add_vectors(at / "store", frame)
     for name, options in {
-        "a": {}, "deep/b": {"lr": 0.01}, "other": {"seed": 7}, "folds": {"folds": 3},
-    }.items():  # fmt: skip
+        "a": {},
+        "deep/b": {"lr": 0.01},
+        "other": {"seed": 7},
+        "folds": {"folds": 3},
+    }.items():
         (at / "runs" / name).parent.mkdir(parents=True, exist_ok=True)
         abag.fit(frame, at / "store", at / "runs" / name, **QUICK | options)
     found = runs(at / "runs")
@@ -60,8 +63,9 @@ def test_runs_with_the_same_test_rows_are_compared_and_others_give_a_reason(case
     paired = [one for one in found if one["with"]]
     assert len(paired) == 1
     assert {paired[0]["run"], paired[0]["with"]} == {
-        str(case.runs / "a"), str(case.runs / "deep/b"),
-    }  # fmt: skip
+        str(case.runs / "a"),
+        str(case.runs / "deep/b"),
+    }
     (verdict,) = paired[0]["verdicts"]
     assert "is statistically indistinguishable from" in verdict
     alone = {one["run"]: one["reason"] for one in found if not one["with"]}

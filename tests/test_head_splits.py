@@ -101,7 +101,8 @@ def test_no_group_or_cluster_is_in_both_training_and_test(kind):
 
 
 def test_clones_below_the_identity_are_held_out_together():
-    rng, loop = np.random.default_rng(0), HEAVY.index("SRWGG")
+    rng = np.random.default_rng(0)
+    loop = HEAVY.index("SRWGG")
     frame = measured(families=10, rows=60)
     clones = [mutated(rng, HEAVY[:loop], 20) + HEAVY[loop:] for _ in range(20)]
     frame.loc[:19, "heavy"] = clones
@@ -116,7 +117,8 @@ def test_clones_below_the_identity_are_held_out_together():
 
 def test_a_split_by_both_leaves_mixed_pairs_out():
     rng = np.random.default_rng(1)
-    heavies, targets = draw_chains(rng, 30, 60), draw_chains(rng, 10, 80)
+    heavies = draw_chains(rng, 30, 60)
+    targets = draw_chains(rng, 10, 80)
     frame = pd.DataFrame(
         [(h, a, rng.normal(8)) for h in heavies for a in targets],
         columns=["heavy", "antigen", "pkd"],
@@ -254,7 +256,8 @@ def test_values_without_the_name_of_a_part_are_groups_and_that_is_said(said):
 def test_a_planted_leak_is_counted():
     frame = measured(rows=80).drop_duplicates(["heavy", "antigen"], ignore_index=True)
     part = np.array(["train"] * len(frame), dtype=object)
-    part[-20:-10], part[-10:] = "validation", "test"
+    part[-20:-10] = "validation"
+    part[-10:] = "test"
     # Each test row is a one-residue variant of a training row, against the same antigen.
     for test, train in zip(range(len(frame) - 10, len(frame)), range(10), strict=True):
         heavy = frame.loc[train, "heavy"]
@@ -275,8 +278,11 @@ def test_test_rows_whose_peptide_is_part_of_a_training_antigen_are_counted():
     frame["part"] = ["train"] * 10 + ["test"] * 10 + ["test"] * 4 + ["validation"]
     (split,) = make_splits(pairs_of(frame), SplitOptions(split="column=part"))
     assert split.description["leaks"]["antigen"] == {
-        "exact": 0, "0.9": 0, "0.4": 0, "contained": 4,
-    }  # fmt: skip
+        "exact": 0,
+        "0.9": 0,
+        "0.4": 0,
+        "contained": 4,
+    }
     frame["part"] = frame["part"].replace({"train": "test", "test": "train"})
     (swapped,) = make_splits(pairs_of(frame), SplitOptions(split="column=part"))
     assert swapped.description["leaks"]["antigen"]["contained"] == 4
@@ -332,7 +338,8 @@ def test_a_thinned_split_keeps_whole_training_groups_and_everything_else(seed, g
     group = np.random.default_rng(seed).integers(groups, size=60)
     part = np.where(np.arange(60) < 40, TRAIN, TEST).astype(np.int8)
     split = Split(name="drawn", part=part, group=group)
-    half, quarter = thinned(split, 0.5, seed), thinned(split, 0.25, seed)
+    half = thinned(split, 0.5, seed)
+    quarter = thinned(split, 0.25, seed)
     kept = set(group[half.rows(TRAIN)])
     assert len(kept) == max(1, round(0.5 * len(set(group[:40]))))
     assert half.rows(TRAIN).tolist() == [i for i in range(40) if group[i] in kept]
@@ -342,7 +349,8 @@ def test_a_thinned_split_keeps_whole_training_groups_and_everything_else(seed, g
 
 
 def test_sequences_that_would_take_minutes_are_clustered_only_for_their_split(monkeypatch, said):
-    pairs, random = pairs_of(measured()), SplitOptions(split="random")
+    pairs = pairs_of(measured())
+    random = SplitOptions(split="random")
     clustered = clusters.with_clusters(clusters.PairGroups(pairs, random))
     assert len(np.unique(clustered.antibody_cluster)) == 12
     monkeypatch.setattr(clusters, "MANY_SEQUENCES", {"antibody": 1, "antigen": 1})

@@ -54,7 +54,9 @@ def weights_of(run):
     "head", ["stack", *in_ci("ridge", "antibody_ridge", "kernel", "gp", "mlp")]
 )
 def test_a_head_is_fitted_and_refitted_to_the_same_bits(case, tmp_path, head):
-    run, again, said = tmp_path / "run", tmp_path / "again", []
+    run = tmp_path / "run"
+    again = tmp_path / "again"
+    said = []
     summary = fit(case, run, head=head)
     (one,) = summary["regimes"]
     assert one["regime"] == "new_antibody"
@@ -75,14 +77,16 @@ def test_a_head_is_fitted_and_refitted_to_the_same_bits(case, tmp_path, head):
 def test_a_predictor_holds_the_parts_that_are_fitted_to_all_pairs(case, tmp_path):
     fit(case, tmp_path / "run", head="ridge")
     predictor = load_predictor(tmp_path / "run")
-    store, table = open_store(case.store), read_pairs(case.frame)
+    store = open_store(case.store)
+    table = read_pairs(case.frame)
     sides = [table.sequences[kind] for kind in ("antibody", "antigen")]
     tables = [
         store.folder(one.kind, getattr(predictor, one.kind).fingerprint).read(one.keys, "mean")
         for one in sides
     ]
     vectors = PairVectors(*tables, *(one.of_row for one in sides))
-    rows, groups = np.arange(len(case.frame)), sides[0].of_row
+    rows = np.arange(len(case.frame))
+    groups = sides[0].of_row
     labels = SimpleNamespace(pkd=case.frame["pKd"].to_numpy(), share=None)
     alone = fit_linear(TrainingRows(labels, vectors, rows, inner_folds(groups)))
     (ridge,) = (part for part in predictor.parts if part.name == "ridge")
@@ -105,7 +109,8 @@ def test_labels_of_a_fold_change_nothing_that_is_predicted_of_it_by_one_part(cas
 
 def draw_errors(seed, parts, rows):
     rng = np.random.default_rng(seed)
-    scale, offset = rng.uniform(0.1, 3, parts), rng.normal(size=parts)
+    scale = rng.uniform(0.1, 3, parts)
+    offset = rng.normal(size=parts)
     return rng, rng.normal(size=(rows, parts)) * scale + offset
 
 
@@ -177,8 +182,10 @@ def weigh(pairs, measured, folds):
 
 def test_the_weights_of_a_fold_come_from_the_other_folds(monkeypatch):
     monkeypatch.setattr(fitted, "PRIOR_GROUPS", 0.0)
-    rng, n = np.random.default_rng(0), 60
-    pkd, even = rng.normal(8, 1, n), np.arange(n) % 2 == 0
+    rng = np.random.default_rng(0)
+    n = 60
+    pkd = rng.normal(8, 1, n)
+    even = np.arange(n) % 2 == 0
     # each part is right in one fold only: weights of the own fold would make no error
     predicted = {
         "train_mean": np.full(n, 8.0),
@@ -192,7 +199,8 @@ def test_the_weights_of_a_fold_come_from_the_other_folds(monkeypatch):
 
 
 def test_the_halves_of_a_single_fold_weigh_each_other():
-    rng, n = np.random.default_rng(0), 200
+    rng = np.random.default_rng(0)
+    n = 200
     pkd = rng.normal(8, 1, n)
     predicted = {"train_mean": np.full(n, 8.0), "ridge": pkd + 0.5 * rng.normal(size=n)}
     pairs, measured, parts = make_regime(pkd, predicted, folds=1)
@@ -202,7 +210,8 @@ def test_the_halves_of_a_single_fold_weigh_each_other():
 
 
 def test_where_no_part_beats_the_mean_the_mean_has_nearly_all_the_weight():
-    rng, n = np.random.default_rng(0), 200
+    rng = np.random.default_rng(0)
+    n = 200
     pkd = rng.normal(8, 1, n)
     useless = {f"part {k}": 8 + rng.normal(size=n) for k in range(4)}
     group = np.arange(n) // 10
@@ -213,7 +222,8 @@ def test_where_no_part_beats_the_mean_the_mean_has_nearly_all_the_weight():
 
 
 def test_sigma_covers_the_out_of_fold_errors_and_widens_with_their_variance():
-    rng, n = np.random.default_rng(0), 2000
+    rng = np.random.default_rng(0)
+    n = 2000
     variance = rng.uniform(0.1, 2, n)
     pkd = 8 + 2 * rng.normal(size=n)
     predicted = {"train_mean": np.full(n, 8.0), "gp": pkd + np.sqrt(variance) * rng.normal(size=n)}
@@ -226,7 +236,8 @@ def test_sigma_covers_the_out_of_fold_errors_and_widens_with_their_variance():
 
 
 def test_a_bound_that_a_part_satisfies_is_no_error():
-    rng, n = np.random.default_rng(0), 400
+    rng = np.random.default_rng(0)
+    n = 400
     hidden = rng.normal(8, 1, n)
     censored = np.where(hidden < 8, -1, 0).astype(np.int8)
     pkd = np.maximum(hidden, 8)
@@ -237,7 +248,8 @@ def test_a_bound_that_a_part_satisfies_is_no_error():
 
 
 def test_folds_with_different_parts_are_refused():
-    rng, n = np.random.default_rng(0), 60
+    rng = np.random.default_rng(0)
+    n = 60
     pkd = rng.normal(8, 1, n)
     predicted = {"train_mean": np.full(n, 8.0), "ridge": pkd + 0.5, "kernel": pkd}
     pairs, measured, parts = make_regime(pkd, predicted)
@@ -297,7 +309,8 @@ def test_a_stack_leaves_out_what_takes_too_long_and_says_so(
 def test_a_part_that_is_better_by_chance_has_less_weight_than_the_mean(right, at_least, at_most):
     # a part that has the sign of the offsets of 5 of 8 groups right has a smaller error here
     rng = np.random.default_rng(1)
-    offset_G, group = rng.normal(size=8), np.arange(160) % 8
+    offset_G = rng.normal(size=8)
+    group = np.arange(160) % 8
     sign_G = np.where(np.arange(8) < right, 1.0, -1.0)
     of_mean = offset_G[group] + 0.1 * rng.normal(size=160)
     error_RK = np.stack([of_mean - (offset_G * sign_G)[group], of_mean], axis=1)

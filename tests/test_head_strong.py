@@ -23,17 +23,22 @@ def drawn(pairs=2_000, folds=5, sigma=0.7, seed=0):
     predicted = rng.normal(8, 1, pairs)
     return pd.DataFrame(
         {
-            "regime": "known", "fold": np.arange(pairs) % folds, "group": np.arange(pairs) % 97,
-            "pkd": predicted + rng.normal(0, sigma, pairs), "censored": 0,
-            "pkd_predicted": predicted, "sigma": sigma,
+            "regime": "known",
+            "fold": np.arange(pairs) % folds,
+            "group": np.arange(pairs) % 97,
+            "pkd": predicted + rng.normal(0, sigma, pairs),
+            "censored": 0,
+            "pkd_predicted": predicted,
+            "sigma": sigma,
         }
-    )  # fmt: skip
+    )
 
 
 def test_precision_recall_and_prevalence_are_plain_counts():
     rows = drawn()
     (one,) = score_strong(rows, REGIME, 9.0)["regimes"]
-    strong, picked = rows["pkd"] >= 9, rows["pkd_predicted"] >= 9
+    strong = rows["pkd"] >= 9
+    picked = rows["pkd_predicted"] >= 9
     assert (one["n"], one["strong"]) == (len(rows), strong.sum())
     assert one["prevalence"] == pytest.approx(strong.mean())
     assert one["at_threshold"]["precision"] == pytest.approx(strong[picked].mean())
@@ -87,7 +92,8 @@ def test_without_strong_binders_nothing_is_claimed():
 
 def test_any_threshold_can_select_and_is_that_of_the_report():
     rows = drawn(300)
-    strong, picked = rows["pkd"] >= 8.5, rows["pkd_predicted"] >= 8.5
+    strong = rows["pkd"] >= 8.5
+    picked = rows["pkd_predicted"] >= 8.5
     measured = MeasuredRows.of(rows["pkd"], np.zeros(len(rows), int))
     assert measured.score_one("recall_at_8.5", rows["pkd_predicted"]) == pytest.approx(
         picked[strong].mean()
@@ -108,9 +114,15 @@ def test_a_run_has_the_metrics_of_the_threshold_that_selects_by_its_own_name(run
     options = {"head": "mlp", "widths": (8,), "epochs": 2, "split": "random", "folds": 2}
     said = []
     summary = abag.fit(
-        run / "pairs.csv", run / "store", run / "at-6.5", say=said.append, verbose=True,
-        select="recall_at_6.50", report=False, **options,
-    )  # fmt: skip
+        run / "pairs.csv",
+        run / "store",
+        run / "at-6.5",
+        say=said.append,
+        verbose=True,
+        select="recall_at_6.50",
+        report=False,
+        **options,
+    )
     assert any("validation recall at 6.50 " in line for line in said)
     lines = (run / "at-6.5" / "metrics.jsonl").read_text().splitlines()
     tested = pd.read_parquet(run / "at-6.5" / "predictions.parquet")

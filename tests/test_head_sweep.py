@@ -167,8 +167,9 @@ abag.sweep(sys.argv[1], sys.argv[2], sys.argv[3], split="antigen", epochs=2, dev
 def start(case, folder, trials):
     return subprocess.Popen(
         [sys.executable, "-c", CHILD, case.table, case.store, folder, str(trials)],
-        stderr=subprocess.PIPE, env=os.environ | {"OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
+        stderr=subprocess.PIPE,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
 
 
 def wait_for_a_batch(folder, child):
@@ -288,7 +289,8 @@ def test_a_head_in_closed_form_is_fitted_to_the_other_inner_folds(case, monkeypa
     with_closed_form(monkeypatch)
     problem = make_problem(case)
     (params,) = drawn_batch(problem, 1, shape="ridge")
-    pairs, expected = problem.pairs, []
+    pairs = problem.pairs
+    expected = []
     tables = [problem.vectors(kind, params[f"{kind}_pooling"]) for kind in ("antibody", "antigen")]
     vectors = PairVectors(*tables, pairs.antibody, pairs.antigen)
     for fold in range(3):
@@ -329,9 +331,12 @@ def test_the_table_of_trials_shows_what_each_head_uses():
     summary = {"sweep": "s", "select": "spearman", "best_trials": trials, "trials": {}}
     lines = [line.split() for line in describe_trials(summary).split("\n")]
     assert lines[:-2] == [
-        ["trial", "3", "0"], ["spearman", "0.600", "0.500"], ["shape", "ridge", "mlp", "64"],
-        ["antigen_pooling", "mean", "-"], ["lr", "-", "0.01"],
-    ]  # fmt: skip
+        ["trial", "3", "0"],
+        ["spearman", "0.600", "0.500"],
+        ["shape", "ridge", "mlp", "64"],
+        ["antigen_pooling", "mean", "-"],
+        ["lr", "-", "0.01"],
+    ]
 
 
 @pytest.mark.parametrize(("options", "error", "text"), [

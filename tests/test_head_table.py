@@ -108,7 +108,8 @@ def test_the_order_of_rows_does_not_matter(order):
     rows = [
         (x, y, 5.0 + i) for i, (x, y) in enumerate((x, y) for x in "abc" for y in ("MKT", "GGS"))
     ]
-    one, other = labelled(rows), labelled([rows[i] for i in order])
+    one = labelled(rows)
+    other = labelled([rows[i] for i in order])
     assert np.array_equal(one.keys("antibody"), other.keys("antibody"))
     assert np.array_equal(one.pkd, other.pkd)
 
@@ -137,8 +138,10 @@ def test_a_constant_column_becomes_zero_even_with_float16_rounding():
 def test_projections_equal_products_with_standardised_vectors(block, rows, monkeypatch):
     monkeypatch.setattr(vectors, "BLOCK", block)
     rng = np.random.default_rng(0)
-    scales, x_ND = Standardizer.of(rng.normal(size=(9, 7))), rng.normal(2, size=(rows, 7))
-    x_ND, weight_D = x_ND.astype(np.float32), rng.normal(size=7)
+    scales = Standardizer.of(rng.normal(size=(9, 7)))
+    x_ND = rng.normal(2, size=(rows, 7))
+    x_ND = x_ND.astype(np.float32)
+    weight_D = rng.normal(size=7)
     x_ND[:1] *= 1000  # is clipped
     expected = scales.apply(x_ND) @ weight_D
     np.testing.assert_allclose(scales.project(x_ND, weight_D), expected, rtol=1e-12)

@@ -11,10 +11,13 @@ from abag.head.evaluation.ties import SamePredictions, equal_groups
 
 
 def scores(**pkd_of_regime):
-    return pd.DataFrame([
-        {"regime": name, "pkd_predicted": one, "sigma": 0.5}
-        for name, pkd in pkd_of_regime.items() for one in pkd
-    ])  # fmt: skip
+    return pd.DataFrame(
+        [
+            {"regime": name, "pkd_predicted": one, "sigma": 0.5}
+            for name, pkd in pkd_of_regime.items()
+            for one in pkd
+        ]
+    )
 
 
 @pytest.mark.parametrize(("high", "same"), [(8.0, True), (8.004, True), (8.006, False)])

@@ -51,7 +51,8 @@ def case(tmp_path):
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     """A table with its finished run, and the summary."""
-    at, frame = tmp_path_factory.mktemp("trained"), planted_table()
+    at = tmp_path_factory.mktemp("trained")
+    frame = planted_table()
     case = SimpleNamespace(frame=frame, store=fill_store(at / "store", frame), at=at)
     case.summary, _ = quick_fit(case)
     return case
@@ -62,9 +63,11 @@ def finished(trained, tmp_path):
     """Return a copy of the finished run and its store."""
     shutil.copytree(trained.at, tmp_path / "copy")
     return SimpleNamespace(
-        frame=trained.frame.copy(), store=tmp_path / "copy/store", at=tmp_path / "copy",
+        frame=trained.frame.copy(),
+        store=tmp_path / "copy/store",
+        at=tmp_path / "copy",
         summary=trained.summary,
-    )  # fmt: skip
+    )
 
 
 def content(folder):
@@ -83,7 +86,8 @@ def quick_fit(case, name="run", **options):
 def test_a_learning_curve_scores_heads_of_fewer_training_groups_on_the_same_test_rows(case, head):
     options = {"head": head, "split": "random", "folds": 2}
     summary, _ = quick_fit(case, learning_curve=True, **options)
-    curve, (own,) = summary["learning_curve"], summary["regimes"]
+    curve = summary["learning_curve"]
+    (own,) = summary["regimes"]
     assert [point["share"] for point in curve] == [0.125, 0.25, 0.5, 1.0]
     sizes = [point["training_pairs"] for point in curve]
     assert sizes == pytest.approx([sizes[-1] * point["share"] for point in curve], abs=1)
@@ -127,9 +131,15 @@ def test_the_run_folder_contains_the_documented_files(case):
     run = case.at / "run"
     files = {path.name for path in run.iterdir()}
     assert files >= {
-        "config.json", "report.html", "predictions.parquet", "pairs.parquet", "baselines.parquet",
-        "metrics.jsonl", "predictor", "summary.json",
-    }  # fmt: skip
+        "config.json",
+        "report.html",
+        "predictions.parquet",
+        "pairs.parquet",
+        "baselines.parquet",
+        "metrics.jsonl",
+        "predictor",
+        "summary.json",
+    }
     assert "checkpoints" not in files
     written = json.loads((run / "config.json").read_text())
     assert {field.name for field in fields(FitConfig)} <= written.keys()

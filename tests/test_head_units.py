@@ -141,7 +141,8 @@ def test_other_headers_say_nothing(name):
 
 
 def test_a_word_that_is_not_understood_is_asked_for_with_the_unit_that_was_found():
-    name, values = "HER2 KD (nM)", in_units(PKD)["kd_nm"]
+    name = "HER2 KD (nM)"
+    values = in_units(PKD)["kd_nm"]
     with pytest.raises(ColumnError, match=r"'HER2 KD \(nM\)' is named like kd_nm: use --column"):
         labelled(name, values)
     pkd, _ = labelled(name, values, columns={"pkd": name})

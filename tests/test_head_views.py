@@ -29,7 +29,8 @@ VIEWS = ("composition:mean", "tiny-igt5:mean@1", "tiny-igt5:heavy_mean")
 @pytest.fixture(scope="module")
 def case(tmp_path_factory):
     """Return a table and a store with two encoders for antibodies, one with two layers."""
-    at, rng = tmp_path_factory.mktemp("views"), np.random.default_rng(0)
+    at = tmp_path_factory.mktemp("views")
+    rng = np.random.default_rng(0)
     heavies = draw_chains(rng, 40, 30)
     antigens = draw_chains(rng, 5, 40)
     frame = pd.DataFrame(
@@ -51,7 +52,8 @@ def fit(case, name, **options):
 
 def test_views_are_standardised_each_and_scaled_by_the_root_of_their_number():
     rng = np.random.default_rng(0)
-    left, right = rng.normal(5, 1, (50, 3)), rng.normal(0, 100, (50, 2))
+    left = rng.normal(5, 1, (50, 3))
+    right = rng.normal(0, 100, (50, 2))
     joined = np.hstack([left, right]).astype(np.float32)
     found = Standardizer.of(joined, widths=(3, 2)).apply(joined)
     each = [Standardizer.of(one).apply(one.astype(np.float32)) for one in (left, right)]
@@ -77,8 +79,10 @@ def test_the_kernel_of_a_side_is_the_weighted_mean_over_its_views():
 def test_a_view_that_carries_the_signal_is_used_and_one_of_noise_does_little_harm():
     rng = np.random.default_rng(1)
     signal, noise = (rng.normal(size=(120, 4)).astype(np.float32) for _ in range(2))
-    y_ME, index = np.zeros((1, 2), np.float32), np.arange(120)
-    pkd, rows = 7 + np.sin(signal[:, 0]) + signal[:, 1], np.arange(90)
+    y_ME = np.zeros((1, 2), np.float32)
+    index = np.arange(120)
+    pkd = 7 + np.sin(signal[:, 0]) + signal[:, 1]
+    rows = np.arange(90)
     labels = labelled(index, np.zeros(120, np.int64), pkd)
 
     def error(*views):
@@ -88,7 +92,8 @@ def test_a_view_that_carries_the_signal_is_used_and_one_of_noise_does_little_har
         fit = fit_gaussian_process(TrainingRows(labels, vectors, rows, inner_folds(rows)), "error")
         return np.sqrt(np.mean((fit.predict(vectors) - labels.pkd)[90:] ** 2))
 
-    alone, useless = error(signal), error(noise)
+    alone = error(signal)
+    useless = error(noise)
     assert error(noise, signal) < 0.6 * useless
     assert error(signal, noise) < 1.15 * alone
 
@@ -115,7 +120,8 @@ def test_a_predictor_with_views_encodes_what_is_missing_for_each_of_its_encoders
     again = predictor.predict(**chains, store=tmp_path / "new")
     columns = ["pkd_predicted", "sigma"]
     np.testing.assert_allclose(again[columns], stored[columns], atol=1e-3)
-    out, other = tmp_path / "out.csv", tmp_path / "other"
+    out = tmp_path / "out.csv"
+    other = tmp_path / "other"
     abag.predict(frame, run, out, store=other, device="cpu")
     np.testing.assert_allclose(pd.read_csv(out)[columns], stored[columns], atol=1e-3)
 
@@ -147,9 +153,18 @@ def test_a_sweep_keeps_the_views_that_are_given(case):
     pytest.importorskip("optuna")
     at, frame = case
     summary = abag.sweep(
-        frame, at / "store", at / "sweep", trials=2, folds=2, split="random", epochs=2,
-        antibody_vectors=VIEWS, device="cpu", final=True, members=1,
-    )  # fmt: skip
+        frame,
+        at / "store",
+        at / "sweep",
+        trials=2,
+        folds=2,
+        split="random",
+        epochs=2,
+        antibody_vectors=VIEWS,
+        device="cpu",
+        final=True,
+        members=1,
+    )
     assert summary["best"]["params"].get("antibody_pooling", "mean") == "mean"
     predictor = load_predictor(at / "sweep" / "final")
     assert len(predictor.antibody.views) == 3

@@ -122,8 +122,13 @@ def test_a_weighted_ridge_is_that_of_scikit_learn():
     expected = [Ridge(alpha=s * unit).fit(x, y, sample_weight=weight).coef_ for s in STRENGTHS]
     away = [np.abs(one - found.weights[0]).max() for one in expected]
     assert min(away) < 1e-6
-    assert min(np.abs(Ridge(alpha=s * unit).fit(x, y).coef_ - found.weights[0]).max()
-               for s in STRENGTHS) > 1e-4  # fmt: skip
+    assert (
+        min(
+            np.abs(Ridge(alpha=s * unit).fit(x, y).coef_ - found.weights[0]).max()
+            for s in STRENGTHS
+        )
+        > 1e-4
+    )
 
 
 @pytest.fixture(scope="module")
@@ -163,7 +168,8 @@ def test_labels_with_large_errors_count_less(unequal, head, share, more):
 def test_scikit_learn_takes_sample_weights(unequal):
     from abag.sklearn import AffinityRegressor
 
-    x, y = unequal.train[["heavy", "antigen"]], unequal.train["pKd"]
+    x = unequal.train[["heavy", "antigen"]]
+    y = unequal.train["pKd"]
     new = unequal.test[["heavy", "antigen"]]
     model = AffinityRegressor(unequal.store, head="ridge", split="random")
     alike = model.fit(x, y).predict(new)

@@ -41,9 +41,12 @@ def case(tmp_path_factory):
     }.items():
         said[name] = []
         abag.fit(
-            at / f"{name}.csv", at / "store", at / f"run-{name}", say=said[name].append,
+            at / f"{name}.csv",
+            at / "store",
+            at / f"run-{name}",
+            say=said[name].append,
             **QUICK | options,
-        )  # fmt: skip
+        )
     return at, frame, said
 
 
@@ -86,9 +89,19 @@ def test_rank_reads_the_measured_table_in_its_own_unit(case, tmp_path, name, opt
     of_run = options == ["--run"]
     options = [*options, at / "run-k"] if of_run else options
     result = run(
-        "rank", tmp_path / "scored.csv", "--measured", tmp_path / "measured.csv", "--out",
-        tmp_path / "o.csv", "--rule", "improvement", "--batch", 3, "--json", *options,
-    )  # fmt: skip
+        "rank",
+        tmp_path / "scored.csv",
+        "--measured",
+        tmp_path / "measured.csv",
+        "--out",
+        tmp_path / "o.csv",
+        "--rule",
+        "improvement",
+        "--batch",
+        3,
+        "--json",
+        *options,
+    )
     best = frame["pKd"].iloc[: None if of_run else 90].max()
     assert json.loads(result.stdout)["best_measured"] == pytest.approx(best, abs=1e-6)
 
@@ -148,7 +161,8 @@ def test_predictions_are_compared_as_pkd_whatever_their_unit(case, name, write, 
 @pytest.mark.parametrize("write", [lambda pkd: DG * pkd, lambda pkd: 10 ** (12 - pkd)])
 def test_predictions_outside_the_range_of_pkd_get_no_verdict_but_the_option(case, write):
     at, frame, _ = case
-    predictions, said = theirs(frame, "prediction", write(frame["pKd"])), []
+    predictions = theirs(frame, "prediction", write(frame["pKd"]))
+    said = []
     with pytest.raises(AbagError, match=r"predictions, such as .* or the unit with --label"):
         evaluate(at / "run-pkd", predictions=predictions, say=said.append)
     assert not any("the run is" in line for line in said)
@@ -170,9 +184,18 @@ def order(**columns):
     frame = draw_pairs(6, 2).drop(columns="pKd")
     own = np.linspace(9, 10, len(frame))
     return frame.assign(
-        pkd_predicted=own, sigma=0.3, regime="known", far=False, why_far="", rank=range(len(frame)),
-        score=own, expected_best=own, probability_above=0.5, p_strong=0.2, **columns,
-    )  # fmt: skip
+        pkd_predicted=own,
+        sigma=0.3,
+        regime="known",
+        far=False,
+        why_far="",
+        rank=range(len(frame)),
+        score=own,
+        expected_best=own,
+        probability_above=0.5,
+        p_strong=0.2,
+        **columns,
+    )
 
 
 def test_columns_of_rank_and_predict_are_never_the_label_and_the_measurements_are_proposed():

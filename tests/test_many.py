@@ -26,8 +26,10 @@ def test_a_case_that_fails_is_listed_and_a_process_that_dies_is_an_error(tmp_pat
     done = subprocess.run(
         [sys.executable, tmp_path / "check.py", "12", seed, "--jobs", "2"],
         env=os.environ | {"PYTHONPATH": str(Path(many.__file__).parent)},
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 1
     if seed == "5":
         assert "terminated abruptly" in done.stderr

@@ -13,10 +13,15 @@ from abag.head.data.options import LabelOptions
 from tests.trastuzumab import D13_HEAVY, D13_LIGHT, HEAVY, LIGHT
 
 ANTIGENS = ["TQVCTGTDMKLRLPASPETHLDMLRHLYQGC", "MRVKEKYQHLWRWGWRWGTMLLGMLMICSAT"]
-CELLS = pd.DataFrame({
-    "heavy": [HEAVY, D13_HEAVY, HEAVY], "light": [LIGHT, D13_LIGHT, ""], "note": ["a", "b", "c"],
-    ANTIGENS[0]: ["12.5", ">1000", ""], ANTIGENS[1]: [np.nan, "3", "40"],
-})  # fmt: skip
+CELLS = pd.DataFrame(
+    {
+        "heavy": [HEAVY, D13_HEAVY, HEAVY],
+        "light": [LIGHT, D13_LIGHT, ""],
+        "note": ["a", "b", "c"],
+        ANTIGENS[0]: ["12.5", ">1000", ""],
+        ANTIGENS[1]: [np.nan, "3", "40"],
+    }
+)
 
 
 @pytest.mark.parametrize("name", ["m.csv", "m.xlsx", "m.parquet", "m.jsonl"])
@@ -56,8 +61,10 @@ def test_names_on_both_sides_of_a_matrix(tmp_path):
     options = TableOptions(matrix=True, sequences=(str(tmp_path / "all.fasta"),))
     read = read_pairs(tmp_path / "m.csv", options)
     assert [read.antibodies.chains[i] for i in read.antibodies.of_row] == [
-        (HEAVY, LIGHT), (HEAVY, LIGHT), (D13_HEAVY, D13_LIGHT),
-    ]  # fmt: skip
+        (HEAVY, LIGHT),
+        (HEAVY, LIGHT),
+        (D13_HEAVY, D13_LIGHT),
+    ]
     assert [read.antigens.chains[i][0] for i in read.antigens.of_row] == [*ANTIGENS, ANTIGENS[1]]
     assert read.frame["label"].tolist() == [8.1, 5.5, 6.0]
     # a column of numbers that names no antigen is not dropped

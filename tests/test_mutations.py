@@ -45,14 +45,16 @@ def named(chain, place, residue):
     ],
 )  # fmt: skip
 def test_mutations_of_both_chains_in_all_ways_of_writing_them(text):
-    heavy, light = named(HEAVY, 33, "A"), named(LIGHT, 91, "K")
+    heavy = named(HEAVY, 33, "A")
+    light = named(LIGHT, 91, "K")
     expected = (exchanged(HEAVY, (33, "A")), exchanged(LIGHT, (91, "K")))
     table = pd.DataFrame({"mutations": [text.format(heavy, light)]})
     assert variants(table, parent=f"{HEAVY}|{LIGHT}", antigen=RBD) == [expected]
 
 
 def test_a_chain_holds_for_the_mutations_that_follow_it():
-    one, two = named(HEAVY, 33, "A"), named(HEAVY, 50, "K")
+    one = named(HEAVY, 33, "A")
+    two = named(HEAVY, 50, "K")
     text = f"VH: {one}, {two}; VL: {named(LIGHT, 32, 'Y')}"
     expected = f"{exchanged(HEAVY, (33, 'A'), (50, 'K'))}|{exchanged(LIGHT, (32, 'Y'))}"
     assert mutate(f"{HEAVY}|{LIGHT}", text, ANTIBODY) == expected
@@ -70,7 +72,8 @@ def test_what_has_no_mutation_is_the_parent(text):
     "NP_000537.3:p.[{2};{3}]", "{4},{5}",
 ])  # fmt: skip
 def test_tables_of_deep_mutational_scans(text):
-    one, two = named(RBD, 5, "A"), named(RBD, 20, "W")
+    one = named(RBD, 5, "A")
+    two = named(RBD, 20, "W")
     long = [f"{ONE_TO_THREE[m[0]]}{m[1:-1]}{ONE_TO_THREE[m[-1]]}" for m in (one, two)]
     cell = text.format(one, two, *long, one.lower(), two.lower())
     assert mutate(RBD, cell, ANTIGEN) == exchanged(RBD, (5, "A"), (20, "W"))
@@ -84,7 +87,8 @@ def test_the_notation_of_skempi_has_the_chain_behind_the_wild_type():
 
 
 def test_deletions_and_insertions():
-    one, two = RBD[9], RBD[10]
+    one = RBD[9]
+    two = RBD[10]
     assert mutate(RBD, f"{one}10del", ANTIGEN) == RBD[:9] + RBD[10:]
     assert mutate(RBD, f"{one}10-", ANTIGEN) == RBD[:9] + RBD[10:]
     assert mutate(RBD, f"{one}10_{two}11del", ANTIGEN) == RBD[:9] + RBD[11:]

@@ -32,10 +32,24 @@ def folder(tmp_path_factory):
     level = [row.count("K") - row.count("D") + rng.normal() / 2 for row in rows]
     frame = pd.DataFrame({"heavy": rows, "expression (mg/L)": np.round(level, 3)})
     frame.to_csv(folder / "t.csv", index=False)
-    invoke.run("embed", folder / "t.csv", "--store", folder / "store", "--no-antigen",
-               "--antibody-encoder", "composition")  # fmt: skip
-    invoke.run("fit", folder / "t.csv", "--store", folder / "store", "--run", folder / "run",
-               "--no-antigen")  # fmt: skip
+    invoke.run(
+        "embed",
+        folder / "t.csv",
+        "--store",
+        folder / "store",
+        "--no-antigen",
+        "--antibody-encoder",
+        "composition",
+    )
+    invoke.run(
+        "fit",
+        folder / "t.csv",
+        "--store",
+        folder / "store",
+        "--run",
+        folder / "run",
+        "--no-antigen",
+    )
     return folder
 
 
@@ -83,7 +97,8 @@ def test_an_antigen_column_is_used_without_the_option_and_ignored_with_it(frame,
 
 
 def test_a_column_that_may_hold_antigens_is_told_with_the_option_too(frame, said):
-    frame["strain"], frame["target_name"] = np.resize(["WA1", "BA.1"], len(frame)), "one"
+    frame["strain"] = np.resize(["WA1", "BA.1"], len(frame))
+    frame["target_name"] = "one"
     read_pairs(frame, TableOptions(no_antigen=True)).report_notes()
     assert said[0] == (
         "table: column 'strain' may hold antigens, and is not used: antibodies alone (--no-antigen)"
@@ -131,8 +146,15 @@ def test_a_run_says_that_it_is_of_antibodies_alone(folder):
     card = (folder / "run/predictor/README.md").read_text()
     assert "of antibodies alone" in card
     assert "antigen=" not in card
-    again = invoke.run("fit", folder / "t.csv", "--store", folder / "store", "--run",
-                       folder / "run", "--no-antigen")  # fmt: skip
+    again = invoke.run(
+        "fit",
+        folder / "t.csv",
+        "--store",
+        folder / "store",
+        "--run",
+        folder / "run",
+        "--no-antigen",
+    )
     assert "nothing to do" in again.stderr
 
 
@@ -146,8 +168,13 @@ def test_the_vectors_say_nothing_about_antigens(folder, frame, tmp_path):
     abag.predict(frame[["heavy", "antigen"]], tmp_path / "run", tmp_path / "one.csv")
     alone, one = (pd.read_csv(tmp_path / name) for name in ("alone.csv", "one.csv"))
     assert alone.columns.tolist() == [
-        "heavy", "predicted", "sigma", "regime", "far", "why_far",
-    ]  # fmt: skip
+        "heavy",
+        "predicted",
+        "sigma",
+        "regime",
+        "far",
+        "why_far",
+    ]
     np.testing.assert_allclose(alone["predicted"], one["predicted"], atol=2e-3)
     np.testing.assert_allclose(alone["sigma"], one["sigma"], atol=2e-3)
 
@@ -202,8 +229,14 @@ def test_evaluate_reads_a_table_of_antibodies_alone(folder, frame):
 def test_the_candidates_of_a_run_are_ranked(folder, frame, tmp_path):
     others = frame.assign(heavy=frame["heavy"] + "A")  # not those that the run has measured
     abag.predict(others[["heavy"]], folder / "run", tmp_path / "p.csv")
-    abag.rank(tmp_path / "p.csv", tmp_path / "o.csv", batch=5, keep_far=True,
-              run=folder / "run", measured=others.head(10))  # fmt: skip
+    abag.rank(
+        tmp_path / "p.csv",
+        tmp_path / "o.csv",
+        batch=5,
+        keep_far=True,
+        run=folder / "run",
+        measured=others.head(10),
+    )
     best = pd.read_csv(tmp_path / "p.csv")[10:].nlargest(5, "predicted")
     assert pd.read_csv(tmp_path / "o.csv")["heavy"].tolist() == best["heavy"].tolist()
 
@@ -232,9 +265,17 @@ def test_a_shared_predictor_is_of_antibodies_alone_too(folder, frame, tmp_path):
 def test_several_views_and_networks_work_on_one_block(folder, frame, tmp_path):
     views = ("composition:mean", "composition:heavy_mean")
     abag.fit(
-        frame, folder / "store", tmp_path / "run", no_antigen=True, report=False, head="mlp",
-        epochs=2, widths=(8,), antibody_vectors=views, device="cpu",
-    )  # fmt: skip
+        frame,
+        folder / "store",
+        tmp_path / "run",
+        no_antigen=True,
+        report=False,
+        head="mlp",
+        epochs=2,
+        widths=(8,),
+        antibody_vectors=views,
+        device="cpu",
+    )
     abag.predict(frame, tmp_path / "run", tmp_path / "p.csv", store=folder / "store")
     assert pd.read_csv(tmp_path / "p.csv")["predicted"].notna().all()
 
@@ -243,7 +284,8 @@ def test_several_views_and_networks_work_on_one_block(folder, frame, tmp_path):
 
 
 def test_scikit_learn_sees_one_block_of_vectors(folder, frame):
-    X, y = frame[["heavy"]], frame["expression (mg/L)"]
+    X = frame[["heavy"]]
+    y = frame["expression (mg/L)"]
     store = folder / "store"
     vectors = PairVectorizer(store, no_antigen=True).fit_transform(X)
     stored = open_store(store).vectors("antibody", [(chain, "") for chain in X["heavy"]])
@@ -269,8 +311,9 @@ def test_a_dataset_has_one_block_of_vectors(folder, frame):
 
 
 def test_vectors_of_a_table_are_exported(folder, tmp_path):
-    abag.export_vectors(folder / "store", tmp_path / "v.parquet", table=folder / "t.csv",
-                        no_antigen=True)  # fmt: skip
+    abag.export_vectors(
+        folder / "store", tmp_path / "v.parquet", table=folder / "t.csv", no_antigen=True
+    )
     assert len(pd.read_parquet(tmp_path / "v.parquet")) == 96
 
 

@@ -59,19 +59,27 @@ def notebook(tmp_path, checkout):
     start = [str(home / "bin" / "python"), "-m", "ipykernel_launcher", "-f", "{connection_file}"]
     spec.write_text(json.dumps({"argv": start, "display_name": "abag", "language": "python"}))
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | {
-        "JUPYTER_PATH": str(home / "jupyter"), "IPYTHONDIR": str(home / "ipython"),
-        "PIP_NO_DEPS": "1", "PIP_NO_BUILD_ISOLATION": "0",  # no downloads; 0 enables the option
-        "PIP_DISABLE_PIP_VERSION_CHECK": "1", "OMP_NUM_THREADS": "1",
-        "ABAG_SOURCE": str(checkout), "ABAG_WORK": str(tmp_path / "drive"),
-        "ABAG_ANTIBODY": "tiny-igt5", "ABAG_ANTIGEN": "tiny-esm2",
+        "JUPYTER_PATH": str(home / "jupyter"),
+        "IPYTHONDIR": str(home / "ipython"),
+        "PIP_NO_DEPS": "1",
+        "PIP_NO_BUILD_ISOLATION": "0",  # no downloads; 0 enables the option
+        "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+        "OMP_NUM_THREADS": "1",
+        "ABAG_SOURCE": str(checkout),
+        "ABAG_WORK": str(tmp_path / "drive"),
+        "ABAG_ANTIBODY": "tiny-igt5",
+        "ABAG_ANTIGEN": "tiny-esm2",
         "ABAG_FIT": "--split random --epochs 2",
-    }  # fmt: skip
+    }
 
     def run(**settings):
         return subprocess.Popen(
             [sys.executable, "-c", EXECUTE, NOTEBOOK, tmp_path / "executed.ipynb"],
-            env=environment | settings, cwd=tmp_path, stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
+            env=environment | settings,
+            cwd=tmp_path,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
 
     return run
 
@@ -186,7 +194,8 @@ def kill_when(process, found, seconds=500):
 @pytest.mark.slow
 def test_a_kernel_killed_in_stage_one_and_in_stage_two_loses_nothing(notebook, tmp_path):
     table = pd.concat([demo_table(seed) for seed in range(30)]).drop_duplicates("heavy")
-    store, run = tmp_path / "drive" / "store", tmp_path / "drive" / "runs" / "first"
+    store = tmp_path / "drive" / "store"
+    run = tmp_path / "drive" / "runs" / "first"
     given = {"ABAG_TABLE": str(tmp_path / "pairs.csv"), "ABAG_FIT": ""}
     keys = read_pairs(table).antibodies.keys
 

@@ -224,6 +224,13 @@ def test_the_options_that_may_change_on_resuming_are_these():
     # how the same pairs are written down: the digest of the pairs tells other ones
     same_pairs = {"first_residue", "matrix", "numbering", "parent", "sequences", "sheet"}
     assert FitConfig.changeable() == {
-        "add", "compile", "deterministic", "device", "epochs", "save_every", "skipped", *same_pairs,
-    }  # fmt: skip
+        "add",
+        "compile",
+        "deterministic",
+        "device",
+        "epochs",
+        "save_every",
+        "skipped",
+        *same_pairs,
+    }
     assert AdaptConfig.changeable() == {"device", "save_every", "split_from", *same_pairs}

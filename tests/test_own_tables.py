@@ -27,7 +27,8 @@ def mutants(parent, n=12):
     return [f"{parent[:30]}{'ACDEFGHIKLMNPQRSTVWY'[i]}{parent[31:]}" for i in range(n)]
 
 
-HEAVIES, LIGHTS = mutants(HEAVY), mutants(LIGHT)
+HEAVIES = mutants(HEAVY)
+LIGHTS = mutants(LIGHT)
 PKD = np.linspace(6, 9.5, 12)
 
 
@@ -89,15 +90,22 @@ def test_bad_rows_of_later_chunks_are_listed_too(tmp_path):
 def test_plan_and_fit_list_the_rows_that_they_skip(tmp_path):
     table = demo_table().head(80)
     table["pKd"] = table["pKd"].astype(object)
-    table.loc[2, "heavy"], table.loc[5, "pKd"] = "E*", "x"
+    table.loc[2, "heavy"] = "E*"
+    table.loc[5, "pKd"] = "x"
     table.to_csv(tmp_path / "t.csv", index=False)
     skip = {"bad_rows": "skip"}
     abag.embed_table(tmp_path / "t.csv", tmp_path / "store", **COMPOSITION, **skip)
     plan(tmp_path / "t.csv", skipped=tmp_path / "plan.csv", **skip)
     abag.fit(
-        tmp_path / "t.csv", tmp_path / "store", tmp_path / "run", split="random", epochs=1,
-        report=False, skipped=tmp_path / "fit.csv", **skip,
-    )  # fmt: skip
+        tmp_path / "t.csv",
+        tmp_path / "store",
+        tmp_path / "run",
+        split="random",
+        epochs=1,
+        report=False,
+        skipped=tmp_path / "fit.csv",
+        **skip,
+    )
     found = pd.read_csv(tmp_path / "plan.csv")
     assert found["row"].tolist() == [4, 7]
     assert found["reason"].tolist() == ["unknown residue", "invalid label"]
@@ -164,9 +172,12 @@ def test_a_column_that_names_its_unit_is_the_label(name, unit):
     from abag.head.data.units import TO_PKD
 
     values = {
-        "kd_nm": 10 ** (9 - PKD), "kd_m": 10**-PKD, "ug_ml": 1.5e8 * 10**-PKD,
-        "dg_kcal": -1.3642 * PKD, "log10_kd_m": -PKD,
-    }[unit]  # fmt: skip
+        "kd_nm": 10 ** (9 - PKD),
+        "kd_m": 10**-PKD,
+        "ug_ml": 1.5e8 * 10**-PKD,
+        "dg_kcal": -1.3642 * PKD,
+        "log10_kd_m": -PKD,
+    }[unit]
     np.testing.assert_allclose(TO_PKD[unit](values), PKD, atol=1e-3)
     table = pd.DataFrame({"heavy": HEAVIES, "antigen": AG, name: values})
     for options in (TableOptions(), TableOptions(columns={"pkd": name})):
@@ -313,9 +324,13 @@ SABDAB = (
 
 
 SABDAB_ROW = dict.fromkeys(SABDAB, "NA") | {
-    "pdb": "1dvf", "Hchain": "B", "Lchain": "A", "antigen_chain": "D | C",
-    "antigen_name": "FV E5.2", "affinity": "3.0e-09",
-}  # fmt: skip
+    "pdb": "1dvf",
+    "Hchain": "B",
+    "Lchain": "A",
+    "antigen_chain": "D | C",
+    "antigen_name": "FV E5.2",
+    "affinity": "3.0e-09",
+}
 PPB_ROW = {
     "Source Data Set": "SAbDab", "Complex ID": 1, "PDB": "1DVF", "Mutations": "",
     "Ligand Chains": "D, C", "Receptor Chains": "B, A", "Ligand Name": "E5.2",

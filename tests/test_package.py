@@ -26,8 +26,11 @@ def checkout(tmp_path_factory):
     copy = tmp_path_factory.mktemp("tree") / "checkout"
     listed = subprocess.run(
         ["git", "ls-files", "-co", "--exclude-standard"],
-        cwd=ROOT, capture_output=True, text=True, check=True,
-    ).stdout.splitlines()  # fmt: skip
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.splitlines()
     for name in listed:
         if (ROOT / name).is_file():
             (copy / name).parent.mkdir(parents=True, exist_ok=True)
@@ -41,8 +44,9 @@ def archives(tmp_path_factory, checkout):
     out = tmp_path_factory.mktemp("dist")
     subprocess.run(
         [sys.executable, "-m", "build", "--no-isolation", "-o", out, checkout],
-        capture_output=True, check=True,
-    )  # fmt: skip
+        capture_output=True,
+        check=True,
+    )
     return out
 
 
@@ -104,11 +108,13 @@ def test_every_imported_package_is_a_dependency_or_in_an_extra():
         for _, path in [*modules(), ("cli", ROOT / "cli.py")]
         for node in ast.walk(ast.parse(path.read_text()))
         for name in (
-            [alias.name for alias in node.names] if isinstance(node, ast.Import)
-            else [node.module] if isinstance(node, ast.ImportFrom)
+            [alias.name for alias in node.names]
+            if isinstance(node, ast.Import)
+            else [node.module]
+            if isinstance(node, ast.ImportFrom)
             else []
         )
-    }  # fmt: skip
+    }
     names -= {*sys.stdlib_module_names, "abag"}
     names = {name.replace("sklearn", "scikit_learn") for name in names}
     assert names <= declared
@@ -159,8 +165,10 @@ def installed(request, tmp_path_factory, checkout):
         what = list(request.getfixturevalue("archives").glob("*.whl"))
     subprocess.run(
         [python, "-m", "pip", "install", "-q", "--no-deps", *what],
-        capture_output=True, check=True, env=without_pythonpath(),
-    )  # fmt: skip
+        capture_output=True,
+        check=True,
+        env=without_pythonpath(),
+    )
     return python
 
 
@@ -174,8 +182,12 @@ def test_an_install_contains_every_package_file_and_can_be_imported(installed, c
     )
     done = subprocess.run(
         [installed, "-c", code],
-        cwd=tmp_path, capture_output=True, text=True, check=True, env=without_pythonpath(),
-    )  # fmt: skip
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+        env=without_pythonpath(),
+    )
     assert package_files(Path(done.stdout.strip())) == installed_files(checkout)
 
 
@@ -187,8 +199,11 @@ def test_mypy_finds_the_types_of_an_install(installed, tmp_path):
     (tmp_path / "mypy.ini").write_text(MYPY)
     done = subprocess.run(
         [sys.executable, "-m", "mypy", "--python-executable", installed, "script.py"],
-        cwd=tmp_path, capture_output=True, text=True, env=without_pythonpath(),
-    )  # fmt: skip
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        env=without_pythonpath(),
+    )
     assert done.returncode == 0, done.stdout
     assert "-> abag.head.estimators.store.Store" in done.stdout
     assert done.stdout.count('"abag.head.estimators.scikit.AntibodySplit"') == 2, done.stdout

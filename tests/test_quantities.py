@@ -36,7 +36,8 @@ def variants(n, seed=0):
     effect = rng.normal(size=(len(HEAVY), 20))
     rows = {HEAVY: 0.0}
     while len(rows) < n:
-        chain, total = list(HEAVY), 0.0
+        chain = list(HEAVY)
+        total = 0.0
         for at in rng.choice(SITES, rng.integers(1, 4), replace=False):
             new = int(rng.integers(20))
             total += effect[at, new] * (RESIDUES[new] != chain[at])
@@ -230,16 +231,26 @@ def test_replicates_have_their_median_and_the_parent_keeps_its_zero(tmp_path):
 def test_bounds_lie_on_the_side_that_is_written():
     pairs = labelled("Tm", [">80", "<40", "61.5", "≥79", "-2", "0"], better="higher")
     assert dict(zip(pairs.pkd.tolist(), pairs.censored.tolist(), strict=True)) == {
-        80: 1, 40: -1, 61.5: 0, 79: 1, -2: 0, 0: 0,
-    }  # fmt: skip
+        80: 1,
+        40: -1,
+        61.5: 0,
+        79: 1,
+        -2: 0,
+        0: 0,
+    }
 
 
 def test_relations_in_a_column_are_of_the_quantity():
     frame = table("ddG", [1.0, 2, 3, 4, 5, 6]).assign(censored=["", ">", "=", "<", "", ">6"])
     pairs = label_pairs(read_pairs(frame))
     assert dict(zip(pairs.pkd.tolist(), pairs.censored.tolist(), strict=True)) == {
-        1: 0, 2: 1, 3: 0, 4: -1, 5: 0, 6: 1,
-    }  # fmt: skip
+        1: 0,
+        2: 1,
+        3: 0,
+        4: -1,
+        5: 0,
+        6: 1,
+    }
 
 
 @pytest.mark.parametrize(("better", "side"), [("higher", -1), ("lower", 1)])
@@ -350,10 +361,17 @@ def test_metrics_of_strong_binders_need_a_threshold():
 def test_pairs_are_strong_from_the_threshold_downward_where_lower_is_better():
     rng = np.random.default_rng(2)
     y = rng.normal(size=120)
-    rows = pd.DataFrame({
-        "regime": "known", "fold": np.arange(120) % 4, "group": np.arange(120), "pkd": y,
-        "censored": 0, "pkd_predicted": y + rng.normal(size=120) / 2, "sigma": 0.5,
-    })  # fmt: skip
+    rows = pd.DataFrame(
+        {
+            "regime": "known",
+            "fold": np.arange(120) % 4,
+            "group": np.arange(120),
+            "pkd": y,
+            "censored": 0,
+            "pkd_predicted": y + rng.normal(size=120) / 2,
+            "sigma": 0.5,
+        }
+    )
     (one,) = score_strong(rows, [{"regime": "known", "words": "w"}], -1.0, sign=-1)["regimes"]
     assert one["strong"] == int((y <= -1).sum())
     picked = rows["pkd_predicted"] <= -1
@@ -376,10 +394,26 @@ def runs(tmp_path_factory):
     for name, (column, values) in of.items():
         frame = drawn[["heavy", "light"]].assign(**{column: values.round(4)})
         frame.to_csv(folder / f"{name}.csv", index=False)
-        invoke.run("embed", folder / "tm.csv", "--store", folder / "store", "--no-antigen",
-                   "--antibody-encoder", "composition")  # fmt: skip
-        invoke.run("fit", folder / f"{name}.csv", "--store", folder / "store", "--no-antigen",
-                   "--run", folder / name, "--head", "gp")  # fmt: skip
+        invoke.run(
+            "embed",
+            folder / "tm.csv",
+            "--store",
+            folder / "store",
+            "--no-antigen",
+            "--antibody-encoder",
+            "composition",
+        )
+        invoke.run(
+            "fit",
+            folder / f"{name}.csv",
+            "--store",
+            folder / "store",
+            "--no-antigen",
+            "--run",
+            folder / name,
+            "--head",
+            "gp",
+        )
     return folder
 
 
@@ -438,7 +472,8 @@ def test_the_mirror_of_a_quantity_is_learned_as_its_mirror(runs, tmp_path):
 
 
 def test_the_lowest_are_ranked_first_where_lower_is_better(runs, tmp_path):
-    scan, order = tmp_path / "s.csv", tmp_path / "o.csv"
+    scan = tmp_path / "s.csv"
+    order = tmp_path / "o.csv"
     parent = {"heavy": HEAVY, "light": LIGHT}
     summary = abag.scan(runs / "ddg", scan, region="cdrh3", **parent)
     table = pd.read_csv(scan)
@@ -475,9 +510,15 @@ def test_expected_improvement_is_below_the_best_where_lower_is_better(runs, tmp_
     measured.to_csv(tmp_path / "m.csv", index=False)
     candidates = table.drop(columns="ddG (kcal/mol)")
     found = abag.rank(
-        candidates, tmp_path / "o.csv", rule="improvement", batch=4, keep_far=True,
-        measured=tmp_path / "m.csv", run=runs / "ddg", above=-0.5,
-    )  # fmt: skip
+        candidates,
+        tmp_path / "o.csv",
+        rule="improvement",
+        batch=4,
+        keep_far=True,
+        measured=tmp_path / "m.csv",
+        run=runs / "ddg",
+        above=-0.5,
+    )
     assert found["best_measured"] == pytest.approx(best_of_run - 1)
     assert found["left_out"]["measured"] == 30
     assert found["above"] == -0.5
@@ -557,7 +598,8 @@ def test_small_values_keep_their_digits(tmp_path, runs):
 
 def test_the_estimator_takes_a_named_series_or_the_options(runs):
     frame = pd.read_csv(runs / "tm.csv")
-    X, y = frame[["heavy", "light"]], frame["Tm (°C)"]
+    X = frame[["heavy", "light"]]
+    y = frame["Tm (°C)"]
     quick = {"head": "ridge", "no_antigen": True}
     named = AffinityRegressor(runs / "store", **quick).fit(X, y)
     assert str(named.predictor_.quantity) == "Tm (°C)"

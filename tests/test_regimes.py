@@ -163,7 +163,8 @@ def test_effective_groups_count_equal_ones_and_discount_a_large_one():
 
 
 def test_the_best_baseline_is_compared_with_twice_the_variance_in_several_folds():
-    rng, n = np.random.default_rng(8), 60
+    rng = np.random.default_rng(8)
+    n = 60
     pkd, predicted, other = rng.normal(8, 1, (3, n))
 
     def widths(fold):
@@ -233,8 +234,11 @@ def test_strains_of_a_training_antigen_are_variants_and_parts_of_it_are_known():
     known = known_of("antigen", [(whole,)])
     strains = [(mutated(rng, whole, edits),) for edits in (20, 60, 150)]
     assert known.compare([(whole[100:300],), *strains]).level.tolist() == [
-        KNOWN, KNOWN, VARIANT, VARIANT
-    ]  # fmt: skip
+        KNOWN,
+        KNOWN,
+        VARIANT,
+        VARIANT,
+    ]
 
 
 def test_a_clone_of_a_training_antibody_is_known():
@@ -335,7 +339,8 @@ def test_a_library_of_antigens_is_measured_by_new_variants_and_by_known_pairs():
     assert [side.is_library for side in sides_of(groups)] == [False, True]
     measured = {one.regime.name: one for one in measure_regimes(groups)}
     assert len(measured["known"].splits) == 5
-    chains, antigen = groups.pairs.table.antigens.chains, groups.pairs.antigen
+    chains = groups.pairs.table.antigens.chains
+    antigen = groups.pairs.antigen
     variant = measured["antigen_variant"]
     assert len(variant.splits) >= 3
     for split in variant.splits:
@@ -349,7 +354,8 @@ def test_a_library_of_antigens_is_measured_by_new_variants_and_by_known_pairs():
 @pytest.mark.parametrize("pairs", [19, 21])
 def test_a_table_of_twenty_pairs_is_measured_pair_by_pair_and_a_smaller_one_is_refused(pairs):
     rng = np.random.default_rng(1)
-    heavy, antigen = draw_chain(rng, 100), draw_chain(rng, 90)
+    heavy = draw_chain(rng, 100)
+    antigen = draw_chain(rng, 90)
     heavies = [mutated(rng, heavy, 2) for _ in range(3)]
     antigens = [mutated(rng, antigen, 2) for _ in range(7)]
     rows = [(heavies[i % 3], antigens[i // 3], rng.normal(8, 1)) for i in range(pairs)]
@@ -394,9 +400,11 @@ def test_a_pair_with_more_unseen_residues_or_mutations_than_the_tested_ones_is_f
     found = find_regimes(antibody, new_sequences([KNOWN] * 4), reach)
     assert (found.used == "new_mutations").all()
     assert found.why_far.tolist() == [
-        "", "", "it has 4 unseen residues, more than the 3 of nearly all tested pairs",
+        "",
+        "",
+        "it has 4 unseen residues, more than the 3 of nearly all tested pairs",
         "it has 8 mutations, more than the 7 of any tested pair",
-    ]  # fmt: skip
+    ]
     assert found.is_covered.all()
 
 

@@ -40,8 +40,14 @@ def case(tmp_path_factory):
     frame.iloc[40:].drop(columns="Kd (nM)").to_csv(folder / "others.csv", index=False)
     with reporting(silent=True):
         abag.embed_table(frame, folder / "store", antigen=ANTIGEN, **COMPOSITION)
-        abag.fit(folder / "pairs.csv", folder / "store", folder / "r1",
-                 antigen=ANTIGEN, head="one_hot_ridge", report=False)  # fmt: skip
+        abag.fit(
+            folder / "pairs.csv",
+            folder / "store",
+            folder / "r1",
+            antigen=ANTIGEN,
+            head="one_hot_ridge",
+            report=False,
+        )
         abag.predict(folder / "others.csv", folder / "r1", folder / "scored.csv")
         options = {"run": folder / "r1", "batch": 8, "keep_far": True}
         abag.rank(folder / "scored.csv", folder / "order.csv", **options)
@@ -78,8 +84,14 @@ def test_the_next_run_equals_a_fit_of_both_tables_in_one(case, second, tmp_path)
     back = measured(case, "Kd (nM)")[["clone", "VH", "VL", "Kd (nM)"]]
     both = pd.concat([pd.read_csv(case / "pairs.csv"), back])
     both.to_csv(tmp_path / "both.csv", index=False)
-    whole = abag.fit(tmp_path / "both.csv", case / "store", tmp_path / "run",
-                     antigen=ANTIGEN, head="one_hot_ridge", report=False)  # fmt: skip
+    whole = abag.fit(
+        tmp_path / "both.csv",
+        case / "store",
+        tmp_path / "run",
+        antigen=ANTIGEN,
+        head="one_hot_ridge",
+        report=False,
+    )
     for one, other in zip(second["regimes"], whole["regimes"], strict=True):
         assert one["rmse"] == pytest.approx(other["rmse"], rel=1e-6)
 
@@ -137,13 +149,22 @@ def test_rounds_that_contradict_each_other_are_listed_and_nothing_is_written(
 def test_a_name_of_many_variants_is_of_their_parent_and_contradicts_nothing(case, tmp_path):
     pairs = pd.read_csv(case / "pairs.csv").assign(clone="trastuzumab")
     pairs.to_csv(tmp_path / "pairs.csv", index=False)
-    abag.fit(tmp_path / "pairs.csv", case / "store", tmp_path / "r1",
-             antigen=ANTIGEN, head="one_hot_ridge", report=False)  # fmt: skip
+    abag.fit(
+        tmp_path / "pairs.csv",
+        case / "store",
+        tmp_path / "r1",
+        antigen=ANTIGEN,
+        head="one_hot_ridge",
+        report=False,
+    )
     measured(case).assign(clone="trastuzumab").to_csv(tmp_path / "back.csv", index=False)
     found = abag.fit(
-        tmp_path / "back.csv", case / "store", tmp_path / "r2", add=str(tmp_path / "r1"),
+        tmp_path / "back.csv",
+        case / "store",
+        tmp_path / "r2",
+        add=str(tmp_path / "r1"),
         report=False,
-    )  # fmt: skip
+    )
     assert found["data"]["pairs"] == 48
 
 
@@ -177,7 +198,8 @@ def test_what_was_expected_is_of_the_pairs_that_came_back(case, tmp_path):
     options = {"add": str(case / "r1"), "report": False}
     found = abag.fit(tmp_path / "some.csv", None, tmp_path / "r2", **options)["rounds"][1]
     rng = np.random.default_rng(1)
-    common, own = rng.standard_normal((100_000, 1)), rng.standard_normal((100_000, 3))
+    common = rng.standard_normal((100_000, 1))
+    own = rng.standard_normal((100_000, 3))
     error = np.sqrt(0.5) * (common + own)  # what docs/how-to/choose-a-batch.md says
     mean, sigma = (some[name].to_numpy() for name in ("pkd_predicted", "sigma"))
     assert found["expected_best"] == pytest.approx((mean + sigma * error).max(1).mean(), abs=0.02)
@@ -224,8 +246,9 @@ def test_expected_improvement_is_over_the_best_of_all_rounds_of_the_run(case, se
     labels = [pd.read_csv(case / "pairs.csv")["Kd (nM)"], measured(case)["our result"]]
     assert summary["best_measured"] == pytest.approx(9 - np.log10(pd.concat(labels).min()))
     with pytest.raises(abag.AbagError, match="has no measured pairs"):
-        abag.rank(tmp_path / "scored.csv", tmp_path / "x.csv",
-                  **{**options, "run": case / "r2/predictor"})  # fmt: skip
+        abag.rank(
+            tmp_path / "scored.csv", tmp_path / "x.csv", **{**options, "run": case / "r2/predictor"}
+        )
 
 
 def test_numbers_of_rows_may_begin_anew_in_each_table(case, tmp_path):
@@ -278,11 +301,18 @@ def retention(tmp_path_factory):
     frame.iloc[40:].drop(columns="HIC RT (min)").to_csv(folder / "others.csv", index=False)
     with reporting(silent=True):
         abag.embed_table(frame, folder / "store", no_antigen=True, antibody_encoder="composition")
-        abag.fit(folder / "pairs.csv", folder / "store", folder / "r1", no_antigen=True,
-                 head="one_hot_ridge", report=False)  # fmt: skip
+        abag.fit(
+            folder / "pairs.csv",
+            folder / "store",
+            folder / "r1",
+            no_antigen=True,
+            head="one_hot_ridge",
+            report=False,
+        )
         abag.predict(folder / "others.csv", folder / "r1", folder / "scored.csv")
-        abag.rank(folder / "scored.csv", folder / "order.csv", run=folder / "r1", batch=8,
-                  keep_far=True)  # fmt: skip
+        abag.rank(
+            folder / "scored.csv", folder / "order.csv", run=folder / "r1", batch=8, keep_far=True
+        )
     order = pd.read_csv(folder / "order.csv")
     order["our result"] = frame.set_index("clone")["HIC RT (min)"].loc[order["clone"]].to_numpy()
     order.to_csv(folder / "back.csv", index=False)
@@ -311,8 +341,14 @@ def test_rank_of_such_a_run_leaves_out_its_measured_pairs_and_knows_the_best(ret
     everything = variants(90).drop(columns="Kd (nM)")
     everything.to_csv(tmp_path / "all.csv", index=False)
     abag.predict(tmp_path / "all.csv", retention / "r1", tmp_path / "scored.csv")
-    abag.rank(tmp_path / "scored.csv", tmp_path / "order.csv", run=retention / "r1",
-              batch=8, keep_far=True, rule="improvement")  # fmt: skip
+    abag.rank(
+        tmp_path / "scored.csv",
+        tmp_path / "order.csv",
+        run=retention / "r1",
+        batch=8,
+        keep_far=True,
+        rule="improvement",
+    )
     chosen = set(pd.read_csv(tmp_path / "order.csv")["clone"])
     assert chosen.isdisjoint(pd.read_csv(retention / "pairs.csv")["clone"])
 
@@ -329,8 +365,15 @@ def test_contradictions_of_such_a_run_are_told_in_its_unit(retention, tmp_path):
 def test_results_that_lack_a_column_of_the_run_are_refused(case, tmp_path):
     table = pd.read_csv(case / "pairs.csv")
     table["stability"] = np.random.default_rng(0).normal(size=len(table))
-    abag.fit(table, case / "store", tmp_path / "r1", antigen=ANTIGEN, head="ridge",
-             features=["stability"], report=False)  # fmt: skip
+    abag.fit(
+        table,
+        case / "store",
+        tmp_path / "r1",
+        antigen=ANTIGEN,
+        head="ridge",
+        features=["stability"],
+        report=False,
+    )
     with pytest.raises(
         abag.AbagError, match=r"no column 'stability', which the run .* has as feature"
     ):
@@ -345,8 +388,14 @@ def test_results_that_say_no_binding_are_bounds_where_their_concentration_is_giv
     back.to_csv(tmp_path / "back.csv", index=False)
     with pytest.raises(abag.AbagError, match=r"row 5, column .KD \(nM\).: .n\.d\.. is not a valid"):
         abag.fit(tmp_path / "back.csv", None, tmp_path / "r2", add=str(case / "r1"))
-    abag.fit(tmp_path / "back.csv", None, tmp_path / "r2", add=str(case / "r1"),
-             no_binding=10_000, report=False)  # fmt: skip
+    abag.fit(
+        tmp_path / "back.csv",
+        None,
+        tmp_path / "r2",
+        add=str(case / "r1"),
+        no_binding=10_000,
+        report=False,
+    )
     kept = pd.read_parquet(tmp_path / "r2" / "measured.parquet")
     (bound,) = kept[kept["censored"] != ""].to_dict("records")
     assert (bound["pkd"], bound["censored"], bound["row"]) == (pytest.approx(5), ">", 5)

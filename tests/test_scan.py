@@ -190,7 +190,8 @@ def test_double_mutants_combine_the_best_single_ones_at_different_sites(case, tm
     a, b = doubles.iloc[0]["mutation"].split("+")
     chain = list(HEAVY)
     for one in (a, b):
-        position, residue = one[3:-1], one[-1]
+        position = one[3:-1]
+        residue = one[-1]
         chain[locate_positions(HEAVY, "heavy")[position]] = residue
     assert doubles.iloc[0]["heavy"] == "".join(chain)
 
@@ -237,7 +238,8 @@ def test_the_sigma_of_a_process_is_that_of_its_joint_posterior(case, tmp_path, m
 
 def plain_kernels(process, antibody, antigen):
     """The kernel of all pairs with one antigen, and with the training pairs, by loops."""
-    settings, train = process.settings, process.train
+    settings = process.settings
+    train = process.train
 
     def of(squared):
         return 1 / (1 + squared / (2 * settings.scale))
@@ -245,14 +247,16 @@ def plain_kernels(process, antibody, antigen):
     sides = []
     for side, x in ((train.antibodies, antibody), (train.antigens, antigen)):
         (unit,) = side.units  # of the only view
-        z, t = side.scaling.apply(x).astype(float), side.train_AD.astype(float)
+        z = side.scaling.apply(x).astype(float)
+        t = side.train_AD.astype(float)
         own = np.array([[of(((a - b) ** 2).sum() / unit) for b in z] for a in z])
         cross = np.array([[of(((a - b) ** 2).sum() / unit) for b in t] for a in z])
         sides.append((own, cross))
     share = (1 - settings.product) / 2
     (own_a, cross_a), (own_g, cross_g) = sides
     prior = settings.product * own_a * own_g[0, 0] + share * (own_a + own_g[0, 0])
-    a, g = cross_a[:, train.antibody], cross_g[0][train.antigen]
+    a = cross_a[:, train.antibody]
+    g = cross_g[0][train.antigen]
     return prior, settings.product * a * g + share * (a + g)
 
 
@@ -397,9 +401,11 @@ def test_files_that_exist_are_kept_unless_forced(case, tmp_path):
     parents_table(tmp_path)
     with pytest.raises(PredictionError, match="also the input table"):
         abag.scan(
-            case.runs["ensemble"], tmp_path / "parents.csv", parents=tmp_path / "parents.csv",
+            case.runs["ensemble"],
+            tmp_path / "parents.csv",
+            parents=tmp_path / "parents.csv",
             force=True,
-        )  # fmt: skip
+        )
 
 
 @pytest.mark.parametrize("failing", [(Path, "write_text"), (pd.DataFrame, "to_csv")])
@@ -431,7 +437,8 @@ class Page(HTMLParser):
 
     def __init__(self, html):
         super().__init__()
-        self.loads, self.tags = [], []
+        self.loads = []
+        self.tags = []
         self.feed(html)
 
     def handle_starttag(self, tag, attrs):
@@ -484,8 +491,11 @@ def test_chromium_draws_every_cell_and_runs_nothing_else(case, tmp_path):
     flags += f"--enable-logging=stderr --user-data-dir={tmp_path / 'profile'} --dump-dom"
     done = subprocess.run(
         ["chromium", *flags.split(), (tmp_path / "a.html").as_uri()],
-        capture_output=True, text=True, timeout=120, check=True,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
     assert "<title>Scan</title>" in done.stdout
     first = found[found["parent"] == found["parent"].iloc[0]]
     sites = first["position"].nunique()

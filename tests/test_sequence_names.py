@@ -170,7 +170,8 @@ def test_a_run_of_names_is_continued_when_the_files_have_moved(tmp_path):
     names.insert(0, "name", [f"ab{n}" for n in range(len(names))])
     names.to_csv(tmp_path / "names.csv", index=False)
     table = pairs.merge(names, on=["heavy", "light"])[["name", "antigen", "pKd"]]
-    store, options = tmp_path / "store", {"split": "random", "epochs": 1, "device": "cpu"}
+    store = tmp_path / "store"
+    options = {"split": "random", "epochs": 1, "device": "cpu"}
     given = {"sequences": [tmp_path / "names.csv"]}
     abag.embed_table(table, store, "composition", "composition", **given)
     first = abag.fit(table, store, tmp_path / "run", report=False, **given, **options)

@@ -33,7 +33,8 @@ def files(tmp_path):
 
 
 def test_rows_and_sequences_are_those_of_one_table_with_all_rows(files):
-    read, whole = read_pairs(files), read_pairs(BOTH)
+    read = read_pairs(files)
+    whole = read_pairs(BOTH)
     for kind in ("antibody", "antigen"):
         assert texts(read, kind) == texts(whole, kind)
         assert set(read.sequences[kind].chains) == set(whole.sequences[kind].chains)

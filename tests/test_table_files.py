@@ -41,8 +41,10 @@ def test_lines_may_lack_names_and_numbers_stay_as_they_are_written(tmp_path):
     (tmp_path / "a.jsonl").write_text("\ufeff" + "\n".join(lines) + "\n\n")
     written = read_table(tmp_path / "a.jsonl", as_written=True).frame
     assert written.to_dict("list") == {
-        "heavy": ["EVQ", "EVK"], "pKd": ["8.50", "1e1"], "x": ["", ""],
-    }  # fmt: skip
+        "heavy": ["EVQ", "EVK"],
+        "pKd": ["8.50", "1e1"],
+        "x": ["", ""],
+    }
     assert read_table(tmp_path / "a.jsonl").frame["pKd"].tolist() == [8.5, 10.0]
 
 

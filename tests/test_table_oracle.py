@@ -62,7 +62,8 @@ def check_sequences(path, options, truth, antigens):
             try:
                 got = [row for table in one() for row in found_in(table, kinds)]
             except AbagError as error:
-                got, refused = None, str(error)
+                got = None
+                refused = str(error)
             assert got == want, (kinds, got, want, refused)
             outcomes.append(got is not None)
     return outcomes

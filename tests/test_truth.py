@@ -37,12 +37,14 @@ def linear(tmp_path_factory):
 @pytest.fixture(scope="module")
 def library(tmp_path_factory):
     """1,200 variants of one antibody with two to four mutations, and additive effects."""
-    at, rng = tmp_path_factory.mktemp("library"), np.random.default_rng(5)
+    at = tmp_path_factory.mktemp("library")
+    rng = np.random.default_rng(5)
     sites = rng.choice(np.arange(30, 100), 12, replace=False)
     effect = {(site, letter): rng.normal(0, 0.5) for site in sites for letter in "ADKWY"}
     rows = {}
     while len(rows) < 1200:
-        letters, pkd = list(trastuzumab.HEAVY), 8.0
+        letters = list(trastuzumab.HEAVY)
+        pkd = 8.0
         for site in rng.choice(sites, rng.integers(2, 5), replace=False):
             letters[site] = str(rng.choice(list("ADKWY")))
             pkd += effect[site, letters[site]]
@@ -144,7 +146,8 @@ def test_the_error_of_new_antibodies_is_the_promised_one_with_one_fold_and_with_
 @pytest.mark.parametrize("kind", ["linear", "library"])
 def test_printed_intervals_of_the_error_contain_the_error_outside(request, tmp_path, kind):
     case = request.getfixturevalue(kind)
-    inside, coverages = [], []
+    inside = []
+    coverages = []
     for seed in range(5):
         table, new = divide(case.frame, 240 if kind == "library" else 80, seed)
         run = tmp_path / f"run{seed}"

@@ -56,16 +56,19 @@ def mean_spearman(rows, by):
     cells = [one for _, one in rows.groupby(by) if len(one) > 2 and one["pkd"].nunique() > 1]
     values = [
         stats.spearmanr(one["pkd"], one["pkd_predicted"]).statistic
-        if one["pkd_predicted"].nunique() > 1 else 0.0
+        if one["pkd_predicted"].nunique() > 1
+        else 0.0
         for one in cells
-    ]  # fmt: skip
+    ]
     return np.average(values, weights=[len(one) for one in cells]) if cells else None
 
 
 def scores(rows, predicted, name="pkd"):
     """Return what `sklearn.metrics` and scipy give for one fold."""
-    y, p = rows[name], rows[predicted]
-    strong, picked = y >= 9, p >= 9
+    y = rows[name]
+    p = rows[predicted]
+    strong = y >= 9
+    picked = p >= 9
     varies = p.nunique() > 1
     return {
         "rmse": rmse(y, p),
@@ -111,7 +114,9 @@ def test_labels_rows_and_training_means_are_those_of_the_table(case, name):
 @pytest.mark.parametrize("name", RUNS)
 def test_the_scores_of_a_regime_are_those_of_scikit_learn_and_scipy(case, name):
     for regime, _, exact in regimes_of(case.at / name):
-        y, p, mean = exact["pkd"], exact["pkd_predicted"], exact["train_mean"]
+        y = exact["pkd"]
+        p = exact["pkd_predicted"]
+        mean = exact["train_mean"]
         assert regime["n"] == len(exact[KEYS].drop_duplicates())
         assert same(regime["rmse"], rmse(y, p))
         assert same(regime["r2"], sk.r2_score(y, p))
@@ -123,8 +128,9 @@ def test_the_scores_of_a_regime_are_those_of_scikit_learn_and_scipy(case, name):
         )
         assert same(regime["rmse_of_best"], rmse(y, exact[regime["best_baseline"]]))
         for key, by in (
-            ("spearman", ["fold"]), ("spearman_within_antigen", ["fold", "antigen_key"]),
-        ):  # fmt: skip
+            ("spearman", ["fold"]),
+            ("spearman_within_antigen", ["fold", "antigen_key"]),
+        ):
             if regime[key] is not None:
                 assert same(regime[key]["value"], mean_spearman(exact, by))
         difference = np.square(y - mean) - np.square(y - p)
@@ -194,22 +200,30 @@ def bootstrap(rows, draws=4000):
     """Draw whole groups with replacement; return the quantiles of each score."""
     inside = abs(rows["pkd"] - rows["pkd_predicted"]) <= 1.6449 * rows["sigma"]
     y = rows["pkd"]
-    values = pd.DataFrame({
-        "n": 1.0, "y": y, "y2": y**2, "inside": inside.astype(float),
-        "square": (y - rows["pkd_predicted"]) ** 2, "of_mean": (y - rows["train_mean"]) ** 2,
-    })  # fmt: skip
+    values = pd.DataFrame(
+        {
+            "n": 1.0,
+            "y": y,
+            "y2": y**2,
+            "inside": inside.astype(float),
+            "square": (y - rows["pkd_predicted"]) ** 2,
+            "of_mean": (y - rows["train_mean"]) ** 2,
+        }
+    )
     groups = values.groupby(rows["group"].to_numpy()).sum()
     rng = np.random.default_rng(0)
     counts = rng.multinomial(len(groups), np.full(len(groups), 1 / len(groups)), draws)
     drawn = pd.DataFrame(counts @ groups.to_numpy(), columns=groups.columns)
     around_mean = drawn["y2"] - drawn["y"] ** 2 / drawn["n"]
-    found = pd.DataFrame({
-        "rmse": np.sqrt(drawn["square"] / drawn["n"]),
-        "rmse_of_mean": np.sqrt(drawn["of_mean"] / drawn["n"]),
-        "r2": 1 - drawn["square"] / around_mean,
-        "skill": 1 - drawn["square"] / drawn["of_mean"],
-        "coverage": drawn["inside"] / drawn["n"],
-    })  # fmt: skip
+    found = pd.DataFrame(
+        {
+            "rmse": np.sqrt(drawn["square"] / drawn["n"]),
+            "rmse_of_mean": np.sqrt(drawn["of_mean"] / drawn["n"]),
+            "r2": 1 - drawn["square"] / around_mean,
+            "skill": 1 - drawn["square"] / drawn["of_mean"],
+            "coverage": drawn["inside"] / drawn["n"],
+        }
+    )
     return found.quantile([0.025, 0.975])
 
 
@@ -225,7 +239,8 @@ def test_the_ends_of_intervals_are_near_those_of_a_bootstrap_of_groups(case, nam
                 center = regime["rmse"]
                 low, high = (center * (end / center) ** np.sqrt(2) for end in (low, high))
                 low *= 0.94  # folds learn from 80 % of the pairs, the predictor from all
-            found, width = regime["intervals"][score], high - low
+            found = regime["intervals"][score]
+            width = high - low
             # the jackknife is symmetric and has Student's t: wider for few groups
             assert found == pytest.approx([low, high], abs=0.25 * width), (regime["regime"], score)
             compared += 1
@@ -259,7 +274,8 @@ def test_another_table_is_scored_as_its_predictions_are(case, tmp_path):
     assert found["bias"] == pytest.approx((rows["pkd_predicted"] - rows["pKd"]).mean(), abs=1e-5)
     for one in found["regimes"]:
         own = rows[rows["regime"] == one["regime"]]
-        y, p = own["pKd"], own["pkd_predicted"]
+        y = own["pKd"]
+        p = own["pkd_predicted"]
         assert one["n"] == len(own)
         assert one["rmse"] == pytest.approx(rmse(y, p), abs=1e-5)
         assert one["r2"] == pytest.approx(sk.r2_score(y, p), abs=1e-5)

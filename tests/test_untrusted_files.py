@@ -180,7 +180,8 @@ def commands(foreign, table, new):
 
 @pytest.mark.parametrize("name", ["old.pt", "old.csv"])
 def test_every_command_refuses_a_checkpoint_of_torch_in_one_line(tmp_path, table, name):
-    foreign, pairs = tmp_path / name, tmp_path / "pairs.csv"
+    foreign = tmp_path / name
+    pairs = tmp_path / "pairs.csv"
     torch.save({"head": torch.zeros(3), "bomb": Bomb()}, foreign)
     table.to_csv(pairs, index=False)
     before = everything_in(tmp_path)

@@ -110,9 +110,11 @@ def test_the_antibodies_of_a_matrix_may_be_mutations(tmp_path):
     antigens = pd.DataFrame({"name": ["HER2", "HEL"], "sequence": [ANTIGEN, ANTIGEN[:40]]})
     antigens.to_csv(tmp_path / "antigens.csv", index=False)
     chains, pairs = chains_of(
-        tmp_path / "matrix.csv", matrix=True, antigen=None,
+        tmp_path / "matrix.csv",
+        matrix=True,
+        antigen=None,
         sequences=(str(tmp_path / "antigens.csv"),),
-    )  # fmt: skip
+    )
     variant = (replaced(HEAVY, 50, "G"), LIGHT)
     assert chains == [(HEAVY, LIGHT), variant, variant]
     assert pairs.row_numbers.tolist() == [2, 3, 3]
@@ -138,11 +140,16 @@ def test_variants_are_evaluated_and_crossed_as_their_sequences_are(tmp_path):
     variants = [(at, residue) for at in (99, 101, 103) for residue in residues]
     mutations = [f"H:{HEAVY[at - 1]}{at}{residue}" for at, residue in variants]
     pkd = [7 + 0.1 * residues.index(residue) + 0.01 * at for at, residue in variants]
-    whole = pd.DataFrame({
-        "heavy": [replaced(HEAVY, at, residue) for at, residue in variants],
-        "light": LIGHT, "antigen": ANTIGEN, "pKd": pkd,
-    })  # fmt: skip
-    store, out = tmp_path / "store", tmp_path / "run"
+    whole = pd.DataFrame(
+        {
+            "heavy": [replaced(HEAVY, at, residue) for at, residue in variants],
+            "light": LIGHT,
+            "antigen": ANTIGEN,
+            "pKd": pkd,
+        }
+    )
+    store = tmp_path / "store"
+    out = tmp_path / "run"
     encoders = {"antibody_encoder": "composition", "antigen_encoder": "composition"}
     abag.embed_table(whole, store, device="cpu", **encoders)
     abag.fit(whole, store, out, split="random", epochs=1, device="cpu")
@@ -156,10 +163,15 @@ def test_variants_are_evaluated_and_crossed_as_their_sequences_are(tmp_path):
     antigens.write_text(f">HER2\n{ANTIGEN}\n")
     same = f"H:{HEAVY[98]}99{HEAVY[98]}"  # as the parent, so that "variant" differs for a sequence
     abag.predict(
-        named.head(3).assign(variant=["WT", same, "H:R50A"]), out, tmp_path / "crossed.csv",
-        cross=changed, store=store, parent=parent, sequences=[antigens],
+        named.head(3).assign(variant=["WT", same, "H:R50A"]),
+        out,
+        tmp_path / "crossed.csv",
+        cross=changed,
+        store=store,
+        parent=parent,
+        sequences=[antigens],
         columns={"antigen_mutations": "change"},
-    )  # fmt: skip
+    )
     crossed = pd.read_csv(tmp_path / "crossed.csv")
     assert crossed["variant"].tolist() == ["WT", "WT", "H:R50A", "H:R50A"]
     assert crossed["change"].tolist() == ["WT", "K2R"] * 2

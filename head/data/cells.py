@@ -29,8 +29,26 @@ NO_BINDING = frozenset(
     "belowlimitofdetection".split()
 )
 """Words for a pair that does not bind, without spaces and signs."""
-_CLASS_WORDS = frozenset({"true", "false", "yes", "no", "y", "n", "+", "-", "binder", "positive",
-                          "negative", "pos", "neg", "binding", "high", "low"})  # fmt: skip
+_CLASS_WORDS = frozenset(
+    {
+        "true",
+        "false",
+        "yes",
+        "no",
+        "y",
+        "n",
+        "+",
+        "-",
+        "binder",
+        "positive",
+        "negative",
+        "pos",
+        "neg",
+        "binding",
+        "high",
+        "low",
+    }
+)
 """Words that classes are called by, beside `NO_BINDING`."""
 
 

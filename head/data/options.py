@@ -11,10 +11,28 @@ from abag.core.options import Options, option
 from abag.embed.sequences.options import BadRowOptions
 
 Label: TypeAlias = Literal[
-    "pkd", "kd_m", "kd_mm", "kd_um", "kd_nm", "kd_pm", "log10_kd_m", "log10_kd_um", "log10_kd_nm",
-    "log10_kd_pm", "neg_log10_kd_nm", "ln_kd_m", "ln_kd_nm", "ka_per_m", "ka_per_um", "ka_per_nm",
-    "ug_ml", "ng_ml", "dg_kcal", "dg_kj", "value",
-]  # fmt: skip
+    "pkd",
+    "kd_m",
+    "kd_mm",
+    "kd_um",
+    "kd_nm",
+    "kd_pm",
+    "log10_kd_m",
+    "log10_kd_um",
+    "log10_kd_nm",
+    "log10_kd_pm",
+    "neg_log10_kd_nm",
+    "ln_kd_m",
+    "ln_kd_nm",
+    "ka_per_m",
+    "ka_per_um",
+    "ka_per_nm",
+    "ug_ml",
+    "ng_ml",
+    "dg_kcal",
+    "dg_kj",
+    "value",
+]
 """Units of affinities, and ``value``: any other quantity, as it is written."""
 Better: TypeAlias = Literal["higher", "lower"]
 Replicates: TypeAlias = Literal["median", "mean", "first", "keep", "error"]

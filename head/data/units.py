@@ -47,14 +47,30 @@ TO_PKD: Mapping[Label, Callable[[Floats], Floats]] = {
     "dg_kcal": lambda x: -x / KCAL_PER_PKD,
     "dg_kj": lambda x: -x / KCAL_PER_PKD / KJ_PER_KCAL,
 }
-POSITIVE: frozenset[Label] = frozenset({
-    "kd_m", "kd_mm", "kd_um", "kd_nm", "kd_pm", "ka_per_m", "ka_per_um", "ka_per_nm", "ug_ml",
-    "ng_ml",
-})  # fmt: skip
+POSITIVE: frozenset[Label] = frozenset(
+    {
+        "kd_m",
+        "kd_mm",
+        "kd_um",
+        "kd_nm",
+        "kd_pm",
+        "ka_per_m",
+        "ka_per_um",
+        "ka_per_nm",
+        "ug_ml",
+        "ng_ml",
+    }
+)
 """Units of which the logarithm is taken."""
-HIGHER_IS_STRONGER: frozenset[Label] = frozenset({
-    "pkd", "neg_log10_kd_nm", "ka_per_m", "ka_per_um", "ka_per_nm",
-})  # fmt: skip
+HIGHER_IS_STRONGER: frozenset[Label] = frozenset(
+    {
+        "pkd",
+        "neg_log10_kd_nm",
+        "ka_per_m",
+        "ka_per_um",
+        "ka_per_nm",
+    }
+)
 OF_MASS: frozenset[Label] = frozenset({"ug_ml", "ng_ml"})
 """Units that need a molar mass."""
 
@@ -161,11 +177,27 @@ _OTHERS = {
     "log10": ("log10", "log"), "ln": ("ln", "loge"), "neg": ("neg", "negative", "minus"),
     "predicted": _PREDICTED, "": (*_KNOWN,),
 }  # fmt: skip
-_PLAIN = frozenset({
-    "affinity", "bindingaffinity", "affinityvalue", "affinities", "label", "labels", "fitness",
-    "measurement", "measurements", "score", "scores", "bindingscore", "bindingscores",
-    "processedmeasurement", "affinityscore", "affinitylabel", "fitnessscore",
-})  # fmt: skip
+_PLAIN = frozenset(
+    {
+        "affinity",
+        "bindingaffinity",
+        "affinityvalue",
+        "affinities",
+        "label",
+        "labels",
+        "fitness",
+        "measurement",
+        "measurements",
+        "score",
+        "scores",
+        "bindingscore",
+        "bindingscores",
+        "processedmeasurement",
+        "affinityscore",
+        "affinitylabel",
+        "fitnessscore",
+    }
+)
 """Names of columns of any measurement, which state no unit."""
 _ALPHASEQ = ("alphaseqaffinity", "predaffinity")
 """Columns of AlphaSeq tables, of log10 of a Kd in nM, which is not said."""

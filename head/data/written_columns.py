@@ -20,9 +20,17 @@ WRITTEN_BY = {
 }
 """Columns that commands add to tables, which come back with measurements from the laboratory."""
 _CERTAIN = frozenset(
-    {"rank", "expected_best", "probability_above", "pkd_predicted", "why_far", "p_strong",
-     "difference_sigma", "pkd_measured"}
-)  # fmt: skip
+    {
+        "rank",
+        "expected_best",
+        "probability_above",
+        "pkd_predicted",
+        "why_far",
+        "p_strong",
+        "difference_sigma",
+        "pkd_measured",
+    }
+)
 """Of these, names that no other table has; the others are of a command only beside one."""
 
 

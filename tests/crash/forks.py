@@ -26,7 +26,8 @@ EVENTS = ("step", "before", "after", "time")
 def watch(step, tell):
     """Call `tell` before each call of a method, given as (class, name), and around each rename."""
     owner, name = step
-    real_step, real_replace = getattr(owner, name), os.replace
+    real_step = getattr(owner, name)
+    real_replace = os.replace
 
     def stepping(*args, **kwargs):
         tell("step")

@@ -25,7 +25,9 @@ ROOMY = 1 << 28
 
 def commands(inputs, disk):
     """Return the arguments of each command, which writes to `disk` only."""
-    table, store, run = inputs / "pairs.csv", inputs / "store", inputs / "run"
+    table = inputs / "pairs.csv"
+    store = inputs / "store"
+    run = inputs / "run"
     return {
         "embed": ["embed", table, "--store", disk / "store", *PLAIN],
         "fit": ["fit", table, "--store", store, "--run", disk / "run", *HEAD],
@@ -98,8 +100,10 @@ def rows(path):
 
     store = open_store(path)
     assert verify(store) == []
-    return {folder.path.name: len({bytes(k) for part in folder.keys() for k in part})
-            for folder in store.folders()}  # fmt: skip
+    return {
+        folder.path.name: len({bytes(k) for part in folder.keys() for k in part})
+        for folder in store.folders()
+    }
 
 
 def problem(code, log):
@@ -113,7 +117,9 @@ def problem(code, log):
 
 def trial(name, folder, free, where):
     """Run a command with `free` bytes, then with plenty; return its end and its problems."""
-    disk, local, log = folder / "disk", folder / "local", folder / "log"
+    disk = folder / "disk"
+    local = folder / "local"
+    log = folder / "log"
     inputs = folder / "inputs"
     sizes = {"disk": ROOMY, "tmp": ROOMY}
     if free is not None:

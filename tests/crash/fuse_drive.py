@@ -43,7 +43,10 @@ class Drive(mfusepy.Operations):
     use_ns = True
 
     def __init__(self, folder, *, delay_s=0.0, fails=0.0, late_s=0.0, any_case=False):
-        self.folder, self.delay_s, self.fails, self.late_s = folder, delay_s, fails, late_s
+        self.folder = folder
+        self.delay_s = delay_s
+        self.fails = fails
+        self.late_s = late_s
         self.any_case = any_case
         self.hidden_until = {}
         self.random = random.Random(1)
@@ -105,8 +108,18 @@ class Drive(mfusepy.Operations):
 
     def statfs(self, path):
         space = os.statvfs(self.folder)
-        return {n: getattr(space, n) for n in ("f_bsize", "f_frsize", "f_blocks", "f_bfree",
-                                               "f_bavail", "f_files", "f_ffree")}  # fmt: skip
+        return {
+            n: getattr(space, n)
+            for n in (
+                "f_bsize",
+                "f_frsize",
+                "f_blocks",
+                "f_bfree",
+                "f_bavail",
+                "f_files",
+                "f_ffree",
+            )
+        }
 
 
 def through_the_connection(name, method):
@@ -123,8 +136,9 @@ def through_the_connection(name, method):
     return call
 
 
-for _name in ("getattr readdir create open read write truncate fsync rename mkdir unlink rmdir "
-              "statfs").split():  # fmt: skip
+for _name in (
+    "getattr readdir create open read write truncate fsync rename mkdir unlink rmdir statfs"
+).split():
     setattr(Drive, _name, through_the_connection(_name, getattr(Drive, _name)))
 
 
@@ -132,14 +146,21 @@ class Mounted:
     """The drive of `folder`, mounted beside it by a process of its own."""
 
     def __init__(self, folder, **how):
-        self.point, self.backing = folder / "drive", folder / "backing"
+        self.point = folder / "drive"
+        self.backing = folder / "backing"
         self.point.mkdir(exist_ok=True)
         self.backing.mkdir(exist_ok=True)
         self.pid = os.fork()
         if self.pid == 0:
             try:
-                mfusepy.FUSE(Drive(self.backing, **how), str(self.point), foreground=True,
-                             entry_timeout=0, attr_timeout=0, negative_timeout=0)  # fmt: skip
+                mfusepy.FUSE(
+                    Drive(self.backing, **how),
+                    str(self.point),
+                    foreground=True,
+                    entry_timeout=0,
+                    attr_timeout=0,
+                    negative_timeout=0,
+                )
             finally:
                 os._exit(1)
         while not self.point.is_mount():
@@ -169,7 +190,8 @@ def main(folder, kills=20, *chosen):
     (folder / "local").mkdir(parents=True)
     tempfile.tempdir = str(folder / "local")
     os.environ["XDG_CACHE_HOME"] = str(folder / "cache")
-    table, log = folder / "pairs.csv", folder / "log"
+    table = folder / "pairs.csv"
+    log = folder / "log"
     demo_table().to_csv(table, index=False)
     often = ["--commit-seconds", "0", "--batch-tokens", "3000"]
 
@@ -184,7 +206,8 @@ def main(folder, kills=20, *chosen):
     assert embed(folder / "whole") == 0, log.read_text()
     whole_s = time.monotonic() - begun
     whole = in_child_value(lambda: rows(folder / "whole"), folder)
-    result, rng = {}, random.Random(2)
+    result = {}
+    rng = random.Random(2)
     ways = {
         "slow": {"delay_s": 0.004},
         "late": {"late_s": 1.0},
@@ -222,7 +245,8 @@ def disconnected(folder, embed, whole, log, times, whole_s):
     from abag.embed.store import filesystem
 
     filesystem.RETRY_SECONDS = 5  # instead of a minute, for which a read is tried again
-    counts, rng = Counter(), random.Random(3)
+    counts = Counter()
+    rng = random.Random(3)
     for number in range(times):
         drive = Mounted(folder)
         store = drive.point / f"disconnected {number}"

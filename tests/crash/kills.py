@@ -140,7 +140,9 @@ def run(kills: int, writers: int, seed: int, *, steps: bool, flaky: bool) -> dic
     step = 0
     while counts["kills"] < kills:
         with tempfile.TemporaryDirectory() as folder:
-            root, acknowledged, present = Path(folder) / "store", set(), set()
+            root = Path(folder) / "store"
+            acknowledged = set()
+            present = set()
             patience_s = LONGEST_LIFE_S
             while len(present) < SEQUENCES:
                 step = step + 1 if steps else 0
@@ -160,7 +162,8 @@ def run(kills: int, writers: int, seed: int, *, steps: bool, flaky: bool) -> dic
                     step = step if os.WIFSIGNALED(status) else 0
                     acknowledged |= committed
                     counts["added"] += len(added)
-                before, present = present, check(root, acknowledged, counts)
+                before = present
+                present = check(root, acknowledged, counts)
                 # on a busy machine, a writer may need longer to add anything at all
                 patience_s = LONGEST_LIFE_S if present > before else 2 * patience_s
                 if writers == 1:
@@ -184,9 +187,12 @@ def main() -> None:
     options = parser.parse_args()
     with reporting(silent=True):
         counts = run(
-            options.kills, options.writers, options.seed,
-            steps=options.steps, flaky=options.flaky,
-        )  # fmt: skip
+            options.kills,
+            options.writers,
+            options.seed,
+            steps=options.steps,
+            flaky=options.flaky,
+        )
     json.dump(counts, sys.stdout)
 
 

@@ -31,7 +31,9 @@ def main(folder, kills=100):
     tempfile.tempdir = str(folder / "local")
     os.environ["XDG_CACHE_HOME"] = str(folder / "cache")
     demo_table().to_csv(folder / "pairs.csv", index=False)
-    counts, rng, whole = Counter(), random.Random(1), None
+    counts = Counter()
+    rng = random.Random(1)
+    whole = None
     while counts["kills"] < kills:
         store = folder / f"store{counts['stores']}"
         arguments = ["embed", folder / "pairs.csv", "--store", store, *PLAIN,

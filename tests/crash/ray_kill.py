@@ -124,7 +124,9 @@ def main(folder, kills=30, seed=1):
     folder.mkdir(parents=True)
     tempfile.tempdir = str(folder)
     os.environ["XDG_CACHE_HOME"] = str(folder / "cache")
-    table, log, rng = folder / "pairs.csv", folder / "log", random.Random(seed)
+    table = folder / "pairs.csv"
+    log = folder / "log"
+    rng = random.Random(seed)
     make_table(table)
     counts = Counter({"drivers killed": 0, "workers killed": 0, "lost": 0, "wrong": 0})
     often = ["--commit-seconds", "0", "--batch-tokens", "1024", "--ray", f"127.0.0.1:{PORT}"]
@@ -137,7 +139,8 @@ def main(folder, kills=30, seed=1):
         whole = in_child_value(partial(content, folder / "whole"), folder)
         while counts["drivers killed"] + counts["workers killed"] < kills:
             store = folder / f"store{counts['stores']}"
-            arguments[3], kept = store, set()
+            arguments[3] = store
+            kept = set()
             for _ in range(KILLS_PER_STORE):
                 code = killed(arguments, log, rng, counts)
                 counts["bad ends"] += bool(problem(code, log)) if code else 0

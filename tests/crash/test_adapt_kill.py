@@ -52,10 +52,15 @@ def main(folder, kills, seed):
     from abag.adapt.train import AdapterTraining
 
     kill_anywhere(
-        folder, kills, seed, make_inputs, adapt, step=(AdapterTraining, "_take_step"),
+        folder,
+        kills,
+        seed,
+        make_inputs,
+        adapt,
+        step=(AdapterTraining, "_take_step"),
         snapshot=lambda out: snapshot(out, without=".partial"),
         summary=lambda out: json.loads((out / "a" / "adapter.json").read_text())["summary"],
-    )  # fmt: skip
+    )
 
 
 if __name__ == "__main__":

@@ -49,9 +49,15 @@ def main(folder, kills, seed, members=1, folds=0):
 
     OPTIONS.update(members=members, folds=folds, patience=0 if folds else 3)
     kill_anywhere(
-        folder, kills, seed, make_inputs, fit, step=(TrainingStep, "run"), snapshot=snapshot,
+        folder,
+        kills,
+        seed,
+        make_inputs,
+        fit,
+        step=(TrainingStep, "run"),
+        snapshot=snapshot,
         summary=lambda run: json.loads((run / "summary.json").read_text()),
-    )  # fmt: skip
+    )
 
 
 if __name__ == "__main__":

@@ -32,7 +32,9 @@ class Drive:
     CALLS = ("open", "stat", "lstat", "scandir", "listdir", "mkdir", "replace", "unlink", "fsync")
 
     def __init__(self, root: Path, monkeypatch, *, fails=0.0, delay_s=0.0):
-        self.root, self.fails, self.delay_s = str(root), fails, delay_s
+        self.root = str(root)
+        self.fails = fails
+        self.delay_s = delay_s
         self.goes_away_at: tuple[str, str] | None = None  # a call, and a pattern of its path
         self.is_away = False
         self.failures = 0
@@ -65,7 +67,8 @@ def embed(store, table):
 
 
 def test_a_slow_flaky_drive_receives_everything(machine, monkeypatch):
-    table, store = demo_table().head(150), machine / "drive" / "MyDrive" / "store"
+    table = demo_table().head(150)
+    store = machine / "drive" / "MyDrive" / "store"
     drive = Drive(machine / "drive", monkeypatch, fails=0.08, delay_s=0.001)
     first = embed(store, table)
     again = embed(store, table)
@@ -84,7 +87,8 @@ def test_a_slow_flaky_drive_receives_everything(machine, monkeypatch):
 def test_the_next_run_publishes_what_a_drive_that_goes_away_did_not_accept(
     machine, monkeypatch, kind, call
 ):
-    table, store = demo_table().head(150), machine / "drive" / "store"
+    table = demo_table().head(150)
+    store = machine / "drive" / "store"
     whole = machine / "drive" / "whole"
     with monkeypatch.context() as patched:
         drive = Drive(machine / "drive", patched)

@@ -98,7 +98,8 @@ def forge_array(array, rng):
 
 def forgeries(bundle, rng):
     """Yield a description, the record and the arrays of each forgery of a folder."""
-    record, arrays = json.loads((bundle / RECORD).read_text()), load_file(bundle / WEIGHTS)
+    record = json.loads((bundle / RECORD).read_text())
+    arrays = load_file(bundle / WEIGHTS)
     values = [KeyError, *VALUES]
     fields = [where for where in places(record) if where and where[0] not in ("schema", "digest")]
     chosen = rng.permutation(len(fields))[: MOST_FORGERIES // len(values)]
@@ -122,7 +123,8 @@ def outcome(folder, table):
     """Return "refused" or "predicted"; anything else is a fault in words."""
     rng = np.random.default_rng(0)
     x_ND, y_ME = (rng.normal(size=(n, 6)).astype(np.float32) for n in (9, 5))
-    i, j = rng.integers(9, size=20), rng.integers(5, size=20)
+    i = rng.integers(9, size=20)
+    j = rng.integers(5, size=20)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
@@ -148,7 +150,9 @@ def outcome(folder, table):
 
 def run(folder, seed, heads=HEADS):
     """Return how often each outcome came, and the forgeries with a fault."""
-    rng, counts, faults = np.random.default_rng(seed), Counter(), []
+    rng = np.random.default_rng(seed)
+    counts = Counter()
+    faults = []
     for head in heads:
         table = draw_table(head)
         store = add_vectors(folder / f"{head}-store", table).path

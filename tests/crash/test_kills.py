@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 KILLS = Path(__file__).with_name("kills.py")
-COMMIT_ROWS, QUEUED = 16, 4
+COMMIT_ROWS = 16
+QUEUED = 4
 
 
 def killed(kills, options):

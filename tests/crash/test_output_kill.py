@@ -20,7 +20,9 @@ def test_a_killed_command_leaves_a_whole_result_or_none_and_can_be_repeated(kill
 
 def commands(inputs, out):
     """Return the arguments of each command by the name of its result in `out`."""
-    table, store, fitted = inputs / "pairs.csv", inputs / "store", inputs / "run"
+    table = inputs / "pairs.csv"
+    store = inputs / "store"
+    fitted = inputs / "run"
     export = ["store", "export", store, "--table", table, "--force", "--to"]
     predict = ["predict", table, "--run", fitted, "--force", "--out"]
     return {
@@ -56,7 +58,8 @@ def compute(folder, out):
     for name, arguments in commands(folder / "inputs", out).items():
         path = out / name
         if path.exists() and name != "merged" and out.name != "unbroken":
-            whole, found = content(folder / "unbroken" / name), content(path)
+            whole = content(folder / "unbroken" / name)
+            found = content(path)
             # a folder is filled file by file
             assert found == whole or (path.is_dir() and is_part(found, whole)), name
         run(*arguments)
@@ -76,7 +79,8 @@ def make_inputs(folder):
     from abag.head.data.demo import demo_table
 
     inputs = folder / "inputs"
-    table, store = inputs / "pairs.csv", inputs / "store"
+    table = inputs / "pairs.csv"
+    store = inputs / "store"
     inputs.mkdir()
     demo_table().head(100).to_csv(table, index=False)
     demo_table().head(150).to_csv(inputs / "more.csv", index=False)

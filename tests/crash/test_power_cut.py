@@ -45,7 +45,9 @@ class Recorder:
     ignored = ""
 
     def __init__(self, root, monkeypatch):
-        self.root, self.points, self.acknowledged = root, [], None
+        self.root = root
+        self.points = []
+        self.acknowledged = None
         self._contents = {}  # durable bytes by inode; b"" for a new file
         self._names = {}  # durable names: {(folder inode, name): inode}
         self._pending = []  # changes of names: {(folder inode, name): inode or None}
@@ -118,9 +120,14 @@ class Recorder:
         self._pending += [{place: None} for place in gone if place not in found]
         self._cached = found
         self.points.append(
-            (dict(self._names), list(self._pending), dict(self._contents), dict(self._data),
-             self.acknowledged)
-        )  # fmt: skip
+            (
+                dict(self._names),
+                list(self._pending),
+                dict(self._contents),
+                dict(self._data),
+                self.acknowledged,
+            )
+        )
 
     def states(self):
         """Yield each different state that a power cut can leave, and what was acknowledged.
@@ -281,7 +288,8 @@ HEAD = {"epochs": 2, "widths": (4,), "save_every": 2, "batch_size": 32, "split":
 @pytest.fixture
 def recorded_fit(tmp_path, recorder):
     """A finished fit and its recorder, with a function that runs the same command elsewhere."""
-    table, store = demo_table().head(60), tmp_path / "store"
+    table = demo_table().head(60)
+    store = tmp_path / "store"
     encoders = {"antibody_encoder": "composition", "antigen_encoder": "composition"}
     with reporting(silent=True):
         abag.embed_table(table, store, **encoders)

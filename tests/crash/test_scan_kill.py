@@ -22,9 +22,16 @@ def scan(folder, out):
         assert (out / "mutants.csv").read_bytes() == (folder / "unbroken/mutants.csv").read_bytes()
     found = vectors(out / "store") if (out / "store" / STORE_FILE).exists() else {}
     abag.scan(
-        folder / "run", out / "mutants.csv", parents=folder / "pairs.csv", limit=4, region="cdrh3",
-        mutate_to="ACDEF", store=out / "store", force=True, device="cpu",
-    )  # fmt: skip
+        folder / "run",
+        out / "mutants.csv",
+        parents=folder / "pairs.csv",
+        limit=4,
+        region="cdrh3",
+        mutate_to="ACDEF",
+        store=out / "store",
+        force=True,
+        device="cpu",
+    )
     assert found.items() <= vectors(out / "store").items()  # nothing acknowledged is lost
 
 

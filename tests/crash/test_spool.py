@@ -53,7 +53,8 @@ with test_spool.down(store):
 
 
 def test_the_shards_of_a_killed_writer_are_published_by_the_next_run(machine):
-    store, here = machine / "store", Path(__file__).parent
+    store = machine / "store"
+    here = Path(__file__).parent
     command = [sys.executable, "-c", CHILD, store, here, here.parent]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
         assert child.stdout.readline() == "staged\n"

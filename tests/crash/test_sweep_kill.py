@@ -18,9 +18,15 @@ def search(folder, out):
     import abag
 
     return abag.sweep(
-        folder / "pairs.csv", folder / "store", out, trials=TRIALS, folds=2, epochs=2, device="cpu",
+        folder / "pairs.csv",
+        folder / "store",
+        out,
+        trials=TRIALS,
+        folds=2,
+        epochs=2,
+        device="cpu",
         split="random",
-    )  # fmt: skip
+    )
 
 
 def snapshot(out):

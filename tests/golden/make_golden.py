@@ -101,7 +101,8 @@ def pairs_table():
     over 1,022 residues, antigens of two chains and antibodies without a light chain.
     """
     rng = np.random.default_rng(7)
-    rows, earlier = [], []
+    rows = []
+    earlier = []
     for family, pairs in enumerate((60, 45, 40, 30, 25, 20, 16, 12, 10, 8, 6, 4)):
         length = 1100 if family == 9 else int(rng.integers(50, 200))
         antigen = draw(rng, length) + ("|" + draw(rng, 60) if family % 4 == 1 else "")
@@ -149,14 +150,16 @@ class Folder:
     """A folder with the tables, in which commands run; none runs twice."""
 
     def __init__(self, path):
-        self.path, self.done = Path(path).resolve(), {}
+        self.path = Path(path).resolve()
+        self.done = {}
         self.tables = {
             "demo": demo_table().head(200), "pairs": pairs_table(), "variants": variants_table(),
             **bad_tables(),
         }  # fmt: skip
         first = self.tables["pairs"]["family"].isin(["family 0", "family 1", "family 2"])
         self.tables["few"] = self.tables["pairs"][first]
-        near, far = self.tables["pairs"].iloc[::25], self.tables["demo"].head(3)
+        near = self.tables["pairs"].iloc[::25]
+        far = self.tables["demo"].head(3)
         self.tables["some"] = pd.concat([near, far[["id", "heavy", "light", "antigen"]]])
         for name, table in self.tables.items():
             table.to_csv(self.path / f"{name}.csv", index=False)
@@ -329,9 +332,13 @@ def rankings(folder):
     folder.json("predict", "pairs.csv", "--run", run, "--out", "all.csv", *CPU)
     found = {}
     for rule in (
-        "mean", "ucb", "improvement --best 11", "probability --above 10",
-        "ucb --explore 3 --keep-far", "ucb --per-cluster 2",
-    ):  # fmt: skip
+        "mean",
+        "ucb",
+        "improvement --best 11",
+        "probability --above 10",
+        "ucb --explore 3 --keep-far",
+        "ucb --per-cluster 2",
+    ):
         out = f"rank {rule}.csv"
         given = ("--measured", "some.csv", "--batch", "12", "--rule", *rule.split())
         summary = folder.json("rank", "all.csv", *given, "--out", out)
@@ -391,8 +398,9 @@ def help_texts(folder):
     lines = [(), *commands()]
     found = {
         " ".join((*line, flag)): folder.run(*line, flag)
-        for line in lines for flag in ("--help", "--help-all")
-    }  # fmt: skip
+        for line in lines
+        for flag in ("--help", "--help-all")
+    }
     return {line: done.stdout.splitlines() for line, done in found.items() if not done.exit_code}
 
 
@@ -493,7 +501,8 @@ REFUSALS = (
 
 
 def refusals(folder):
-    run, store = "run-refusing", folder.embed("good", COMPOSITION)[1]
+    run = "run-refusing"
+    store = folder.embed("good", COMPOSITION)[1]
     given = ("--head", "ridge", "--split", "random")
     folder.json("fit", "good.csv", "--store", store, "--run", run, *given)
     folder.json("predict", "good.csv", "--run", run, "--out", "scored.csv")

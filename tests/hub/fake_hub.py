@@ -32,7 +32,9 @@ class Problem(Exception):
     """An answer other than 200."""
 
     def __init__(self, status, code="", text="", url=""):
-        self.status, self.code, self.answer = status, code, {"error": text, "url": url}
+        self.status = status
+        self.code = code
+        self.answer = {"error": text, "url": url}
 
 
 def allow(_method, _path):
@@ -43,10 +45,15 @@ class FakeHub:
     """Repositories, what was asked, and the faults that tests set."""
 
     def __init__(self, folder):
-        self.folder, self.lock = Path(folder), threading.Lock()
-        self.repositories, self.asked, self.commits = {}, [], 0
-        self.may_write, self.may_read = True, True
-        self.listed, self.sent = lambda entries: entries, {}
+        self.folder = Path(folder)
+        self.lock = threading.Lock()
+        self.repositories = {}
+        self.asked = []
+        self.commits = 0
+        self.may_write = True
+        self.may_read = True
+        self.listed = lambda entries: entries
+        self.sent = {}
         """Change a listing; bytes sent instead of a file's, by path."""
         self.before = allow
         """Called with each request; may raise Problem."""
@@ -68,7 +75,8 @@ class FakeHub:
 
     def killed(self, command, reached, counted):
         """Kill a process at its first request after as many of those that count."""
-        asked, at_limit = [], threading.Event()
+        asked = []
+        at_limit = threading.Event()
 
         def stop(method, path):
             if counted(method, path):
@@ -208,7 +216,8 @@ class _Handler(BaseHTTPRequestHandler):
         commit, tree = self.tree(repository, revision)
         if path not in tree:
             raise Problem(404, "EntryNotFound")
-        entry, instead = tree[path], self.hub.sent.get(path)
+        entry = tree[path]
+        instead = self.hub.sent.get(path)
         stored = self.hub.folder / entry["stored"]
         size = stored.stat().st_size if instead is None else len(instead)
         self.send_response(200)
@@ -261,11 +270,19 @@ class _Handler(BaseHTTPRequestHandler):
 
     def preupload(self, tree):
         files = json.loads(self.body())["files"]
-        return self.answer({"files": [
-            {"path": one["path"], "shouldIgnore": False, "oid": _oid(tree.get(one["path"], {})),
-             "uploadMode": "lfs" if one["path"].endswith(LARGE) else "regular"}
-            for one in files
-        ]})  # fmt: skip
+        return self.answer(
+            {
+                "files": [
+                    {
+                        "path": one["path"],
+                        "shouldIgnore": False,
+                        "oid": _oid(tree.get(one["path"], {})),
+                        "uploadMode": "lfs" if one["path"].endswith(LARGE) else "regular",
+                    }
+                    for one in files
+                ]
+            }
+        )
 
     def batch(self):
         objects = []
@@ -276,8 +293,10 @@ class _Handler(BaseHTTPRequestHandler):
         return self.answer({"transfer": "basic", "objects": objects})
 
     def put(self, path):
-        oid, length = path.removeprefix("/lfs/"), int(self.headers["Content-Length"])
-        partial, hasher = self.hub.folder / f"{oid}.{threading.get_ident()}", hashlib.sha256()
+        oid = path.removeprefix("/lfs/")
+        length = int(self.headers["Content-Length"])
+        partial = self.hub.folder / f"{oid}.{threading.get_ident()}"
+        hasher = hashlib.sha256()
         with partial.open("wb") as file:
             while length > 0:
                 part = self.rfile.read(min(length, 1 << 20))
@@ -293,7 +312,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def commit(self, repository, branch, page):
         lines = [json.loads(line) for line in self.body().splitlines()]
-        entries, parent = {}, None
+        entries = {}
+        parent = None
         for line in lines:
             value = line["value"]
             if line["key"] == "header":

@@ -142,7 +142,8 @@ def test_the_shards_of_the_head_of_a_language_model_are_fetched_too(hub, tmp_pat
     of_head = {shard for name, shard in shards.items() if name.startswith("lm_head.")}
     assert of_head - {shard for name, shard in shards.items() if name.startswith("esm.")}
     hub.put("model", "lab/masked", contents)
-    here, there = find_checkpoint(str(tmp_path / "model")), find_checkpoint("lab/masked")
+    here = find_checkpoint(str(tmp_path / "model"))
+    there = find_checkpoint("lab/masked")
     assert head_digest(there) == head_digest(here)
 
 

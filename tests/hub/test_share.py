@@ -34,9 +34,15 @@ def trained(tmp_path_factory):
     table.to_csv(at / "pairs.csv", index=False)
     abag.embed_table(at / "pairs.csv", at / "store", **COMPOSITION)
     abag.fit(
-        at / "pairs.csv", at / "store", at / "run", split="random", epochs=2, widths=(8,),
-        compile="off", device="cpu",
-    )  # fmt: skip
+        at / "pairs.csv",
+        at / "store",
+        at / "run",
+        split="random",
+        epochs=2,
+        widths=(8,),
+        compile="off",
+        device="cpu",
+    )
     return SimpleNamespace(at=at, run=at / "run", store=at / "store", table=table)
 
 
@@ -285,8 +291,17 @@ def test_addresses_are_told_from_paths_and_read_strictly():
     branch = "hf://datasets/a/b@refs/pr/1"
     assert str(parse_address(branch, "dataset")) == branch
     assert not is_hub_address("runs/first")
-    for text in ("hf://a", "hf://../b", "hf://a/b/c", "hf://a/b@", "hf://a/b@../x", "hf://a/b\n",
-                 "hf://datasets/a/b", "hf:///etc/passwd", "hf://a/b@x y"):  # fmt: skip
+    for text in (
+        "hf://a",
+        "hf://../b",
+        "hf://a/b/c",
+        "hf://a/b@",
+        "hf://a/b@../x",
+        "hf://a/b\n",
+        "hf://datasets/a/b",
+        "hf:///etc/passwd",
+        "hf://a/b@x y",
+    ):
         with pytest.raises(HubError, match="not the address of a model"):
             parse_address(text, "model")
 
@@ -316,9 +331,14 @@ def test_an_adapter_is_shared_with_its_predictor_and_used(tmp_path, hub):
     abag.fit(pairs, tmp_path / "store", tmp_path / "first", split="random", **quick)
     adapter = tmp_path / "adapter"
     abag.adapt_encoders(
-        pairs, adapter, split_from=tmp_path / "first", fold=0, sides="antibody", epochs=1,
+        pairs,
+        adapter,
+        split_from=tmp_path / "first",
+        fold=0,
+        sides="antibody",
+        epochs=1,
         **encoders,
-    )  # fmt: skip
+    )
     abag.embed_table(pairs, tmp_path / "adapted", antibody_adapter=adapter, **encoders)
     split = f"file={adapter / 'splits.parquet'}"
     abag.fit(pairs, tmp_path / "adapted", tmp_path / "run", split=split, **quick)

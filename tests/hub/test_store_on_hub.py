@@ -105,8 +105,12 @@ def test_what_is_sent_is_announced_and_holds_no_path_or_note_of_this_machine(hub
     files = hub.files("dataset", NAME)
     shard = next(name for name in files if name.endswith(".h5"))
     assert set(files) == {
-        ".gitattributes", "README.md", "abag-store.json", f"{FOLDER}/encoder.json", shard,
-    }  # fmt: skip
+        ".gitattributes",
+        "README.md",
+        "abag-store.json",
+        f"{FOLDER}/encoder.json",
+        shard,
+    }
     assert json.loads(files[f"{FOLDER}/encoder.json"])["origin"] == "checkpoint"
     assert not [name for name, content in files.items() if str(tmp_path).encode() in content]
     assert [line.split(":")[0] for line in said] == ["hf"]
