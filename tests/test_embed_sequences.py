@@ -273,7 +273,7 @@ def test_limit_reads_the_first_rows():
 def test_a_bad_row_is_refused_by_row_column_and_value(bad, error, parts):
     good = {"VH": "QVQ", "VL": "DIQ", "target": "MKT"}
     caught = refusal(pd.DataFrame([good, good | bad]))
-    assert type(caught) is error
+    assert isinstance(caught, error)
     assert all(part in str(caught) for part in ["table: row 2, ", *parts])
 
 
